@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# The developer's commands.
+
+EXTRA_DIST += \
+	%D%/bench \
+	%D%/build \
+	%D%/check \
+	%D%/demo \
+	%D%/demo-report \
+	%D%/deps \
+	%D%/lab \
+	%D%/lab.d/pfs \
+	%D%/lab.d/slurm \
+	%D%/lab.d/slurm-config.sh \
+	%D%/lib.sh \
+	%D%/scratch.sh
