@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/agent/agent.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <optional>
+#include <thread>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/log.h"
+#include "runtime/base/paths.h"
+#include "runtime/base/size.h"
+#include "runtime/hierarchy/hierarchy.h"
+#include "runtime/metadata/board.h"
+#include "runtime/metadata/catalog.h"
+#include "runtime/metadata/dataset.h"
+#include "runtime/metadata/walker.h"
+#include "runtime/placement/placement.h"
+
+namespace monarch {
+namespace {
+
+constexpr int kIdleWaitMs = 10000;
+constexpr auto kStopPatience = std::chrono::milliseconds(500);
+
+// All that serves one job. Members are destroyed in reverse order: threads before what they use.
+struct Service {
+  std::optional<Dataset> dataset;
+  std::optional<Hierarchy> hierarchy;
+  std::optional<BoardFile> board;
+  std::unique_ptr<Catalog> catalog;
+  std::unique_ptr<PlacementHandler> placement;
+  std::unique_ptr<Walker> walker;
+  std::atomic<bool> stopping{false};
+  std::thread requests;
+};
+
+Status start(const AgentOptions& options, Service* service) {
+  Result<Dataset> dataset = Dataset::open(options.datasets);
+  if (!dataset.ok()) return dataset.error();
+  service->dataset.emplace(dataset.take());
+  Result<Hierarchy> hierarchy = Hierarchy::open(options.config.tiers, options.job_dir);
+  if (!hierarchy.ok()) return hierarchy.error();
+  service->hierarchy.emplace(hierarchy.take());
+  Result<BoardFile> board = BoardFile::create(options.run_dir);
+  if (!board.ok()) return board.error();
+  service->board.emplace(board.take());
+  std::vector<TierView> views;
+  for (const Tier& t : service->hierarchy->tiers()) views.push_back({t.name(), t.copies_path(), t.device()});
+  MONARCH_TRY(declare_alive(service->board->get()));
+  Result<std::unique_ptr<Catalog>> catalog =
+      Catalog::create(options.run_dir, service->dataset->root_views(), service->dataset->prefixes, views,
+                      options.config.agent.stage_wait_max);
+  if (!catalog.ok()) return catalog.error();
+  service->catalog = catalog.take();
+
+  Board* shared = service->board->get();
+  service->placement = std::make_unique<PlacementHandler>(service->catalog.get(), &*service->hierarchy,
+                                                          &*service->dataset, shared, options.config.agent);
+  service->walker = std::make_unique<Walker>(service->catalog.get(), &*service->dataset, shared,
+                                             [p = service->placement.get()] { p->catalog_grew(); });
+  service->placement->start();
+  service->walker->start(options.config.agent.walk_threads);
+  service->requests = std::thread([service, shared] {
+    RequestRing ring(shared);
+    const auto roots = static_cast<uint32_t>(service->dataset->roots.size());
+    while (!service->stopping) {
+      ring.drain(roots, [service](const RelPath& path) { service->placement->demand(path); });
+      ring.wait(kIdleWaitMs);
+    }
+  });
+  return {};
+}
+
+// Waits for a signal or the end of the lifeline; says which.
+std::string serve(int signals, int lifeline) {
+  pollfd fds[2] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}};
+  for (;;) {
+    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return std::string("poll: ") + std::strerror(errno);
+    if (fds[0].revents) return "signal";
+    if (fds[1].revents) {  // nobody writes to it: it is readable at its end
+      char byte;
+      if (::read(lifeline, &byte, 1) <= 0) return "monarchctl is gone";
+    }
+  }
+}
+
+void stop(Service* service) {
+  Board* board = service->board->get();
+  service->stopping = true;
+  board->header.closed.store(1, std::memory_order_release);
+  board->header.doorbell.fetch_add(1);
+  futex_wake(&board->header.doorbell, 1);
+  // Threads that hang in a PFS call are not waited for: the process ends without them.
+  auto done = std::make_shared<std::promise<void>>();
+  std::future<void> finished = done->get_future();
+  std::thread([service, done] {
+    service->walker->stop();
+    service->placement->stop();
+    service->requests.join();
+    done->set_value();
+  }).detach();
+  if (finished.wait_for(kStopPatience) != std::future_status::ready)
+    spdlog::warn("a thread still waits for the PFS; ending without it");
+}
+
+// Removes what the agent made; what a thread that was left behind still creates is retried.
+void remove_all(const AgentOptions& options) {
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const Status s = remove_job_dirs(options.config.tiers, options.job_dir);
+    if (s.ok()) break;
+    if (attempt == 4) spdlog::error("clean up: {}", s.error().text);
+    ::usleep(20000);
+  }
+  const Status s = remove_tree(AT_FDCWD, options.run_dir);
+  if (!s.ok()) spdlog::error("clean up: {}", s.error().text);
+}
+
+void say_ready(int fd, const std::string& text) {
+  if (fd < 0) return;
+  const std::string line = text + "\n";
+  if (::write(fd, line.data(), line.size()) < 0) spdlog::warn("tell that the agent is ready: {}", std::strerror(errno));
+  ::close(fd);
+}
+
+}  // namespace
+
+int run_agent(const AgentOptions& options) {
+  ::signal(SIGPIPE, SIG_IGN);
+  sigset_t ends;
+  sigemptyset(&ends);
+  for (const int s : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&ends, s);
+  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);  // before any thread is made
+  const Fd signals(::signalfd(-1, &ends, SFD_CLOEXEC));
+
+  const std::string& log = options.config.agent.log;
+  if (const Status s = open_log(log.empty() ? options.run_dir + "/monarchd.log" : log, options.config.agent.log_level);
+      !s.ok()) {
+    say_ready(options.ready_fd, s.error().text);
+    return 1;
+  }
+  const Fd run_dir(::open(options.run_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (run_dir) ::flock(run_dir.get(), LOCK_SH | LOCK_NB);  // no sweep takes it for a left-over
+
+  auto service = std::make_unique<Service>();
+  const Status started = start(options, service.get());
+  if (!started.ok()) {
+    spdlog::error("{}", started.error().text);
+    say_ready(options.ready_fd, started.error().text);
+    remove_all(options);
+    return 1;
+  }
+  for (const Tier& t : service->hierarchy->tiers())
+    spdlog::info("tier {} ({}): {} at {}", t.name(), medium_name(t.medium()), format_size(t.quota()), t.copies_path());
+  for (const DatasetRoot& r : service->dataset->roots) spdlog::info("dataset {}", r.path);
+  say_ready(options.ready_fd, "ready");
+
+  const std::string why = serve(signals.get(), options.lifeline_fd);
+  stop(service.get());
+  const Board& board = *service->board->get();
+  spdlog::info("ending ({}): {} files, {} staged, {} errors", why, total(board, AgentCounter::staged_files),
+               format_size(total(board, AgentCounter::staged_bytes)),
+               total(board, AgentCounter::source_errors) + total(board, AgentCounter::tier_errors));
+  remove_all(options);
+  spdlog::shutdown();
+  ::_exit(0);  // threads that hang in a PFS call end here
+}
+
+}  // namespace monarch

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchd's life: one agent per job and node, here as the job's user.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/config.h"
+
+namespace monarch {
+
+struct AgentOptions {
+  Config config;
+  std::vector<std::string> datasets;  // absolute, clean
+  std::string run_dir;                // an empty directory of the user's: catalog, board, log
+  std::string job_dir;                // name of the job's directory on each tier
+  int ready_fd = -1;                  // gets "ready\n", or the reason why not
+  int lifeline_fd = -1;               // end of file on it ends the agent
+};
+
+// Serves until SIGTERM, SIGINT or the end of the lifeline; then removes the job's directories and the
+// run directory. Returns the exit status: 0, or 1 if it could not start (said on ready_fd and in the log).
+int run_agent(const AgentOptions& options);
+
+}  // namespace monarch

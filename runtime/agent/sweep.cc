@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/agent/sweep.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/paths.h"
+#include "runtime/hierarchy/tier.h"
+
+namespace monarch {
+namespace {
+
+constexpr time_t kYoungSeconds = 10;  // it may not be locked yet by who made it
+
+bool is_left_over(int base, const char* name) {
+  const Fd dir(::openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st;
+  if (!dir || ::fstat(dir.get(), &st) != 0 || st.st_uid != ::geteuid()) return false;
+  return ::time(nullptr) - st.st_ctime >= kYoungSeconds && ::flock(dir.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+}  // namespace
+
+Result<int> sweep_user_dirs(const std::string& base) {
+  const std::string prefix = kUserDirPrefix;
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(base.c_str()), &::closedir);
+  if (!dir) return errno_error("list " + base);
+  int removed = 0;
+  while (const dirent* e = ::readdir(dir.get())) {
+    const std::string name = e->d_name;
+    if (name.compare(0, prefix.size(), prefix) != 0 || !is_left_over(::dirfd(dir.get()), name.c_str())) continue;
+    if (remove_tree(::dirfd(dir.get()), name).ok()) ++removed;
+  }
+  return removed;
+}
+
+}  // namespace monarch

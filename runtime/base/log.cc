@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/base/log.h"
+
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/sinks/rotating_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+
+namespace monarch {
+namespace {
+
+// Passes at most kLines in kWindow on to another sink, and says how many it left out.
+class LimitedSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit LimitedSink(spdlog::sink_ptr next) : next_(std::move(next)) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - window_start_ > kWindow) {
+      if (left_out_ > 0) {
+        const std::string text = fmt::format("{} log lines were left out", left_out_);
+        next_->log(spdlog::details::log_msg(message.logger_name, spdlog::level::warn, text));
+      }
+      window_start_ = now;
+      lines_ = left_out_ = 0;
+    }
+    if (++lines_ <= kLines) {
+      next_->log(message);
+    } else {
+      ++left_out_;
+    }
+  }
+  void flush_() override { next_->flush(); }
+  void set_pattern_(const std::string& pattern) override { next_->set_pattern(pattern); }
+  void set_formatter_(std::unique_ptr<spdlog::formatter> f) override { next_->set_formatter(std::move(f)); }
+
+ private:
+  static constexpr int kLines = 200;
+  static constexpr std::chrono::seconds kWindow{10};
+  spdlog::sink_ptr next_;
+  std::chrono::steady_clock::time_point window_start_ = std::chrono::steady_clock::now();
+  int lines_ = 0;
+  int left_out_ = 0;
+};
+
+}  // namespace
+
+Status open_log(const std::string& file, const std::string& level) {
+  const auto wanted = spdlog::level::from_str(level);
+  if (wanted == spdlog::level::off && level != "off")
+    return bad_input("log_level '" + level + "' is none of trace, debug, info, warning, error, off");
+  try {
+    spdlog::sink_ptr sink;
+    if (file.empty() || file == "stderr") {
+      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    } else {
+      sink = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(file, 4 << 20, 1);
+    }
+    auto logger = std::make_shared<spdlog::logger>("monarchd", std::make_shared<LimitedSink>(std::move(sink)));
+    logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e monarchd[%P]: %l: %v");
+    logger->set_level(wanted);
+    logger->flush_on(spdlog::level::info);
+    spdlog::set_default_logger(std::move(logger));
+  } catch (const spdlog::spdlog_ex& e) {
+    return Error{EIO, "log " + file + ": " + e.what()};
+  }
+  return {};
+}
+
+}  // namespace monarch

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/base/os.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "runtime/base/fd.h"
+
+namespace monarch::os {
+namespace {
+
+template <typename Call>
+auto retried(Call call) {
+  decltype(call()) rc;
+  do {
+    rc = call();
+  } while (rc < 0 && errno == EINTR);
+  return rc;
+}
+
+// What openat2 does, for kernels before 5.6: each component opened with O_NOFOLLOW.
+int open_by_components(int dirfd, const char* path, int flags, mode_t mode) {
+  struct stat root;
+  if (::fstat(dirfd, &root) != 0) return -1;
+  Fd held;
+  int at = dirfd;
+  while (const char* slash = std::strchr(path, '/')) {
+    char name[256];
+    const auto len = static_cast<size_t>(slash - path);
+    if (len >= sizeof name) {
+      errno = ENAMETOOLONG;
+      return -1;
+    }
+    std::memcpy(name, path, len);
+    name[len] = '\0';
+    Fd next(retried([&] { return ::openat(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
+    struct stat st;
+    if (!next) {
+      if (errno != ENOTDIR) return -1;
+      // A symbolic link, or a file in the middle of the path.
+      errno = ::fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode) ? ELOOP : ENOTDIR;
+      return -1;
+    }
+    if (::fstat(next.get(), &st) != 0) return -1;
+    if (st.st_dev != root.st_dev) {
+      errno = EXDEV;
+      return -1;
+    }
+    held = std::move(next);
+    at = held.get();
+    path = slash + 1;
+  }
+  Fd fd(retried([&] { return ::openat(at, path, flags | O_NOFOLLOW, mode); }));
+  struct stat st;
+  if (!fd || ::fstat(fd.get(), &st) != 0) return -1;
+  if (st.st_dev != root.st_dev) {
+    errno = EXDEV;
+    return -1;
+  }
+  return fd.release();
+}
+
+}  // namespace
+
+int open_beneath(int dirfd, const char* path, int flags, mode_t mode) {
+  struct open_how how {};
+  how.flags = static_cast<uint64_t>(flags);
+  how.mode = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? mode : 0;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS;
+  const long fd = retried([&] { return ::syscall(SYS_openat2, dirfd, path, &how, sizeof how); });
+  if (fd < 0 && (errno == ENOSYS || errno == EPERM)) return open_by_components(dirfd, path, flags, mode);
+  return static_cast<int>(fd);
+}
+
+int openat(int dirfd, const char* path, int flags, mode_t mode) {
+  return retried([&] { return ::openat(dirfd, path, flags, mode); });
+}
+int fstat(int fd, struct stat* st) { return ::fstat(fd, st); }
+ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
+  return retried([&] { return ::pread(fd, buffer, bytes, offset); });
+}
+ssize_t pwrite(int fd, const void* buffer, size_t bytes, off_t offset) {
+  return retried([&] { return ::pwrite(fd, buffer, bytes, offset); });
+}
+int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+  return retried([&] { return ::fallocate(fd, mode, offset, bytes); });
+}
+int futimens(int fd, const struct timespec times[2]) { return ::futimens(fd, times); }
+int linkat(int from_fd, const char* from, int to_fd, const char* to, int flags) {
+  return ::linkat(from_fd, from, to_fd, to, flags);
+}
+int renameat(int from_fd, const char* from, int to_fd, const char* to) {
+  return ::renameat(from_fd, from, to_fd, to);
+}
+int unlinkat(int dirfd, const char* path, int flags) { return ::unlinkat(dirfd, path, flags); }
+int mkdirat(int dirfd, const char* path, mode_t mode) { return ::mkdirat(dirfd, path, mode); }
+int fstatvfs(int fd, struct statvfs* st) {
+  return retried([&] { return ::fstatvfs(fd, st); });
+}
+
+}  // namespace monarch::os

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The boundary to the operating system for what tests must be able to fail: every call on a dataset
+// file or a tier goes through here. os.cc is the real one; fault tests link tests/faulty_os.cc instead.
+// Semantics, return values and errno are those of the system calls, EINTR retried.
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace monarch::os {
+
+// openat2(2) with RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS; on
+// kernels without it, component by component with O_NOFOLLOW (EXDEV and ELOOP as there). `path` is
+// relative to `dirfd` and has no ".." component.
+int open_beneath(int dirfd, const char* path, int flags, mode_t mode = 0);
+int openat(int dirfd, const char* path, int flags, mode_t mode = 0);
+int fstat(int fd, struct stat* st);
+ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset);
+ssize_t pwrite(int fd, const void* buffer, size_t bytes, off_t offset);
+int fallocate(int fd, int mode, off_t offset, off_t bytes);
+int futimens(int fd, const struct timespec times[2]);
+int linkat(int from_fd, const char* from, int to_fd, const char* to, int flags);
+int renameat(int from_fd, const char* from, int to_fd, const char* to);
+int unlinkat(int dirfd, const char* path, int flags);
+int mkdirat(int dirfd, const char* path, mode_t mode);
+int fstatvfs(int fd, struct statvfs* st);
+
+}  // namespace monarch::os

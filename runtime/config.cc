@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/config.h"
+
+#include <fcntl.h>
+#include <ini.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <memory>
+#include <set>
+
+#include "runtime/base/paths.h"
+#include "runtime/base/size.h"
+#include "runtime/layout/catalog_layout.h"
+
+namespace monarch {
+namespace {
+
+Result<int> parse_count(const std::string& text, int most) {
+  int n = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, ec] = std::from_chars(text.data(), end, n);
+  if (ec != std::errc() || rest != end || n < 1 || n > most)
+    return bad_input("'" + text + "' is not a number from 1 to " + std::to_string(most));
+  return n;
+}
+
+Result<bool> parse_switch(const std::string& text) {
+  if (text == "on" || text == "yes" || text == "true") return true;
+  if (text == "off" || text == "no" || text == "false") return false;
+  return bad_input("'" + text + "' is neither on nor off");
+}
+
+// Puts a parsed value in its place; hands on the error otherwise.
+template <typename T, typename Place>
+Status assign(Result<T> parsed, Place* place) {
+  if (!parsed.ok()) return parsed.error();
+  *place = std::move(*parsed);
+  return {};
+}
+
+bool good_name(const std::string& name) {
+  return !name.empty() && name.size() < sizeof(TierPath::name) &&
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == std::string::npos;
+}
+
+// What inih's callbacks share while a file is read.
+struct Reading {
+  std::string file;
+  FILE* stream = nullptr;
+  int line = 0;
+  Config config;
+  std::set<std::string> seen;       // "section.key"
+  std::vector<int> tier_lines;      // where each tier began
+  Status failure;
+
+  Error at(int where, const std::string& text) const {
+    return bad_input(file + ":" + std::to_string(where) + ": " + text);
+  }
+};
+
+Status set_agent_key(AgentConfig* agent, const std::string& key, const std::string& value) {
+  if (key == "threads") return assign(parse_count(value, 256), &agent->threads);
+  if (key == "walk_threads") return assign(parse_count(value, 64), &agent->walk_threads);
+  if (key == "stage_wait_max") return assign(parse_size(value), &agent->stage_wait_max);
+  if (key == "prefetch") return assign(parse_switch(value), &agent->prefetch);
+  if (key == "log") return assign(Result<std::string>(value), &agent->log);
+  if (key == "log_level") return assign(Result<std::string>(value), &agent->log_level);
+  return bad_input("unknown key '" + key +
+                   "' in [agent]; known are threads, walk_threads, stage_wait_max, prefetch, log, log_level");
+}
+
+Status set_tier_key(TierConfig* tier, const std::string& key, const std::string& value) {
+  if (key == "path") {
+    if (value.empty() || value[0] != '/') return bad_input("path '" + value + "' is not absolute");
+    return assign(absolute_path(value), &tier->path);
+  }
+  if (key == "quota") return assign(parse_quota(value), &tier->quota);
+  if (key == "medium") return assign(parse_medium(value), &tier->medium);
+  if (key == "min_free") return assign(parse_quota(value), &tier->min_free);
+  return bad_input("unknown key '" + key + "' in [tier." + tier->name + "]; known are path, quota, medium, min_free");
+}
+
+Status set_key(Reading* in, const std::string& section, const std::string& key, const std::string& value) {
+  if (!in->seen.insert(section + "." + key).second) return bad_input("'" + key + "' is given twice in [" + section + "]");
+  if (section == "agent") return set_agent_key(&in->config.agent, key, value);
+  if (section.rfind("tier.", 0) != 0)
+    return bad_input("unknown section [" + section + "]; known are [agent] and [tier.NAME]");
+  const std::string name = section.substr(5);
+  std::vector<TierConfig>& tiers = in->config.tiers;
+  auto tier = std::find_if(tiers.begin(), tiers.end(), [&](const TierConfig& t) { return t.name == name; });
+  if (tier == tiers.end()) {
+    TierConfig fresh;
+    fresh.name = name;
+    MONARCH_TRY(add_tier(&in->config, std::move(fresh)));
+    in->tier_lines.push_back(in->line);
+    tier = tiers.end() - 1;
+  }
+  return set_tier_key(&*tier, key, value);
+}
+
+// Called by inih once per key; remembers the first error with its line. (Debian's inih does not pass
+// the line, so the reader below counts them.)
+int on_key(void* user, const char* section, const char* key, const char* value) {
+  auto* in = static_cast<Reading*>(user);
+  if (!in->failure.ok()) return 1;
+  const Status s = set_key(in, section, key, value);
+  if (!s.ok()) in->failure = in->at(in->line, s.error().text);
+  return 1;
+}
+
+char* read_line(char* buffer, int bytes, void* stream) {
+  auto* in = static_cast<Reading*>(stream);
+  ++in->line;
+  return std::fgets(buffer, bytes, in->stream);
+}
+
+}  // namespace
+
+Result<Medium> parse_medium(const std::string& text) {
+  for (const Medium m : {Medium::kNvme, Medium::kSsd, Medium::kHdd, Medium::kRam})
+    if (text == medium_name(m)) return m;
+  return bad_input("medium '" + text + "' is none of nvme, ssd, hdd, ram");
+}
+
+const char* medium_name(Medium medium) {
+  switch (medium) {
+    case Medium::kNvme: return "nvme";
+    case Medium::kSsd: return "ssd";
+    case Medium::kHdd: return "hdd";
+    case Medium::kRam: return "ram";
+  }
+  return "?";
+}
+
+Result<Quota> parse_quota(const std::string& text) {
+  Quota quota;
+  if (text.empty() || text.back() != '%') {
+    MONARCH_TRY(assign(parse_size(text), &quota.bytes));
+    return quota;
+  }
+  const char* end = text.data() + text.size() - 1;
+  const auto [rest, ec] = std::from_chars(text.data(), end, quota.percent);
+  if (ec != std::errc() || rest != end || !(quota.percent >= 0 && quota.percent <= 100))
+    return bad_input("'" + text + "' is not a share from 0% to 100%");
+  return quota;
+}
+
+Result<Config> load_config(const std::string& file) {
+  std::unique_ptr<FILE, int (*)(FILE*)> stream(std::fopen(file.c_str(), "re"), &std::fclose);
+  if (!stream) return errno_error("read " + file);
+  struct stat st;
+  if (::fstat(fileno(stream.get()), &st) != 0) return errno_error("read " + file);
+  if (S_ISREG(st.st_mode) && (st.st_mode & (S_IWGRP | S_IWOTH)))
+    return Error{EPERM, file + ": group or others can write it; run chmod go-w " + file};
+  Reading in;
+  in.file = file;
+  in.stream = stream.get();
+  const int bad_line = ini_parse_stream(&read_line, &in, &on_key, &in);
+  if (!in.failure.ok()) return in.failure.error();
+  if (bad_line > 0) return in.at(bad_line, "neither [section], key = value nor a comment");
+  if (bad_line < 0) return Error{ENOMEM, "read " + file + ": inih ran out of memory"};
+  for (size_t i = 0; i < in.config.tiers.size(); ++i) {
+    const TierConfig& t = in.config.tiers[i];
+    if (t.path.empty()) return in.at(in.tier_lines[i], "[tier." + t.name + "] has no path");
+    if (!in.seen.count("tier." + t.name + ".quota"))
+      return in.at(in.tier_lines[i], "[tier." + t.name + "] has no quota; write for example quota = 100G");
+  }
+  return std::move(in.config);
+}
+
+Result<TierConfig> parse_tier_option(const std::string& text) {
+  const size_t first = text.find(':');
+  const size_t last = text.rfind(':');
+  if (first == std::string::npos || first == last)
+    return bad_input("tier '" + text + "' is not NAME:PATH:SIZE, for example ssd:/scratch:100G");
+  TierConfig tier;
+  tier.name = text.substr(0, first);
+  if (!good_name(tier.name)) return bad_input("tier '" + text + "': the name may hold letters, digits, - and _, at most 31");
+  MONARCH_TRY(assign(absolute_path(text.substr(first + 1, last - first - 1)), &tier.path));
+  const Status quota = assign(parse_quota(text.substr(last + 1)), &tier.quota);
+  if (!quota.ok()) return bad_input("tier '" + text + "': " + quota.error().text);
+  struct statfs fs;
+  if (::statfs(tier.path.c_str(), &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
+    tier.medium = Medium::kRam;
+  return tier;
+}
+
+Status add_tier(Config* config, TierConfig tier) {
+  if (!good_name(tier.name)) return bad_input("tier name '" + tier.name + "': letters, digits, - and _, at most 31");
+  for (const TierConfig& t : config->tiers)
+    if (t.name == tier.name) return bad_input("tier '" + tier.name + "' is given twice");
+  if (config->tiers.size() == kMaxTiers) return bad_input("more than " + std::to_string(kMaxTiers) + " tiers");
+  config->tiers.push_back(std::move(tier));
+  return {};
+}
+
+Result<std::vector<std::string>> check_paths(const Config& config, const std::vector<std::string>& datasets) {
+  std::vector<std::string> roots, real_roots;
+  for (const std::string& given : datasets) {
+    Result<std::string> path = absolute_path(given);
+    if (!path.ok()) return bad_input("dataset: " + path.error().text);
+    struct stat st;
+    if (::stat(path->c_str(), &st) != 0) return errno_error("dataset " + *path);
+    if (!S_ISDIR(st.st_mode)) return Error{ENOTDIR, "dataset " + *path + ": not a directory; name the directory it is in"};
+    if (::access(path->c_str(), R_OK | X_OK) != 0) return errno_error("dataset " + *path + ": you cannot list it");
+    Result<std::string> real = real_path(*path);
+    if (!real.ok()) return real.error();
+    if (*real == "/") return bad_input("dataset " + *path + ": the whole root directory cannot be a dataset");
+    roots.push_back(path.take());
+    real_roots.push_back(real.take());
+  }
+  if (roots.size() > kMaxRoots) return bad_input("more than " + std::to_string(kMaxRoots) + " datasets");
+  for (const TierConfig& tier : config.tiers) {
+    struct stat st;
+    const std::string what = "tier " + tier.name + " (" + tier.path + ")";
+    if (::stat(tier.path.c_str(), &st) != 0) return errno_error(what);
+    if (!S_ISDIR(st.st_mode)) return Error{ENOTDIR, what + ": not a directory"};
+    if (::access(tier.path.c_str(), W_OK | X_OK) != 0) return errno_error(what + ": you cannot write to it");
+    Result<std::string> real = real_path(tier.path);
+    if (!real.ok()) return real.error();
+    for (size_t i = 0; i < roots.size(); ++i) {
+      if (is_below(*real, real_roots[i]))
+        return bad_input(what + " lies inside the dataset " + roots[i] + "; choose a directory outside it");
+      if (is_below(real_roots[i], *real))
+        return bad_input("dataset " + roots[i] + " lies inside the " + what + "; it is there already");
+    }
+  }
+  return roots;
+}
+
+}  // namespace monarch

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the admin (monarch.conf) or the user (monarchctl run) asked for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace monarch {
+
+enum class Medium { kNvme, kSsd, kHdd, kRam };
+Result<Medium> parse_medium(const std::string& text);
+const char* medium_name(Medium medium);
+
+// A number of bytes, or a share of a file system's size.
+struct Quota {
+  uint64_t bytes = 0;
+  double percent = -1;  // >= 0: of the file system's size; `bytes` is then unused
+  uint64_t of(uint64_t file_system_bytes) const {
+    return percent < 0 ? bytes : static_cast<uint64_t>(static_cast<double>(file_system_bytes) * percent / 100);
+  }
+};
+Result<Quota> parse_quota(const std::string& text);
+
+struct TierConfig {
+  std::string name;
+  std::string path;  // absolute, clean
+  Quota quota;
+  Medium medium = Medium::kSsd;
+  Quota min_free{0, 5};  // space that is left free on the tier's file system for others
+};
+
+struct AgentConfig {
+  int threads = 8;       // copy threads
+  int walk_threads = 4;  // threads that list the dataset's directories
+  uint64_t stage_wait_max = 64 << 20;  // an open waits for files up to this size
+  bool prefetch = true;
+  std::string log;  // file; empty: monarchd.log in the run directory
+  std::string log_level = "info";
+};
+
+struct Config {
+  AgentConfig agent;
+  std::vector<TierConfig> tiers;  // in the order in which they are filled
+};
+
+// Reads an INI file (monarch.conf(5)). An unknown section or key, a bad value, a key or tier given
+// twice, a tier without path or quota, and a file that group or others can write are errors that name
+// file and line.
+Result<Config> load_config(const std::string& file);
+
+// NAME:PATH:SIZE, as `monarchctl run --tier` takes it; PATH may hold colons. The medium is ram on a
+// tmpfs or ramfs, else ssd.
+Result<TierConfig> parse_tier_option(const std::string& text);
+
+// Adds a tier; an error if one of that name is there or there are too many.
+Status add_tier(Config* config, TierConfig tier);
+
+// Checks what can be checked before anything is made: each dataset is a directory that can be listed,
+// each tier a directory that can be written, and none lies inside another's. Returns the clean absolute
+// paths of the datasets.
+Result<std::vector<std::string>> check_paths(const Config& config, const std::vector<std::string>& datasets);
+
+}  // namespace monarch

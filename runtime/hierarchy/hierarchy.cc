@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/hierarchy/hierarchy.h"
+
+#include <fcntl.h>
+
+#include "runtime/base/paths.h"
+
+namespace monarch {
+
+Result<Hierarchy> Hierarchy::open(const std::vector<TierConfig>& tiers, const std::string& job_dir) {
+  Hierarchy hierarchy;
+  hierarchy.tiers_.reserve(tiers.size());
+  for (const TierConfig& config : tiers) {
+    Result<Tier> tier = Tier::open(config, job_dir);
+    if (!tier.ok()) {
+      (void)remove_job_dirs(tiers, job_dir).ok();
+      return tier.error();
+    }
+    hierarchy.tiers_.push_back(tier.take());
+  }
+  return hierarchy;
+}
+
+int Hierarchy::reserve(uint64_t bytes) {
+  for (size_t i = 0; i < tiers_.size(); ++i)
+    if (tiers_[i].reserve(bytes)) return static_cast<int>(i);
+  return -1;
+}
+
+Status remove_job_dirs(const std::vector<TierConfig>& tiers, const std::string& job_dir) {
+  Status first;
+  for (const TierConfig& config : tiers) {
+    Fd base(::open(config.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const Status s = base ? remove_tree(base.get(), job_dir) : Status(errno_error("open " + config.path));
+    if (!s.ok() && first.ok()) first = Error{s.error().code, "tier " + config.name + ": " + s.error().text};
+  }
+  return first;
+}
+
+}  // namespace monarch

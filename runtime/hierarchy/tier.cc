@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/hierarchy/tier.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <cstdio>
+
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kClosedNs = 10 * 1000000000ll;  // how long a closed tier is left alone
+
+int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
+}
+
+}  // namespace
+
+Tier::Tier(Tier&& other) noexcept
+    : config_(std::move(other.config_)),
+      copies_path_(std::move(other.copies_path_)),
+      copies_(std::move(other.copies_)),
+      device_(other.device_),
+      quota_(other.quota_),
+      floor_(other.floor_),
+      tmpfile_(other.tmpfile_),
+      used_(other.used_.load()),
+      closed_until_ns_(other.closed_until_ns_.load()) {
+  for (int i = 0; i < 4; ++i) buckets_[i] = other.buckets_[i].load();
+}
+
+Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
+  Tier tier;
+  tier.config_ = config;
+  tier.copies_path_ = config.path + "/" + job_dir;
+  const std::string what = "tier " + config.name + ": ";
+  Fd base(os::openat(AT_FDCWD, config.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!base) return errno_error(what + "open " + config.path);
+  if (tier.copies_path_.size() + kCopyNameBytes > kPathBytes)
+    return Error{ENAMETOOLONG, what + "the path " + tier.copies_path_ + " is too long"};
+  struct statvfs fs;
+  if (os::fstatvfs(base.get(), &fs) != 0) return errno_error(what + "statvfs " + config.path);
+  const uint64_t size = uint64_t{fs.f_blocks} * fs.f_frsize;
+  tier.quota_ = config.quota.of(size);
+  tier.floor_ = config.min_free.of(size);
+  if (os::mkdirat(base.get(), job_dir.c_str(), 0700) != 0 && errno != EEXIST)
+    return errno_error(what + "make " + tier.copies_path_);
+  tier.copies_ = Fd(os::openat(base.get(), job_dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st;
+  if (!tier.copies_ || os::fstat(tier.copies_.get(), &st) != 0) return errno_error(what + "open " + tier.copies_path_);
+  if (::flock(tier.copies_.get(), LOCK_SH | LOCK_NB) != 0) return errno_error(what + "lock " + tier.copies_path_);
+  tier.device_ = st.st_dev;
+  Fd probe(os::openat(tier.copies_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  tier.tmpfile_ = static_cast<bool>(probe);
+  return tier;
+}
+
+uint64_t Tier::headroom() const {
+  struct statvfs fs;
+  if (os::fstatvfs(copies_.get(), &fs) != 0) return 0;
+  const uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
+  return free > floor_ ? free - floor_ : 0;
+}
+
+bool Tier::reserve(uint64_t bytes) {
+  int64_t until = closed_until_ns_.load(std::memory_order_relaxed);
+  if (until != 0) {
+    if (now_ns() < until) return false;
+    if (closed_until_ns_.compare_exchange_strong(until, 0)) spdlog::info("tier {}: tried again", name());
+  }
+  const uint64_t space = space_of(bytes);
+  uint64_t used = used_.load(std::memory_order_relaxed);
+  do {
+    if (used + space > quota_) return false;
+  } while (!used_.compare_exchange_weak(used, used + space, std::memory_order_relaxed));
+  if (headroom() < space) {
+    release(bytes);
+    return false;
+  }
+  return true;
+}
+
+Status Tier::ensure_bucket(Ref entry) {
+  const uint32_t bucket = entry & 255;
+  const uint64_t bit = uint64_t{1} << (bucket % 64);
+  if (buckets_[bucket / 64].load(std::memory_order_acquire) & bit) return {};
+  char name[3];
+  std::snprintf(name, sizeof name, "%02x", bucket);
+  if (os::mkdirat(copies_.get(), name, 0700) != 0 && errno != EEXIST)
+    return errno_error("tier " + this->name() + ": make " + copies_path_ + "/" + name);
+  buckets_[bucket / 64].fetch_or(bit, std::memory_order_release);
+  return {};
+}
+
+Result<Fd> Tier::create(Ref entry, uint64_t bytes) {
+  MONARCH_TRY(ensure_bucket(entry));
+  char copy[kCopyNameBytes];
+  copy_name(entry, copy);
+  Fd file;
+  if (tmpfile_) {
+    const std::string bucket(copy, 2);
+    file = Fd(os::openat(copies_.get(), bucket.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  } else {  // a name that no reader looks for, until publish() renames it
+    file = Fd(os::openat(copies_.get(), (std::string(copy) + ".part").c_str(),
+                         O_CREAT | O_TRUNC | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
+  }
+  if (!file) return errno_error("tier " + name() + ": create a copy");
+  if (bytes > 0 && os::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP) {
+    const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
+    if (!tmpfile_) os::unlinkat(copies_.get(), (std::string(copy) + ".part").c_str(), 0);
+    return error;
+  }
+  return file;
+}
+
+Status Tier::publish(const Fd& file, Ref entry) {
+  char copy[kCopyNameBytes];
+  copy_name(entry, copy);
+  int rc;
+  if (tmpfile_) {
+    char self[64];
+    std::snprintf(self, sizeof self, "/proc/self/fd/%d", file.get());
+    rc = os::linkat(AT_FDCWD, self, copies_.get(), copy, AT_SYMLINK_FOLLOW);
+  } else {
+    rc = os::renameat(copies_.get(), (std::string(copy) + ".part").c_str(), copies_.get(), copy);
+  }
+  if (rc != 0) return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
+  return {};
+}
+
+void Tier::remove(Ref entry) {
+  char copy[kCopyNameBytes];
+  copy_name(entry, copy);
+  os::unlinkat(copies_.get(), copy, 0);
+}
+
+void Tier::close(const std::string& why) {
+  closed_until_ns_.store(now_ns() + kClosedNs, std::memory_order_relaxed);
+  spdlog::warn("tier {} closed to new copies for {} s: {}", name(), kClosedNs / 1000000000, why);
+}
+
+}  // namespace monarch

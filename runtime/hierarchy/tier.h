@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// One level of the storage hierarchy: a directory with a quota (MONARCH, section III: "storage tier").
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/result.h"
+#include "runtime/config.h"
+#include "runtime/layout/catalog_layout.h"
+
+namespace monarch {
+
+// The job's directory of copies on one tier. All members may be called from any thread.
+//
+// A copy comes to be in three steps: reserve() counts its space, create() opens a file that has no name
+// yet, publish() names it. What was reserved is given back by release(), unless the copy was published:
+// then its space stays counted until the job's directory is removed.
+class Tier {
+ public:
+  Tier() = default;
+  Tier(Tier&& other) noexcept;  // only before it is shared between threads
+
+  // Makes the job's directory `job_dir` (a name) below config.path, mode 0700, and locks it for this
+  // process (flock(2), shared) so that no sweep takes it for a left-over.
+  static Result<Tier> open(const TierConfig& config, const std::string& job_dir);
+
+  const std::string& name() const { return config_.name; }
+  Medium medium() const { return config_.medium; }
+  const std::string& copies_path() const { return copies_path_; }  // where the copies are
+  uint64_t device() const { return device_; }                     // st_dev of the copies
+  uint64_t quota() const { return quota_; }
+  uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+
+  // Space that a file of `bytes` takes: whole blocks.
+  uint64_t space_of(uint64_t bytes) const { return (bytes + kBlock - 1) / kBlock * kBlock; }
+
+  // Counts space_of(bytes) as used. False, and nothing counted: the quota or the free-space floor of the
+  // file system would be passed, or the tier is closed.
+  bool reserve(uint64_t bytes);
+  void release(uint64_t bytes) { used_.fetch_sub(space_of(bytes), std::memory_order_relaxed); }
+
+  // An empty file with `bytes` allocated, for reading and writing, not visible to anyone.
+  Result<Fd> create(Ref entry, uint64_t bytes);
+  // Gives the file its final name (copy_name). The contents must be complete.
+  Status publish(const Fd& file, Ref entry);
+  // Removes a published copy.
+  void remove(Ref entry);
+
+  // After a fault of the device or a full file system: no new copies until it is opened again.
+  void close(const std::string& why);
+  bool closed() const { return closed_until_ns_.load(std::memory_order_relaxed) != 0; }
+
+ private:
+  static constexpr uint64_t kBlock = 4096;
+  // How many more bytes the file system can take before its free-space floor.
+  uint64_t headroom() const;
+  Status ensure_bucket(Ref entry);
+
+  TierConfig config_;
+  std::string copies_path_;
+  Fd copies_;
+  uint64_t device_ = 0;
+  uint64_t quota_ = 0;
+  uint64_t floor_ = 0;
+  bool tmpfile_ = true;  // the file system has O_TMPFILE
+  std::atomic<uint64_t> used_{0};
+  std::atomic<int64_t> closed_until_ns_{0};  // monotonic; 0: open
+  std::atomic<uint64_t> buckets_[4] = {};    // which of the 256 directories of copies exist
+};
+
+// The name of a job's directory on each tier in user mode, and how a sweep recognises it.
+inline constexpr char kUserDirPrefix[] = "monarch-run.";
+
+}  // namespace monarch

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tasks' side of the board: counting, asking the agent for a file, waiting for it. Without
+// allocation or locks; any thread; async-signal-safe.
+#pragma once
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/layout/board_layout.h"
+#include "runtime/layout/catalog_reader.h"
+
+namespace monarch {
+
+inline CounterShard& my_shard(Board* board) {
+  return board->shards[static_cast<uint32_t>(sched_getcpu()) % kShards];
+}
+inline void count(Board* board, TaskCounter counter, uint64_t n = 1) {
+  my_shard(board).task[static_cast<uint32_t>(counter)].fetch_add(n, std::memory_order_relaxed);
+}
+
+inline void futex_wait(const std::atomic<uint32_t>* word, uint32_t seen, int64_t nanoseconds) {
+  const timespec timeout{static_cast<time_t>(nanoseconds / 1000000000), static_cast<long>(nanoseconds % 1000000000)};
+  syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
+}
+inline void futex_wake(std::atomic<uint32_t>* word, int waiters) {
+  syscall(SYS_futex, word, FUTEX_WAKE, waiters, nullptr, nullptr, 0);
+}
+
+inline int64_t monotonic_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
+}
+
+// A published request: which slot, and the word it was published with.
+struct Posted {
+  RequestSlot* slot;  // nullptr: the ring is full
+  uint64_t word;
+};
+
+// Puts a request for `path` on the ring and rings the doorbell.
+inline Posted post_request(Board* board, const RelPath& path) {
+  const uint32_t first = board->header.next_slot.fetch_add(1, std::memory_order_relaxed);
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    RequestSlot* slot = &board->slots[(first + i) % kSlots];
+    uint64_t word = slot->word.load(std::memory_order_acquire);
+    if (slot_state(word) != SlotState::kFree) continue;
+    const uint32_t turn = slot_turn(word) + 1;
+    uint64_t claimed = slot_word(turn, SlotState::kClaimed);
+    if (!slot->word.compare_exchange_strong(word, claimed, std::memory_order_acq_rel)) continue;
+    slot->hash = path.hash;
+    slot->root = path.root;
+    slot->len = path.len;
+    memcpy(slot->path, path.path, path.len);
+    const uint64_t ready = slot_word(turn, SlotState::kReady);
+    if (!slot->word.compare_exchange_strong(claimed, ready, std::memory_order_acq_rel)) continue;
+    board->header.doorbell.fetch_add(1, std::memory_order_seq_cst);
+    if (board->header.agent_sleeps.load(std::memory_order_seq_cst)) futex_wake(&board->header.doorbell, 1);
+    return Posted{slot, ready};
+  }
+  return Posted{nullptr, 0};
+}
+
+enum class WaitEnd {
+  kSettled,   // the entry's state says where the file is
+  kRefused,   // the agent took the request and made no entry
+  kRingFull,
+  kNoAgent,
+  kTimeout,
+};
+
+inline constexpr int64_t kWaitSliceNs = 50 * 1000000;      // how soon a dead agent is noticed
+inline constexpr int64_t kWaitFloorNs = 1000 * 1000000ll;  // the least bound on an open's wait
+
+// Whether an open would wait for an entry in this state.
+inline bool unsettled(State s) { return s == State::kKnown || s == State::kQueued || s == State::kStaging; }
+
+// How long an open waits for `size` bytes at the measured rate: max(1 s, twice the time they take).
+inline int64_t wait_limit_ns(uint64_t size, uint64_t bytes_per_second) {
+  if (bytes_per_second == 0) return kWaitFloorNs;
+  const double need = 2e9 * static_cast<double>(size) / static_cast<double>(bytes_per_second);
+  if (need <= static_cast<double>(kWaitFloorNs)) return kWaitFloorNs;
+  return need < 3.6e12 ? static_cast<int64_t>(need) : 3600000000000;
+}
+
+// Asks for `path` (found as *found, empty if it has no entry yet) and waits until its state is settled,
+// at most wait_limit_ns. *found is the entry found last.
+inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, const RelPath& path, Found* found) {
+  const int64_t start = monotonic_ns();
+  std::atomic<uint32_t>* parking = &board->parking[path.hash % kParking];
+  Posted posted{nullptr, 0};
+  bool asked = false;
+  for (;;) {
+    const uint32_t seen = parking->load(std::memory_order_acquire);
+    if (!*found) *found = catalog.find(path);
+    const State state = *found ? state_of(found->entry->state.load(std::memory_order_acquire)) : State::kKnown;
+    if (*found && !unsettled(state)) return WaitEnd::kSettled;
+    if (!agent_lives(*board)) return WaitEnd::kNoAgent;
+    if (state == State::kKnown && !asked) {  // queued and being staged: somebody has asked already
+      posted = post_request(board, path);
+      if (!posted.slot) return WaitEnd::kRingFull;
+      asked = true;
+    } else if (asked && !*found && posted.slot->word.load(std::memory_order_acquire) != posted.word) {
+      *found = catalog.find(path);  // the agent enters the path before it frees the slot
+      if (!*found) return WaitEnd::kRefused;
+      continue;
+    }
+    const uint64_t size = *found ? found->entry->size.load(std::memory_order_relaxed) : 0;
+    const uint64_t rate = board->header.bytes_per_second.load(std::memory_order_relaxed);
+    const int64_t left = start + wait_limit_ns(size, rate) - monotonic_ns();
+    if (left <= 0) return WaitEnd::kTimeout;
+    futex_wait(parking, seen, left < kWaitSliceNs ? left : kWaitSliceNs);
+  }
+}
+
+}  // namespace monarch

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// The board's shared layout: the one file in the job's run directory that tasks write.
+//
+// The board is a file of fixed size, `board`, allocated before use and mapped MAP_SHARED by the agent
+// and by every task. Nothing in it is trusted: a task's own owner can write anything into it, so the
+// agent range-checks what it reads, a wrong value costs at most speed, and root never maps it.
+//
+//   BoardHeader     version, whether the agent lives, what it asks of tasks
+//   CounterShard[]  counters, one shard per CPU (modulo kShards): a hit writes no line that another
+//                   CPU writes. They survive _exit(2), SIGKILL and the agent.
+//   parking[]       futex words: who waits for an entry sleeps on parking[hash mod kParking]
+//   RequestSlot[]   the request ring: what tasks ask of the agent
+//   invalid[]       one bit per path hash: the job wrote to that file, serve it from the PFS
+//
+// A request. A task claims a slot (kFree -> kClaimed), fills it in, publishes it (kReady) and rings
+// the doorbell. The agent copies the path out, enters the path into the catalog as kQueued, frees the
+// slot, stages the file and wakes parking[hash mod kParking]. So a slot is held for microseconds, and
+// what a task acts on is never the slot but the catalog, looked up with the path it asked for: no entry
+// and no slot of its own left means that the agent refused. Each state word carries the slot's turn in
+// its upper half, so that a task that comes back late (stopped, swapped out) publishes nothing; the
+// agent frees a slot that stays kClaimed for kStaleSeconds.
+#pragma once
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include <atomic>
+#include <cstddef>
+
+#include "runtime/layout/catalog_layout.h"
+
+namespace monarch {
+
+inline constexpr char kBoardMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'B'};
+inline constexpr uint32_t kBoardVersion = 1;  // readers refuse any other
+
+inline constexpr uint32_t kShards = 64;
+inline constexpr uint32_t kParking = 1024;
+inline constexpr uint32_t kSlots = 128;
+inline constexpr uint64_t kInvalidBits = uint64_t{1} << 23;
+inline constexpr int kStaleSeconds = 60;
+
+// Counters that tasks keep, per shard. X(name, what it counts). The order is part of the layout; the
+// per-tier ones follow in CounterShard.
+#define MONARCH_TASK_COUNTERS(X)                                                                     \
+  X(opens_pfs, "opens of dataset files that went to the PFS")                                        \
+  X(read_bytes_pfs, "bytes that read(2) and kin returned from dataset files opened on the PFS")      \
+  X(read_calls_pfs, "read(2) and kin on dataset files opened on the PFS")                            \
+  X(waits, "opens that waited for the agent to stage a file")                                        \
+  X(wait_ns, "nanoseconds that opens waited for the agent")                                          \
+  X(fallback_no_agent, "opens on the PFS because the agent was gone")                                \
+  X(fallback_timeout, "opens on the PFS because staging took longer than an open waits")             \
+  X(fallback_ring_full, "opens on the PFS because the request ring was full")                        \
+  X(fallback_no_fit, "opens on the PFS because no tier has room for the file")                       \
+  X(fallback_pass, "opens on the PFS of what is never staged (not regular, symlink, unreadable)")    \
+  X(fallback_large, "opens on the PFS of files larger than stage_wait_max and not yet placed")       \
+  X(fallback_dropped, "opens on the PFS because the source had changed")                             \
+  X(fallback_invalid, "opens on the PFS of files that the job wrote")                                \
+  X(fallback_absent, "opens on the PFS of paths that the walk did not find")                         \
+  X(fallback_tier_error, "opens on the PFS because the tier's copy did not open")                    \
+  X(invalidations, "files marked invalid because the job opened them for writing")                   \
+  X(mmap_bytes, "bytes of dataset files mapped (an estimate of what is read through them)")          \
+  X(meta_pfs, "metadata calls below a root that went to the PFS")                                    \
+  X(meta_served, "metadata calls below a root that Monarch answered")
+
+// Counters that the agent keeps, once.
+#define MONARCH_AGENT_COUNTERS(X)                                                                    \
+  X(walk_dirs, "directories that the walk listed")                                                   \
+  X(walk_files, "regular files that the walk found")                                                 \
+  X(walk_errors, "directories that the walk could not list")                                         \
+  X(agent_opens_pfs, "opens that the agent made on the PFS")                                         \
+  X(agent_reads_pfs, "reads that the agent made on the PFS")                                         \
+  X(agent_bytes_pfs, "bytes that the agent read from the PFS")                                       \
+  X(staged_files, "files placed on a tier")                                                          \
+  X(staged_bytes, "bytes placed on tiers")                                                           \
+  X(demand_files, "files placed because an open waited for them")                                    \
+  X(prefetch_files, "files placed by prefetch")                                                      \
+  X(no_fit_files, "files for which no tier had room")                                                \
+  X(pass_files, "paths asked for that are never staged")                                             \
+  X(dropped_files, "copies given up because the source changed")                                     \
+  X(source_errors, "files given up because the PFS failed")                                          \
+  X(tier_errors, "files given up because a tier failed")                                             \
+  X(requests, "requests taken from the ring")                                                        \
+  X(dataset_bytes, "bytes of the dataset's files as far as they are known")
+
+enum class TaskCounter : uint32_t {
+#define X(name, doc) name,
+  MONARCH_TASK_COUNTERS(X)
+#undef X
+      kCount
+};
+enum class AgentCounter : uint32_t {
+#define X(name, doc) name,
+  MONARCH_AGENT_COUNTERS(X)
+#undef X
+      kCount
+};
+inline constexpr uint32_t kTaskCounters = static_cast<uint32_t>(TaskCounter::kCount);
+inline constexpr uint32_t kAgentCounters = static_cast<uint32_t>(AgentCounter::kCount);
+
+struct alignas(64) CounterShard {
+  std::atomic<uint64_t> task[32];                    // by TaskCounter
+  std::atomic<uint64_t> opens_tier[kMaxTiers];       // opens that returned the tier's copy
+  std::atomic<uint64_t> read_bytes_tier[kMaxTiers];  // bytes that read(2) and kin returned from it
+  std::atomic<uint64_t> read_calls_tier[kMaxTiers];
+  std::atomic<uint64_t> reserved[8];
+};
+static_assert(kTaskCounters <= 32 && sizeof(CounterShard) == 512);
+
+enum class SlotState : uint32_t { kFree = 0, kClaimed = 1, kReady = 2 };
+// A slot's state word: SlotState in bits 0-31, the slot's turn in bits 32-63.
+constexpr uint64_t slot_word(uint32_t turn, SlotState s) { return uint64_t{turn} << 32 | static_cast<uint32_t>(s); }
+constexpr SlotState slot_state(uint64_t word) { return static_cast<SlotState>(word & 0xffffffff); }
+constexpr uint32_t slot_turn(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+
+struct alignas(64) RequestSlot {
+  std::atomic<uint64_t> word;  // see slot_word
+  uint32_t hash;               // path_hash of (root, path)
+  uint32_t root;               // number of the root
+  uint32_t len;                // bytes of path
+  uint32_t reserved[11];
+  char path[kPathBytes];  // relative to the root, no NUL needed
+};
+static_assert(sizeof(RequestSlot) == 64 + kPathBytes);
+
+struct BoardHeader {
+  char magic[8];      // kBoardMagic
+  uint32_t version;   // kBoardVersion
+  uint32_t bytes;     // sizeof(Board)
+  // A robust mutex that the agent's main thread holds while it serves: when that thread dies, of
+  // whatever cause, the kernel sets FUTEX_OWNER_DIED in its first word (set_robust_list(2)). So "does
+  // the agent live" is one load, in any PID namespace.
+  alignas(64) pthread_mutex_t agent_lives;
+  alignas(64) std::atomic<uint32_t> doorbell;  // futex: tasks add 1 after publishing a request
+  std::atomic<uint32_t> agent_sleeps;          // 1: the agent waits on the doorbell, wake it
+  alignas(64) std::atomic<uint32_t> closed;    // 1: redirect nothing more (tear-down, or a directory renamed)
+  std::atomic<uint32_t> next_slot;             // where tasks begin to look for a free slot
+  std::atomic<uint64_t> bytes_per_second;      // measured rate of staging, for how long an open waits
+};
+
+struct Board {
+  BoardHeader header;
+  alignas(64) std::atomic<uint64_t> agent[32];  // by AgentCounter
+  std::atomic<uint64_t> placed_bytes[kMaxTiers];  // bytes now on each tier, this job's
+  CounterShard shards[kShards];
+  std::atomic<uint32_t> parking[kParking];
+  RequestSlot slots[kSlots];
+  std::atomic<uint64_t> invalid[kInvalidBits / 64];
+};
+static_assert(kAgentCounters <= 32);
+
+// Whether the agent's main thread holds its mutex; see BoardHeader::agent_lives. Any thread, no call.
+inline bool agent_lives(const Board& board) {
+  constexpr uint32_t kOwnerDied = 0x40000000, kTidMask = 0x3fffffff;  // <linux/futex.h>
+  const auto* word = reinterpret_cast<const std::atomic<uint32_t>*>(&board.header.agent_lives);
+  const uint32_t v = word->load(std::memory_order_acquire);
+  return (v & kTidMask) != 0 && (v & kOwnerDied) == 0;
+}
+
+inline bool is_invalid(const Board& board, uint32_t hash) {
+  const uint64_t bit = hash % kInvalidBits;
+  return board.invalid[bit / 64].load(std::memory_order_acquire) >> (bit % 64) & 1;
+}
+inline void set_invalid(Board* board, uint32_t hash) {
+  const uint64_t bit = hash % kInvalidBits;
+  board->invalid[bit / 64].fetch_or(uint64_t{1} << (bit % 64), std::memory_order_release);
+}
+
+}  // namespace monarch

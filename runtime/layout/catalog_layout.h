@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// The catalog's shared layout: every byte that the agent writes and the tasks map read-only.
+//
+// The catalog is a set of files in the job's run directory. Only the agent writes them; a task maps
+// them PROT_READ and MAP_SHARED, each when it first follows a reference into it, and never unmaps one.
+// A file is wholly allocated (fallocate) before its first byte is used, so reading a published
+// reference never faults, and nothing published ever moves or is freed.
+//
+//   catalog            one CatalogHeader: version, dataset roots, tiers, the newest index generations
+//   entries.K          segment K of the space of Entry records: one per path below a root, in the
+//                      order they were found, so that the agent can walk them as a log
+//   dirs.K             segment K of the space of DirPath and Attributes records
+//   idents.K           segment K of the space of Identity records
+//   index.K            generation K of the path index: hash of (root, relative path) -> Entry
+//   inodes.K           generation K of the inode index: (tier, inode of the copy) -> Identity
+//
+// Segments. Segment K of a space is kFirstSegmentBytes << K bytes long, and the segments follow each
+// other in the space's offsets: segment K starts at offset kFirstSegmentBytes * (2^K - 1). A Ref is an
+// offset divided by 8; Ref 0 means "none" (the first 8 bytes of each space are not used). No record
+// crosses the end of a segment.
+//
+// Indexes. Generation K is an open-addressing table of kFirstIndexSlots << K slots with linear
+// probing; empty slots are 0. The path index has 8-byte slots, (hash32 << 32 | Ref of the Entry), and
+// starts probing at hash32 mod slots. The inode index has 4-byte slots, the Ref of an Identity, and
+// starts at hash of (tier, inode) mod slots. When a table is 3/4 full the agent fills a larger
+// generation and then publishes its number in the header (release); the old one stays as it was.
+//
+// Memory order. A record is complete before the release-store of the slot that leads to it. A state
+// word is the one part of an Entry that changes: agent threads change it by compare-and-swap
+// (release), readers load it with acquire. A Placed state is stored after the copy's linkat(2), so
+// whoever sees it can open the copy.
+#pragma once
+
+#include <stdint.h>
+
+#include <atomic>
+#include <cstddef>
+
+namespace monarch {
+
+inline constexpr char kCatalogMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'C'};
+inline constexpr uint32_t kCatalogVersion = 1;  // readers refuse any other
+
+inline constexpr uint32_t kMaxRoots = 16;     // dataset roots of one job
+inline constexpr uint32_t kMaxPrefixes = 32;  // absolute paths under which a root is known
+inline constexpr uint32_t kMaxTiers = 8;      // the PFS not counted
+inline constexpr uint32_t kPathBytes = 4096;  // PATH_MAX, with the terminating NUL
+
+inline constexpr uint64_t kFirstSegmentBytes = 64 << 10;
+inline constexpr uint32_t kMaxSegments = 19;    // 64 KiB * (2^19 - 1) is just below 2^32 Refs of 8 bytes
+inline constexpr uint64_t kFirstIndexSlots = 4096;
+inline constexpr uint32_t kMaxGenerations = 20;
+
+using Ref = uint32_t;  // offset in a space / 8; 0 is "none"
+
+enum class Space : uint32_t { kEntries = 0, kDirs = 1, kIdents = 2 };
+inline constexpr uint32_t kSpaces = 3;
+
+// What an entry's state word says. Numbers are part of the layout.
+enum class State : uint8_t {
+  kKnown = 0,    // found, nothing done yet
+  kQueued = 1,   // a task waits for it
+  kStaging = 2,  // being copied
+  kPlaced = 3,   // whole on the tier that the word names
+  kNoFit = 4,    // no tier has room: stays on the PFS for this job
+  kPass = 5,     // never staged (Reason says why): the PFS serves it
+  kLarge = 6,    // larger than stage_wait_max, not yet placed: opens do not wait for it
+  kDropped = 7,  // the copy was given up (the source changed): the PFS serves it
+};
+
+// Why a file is not (or no longer) served from a tier. Part of the layout.
+enum class Reason : uint8_t {
+  kNone = 0,
+  kNotRegular = 1,   // FIFO, device, socket, directory
+  kSymlink = 2,      // the path leads through a symbolic link
+  kUnreadable = 3,   // the PFS refused the agent's open
+  kOtherDevice = 4,  // on another file system than the root
+  kMissing = 5,      // ENOENT when staged
+  kChanged = 6,      // size or mtime changed while or after it was copied
+  kSourceError = 7,  // the PFS failed while it was read
+  kTierError = 8,    // the tier failed while it was written
+  kWritten = 9,      // the job opened it for writing (its invalid bit is set)
+};
+
+// The state word: bits 0-7 State, 8-15 Reason, 16-23 tier number (kPlaced only), 24-63 zero.
+constexpr uint64_t state_word(State s, Reason r = Reason::kNone, uint32_t tier = 0) {
+  return static_cast<uint64_t>(s) | static_cast<uint64_t>(r) << 8 | static_cast<uint64_t>(tier) << 16;
+}
+constexpr State state_of(uint64_t word) { return static_cast<State>(word & 0xff); }
+constexpr Reason reason_of(uint64_t word) { return static_cast<Reason>(word >> 8 & 0xff); }
+constexpr uint32_t tier_of(uint64_t word) { return static_cast<uint32_t>(word >> 16 & 0xff); }
+
+// One path below a root. Size: 40 bytes and the name, rounded up to 8.
+struct Entry {
+  std::atomic<uint64_t> state;  // see state_word
+  std::atomic<uint64_t> size;   // bytes; valid from kStaging on
+  std::atomic<int64_t> mtime;   // ns since the epoch, as the PFS had it; valid from kStaging on
+  Ref dir;                      // DirPath of the directory it is in
+  std::atomic<Ref> identity;    // Identity, 0 until placed
+  uint32_t hash;                // hash32 of (root, relative path)
+  uint16_t name_len;
+  uint8_t root;  // number of the root
+  uint8_t type;  // DT_* of readdir(3) where the walk saw it, else DT_UNKNOWN
+  char name[];   // name_len bytes, no NUL
+};
+static_assert(offsetof(Entry, name) == 40);
+
+// A directory's path relative to its root, without leading or trailing slash; empty for the root.
+struct DirPath {
+  uint32_t len;
+  uint32_t root;
+  char path[];  // len bytes, no NUL
+};
+static_assert(offsetof(DirPath, path) == 8);
+
+// What many files share, stored once per distinct value.
+struct Attributes {
+  uint64_t dev;
+  uint32_t mode;
+  uint32_t uid;
+  uint32_t gid;
+  uint32_t nlink;
+  uint32_t blksize;
+  uint32_t reserved;
+};
+static_assert(sizeof(Attributes) == 32);
+
+// The PFS identity of a placed file, and what recognises its copy.
+struct Identity {
+  uint64_t tier_ino;         // inode of the copy
+  uint64_t pfs_ino;          // inode on the PFS
+  int64_t atime;             // ns since the epoch, PFS
+  int64_t ctime;             // ns since the epoch, PFS
+  Ref entry;                 // Entry: size and mtime stand there
+  Ref attributes;            // Attributes: device, mode, owner ...
+  uint32_t blocks;           // st_blocks on the PFS (512-byte units), saturated
+  std::atomic<uint32_t> tier;  // tier number of the copy; kNoTier once the copy was dropped
+};
+static_assert(sizeof(Identity) == 48);
+inline constexpr uint32_t kNoTier = 0xffffffff;
+
+// A dataset root.
+struct Root {
+  uint64_t dev;                  // st_dev of the root directory
+  std::atomic<uint32_t> walked;  // 1: the walk reached every directory, so an absent path is not there
+  uint32_t reserved;
+};
+
+// An absolute path, without trailing slash, under which (a part of) a root is reached. A task uses it only
+// while the directory there has this st_dev and st_ino: in another mount namespace it may be another one.
+struct Prefix {
+  uint64_t dev;
+  uint64_t ino;
+  uint32_t root;          // number of the root
+  uint32_t len;           // bytes of `path`
+  uint32_t below_len;     // bytes of `below`
+  uint32_t reserved;
+  char path[kPathBytes];   // as the user gave it, or its realpath(3); NUL-terminated
+  char below[kPathBytes];  // path of that place relative to the root; empty for the root itself
+};
+
+// A tier as tasks see it. The copy of the Entry with Ref R is <path>/RR/RRRRRRRR: R in eight lower-case
+// hexadecimal digits, in a directory named by the last two of them.
+struct TierPath {
+  uint64_t dev;  // st_dev of the tier's file system
+  uint32_t len;
+  uint32_t reserved;
+  char name[32];          // as configured; NUL-terminated
+  char path[kPathBytes];  // the job's directory of copies on the tier; NUL-terminated
+};
+
+struct CatalogHeader {
+  char magic[8];           // kCatalogMagic
+  uint32_t version;        // kCatalogVersion
+  uint32_t bytes;          // sizeof(CatalogHeader)
+  uint64_t boot_time;      // CLOCK_REALTIME seconds at which the agent made it
+  uint64_t stage_wait_max;  // bytes: an open waits for files up to this size
+  std::atomic<uint32_t> ready;           // 1 once roots, prefixes and tiers are filled in
+  std::atomic<uint32_t> index_generation;
+  std::atomic<uint32_t> inode_generation;
+  uint32_t root_count;
+  uint32_t prefix_count;
+  uint32_t tier_count;
+  std::atomic<uint64_t> entry_count;     // Entries published
+  std::atomic<uint64_t> used_bytes[kSpaces];  // of each space, for statistics and the agent's log walk
+  Root roots[kMaxRoots];
+  TierPath tiers[kMaxTiers];
+  Prefix prefixes[kMaxPrefixes];
+};
+
+constexpr uint64_t segment_bytes(uint32_t k) { return kFirstSegmentBytes << k; }
+constexpr uint64_t segment_start(uint32_t k) { return kFirstSegmentBytes * ((uint64_t{1} << k) - 1); }
+// The segment that holds `offset`.
+constexpr uint32_t segment_of(uint64_t offset) {
+  return 63u - static_cast<uint32_t>(__builtin_clzll(offset / kFirstSegmentBytes + 1));
+}
+constexpr uint64_t index_slots(uint32_t generation) { return kFirstIndexSlots << generation; }
+constexpr uint64_t index_slot(uint32_t hash, Ref entry) { return uint64_t{hash} << 32 | entry; }
+
+// Where an inode is looked for in the inode index (a finaliser of splitmix64).
+constexpr uint32_t inode_hash(uint32_t tier, uint64_t ino) {
+  uint64_t x = ino + (uint64_t{tier} + 1) * 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return static_cast<uint32_t>(x ^ x >> 31);
+}
+
+// Writes the name of a copy below its tier's directory, with a NUL: "5f/0000a15f". `out` holds 12 bytes.
+inline void copy_name(Ref entry, char* out) {
+  const char* digits = "0123456789abcdef";
+  out[0] = digits[entry >> 4 & 15];
+  out[1] = digits[entry & 15];
+  out[2] = '/';
+  for (int i = 0; i < 8; ++i) out[3 + i] = digits[entry >> (28 - 4 * i) & 15];
+  out[11] = '\0';
+}
+inline constexpr size_t kCopyNameBytes = 12;
+
+}  // namespace monarch

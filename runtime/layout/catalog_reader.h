@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading the catalog: lock-free, without allocation, callable from any thread and from signal
+// handlers. See catalog_layout.h for what is mapped and why nothing here can fault.
+#pragma once
+
+#include <string.h>
+
+#include "runtime/layout/catalog_layout.h"
+#include "runtime/layout/path_hash.h"
+#include "runtime/layout/shared_map.h"
+
+namespace monarch {
+
+// A path below a root, split at its last slash, with its hash.
+struct RelPath {
+  uint32_t root;
+  const char* path;
+  uint32_t len;
+  uint32_t dir_len;  // bytes before the last slash; 0 if there is none
+  uint32_t hash;
+};
+
+inline RelPath rel_path(uint32_t root, const char* path, size_t len) {
+  size_t slash = len;
+  while (slash > 0 && path[slash - 1] != '/') --slash;
+  return RelPath{root, path, static_cast<uint32_t>(len), static_cast<uint32_t>(slash ? slash - 1 : 0),
+                 path_hash(root, path, len)};
+}
+
+// An entry and the reference that names it; empty if there is none.
+struct Found {
+  Ref ref = 0;
+  const Entry* entry = nullptr;
+  explicit operator bool() const { return entry != nullptr; }
+};
+
+// The catalog of one run directory. All members are usable while the agent writes; the object may be
+// shared by all threads. Mappings stay for the life of the process (a forked child inherits them).
+class CatalogReader {
+ public:
+  constexpr CatalogReader() = default;
+  CatalogReader(const CatalogReader&) = delete;
+  CatalogReader& operator=(const CatalogReader&) = delete;
+
+  // Maps the header. `dir` must outlive the reader. False if there is no ready catalog of this version.
+  bool open(const char* dir) {
+    auto* h = static_cast<const CatalogHeader*>(map_shared(dir, "catalog", sizeof(CatalogHeader), false));
+    if (!h) return false;
+    if (memcmp(h->magic, kCatalogMagic, sizeof kCatalogMagic) != 0 || h->version != kCatalogVersion ||
+        h->bytes != sizeof(CatalogHeader) || !h->ready.load(std::memory_order_acquire)) {
+      syscall(SYS_munmap, h, sizeof(CatalogHeader));
+      return false;
+    }
+    dir_ = dir;
+    header_ = h;
+    return true;
+  }
+
+  const CatalogHeader& header() const { return *header_; }
+
+  // The entry of a path; empty: not (yet) in the catalog, or a mapping failed.
+  Found find(const RelPath& path) const {
+    const uint32_t generation = header_->index_generation.load(std::memory_order_acquire);
+    auto* slots = static_cast<const std::atomic<uint64_t>*>(table("index", index_, generation, sizeof(uint64_t)));
+    if (!slots) return {};
+    const uint64_t mask = index_slots(generation) - 1;
+    for (uint64_t i = path.hash & mask, probes = 0; probes <= mask; i = (i + 1) & mask, ++probes) {
+      const uint64_t slot = slots[i].load(std::memory_order_acquire);
+      if (slot == 0) return {};
+      if (slot >> 32 != path.hash) continue;
+      const Ref ref = static_cast<Ref>(slot);
+      const Entry* e = entry(ref);
+      if (e && same_path(*e, path)) return {ref, e};
+    }
+    return {};
+  }
+
+  // The identity whose copy has inode `ino` on tier `tier`, or nullptr.
+  const Identity* find_copy(uint32_t tier, uint64_t ino) const {
+    const uint32_t generation = header_->inode_generation.load(std::memory_order_acquire);
+    auto* slots = static_cast<const std::atomic<uint32_t>*>(table("inodes", inodes_, generation, sizeof(uint32_t)));
+    if (!slots) return nullptr;
+    const uint64_t mask = index_slots(generation) - 1;
+    for (uint64_t i = inode_hash(tier, ino) & mask, probes = 0; probes <= mask; i = (i + 1) & mask, ++probes) {
+      const Ref ref = slots[i].load(std::memory_order_acquire);
+      if (ref == 0) return nullptr;
+      const auto* id = static_cast<const Identity*>(at(Space::kIdents, ref, sizeof(Identity)));
+      if (id && id->tier_ino == ino && id->tier.load(std::memory_order_acquire) == tier) return id;
+    }
+    return nullptr;
+  }
+
+  const Entry* entry(Ref ref) const { return static_cast<const Entry*>(at(Space::kEntries, ref, sizeof(Entry))); }
+  const DirPath* dir(Ref ref) const { return static_cast<const DirPath*>(at(Space::kDirs, ref, sizeof(DirPath))); }
+  const Identity* identity(Ref ref) const {
+    return static_cast<const Identity*>(at(Space::kIdents, ref, sizeof(Identity)));
+  }
+  const Attributes* attributes(Ref ref) const {
+    return static_cast<const Attributes*>(at(Space::kDirs, ref, sizeof(Attributes)));
+  }
+
+  // Whether `e` is the entry of `path`.
+  bool same_path(const Entry& e, const RelPath& path) const {
+    const uint32_t name_at = path.dir_len ? path.dir_len + 1 : 0;
+    if (e.root != path.root || e.name_len != path.len - name_at) return false;
+    if (memcmp(e.name, path.path + name_at, e.name_len) != 0) return false;
+    const DirPath* d = dir(e.dir);
+    return d && d->len == path.dir_len && memcmp(d->path, path.path, d->len) == 0;
+  }
+
+ private:
+  // The record at `ref`, of at least `bytes`; nullptr for 0 or if its segment cannot be mapped. (A record
+  // never crosses the end of its segment.)
+  const void* at(Space space, Ref ref, size_t bytes) const {
+    if (ref == 0) return nullptr;
+    const uint64_t offset = uint64_t{ref} * 8;
+    const uint32_t k = segment_of(offset);
+    if (k >= kMaxSegments || offset + bytes > segment_start(k) + segment_bytes(k)) return nullptr;
+    static constexpr const char* kNames[kSpaces] = {"entries", "dirs", "idents"};
+    const auto s = static_cast<uint32_t>(space);
+    const void* base = mapped(kNames[s], &segments_[s][k], k, segment_bytes(k));
+    return base ? static_cast<const char*>(base) + (offset - segment_start(k)) : nullptr;
+  }
+
+  const void* table(const char* name, std::atomic<const void*>* generations, uint32_t g, size_t slot) const {
+    return g < kMaxGenerations ? mapped(name, &generations[g], g, index_slots(g) * slot) : nullptr;
+  }
+
+  // The mapping kept in `place`, made by the first caller that needs it.
+  const void* mapped(const char* name, std::atomic<const void*>* place, uint32_t number, uint64_t bytes) const {
+    const void* base = place->load(std::memory_order_acquire);
+    return __builtin_expect(base != nullptr, 1) ? base : map_first(name, place, number, bytes);
+  }
+  __attribute__((noinline, cold)) const void* map_first(const char* name, std::atomic<const void*>* place,
+                                                        uint32_t number, uint64_t bytes) const {
+    char file[32];
+    size_t n = 0;
+    while (name[n]) {
+      file[n] = name[n];
+      ++n;
+    }
+    file[n++] = '.';
+    if (number >= 10) file[n++] = static_cast<char>('0' + number / 10);
+    file[n++] = static_cast<char>('0' + number % 10);
+    file[n] = '\0';
+    const void* base = map_shared(dir_, file, bytes, false);
+    if (!base) return nullptr;
+    const void* other = nullptr;
+    if (place->compare_exchange_strong(other, base, std::memory_order_acq_rel)) return base;
+    syscall(SYS_munmap, base, bytes);  // another thread was first
+    return other;
+  }
+
+  const char* dir_ = nullptr;
+  const CatalogHeader* header_ = nullptr;
+  mutable std::atomic<const void*> segments_[kSpaces][kMaxSegments] = {};
+  mutable std::atomic<const void*> index_[kMaxGenerations] = {};
+  mutable std::atomic<const void*> inodes_[kMaxGenerations] = {};
+};
+
+}  // namespace monarch

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# The library and the node agent.
+
+noinst_LIBRARIES += %D%/libmonarch.a
+%C%_libmonarch_a_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS)
+%C%_libmonarch_a_SOURCES = \
+	%D%/agent/agent.cc \
+	%D%/agent/agent.h \
+	%D%/agent/sweep.cc \
+	%D%/agent/sweep.h \
+	%D%/base/fd.h \
+	%D%/base/log.cc \
+	%D%/base/log.h \
+	%D%/base/os.cc \
+	%D%/base/os.h \
+	%D%/base/paths.cc \
+	%D%/base/paths.h \
+	%D%/base/result.h \
+	%D%/base/size.cc \
+	%D%/base/size.h \
+	%D%/config.cc \
+	%D%/config.h \
+	%D%/hierarchy/hierarchy.cc \
+	%D%/hierarchy/hierarchy.h \
+	%D%/hierarchy/tier.cc \
+	%D%/hierarchy/tier.h \
+	%D%/layout/board_client.h \
+	%D%/layout/board_layout.h \
+	%D%/layout/catalog_layout.h \
+	%D%/layout/catalog_reader.h \
+	%D%/layout/path_hash.h \
+	%D%/layout/shared_map.h \
+	%D%/metadata/board.cc \
+	%D%/metadata/board.h \
+	%D%/metadata/catalog.cc \
+	%D%/metadata/catalog.h \
+	%D%/metadata/dataset.cc \
+	%D%/metadata/dataset.h \
+	%D%/metadata/walker.cc \
+	%D%/metadata/walker.h \
+	%D%/placement/copier.cc \
+	%D%/placement/copier.h \
+	%D%/placement/placement.cc \
+	%D%/placement/placement.h
+
+# What a program that uses the library links.
+libmonarch = %D%/libmonarch.a $(MONARCH_LIBS)
+
+sbin_PROGRAMS += monarchd
+monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS)
+monarchd_LDADD = $(libmonarch)
+monarchd_SOURCES = \
+	%D%/monarchd.cc

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/metadata/board.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <climits>
+#include <cstring>
+
+#include "runtime/base/fd.h"
+
+namespace monarch {
+
+Result<BoardFile> BoardFile::create(const std::string& run_dir) {
+  const std::string path = run_dir + "/board";
+  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd) return errno_error("make " + path);
+  if (const int rc = ::posix_fallocate(fd.get(), 0, sizeof(Board)); rc != 0) {
+    ::unlink(path.c_str());
+    return errno_error("allocate " + path, rc);
+  }
+  void* address = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED) {
+    const Error error = errno_error("map " + path);
+    ::unlink(path.c_str());
+    return error;
+  }
+  auto* board = static_cast<Board*>(address);
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutex_init(&board->header.agent_lives, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+  board->header.version = kBoardVersion;
+  board->header.bytes = sizeof(Board);
+  std::atomic_thread_fence(std::memory_order_release);
+  std::memcpy(board->header.magic, kBoardMagic, sizeof kBoardMagic);
+  return BoardFile(board);
+}
+
+Result<BoardFile> BoardFile::open(const std::string& run_dir) {
+  void* address = map_shared(run_dir.c_str(), "board", sizeof(Board), true);
+  if (!address) return Error{ENOENT, run_dir + "/board: missing or too short"};
+  BoardFile file(static_cast<Board*>(address));
+  const BoardHeader& h = file->header;
+  if (std::memcmp(h.magic, kBoardMagic, sizeof h.magic) != 0 || h.version != kBoardVersion || h.bytes != sizeof(Board))
+    return Error{EPROTO, run_dir + "/board: made by another version of Monarch"};
+  return file;
+}
+
+BoardFile::~BoardFile() {
+  if (board_) ::munmap(board_, sizeof(Board));
+}
+
+Status declare_alive(Board* board) {
+  const int rc = pthread_mutex_lock(&board->header.agent_lives);
+  if (rc != 0) return errno_error("lock the board", rc);
+  return {};
+}
+
+void wake_parked(Board* board, uint32_t hash) {
+  std::atomic<uint32_t>* parking = &board->parking[hash % kParking];
+  parking->fetch_add(1, std::memory_order_release);
+  futex_wake(parking, INT_MAX);
+}
+
+void RequestRing::wait(int timeout_ms) {
+  BoardHeader& h = board_->header;
+  h.agent_sleeps.store(1, std::memory_order_seq_cst);
+  if (h.doorbell.load(std::memory_order_seq_cst) == seen_) futex_wait(&h.doorbell, seen_, timeout_ms * 1000000ll);
+  h.agent_sleeps.store(0, std::memory_order_seq_cst);
+}
+
+void RequestRing::drain(uint32_t roots, const std::function<void(const RelPath&)>& take) {
+  seen_ = board_->header.doorbell.load(std::memory_order_seq_cst);
+  char path[kPathBytes];
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    RequestSlot& slot = board_->slots[i];
+    uint64_t word = slot.word.load(std::memory_order_acquire);
+    if (slot_state(word) == SlotState::kClaimed) free_stale(i, word);
+    if (slot_state(word) != SlotState::kReady) continue;
+    const uint32_t len = slot.len, root = slot.root;  // once: the owner may write what it likes
+    if (len > 0 && len < kPathBytes && root < roots) {
+      std::memcpy(path, slot.path, len);
+      if (is_clean_relative(path, len)) take(rel_path(root, path, len));
+    }
+    slot.word.compare_exchange_strong(word, slot_word(slot_turn(word), SlotState::kFree), std::memory_order_acq_rel);
+    add(board_, AgentCounter::requests);
+  }
+}
+
+void RequestRing::free_stale(uint32_t i, uint64_t word) {
+  Claim& claim = claimed_[i];
+  if (claim.word != word) {
+    claim = Claim{word, monotonic_ns()};
+  } else if (monotonic_ns() - claim.since_ns > int64_t{kStaleSeconds} * 1000000000) {
+    board_->slots[i].word.compare_exchange_strong(word, slot_word(slot_turn(word) + 1, SlotState::kFree),
+                                                  std::memory_order_acq_rel);
+  }
+}
+
+uint64_t total(const Board& board, TaskCounter counter) {
+  uint64_t sum = 0;
+  for (const CounterShard& s : board.shards)
+    sum += s.task[static_cast<uint32_t>(counter)].load(std::memory_order_relaxed);
+  return sum;
+}
+
+uint64_t total(const Board& board, AgentCounter counter) {
+  return board.agent[static_cast<uint32_t>(counter)].load(std::memory_order_relaxed);
+}
+
+TierTotals tier_totals(const Board& board, uint32_t tier) {
+  TierTotals sum{0, 0, 0, board.placed_bytes[tier].load(std::memory_order_relaxed)};
+  for (const CounterShard& s : board.shards) {
+    sum.opens += s.opens_tier[tier].load(std::memory_order_relaxed);
+    sum.read_calls += s.read_calls_tier[tier].load(std::memory_order_relaxed);
+    sum.read_bytes += s.read_bytes_tier[tier].load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
+bool is_clean_relative(const char* path, size_t len) {
+  size_t start = 0;
+  for (size_t i = 0; i <= len; ++i) {
+    if (i < len && path[i] == '\0') return false;
+    if (i < len && path[i] != '/') continue;
+    const size_t n = i - start;
+    if (n == 0 || (n == 1 && path[start] == '.') || (n == 2 && path[start] == '.' && path[start + 1] == '.')) return false;
+    start = i + 1;
+  }
+  return true;
+}
+
+}  // namespace monarch

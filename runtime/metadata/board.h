@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent's and the tools' side of the board; see layout/board_layout.h.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/layout/board_client.h"
+
+namespace monarch {
+
+// A mapping of a run directory's board. Move-only; unmaps.
+class BoardFile {
+ public:
+  // Makes the file, wholly allocated. Agent only.
+  static Result<BoardFile> create(const std::string& run_dir);
+  // Maps an existing one of this version for reading and writing. Errors: not there, of another version.
+  static Result<BoardFile> open(const std::string& run_dir);
+  BoardFile(BoardFile&& other) noexcept : board_(std::exchange(other.board_, nullptr)) {}
+  BoardFile& operator=(BoardFile&&) = delete;
+  ~BoardFile();
+
+  Board* get() const { return board_; }
+  Board* operator->() const { return board_; }
+
+ private:
+  explicit BoardFile(Board* board) : board_(board) {}
+  Board* board_;
+};
+
+// Takes the mutex that says that the agent lives; the calling thread must live as long as the agent
+// serves. See BoardHeader::agent_lives.
+Status declare_alive(Board* board);
+
+inline void add(Board* board, AgentCounter counter, uint64_t n = 1) {
+  board->agent[static_cast<uint32_t>(counter)].fetch_add(n, std::memory_order_relaxed);
+}
+
+// Wakes who waits for the entry with this hash.
+void wake_parked(Board* board, uint32_t hash);
+
+// The agent's end of the request ring. One thread uses it.
+class RequestRing {
+ public:
+  explicit RequestRing(Board* board) : board_(board), claimed_(kSlots) {}
+
+  // Sleeps until the doorbell rings or `timeout_ms` passed.
+  void wait(int timeout_ms);
+
+  // Calls `take` for each published request, then frees its slot. What `take` gets is a private copy,
+  // range-checked: root number, a clean relative path, and the hash computed anew.
+  void drain(uint32_t roots, const std::function<void(const RelPath&)>& take);
+
+ private:
+  struct Claim {
+    uint64_t word = 0;
+    int64_t since_ns = 0;
+  };
+  void free_stale(uint32_t slot, uint64_t word);
+
+  Board* board_;
+  std::vector<Claim> claimed_;  // slots seen kClaimed, to free those whose task is gone
+  uint32_t seen_ = 0;
+};
+
+// Sums over the shards.
+uint64_t total(const Board& board, TaskCounter counter);
+uint64_t total(const Board& board, AgentCounter counter);
+struct TierTotals {
+  uint64_t opens;
+  uint64_t read_calls;
+  uint64_t read_bytes;
+  uint64_t placed_bytes;
+};
+TierTotals tier_totals(const Board& board, uint32_t tier);
+
+// Whether `path` is relative and has no empty, "." or ".." component.
+bool is_clean_relative(const char* path, size_t len);
+
+}  // namespace monarch

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/metadata/catalog.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "runtime/base/fd.h"
+
+namespace monarch {
+namespace {
+
+constexpr const char* kSpaceNames[kSpaces] = {"entries", "dirs", "idents"};
+
+int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
+
+uint64_t round8(uint64_t bytes) { return (bytes + 7) & ~uint64_t{7}; }
+
+// Whether `path` can be kept in a field of kPathBytes.
+bool fits_path(const std::string& path) { return path.size() < kPathBytes; }
+
+}  // namespace
+
+Catalog::Catalog(std::string run_dir) : run_dir_(std::move(run_dir)) {}
+
+Catalog::~Catalog() {
+  for (const auto& [address, bytes] : mappings_) ::munmap(address, bytes);
+}
+
+char* Catalog::make_file(const std::string& name, uint64_t bytes) {
+  const std::string path = run_dir_ + "/" + name;
+  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd) return nullptr;
+  int rc;
+  do {
+    rc = ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes));
+  } while (rc != 0 && errno == EINTR);
+  void* address = rc == 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0) : MAP_FAILED;
+  if (address == MAP_FAILED) {
+    const int saved = errno;
+    ::unlink(path.c_str());
+    errno = saved;
+    return nullptr;
+  }
+  mappings_.emplace_back(address, bytes);
+  return static_cast<char*>(address);
+}
+
+Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir, const std::vector<RootView>& roots,
+                                                 const std::vector<PrefixView>& prefixes,
+                                                 const std::vector<TierView>& tiers, uint64_t stage_wait_max) {
+  if (roots.size() > kMaxRoots || prefixes.size() > kMaxPrefixes || tiers.size() > kMaxTiers)
+    return bad_input("too many datasets or tiers for one job");
+  std::unique_ptr<Catalog> catalog(new Catalog(run_dir));
+  const auto no_space = [&](const char* what) { return errno_error("make " + run_dir + "/" + what); };
+  auto* h = reinterpret_cast<CatalogHeader*>(catalog->make_file("catalog", sizeof(CatalogHeader)));
+  if (!h) return no_space("catalog");
+  catalog->header_ = h;
+  std::memcpy(h->magic, kCatalogMagic, sizeof h->magic);
+  h->version = kCatalogVersion;
+  h->bytes = sizeof(CatalogHeader);
+  h->boot_time = static_cast<uint64_t>(::time(nullptr));
+  h->stage_wait_max = stage_wait_max;
+  for (const RootView& r : roots) h->roots[h->root_count++].dev = r.dev;
+  for (const PrefixView& p : prefixes) {
+    if (!fits_path(p.path) || !fits_path(p.below)) return Error{ENAMETOOLONG, "dataset path " + p.path + " is too long"};
+    Prefix& prefix = h->prefixes[h->prefix_count++];
+    prefix.dev = p.dev;
+    prefix.ino = p.ino;
+    prefix.root = p.root;
+    prefix.len = static_cast<uint32_t>(p.path.size());
+    prefix.below_len = static_cast<uint32_t>(p.below.size());
+    std::memcpy(prefix.path, p.path.c_str(), p.path.size() + 1);
+    std::memcpy(prefix.below, p.below.c_str(), p.below.size() + 1);
+  }
+  for (const TierView& t : tiers) {
+    if (!fits_path(t.path)) return Error{ENAMETOOLONG, "tier path " + t.path + " is too long"};
+    TierPath& tier = h->tiers[h->tier_count++];
+    tier.dev = t.dev;
+    tier.len = static_cast<uint32_t>(t.path.size());
+    std::memcpy(tier.name, t.name.c_str(), std::min(t.name.size(), sizeof tier.name - 1));
+    std::memcpy(tier.path, t.path.c_str(), t.path.size() + 1);
+  }
+  catalog->index_ = reinterpret_cast<std::atomic<uint64_t>*>(
+      catalog->make_file("index.0", index_slots(0) * sizeof(uint64_t)));
+  catalog->inodes_ = reinterpret_cast<std::atomic<uint32_t>*>(
+      catalog->make_file("inodes.0", index_slots(0) * sizeof(uint32_t)));
+  if (!catalog->index_ || !catalog->inodes_) return no_space("index.0");
+  h->ready.store(1, std::memory_order_release);
+  if (!catalog->reader_.open(catalog->run_dir_.c_str())) return no_space("catalog");
+  return catalog;
+}
+
+char* Catalog::at(Space space, Ref ref) {
+  const uint64_t offset = uint64_t{ref} * 8;
+  const uint32_t k = segment_of(offset);
+  return spaces_[static_cast<uint32_t>(space)].segments[k] + (offset - segment_start(k));
+}
+
+Ref Catalog::allocate(Space space, uint64_t bytes) {
+  const auto number = static_cast<uint32_t>(space);
+  SpaceState& s = spaces_[number];
+  bytes = round8(bytes);
+  uint64_t offset = s.used;
+  uint32_t k = segment_of(offset);
+  if (offset + bytes > segment_start(k) + segment_bytes(k)) {
+    offset = segment_start(++k);
+    if (offset + bytes > segment_start(k) + segment_bytes(k)) return 0;
+  }
+  if (k >= kMaxSegments) return 0;
+  if (k >= s.segments.size()) {
+    char* base = make_file(std::string(kSpaceNames[number]) + "." + std::to_string(k), segment_bytes(k));
+    if (!base) return 0;
+    s.segments.resize(k + 1);
+    s.segments[k] = base;
+  }
+  s.used = offset + bytes;
+  return static_cast<Ref>(offset / 8);
+}
+
+Ref Catalog::directory(uint32_t root, const char* path, uint32_t len) {
+  // A directory is an entry too; its `size` field holds the Ref of its own DirPath.
+  const RelPath rel = rel_path(root, path, len);
+  const Ref known = reader_.find(rel).ref;
+  Entry* entry = known ? reinterpret_cast<Entry*>(at(Space::kEntries, known)) : nullptr;
+  if (entry && entry->type == DT_DIR) return static_cast<Ref>(entry->size.load(std::memory_order_relaxed));
+  const Ref ref = allocate(Space::kDirs, sizeof(DirPath) + len);
+  if (!ref) return 0;
+  auto* d = reinterpret_cast<DirPath*>(at(Space::kDirs, ref));
+  d->len = len;
+  d->root = root;
+  std::memcpy(d->path, path, len);
+  if (entry) {  // a task asked for it, as if it were a file, before the walk came here
+    entry->size.store(ref, std::memory_order_relaxed);
+    entry->type = DT_DIR;
+  } else {
+    const Ref parent = len == 0 ? ref : directory(root, path, rel.dir_len);
+    const uint32_t name_at = rel.dir_len ? rel.dir_len + 1 : 0;
+    const Ref own = parent ? allocate(Space::kEntries, sizeof(Entry) + len - name_at) : 0;
+    if (!own) return 0;
+    auto* e = reinterpret_cast<Entry*>(at(Space::kEntries, own));
+    e->state.store(state_word(State::kPass, Reason::kNotRegular), std::memory_order_relaxed);
+    e->size.store(ref, std::memory_order_relaxed);
+    e->dir = parent;
+    e->hash = rel.hash;
+    e->name_len = static_cast<uint16_t>(len - name_at);
+    e->root = static_cast<uint8_t>(root);
+    e->type = DT_DIR;
+    std::memcpy(e->name, path + name_at, len - name_at);
+    if (!index_entry(rel.hash, own)) return 0;
+  }
+  return ref;
+}
+
+Ref Catalog::add(const RelPath& path, uint8_t type) {
+  if (const Ref found = reader_.find(path).ref) return found;
+  std::lock_guard<std::mutex> hold(lock_);
+  if (const Ref found = reader_.find(path).ref) return found;
+  return add_locked(path, type);
+}
+
+Ref Catalog::add_locked(const RelPath& path, uint8_t type) {
+  const uint32_t name_at = path.dir_len ? path.dir_len + 1 : 0;
+  if (path.len - name_at > std::numeric_limits<uint16_t>::max()) return 0;
+  const Ref dir = directory(path.root, path.path, path.dir_len);
+  if (!dir) return 0;
+  if (type == DT_DIR) {
+    directory(path.root, path.path, path.len);
+    return reader_.find(path).ref;
+  }
+  const Ref ref = allocate(Space::kEntries, sizeof(Entry) + path.len - name_at);
+  if (!ref) return 0;
+  auto* e = reinterpret_cast<Entry*>(at(Space::kEntries, ref));
+  const bool stageable = type == DT_REG || type == DT_UNKNOWN;
+  e->state.store(stageable ? state_word(State::kKnown)
+                           : state_word(State::kPass, type == DT_LNK ? Reason::kSymlink : Reason::kNotRegular),
+                 std::memory_order_relaxed);
+  e->dir = dir;
+  e->hash = path.hash;
+  e->name_len = static_cast<uint16_t>(path.len - name_at);
+  e->root = static_cast<uint8_t>(path.root);
+  e->type = type;
+  std::memcpy(e->name, path.path + name_at, e->name_len);
+  return index_entry(path.hash, ref) ? ref : 0;
+}
+
+bool Catalog::index_entry(uint32_t hash, Ref ref) {
+  uint32_t generation = header_->index_generation.load(std::memory_order_relaxed);
+  uint64_t slots = index_slots(generation);
+  if ((index_used_ + 1) * 4 > slots * 3) {
+    if (generation + 1 == kMaxGenerations) return false;
+    auto* larger = reinterpret_cast<std::atomic<uint64_t>*>(
+        make_file("index." + std::to_string(generation + 1), 2 * slots * sizeof(uint64_t)));
+    if (!larger) return false;
+    const uint64_t mask = 2 * slots - 1;
+    for (uint64_t i = 0; i < slots; ++i) {
+      const uint64_t slot = index_[i].load(std::memory_order_relaxed);
+      if (slot == 0) continue;
+      uint64_t j = (slot >> 32) & mask;
+      while (larger[j].load(std::memory_order_relaxed) != 0) j = (j + 1) & mask;
+      larger[j].store(slot, std::memory_order_relaxed);
+    }
+    index_ = larger;
+    slots *= 2;
+    header_->index_generation.store(++generation, std::memory_order_release);
+  }
+  const uint64_t mask = slots - 1;
+  uint64_t i = hash & mask;
+  while (index_[i].load(std::memory_order_relaxed) != 0) i = (i + 1) & mask;
+  index_[i].store(index_slot(hash, ref), std::memory_order_release);
+  ++index_used_;
+  header_->entry_count.fetch_add(1, std::memory_order_relaxed);
+  header_->used_bytes[static_cast<uint32_t>(Space::kEntries)].store(
+      spaces_[static_cast<uint32_t>(Space::kEntries)].used, std::memory_order_release);
+  return true;
+}
+
+bool Catalog::index_identity(uint32_t tier, uint64_t ino, Ref ref) {
+  uint32_t generation = header_->inode_generation.load(std::memory_order_relaxed);
+  uint64_t slots = index_slots(generation);
+  if ((inodes_used_ + 1) * 4 > slots * 3) {
+    // As large as the path index is by now: few generations, little space in old ones.
+    const uint32_t next = std::max(generation + 1, header_->index_generation.load(std::memory_order_relaxed));
+    if (next >= kMaxGenerations) return false;
+    const uint64_t wanted = index_slots(next);
+    auto* larger = reinterpret_cast<std::atomic<uint32_t>*>(
+        make_file("inodes." + std::to_string(next), wanted * sizeof(uint32_t)));
+    if (!larger) return false;
+    for (uint64_t i = 0; i < slots; ++i) {
+      const Ref old = inodes_[i].load(std::memory_order_relaxed);
+      if (old == 0) continue;
+      const auto* id = reinterpret_cast<const Identity*>(at(Space::kIdents, old));
+      const uint32_t of_tier = id->tier.load(std::memory_order_relaxed);
+      if (of_tier == kNoTier) continue;
+      uint64_t j = inode_hash(of_tier, id->tier_ino) & (wanted - 1);
+      while (larger[j].load(std::memory_order_relaxed) != 0) j = (j + 1) & (wanted - 1);
+      larger[j].store(old, std::memory_order_relaxed);
+    }
+    inodes_ = larger;
+    slots = wanted;
+    header_->inode_generation.store(next, std::memory_order_release);
+  }
+  const uint64_t mask = slots - 1;
+  uint64_t i = inode_hash(tier, ino) & mask;
+  while (inodes_[i].load(std::memory_order_relaxed) != 0) i = (i + 1) & mask;
+  inodes_[i].store(ref, std::memory_order_release);
+  ++inodes_used_;
+  return true;
+}
+
+Ref Catalog::attributes_of(const struct stat& st) {
+  Attributes wanted{};
+  wanted.dev = st.st_dev;
+  wanted.mode = st.st_mode;
+  wanted.uid = st.st_uid;
+  wanted.gid = st.st_gid;
+  wanted.nlink = static_cast<uint32_t>(st.st_nlink);
+  wanted.blksize = static_cast<uint32_t>(st.st_blksize);
+  // Files of a dataset are much alike: the newest ones first, and not more than a few.
+  const size_t newest = attributes_.size();
+  for (size_t i = 0; i < std::min<size_t>(newest, 64); ++i) {
+    const Ref ref = attributes_[newest - 1 - i];
+    if (std::memcmp(at(Space::kDirs, ref), &wanted, sizeof wanted) == 0) return ref;
+  }
+  const Ref ref = allocate(Space::kDirs, sizeof(Attributes));
+  if (!ref) return 0;
+  std::memcpy(at(Space::kDirs, ref), &wanted, sizeof wanted);
+  attributes_.push_back(ref);
+  return ref;
+}
+
+Entry& Catalog::entry(Ref ref) {
+  // Segments are only added, and the one of a published entry is there, but the vector may be growing.
+  std::lock_guard<std::mutex> hold(lock_);
+  return *reinterpret_cast<Entry*>(at(Space::kEntries, ref));
+}
+
+std::string Catalog::path_of(Ref ref) {
+  const Entry* e = reader_.entry(ref);
+  const DirPath* d = e ? reader_.dir(e->dir) : nullptr;
+  if (!d) return {};
+  std::string path(d->path, d->len);
+  if (!path.empty()) path += '/';
+  return path.append(e->name, e->name_len);
+}
+
+bool Catalog::move(Ref ref, uint64_t from, uint64_t to) {
+  return entry(ref).state.compare_exchange_strong(from, to, std::memory_order_acq_rel);
+}
+
+bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
+  Entry& e = entry(ref);
+  std::lock_guard<std::mutex> hold(lock_);
+  const Ref attributes = attributes_of(source);
+  const Ref own = attributes ? allocate(Space::kIdents, sizeof(Identity)) : 0;
+  if (!own) return false;
+  auto* id = reinterpret_cast<Identity*>(at(Space::kIdents, own));
+  id->tier_ino = tier_ino;
+  id->pfs_ino = source.st_ino;
+  id->atime = nanoseconds(source.st_atim);
+  id->ctime = nanoseconds(source.st_ctim);
+  id->entry = ref;
+  id->attributes = attributes;
+  id->blocks = static_cast<uint32_t>(std::min<uint64_t>(static_cast<uint64_t>(source.st_blocks), 0xffffffff));
+  id->tier.store(tier, std::memory_order_relaxed);
+  if (!index_identity(tier, tier_ino, own)) return false;
+  e.identity.store(own, std::memory_order_release);
+  e.state.store(state_word(State::kPlaced, Reason::kNone, tier), std::memory_order_release);
+  return true;
+}
+
+void Catalog::drop(Ref ref, Reason reason) {
+  Entry& e = entry(ref);
+  e.state.store(state_word(State::kDropped, reason), std::memory_order_release);
+  const Ref own = e.identity.load(std::memory_order_acquire);
+  if (!own) return;
+  std::lock_guard<std::mutex> hold(lock_);
+  reinterpret_cast<Identity*>(at(Space::kIdents, own))->tier.store(kNoTier, std::memory_order_release);
+}
+
+uint64_t Catalog::walk(uint64_t cursor, const std::function<bool(Ref)>& visit) {
+  const auto& used = header_->used_bytes[static_cast<uint32_t>(Space::kEntries)];
+  if (cursor == 0) cursor = 8;
+  while (cursor < used.load(std::memory_order_acquire)) {
+    const uint32_t k = segment_of(cursor);
+    const Ref ref = static_cast<Ref>(cursor / 8);
+    const Entry* e = reader_.entry(ref);
+    // The rest of a segment that was too short for the next entry is zero; so is an entry's dir never.
+    if (!e || e->dir == 0) {
+      cursor = segment_start(k + 1);
+      continue;
+    }
+    if (!visit(ref)) break;
+    cursor += round8(sizeof(Entry) + e->name_len);
+  }
+  return cursor;
+}
+
+void Catalog::set_walked(uint32_t root) { header_->roots[root].walked.store(1, std::memory_order_release); }
+
+}  // namespace monarch

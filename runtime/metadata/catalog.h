@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The metadata container (MONARCH, section III): which files the dataset has and where each one is.
+// Written by the agent alone, read by all tasks through CatalogReader; see layout/catalog_layout.h.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/layout/catalog_reader.h"
+
+namespace monarch {
+
+struct TierView {
+  std::string name;
+  std::string path;  // where the copies are
+  uint64_t dev;
+};
+
+struct RootView {
+  uint64_t dev;
+};
+
+// A path under which tasks reach a root; `below` is empty for the root itself.
+struct PrefixView {
+  uint32_t root;
+  std::string path;
+  std::string below;
+  uint64_t dev;
+  uint64_t ino;
+};
+
+class Catalog {
+ public:
+  // Makes the catalog's files in `run_dir`, all space allocated. The catalog is ready for readers when
+  // this returns.
+  static Result<std::unique_ptr<Catalog>> create(const std::string& run_dir, const std::vector<RootView>& roots,
+                                                 const std::vector<PrefixView>& prefixes,
+                                                 const std::vector<TierView>& tiers, uint64_t stage_wait_max);
+  ~Catalog();
+  Catalog(const Catalog&) = delete;
+  Catalog& operator=(const Catalog&) = delete;
+
+  // The entry of `path`, made (kKnown) if there is none; 0 if the run directory is full. Any thread.
+  Ref add(const RelPath& path, uint8_t type);
+
+  const CatalogReader& reader() const { return reader_; }
+  const CatalogHeader& header() const { return *header_; }
+
+  // The changeable side of an entry. `ref` came from this catalog.
+  Entry& entry(Ref ref);
+  // Its path relative to its root.
+  std::string path_of(Ref ref);
+
+  // Moves the state word from `from` to `to`; false if it was another one by then.
+  bool move(Ref ref, uint64_t from, uint64_t to);
+
+  // Records the PFS identity of a copy with inode `tier_ino` on `tier` and publishes the entry as
+  // kPlaced. The copy must have its name already. False if the run directory is full; nothing is
+  // published then. Call with the entry kStaging, from the thread that stages it.
+  bool place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source);
+  // Takes a placed entry back: readers that look now go to the PFS. The copy may be removed afterwards.
+  void drop(Ref ref, Reason reason);
+
+  // Calls `visit` with each entry from `cursor` on, in the order they were added, until it returns false
+  // or the end; returns the cursor at which to go on. Start with 0.
+  uint64_t walk(uint64_t cursor, const std::function<bool(Ref)>& visit);
+
+  void set_walked(uint32_t root);
+
+ private:
+  Catalog(std::string run_dir);
+
+  struct SpaceState {
+    std::vector<char*> segments;
+    uint64_t used = 8;  // the first 8 bytes stay unused, so that Ref 0 is none
+  };
+
+  // A new, allocated, zeroed file of the run directory, mapped; nullptr if there is no space.
+  char* make_file(const std::string& name, uint64_t bytes);
+  // `bytes` of a space; 0 if there is no room. `lock_` held.
+  Ref allocate(Space space, uint64_t bytes);
+  char* at(Space space, Ref ref);
+  Ref directory(uint32_t root, const char* path, uint32_t len);  // the DirPath, made if need be; `lock_` held
+  Ref add_locked(const RelPath& path, uint8_t type);
+  bool index_entry(uint32_t hash, Ref ref);
+  bool index_identity(uint32_t tier, uint64_t ino, Ref ref);
+  Ref attributes_of(const struct stat& st);
+
+  const std::string run_dir_;
+  CatalogReader reader_;
+  CatalogHeader* header_ = nullptr;
+
+  std::mutex lock_;  // guards all below; readers need none
+  SpaceState spaces_[kSpaces];
+  std::atomic<uint64_t>* index_ = nullptr;  // the newest generation
+  uint64_t index_used_ = 0;
+  std::atomic<uint32_t>* inodes_ = nullptr;
+  uint64_t inodes_used_ = 0;
+  std::vector<Ref> attributes_;  // all distinct ones
+  std::vector<std::pair<void*, uint64_t>> mappings_;
+};
+
+}  // namespace monarch

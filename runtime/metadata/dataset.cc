@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/metadata/dataset.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+
+#include "runtime/base/os.h"
+#include "runtime/base/paths.h"
+
+namespace monarch {
+
+Result<Dataset> Dataset::open(const std::vector<std::string>& paths) {
+  struct Given {
+    std::string path, real;
+  };
+  std::vector<Given> all;
+  for (const std::string& path : paths) {
+    Result<std::string> real = real_path(path);
+    if (!real.ok()) return Error{real.error().code, "dataset " + real.error().text};
+    all.push_back({path, real.take()});
+  }
+  // Outer directories come before the ones inside them.
+  std::stable_sort(all.begin(), all.end(), [](const Given& a, const Given& b) { return a.real < b.real; });
+
+  Dataset dataset;
+  const auto add_prefix = [&](uint32_t root, const std::string& path, const std::string& below, const struct stat& st) {
+    for (const PrefixView& p : dataset.prefixes)
+      if (p.path == path) return;
+    dataset.prefixes.push_back({root, path, below, st.st_dev, st.st_ino});
+  };
+  for (const Given& given : all) {
+    DatasetRoot root;
+    root.path = given.real;
+    root.fd = Fd(os::openat(AT_FDCWD, given.real.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    struct stat st;
+    if (!root.fd || os::fstat(root.fd.get(), &st) != 0) return errno_error("dataset " + given.path);
+    root.dev = st.st_dev;
+    size_t outer = 0;
+    while (outer < dataset.roots.size() &&
+           !(is_below(given.real, dataset.roots[outer].path) && dataset.roots[outer].dev == root.dev))
+      ++outer;
+    std::string below;
+    if (outer < dataset.roots.size()) {
+      below = given.real.substr(std::min(given.real.size(), dataset.roots[outer].path.size() + 1));
+    } else {
+      dataset.roots.push_back(std::move(root));
+    }
+    add_prefix(static_cast<uint32_t>(outer), given.real, below, st);
+    add_prefix(static_cast<uint32_t>(outer), given.path, below, st);
+  }
+  std::stable_sort(dataset.prefixes.begin(), dataset.prefixes.end(),
+                   [](const PrefixView& a, const PrefixView& b) { return a.path.size() > b.path.size(); });
+  if (dataset.roots.size() > kMaxRoots || dataset.prefixes.size() > kMaxPrefixes)
+    return bad_input("more than " + std::to_string(kMaxRoots) + " datasets");
+  return dataset;
+}
+
+std::vector<RootView> Dataset::root_views() const {
+  std::vector<RootView> views;
+  for (const DatasetRoot& r : roots) views.push_back({r.dev});
+  return views;
+}
+
+}  // namespace monarch

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The declared dataset: its roots on the PFS, and under which paths tasks reach them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/result.h"
+#include "runtime/metadata/catalog.h"
+
+namespace monarch {
+
+struct DatasetRoot {
+  std::string path;  // realpath(3)
+  Fd fd;             // the directory, O_PATH
+  uint64_t dev = 0;
+};
+
+struct Dataset {
+  std::vector<DatasetRoot> roots;
+  std::vector<PrefixView> prefixes;  // longest first
+
+  // Opens the directories `paths` (absolute, clean). A directory inside another one on the same file
+  // system becomes a prefix of that one's root; a path that leads through a symbolic link is known by
+  // both names.
+  static Result<Dataset> open(const std::vector<std::string>& paths);
+
+  std::vector<RootView> root_views() const;
+};
+
+}  // namespace monarch

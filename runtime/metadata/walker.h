@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fills the catalog in the background: one parallel walk over the dataset's directories. File types
+// come from readdir(3); a file is examined only where the file system does not tell its type.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/layout/board_layout.h"
+#include "runtime/metadata/catalog.h"
+#include "runtime/metadata/dataset.h"
+
+namespace monarch {
+
+class Walker {
+ public:
+  // `found` is called from walking threads whenever a directory's files have been entered.
+  Walker(Catalog* catalog, const Dataset* dataset, Board* board, std::function<void()> found);
+  ~Walker() { stop(); }
+  void start(int threads);
+  // Ends the walk where it is and waits for its threads; a thread inside a hanging PFS call is waited for.
+  void stop();
+
+ private:
+  struct Directory {
+    uint32_t root;
+    std::string path;  // relative, empty for the root
+  };
+  void run();
+  void list(const Directory& directory);
+
+  Catalog* const catalog_;
+  const Dataset* const dataset_;
+  Board* const board_;
+  const std::function<void()> found_;
+
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::deque<Directory> waiting_;          // guarded by lock_
+  std::vector<uint64_t> unfinished_;       // per root: directories waiting or being listed; lock_
+  std::vector<bool> incomplete_;           // per root: a directory could not be listed; lock_
+  std::atomic<bool> stopping_{false};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace monarch

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/placement/placement.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <string>
+
+#include "runtime/base/os.h"
+#include "runtime/metadata/board.h"
+
+namespace monarch {
+namespace {
+
+constexpr size_t kBufferBytes = 1 << 20;
+constexpr int kMisfitsToStop = 64;  // so many prefetched files without room, and the tiers count as full
+
+// Errors of copy() that lie with the source or the tier; anything else stopped it on purpose.
+constexpr const char* kSource = "source: ";
+
+bool same_time(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
+
+int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
+
+// Why an open of the source that failed with `error` makes the file one that is never staged.
+uint64_t verdict_on_open(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR: return state_word(State::kPass, Reason::kMissing);
+    case ELOOP: return state_word(State::kPass, Reason::kSymlink);
+    case EXDEV: return state_word(State::kPass, Reason::kOtherDevice);
+    case EACCES:
+    case EPERM: return state_word(State::kPass, Reason::kUnreadable);
+    default: return state_word(State::kPass, Reason::kSourceError);
+  }
+}
+
+}  // namespace
+
+PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset, Board* board,
+                                   const AgentConfig& config)
+    : catalog_(catalog), hierarchy_(hierarchy), dataset_(dataset), board_(board), config_(config),
+      prefetching_(config.prefetch) {}
+
+void PlacementHandler::start() {
+  for (int i = 0; i < config_.threads; ++i) threads_.emplace_back([this] { run(); });
+}
+
+void PlacementHandler::stop() {
+  {
+    std::lock_guard<std::mutex> hold(lock_);
+    stopping_ = true;
+  }
+  work_.notify_all();
+  for (std::thread& t : threads_) t.join();
+  threads_.clear();
+}
+
+void PlacementHandler::demand(const RelPath& path) {
+  const Ref ref = catalog_->add(path, DT_UNKNOWN);
+  if (!ref) return;  // the catalog is full: the task sees that there is no entry and reads the PFS
+  if (!catalog_->move(ref, state_word(State::kKnown), state_word(State::kQueued))) return;  // in work, or settled
+  {
+    std::lock_guard<std::mutex> hold(lock_);
+    demanded_.push_back(ref);
+  }
+  work_.notify_one();
+}
+
+void PlacementHandler::catalog_grew() {
+  {
+    std::lock_guard<std::mutex> hold(lock_);
+    if (!prefetching_) return;
+  }
+  work_.notify_all();
+}
+
+bool PlacementHandler::next(Work* work) {
+  if (!demanded_.empty()) {
+    *work = {demanded_.front(), Why::kDemand};
+    demanded_.pop_front();
+    return true;
+  }
+  // Two threads are kept free for demand, so that it never waits for a large background copy.
+  if (background_ >= std::max(1, config_.threads - 2)) return false;
+  if (!large_.empty()) {
+    *work = {large_.front(), Why::kLarge};
+    large_.pop_front();
+    return true;
+  }
+  if (!prefetching_) return false;
+  bool found = false;
+  cursor_ = catalog_->walk(cursor_, [&](Ref ref) {
+    if (found) return false;
+    if (catalog_->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
+      *work = {ref, Why::kPrefetch};
+      found = true;
+    }
+    return true;
+  });
+  return found;
+}
+
+void PlacementHandler::run() {
+  std::vector<char> buffer(kBufferBytes);
+  std::unique_lock<std::mutex> hold(lock_);
+  for (;;) {
+    Work work;
+    while (!stopping_ && !next(&work)) work_.wait(hold);
+    if (stopping_) return;
+    const bool background = work.why != Why::kDemand;
+    background_ += background;
+    hold.unlock();
+    if (work.why != Why::kDemand || catalog_->move(work.ref, state_word(State::kQueued), state_word(State::kStaging)))
+      stage(work, &buffer);
+    hold.lock();
+    background_ -= background;
+    if (background) work_.notify_one();  // a place for background work is free again
+  }
+}
+
+void PlacementHandler::settle(Ref ref, uint64_t word) {
+  Entry& e = catalog_->entry(ref);
+  e.state.store(word, std::memory_order_release);
+  wake_parked(board_, e.hash);
+}
+
+void PlacementHandler::stage(const Work& work, std::vector<char>* buffer) {
+  Entry& e = catalog_->entry(work.ref);
+  const std::string path = catalog_->path_of(work.ref);
+  const DatasetRoot& root = dataset_->roots[e.root];
+  if (is_invalid(*board_, e.hash)) return settle(work.ref, state_word(State::kDropped, Reason::kWritten));
+
+  if (e.type == DT_UNKNOWN) {  // no open of a device or FIFO, not even to look at it
+    Fd look(os::open_beneath(root.fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
+    struct stat st;
+    if (!look || os::fstat(look.get(), &st) != 0) {
+      add(board_, AgentCounter::pass_files);
+      return settle(work.ref, verdict_on_open(errno));
+    }
+    if (!S_ISREG(st.st_mode)) {
+      add(board_, AgentCounter::pass_files);
+      return settle(work.ref, state_word(State::kPass, Reason::kNotRegular));
+    }
+  }
+  add(board_, AgentCounter::agent_opens_pfs);
+  Fd source(os::open_beneath(root.fd.get(), path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  struct stat st;
+  if (!source || os::fstat(source.get(), &st) != 0) {
+    const int error = errno;
+    add(board_, error == ENOENT || error == EACCES ? AgentCounter::pass_files : AgentCounter::source_errors);
+    if (error != ENOENT) spdlog::warn("stage {}/{}: {}", root.path, path, std::strerror(error));
+    return settle(work.ref, verdict_on_open(error));
+  }
+  if (!S_ISREG(st.st_mode)) return settle(work.ref, state_word(State::kPass, Reason::kNotRegular));
+  const uint64_t bytes = static_cast<uint64_t>(st.st_size);
+  e.mtime.store(nanoseconds(st.st_mtim), std::memory_order_relaxed);
+  e.size.store(bytes, std::memory_order_release);
+  if (work.why != Why::kLarge) add(board_, AgentCounter::dataset_bytes, bytes);
+  if (bytes > config_.stage_wait_max && work.why != Why::kLarge) {
+    settle(work.ref, state_word(State::kLarge));  // opens do not wait for it
+    if (work.why == Why::kDemand) {
+      std::lock_guard<std::mutex> hold(lock_);
+      large_.push_back(work.ref);
+      work_.notify_one();
+      return;
+    }
+  }
+  place(work, work.ref, source, st, buffer);
+}
+
+void PlacementHandler::place(const Work& work, Ref ref, const Fd& source, const struct stat& st,
+                             std::vector<char>* buffer) {
+  const std::string path = dataset_->roots[catalog_->entry(ref).root].path + "/" + catalog_->path_of(ref);
+  const uint64_t bytes = static_cast<uint64_t>(st.st_size);
+  const int number = hierarchy_->reserve(bytes);
+  if (number < 0) {
+    add(board_, AgentCounter::no_fit_files);
+    if (work.why == Why::kPrefetch) {
+      std::lock_guard<std::mutex> hold(lock_);
+      if (++misfits_ >= kMisfitsToStop && prefetching_) {
+        prefetching_ = false;
+        spdlog::info("prefetch: the tiers are full; the rest of the dataset stays on the PFS");
+      }
+    }
+    return settle(ref, state_word(State::kNoFit));
+  }
+  Tier& tier = hierarchy_->tiers()[static_cast<size_t>(number)];
+  const auto give_up = [&](AgentCounter counter, uint64_t word) {
+    tier.release(bytes);
+    add(board_, counter);
+    settle(ref, word);
+  };
+  const auto tier_failed = [&](const Error& error) {
+    tier.close(error.text);
+    give_up(AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
+  };
+  const int64_t start = monotonic_ns();
+  Result<Fd> file = tier.create(ref, bytes);
+  if (!file.ok()) return tier_failed(file.error());
+  if (const Status copied = copy(source.get(), *file, bytes, buffer); !copied.ok()) {
+    if (stopping_) return tier.release(bytes);
+    if (copied.error().text.rfind(kSource, 0) != 0) return tier_failed(copied.error());
+    spdlog::warn("stage {}: {}", path, copied.error().text);
+    if (copied.error().code == ESTALE || copied.error().code == ENODATA)
+      return give_up(AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
+    return give_up(AgentCounter::source_errors, state_word(State::kPass, Reason::kSourceError));
+  }
+  struct stat after, made;
+  if (os::fstat(source.get(), &after) != 0 || after.st_size != st.st_size || !same_time(after.st_mtim, st.st_mtim)) {
+    spdlog::warn("stage {}: it changed while it was copied", path);
+    return give_up(AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
+  }
+  // The copy carries the source's times: fstat recognises a copy by inode, size and mtime.
+  const timespec times[2] = {st.st_atim, st.st_mtim};
+  if (os::futimens(file->get(), times) != 0 || os::fstat(file->get(), &made) != 0)
+    return tier_failed(errno_error("finish a copy"));
+  if (const Status published = tier.publish(*file, ref); !published.ok()) return tier_failed(published.error());
+  if (!catalog_->place(ref, static_cast<uint32_t>(number), made.st_ino, st)) {
+    tier.remove(ref);
+    return give_up(AgentCounter::no_fit_files, state_word(State::kNoFit));
+  }
+  wake_parked(board_, catalog_->entry(ref).hash);
+  note_rate(bytes, monotonic_ns() - start);
+  add(board_, AgentCounter::staged_files);
+  add(board_, AgentCounter::staged_bytes, bytes);
+  add(board_, work.why == Why::kPrefetch ? AgentCounter::prefetch_files : AgentCounter::demand_files);
+  board_->placed_bytes[number].fetch_add(bytes, std::memory_order_relaxed);
+}
+
+Status PlacementHandler::copy(int source, const Fd& copy, uint64_t size, std::vector<char>* buffer) {
+  uint64_t done = 0;
+  // One read past the end only where the size says there is more: a file that grew shows in fstat.
+  while (done < size) {
+    if (stopping_) return Error{EINTR, "stopping"};
+    const size_t want = static_cast<size_t>(std::min<uint64_t>(buffer->size(), size - done));
+    const ssize_t got = os::pread(source, buffer->data(), want, static_cast<off_t>(done));
+    add(board_, AgentCounter::agent_reads_pfs);
+    if (got < 0) return errno_error(std::string(kSource) + "read at " + std::to_string(done));
+    if (got == 0) return Error{ENODATA, std::string(kSource) + "shorter than its size says"};
+    add(board_, AgentCounter::agent_bytes_pfs, static_cast<uint64_t>(got));
+    for (ssize_t put = 0; put < got;) {
+      const ssize_t n = os::pwrite(copy.get(), buffer->data() + put, static_cast<size_t>(got - put),
+                                   static_cast<off_t>(done) + put);
+      if (n <= 0) return errno_error("write at " + std::to_string(done), n < 0 ? errno : ENOSPC);
+      put += n;
+    }
+    done += static_cast<uint64_t>(got);
+  }
+  return {};
+}
+
+void PlacementHandler::note_rate(uint64_t bytes, int64_t ns) {
+  if (bytes < (256 << 10) || ns <= 0) return;
+  const double now = static_cast<double>(bytes) * 1e9 / static_cast<double>(ns);
+  const auto old = static_cast<double>(board_->header.bytes_per_second.load(std::memory_order_relaxed));
+  board_->header.bytes_per_second.store(static_cast<uint64_t>(old == 0 ? now : old * 0.8 + now * 0.2),
+                                        std::memory_order_relaxed);
+}
+
+}  // namespace monarch
