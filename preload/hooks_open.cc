@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// The open family: open(2), openat(2), their 64-bit and fortified forms, and fopen(3).
+//
+// This file defines open and open64 side by side, so it is built without _FILE_OFFSET_BITS.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "preload/preload.h"
+
+#ifndef O_TMPFILE
+#error "O_TMPFILE is needed"
+#endif
+
+namespace monarch::preload {
+namespace {
+
+using OpenFunction = int(const char*, int, ...);
+using OpenAtFunction = int(int, const char*, int, ...);
+using OpenTwo = int(const char*, int);
+using OpenAtTwo = int(int, const char*, int);
+using FopenFunction = FILE*(const char*, const char*);
+
+// open(2) reads its mode argument for O_CREAT and for O_TMPFILE only.
+bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
+
+bool only_reads(int flags) {
+  return (flags & (O_ACCMODE | O_CREAT | O_TRUNC | O_PATH | O_DIRECTORY)) == O_RDONLY;
+}
+bool writes(int flags) { return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0; }
+
+// The libc without one of the symbols: the system call itself.
+int call_openat(int dirfd, const char* path, int flags, mode_t mode) {
+  return static_cast<int>(syscall(SYS_openat, dirfd, path, flags, mode));
+}
+
+// The part of every open that is Monarch's. A descriptor of the tier's copy, or -1: the caller goes to the
+// next definition, as if we were not here. errno is then as it was.
+int open_copy(int dirfd, const char* path, int flags) {
+  if (!only_reads(flags) && !writes(flags)) return -1;
+  if (!path) return -1;
+  Client* c = client();
+  if (!c) return -1;
+  char below[kRelPathBytes];
+  RelPath rel;
+  if (!resolve(*c, dirfd, path, below, &rel)) return -1;
+  if (writes(flags)) {
+    invalidate(c, rel);
+    return -1;
+  }
+  char copy[kCopyPathBytes];
+  uint32_t tier;
+  if (!find_copy(c, rel, copy, &tier)) return -1;
+  const int saved = errno;
+  auto* real = next<OpenFunction>(Hook::open);
+  const int fd = real ? real(copy, flags) : call_openat(AT_FDCWD, copy, flags, 0);
+  errno = saved;
+  if (fd < 0) {
+    count_copy_failed(c);
+  } else {
+    count_copy_opened(c, tier);
+  }
+  return fd;
+}
+
+// As open_copy, for a stream.
+FILE* fopen_copy(Hook hook, const char* path, const char* mode) {
+  if (!path || !mode) return nullptr;
+  const bool reads = mode[0] == 'r' && !strchr(mode, '+');
+  Client* c = client();
+  if (!c) return nullptr;
+  char below[kRelPathBytes];
+  RelPath rel;
+  if (!resolve(*c, AT_FDCWD, path, below, &rel)) return nullptr;
+  if (!reads) {
+    invalidate(c, rel);
+    return nullptr;
+  }
+  char copy[kCopyPathBytes];
+  uint32_t tier;
+  if (!find_copy(c, rel, copy, &tier)) return nullptr;
+  const int saved = errno;
+  FILE* stream = next<FopenFunction>(hook)(copy, mode);
+  errno = saved;
+  if (!stream) {
+    count_copy_failed(c);
+  } else {
+    count_copy_opened(c, tier);
+  }
+  return stream;
+}
+
+mode_t mode_argument(int flags, va_list arguments) { return takes_mode(flags) ? va_arg(arguments, mode_t) : 0; }
+
+int open_next(Hook hook, const char* path, int flags, mode_t mode) {
+  auto* real = next<OpenFunction>(hook);
+  return real ? real(path, flags, mode) : call_openat(AT_FDCWD, path, flags, mode);
+}
+int openat_next(Hook hook, int dirfd, const char* path, int flags, mode_t mode) {
+  auto* real = next<OpenAtFunction>(hook);
+  return real ? real(dirfd, path, flags, mode) : call_openat(dirfd, path, flags, mode);
+}
+
+}  // namespace
+}  // namespace monarch::preload
+
+using namespace monarch::preload;
+
+MONARCH_EXPORT int open(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_argument(flags, arguments);
+  va_end(arguments);
+  const int fd = open_copy(AT_FDCWD, path, flags);
+  return fd >= 0 ? fd : open_next(Hook::open, path, flags, mode);
+}
+
+MONARCH_EXPORT int open64(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_argument(flags, arguments);
+  va_end(arguments);
+  const int fd = open_copy(AT_FDCWD, path, flags);
+  return fd >= 0 ? fd : open_next(Hook::open64, path, flags, mode);
+}
+
+MONARCH_EXPORT int openat(int dirfd, const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_argument(flags, arguments);
+  va_end(arguments);
+  const int fd = open_copy(dirfd, path, flags);
+  return fd >= 0 ? fd : openat_next(Hook::openat, dirfd, path, flags, mode);
+}
+
+MONARCH_EXPORT int openat64(int dirfd, const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_argument(flags, arguments);
+  va_end(arguments);
+  const int fd = open_copy(dirfd, path, flags);
+  return fd >= 0 ? fd : openat_next(Hook::openat64, dirfd, path, flags, mode);
+}
+
+// What -D_FORTIFY_SOURCE makes of an open without a mode argument.
+MONARCH_EXPORT int __open_2(const char* path, int flags) {
+  const int fd = open_copy(AT_FDCWD, path, flags);
+  return fd >= 0 ? fd : next<OpenTwo>(Hook::__open_2)(path, flags);
+}
+MONARCH_EXPORT int __open64_2(const char* path, int flags) {
+  const int fd = open_copy(AT_FDCWD, path, flags);
+  return fd >= 0 ? fd : next<OpenTwo>(Hook::__open64_2)(path, flags);
+}
+MONARCH_EXPORT int __openat_2(int dirfd, const char* path, int flags) {
+  const int fd = open_copy(dirfd, path, flags);
+  return fd >= 0 ? fd : next<OpenAtTwo>(Hook::__openat_2)(dirfd, path, flags);
+}
+MONARCH_EXPORT int __openat64_2(int dirfd, const char* path, int flags) {
+  const int fd = open_copy(dirfd, path, flags);
+  return fd >= 0 ? fd : next<OpenAtTwo>(Hook::__openat64_2)(dirfd, path, flags);
+}
+
+MONARCH_EXPORT FILE* fopen(const char* path, const char* mode) {
+  FILE* stream = fopen_copy(Hook::fopen, path, mode);
+  return stream ? stream : next<FopenFunction>(Hook::fopen)(path, mode);
+}
+MONARCH_EXPORT FILE* fopen64(const char* path, const char* mode) {
+  FILE* stream = fopen_copy(Hook::fopen64, path, mode);
+  return stream ? stream : next<FopenFunction>(Hook::fopen64)(path, mode);
+}

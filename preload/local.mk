@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+# The library in the tasks: nothing but the C library, and of the runtime only the headers in layout/.
+
+preloadexecdir = $(pkglibdir)
+preloadexec_PROGRAMS = libmonarch_preload.so
+# Fortified headers would define the functions that this library defines.
+libmonarch_preload_so_CXXFLAGS = $(so_compile_flags) -U_FORTIFY_SOURCE -ftls-model=initial-exec
+libmonarch_preload_so_LDFLAGS = $(so_link_flags) -Wl,-soname,libmonarch_preload.so -Wl,-z,defs -Wl,-z,nodelete \
+	-Wl,--version-script=$(srcdir)/%D%/preload.map
+libmonarch_preload_so_LDADD = $(LIBDL_SONAME)
+EXTRA_libmonarch_preload_so_DEPENDENCIES = %D%/preload.map
+libmonarch_preload_so_SOURCES = \
+	%D%/hooks.h \
+	%D%/hooks_exec.cc \
+	%D%/hooks_open.cc \
+	%D%/hooks_stat.cc \
+	%D%/init.cc \
+	%D%/lookup.cc \
+	%D%/paths.cc \
+	%D%/preload.h \
+	%D%/real.cc
+
+EXTRA_DIST += %D%/preload.map

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which copy an open gets: a ladder of early returns, each to the PFS.
+#include <string.h>
+
+#include "preload/preload.h"
+
+namespace monarch::preload {
+namespace {
+
+// The counter that says why an open goes to the PFS although the file's state is settled.
+TaskCounter reason_for_pfs(State state) {
+  switch (state) {
+    case State::kNoFit: return TaskCounter::fallback_no_fit;
+    case State::kLarge: return TaskCounter::fallback_large;
+    case State::kDropped: return TaskCounter::fallback_dropped;
+    default: return TaskCounter::fallback_pass;
+  }
+}
+
+TaskCounter reason_for_pfs(WaitEnd end) {
+  switch (end) {
+    case WaitEnd::kNoAgent: return TaskCounter::fallback_no_agent;
+    case WaitEnd::kTimeout: return TaskCounter::fallback_timeout;
+    case WaitEnd::kRingFull: return TaskCounter::fallback_ring_full;
+    default: return TaskCounter::fallback_pass;
+  }
+}
+
+bool to_pfs(Client* client, TaskCounter why) {
+  count(client->board, why);
+  count(client->board, TaskCounter::opens_pfs);
+  return false;
+}
+
+WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
+  const int64_t start = monotonic_ns();
+  const WaitEnd end = request_and_wait(client->board, client->catalog, path, found);
+  count(client->board, TaskCounter::waits);
+  count(client->board, TaskCounter::wait_ns, static_cast<uint64_t>(monotonic_ns() - start));
+  return end;
+}
+
+}  // namespace
+
+bool find_copy(Client* client, const RelPath& path, char* copy, uint32_t* tier) {
+  Board* board = client->board;
+  if (__builtin_expect(board->header.closed.load(std::memory_order_relaxed) != 0, 0))
+    return to_pfs(client, TaskCounter::fallback_no_agent);
+  if (__builtin_expect(is_invalid(*board, path.hash), 0)) return to_pfs(client, TaskCounter::fallback_invalid);
+  Found found = client->catalog.find(path);
+  const CatalogHeader& header = client->catalog.header();
+  if (!found && header.roots[path.root].walked.load(std::memory_order_acquire))
+    return to_pfs(client, TaskCounter::fallback_absent);
+  uint64_t word = found ? found.entry->state.load(std::memory_order_acquire) : state_word(State::kKnown);
+  if (unsettled(state_of(word))) {
+    const int saved = errno;
+    const WaitEnd end = wait_for(client, path, &found);
+    errno = saved;
+    if (end != WaitEnd::kSettled) return to_pfs(client, reason_for_pfs(end));
+    word = found.entry->state.load(std::memory_order_acquire);
+  }
+  if (state_of(word) != State::kPlaced) return to_pfs(client, reason_for_pfs(state_of(word)));
+  *tier = tier_of(word);
+  if (*tier >= header.tier_count) return to_pfs(client, TaskCounter::fallback_tier_error);
+  const TierPath& where = header.tiers[*tier];
+  memcpy(copy, where.path, where.len);
+  copy[where.len] = '/';
+  copy_name(found.ref, copy + where.len + 1);
+  return true;
+}
+
+void count_copy_opened(Client* client, uint32_t tier) {
+  my_shard(client->board).opens_tier[tier].fetch_add(1, std::memory_order_relaxed);
+}
+
+void count_copy_failed(Client* client) { to_pfs(client, TaskCounter::fallback_tier_error); }
+
+void invalidate(Client* client, const RelPath& path) {
+  if (is_invalid(*client->board, path.hash)) return;
+  set_invalid(client->board, path.hash);
+  count(client->board, TaskCounter::invalidations);
+}
+
+}  // namespace monarch::preload
