@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl's subcommands, a file each. Each adds its options to the given CLI11 subcommand and sets
+// *status, the exit status, when it ran.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace monarch::admin {
+
+void add_run(CLI::App* app, int* status);  // run.cc
+
+}  // namespace monarch::admin

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+# monarchctl.
+
+bin_PROGRAMS += monarchctl
+monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS)
+monarchctl_LDADD = $(libmonarch)
+monarchctl_SOURCES = \
+	%D%/commands.h \
+	%D%/monarchctl.cc \
+	%D%/report.cc \
+	%D%/report.h \
+	%D%/run.cc \
+	%D%/run.h

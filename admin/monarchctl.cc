@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl: what users and admins type. This file only dispatches; a file per subcommand stands beside it.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "admin/commands.h"
+#include "build_config.h"
+
+namespace {
+
+constexpr int kUsage = 2;       // exit status for a command line that makes no sense
+constexpr int kRunFailed = 125;  // `monarchctl run`: as env(1) and timeout(1) do
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Monarch: stages a dataset from the parallel file system into this node's own storage.", "monarchctl");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("monarchctl ") + PACKAGE_VERSION);
+  int status = 0;
+  CLI::App* run = app.add_subcommand("run", "run a command with its dataset staged, without Slurm and without root");
+  monarch::admin::add_run(run, &status);
+  CLI::App* version = app.add_subcommand("version", "print the version");
+  version->callback([] { std::puts("monarchctl " PACKAGE_VERSION); });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    const char* command = run->parsed() ? "monarchctl run" : "monarchctl";
+    std::fprintf(stderr, "%s: %s; see '%s --help'\n", command, e.what(), command);
+    return run->parsed() ? kRunFailed : kUsage;
+  }
+  return status;
+}

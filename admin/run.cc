@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl run: starts an agent, runs a command with the preload library, removes all traces.
+//
+// Who dies when: the agent holds the read end of a pipe (the lifeline) whose write end only monarchctl
+// has, so it ends and cleans up when monarchctl is gone; when the agent is gone, monarchctl cleans up
+// after the command; what is left when both were killed at once is swept by the next run.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "admin/commands.h"
+#include "admin/report.h"
+#include "build_config.h"
+#include "runtime/agent/sweep.h"
+#include "runtime/base/fd.h"
+#include "runtime/base/paths.h"
+#include "runtime/config.h"
+#include "runtime/hierarchy/hierarchy.h"
+#include "runtime/metadata/board.h"
+
+extern char** environ;
+
+namespace monarch::admin {
+namespace {
+
+constexpr int kOwnFailure = 125, kNotExecutable = 126, kNotFound = 127;
+constexpr int kReadyPatienceMs = 30000;  // the PFS may be slow to show the dataset's root
+constexpr int kStopPatienceMs = 5000;
+
+struct RunOptions {
+  std::vector<std::string> datasets, tiers, command;
+  std::string config, report;
+};
+
+// Where the other parts are: beside this program in a build tree, else where they were installed, found
+// from where this program is, so that an installed tree can be moved.
+std::string part(const char* name, const char* from_bin, const char* installed) {
+  char self[PATH_MAX];
+  const ssize_t n = ::readlink("/proc/self/exe", self, sizeof self - 1);
+  if (n > 0) {
+    self[n] = '\0';
+    const std::string dir = std::string(self).substr(0, std::string(self).rfind('/'));
+    for (const std::string& path : {dir + "/" + name, dir + "/../" + from_bin + "/" + name})
+      if (::access(path.c_str(), R_OK) == 0) return real_path(path).ok() ? *real_path(path) : path;
+  }
+  return std::string(installed) + "/" + name;
+}
+
+std::string run_base() {
+  // The catalog is read at each open: in memory, if there is a place for it.
+  struct stat st;
+  for (const char* dir : {static_cast<const char*>("/dev/shm"), static_cast<const char*>(::getenv("TMPDIR"))})
+    if (dir && ::stat(dir, &st) == 0 && S_ISDIR(st.st_mode) && ::access(dir, W_OK | X_OK) == 0) return dir;
+  return "/tmp";
+}
+
+std::string random_id() {
+  std::random_device random;
+  char text[64];
+  std::snprintf(text, sizeof text, "%s%u.%d.%08x", kUserDirPrefix, ::geteuid(), ::getpid(), random());
+  return text;
+}
+
+// The directories of this run, removed when it goes out of scope.
+class RunDirs {
+ public:
+  RunDirs(const Config& config, std::string id) : config_(config), id_(std::move(id)), run_dir_(run_base() + "/" + id_) {}
+  RunDirs(const RunDirs&) = delete;
+  RunDirs& operator=(const RunDirs&) = delete;
+  ~RunDirs() {
+    locks_.clear();
+    for (const Status& s : {remove_job_dirs(config_.tiers, id_), remove_tree(AT_FDCWD, run_dir_)})
+      if (!s.ok()) std::fprintf(stderr, "monarchctl run: clean up: %s\n", s.error().text.c_str());
+  }
+
+  const std::string& id() const { return id_; }
+  const std::string& run_dir() const { return run_dir_; }
+
+  Status make() {
+    if (::mkdir(run_dir_.c_str(), 0700) != 0) return errno_error("make " + run_dir_);
+    return lock(run_dir_);
+  }
+  // As the agent does, so that no sweep takes them for left-overs while only this process lives.
+  void lock_tiers() {
+    for (const TierConfig& tier : config_.tiers) (void)lock(tier.path + "/" + id_).ok();
+  }
+
+ private:
+  Status lock(const std::string& dir) {
+    Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd || ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) return errno_error("lock " + dir);
+    locks_.push_back(std::move(fd));
+    return {};
+  }
+
+  const Config& config_;
+  const std::string id_, run_dir_;
+  std::vector<Fd> locks_;
+};
+
+// The agent's process, and the pipe whose end tells it that we are gone.
+class AgentProcess {
+ public:
+  AgentProcess() = default;
+  AgentProcess(const AgentProcess&) = delete;
+  AgentProcess& operator=(const AgentProcess&) = delete;
+  ~AgentProcess() { stop(); }
+
+  // Starts it and waits until it serves. The error is the agent's own.
+  Status start(const RunOptions& options, const std::vector<std::string>& datasets, const RunDirs& dirs) {
+    int ready[2], life[2];
+    if (::pipe2(ready, O_CLOEXEC) != 0) return errno_error("pipe");
+    Fd ready_read(ready[0]), ready_write(ready[1]);
+    if (::pipe2(life, O_CLOEXEC) != 0) return errno_error("pipe");
+    Fd life_read(life[0]);
+    lifeline_ = Fd(life[1]);
+    std::vector<std::string> words = {part("monarchd", "sbin", SBINDIR), "--run-dir", dirs.run_dir(), "--job-dir", dirs.id(),
+                                      "--ready-fd", std::to_string(ready_write.get()),
+                                      "--lifeline-fd", std::to_string(life_read.get())};
+    if (!options.config.empty()) words.insert(words.end(), {"--config", options.config});
+    for (const std::string& t : options.tiers) words.insert(words.end(), {"--tier", t});
+    for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
+    std::vector<char*> argv;
+    for (std::string& w : words) argv.push_back(w.data());
+    argv.push_back(nullptr);
+    pid_ = ::fork();
+    if (pid_ < 0) return errno_error("fork");
+    if (pid_ == 0) {
+      ::setsid();  // a Ctrl-C at the terminal is for the command
+      ::fcntl(ready_write.get(), F_SETFD, 0);
+      ::fcntl(life_read.get(), F_SETFD, 0);
+      ::unsetenv("LD_PRELOAD");
+      ::execv(argv[0], argv.data());
+      const std::string text = "start " + words[0] + ": " + std::strerror(errno) + "\n";
+      (void)!::write(ready_write.get(), text.data(), text.size());
+      ::_exit(127);
+    }
+    ready_write.reset();
+    return wait_ready(ready_read);
+  }
+
+  // SIGTERM, and SIGKILL if it does not end; reaps it.
+  void stop() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGTERM);
+    lifeline_.reset();
+    for (int waited = 0; waited < kStopPatienceMs; waited += 5) {
+      if (::waitpid(pid_, nullptr, WNOHANG) != 0) {
+        pid_ = -1;
+        return;
+      }
+      ::usleep(5000);
+    }
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  static Status wait_ready(const Fd& pipe) {
+    std::string text;
+    for (;;) {
+      pollfd p = {pipe.get(), POLLIN, 0};
+      const int rc = ::poll(&p, 1, kReadyPatienceMs);
+      if (rc < 0 && errno == EINTR) continue;
+      if (rc == 0) return Error{ETIMEDOUT, "the agent did not get ready in 30 s; does the dataset's file system answer?"};
+      char buffer[4096];
+      const ssize_t n = rc > 0 ? ::read(pipe.get(), buffer, sizeof buffer) : 0;
+      if (n > 0) text.append(buffer, static_cast<size_t>(n));
+      if (n <= 0 || text.back() == '\n') break;
+    }
+    if (text == "ready\n") return {};
+    if (text.empty()) return Error{ECHILD, "the agent ended before it was ready"};
+    text.pop_back();
+    return Error{ECHILD, text};
+  }
+
+  pid_t pid_ = -1;
+  Fd lifeline_;
+};
+
+void set_command_environment(const std::string& run_dir) {
+  // After the user's own: a sanitizer's runtime must come first, and wrappers such as Darshan's see the
+  // program's calls before they are redirected.
+  const char* own = ::getenv("LD_PRELOAD");
+  const std::string ours = part("libmonarch_preload.so", "lib/monarch", PKGLIBDIR);
+  ::setenv("LD_PRELOAD", (own && *own ? std::string(own) + ":" + ours : ours).c_str(), 1);
+  ::setenv("MONARCH_IO_RUN_DIR", run_dir.c_str(), 1);
+}
+
+volatile sig_atomic_t command_pid = -1;
+
+void forward(int number) {
+  if (command_pid > 0) ::kill(command_pid, number);
+}
+
+// Signals meant for the job reach the command; those that a terminal sends reach it by themselves.
+void forward_signals() {
+  struct sigaction action {};
+  action.sa_handler = &forward;
+  for (const int s : {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT}) ::sigaction(s, &action, nullptr);
+  ::signal(SIGINT, SIG_IGN);
+  ::signal(SIGQUIT, SIG_IGN);
+}
+
+// Runs the command; its exit status as a shell would give it.
+int run_command(const std::vector<std::string>& words, const std::string& run_dir) {
+  std::vector<char*> argv;
+  for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
+  argv.push_back(nullptr);
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_BLOCK, &all, &before);  // no signal between fork and knowing the pid is lost
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::sigprocmask(SIG_SETMASK, &before, nullptr);
+    set_command_environment(run_dir);
+    ::execvp(argv[0], argv.data());
+    const int error = errno;
+    std::fprintf(stderr, "monarchctl run: %s: %s\n", argv[0], std::strerror(error));
+    ::_exit(error == ENOENT ? kNotFound : kNotExecutable);
+  }
+  if (pid < 0) {
+    std::fprintf(stderr, "monarchctl run: fork: %s\n", std::strerror(errno));
+    ::sigprocmask(SIG_SETMASK, &before, nullptr);
+    return kOwnFailure;
+  }
+  command_pid = pid;
+  forward_signals();
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  int status;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+  command_pid = -1;
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+Status write_report(const std::string& file, const Board& board, const Config& config) {
+  std::vector<std::string> tiers;
+  for (const TierConfig& t : config.tiers) tiers.push_back(t.name);
+  std::ofstream out(file);
+  out << report(board, tiers).dump(2) << "\n";
+  out.close();
+  if (!out) return errno_error("write the report " + file);
+  return {};
+}
+
+void sweep(const Config& config) {
+  // Left-overs of earlier runs, if any; what another user left is not ours to remove.
+  (void)sweep_user_dirs(run_base()).ok();
+  for (const TierConfig& tier : config.tiers) (void)sweep_user_dirs(tier.path).ok();
+}
+
+// Everything before the command runs. `config` and `datasets` are filled in.
+Status prepare(const RunOptions& options, Config* config, std::vector<std::string>* datasets) {
+  if (!options.config.empty()) {
+    Result<Config> loaded = load_config(options.config);
+    if (!loaded.ok()) return loaded.error();
+    *config = loaded.take();
+  }
+  for (const std::string& text : options.tiers) {
+    Result<TierConfig> tier = parse_tier_option(text);
+    if (!tier.ok()) return tier.error();
+    MONARCH_TRY(add_tier(config, tier.take()));
+  }
+  if (config->tiers.empty())
+    return bad_input("no tier: give --tier NAME:PATH:SIZE, for example --tier ssd:/tmp:10G, or --config FILE");
+  Result<std::vector<std::string>> roots = check_paths(*config, options.datasets);
+  if (!roots.ok()) return roots.error();
+  *datasets = roots.take();
+  if (!options.report.empty()) {
+    const Fd probe(::open(options.report.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    if (!probe) return errno_error("--report " + options.report);
+  }
+  return {};
+}
+
+int run(const RunOptions& options) {
+  const auto fail = [](const Error& error) {
+    std::fprintf(stderr, "monarchctl run: %s\n", error.text.c_str());
+    return kOwnFailure;
+  };
+  Config config;
+  std::vector<std::string> datasets;
+  if (const Status s = prepare(options, &config, &datasets); !s.ok()) return fail(s.error());
+  sweep(config);
+  RunDirs dirs(config, random_id());
+  if (const Status s = dirs.make(); !s.ok()) return fail(s.error());
+  AgentProcess agent;
+  if (const Status s = agent.start(options, datasets, dirs); !s.ok()) return fail(s.error());
+  dirs.lock_tiers();
+  Result<BoardFile> board = BoardFile::open(dirs.run_dir());
+  if (!board.ok()) return fail(board.error());
+  const int status = run_command(options.command, dirs.run_dir());
+  agent.stop();
+  if (!options.report.empty())
+    if (const Status s = write_report(options.report, *board->get(), config); !s.ok()) {
+      std::fprintf(stderr, "monarchctl run: %s\n", s.error().text.c_str());
+      if (status == 0) return kOwnFailure;
+    }
+  return status;
+}
+
+}  // namespace
+
+void add_run(CLI::App* app, int* status) {
+  auto options = std::make_shared<RunOptions>();
+  app->add_option("--dataset", options->datasets, "directory of the dataset; may be given several times")
+      ->required()
+      ->allow_extra_args(false);
+  app->add_option("--tier", options->tiers, "NAME:PATH:SIZE; SIZE as 500M, 10G or 50%; filled in the order given")
+      ->allow_extra_args(false);
+  app->add_option("--config", options->config, "configuration, monarch.conf(5)");
+  app->add_option("--report", options->report, "write the counters as JSON to this file");
+  app->add_option("command", options->command, "the command and its arguments, after --")->required();
+  app->footer("Exit status: the command's own, 128+N if signal N ended it, 125 if Monarch could not start,\n"
+              "126 if the command cannot be executed, 127 if it is not found.");
+  app->callback([options, status] { *status = run(*options); });
+}
+
+}  // namespace monarch::admin
