@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// io_reader - reads a dataset as training programs do, and times the epochs.
+//
+//   io_reader DIR [OPTION...]
+//     --access read|pread|mmap   how a file is read (default read)
+//     --request KIB              bytes per read or pread, in KiB (default 256)
+//     --threads N                reader threads in each process (default 1)
+//     --processes N              processes that share the files of an epoch (default 1)
+//     --epochs N                 (default 3)
+//     --seed N                   of the order of files, which differs from epoch to epoch (default 1)
+//     --checksum                 hash all bytes; the same files read alike give the same sum
+//     --pause                    after each epoch wait for a line on standard input
+//
+// Each epoch opens every regular file below DIR once: open, fstat, all bytes, close.  The files are
+// listed beforehand, and processes and threads are started, so that an epoch's time runs from its first
+// open to its last close.  mmap touches each page once, or every byte with --checksum.
+//
+// Prints one JSON line per epoch: epoch, seconds, files, bytes, failures, and with --checksum checksum.
+// Exits with 1 if a file could not be read whole, 2 on wrong usage.
+#include <fcntl.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <new>
+#include <numeric>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace {
+
+enum class Access { kRead, kPread, kMmap };
+
+struct Options {
+  std::string dir;
+  Access access = Access::kRead;
+  size_t request = 256 << 10;
+  unsigned threads = 1;
+  unsigned processes = 1;
+  unsigned epochs = 3;
+  uint64_t seed = 1;
+  bool checksum = false;
+  bool pause = false;
+};
+
+// What all processes share.  The coordinator writes all of it while every reader waits at `start`.
+struct Shared {
+  pthread_barrier_t start, end;
+  std::atomic<size_t> next;  // index into order of the next file to read
+  std::atomic<uint64_t> files, bytes, checksum, failures;
+};
+
+Options options;
+std::vector<std::string> files;
+Shared* shared;
+uint32_t* order;  // numbers of files, in the epoch's order; shared too
+
+[[noreturn]] void die(const std::string& what) {
+  fprintf(stderr, "io_reader: %s\n", what.c_str());
+  exit(2);
+}
+
+// ---------------------------------------------------------------- reading one file
+
+uint64_t mix(uint64_t v) {
+  v = (v ^ (v >> 32)) * 0x9e3779b97f4a7c15u;
+  return v ^ (v >> 29);
+}
+
+uint64_t hash(const char* data, size_t size, uint64_t seed) {
+  uint64_t h = mix(seed + size);
+  for (; size >= 8; data += 8, size -= 8) {
+    uint64_t word;
+    memcpy(&word, data, 8);
+    h = (h ^ word) * 0x9e3779b97f4a7c15u;
+    h ^= h >> 32;
+  }
+  uint64_t rest = 0;
+  memcpy(&rest, data, size);
+  return mix(h ^ rest);
+}
+
+struct Digest {
+  uint64_t seed = 0;  // stands for the file
+  uint64_t sum = 0;
+
+  void add(const char* data, size_t size, uint64_t offset) {
+    if (options.checksum) sum += hash(data, size, seed + mix(offset + 1));
+  }
+};
+
+// Fill `buffer` from `offset` on.  Returns bytes read, less than `size` only at the end of the file, or -1.
+ssize_t fill(int fd, char* buffer, size_t size, uint64_t offset) {
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t n = options.access == Access::kRead
+                          ? read(fd, buffer + done, size - done)
+                          : pread(fd, buffer + done, size - done, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return -1;
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return static_cast<ssize_t>(done);
+}
+
+// Both return the bytes read: `size`, or less with errno set where the file could not be read whole.
+uint64_t read_by_calls(int fd, uint64_t size, char* buffer, Digest* digest) {
+  uint64_t offset = 0;
+  while (offset < size) {
+    const size_t want = std::min<uint64_t>(options.request, size - offset);
+    errno = ENODATA;
+    const ssize_t n = fill(fd, buffer, want, offset);
+    if (n < 0) break;
+    digest->add(buffer, static_cast<size_t>(n), offset);
+    offset += static_cast<uint64_t>(n);
+    if (static_cast<size_t>(n) < want) break;
+  }
+  return offset;
+}
+
+uint64_t read_by_mmap(int fd, uint64_t size, Digest* digest) {
+  if (size == 0) return 0;
+  void* map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (map == MAP_FAILED) return 0;
+  const char* data = static_cast<const char*>(map);
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (uint64_t offset = 0; offset < size; offset += page) {
+    static_cast<void>(*static_cast<const volatile char*>(data + offset));
+  }
+  digest->add(data, size, 0);
+  munmap(map, size);
+  return size;
+}
+
+// Only an epoch's first failures are told.
+void count_failure(const char* what, const std::string& path) {
+  const int error = errno;
+  if (shared->failures++ < 5) fprintf(stderr, "io_reader: %s %s: %s\n", what, path.c_str(), strerror(error));
+}
+
+void read_file(const std::string& path, char* buffer) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat st {};
+  if (fd < 0 || fstat(fd, &st) < 0) {
+    count_failure("cannot open", path);
+    if (fd >= 0) close(fd);
+    return;
+  }
+  const uint64_t size = static_cast<uint64_t>(st.st_size);
+  Digest digest;
+  if (options.checksum)
+    digest.seed = hash(path.data() + options.dir.size(), path.size() - options.dir.size(), 0);
+  const uint64_t done = options.access == Access::kMmap ? read_by_mmap(fd, size, &digest)
+                                                        : read_by_calls(fd, size, buffer, &digest);
+  if (done < size) {
+    count_failure("cannot read the whole of", path);
+  }
+  close(fd);
+  shared->files++;
+  shared->bytes += done;
+  shared->checksum += digest.sum;
+}
+
+// ---------------------------------------------------------------- epochs
+
+void read_epochs() {
+  std::vector<char> buffer(options.request);
+  for (unsigned epoch = 1; epoch <= options.epochs; epoch++) {
+    pthread_barrier_wait(&shared->start);
+    for (size_t i; (i = shared->next++) < files.size();) read_file(files[order[i]], buffer.data());
+    pthread_barrier_wait(&shared->end);
+  }
+}
+
+// The same order with every C++ library, unlike std::shuffle.
+void shuffle(uint64_t seed) {
+  std::iota(order, order + files.size(), 0u);
+  std::mt19937_64 random(seed);
+  for (size_t i = files.size(); i > 1; i--) std::swap(order[i - 1], order[random() % i]);
+}
+
+void print_epoch(unsigned epoch, double seconds) {
+  printf("{\"epoch\": %u, \"seconds\": %.6f, \"files\": %" PRIu64 ", \"bytes\": %" PRIu64
+         ", \"failures\": %" PRIu64,
+         epoch, seconds, shared->files.load(), shared->bytes.load(), shared->failures.load());
+  if (options.checksum) printf(", \"checksum\": \"%016" PRIx64 "\"", shared->checksum.load());
+  printf("}\n");
+  fflush(stdout);
+}
+
+bool wait_for_line() {
+  int c;
+  while ((c = getchar()) != '\n' && c != EOF) {
+  }
+  return c == '\n';
+}
+
+uint64_t coordinate_epochs() {
+  uint64_t failures = 0;
+  for (unsigned epoch = 1; epoch <= options.epochs; epoch++) {
+    shuffle(options.seed * 1000003 + epoch);
+    shared->next = shared->files = shared->bytes = shared->checksum = shared->failures = 0;
+    const auto begin = std::chrono::steady_clock::now();
+    pthread_barrier_wait(&shared->start);
+    pthread_barrier_wait(&shared->end);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    print_epoch(epoch, seconds.count());
+    failures += shared->failures;
+    if (options.pause && !wait_for_line()) _exit(1);
+  }
+  return failures;
+}
+
+// ---------------------------------------------------------------- start
+
+unsigned long number(const char* text) {
+  char* end = nullptr;
+  errno = 0;
+  const unsigned long value = strtoul(text, &end, 10);
+  if (end == text || *end || errno || value == 0 || value > 1ul << 30) {
+    die(std::string("not a positive number: ") + text);
+  }
+  return value;
+}
+
+Access access_named(std::string_view name) {
+  if (name == "read") return Access::kRead;
+  if (name == "pread") return Access::kPread;
+  if (name == "mmap") return Access::kMmap;
+  die("--access is read, pread or mmap, not " + std::string(name));
+}
+
+void parse(int argc, char** argv) {
+  static const option known[] = {
+      {"access", 1, nullptr, 'a'},    {"request", 1, nullptr, 'r'}, {"threads", 1, nullptr, 't'},
+      {"processes", 1, nullptr, 'p'}, {"epochs", 1, nullptr, 'e'},  {"seed", 1, nullptr, 's'},
+      {"checksum", 0, nullptr, 'c'},  {"pause", 0, nullptr, 'w'},   {nullptr, 0, nullptr, 0}};
+  for (int c; (c = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
+    switch (c) {
+      case 'a':
+        options.access = access_named(optarg);
+        break;
+      case 'r':
+        options.request = number(optarg) << 10;
+        break;
+      case 't':
+        options.threads = static_cast<unsigned>(number(optarg));
+        break;
+      case 'p':
+        options.processes = static_cast<unsigned>(number(optarg));
+        break;
+      case 'e':
+        options.epochs = static_cast<unsigned>(number(optarg));
+        break;
+      case 's':
+        options.seed = number(optarg);
+        break;
+      case 'c':
+        options.checksum = true;
+        break;
+      case 'w':
+        options.pause = true;
+        break;
+      default:
+        die("see the head of bench/io_reader.cc for the options");
+    }
+  }
+  if (argc - optind != 1) die("name one directory");
+  options.dir = argv[optind];
+}
+
+// Types come from readdir: no file is stat-ed.
+void list_files() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(options.dir, error), end; !error && it != end;
+       it.increment(error)) {
+    if (it->is_regular_file(error)) files.push_back(it->path().string());
+  }
+  if (error) die("cannot list " + options.dir + ": " + error.message());
+  if (files.empty()) die("no files below " + options.dir);
+  std::sort(files.begin(), files.end());
+}
+
+void create_shared() {
+  const size_t size = sizeof(Shared) + files.size() * sizeof(uint32_t);
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) die(std::string("mmap: ") + strerror(errno));
+  shared = new (memory) Shared{};
+  order = reinterpret_cast<uint32_t*>(shared + 1);
+  pthread_barrierattr_t attributes;
+  pthread_barrierattr_init(&attributes);
+  pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  const unsigned parties = options.threads * options.processes + 1;
+  pthread_barrier_init(&shared->start, &attributes, parties);
+  pthread_barrier_init(&shared->end, &attributes, parties);
+}
+
+std::vector<std::thread> start_readers() {
+  std::vector<std::thread> readers;
+  for (unsigned i = 0; i < options.threads; i++) readers.emplace_back(read_epochs);
+  return readers;
+}
+
+void fork_processes() {
+  // A lost process would leave the others at the barrier for ever.
+  signal(SIGCHLD, [](int) {
+    int status = 0;
+    while (waitpid(-1, &status, WNOHANG) > 0) {
+      if (status != 0) _exit(1);
+    }
+  });
+  const pid_t parent = getpid();
+  for (unsigned i = 1; i < options.processes; i++) {
+    const pid_t pid = fork();
+    if (pid < 0) die(std::string("fork: ") + strerror(errno));
+    if (pid > 0) continue;
+    signal(SIGCHLD, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    for (auto& reader : start_readers()) reader.join();
+    _exit(0);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  parse(argc, argv);
+  list_files();
+  create_shared();
+  fork_processes();
+  auto readers = start_readers();
+  const uint64_t failures = coordinate_epochs();
+  for (auto& reader : readers) reader.join();
+  return failures ? 1 : 0;
+}

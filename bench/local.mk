@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# Programs that measure: made with the rest, not installed.
+
+noinst_PROGRAMS += bench/io_reader
+bench_io_reader_SOURCES = \
+	%D%/io_reader.cc
+
+# A Google Benchmark program NAME is
+#   noinst_PROGRAMS += bench/NAME
+#   bench_NAME_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS) $(BENCHMARK_CFLAGS)
+#   bench_NAME_LDADD = $(libmonarch) $(BENCHMARK_LIBS)
+#   bench_NAME_SOURCES = %D%/NAME.cc
+if HAVE_BENCHMARK
+endif
+
+EXTRA_DIST += \
+	%D%/epochs \
+	%D%/lib.py
