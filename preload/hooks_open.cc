@@ -36,59 +36,80 @@ int call_openat(int dirfd, const char* path, int flags, mode_t mode) {
   return static_cast<int>(syscall(SYS_openat, dirfd, path, flags, mode));
 }
 
-// The part of every open that is Monarch's. A descriptor of the tier's copy, or -1: the caller goes to the
-// next definition, as if we were not here. errno is then as it was.
-int open_copy(int dirfd, const char* path, int flags) {
-  if (!only_reads(flags) && !writes(flags)) return -1;
-  if (!path) return -1;
+// The part of every open that is Monarch's. `fd` is a descriptor of the tier's copy, or -1: the caller goes
+// to the next definition, as if we were not here. errno is then as it was.
+struct Attempt {
+  int fd = -1;
+  bool dataset = false;  // the file is below a root
+  // What the caller got in the end, for counting.
+  int settled(int opened) const {
+    if (opened < 0) return opened;
+    if (dataset) {
+      opened_on_pfs(opened);
+    } else {
+      opened_elsewhere(opened);
+    }
+    return opened;
+  }
+};
+
+Attempt open_copy(int dirfd, const char* path, int flags) {
+  Attempt attempt;
+  if ((!only_reads(flags) && !writes(flags)) || !path) return attempt;
   Client* c = client();
-  if (!c) return -1;
+  if (!c) return attempt;
   char below[kRelPathBytes];
   RelPath rel;
-  if (!resolve(*c, dirfd, path, below, &rel)) return -1;
+  if (!resolve(*c, dirfd, path, below, &rel)) return attempt;
   if (writes(flags)) {
     invalidate(c, rel);
-    return -1;
+    return attempt;
   }
+  attempt.dataset = true;
   char copy[kCopyPathBytes];
   uint32_t tier;
-  if (!find_copy(c, rel, copy, &tier)) return -1;
+  uint64_t bytes;
+  if (!find_copy(c, rel, copy, &tier, &bytes)) return attempt;
   const int saved = errno;
   auto* real = next<OpenFunction>(Hook::open);
-  const int fd = real ? real(copy, flags) : call_openat(AT_FDCWD, copy, flags, 0);
+  attempt.fd = real ? real(copy, flags) : call_openat(AT_FDCWD, copy, flags, 0);
   errno = saved;
-  if (fd < 0) {
+  if (attempt.fd < 0) {
     count_copy_failed(c);
   } else {
     count_copy_opened(c, tier);
+    opened_on_tier(attempt.fd, tier);
   }
-  return fd;
+  return attempt;
 }
 
-// As open_copy, for a stream.
-FILE* fopen_copy(Hook hook, const char* path, const char* mode) {
-  if (!path || !mode) return nullptr;
-  const bool reads = mode[0] == 'r' && !strchr(mode, '+');
-  Client* c = client();
-  if (!c) return nullptr;
+// The same for a stream: all of fopen.
+FILE* open_stream(Hook hook, const char* path, const char* mode) {
+  auto* real = next<FopenFunction>(hook);
+  Client* c = path && mode ? client() : nullptr;
   char below[kRelPathBytes];
   RelPath rel;
-  if (!resolve(*c, AT_FDCWD, path, below, &rel)) return nullptr;
-  if (!reads) {
+  if (!c || !resolve(*c, AT_FDCWD, path, below, &rel)) return real(path, mode);
+  if (mode[0] != 'r' || strchr(mode, '+')) {
     invalidate(c, rel);
-    return nullptr;
+    return real(path, mode);
   }
   char copy[kCopyPathBytes];
   uint32_t tier;
-  if (!find_copy(c, rel, copy, &tier)) return nullptr;
-  const int saved = errno;
-  FILE* stream = next<FopenFunction>(hook)(copy, mode);
-  errno = saved;
-  if (!stream) {
+  uint64_t bytes;
+  if (find_copy(c, rel, copy, &tier, &bytes)) {
+    const int saved = errno;
+    FILE* stream = real(copy, mode);
+    errno = saved;
+    if (stream) {
+      count_copy_opened(c, tier);
+      count_stream(static_cast<int>(tier), bytes);
+      return stream;
+    }
     count_copy_failed(c);
-  } else {
-    count_copy_opened(c, tier);
   }
+  FILE* stream = real(path, mode);
+  if (stream) count_stream(-1, bytes);
   return stream;
 }
 
@@ -113,8 +134,8 @@ MONARCH_EXPORT int open(const char* path, int flags, ...) {
   va_start(arguments, flags);
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
-  const int fd = open_copy(AT_FDCWD, path, flags);
-  return fd >= 0 ? fd : open_next(Hook::open, path, flags, mode);
+  const Attempt attempt = open_copy(AT_FDCWD, path, flags);
+  return attempt.fd >= 0 ? attempt.fd : attempt.settled(open_next(Hook::open, path, flags, mode));
 }
 
 MONARCH_EXPORT int open64(const char* path, int flags, ...) {
@@ -122,8 +143,8 @@ MONARCH_EXPORT int open64(const char* path, int flags, ...) {
   va_start(arguments, flags);
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
-  const int fd = open_copy(AT_FDCWD, path, flags);
-  return fd >= 0 ? fd : open_next(Hook::open64, path, flags, mode);
+  const Attempt attempt = open_copy(AT_FDCWD, path, flags);
+  return attempt.fd >= 0 ? attempt.fd : attempt.settled(open_next(Hook::open64, path, flags, mode));
 }
 
 MONARCH_EXPORT int openat(int dirfd, const char* path, int flags, ...) {
@@ -131,8 +152,8 @@ MONARCH_EXPORT int openat(int dirfd, const char* path, int flags, ...) {
   va_start(arguments, flags);
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
-  const int fd = open_copy(dirfd, path, flags);
-  return fd >= 0 ? fd : openat_next(Hook::openat, dirfd, path, flags, mode);
+  const Attempt attempt = open_copy(dirfd, path, flags);
+  return attempt.fd >= 0 ? attempt.fd : attempt.settled(openat_next(Hook::openat, dirfd, path, flags, mode));
 }
 
 MONARCH_EXPORT int openat64(int dirfd, const char* path, int flags, ...) {
@@ -140,33 +161,31 @@ MONARCH_EXPORT int openat64(int dirfd, const char* path, int flags, ...) {
   va_start(arguments, flags);
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
-  const int fd = open_copy(dirfd, path, flags);
-  return fd >= 0 ? fd : openat_next(Hook::openat64, dirfd, path, flags, mode);
+  const Attempt attempt = open_copy(dirfd, path, flags);
+  return attempt.fd >= 0 ? attempt.fd : attempt.settled(openat_next(Hook::openat64, dirfd, path, flags, mode));
 }
 
 // What -D_FORTIFY_SOURCE makes of an open without a mode argument.
 MONARCH_EXPORT int __open_2(const char* path, int flags) {
-  const int fd = open_copy(AT_FDCWD, path, flags);
-  return fd >= 0 ? fd : next<OpenTwo>(Hook::__open_2)(path, flags);
+  const Attempt attempt = open_copy(AT_FDCWD, path, flags);
+  return attempt.fd >= 0 ? attempt.fd : attempt.settled(next<OpenTwo>(Hook::__open_2)(path, flags));
 }
 MONARCH_EXPORT int __open64_2(const char* path, int flags) {
-  const int fd = open_copy(AT_FDCWD, path, flags);
-  return fd >= 0 ? fd : next<OpenTwo>(Hook::__open64_2)(path, flags);
+  const Attempt attempt = open_copy(AT_FDCWD, path, flags);
+  return attempt.fd >= 0 ? attempt.fd : attempt.settled(next<OpenTwo>(Hook::__open64_2)(path, flags));
 }
 MONARCH_EXPORT int __openat_2(int dirfd, const char* path, int flags) {
-  const int fd = open_copy(dirfd, path, flags);
-  return fd >= 0 ? fd : next<OpenAtTwo>(Hook::__openat_2)(dirfd, path, flags);
+  const Attempt attempt = open_copy(dirfd, path, flags);
+  return attempt.fd >= 0 ? attempt.fd : attempt.settled(next<OpenAtTwo>(Hook::__openat_2)(dirfd, path, flags));
 }
 MONARCH_EXPORT int __openat64_2(int dirfd, const char* path, int flags) {
-  const int fd = open_copy(dirfd, path, flags);
-  return fd >= 0 ? fd : next<OpenAtTwo>(Hook::__openat64_2)(dirfd, path, flags);
+  const Attempt attempt = open_copy(dirfd, path, flags);
+  return attempt.fd >= 0 ? attempt.fd : attempt.settled(next<OpenAtTwo>(Hook::__openat64_2)(dirfd, path, flags));
 }
 
 MONARCH_EXPORT FILE* fopen(const char* path, const char* mode) {
-  FILE* stream = fopen_copy(Hook::fopen, path, mode);
-  return stream ? stream : next<FopenFunction>(Hook::fopen)(path, mode);
+  return open_stream(Hook::fopen, path, mode);
 }
 MONARCH_EXPORT FILE* fopen64(const char* path, const char* mode) {
-  FILE* stream = fopen_copy(Hook::fopen64, path, mode);
-  return stream ? stream : next<FopenFunction>(Hook::fopen64)(path, mode);
+  return open_stream(Hook::fopen64, path, mode);
 }

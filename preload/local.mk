@@ -11,13 +11,12 @@ libmonarch_preload_so_LDADD = $(LIBDL_SONAME)
 EXTRA_libmonarch_preload_so_DEPENDENCIES = %D%/preload.map
 libmonarch_preload_so_SOURCES = \
 	%D%/hooks.h \
-	%D%/hooks_exec.cc \
+	%D%/hooks_count.cc \
 	%D%/hooks_open.cc \
 	%D%/hooks_stat.cc \
 	%D%/init.cc \
 	%D%/lookup.cc \
 	%D%/paths.cc \
-	%D%/preload.h \
-	%D%/real.cc
+	%D%/preload.h
 
 EXTRA_DIST += %D%/preload.map

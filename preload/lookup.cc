@@ -42,7 +42,8 @@ WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
 
 }  // namespace
 
-bool find_copy(Client* client, const RelPath& path, char* copy, uint32_t* tier) {
+bool find_copy(Client* client, const RelPath& path, char* copy, uint32_t* tier, uint64_t* bytes) {
+  *bytes = 0;
   Board* board = client->board;
   if (__builtin_expect(board->header.closed.load(std::memory_order_relaxed) != 0, 0))
     return to_pfs(client, TaskCounter::fallback_no_agent);
@@ -52,14 +53,18 @@ bool find_copy(Client* client, const RelPath& path, char* copy, uint32_t* tier) 
   if (!found && header.roots[path.root].walked.load(std::memory_order_acquire))
     return to_pfs(client, TaskCounter::fallback_absent);
   uint64_t word = found ? found.entry->state.load(std::memory_order_acquire) : state_word(State::kKnown);
-  if (unsettled(state_of(word))) {
+  const bool waited = unsettled(state_of(word));
+  if (waited) {
     const int saved = errno;
     const WaitEnd end = wait_for(client, path, &found);
     errno = saved;
     if (end != WaitEnd::kSettled) return to_pfs(client, reason_for_pfs(end));
     word = found.entry->state.load(std::memory_order_acquire);
   }
+  *bytes = found.entry->size.load(std::memory_order_relaxed);
+  if (reason_of(word) == Reason::kNotRegular) return false;  // a directory, a FIFO: not an open that counts
   if (state_of(word) != State::kPlaced) return to_pfs(client, reason_for_pfs(state_of(word)));
+  if (waited) count(board, TaskCounter::waited_hits);
   *tier = tier_of(word);
   if (*tier >= header.tier_count) return to_pfs(client, TaskCounter::fallback_tier_error);
   const TierPath& where = header.tiers[*tier];

@@ -44,13 +44,20 @@ inline constexpr size_t kRelPathBytes = kPathBytes;
 bool resolve(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result);
 
 // Where a read-only open of `path` goes. True: `copy` (kCopyPathBytes) holds the path of a whole copy on
-// tier *tier. False: the PFS. May wait, bounded, while the agent stages the file.
+// tier *tier. False: the PFS. *bytes: the file's size, 0 if it is not known. May wait, bounded, while the agent stages the file.
 inline constexpr size_t kCopyPathBytes = kPathBytes + kCopyNameBytes + 1;
-bool find_copy(Client* client, const RelPath& path, char* copy, uint32_t* tier);
+bool find_copy(Client* client, const RelPath& path, char* copy, uint32_t* tier, uint64_t* bytes);
 
 // Counts what became of the open of a copy. On failure the PFS is tried next.
 void count_copy_opened(Client* client, uint32_t tier);
 void count_copy_failed(Client* client);
+
+// hooks_count.cc: under which heading reads of a descriptor that open returned are counted.
+void opened_on_tier(int fd, uint32_t tier);
+void opened_on_pfs(int fd);
+void opened_elsewhere(int fd);
+// Counts a whole file as read by a stream; `tier` -1 is the PFS.
+void count_stream(int tier, uint64_t bytes);
 
 // The file is about to be written: from now on every open goes to the PFS.
 void invalidate(Client* client, const RelPath& path);

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counting what programs read from dataset files. These hooks change nothing: they pass every call on and
+// add up what came back, by a table that open fills per descriptor. Correctness never rests on that table;
+// a descriptor that came or went unseen (fcntl, SCM_RIGHTS, close_range) is counted under a wrong heading or
+// not at all. What stdio reads inside libc is estimated at fopen, what is mapped at mmap.
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "preload/preload.h"
+
+namespace monarch::preload {
+namespace {
+
+constexpr int kDescriptors = 65536;
+constexpr unsigned char kNone = 0, kPfs = 255;  // else 1 + the tier's number
+std::atomic<unsigned char> classes[kDescriptors];
+
+unsigned char class_of(int fd) {
+  return static_cast<unsigned>(fd) < kDescriptors ? classes[fd].load(std::memory_order_relaxed) : kNone;
+}
+void set_class(int fd, unsigned char c) {
+  if (static_cast<unsigned>(fd) < kDescriptors && classes[fd].load(std::memory_order_relaxed) != c)
+    classes[fd].store(c, std::memory_order_relaxed);
+}
+
+__attribute__((noinline)) void add_read(unsigned char c, uint64_t bytes) {
+  Client* k = client();
+  if (!k) return;
+  CounterShard& shard = my_shard(k->board);
+  if (c == kPfs) {
+    shard.task[static_cast<int>(TaskCounter::read_bytes_pfs)].fetch_add(bytes, std::memory_order_relaxed);
+    shard.task[static_cast<int>(TaskCounter::read_calls_pfs)].fetch_add(1, std::memory_order_relaxed);
+  } else if (c <= kMaxTiers) {
+    shard.read_bytes_tier[c - 1].fetch_add(bytes, std::memory_order_relaxed);
+    shard.read_calls_tier[c - 1].fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+ssize_t counted(int fd, ssize_t got) {
+  const unsigned char c = class_of(fd);
+  if (__builtin_expect(c != kNone, 0) && got > 0) add_read(c, static_cast<uint64_t>(got));
+  return got;
+}
+
+int copied(int from, int to) {
+  if (to >= 0) set_class(to, class_of(from));
+  return to;
+}
+
+// The next definition, or the system call where a libc lacks the symbol.
+template <typename Result, typename... Arguments>
+Result call(Hook hook, long number, Arguments... arguments) {
+  auto* real = next<Result(Arguments...)>(hook);
+  return real ? real(arguments...) : static_cast<Result>(syscall(number, arguments...));
+}
+
+void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
+  void* mapped = next<void*(void*, size_t, int, int, int, off_t)>(hook)(address, bytes, protection, flags, fd, offset);
+  if (fd >= 0 && __builtin_expect(class_of(fd) != kNone, 0) && mapped != reinterpret_cast<void*>(-1))
+    if (Client* k = client()) count(k->board, TaskCounter::mmap_bytes, bytes);
+  return mapped;
+}
+
+}  // namespace
+
+void opened_on_tier(int fd, uint32_t tier) { set_class(fd, static_cast<unsigned char>(1 + tier)); }
+void opened_on_pfs(int fd) { set_class(fd, kPfs); }
+void opened_elsewhere(int fd) { set_class(fd, kNone); }
+
+void count_stream(int tier, uint64_t bytes) {
+  if (bytes > 0) add_read(tier < 0 ? kPfs : static_cast<unsigned char>(1 + tier), bytes);
+}
+
+}  // namespace monarch::preload
+
+using namespace monarch::preload;
+
+MONARCH_EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
+  return counted(fd, call<ssize_t>(Hook::read, SYS_read, fd, buffer, bytes));
+}
+MONARCH_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
+  return counted(fd, next<ssize_t(int, void*, size_t, size_t)>(Hook::__read_chk)(fd, buffer, bytes, room));
+}
+MONARCH_EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {
+  return counted(fd, call<ssize_t>(Hook::readv, SYS_readv, fd, parts, n));
+}
+MONARCH_EXPORT ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
+  return counted(fd, call<ssize_t>(Hook::pread, SYS_pread64, fd, buffer, bytes, offset));
+}
+MONARCH_EXPORT ssize_t pread64(int fd, void* buffer, size_t bytes, off64_t offset) {
+  return counted(fd, call<ssize_t>(Hook::pread64, SYS_pread64, fd, buffer, bytes, offset));
+}
+MONARCH_EXPORT ssize_t __pread_chk(int fd, void* buffer, size_t bytes, off_t offset, size_t room) {
+  return counted(fd, next<ssize_t(int, void*, size_t, off_t, size_t)>(Hook::__pread_chk)(fd, buffer, bytes, offset, room));
+}
+MONARCH_EXPORT ssize_t __pread64_chk(int fd, void* buffer, size_t bytes, off64_t offset, size_t room) {
+  return counted(
+      fd, next<ssize_t(int, void*, size_t, off64_t, size_t)>(Hook::__pread64_chk)(fd, buffer, bytes, offset, room));
+}
+MONARCH_EXPORT ssize_t preadv(int fd, const struct iovec* parts, int n, off_t offset) {
+  return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t)>(Hook::preadv)(fd, parts, n, offset));
+}
+MONARCH_EXPORT ssize_t preadv64(int fd, const struct iovec* parts, int n, off64_t offset) {
+  return counted(fd, next<ssize_t(int, const struct iovec*, int, off64_t)>(Hook::preadv64)(fd, parts, n, offset));
+}
+MONARCH_EXPORT ssize_t preadv2(int fd, const struct iovec* parts, int n, off_t offset, int flags) {
+  return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv2)(fd, parts, n, offset, flags));
+}
+MONARCH_EXPORT ssize_t preadv64v2(int fd, const struct iovec* parts, int n, off64_t offset, int flags) {
+  return counted(
+      fd, next<ssize_t(int, const struct iovec*, int, off64_t, int)>(Hook::preadv64v2)(fd, parts, n, offset, flags));
+}
+MONARCH_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t bytes) noexcept {
+  return counted(from, call<ssize_t>(Hook::sendfile, SYS_sendfile, to, from, offset, bytes));
+}
+MONARCH_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t bytes) noexcept {
+  return counted(from, call<ssize_t>(Hook::sendfile64, SYS_sendfile, to, from, offset, bytes));
+}
+MONARCH_EXPORT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes, unsigned flags) {
+  return counted(from,
+                 call<ssize_t>(Hook::copy_file_range, SYS_copy_file_range, from, from_at, to, to_at, bytes, flags));
+}
+
+MONARCH_EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
+  return map(Hook::mmap, address, bytes, protection, flags, fd, offset);
+}
+MONARCH_EXPORT void* mmap64(void* address, size_t bytes, int protection, int flags, int fd, off64_t offset) noexcept {
+  return map(Hook::mmap64, address, bytes, protection, flags, fd, offset);
+}
+
+MONARCH_EXPORT int close(int fd) {
+  opened_elsewhere(fd);
+  return call<int>(Hook::close, SYS_close, fd);
+}
+MONARCH_EXPORT int dup(int fd) noexcept { return copied(fd, call<int>(Hook::dup, SYS_dup, fd)); }
+MONARCH_EXPORT int dup2(int fd, int to) noexcept {
+  auto* real = next<int(int, int)>(Hook::dup2);
+  return copied(fd, real(fd, to));
+}
+MONARCH_EXPORT int dup3(int fd, int to, int flags) noexcept {
+  return copied(fd, call<int>(Hook::dup3, SYS_dup3, fd, to, flags));
+}
