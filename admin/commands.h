@@ -7,6 +7,7 @@
 
 namespace monarch::admin {
 
-void add_run(CLI::App* app, int* status);  // run.cc
+void add_run(CLI::App* app, int* status);    // run.cc
+void add_tiers(CLI::App* app, int* status);  // tiers.cc
 
 }  // namespace monarch::admin

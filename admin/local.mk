@@ -10,4 +10,4 @@ monarchctl_SOURCES = \
 	%D%/report.cc \
 	%D%/report.h \
 	%D%/run.cc \
-	%D%/run.h
+	%D%/tiers.cc

@@ -20,6 +20,8 @@ int main(int argc, char** argv) {
   int status = 0;
   CLI::App* run = app.add_subcommand("run", "run a command with its dataset staged, without Slurm and without root");
   monarch::admin::add_run(run, &status);
+  CLI::App* tiers = app.add_subcommand("tiers", "show which directories of this node are tiers, and why");
+  monarch::admin::add_tiers(tiers, &status);
   CLI::App* version = app.add_subcommand("version", "print the version");
   version->callback([] { std::puts("monarchctl " PACKAGE_VERSION); });
   try {

@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <random>
@@ -40,7 +41,7 @@ namespace {
 
 constexpr int kOwnFailure = 125, kNotExecutable = 126, kNotFound = 127;
 constexpr int kReadyPatienceMs = 30000;  // the PFS may be slow to show the dataset's root
-constexpr int kStopPatienceMs = 5000;
+constexpr int kStopPatienceMs = 5000, kKillPatienceMs = 1000;
 
 struct RunOptions {
   std::vector<std::string> datasets, tiers, command;
@@ -138,10 +139,18 @@ class AgentProcess {
     std::vector<char*> argv;
     for (std::string& w : words) argv.push_back(w.data());
     argv.push_back(nullptr);
+    // Not on our own 0-2: when it hangs in a PFS call, who reads our output must still see its end.
+    errors_ = dirs.run_dir() + "/monarchd.err";
+    const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const Fd errors(::open(errors_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    if (!null || !errors) return errno_error("make " + errors_);
     pid_ = ::fork();
     if (pid_ < 0) return errno_error("fork");
     if (pid_ == 0) {
       ::setsid();  // a Ctrl-C at the terminal is for the command
+      ::dup2(null.get(), 0);
+      ::dup2(errors.get(), 1);
+      ::dup2(errors.get(), 2);
       ::fcntl(ready_write.get(), F_SETFD, 0);
       ::fcntl(life_read.get(), F_SETFD, 0);
       ::unsetenv("LD_PRELOAD");
@@ -154,24 +163,36 @@ class AgentProcess {
     return wait_ready(ready_read);
   }
 
-  // SIGTERM, and SIGKILL if it does not end; reaps it.
+  // SIGTERM, and SIGKILL if it does not end; reaps it. One that hangs in a PFS call ends when that returns:
+  // it is not waited for.
   void stop() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGTERM);
     lifeline_.reset();
-    for (int waited = 0; waited < kStopPatienceMs; waited += 5) {
-      if (::waitpid(pid_, nullptr, WNOHANG) != 0) {
-        pid_ = -1;
-        return;
-      }
-      ::usleep(5000);
+    if (!reap(kStopPatienceMs)) {
+      ::kill(pid_, SIGKILL);
+      if (!reap(kKillPatienceMs))
+        std::fprintf(stderr, "monarchctl run: the agent (pid %d) hangs in the dataset's file system; not waited for\n", pid_);
     }
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
 
  private:
+  // Whether it ended within that time; tells how, unless it ended well.
+  bool reap(int patience_ms) {
+    for (int waited = 0; waited < patience_ms; waited += 5) {
+      int status;
+      if (::waitpid(pid_, &status, WNOHANG) == pid_) {
+        if (WIFSIGNALED(status)) std::fprintf(stderr, "monarchctl run: the agent was ended by signal %d\n", WTERMSIG(status));
+        std::ifstream text(errors_);
+        if (status != 0 && text.peek() != std::ifstream::traits_type::eof()) std::cerr << text.rdbuf();
+        return true;
+      }
+      ::usleep(5000);
+    }
+    return false;
+  }
+
   static Status wait_ready(const Fd& pipe) {
     std::string text;
     for (;;) {
@@ -191,6 +212,7 @@ class AgentProcess {
   }
 
   pid_t pid_ = -1;
+  std::string errors_;  // file that takes its standard error
   Fd lifeline_;
 };
 
@@ -223,11 +245,13 @@ int run_command(const std::vector<std::string>& words, const std::string& run_di
   std::vector<char*> argv;
   for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
   argv.push_back(nullptr);
+  const auto on_child = ::signal(SIGCHLD, SIG_DFL);  // a caller that ignores it would keep us from waiting
   sigset_t all, before;
   ::sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, &before);  // no signal between fork and knowing the pid is lost
   const pid_t pid = ::fork();
   if (pid == 0) {
+    ::signal(SIGCHLD, on_child);
     ::sigprocmask(SIG_SETMASK, &before, nullptr);
     set_command_environment(run_dir);
     ::execvp(argv[0], argv.data());
@@ -281,6 +305,7 @@ Status prepare(const RunOptions& options, Config* config, std::vector<std::strin
     return bad_input("no tier: give --tier NAME:PATH:SIZE, for example --tier ssd:/tmp:10G, or --config FILE");
   Result<std::vector<std::string>> roots = check_paths(*config, options.datasets);
   if (!roots.ok()) return roots.error();
+  MONARCH_TRY(check_writable(*config));
   *datasets = roots.take();
   if (!options.report.empty()) {
     const Fd probe(::open(options.report.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <set>
 
@@ -57,10 +58,15 @@ struct Reading {
   Config config;
   std::set<std::string> seen;       // "section.key"
   std::vector<int> tier_lines;      // where each tier began
-  Status failure;
+  Status failure;  // the first
+  int failed_line = 0;
 
   Error at(int where, const std::string& text) const {
     return bad_input(file + ":" + std::to_string(where) + ": " + text);
+  }
+  void fail(const std::string& text) {
+    failure = at(line, text);
+    failed_line = line;
   }
 };
 
@@ -110,14 +116,22 @@ int on_key(void* user, const char* section, const char* key, const char* value) 
   auto* in = static_cast<Reading*>(user);
   if (!in->failure.ok()) return 1;
   const Status s = set_key(in, section, key, value);
-  if (!s.ok()) in->failure = in->at(in->line, s.error().text);
+  if (!s.ok()) in->fail(s.error().text);
   return 1;
 }
 
 char* read_line(char* buffer, int bytes, void* stream) {
   auto* in = static_cast<Reading*>(stream);
   ++in->line;
-  return std::fgets(buffer, bytes, in->stream);
+  if (!in->failure.ok() || !std::fgets(buffer, bytes, in->stream)) return nullptr;
+  const size_t length = std::strlen(buffer);
+  if (length + 1 == static_cast<size_t>(bytes) && buffer[length - 1] != '\n') {
+    in->fail("the line is longer than " + std::to_string(bytes - 2) + " bytes");
+    return nullptr;
+  }
+  const size_t indent = std::strspn(buffer, " \t");  // to inih it would continue the value above
+  std::memmove(buffer, buffer + indent, length - indent + 1);
+  return buffer;
 }
 
 }  // namespace
@@ -156,13 +170,15 @@ Result<Config> load_config(const std::string& file) {
   if (!stream) return errno_error("read " + file);
   struct stat st;
   if (::fstat(fileno(stream.get()), &st) != 0) return errno_error("read " + file);
+  if (S_ISDIR(st.st_mode)) return errno_error("read " + file, EISDIR);
   if (S_ISREG(st.st_mode) && (st.st_mode & (S_IWGRP | S_IWOTH)))
     return Error{EPERM, file + ": group or others can write it; run chmod go-w " + file};
   Reading in;
   in.file = file;
   in.stream = stream.get();
   const int bad_line = ini_parse_stream(&read_line, &in, &on_key, &in);
-  if (!in.failure.ok()) return in.failure.error();
+  if (std::ferror(stream.get())) return errno_error("read " + file, EIO);
+  if (!in.failure.ok() && (bad_line <= 0 || in.failed_line < bad_line)) return in.failure.error();
   if (bad_line > 0) return in.at(bad_line, "neither [section], key = value nor a comment");
   if (bad_line < 0) return Error{ENOMEM, "read " + file + ": inih ran out of memory"};
   for (size_t i = 0; i < in.config.tiers.size(); ++i) {
@@ -182,6 +198,7 @@ Result<TierConfig> parse_tier_option(const std::string& text) {
   TierConfig tier;
   tier.name = text.substr(0, first);
   if (!good_name(tier.name)) return bad_input("tier '" + text + "': the name may hold letters, digits, - and _, at most 31");
+  if (last == first + 1) return bad_input("tier '" + text + "' has no path");
   MONARCH_TRY(assign(absolute_path(text.substr(first + 1, last - first - 1)), &tier.path));
   const Status quota = assign(parse_quota(text.substr(last + 1)), &tier.quota);
   if (!quota.ok()) return bad_input("tier '" + text + "': " + quota.error().text);
@@ -221,7 +238,6 @@ Result<std::vector<std::string>> check_paths(const Config& config, const std::ve
     const std::string what = "tier " + tier.name + " (" + tier.path + ")";
     if (::stat(tier.path.c_str(), &st) != 0) return errno_error(what);
     if (!S_ISDIR(st.st_mode)) return Error{ENOTDIR, what + ": not a directory"};
-    if (::access(tier.path.c_str(), W_OK | X_OK) != 0) return errno_error(what + ": you cannot write to it");
     Result<std::string> real = real_path(tier.path);
     if (!real.ok()) return real.error();
     for (size_t i = 0; i < roots.size(); ++i) {
@@ -232,6 +248,13 @@ Result<std::vector<std::string>> check_paths(const Config& config, const std::ve
     }
   }
   return roots;
+}
+
+Status check_writable(const Config& config) {
+  for (const TierConfig& tier : config.tiers)
+    if (::access(tier.path.c_str(), W_OK | X_OK) != 0)
+      return errno_error("tier " + tier.name + " (" + tier.path + "): you cannot write to it");
+  return {};
 }
 
 }  // namespace monarch

@@ -59,8 +59,10 @@ Result<TierConfig> parse_tier_option(const std::string& text);
 Status add_tier(Config* config, TierConfig tier);
 
 // Checks what can be checked before anything is made: each dataset is a directory that can be listed,
-// each tier a directory that can be written, and none lies inside another's. Returns the clean absolute
-// paths of the datasets.
+// each tier a directory, and none lies inside another's. Returns the clean absolute paths of the datasets.
 Result<std::vector<std::string>> check_paths(const Config& config, const std::vector<std::string>& datasets);
+
+// Whether the calling user can make directories on each tier; in a job of Slurm's, root makes them.
+Status check_writable(const Config& config);
 
 }  // namespace monarch

@@ -20,6 +20,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/size.h \
 	%D%/config.cc \
 	%D%/config.h \
+	%D%/hierarchy/discovery.cc \
+	%D%/hierarchy/discovery.h \
 	%D%/hierarchy/hierarchy.cc \
 	%D%/hierarchy/hierarchy.h \
 	%D%/hierarchy/tier.cc \
@@ -38,8 +40,16 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/metadata/dataset.h \
 	%D%/metadata/walker.cc \
 	%D%/metadata/walker.h \
-	%D%/placement/copier.cc \
-	%D%/placement/copier.h \
+	%D%/node/accounting.cc \
+	%D%/node/accounting.h \
+	%D%/node/epilog.cc \
+	%D%/node/epilog.h \
+	%D%/node/identity.cc \
+	%D%/node/identity.h \
+	%D%/node/start.cc \
+	%D%/node/start.h \
+	%D%/node/state.cc \
+	%D%/node/state.h \
 	%D%/placement/placement.cc \
 	%D%/placement/placement.h
 
@@ -51,3 +61,12 @@ monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS)
 monarchd_LDADD = $(libmonarch)
 monarchd_SOURCES = \
 	%D%/monarchd.cc
+
+# The one program that links libslurm.
+if HAVE_LIBSLURM
+pkglibexec_PROGRAMS += monarch_account
+monarch_account_CPPFLAGS = $(AM_CPPFLAGS) $(SLURM_CFLAGS)
+monarch_account_LDADD = $(SLURM_LIBS)
+monarch_account_SOURCES = \
+	%D%/account/monarch_account.cc
+endif

@@ -1,53 +1,169 @@
 // SPDX-License-Identifier: Apache-2.0
-// monarchd: the node agent. This file only reads the command line; see agent/.
+// monarchd: the node agent, and the helpers that root runs at a job's beginning and end. This file only
+// reads the command line; see agent/ and node/.
+#include <spdlog/sinks/syslog_sink.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 #include "build_config.h"
 #include "runtime/agent/agent.h"
+#include "runtime/base/log.h"
+#include "runtime/node/accounting.h"
+#include "runtime/node/epilog.h"
+#include "runtime/node/start.h"
 
 namespace {
 
+using monarch::Error;
+using monarch::Result;
+using monarch::Status;
+
+constexpr int kUsage = 2;
+
+int fail(const Error& error) {
+  std::fprintf(stderr, "monarchd: %s\n", error.text.c_str());
+  return 1;
+}
+
+struct Options {
+  monarch::AgentOptions agent;
+  std::vector<std::string> tiers;
+  std::string config, log;
+
+  bool prolog = false, start = false, epilog = false, flush = false;
+  monarch::StartRequest request;
+  std::string account = PKGLIBEXECDIR "/monarch_account";
+  int reply_fd = -1;
+};
+
 // As the user's helper the agent is what the kernel should kill first, not the training.
 void prefer_for_oom() { std::ofstream("/proc/self/oom_score_adj") << "1000\n"; }
+
+int run_as_agent(Options& o) {
+  if (!o.config.empty()) {
+    Result<monarch::Config> loaded = monarch::load_config(o.config);
+    if (!loaded.ok()) return fail(loaded.error());
+    o.agent.config = loaded.take();
+  }
+  for (const std::string& text : o.tiers) {
+    Result<monarch::TierConfig> tier = monarch::parse_tier_option(text);
+    if (!tier.ok()) return fail(tier.error());
+    if (const Status s = monarch::add_tier(&o.agent.config, tier.take()); !s.ok()) return fail(s.error());
+  }
+  Result<std::vector<std::string>> roots = monarch::check_paths(o.agent.config, o.agent.datasets);
+  if (!roots.ok()) {
+    monarch::tell_ready(o.agent.ready_fd, roots.error().text);
+    return fail(roots.error());
+  }
+  o.agent.datasets = roots.take();
+  prefer_for_oom();
+  return monarch::run_agent(o.agent);
+}
+
+// Tells the plugin in one line: "ready RUN_DIR PRELOAD", or "off" and the reason.
+int reply(const Options& o, const Result<monarch::Started>& started) {
+  const std::string line = started.ok() ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so\n"
+                                        : "off " + started.error().text + "\n";
+  if (o.reply_fd >= 0 && ::write(o.reply_fd, line.data(), line.size()) < 0) return 1;
+  if (started.ok()) {
+    if (started->fresh) spdlog::info("JobId={} node={} agent started", o.request.job.job, o.request.job.node);
+    return 0;
+  }
+  if (started.error().code == ENOENT && o.request.datasets.empty()) return 0;  // nothing wanted
+  spdlog::error("JobId={} node={} runs without Monarch: {}", o.request.job.job, o.request.job.node, started.error().text);
+  return 1;
+}
+
+int run_as_root(Options& o) {
+  if (::geteuid() != 0) return fail({EPERM, "--prolog, --start, --epilog and --flush are for root"});
+  if (o.log == "syslog") {
+    spdlog::set_default_logger(spdlog::syslog_logger_mt("monarchd", "monarchd", LOG_PID, LOG_DAEMON));
+  } else if (const Status s = monarch::open_log(o.log, "info"); !s.ok()) {
+    return fail(s.error());
+  }
+  if (o.start) return reply(o, monarch::start_agent(o.request));
+  Status done;
+  if (o.prolog) done = monarch::note_wanted(o.request);
+  if (o.epilog) done = monarch::end_job({o.request.state_dir, o.request.job, o.account});
+  if (o.flush) {
+    const Result<monarch::StateDir> state = monarch::StateDir::open(o.request.state_dir);
+    done = state.ok() ? monarch::flush(*state, o.account, 0) : Status(state.error());
+  }
+  if (done.ok()) return 0;
+  spdlog::error("JobId={} node={}: {}", o.request.job.job, o.request.job.node, done.error().text);
+  return 1;
+}
+
+bool parse_groups(const std::string& text, std::vector<gid_t>* groups) {
+  for (const char* at = text.c_str(); *at;) {
+    char* end;
+    const unsigned long id = std::strtoul(at, &end, 10);
+    if (end == at || (*end != ',' && *end != '\0')) return false;
+    groups->push_back(static_cast<gid_t>(id));
+    at = *end ? end + 1 : end;
+  }
+  return true;
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Monarch's node agent: stages one job's dataset into this node's tiers.", "monarchd");
-  monarch::AgentOptions options;
-  std::vector<std::string> tiers;
-  std::string config;
+  Options o;
+  std::string groups, hosts;
+  uint32_t node_id = 0;
   app.set_version_flag("--version", std::string("monarchd ") + PACKAGE_VERSION);
-  app.add_option("--config", config, "configuration, monarch.conf(5)");
-  app.add_option("--dataset", options.datasets, "directory of the dataset; may be given several times")
-      ->required()
-      ->allow_extra_args(false);
-  app.add_option("--tier", tiers, "NAME:PATH:SIZE, added after the configuration's tiers")->allow_extra_args(false);
-  app.add_option("--run-dir", options.run_dir, "directory for the catalog, the board and the log")->required();
-  app.add_option("--job-dir", options.job_dir, "name of the job's directory on each tier")->required();
-  app.add_option("--ready-fd", options.ready_fd, "descriptor that is told \"ready\" or an error");
-  app.add_option("--lifeline-fd", options.lifeline_fd, "descriptor whose end of file ends the agent");
+  app.add_option("--config", o.config, "configuration, monarch.conf(5)");
+
+  app.add_option("--dataset", o.agent.datasets, "directory of the dataset; may be given several times")
+      ->allow_extra_args(false)
+      ->group("Agent");
+  app.add_option("--tier", o.tiers, "NAME:PATH:SIZE, added after the configuration's tiers")
+      ->allow_extra_args(false)
+      ->group("Agent");
+  app.add_option("--run-dir", o.agent.run_dir, "directory for the catalog, the board and the log")->group("Agent");
+  app.add_option("--job-dir", o.agent.job_dir, "name of the job's directory on each tier")->group("Agent");
+  app.add_option("--ready-fd", o.agent.ready_fd, "descriptor that is told \"ready\" or an error")->group("Agent");
+  app.add_option("--lifeline-fd", o.agent.lifeline_fd, "descriptor whose end of file ends the agent")->group("Agent");
+  app.add_flag("--leave", o.agent.leave, "remove nothing at the end: the epilog does")->group("Agent");
+
+  app.add_flag("--prolog", o.prolog, "note the job's datasets for the extern step")->group("Root");
+  app.add_flag("--start", o.start, "start the job's agent unless it runs")->group("Root");
+  app.add_flag("--epilog", o.epilog, "end the job's agent, clean up, account")->group("Root");
+  app.add_flag("--flush", o.flush, "write the spooled lines for sacct")->group("Root");
+  app.add_option("--state-dir", o.request.state_dir, "root's state directory")
+      ->default_val(RUNSTATEDIR "/monarch")
+      ->group("Root");
+  app.add_option("--job", o.request.job.job, "job id")->group("Root");
+  app.add_option("--node", o.request.job.node, "name of this node in Slurm")->group("Root");
+  app.add_option("--restart", o.request.restart, "how often the job was restarted")->group("Root");
+  app.add_option("--uid", o.request.user.uid, "the job's user")->group("Root");
+  app.add_option("--gid", o.request.user.gid, "the job's group")->group("Root");
+  app.add_option("--groups", groups, "the user's supplementary groups, by number, with commas")->group("Root");
+  app.add_option("--datasets", o.request.datasets, "PATH[:PATH...]; without it, what the prolog noted")->group("Root");
+  app.add_option("--nodes", o.request.nodes, "number of the job's nodes")->group("Root");
+  app.add_option("--node-id", node_id, "this node's number in the job")->group("Root");
+  app.add_option("--slurm-conf", o.request.slurm_conf, "slurm.conf, for the cluster's name")->group("Root");
+  app.add_option("--account-program", o.account, "writes the line for sacct; empty: none")->group("Root");
+  app.add_option("--log", o.log, "log file of root's helpers, or syslog; default standard error")->group("Root");
+  app.add_option("--reply-fd", o.reply_fd, "descriptor that is told what --start did")->group("Root");
   CLI11_PARSE(app, argc, argv);
 
-  const auto fail = [](const monarch::Error& error) {
-    std::fprintf(stderr, "monarchd: %s\n", error.text.c_str());
-    return 2;
-  };
-  if (!config.empty()) {
-    monarch::Result<monarch::Config> loaded = monarch::load_config(config);
-    if (!loaded.ok()) return fail(loaded.error());
-    options.config = loaded.take();
+  o.request.first_node = node_id == 0;
+  o.request.config = o.config;
+  const bool root = o.prolog || o.start || o.epilog || o.flush;
+  const bool job = o.request.job.job != 0 && monarch::is_plain_name(o.request.job.node);
+  if (root && ((!o.flush && !job) || !parse_groups(groups, &o.request.user.groups))) {
+    std::fprintf(stderr, "monarchd: --job, --node or --groups missing or bad; see monarchd --help\n");
+    return kUsage;
   }
-  for (const std::string& text : tiers) {
-    monarch::Result<monarch::TierConfig> tier = monarch::parse_tier_option(text);
-    if (!tier.ok()) return fail(tier.error());
-    if (const monarch::Status s = monarch::add_tier(&options.config, tier.take()); !s.ok()) return fail(s.error());
+  if (!root && (o.agent.datasets.empty() || o.agent.run_dir.empty() || o.agent.job_dir.empty())) {
+    std::fprintf(stderr, "monarchd: --dataset, --run-dir and --job-dir are needed; see monarchd --help\n");
+    return kUsage;
   }
-  monarch::Result<std::vector<std::string>> roots = monarch::check_paths(options.config, options.datasets);
-  if (!roots.ok()) return fail(roots.error());
-  options.datasets = roots.take();
-  prefer_for_oom();
-  return monarch::run_agent(options);
+  return root ? run_as_root(o) : run_as_agent(o);
 }

@@ -10,7 +10,14 @@ spank_monarch_so_LDFLAGS = $(so_link_flags) -Wl,-soname,spank_monarch.so \
 	-Wl,--version-script=$(srcdir)/%D%/spank_monarch.map
 EXTRA_spank_monarch_so_DEPENDENCIES = %D%/spank_monarch.map
 spank_monarch_so_SOURCES = \
-	%D%/spank_monarch.cc
+	%D%/epilog.cc \
+	%D%/helper.cc \
+	%D%/node.cc \
+	%D%/options.cc \
+	%D%/plugin.h \
+	%D%/spank_monarch.cc \
+	%D%/submit.cc \
+	%D%/task.cc
 endif
 
 EXTRA_DIST += %D%/spank_monarch.map

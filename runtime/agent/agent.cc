@@ -114,6 +114,7 @@ void stop(Service* service) {
 
 // Removes what the agent made; what a thread that was left behind still creates is retried.
 void remove_all(const AgentOptions& options) {
+  if (options.leave) return;
   for (int attempt = 0; attempt < 5; ++attempt) {
     const Status s = remove_job_dirs(options.config.tiers, options.job_dir);
     if (s.ok()) break;
@@ -124,14 +125,14 @@ void remove_all(const AgentOptions& options) {
   if (!s.ok()) spdlog::error("clean up: {}", s.error().text);
 }
 
-void say_ready(int fd, const std::string& text) {
+}  // namespace
+
+void tell_ready(int fd, const std::string& text) {
   if (fd < 0) return;
   const std::string line = text + "\n";
   if (::write(fd, line.data(), line.size()) < 0) spdlog::warn("tell that the agent is ready: {}", std::strerror(errno));
   ::close(fd);
 }
-
-}  // namespace
 
 int run_agent(const AgentOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
@@ -144,7 +145,7 @@ int run_agent(const AgentOptions& options) {
   const std::string& log = options.config.agent.log;
   if (const Status s = open_log(log.empty() ? options.run_dir + "/monarchd.log" : log, options.config.agent.log_level);
       !s.ok()) {
-    say_ready(options.ready_fd, s.error().text);
+    tell_ready(options.ready_fd, s.error().text);
     return 1;
   }
   const Fd run_dir(::open(options.run_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -154,14 +155,14 @@ int run_agent(const AgentOptions& options) {
   const Status started = start(options, service.get());
   if (!started.ok()) {
     spdlog::error("{}", started.error().text);
-    say_ready(options.ready_fd, started.error().text);
+    tell_ready(options.ready_fd, started.error().text);
     remove_all(options);
     return 1;
   }
   for (const Tier& t : service->hierarchy->tiers())
     spdlog::info("tier {} ({}): {} at {}", t.name(), medium_name(t.medium()), format_size(t.quota()), t.copies_path());
   for (const DatasetRoot& r : service->dataset->roots) spdlog::info("dataset {}", r.path);
-  say_ready(options.ready_fd, "ready");
+  tell_ready(options.ready_fd, "ready");
 
   const std::string why = serve(signals.get(), options.lifeline_fd);
   stop(service.get());

@@ -17,7 +17,11 @@ struct AgentOptions {
   std::string job_dir;                // name of the job's directory on each tier
   int ready_fd = -1;                  // gets "ready\n", or the reason why not
   int lifeline_fd = -1;               // end of file on it ends the agent
+  bool leave = false;                 // remove nothing at the end: root's epilog reads the counters first
 };
+
+// Writes a line to the descriptor that waits for "ready" or an error, and closes it; nothing if it is -1.
+void tell_ready(int fd, const std::string& text);
 
 // Serves until SIGTERM, SIGINT or the end of the lifeline; then removes the job's directories and the
 // run directory. Returns the exit status: 0, or 1 if it could not start (said on ready_fd and in the log).

@@ -5,25 +5,26 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <memory>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 #include "runtime/hierarchy/tier.h"
 
 namespace monarch {
 namespace {
 
-constexpr time_t kYoungSeconds = 10;  // it may not be locked yet by who made it
+constexpr int64_t kYoungSeconds = 10;  // it may not be locked yet by who made it
 
 bool is_left_over(int base, const char* name) {
   const Fd dir(::openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st;
   if (!dir || ::fstat(dir.get(), &st) != 0 || st.st_uid != ::geteuid()) return false;
-  return ::time(nullptr) - st.st_ctime >= kYoungSeconds && ::flock(dir.get(), LOCK_EX | LOCK_NB) == 0;
+  const int64_t age = os::clock_ns(CLOCK_REALTIME) / 1000000000 - st.st_ctim.tv_sec;
+  return age >= kYoungSeconds && ::flock(dir.get(), LOCK_EX | LOCK_NB) == 0;
 }
 
 }  // namespace

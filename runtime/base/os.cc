@@ -24,6 +24,13 @@ auto retried(Call call) {
   return rc;
 }
 
+// What openat2 says of `name` where an open with O_NOFOLLOW failed with errno: ELOOP of any symbolic link.
+void set_link_errno(int at, const char* name) {
+  const int error = errno;
+  struct stat st;
+  errno = error == ENOTDIR && ::fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode) ? ELOOP : error;
+}
+
 // What openat2 does, for kernels before 5.6: each component opened with O_NOFOLLOW.
 int open_by_components(int dirfd, const char* path, int flags, mode_t mode) {
   struct stat root;
@@ -40,13 +47,11 @@ int open_by_components(int dirfd, const char* path, int flags, mode_t mode) {
     std::memcpy(name, path, len);
     name[len] = '\0';
     Fd next(retried([&] { return ::openat(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
-    struct stat st;
     if (!next) {
-      if (errno != ENOTDIR) return -1;
-      // A symbolic link, or a file in the middle of the path.
-      errno = ::fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode) ? ELOOP : ENOTDIR;
+      set_link_errno(at, name);
       return -1;
     }
+    struct stat st;
     if (::fstat(next.get(), &st) != 0) return -1;
     if (st.st_dev != root.st_dev) {
       errno = EXDEV;
@@ -57,10 +62,14 @@ int open_by_components(int dirfd, const char* path, int flags, mode_t mode) {
     path = slash + 1;
   }
   Fd fd(retried([&] { return ::openat(at, path, flags | O_NOFOLLOW, mode); }));
+  if (!fd) {
+    set_link_errno(at, path);
+    return -1;
+  }
   struct stat st;
-  if (!fd || ::fstat(fd.get(), &st) != 0) return -1;
-  if (st.st_dev != root.st_dev) {
-    errno = EXDEV;
+  if (::fstat(fd.get(), &st) != 0) return -1;
+  if (S_ISLNK(st.st_mode) || st.st_dev != root.st_dev) {  // O_PATH opens a link itself
+    errno = S_ISLNK(st.st_mode) ? ELOOP : EXDEV;
     return -1;
   }
   return fd.release();
@@ -102,6 +111,11 @@ int unlinkat(int dirfd, const char* path, int flags) { return ::unlinkat(dirfd, 
 int mkdirat(int dirfd, const char* path, mode_t mode) { return ::mkdirat(dirfd, path, mode); }
 int fstatvfs(int fd, struct statvfs* st) {
   return retried([&] { return ::fstatvfs(fd, st); });
+}
+int64_t clock_ns(clockid_t clock) {
+  timespec now;
+  ::clock_gettime(clock, &now);
+  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
 }
 
 }  // namespace monarch::os

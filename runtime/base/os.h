@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The boundary to the operating system for what tests must be able to fail: every call on a dataset
 // file or a tier goes through here. os.cc is the real one; fault tests link tests/faulty_os.cc instead.
-// Semantics, return values and errno are those of the system calls, EINTR retried.
+// Semantics, return values and errno are those of the system calls, EINTR retried. The clock is
+// here for what comes to pass seconds later.
 #pragma once
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
+#include <time.h>
 
 #include <cstdint>
 
@@ -27,5 +29,7 @@ int renameat(int from_fd, const char* from, int to_fd, const char* to);
 int unlinkat(int dirfd, const char* path, int flags);
 int mkdirat(int dirfd, const char* path, mode_t mode);
 int fstatvfs(int fd, struct statvfs* st);
+// Nanoseconds of clock_gettime(2).
+int64_t clock_ns(clockid_t clock);
 
 }  // namespace monarch::os

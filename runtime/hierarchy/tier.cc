@@ -5,7 +5,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
+#include <unistd.h>
 
 #include <cstdio>
 
@@ -16,11 +16,8 @@ namespace {
 
 constexpr int64_t kClosedNs = 10 * 1000000000ll;  // how long a closed tier is left alone
 
-int64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
-}
+// Without O_TMPFILE: the name of a copy that is being made, which no reader looks for.
+std::string part_name(const char* copy) { return std::string(copy) + ".part"; }
 
 }  // namespace
 
@@ -56,6 +53,8 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
   tier.copies_ = Fd(os::openat(base.get(), job_dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st;
   if (!tier.copies_ || os::fstat(tier.copies_.get(), &st) != 0) return errno_error(what + "open " + tier.copies_path_);
+  if (st.st_uid != ::geteuid() || (st.st_mode & 077) != 0)
+    return Error{EPERM, what + tier.copies_path_ + " is there already and others have access to it"};
   if (::flock(tier.copies_.get(), LOCK_SH | LOCK_NB) != 0) return errno_error(what + "lock " + tier.copies_path_);
   tier.device_ = st.st_dev;
   Fd probe(os::openat(tier.copies_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
@@ -73,7 +72,7 @@ uint64_t Tier::headroom() const {
 bool Tier::reserve(uint64_t bytes) {
   int64_t until = closed_until_ns_.load(std::memory_order_relaxed);
   if (until != 0) {
-    if (now_ns() < until) return false;
+    if (os::clock_ns(CLOCK_MONOTONIC) < until) return false;
     if (closed_until_ns_.compare_exchange_strong(until, 0)) spdlog::info("tier {}: tried again", name());
   }
   const uint64_t space = space_of(bytes);
@@ -108,17 +107,23 @@ Result<Fd> Tier::create(Ref entry, uint64_t bytes) {
   if (tmpfile_) {
     const std::string bucket(copy, 2);
     file = Fd(os::openat(copies_.get(), bucket.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  } else {  // a name that no reader looks for, until publish() renames it
-    file = Fd(os::openat(copies_.get(), (std::string(copy) + ".part").c_str(),
-                         O_CREAT | O_TRUNC | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
+  } else {
+    file = Fd(os::openat(copies_.get(), part_name(copy).c_str(), O_CREAT | O_TRUNC | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
   }
   if (!file) return errno_error("tier " + name() + ": create a copy");
   if (bytes > 0 && os::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP) {
     const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
-    if (!tmpfile_) os::unlinkat(copies_.get(), (std::string(copy) + ".part").c_str(), 0);
+    discard(entry);
     return error;
   }
   return file;
+}
+
+void Tier::discard(Ref entry) {
+  if (tmpfile_) return;  // it ends with its descriptor
+  char copy[kCopyNameBytes];
+  copy_name(entry, copy);
+  os::unlinkat(copies_.get(), part_name(copy).c_str(), 0);
 }
 
 Status Tier::publish(const Fd& file, Ref entry) {
@@ -130,7 +135,7 @@ Status Tier::publish(const Fd& file, Ref entry) {
     std::snprintf(self, sizeof self, "/proc/self/fd/%d", file.get());
     rc = os::linkat(AT_FDCWD, self, copies_.get(), copy, AT_SYMLINK_FOLLOW);
   } else {
-    rc = os::renameat(copies_.get(), (std::string(copy) + ".part").c_str(), copies_.get(), copy);
+    rc = os::renameat(copies_.get(), part_name(copy).c_str(), copies_.get(), copy);
   }
   if (rc != 0) return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
   return {};
@@ -143,7 +148,7 @@ void Tier::remove(Ref entry) {
 }
 
 void Tier::close(const std::string& why) {
-  closed_until_ns_.store(now_ns() + kClosedNs, std::memory_order_relaxed);
+  closed_until_ns_.store(os::clock_ns(CLOCK_MONOTONIC) + kClosedNs, std::memory_order_relaxed);
   spdlog::warn("tier {} closed to new copies for {} s: {}", name(), kClosedNs / 1000000000, why);
 }
 

@@ -44,6 +44,8 @@ class Tier {
 
   // An empty file with `bytes` allocated, for reading and writing, not visible to anyone.
   Result<Fd> create(Ref entry, uint64_t bytes);
+  // Gives up a file of create() that will not be published.
+  void discard(Ref entry);
   // Gives the file its final name (copy_name). The contents must be complete.
   Status publish(const Fd& file, Ref entry);
   // Removes a published copy.

@@ -47,6 +47,7 @@ inline constexpr int kStaleSeconds = 60;
   X(read_bytes_pfs, "bytes that read(2) and kin returned from dataset files opened on the PFS")      \
   X(read_calls_pfs, "read(2) and kin on dataset files opened on the PFS")                            \
   X(waits, "opens that waited for the agent to stage a file")                                        \
+  X(waited_hits, "opens that returned a tier's copy after they had waited for it")                    \
   X(wait_ns, "nanoseconds that opens waited for the agent")                                          \
   X(fallback_no_agent, "opens on the PFS because the agent was gone")                                \
   X(fallback_timeout, "opens on the PFS because staging took longer than an open waits")             \

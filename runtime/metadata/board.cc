@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/os.h"
 
 namespace monarch {
 
@@ -92,9 +93,10 @@ void RequestRing::drain(uint32_t roots, const std::function<void(const RelPath&)
 
 void RequestRing::free_stale(uint32_t i, uint64_t word) {
   Claim& claim = claimed_[i];
+  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
   if (claim.word != word) {
-    claim = Claim{word, monotonic_ns()};
-  } else if (monotonic_ns() - claim.since_ns > int64_t{kStaleSeconds} * 1000000000) {
+    claim = Claim{word, now};
+  } else if (now - claim.since_ns > int64_t{kStaleSeconds} * 1000000000) {
     board_->slots[i].word.compare_exchange_strong(word, slot_word(slot_turn(word) + 1, SlotState::kFree),
                                                   std::memory_order_acq_rel);
   }

@@ -121,6 +121,8 @@ Ref Catalog::allocate(Space space, uint64_t bytes) {
     s.segments[k] = base;
   }
   s.used = offset + bytes;
+  // That of the entries tells walk() how far they are complete: index_entry() stores it.
+  if (space != Space::kEntries) header_->used_bytes[number].store(s.used, std::memory_order_relaxed);
   return static_cast<Ref>(offset / 8);
 }
 

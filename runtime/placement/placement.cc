@@ -189,8 +189,15 @@ void PlacementHandler::place(const Work& work, Ref ref, const Fd& source, const 
     return settle(ref, state_word(State::kNoFit));
   }
   Tier& tier = hierarchy_->tiers()[static_cast<size_t>(number)];
-  const auto give_up = [&](AgentCounter counter, uint64_t word) {
+  const int64_t start = monotonic_ns();
+  Result<Fd> file = tier.create(ref, bytes);
+  const auto discard = [&] {
+    if (file.ok()) file->reset();  // its space counts as used until it is free
+    tier.discard(ref);
     tier.release(bytes);
+  };
+  const auto give_up = [&](AgentCounter counter, uint64_t word) {
+    discard();
     add(board_, counter);
     settle(ref, word);
   };
@@ -198,11 +205,9 @@ void PlacementHandler::place(const Work& work, Ref ref, const Fd& source, const 
     tier.close(error.text);
     give_up(AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   };
-  const int64_t start = monotonic_ns();
-  Result<Fd> file = tier.create(ref, bytes);
   if (!file.ok()) return tier_failed(file.error());
   if (const Status copied = copy(source.get(), *file, bytes, buffer); !copied.ok()) {
-    if (stopping_) return tier.release(bytes);
+    if (stopping_) return discard();
     if (copied.error().text.rfind(kSource, 0) != 0) return tier_failed(copied.error());
     spdlog::warn("stage {}: {}", path, copied.error().text);
     if (copied.error().code == ESTALE || copied.error().code == ENODATA)

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/accounting.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <spawn.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/size.h"
+
+extern char** environ;
+
+namespace monarch {
+namespace {
+
+constexpr size_t kLineMax = 255;
+
+uint64_t value(const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); }
+
+// "-66%": how much less than `native` the PFS had to do.
+std::string change(uint64_t with_monarch, uint64_t native) {
+  if (native == 0) return "0%";
+  const double percent = 100.0 * (static_cast<double>(with_monarch) / static_cast<double>(native) - 1);
+  return fmt::format("{:+.0f}%", std::min(percent, 99999.0));
+}
+
+double share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0 : 100.0 * static_cast<double>(std::min(part, whole)) / static_cast<double>(whole);
+}
+
+uint64_t sum(const uint64_t* values) {
+  uint64_t total = 0;
+  for (uint32_t i = 0; i < kMaxTiers; ++i) total += values[i];
+  return total;
+}
+
+}  // namespace
+
+Result<JobCounters> read_counters(const std::string& run_dir) {
+  const std::string path = run_dir + "/board";
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  struct stat st;
+  if (!fd || ::fstat(fd.get(), &st) != 0) return errno_error("read " + path);
+  if (!S_ISREG(st.st_mode) || st.st_size != sizeof(Board)) return Error{EINVAL, path + ": not a board"};
+  // Up to the parking words: the rest holds no counters.
+  constexpr size_t kBytes = offsetof(Board, parking);
+  std::unique_ptr<Board, void (*)(void*)> board(static_cast<Board*>(std::calloc(1, sizeof(Board))), &std::free);
+  if (!board) return errno_error("read " + path);
+  for (size_t done = 0; done < kBytes;) {
+    const ssize_t n = ::pread(fd.get(), reinterpret_cast<char*>(board.get()) + done, kBytes - done, static_cast<off_t>(done));
+    if (n <= 0) return errno_error("read " + path, n < 0 ? errno : EIO);
+    done += static_cast<size_t>(n);
+  }
+  if (std::memcmp(board->header.magic, kBoardMagic, sizeof kBoardMagic) != 0 || board->header.version != kBoardVersion)
+    return Error{EPROTO, path + ": made by another version of Monarch"};
+  JobCounters c{};
+  c.magic = kJobCountersMagic;
+  for (uint32_t i = 0; i < kAgentCounters; ++i) c.agent[i] = value(board->agent[i]);
+  for (uint32_t i = 0; i < kMaxTiers; ++i) c.placed_bytes[i] = value(board->placed_bytes[i]);
+  for (const CounterShard& s : board->shards) {
+    for (uint32_t i = 0; i < kTaskCounters; ++i) c.task[i] += value(s.task[i]);
+    for (uint32_t i = 0; i < kMaxTiers; ++i) {
+      c.opens_tier[i] += value(s.opens_tier[i]);
+      c.read_calls_tier[i] += value(s.read_calls_tier[i]);
+      c.read_bytes_tier[i] += value(s.read_bytes_tier[i]);
+    }
+  }
+  return c;
+}
+
+bool plausible(const JobCounters& c) {
+  static_assert(sizeof(JobCounters) % sizeof(uint64_t) == 0);
+  if (c.magic != kJobCountersMagic) return false;
+  uint64_t all[sizeof(JobCounters) / sizeof(uint64_t)];
+  std::memcpy(all, &c, sizeof all);
+  return std::all_of(std::begin(all) + 1, std::end(all), [](uint64_t n) { return n < (uint64_t{1} << 60); });
+}
+
+std::string comment_line(const JobRecord& record, const JobCounters* counters, uint32_t reported) {
+  const std::string nodes = fmt::format("nodes={}/{}", reported, record.nodes);
+  if (!counters) return "monarch=1 counters=lost " + nodes + " err=1";
+  const JobCounters& c = *counters;
+  const uint64_t opens = sum(c.opens_tier) + c[TaskCounter::opens_pfs];
+  const uint64_t calls = sum(c.read_calls_tier) + c[TaskCounter::read_calls_pfs];
+  const uint64_t bytes = sum(c.read_bytes_tier) + c[TaskCounter::read_bytes_pfs];
+  const uint64_t pfs_bytes = c[AgentCounter::agent_bytes_pfs] + c[TaskCounter::read_bytes_pfs];
+  const uint64_t pfs_calls = c[AgentCounter::agent_reads_pfs] + c[TaskCounter::read_calls_pfs];
+  const uint64_t pfs_meta = c[AgentCounter::agent_opens_pfs] + c[AgentCounter::walk_dirs] + c[TaskCounter::opens_pfs];
+  const uint64_t hits = sum(c.opens_tier) - std::min(sum(c.opens_tier), c[TaskCounter::waited_hits]);
+  const uint64_t errors = c[AgentCounter::source_errors] + c[AgentCounter::tier_errors] +
+                          c[AgentCounter::dropped_files] + c[TaskCounter::fallback_tier_error];
+  std::string line = fmt::format("monarch=1 hit={:.1f}% pfs={}/{} ops={} meta={}", share(hits, opens),
+                                 format_size(pfs_bytes), format_size(bytes), change(pfs_calls, calls),
+                                 change(pfs_meta, opens));
+  std::vector<std::pair<std::string, uint64_t>> media;  // in the hierarchy's order
+  for (size_t i = 0; i < record.tiers.size() && i < kMaxTiers; ++i) {
+    auto at = std::find_if(media.begin(), media.end(), [&](const auto& m) { return m.first == record.tiers[i].medium; });
+    if (at == media.end()) at = media.insert(media.end(), {record.tiers[i].medium, 0});
+    at->second += c.placed_bytes[i];
+  }
+  for (const auto& [medium, placed] : media) line += " " + medium + "=" + format_size(placed);
+  const uint64_t files = std::max(c[AgentCounter::walk_files], c[AgentCounter::staged_files]);
+  line += fmt::format(" staged={:.0f}% {} err={}", share(c[AgentCounter::staged_files], files), nodes, errors);
+  return line.substr(0, kLineMax);
+}
+
+Status spool(const StateDir& state, const JobRecord& record, const std::string& line) {
+  const nlohmann::json entry = {{"job", record.job.job}, {"cluster", record.cluster}, {"line", line},
+                                {"time", ::time(nullptr)}};
+  return state.write("spool/" + record.name + ".json", entry.dump() + "\n");
+}
+
+namespace {
+
+// Runs the helper for one spooled line; true if the line is written, or can never be.
+bool write_line(const StateDir& state, const std::string& name, const std::string& program) {
+  Result<std::string> text = state.read("spool/" + name);
+  const nlohmann::json entry = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  if (!entry.is_object() || !entry.contains("job") || !entry.contains("line")) return true;
+  std::vector<std::string> words = {program, "--job", std::to_string(entry["job"].get<uint32_t>()), "--cluster",
+                                    entry.value("cluster", ""), entry["line"].get<std::string>()};
+  std::vector<char*> argv;
+  for (std::string& w : words) argv.push_back(w.data());
+  argv.push_back(nullptr);
+  pid_t pid;
+  if (::posix_spawn(&pid, program.c_str(), nullptr, nullptr, argv.data(), environ) != 0) return false;
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace
+
+Status flush(const StateDir& state, const std::string& program, int seconds) {
+  const std::string dir = state.path() + "/spool";
+  const Fd lock(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock || ::flock(lock.get(), LOCK_EX) != 0) return errno_error("lock " + dir);
+  for (int waited = 0;; ++waited) {
+    std::vector<std::string> names;
+    std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(dir.c_str()), &::closedir);
+    while (const dirent* e = list ? ::readdir(list.get()) : nullptr) {
+      const std::string name = e->d_name;
+      if (name.size() > 5 && name.compare(name.size() - 5, 5, ".json") == 0) names.push_back(name);
+    }
+    size_t left = 0;
+    for (const std::string& name : names) {
+      if (write_line(state, name, program)) {
+        ::unlink((dir + "/" + name).c_str());
+      } else {
+        ++left;
+      }
+    }
+    if (left == 0) return {};
+    if (waited >= seconds)
+      return Error{EAGAIN, std::to_string(left) + " lines for sacct wait in " + dir + "; is slurmdbd up?"};
+    ::sleep(1);
+  }
+}
+
+}  // namespace monarch

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a job's counters to its line in sacct.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/result.h"
+#include "runtime/layout/board_layout.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+// What the child that reads the job's board as the job's owner hands to root: numbers only.
+struct JobCounters {
+  uint64_t magic;
+  uint64_t task[kTaskCounters];
+  uint64_t agent[kAgentCounters];
+  uint64_t opens_tier[kMaxTiers];
+  uint64_t read_calls_tier[kMaxTiers];
+  uint64_t read_bytes_tier[kMaxTiers];
+  uint64_t placed_bytes[kMaxTiers];
+
+  uint64_t operator[](TaskCounter c) const { return task[static_cast<uint32_t>(c)]; }
+  uint64_t operator[](AgentCounter c) const { return agent[static_cast<uint32_t>(c)]; }
+};
+inline constexpr uint64_t kJobCountersMagic = 0x31435f4843524e4d;
+
+// Reads the sums from the board of `run_dir`, without mapping it: O_NOFOLLOW, a regular file of the right
+// size and version, pread(2). Run as the job's owner.
+Result<JobCounters> read_counters(const std::string& run_dir);
+
+// Whether all numbers are such as a job can have (below 2^60).
+bool plausible(const JobCounters& counters);
+
+// The line for sacct's SystemComment, at most 255 characters; monarch(7) documents each field.
+// `counters` is nullptr if they were lost. `reported` is how many of the job's nodes are in it.
+std::string comment_line(const JobRecord& record, const JobCounters* counters, uint32_t reported);
+
+// Keeps `line` in the spool until flush() has written it.
+Status spool(const StateDir& state, const JobRecord& record, const std::string& line);
+
+// Writes what is in the spool with the accounting helper `program`; goes on for at most `seconds`, since
+// the job's row reaches the database seconds late. What could not be written stays. Another flush at the
+// same time is waited for.
+Status flush(const StateDir& state, const std::string& program, int seconds);
+
+}  // namespace monarch

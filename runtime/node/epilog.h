@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The root side of a job's end on a node, run by the SPANK plugin as `monarchd --epilog`.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/result.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+struct EpilogRequest {
+  std::string state_dir;
+  JobOnNode job;
+  std::string account_program;  // writes the line into the accounting database; empty: no line
+};
+
+// Acts on what it finds on the node, not on the job's options: ends the agent, reads the counters through a
+// child with the owner's identity, removes everything of the job's, and leaves the line for sacct to a
+// detached process. Bounded to about 4 s; what is not removed by then goes on being removed by a detached
+// process, and the record stays until it is done. A job that left nothing is success.
+Status end_job(const EpilogRequest& request);
+
+// Makes the calling process a child of init's with nothing of its parent's: a new session, no descriptors,
+// default signals. In the parent it returns true at once.
+bool detach();
+
+}  // namespace monarch

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/identity.h"
+
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+namespace monarch {
+
+Status become(const User& user) {
+  if (user.uid == 0) return Error{EPERM, "a job of root's is not staged: its files would be read as root"};
+  if (::setgroups(user.groups.size(), user.groups.data()) != 0) return errno_error("setgroups");
+  if (::setresgid(user.gid, user.gid, user.gid) != 0) return errno_error("setresgid");
+  if (::setresuid(user.uid, user.uid, user.uid) != 0) return errno_error("setresuid");
+  uid_t r, e, s;
+  gid_t gr, ge, gs;
+  if (::getresuid(&r, &e, &s) != 0 || ::getresgid(&gr, &ge, &gs) != 0 || r != user.uid || e != user.uid ||
+      s != user.uid || gr != user.gid || ge != user.gid || gs != user.gid || ::setuid(0) == 0)
+    return Error{EPERM, "privileges were not dropped"};
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  return {};
+}
+
+Result<ProcessId> identify(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(in, line);
+  const size_t name_end = line.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos) return Error{ESRCH, "no process " + std::to_string(pid)};
+  std::istringstream fields(line.substr(name_end + 2));
+  std::string field;
+  for (int i = 3; i <= 22 && fields >> field; ++i)
+    if (i == 3 && (field == "Z" || field == "X")) return Error{ESRCH, "process " + std::to_string(pid) + " has ended"};
+  return ProcessId{pid, std::strtoull(field.c_str(), nullptr, 10)};
+}
+
+bool is_running(const ProcessId& process) {
+  const Result<ProcessId> now = identify(process.pid);
+  return now.ok() && now->start_time == process.start_time;
+}
+
+bool kill_and_wait(const ProcessId& process, int patience_ms) {
+  // The descriptor pins the process: what is identified afterwards is what is signalled.
+  const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
+  if (!is_running(process)) return true;
+  if (!fd) return errno == ESRCH;
+  ::syscall(SYS_pidfd_send_signal, fd.get(), SIGKILL, nullptr, 0);
+  pollfd p = {fd.get(), POLLIN, 0};
+  ::poll(&p, 1, patience_ms);
+  return !is_running(process);
+}
+
+std::string boot_id() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(in, id);
+  return id;
+}
+
+}  // namespace monarch

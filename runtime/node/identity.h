@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Root's helpers and who they become.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/result.h"
+
+namespace monarch {
+
+struct User {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  std::vector<gid_t> groups;  // supplementary
+};
+
+// Makes the calling process (single-threaded) `user`, with all ids and groups, for good. Checks that there
+// is no way back. An error leaves the process half way: it must end.
+Status become(const User& user);
+
+// A process, told from a later one with the same pid by its start time (/proc/PID/stat, field 22).
+struct ProcessId {
+  pid_t pid = 0;
+  uint64_t start_time = 0;  // clock ticks after boot
+};
+Result<ProcessId> identify(pid_t pid);
+bool is_running(const ProcessId& process);
+
+// SIGKILLs the process, if it is still the same one, and waits until it is gone, at most `patience_ms`.
+// False: it is still there (it hangs in the kernel).
+bool kill_and_wait(const ProcessId& process, int patience_ms);
+
+// This boot's id (/proc/sys/kernel/random/boot_id).
+std::string boot_id();
+
+}  // namespace monarch

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/start.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <strings.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "runtime/base/os.h"
+#include "runtime/base/paths.h"
+#include "runtime/config.h"
+#include "runtime/hierarchy/discovery.h"
+#include "runtime/layout/catalog_layout.h"
+
+namespace monarch {
+namespace {
+
+constexpr int kLockPatienceMs = 1500;
+constexpr int kReadyPatienceMs = 1000;  // a PFS that hangs does not hold up the job's start
+
+// ClusterName of slurm.conf, which is root's; "cluster" if it cannot be found out.
+std::string cluster_name(const std::string& slurm_conf) {
+  std::ifstream in(slurm_conf.empty() ? "/etc/slurm/slurm.conf" : slurm_conf);
+  constexpr char kKey[] = "ClusterName=";
+  for (std::string line; std::getline(in, line);) {
+    if (::strncasecmp(line.c_str(), kKey, sizeof kKey - 1) != 0) continue;
+    const std::string name = line.substr(sizeof kKey - 1, line.find_first_of(" \t#", sizeof kKey - 1) - (sizeof kKey - 1));
+    if (is_plain_name(name)) return name;
+  }
+  return "cluster";
+}
+
+// Bytes that other jobs on this node have reserved on the tier at `path`.
+uint64_t reserved_by_others(const StateDir& state, const JobOnNode& job, const std::string& path) {
+  uint64_t sum = 0;
+  for (const std::string& key : state.jobs()) {
+    if (key == job.key()) continue;
+    const Result<JobRecord> other = state.read_record(key);
+    if (!other.ok()) continue;
+    for (const TierRecord& t : other->tiers)
+      if (t.path == path) sum += t.quota;
+  }
+  return sum;
+}
+
+// Makes <tier>/monarch (root's, 0711) and in it `name` for the user. Every step by descriptor: a user who
+// can write the tier's directory must not get root to touch anything else.
+Status make_job_dir(const TierConfig& tier, const std::string& name, const User& user) {
+  const std::string what = "tier " + tier.name + ": " + tier.path;
+  const Fd base(os::openat(AT_FDCWD, tier.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat st;
+  if (!base || os::fstat(base.get(), &st) != 0) return errno_error(what);
+  if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX))
+    return Error{EPERM, what + ": all can write it and rename what is in it; run chmod +t " + tier.path};
+  if (os::mkdirat(base.get(), "monarch", 0711) != 0 && errno != EEXIST) return errno_error(what + "/monarch");
+  const Result<Fd> all = open_tier_jobs(tier.path);
+  if (!all.ok()) return all.error();
+  if (::fchmod(all->get(), 0711) != 0) return errno_error(what + "/monarch");
+  if (os::mkdirat(all->get(), name.c_str(), 0700) != 0) return errno_error(what + "/monarch/" + name);
+  const Fd own(os::open_beneath(all->get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!own || ::fchown(own.get(), user.uid, user.gid) != 0) return errno_error(what + "/monarch/" + name);
+  return {};
+}
+
+// The tiers this job gets, with quotas in bytes. One that cannot be used is left out, with a line in the log.
+std::vector<TierConfig> job_tiers(const StateDir& state, const StartRequest& request, const Config& config) {
+  std::vector<TierConfig> wanted = config.tiers;
+  if (wanted.empty()) {
+    Result<std::vector<Candidate>> found = discover({});
+    if (found.ok()) {
+      wanted = chosen(*found);
+    } else {
+      spdlog::warn("JobId={} discovery of tiers: {}", request.job.job, found.error().text);
+    }
+  }
+  std::vector<TierConfig> tiers;
+  for (TierConfig tier : wanted) {
+    struct statvfs fs;
+    if (::statvfs(tier.path.c_str(), &fs) != 0) {
+      spdlog::warn("JobId={} tier {} ({}): {}", request.job.job, tier.name, tier.path, std::strerror(errno));
+      continue;
+    }
+    const uint64_t quota = tier.quota.of(uint64_t{fs.f_blocks} * fs.f_frsize);
+    const uint64_t taken = reserved_by_others(state, request.job, tier.path);
+    tier.quota = Quota{quota - std::min(quota, taken), -1};
+    if (tiers.size() < kMaxTiers) tiers.push_back(std::move(tier));
+  }
+  return tiers;
+}
+
+std::string quota_text(const Quota& q) { return q.percent < 0 ? std::to_string(q.bytes) : fmt::format("{}%", q.percent); }
+
+// What the agent is told, in the words of monarch.conf(5).
+std::string agent_conf(const AgentConfig& agent, const std::vector<TierConfig>& tiers) {
+  std::string text = fmt::format(
+      "# Written when the job started: its share of this node.\n[agent]\nthreads = {}\nwalk_threads = {}\n"
+      "stage_wait_max = {}\nprefetch = {}\nlog_level = {}\n",
+      agent.threads, agent.walk_threads, agent.stage_wait_max, agent.prefetch ? "on" : "off", agent.log_level);
+  for (const TierConfig& t : tiers)
+    text += fmt::format("\n[tier.{}]\npath = {}\nquota = {}\nmedium = {}\nmin_free = {}\n", t.name, t.path,
+                        quota_text(t.quota), medium_name(t.medium), quota_text(t.min_free));
+  return text;
+}
+
+Status make_run_dir(const std::string& path, const std::string& conf, const User& user) {
+  if (::mkdir(path.c_str(), 0700) != 0) return errno_error("make " + path);  // its parent is root's
+  const Fd dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const Fd file(::openat(dir.get(), "agent.conf", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!dir || !file || ::fchmod(file.get(), 0644) != 0 ||
+      ::write(file.get(), conf.data(), conf.size()) != static_cast<ssize_t>(conf.size()) ||
+      ::fchown(dir.get(), user.uid, user.gid) != 0)
+    return errno_error("fill " + path);
+  return {};
+}
+
+// In the child: an ordinary process of the user's, with nothing of root's or slurmstepd's.
+[[noreturn]] void exec_agent(const JobRecord& record, const std::vector<std::string>& datasets, Fd ready) {
+  std::ofstream("/proc/self/oom_score_adj") << "1000\n";
+  ::setsid();
+  rlimit none{0, 0}, files;
+  ::setrlimit(RLIMIT_CORE, &none);
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
+  ::umask(077);
+  std::string error;
+  if (const Status s = become(record.user); !s.ok()) error = s.error().text;
+  if (error.empty()) {
+    ::fcntl(ready.get(), F_SETFD, 0);
+    std::vector<std::string> words = {"monarchd", "--config", record.run_dir + "/agent.conf", "--run-dir", record.run_dir,
+                                      "--job-dir", "monarch/" + record.name, "--leave", "--ready-fd",
+                                      std::to_string(ready.get())};
+    for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
+    std::vector<char*> argv;
+    for (std::string& w : words) argv.push_back(w.data());
+    argv.push_back(nullptr);
+    char path[] = "PATH=/usr/bin:/bin";
+    char* environment[] = {path, nullptr};
+    ::execve("/proc/self/exe", argv.data(), environment);
+    error = std::string("exec: ") + std::strerror(errno);
+  }
+  error += "\n";
+  (void)!::write(ready.get(), error.data(), error.size());
+  ::_exit(1);
+}
+
+// "ready", why not, or "" if the agent has not said anything in time.
+std::string wait_ready(const Fd& pipe) {
+  std::string text;
+  for (;;) {
+    pollfd p = {pipe.get(), POLLIN, 0};
+    const int rc = ::poll(&p, 1, kReadyPatienceMs);
+    if (rc < 0 && errno == EINTR) continue;
+    if (rc == 0) return text;
+    char buffer[1024];
+    const ssize_t n = ::read(pipe.get(), buffer, sizeof buffer);
+    if (n > 0) text.append(buffer, static_cast<size_t>(n));
+    if (n <= 0 && text.empty()) return "the agent ended before it was ready";
+    if (n <= 0 || text.back() == '\n') break;
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    if (end > at) parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+// The directories and the agent of a job that has none yet. `record` says what was made, also on an error.
+Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
+                   const std::vector<std::string>& datasets, JobRecord* record) {
+  const std::vector<TierConfig> tiers = job_tiers(state, request, config);
+  for (const TierConfig& tier : tiers)
+    record->tiers.push_back({tier.name, medium_name(tier.medium), tier.path, tier.quota.bytes});
+  // Recorded before anything is made, so that the epilog finds it whatever happens to this process.
+  MONARCH_TRY(state.write_record(*record));
+  std::vector<TierConfig> usable;
+  for (const TierConfig& tier : tiers) {
+    const Status made = make_job_dir(tier, record->name, request.user);
+    if (made.ok()) {
+      usable.push_back(tier);
+    } else {
+      spdlog::warn("JobId={} {}", request.job.job, made.error().text);
+      std::erase_if(record->tiers, [&](const TierRecord& t) { return t.name == tier.name; });
+    }
+  }
+  if (usable.empty()) return Error{ENOSPC, "no tier can be used on this node; monarchctl tiers tells why"};
+  MONARCH_TRY(make_run_dir(record->run_dir, agent_conf(config.agent, usable), request.user));
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
+  const Fd ready(ends[0]);
+  Fd tell(ends[1]);
+  const pid_t pid = ::fork();
+  if (pid < 0) return errno_error("fork");
+  if (pid == 0) exec_agent(*record, datasets, std::move(tell));
+  tell.reset();
+  if (const Result<ProcessId> agent = identify(pid); agent.ok()) record->agent = *agent;
+  Status s = state.write_record(*record);
+  const std::string said = s.ok() ? wait_ready(ready) : "";
+  if (s.ok() && said != "ready" && !said.empty()) s = Error{ECHILD, said};
+  if (!s.ok()) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+  return s;
+}
+
+}  // namespace
+
+std::string first_host(const std::string& list) {
+  const size_t end = list.find_first_of("[,");
+  std::string host = list.substr(0, end);
+  if (end == std::string::npos || list[end] == ',') return host;
+  return host + list.substr(end + 1, list.find_first_of("-,]", end) - end - 1);
+}
+
+Status note_wanted(const StartRequest& request) {
+  Result<StateDir> state = StateDir::open(request.state_dir);
+  if (!state.ok()) return state.error();
+  Result<Fd> lock = state->lock_job(request.job, true, kLockPatienceMs);
+  if (!lock.ok()) return lock.error();
+  return state->write("jobs/" + request.job.key() + "/wanted", request.datasets);
+}
+
+Result<Started> start_agent(const StartRequest& request) {
+  Result<StateDir> state = StateDir::open(request.state_dir);
+  if (!state.ok()) return state.error();
+  Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);
+  if (!lock.ok()) return lock.error();
+  if (const Result<JobRecord> known = state->read_record(request.job.key()); known.ok()) {
+    if (known->restart == request.restart && known->boot == boot_id()) return Started{known->run_dir, false};
+    // The job was requeued before its epilog was through with the last run, or the node was rebooted.
+    if (known->boot == boot_id()) kill_and_wait(known->agent, 500);
+    MONARCH_TRY(remove_job_files(*known));
+  }
+  std::string datasets = request.datasets;
+  if (datasets.empty()) {
+    Result<std::string> wanted = state->read("jobs/" + request.job.key() + "/wanted");
+    if (!wanted.ok()) return wanted.error();
+    datasets = wanted.take();
+  }
+  Result<Config> config = load_config(request.config);
+  if (!config.ok()) return config.error();
+
+  JobRecord record;
+  record.job = request.job;
+  record.restart = request.restart;
+  record.cluster = cluster_name(request.slurm_conf);
+  record.name = record.cluster + "." + std::to_string(request.job.job) + "." + std::to_string(request.restart) + "." +
+                request.job.node;
+  record.user = request.user;
+  record.boot = boot_id();
+  record.run_dir = state->run_dir(record.name);
+  record.nodes = request.nodes;
+  record.first_node = request.first_node;
+  const Status started = start_fresh(*state, request, *config, split(datasets, ':'), &record);
+  if (!started.ok()) {
+    (void)remove_job_files(record).ok();
+    (void)state->remove_job(request.job).ok();
+    return started.error();
+  }
+  return Started{record.run_dir, true};
+}
+
+}  // namespace monarch

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The root side of a job's beginning on a node, run by the SPANK plugin as `monarchd --prolog` and
+// `monarchd --start`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+// What slurmd and slurmstepd know of the job; never taken from the job's environment.
+struct StartRequest {
+  std::string state_dir;
+  std::string config;      // monarch.conf(5)
+  std::string slurm_conf;  // for the cluster's name
+  JobOnNode job;
+  uint32_t restart = 0;
+  uint32_t nodes = 1;
+  bool first_node = true;
+  User user;
+  std::string datasets;  // PATH[:PATH...]; empty: what the prolog noted
+};
+
+// Notes the datasets for the extern step, which does not see the job's options.
+Status note_wanted(const StartRequest& request);
+
+struct Started {
+  std::string run_dir;
+  bool fresh = false;  // this call started the agent
+};
+// Starts the job's agent unless it has been started: makes its directories, writes the record, becomes the
+// user in a child, and waits at most a second for the agent to be ready. ENOENT: nothing is wanted.
+// On an error nothing is left.
+Result<Started> start_agent(const StartRequest& request);
+
+// The first host of a Slurm host list: "n01" of "n[01-03,7],m2".
+std::string first_host(const std::string& list);
+
+}  // namespace monarch

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/state.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/os.h"
+#include "runtime/base/paths.h"
+
+namespace monarch {
+
+using nlohmann::json;
+
+bool is_plain_name(const std::string& text) {
+  return !text.empty() && text.size() < 128 && text[0] != '.' &&
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == std::string::npos;
+}
+
+Status ensure_root_directory(const std::string& path, mode_t mode) {
+  if (::mkdir(path.c_str(), mode) == 0) {
+    if (::chmod(path.c_str(), mode) != 0) return errno_error("chmod " + path);  // whatever the umask
+  } else if (errno != EEXIST) {
+    return errno_error("make " + path);
+  }
+  struct stat st;
+  if (::lstat(path.c_str(), &st) != 0) return errno_error(path);
+  if (!S_ISDIR(st.st_mode) || st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
+    return Error{EPERM, path + ": not a directory that root alone can write; remove it"};
+  return {};
+}
+
+Result<Fd> open_tier_jobs(const std::string& tier_path) {
+  const std::string path = tier_path + "/monarch";
+  const Fd base(os::openat(AT_FDCWD, tier_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Fd all(base ? os::open_beneath(base.get(), "monarch", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
+  struct stat st;
+  if (!all || ::fstat(all.get(), &st) != 0) return errno_error(path);
+  if (st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
+    return Error{EPERM, path + ": not a directory that root alone can write; remove it"};
+  return all;
+}
+
+Status remove_job_files(const JobRecord& record) {
+  Status first;
+  const auto note = [&](const Status& s) {
+    if (!s.ok() && s.error().code != ENOENT && first.ok()) first = s;
+  };
+  for (const TierRecord& t : record.tiers) {
+    const Result<Fd> all = open_tier_jobs(t.path);
+    note(all.ok() ? remove_tree(all->get(), record.name) : Status(all.error()));
+  }
+  note(remove_tree(AT_FDCWD, record.run_dir));
+  return first;
+}
+
+Result<StateDir> StateDir::open(const std::string& path) {
+  StateDir state;
+  state.path_ = path;
+  MONARCH_TRY(ensure_root_directory(path, 0755));
+  MONARCH_TRY(ensure_root_directory(path + "/jobs", 0700));
+  MONARCH_TRY(ensure_root_directory(path + "/run", 0711));
+  MONARCH_TRY(ensure_root_directory(path + "/spool", 0700));
+  return state;
+}
+
+Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) const {
+  const std::string dir = path_ + "/jobs/" + job.key();
+  for (int waited = 0;; waited += 10) {
+    if (make && ::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) return errno_error("make " + dir);
+    Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!fd) return errno_error("open " + dir);
+    struct stat held, now;
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+      // It may have been removed, and made anew, by who held the lock before.
+      if (::fstat(fd.get(), &held) == 0 && ::stat(dir.c_str(), &now) == 0 && held.st_ino == now.st_ino) return fd;
+      if (!make) return Error{ENOENT, dir + ": removed"};
+    } else if (errno != EWOULDBLOCK && errno != EINTR) {
+      return errno_error("lock " + dir);
+    }
+    if (waited >= patience_ms) return Error{ETIMEDOUT, "lock " + dir + ": another helper holds it"};
+    ::usleep(10000);
+  }
+}
+
+Status StateDir::remove_job(const JobOnNode& job) const {
+  return remove_tree(AT_FDCWD, path_ + "/jobs/" + job.key());
+}
+
+std::vector<std::string> StateDir::jobs() const {
+  std::vector<std::string> keys;
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir((path_ + "/jobs").c_str()), &::closedir);
+  while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
+    if (is_plain_name(e->d_name)) keys.push_back(e->d_name);
+  return keys;
+}
+
+Status StateDir::write(const std::string& below, const std::string& text) const {
+  const std::string path = path_ + "/" + below, fresh = path + ".new";
+  {
+    const Fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!fd) return errno_error("make " + fresh);
+    if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+      return errno_error("write " + fresh);
+  }
+  if (::rename(fresh.c_str(), path.c_str()) != 0) return errno_error("rename " + fresh);
+  return {};
+}
+
+Result<std::string> StateDir::read(const std::string& below) const {
+  const std::string path = path_ + "/" + below;
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) return errno_error("read " + path);
+  std::string text;
+  char buffer[4096];
+  ssize_t n;
+  while ((n = ::read(fd.get(), buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<size_t>(n));
+  if (n < 0) return errno_error("read " + path);
+  return text;
+}
+
+Status StateDir::write_record(const JobRecord& r) const {
+  json tiers = json::array();
+  for (const TierRecord& t : r.tiers)
+    tiers.push_back({{"name", t.name}, {"medium", t.medium}, {"path", t.path}, {"quota", t.quota}});
+  const json record = {{"job", r.job.job},       {"node", r.job.node},  {"restart", r.restart},
+                       {"cluster", r.cluster},   {"name", r.name},      {"uid", r.user.uid},
+                       {"gid", r.user.gid},      {"pid", r.agent.pid},  {"start_time", r.agent.start_time},
+                       {"boot", r.boot},         {"run_dir", r.run_dir}, {"tiers", tiers},
+                       {"nodes", r.nodes},       {"first_node", r.first_node}};
+  return write("jobs/" + r.job.key() + "/record.json", record.dump(1) + "\n");
+}
+
+Result<JobRecord> StateDir::read_record(const std::string& key) const {
+  Result<std::string> text = read("jobs/" + key + "/record.json");
+  if (!text.ok()) return text.error();
+  const json j = json::parse(*text, nullptr, false);
+  if (!j.is_object()) return Error{EINVAL, path_ + "/jobs/" + key + "/record.json: not valid"};
+  JobRecord r;
+  try {
+    r.job = {j.at("job").get<uint32_t>(), j.at("node").get<std::string>()};
+    r.restart = j.at("restart").get<uint32_t>();
+    r.cluster = j.at("cluster").get<std::string>();
+    r.name = j.at("name").get<std::string>();
+    r.user.uid = j.at("uid").get<uid_t>();
+    r.user.gid = j.at("gid").get<gid_t>();
+    r.agent = {j.at("pid").get<pid_t>(), j.at("start_time").get<uint64_t>()};
+    r.boot = j.at("boot").get<std::string>();
+    r.run_dir = j.at("run_dir").get<std::string>();
+    r.nodes = j.at("nodes").get<uint32_t>();
+    r.first_node = j.at("first_node").get<bool>();
+    for (const json& t : j.at("tiers"))
+      r.tiers.push_back({t.at("name").get<std::string>(), t.at("medium").get<std::string>(),
+                         t.at("path").get<std::string>(), t.at("quota").get<uint64_t>()});
+  } catch (const json::exception& e) {
+    return Error{EINVAL, path_ + "/jobs/" + key + "/record.json: " + e.what()};
+  }
+  return r;
+}
+
+}  // namespace monarch

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What root remembers of a job on this node: the state directory, which no user can write.
+//
+//   STATE/jobs/            0700, root's
+//   STATE/jobs/JOB.NODE/   one per job: lock, wanted (the option, as the prolog saw it), record.json
+//   STATE/run/             0711, root's
+//   STATE/run/NAME/        0700, the job owner's: catalog, board, log; agent.conf is root's
+//   STATE/spool/           0700, root's: lines for sacct that are not yet written
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/result.h"
+#include "runtime/node/identity.h"
+
+namespace monarch {
+
+struct JobOnNode {
+  uint32_t job = 0;
+  std::string node;
+  std::string key() const { return std::to_string(job) + "." + node; }  // its directory below jobs/
+};
+
+struct TierRecord {
+  std::string name;
+  std::string medium;
+  std::string path;     // the tier's directory, as configured
+  uint64_t quota = 0;   // bytes reserved for the job
+};
+
+// record.json: written by root, read by root.
+struct JobRecord {
+  JobOnNode job;
+  uint32_t restart = 0;
+  std::string cluster;
+  std::string name;  // <cluster>.<job>.<restart>.<node>: the job's directory on each tier and below run/
+  User user;
+  ProcessId agent;
+  std::string boot;
+  std::string run_dir;
+  std::vector<TierRecord> tiers;
+  uint32_t nodes = 1;      // of the job
+  bool first_node = true;  // this is the job's first node
+};
+
+class StateDir {
+ public:
+  // Makes STATE and what is below it, as need be. Refused if any of it is not root's or others can write it.
+  static Result<StateDir> open(const std::string& path);
+  const std::string& path() const { return path_; }
+  std::string run_dir(const std::string& name) const { return path_ + "/run/" + name; }
+
+  // The job's directory, made if `make`, and locked against other helpers of root's; waits at most
+  // `patience_ms` for the lock. Closing the descriptor unlocks. ENOENT if it is not there.
+  Result<Fd> lock_job(const JobOnNode& job, bool make, int patience_ms) const;
+  Status remove_job(const JobOnNode& job) const;
+  std::vector<std::string> jobs() const;  // the keys
+
+  Status write(const std::string& below, const std::string& text) const;  // whole or not at all, 0600
+  Result<std::string> read(const std::string& below) const;
+  Status write_record(const JobRecord& record) const;
+  Result<JobRecord> read_record(const std::string& key) const;
+
+ private:
+  std::string path_;
+};
+
+// Makes `path` a directory of root's with `mode`, or checks that it is one that only root can write.
+Status ensure_root_directory(const std::string& path, mode_t mode);
+
+// <tier>/monarch, where the jobs' directories are. Refused unless it is a directory that root alone can write.
+Result<Fd> open_tier_jobs(const std::string& tier_path);
+
+// Removes the job's directories on the tiers and its run directory, as root. Returns the first error.
+Status remove_job_files(const JobRecord& record);
+
+// Whether `text` can be a part of a file name: letters, digits, '.', '_' and '-', not starting with '.'.
+bool is_plain_name(const std::string& text);
+
+}  // namespace monarch

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// In slurmd's epilog, as root: the job's end on this node.
+#include <stdio.h>
+#include <unistd.h>
+
+#include "spank/plugin.h"
+
+namespace monarch::spank {
+namespace {
+
+constexpr int kPatienceMs = 5000;  // slurmd waits for the epilog before it gives the node to the next job
+
+}  // namespace
+
+void end_in_epilog() {
+  const char* job = trusted("SLURM_JOB_ID");
+  const char* node = trusted("SLURMD_NODENAME");
+  if (!*job || !*node) return;
+  char path[4096 + 512];
+  snprintf(path, sizeof path, "%s/jobs/%s.%s", settings().state_dir, job, node);
+  if (access(path, F_OK) != 0) return;  // nothing of Monarch's was in this job on this node
+  const char* arguments[] = {"--epilog", "--state-dir", settings().state_dir, "--log", settings().log,
+                             "--job",    job,           "--node",             node,    nullptr};
+  run_monarchd(arguments, kPatienceMs, nullptr, 0);
+}
+
+}  // namespace monarch::spank

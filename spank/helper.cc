@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starting monarchd from inside Slurm's daemons.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "spank/plugin.h"
+
+namespace monarch::spank {
+namespace {
+
+constexpr int kMostArguments = 48;
+constexpr int kAnswerFd = 3;
+
+int64_t now_ms() {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<int64_t>(t.tv_sec) * 1000 + t.tv_nsec / 1000000;
+}
+
+// In the child of a program with threads: async-signal-safe calls only.
+[[noreturn]] void child(char** argv, char** environment, int answer) {
+  setsid();
+  const int null = open("/dev/null", O_RDWR);
+  if (answer >= 0) answer = fcntl(answer, F_DUPFD, kAnswerFd + 1);  // out of the way of what follows
+  for (int fd = 0; fd < 3; ++fd) dup2(null, fd);
+  int first = kAnswerFd;
+  if (answer >= 0) {
+    dup2(answer, kAnswerFd);
+    ++first;
+  }
+  if (syscall(SYS_close_range, first, ~0u, 0u) != 0)
+    for (int fd = first; fd < 4096; ++fd) close(fd);
+  for (int s = 1; s < NSIG; ++s) signal(s, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (chdir("/") == 0) execve(argv[0], argv, environment);
+  _exit(127);
+}
+
+// One line from `fd` until `end`; false if it did not come.
+bool read_line(int fd, int64_t end, char* line, size_t room) {
+  size_t n = 0;
+  while (n + 1 < room) {
+    struct pollfd p = {fd, POLLIN, 0};
+    const int64_t left = end - now_ms();
+    if (left <= 0 || poll(&p, 1, static_cast<int>(left)) == 0) return false;
+    const ssize_t got = read(fd, line + n, 1);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0 || line[n] == '\n') break;
+    ++n;
+  }
+  line[n] = '\0';
+  return n > 0;
+}
+
+}  // namespace
+
+const char* trusted(const char* name) {
+  const char* value = getenv(name);
+  return value ? value : "";
+}
+
+char* decimal(uint64_t n, char* out) {
+  snprintf(out, 24, "%llu", static_cast<unsigned long long>(n));
+  return out;
+}
+
+bool run_monarchd(const char* const* arguments, int patience_ms, char* answer, size_t room) {
+  char* argv[kMostArguments + 4];
+  char fd_text[] = "3";
+  int n = 0;
+  argv[n++] = const_cast<char*>(settings().monarchd);
+  for (; *arguments && n < kMostArguments; ++arguments) argv[n++] = const_cast<char*>(*arguments);
+  if (answer) argv[n++] = fd_text;
+  argv[n] = nullptr;
+  char path[] = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+  char slurm_conf[4096 + 16];
+  snprintf(slurm_conf, sizeof slurm_conf, "SLURM_CONF=%s", trusted("SLURM_CONF"));
+  char* environment[] = {path, *trusted("SLURM_CONF") ? slurm_conf : nullptr, nullptr};
+  int ends[2] = {-1, -1};
+  if (answer && pipe2(ends, O_CLOEXEC) != 0) return false;
+  const pid_t pid = fork();
+  if (pid == 0) child(argv, environment, ends[1]);
+  if (ends[1] >= 0) close(ends[1]);
+  const int64_t end = now_ms() + patience_ms;
+  const bool answered = pid > 0 && answer && read_line(ends[0], end, answer, room);
+  if (ends[0] >= 0) close(ends[0]);
+  if (pid < 0) return false;
+  int status = 0;
+  pid_t gone = 0;
+  while ((gone = waitpid(pid, &status, WNOHANG)) == 0 && now_ms() < end) usleep(1000);
+  if (gone == 0) {
+    kill(-pid, SIGKILL);  // its session: the child that it may have had
+    kill(pid, SIGKILL);
+    for (int i = 0; i < 100 && waitpid(pid, &status, WNOHANG) == 0; ++i) usleep(1000);
+    slurm_error("monarch: %s %s took longer than %d ms", settings().monarchd, argv[1], patience_ms);
+    return false;
+  }
+  // Somebody else of this process may have reaped it: then the answer has to do.
+  return gone < 0 ? answered : WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace monarch::spank

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// On a node, as root: slurmd's prolog notes what the job wants, and the first of the extern, batch and
+// ordinary steps starts the agent. All of it may happen twice, or in part: monarchd --start is idempotent.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "spank/plugin.h"
+
+namespace monarch::spank {
+namespace {
+
+constexpr int kStartPatienceMs = 3000;
+constexpr int kNotePatienceMs = 2000;
+constexpr uint32_t kExternStep = 0xfffffffc;  // SLURM_EXTERN_CONT
+
+// What the agent's start told, for the tasks of this step.
+char run_dir[4096], preload[4096];
+bool tried;
+
+// The relative number of a node of the job; 0 for the first.
+uint32_t node_id(spank_t sp) {
+  uint32_t id = 0;
+  return spank_get_item(sp, S_JOB_NODEID, &id) == ESPANK_SUCCESS ? id : 0;
+}
+
+// Slurm does not tell the batch step: what slurmctld told the job's environment is only for display here.
+uint32_t node_count(spank_t sp) {
+  uint32_t nodes = 0;
+  spank_get_item(sp, S_JOB_NNODES, &nodes);
+  char text[16];
+  if (nodes == 0 && spank_getenv(sp, "SLURM_JOB_NUM_NODES", text, sizeof text) == ESPANK_SUCCESS)
+    nodes = static_cast<uint32_t>(strtoul(text, nullptr, 10));
+  return nodes > 0 && nodes < 1000000 ? nodes : 1;
+}
+
+// The supplementary groups by number, with commas.
+void list_groups(spank_t sp, char* out, size_t room) {
+  gid_t* groups = nullptr;
+  int count = 0;
+  size_t n = 0;
+  out[0] = '\0';
+  if (spank_get_item(sp, S_JOB_SUPPLEMENTARY_GIDS, &groups, &count) != ESPANK_SUCCESS) return;
+  for (int i = 0; i < count && n + 12 < room; ++i)
+    n += static_cast<size_t>(snprintf(out + n, room - n, "%s%u", i ? "," : "", static_cast<unsigned>(groups[i])));
+}
+
+// `datasets` empty: what the prolog noted.
+void start(spank_t sp, const char* datasets) {
+  uint32_t job = 0, restart = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS || spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS ||
+      spank_get_item(sp, S_JOB_GID, &gid) != ESPANK_SUCCESS)
+    return;
+  if (uid == 0) {
+    slurm_info("monarch: JobId=%u is root's: it runs without Monarch", job);
+    return;
+  }
+  spank_get_item(sp, S_SLURM_RESTART_COUNT, &restart);
+  static char groups[65536];
+  list_groups(sp, groups, sizeof groups);
+  char job_text[24], restart_text[24], uid_text[24], gid_text[24], nodes_text[24], id_text[24];
+  const char* arguments[48];
+  int n = 0;
+  const auto add = [&](const char* option, const char* value) {
+    arguments[n++] = option;
+    arguments[n++] = value;
+  };
+  arguments[n++] = "--start";
+  add("--config", settings().config);
+  add("--state-dir", settings().state_dir);
+  add("--log", settings().log);
+  add("--job", decimal(job, job_text));
+  add("--restart", decimal(restart, restart_text));
+  add("--node", trusted("SLURMD_NODENAME"));
+  add("--uid", decimal(uid, uid_text));
+  add("--gid", decimal(gid, gid_text));
+  if (groups[0]) add("--groups", groups);
+  add("--nodes", decimal(node_count(sp), nodes_text));
+  add("--node-id", decimal(node_id(sp), id_text));
+  if (*trusted("SLURM_CONF")) add("--slurm-conf", trusted("SLURM_CONF"));
+  if (datasets[0]) add("--datasets", datasets);
+  arguments[n++] = "--reply-fd";  // its number follows
+  arguments[n] = nullptr;
+  char answer[8300] = "";
+  run_monarchd(arguments, kStartPatienceMs, answer, sizeof answer);
+  if (strncmp(answer, "ready ", 6) == 0) {
+    const char* second = strrchr(answer, ' ');
+    const size_t first_len = static_cast<size_t>(second - answer) - 6;
+    if (first_len > 0 && first_len < sizeof run_dir && strlen(second + 1) < sizeof preload) {
+      memcpy(run_dir, answer + 6, first_len);
+      run_dir[first_len] = '\0';
+      strcpy(preload, second + 1);
+    }
+  } else if (datasets[0]) {
+    slurm_info("monarch: JobId=%u runs without Monarch on this node: %s", job,
+               strncmp(answer, "off ", 4) == 0 ? answer + 4 : "its helper did not answer");
+  }
+}
+
+}  // namespace
+
+const char* started_run_dir() { return run_dir; }
+const char* preload_library() { return preload; }
+
+void note_in_prolog() {
+  const char* job = trusted("SLURM_JOB_ID");
+  if (!*job || !*trusted("SLURMD_NODENAME")) return;
+  const char* arguments[] = {"--prolog",
+                             "--state-dir", settings().state_dir,
+                             "--log", settings().log,
+                             "--job", job,
+                             "--node", trusted("SLURMD_NODENAME"),
+                             "--datasets", request().datasets,
+                             nullptr};
+  run_monarchd(arguments, kNotePatienceMs, nullptr, 0);
+}
+
+void start_in_extern_step(spank_t sp) {
+  uint32_t step = 0, job = 0;
+  if (tried || spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step != kExternStep ||
+      spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
+    return;
+  // Without a note there is nothing to do: not even a process.
+  char path[4096 + 512];
+  snprintf(path, sizeof path, "%s/jobs/%u.%s/wanted", settings().state_dir, job, trusted("SLURMD_NODENAME"));
+  if (access(path, F_OK) != 0) return;
+  tried = true;
+  start(sp, "");
+}
+
+void start_in_step(spank_t sp) {
+  if (tried) return;  // srun's options arrive twice
+  tried = true;
+  start(sp, request().datasets);
+}
+
+}  // namespace monarch::spank

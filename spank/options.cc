@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of sbatch, salloc and srun, their environment twins, and the words of plugstack.conf.
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "spank/plugin.h"
+
+namespace monarch::spank {
+namespace {
+
+Request the_request = {"", false, Check::kError};
+Settings the_settings = {SYSCONFDIR "/monarch/monarch.conf", RUNSTATEDIR "/monarch", SBINDIR "/monarchd", "syslog"};
+
+// In the user's own sbatch, salloc or srun an error is said at once and the option refused; on the node,
+// where the text has come through, it only means no Monarch.
+int refuse(int remote, const char* text, const char* value) {
+  if (!remote) slurm_error("%s: '%s'", text, value);
+  return ESPANK_BAD_ARG;
+}
+
+int take_datasets(int, const char* value, int remote) {
+  if (!value || !*value) return refuse(remote, "--monarch-dataset: no path given", "");
+  if (strlen(value) >= kDatasetBytes) return refuse(remote, "--monarch-dataset: too long", "");
+  if (!remote && strchr(value, ':') && access(value, F_OK) == 0)
+    return refuse(remote,
+                  "--monarch-dataset: ':' separates paths, so it cannot be part of one; make a symbolic link without "
+                  "':' to the directory and give that",
+                  value);
+  for (const char* at = value; *at;) {
+    const char* end = strchr(at, ':');
+    if (!end) end = at + strlen(at);
+    if (*at != '/')
+      return refuse(remote,
+                    "--monarch-dataset: not an absolute path (is ':' part of a name? then make a symbolic link without "
+                    "':' and give that)",
+                    at);
+    at = *end ? end + 1 : end;
+  }
+  // Slurm hands over the same option twice in places, and the command line after the environment.
+  memcpy(the_request.datasets, value, strlen(value) + 1);
+  return ESPANK_SUCCESS;
+}
+
+int take_no_monarch(int, const char*, int) {
+  the_request.refused = true;
+  return ESPANK_SUCCESS;
+}
+
+int take_check(int, const char* value, int remote) {
+  const char* text = value ? value : "";
+  if (strcmp(text, "error") == 0) the_request.check = Check::kError;
+  else if (strcmp(text, "warn") == 0) the_request.check = Check::kWarn;
+  else if (strcmp(text, "off") == 0) the_request.check = Check::kOff;
+  else return refuse(remote, "--monarch-check: not one of error, warn, off", text);
+  return ESPANK_SUCCESS;
+}
+
+char dataset_name[] = "monarch-dataset", dataset_argument[] = "PATH[:PATH...]",
+     dataset_usage[] = "stage these directories into the node's own storage while the job runs";
+char no_name[] = "no-monarch", no_usage[] = "run without Monarch, whatever the environment says";
+char check_name[] = "monarch-check", check_argument[] = "error|warn|off",
+     check_usage[] = "what to do if a dataset cannot be read at submission (default error)";
+
+spank_option options[] = {
+    {dataset_name, dataset_argument, dataset_usage, 1, 0, &take_datasets},
+    {no_name, nullptr, no_usage, 0, 0, &take_no_monarch},
+    {check_name, check_argument, check_usage, 1, 0, &take_check},
+};
+
+// An option's twin, and the variable by which Slurm itself takes an option from the environment and hands it
+// on from a job to its steps.
+struct Twin {
+  const char* own;
+  const char* slurm;
+};
+constexpr Twin twins[] = {
+    {"MONARCH_IO_OPT_DATASET", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_dataset"},
+    {"MONARCH_IO_OPT_NO_MONARCH", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_no_monarch"},
+    {"MONARCH_IO_OPT_CHECK", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_check"},
+};
+
+}  // namespace
+
+Request& request() { return the_request; }
+bool wanted() { return the_request.datasets[0] != '\0' && !the_request.refused; }
+const Settings& settings() { return the_settings; }
+
+void read_settings(int argc, char** argv) {
+  const struct {
+    const char* key;
+    const char** place;
+  } keys[] = {{"config=", &the_settings.config},
+              {"state_dir=", &the_settings.state_dir},
+              {"monarchd=", &the_settings.monarchd},
+              {"log=", &the_settings.log}};
+  for (int i = 0; i < argc; ++i) {
+    bool known = false;
+    for (const auto& k : keys) {
+      const size_t n = strlen(k.key);
+      if (strncmp(argv[i], k.key, n) != 0) continue;
+      *k.place = argv[i] + n;
+      known = true;
+    }
+    if (!known) slurm_error("monarch: plugstack.conf: unknown word '%s'; known are config= state_dir= monarchd= log=", argv[i]);
+  }
+}
+
+void register_options(spank_t sp) {
+  for (spank_option& o : options) spank_option_register(sp, &o);
+}
+
+void ask_options(spank_t sp) {
+  for (spank_option& o : options) {
+    char* value = nullptr;
+    if (spank_option_getopt(sp, &o, &value) == ESPANK_SUCCESS) o.cb(o.val, value, 1);
+  }
+}
+
+void take_options_from_environment() {
+  const bool in_a_job = getenv("SLURM_JOB_ID") != nullptr;
+  for (const Twin& twin : twins) {
+    const char* value = getenv(twin.own);
+    if (value) {
+      setenv(twin.slurm, value, 0);
+    } else if (in_a_job && spank_context() == S_CTX_ALLOCATOR) {
+      unsetenv(twin.slurm);  // a job submitted from within a job is a job of its own
+    }
+  }
+}
+
+void drop_options_from_environment() {
+  for (const Twin& twin : twins) unsetenv(twin.own);
+}
+
+}  // namespace monarch::spank

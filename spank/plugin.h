@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the SPANK plugin share. The plugin runs inside sbatch, srun, salloc, slurmd and
+// slurmstepd: libc and spank symbols only, no exception, no exit but where submit.cc says so.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+extern "C" {
+#include <slurm/spank.h>
+}
+
+namespace monarch::spank {
+
+inline constexpr size_t kDatasetBytes = 16384;
+
+enum class Check { kError, kWarn, kOff };
+
+// What the user asked for, by option or by environment.
+struct Request {
+  char datasets[kDatasetBytes];  // PATH[:PATH...]; empty: no Monarch
+  bool refused;                  // --no-monarch
+  Check check;                   // --monarch-check
+};
+Request& request();
+// Whether the job is to have Monarch.
+bool wanted();
+
+// What plugstack.conf says: config=FILE state_dir=DIR monarchd=FILE log=FILE.
+struct Settings {
+  const char* config;
+  const char* state_dir;
+  const char* monarchd;
+  const char* log;
+};
+const Settings& settings();
+void read_settings(int argc, char** argv);
+
+// options.cc. To be called in each context's init; in prolog and epilog ask_options() instead.
+void register_options(spank_t sp);
+void ask_options(spank_t sp);
+// The environment twins (MONARCH_IO_OPT_...): handed to Slurm as if they were options.
+void take_options_from_environment();
+void drop_options_from_environment();
+
+// submit.cc: in sbatch, salloc and srun.
+void check_at_submit();
+
+// node.cc: in slurmd's prolog and slurmstepd.
+void note_in_prolog();
+void start_in_extern_step(spank_t sp);
+void start_in_step(spank_t sp);
+
+// What the start told, for the tasks; empty without an agent.
+const char* started_run_dir();
+const char* preload_library();
+
+// task.cc: in a task, as the user.
+void set_task_environment(spank_t sp);
+
+// epilog.cc: in slurmd's epilog.
+void end_in_epilog();
+
+// helper.cc
+// Runs monarchd with `arguments` (nullptr-terminated, without argv[0]): empty environment but PATH and
+// SLURM_CONF, a session of its own, cwd /, descriptors 0 to 2 on /dev/null, no other but, if `answer` is not
+// nullptr, one whose number is added as the last argument; default signals. Reads one line of at most `room`
+// bytes from it. Waits at most `patience_ms`, then kills it. True: it exited with 0 in time.
+bool run_monarchd(const char* const* arguments, int patience_ms, char* answer, size_t room);
+// A trusted variable of slurmd's or slurmstepd's own environment; "" if it is not set.
+const char* trusted(const char* name);
+// Decimal text; `out` holds 24 bytes. Returns out.
+char* decimal(uint64_t n, char* out);
+
+}  // namespace monarch::spank
