@@ -1,0 +1,509 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/metadata/board.h"
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "runtime/metadata/catalog.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::steady_clock;
+
+RelPath rel(const std::string& path, uint32_t root = 0) { return rel_path(root, path.data(), path.size()); }
+
+BoardFile make_board(const std::string& run_dir) {
+  Result<BoardFile> board = BoardFile::create(run_dir);
+  EXPECT_TRUE(board.ok()) << board.error().text;
+  return board.take();
+}
+
+// A thread that is the agent, as far as tasks can tell. It ends before the board is unmapped.
+class LivingThread {
+ public:
+  explicit LivingThread(Board* board) : thread_([this, board] {
+    EXPECT_TRUE(declare_alive(board).ok());
+    std::unique_lock<std::mutex> hold(lock_);
+    alive_ = true;
+    changed_.notify_all();
+    changed_.wait(hold, [this] { return ended_; });
+  }) {
+    std::unique_lock<std::mutex> hold(lock_);
+    changed_.wait(hold, [this] { return alive_; });
+  }
+  ~LivingThread() {
+    {
+      std::lock_guard<std::mutex> hold(lock_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex lock_;
+  std::condition_variable changed_;
+  bool alive_ = false, ended_ = false;
+  std::thread thread_;
+};
+
+// A child process that runs `body` and then sleeps until it is killed.
+class Child {
+ public:
+  explicit Child(const std::function<void()>& body) {
+    int done[2];
+    EXPECT_EQ(::pipe(done), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      body();
+      if (::write(done[1], "x", 1) != 1) ::_exit(1);
+      for (;;) ::pause();
+    }
+    ::close(done[1]);
+    char byte;
+    EXPECT_EQ(::read(done[0], &byte, 1), 1) << "the child ended";
+    ::close(done[0]);
+  }
+  ~Child() {
+    if (pid_ > 0) kill();
+  }
+  void kill() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+class BoardTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> drain(RequestRing* ring, uint32_t roots = 1) {
+    std::vector<std::string> taken;
+    ring->drain(roots, [&](const RelPath& path) {
+      taken.emplace_back(path.path, path.len);
+      EXPECT_EQ(path.hash, path_hash(path.root, path.path, path.len));
+    });
+    return taken;
+  }
+
+  Scratch scratch_;
+  BoardFile file_ = make_board(scratch_.path());
+  Board* const board_ = file_.get();
+};
+
+// ---- the file
+
+TEST_F(BoardTest, IsOneAllocatedFileOfTheUsers) {
+  struct stat st;
+  ASSERT_EQ(::stat((scratch_ / "board").c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0600u);
+  EXPECT_EQ(static_cast<uint64_t>(st.st_size), sizeof(Board));
+  EXPECT_GE(st.st_blocks * 512, st.st_size);
+  EXPECT_EQ(BoardFile::create(scratch_.path()).error().code, EEXIST);
+  EXPECT_EQ(BoardFile::create(scratch_ / "missing").error().code, ENOENT);
+}
+
+TEST_F(BoardTest, ASecondMappingSeesTheFirst) {
+  Result<BoardFile> other = BoardFile::open(scratch_.path());
+  ASSERT_TRUE(other.ok()) << other.error().text;
+  add(board_, AgentCounter::staged_files, 7);
+  set_invalid(other->get(), 12345);
+  EXPECT_EQ(total(*other->get(), AgentCounter::staged_files), 7u);
+  EXPECT_TRUE(is_invalid(*board_, 12345));
+}
+
+TEST_F(BoardTest, AnotherVersionIsRefused) {
+  const std::string good = contents(scratch_ / "board");
+  const auto code = [&](size_t offset) {
+    std::string changed = good;
+    changed[offset] = static_cast<char>(changed[offset] + 1);
+    scratch_.file("other/board", changed);
+    const Result<BoardFile> board = BoardFile::open(scratch_ / "other");
+    return board.ok() ? 0 : board.error().code;
+  };
+  EXPECT_EQ(code(sizeof(Board) - 1), 0);
+  EXPECT_EQ(code(offsetof(BoardHeader, magic)), EPROTO);
+  EXPECT_EQ(code(offsetof(BoardHeader, version)), EPROTO);
+  EXPECT_EQ(code(offsetof(BoardHeader, bytes)), EPROTO);
+  scratch_.file("other/board", good.substr(0, good.size() - 1));
+  EXPECT_EQ(BoardFile::open(scratch_ / "other").error().code, ENOENT);
+  EXPECT_EQ(BoardFile::open(scratch_ / "missing").error().code, ENOENT);
+}
+
+TEST(BoardFull, ADirectoryTooSmallIsAnError) {
+  Scratch scratch;
+  int code = 0;
+  bool left = true;
+  if (!with_tmpfs(scratch.path(), 1 << 20, [&] {
+        const Result<BoardFile> board = BoardFile::create(scratch.path());
+        code = board.ok() ? 0 : board.error().code;
+        left = fs::exists(scratch / "board");
+      }))
+    GTEST_SKIP() << "mounting needs root";
+  EXPECT_EQ(code, ENOSPC);
+  EXPECT_FALSE(left);
+}
+
+TEST_F(BoardTest, InvalidBitsAreKeptPerHash) {
+  for (const uint32_t hash : {0u, 1u, 63u, 64u, 0xffffffffu}) {
+    EXPECT_FALSE(is_invalid(*board_, hash));
+    set_invalid(board_, hash);
+    EXPECT_TRUE(is_invalid(*board_, hash));
+  }
+  EXPECT_FALSE(is_invalid(*board_, 2));
+  EXPECT_FALSE(is_invalid(*board_, 65));
+  EXPECT_FALSE(is_invalid(*board_, 0xfffffffeu));
+}
+
+TEST(CleanRelative, HasNoEmptyAndNoDotComponents) {
+  const auto clean = [](const std::string& path) { return is_clean_relative(path.data(), path.size()); };
+  for (const char* good : {"a", "a/b", "...", "a/..b/.c", ".a", "a..", "\xff/ "}) EXPECT_TRUE(clean(good)) << good;
+  for (const char* bad : {"", "/", "/a", "a/", "a//b", ".", "..", "./a", "../a", "a/.", "a/..", "a/../b", "a/./b"})
+    EXPECT_FALSE(clean(bad)) << bad;
+  EXPECT_FALSE(clean(std::string("a\0b", 3)));
+}
+
+// ---- the request ring
+
+TEST_F(BoardTest, DrainsWhatWasPosted) {
+  RequestRing ring(board_);
+  EXPECT_TRUE(drain(&ring).empty());
+  ASSERT_NE(post_request(board_, rel("a/b")).slot, nullptr);
+  ASSERT_NE(post_request(board_, rel(std::string(kPathBytes - 1, 'x'))).slot, nullptr);
+  std::vector<std::string> taken = drain(&ring);
+  std::sort(taken.begin(), taken.end());
+  EXPECT_EQ(taken, (std::vector<std::string>{"a/b", std::string(kPathBytes - 1, 'x')}));
+  EXPECT_TRUE(drain(&ring).empty()) << "each once";
+  EXPECT_EQ(total(*board_, AgentCounter::requests), 2u);
+}
+
+TEST_F(BoardTest, AFullRingTakesNoMoreUntilItIsDrained) {
+  RequestRing ring(board_);
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t i = 0; i < kSlots; ++i) ASSERT_NE(post_request(board_, rel("f" + std::to_string(i))).slot, nullptr);
+    EXPECT_EQ(post_request(board_, rel("one more")).slot, nullptr);
+    std::vector<std::string> taken = drain(&ring);
+    EXPECT_EQ(taken.size(), kSlots);
+    EXPECT_EQ(std::count(taken.begin(), taken.end(), "one more"), 0);
+  }
+}
+
+TEST_F(BoardTest, ASlotThatIsClaimedForTooLongIsFreed) {
+  RequestRing ring(board_);
+  // A task that is stopped between claiming and publishing.
+  RequestSlot& slot = board_->slots[5];
+  uint64_t claimed = slot_word(8, SlotState::kClaimed);
+  slot.word = claimed;
+  EXPECT_TRUE(drain(&ring).empty());
+  {
+    LaterBy some_time(kStaleSeconds - 1);
+    EXPECT_TRUE(drain(&ring).empty());
+    EXPECT_EQ(slot.word, claimed) << "freed too early";
+  }
+  LaterBy long_time(kStaleSeconds + 1);
+  EXPECT_TRUE(drain(&ring).empty());
+  EXPECT_EQ(slot_state(slot.word), SlotState::kFree);
+  // It comes back: it publishes nothing, whether the slot is free or somebody else's by then.
+  EXPECT_FALSE(slot.word.compare_exchange_strong(claimed, slot_word(8, SlotState::kReady)));
+  for (uint32_t i = 0; i < kSlots; ++i) ASSERT_NE(post_request(board_, rel("f" + std::to_string(i))).slot, nullptr);
+  claimed = slot_word(8, SlotState::kClaimed);
+  EXPECT_FALSE(slot.word.compare_exchange_strong(claimed, slot_word(8, SlotState::kReady)));
+  EXPECT_EQ(drain(&ring).size(), kSlots);
+}
+
+TEST_F(BoardTest, ASlotThatIsClaimedAgainAndAgainIsNotStale) {
+  RequestRing ring(board_);
+  RequestSlot& slot = board_->slots[0];
+  slot.word = slot_word(1, SlotState::kClaimed);
+  drain(&ring);
+  LaterBy long_time(kStaleSeconds + 1);
+  slot.word = slot_word(2, SlotState::kClaimed);  // another claim, seen for the first time
+  drain(&ring);
+  EXPECT_EQ(slot.word, slot_word(2, SlotState::kClaimed));
+}
+
+TEST_F(BoardTest, GarbageInTheRingIsIgnored) {
+  struct Garbage {
+    uint32_t root, len;
+    std::string path;
+  };
+  const std::vector<Garbage> garbage = {
+      {0, 0, ""},           {0, kPathBytes, "a"},   {0, 0xffffffff, "a"},       {1, 1, "a"}, {0xffffffff, 1, "a"},
+      {0, 2, ".."},         {0, 6, "a/../b"},       {0, 2, "/a"},               {0, 2, "a/"}, {0, 4, "a//b"},
+      {0, 1, "."},          {0, 3, std::string("a\0b", 3)}, {0, kPathBytes - 1, "a"},  // NULs behind it
+  };
+  for (size_t i = 0; i < garbage.size(); ++i) {
+    RequestSlot& slot = board_->slots[i];
+    slot.hash = 99;
+    slot.root = garbage[i].root;
+    slot.len = garbage[i].len;
+    std::copy(garbage[i].path.begin(), garbage[i].path.end(), slot.path);
+    slot.word = slot_word(3, SlotState::kReady);
+  }
+  RequestRing ring(board_);
+  EXPECT_TRUE(drain(&ring).empty());
+  for (size_t i = 0; i < garbage.size(); ++i) EXPECT_EQ(slot_state(board_->slots[i].word), SlotState::kFree) << i;
+  board_->slots[1].hash = 99;  // a wrong hash is computed anew: drain() looks
+  board_->slots[1].len = 1;
+  board_->slots[1].path[0] = 'a';
+  board_->slots[1].word = slot_word(4, SlotState::kReady);
+  EXPECT_EQ(drain(&ring), std::vector<std::string>{"a"});
+}
+
+TEST_F(BoardTest, NoRequestOfManyThreadsIsLost) {
+  constexpr int kThreads = 4, kRequests = 3000;
+  std::atomic<int> posted{0};
+  std::vector<std::thread> tasks;
+  for (int t = 0; t < kThreads; ++t)
+    tasks.emplace_back([&, t] {
+      for (int i = 0; i < kRequests; ++i) {
+        const std::string path = std::to_string(t) + "/" + std::to_string(i);
+        while (!post_request(board_, rel(path)).slot) std::this_thread::yield();
+        ++posted;
+      }
+    });
+  RequestRing ring(board_);
+  std::vector<std::string> taken;
+  EXPECT_TRUE(eventually([&] {
+    for (std::string& path : drain(&ring)) taken.push_back(std::move(path));
+    if (taken.size() < kThreads * kRequests) ring.wait(10);
+    return taken.size() >= kThreads * kRequests;
+  }));
+  for (std::thread& t : tasks) t.join();
+  std::sort(taken.begin(), taken.end());
+  EXPECT_EQ(std::unique(taken.begin(), taken.end()), taken.end());
+  EXPECT_EQ(taken.size(), static_cast<size_t>(posted));
+}
+
+TEST_F(BoardTest, TheDoorbellWakesTheAgent) {
+  RequestRing ring(board_);
+  drain(&ring);
+  const auto start = steady_clock::now();
+  std::thread task([&] {
+    EXPECT_TRUE(eventually([&] { return board_->header.agent_sleeps == 1; }));
+    post_request(board_, rel("a"));
+  });
+  ring.wait(100000);
+  task.join();
+  EXPECT_EQ(drain(&ring).size(), 1u);
+  post_request(board_, rel("b"));
+  ring.wait(100000);  // rung before: it does not sleep
+  EXPECT_EQ(drain(&ring).size(), 1u);
+  ring.wait(10);  // and without a request it returns in time
+  EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(50));
+}
+
+// ---- whether the agent lives
+
+TEST_F(BoardTest, TheAgentLivesAsLongAsItsThread) {
+  EXPECT_FALSE(agent_lives(*board_));
+  {
+    LivingThread agent(board_);
+    EXPECT_TRUE(agent_lives(*board_));
+  }
+  EXPECT_FALSE(agent_lives(*board_));
+}
+
+TEST_F(BoardTest, AKilledAgentIsDeadAtOnce) {
+  Child agent([&] { (void)declare_alive(board_).ok(); });
+  EXPECT_TRUE(agent_lives(*board_));
+  agent.kill();
+  EXPECT_FALSE(agent_lives(*board_));
+}
+
+TEST_F(BoardTest, AnotherProcessSeesWhetherTheAgentLives) {
+  const auto seen_by_child = [&] {
+    return in_child([&] {
+      const Result<BoardFile> board = BoardFile::open(scratch_.path());
+      return board.ok() ? int{agent_lives(*board->get())} : 2;
+    });
+  };
+  EXPECT_EQ(seen_by_child(), 0);
+  LivingThread agent(board_);
+  EXPECT_EQ(seen_by_child(), 1);
+}
+
+// ---- asking and waiting
+
+class WaitTest : public BoardTest {
+ protected:
+  WaitTest() {
+    Result<std::unique_ptr<Catalog>> catalog = Catalog::create(scratch_.path(), {{1}}, {}, {}, 1);
+    EXPECT_TRUE(catalog.ok());
+    catalog_ = catalog.take();
+  }
+  WaitEnd wait_for(const std::string& path, Found* found = nullptr) {
+    Found mine;
+    return request_and_wait(board_, catalog_->reader(), rel(path), found ? found : &mine);
+  }
+  void settle(Ref ref, uint64_t word) {
+    Entry& e = catalog_->entry(ref);
+    e.state = word;
+    wake_parked(board_, e.hash);
+  }
+  std::unique_ptr<Catalog> catalog_;
+};
+
+TEST_F(WaitTest, WhatIsSettledNeedsNoAgent) {
+  for (const State state : {State::kPlaced, State::kNoFit, State::kPass, State::kLarge, State::kDropped}) {
+    const std::string name = std::to_string(static_cast<int>(state));
+    settle(catalog_->add(rel(name), DT_REG), state_word(state));
+    Found found;
+    EXPECT_EQ(wait_for(name, &found), WaitEnd::kSettled);
+    EXPECT_EQ(state_of(found.entry->state), state);
+  }
+  RequestRing ring(board_);
+  EXPECT_TRUE(drain(&ring).empty()) << "nothing was asked";
+}
+
+TEST_F(WaitTest, WithoutAgentNobodyWaits) { EXPECT_EQ(wait_for("f"), WaitEnd::kNoAgent); }
+
+TEST_F(WaitTest, IsWokenWhenTheFileIsPlaced) {
+  LivingThread agent(board_);
+  constexpr int kTasks = 8;
+  std::atomic<int> settled{0};
+  std::vector<std::thread> tasks;
+  for (int i = 0; i < kTasks; ++i)
+    tasks.emplace_back([&] {
+      Found found;
+      if (wait_for("a/f", &found) == WaitEnd::kSettled && state_of(found.entry->state) == State::kPlaced) ++settled;
+    });
+  RequestRing ring(board_);
+  Ref ref = 0;
+  ASSERT_TRUE(eventually([&] {
+    ring.drain(1, [&](const RelPath& path) {
+      ref = catalog_->add(path, DT_UNKNOWN);
+      catalog_->move(ref, state_word(State::kKnown), state_word(State::kQueued));
+    });
+    return ref != 0;
+  }));
+  EXPECT_EQ(settled, 0);
+  EXPECT_TRUE(catalog_->move(ref, state_word(State::kQueued), state_word(State::kStaging)));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(settled, 0);
+  settle(ref, state_word(State::kPlaced));
+  for (std::thread& t : tasks) t.join();
+  EXPECT_EQ(settled, kTasks);
+}
+
+TEST_F(WaitTest, WhatIsBeingStagedIsNotAskedForAgain) {
+  LivingThread agent(board_);
+  const Ref ref = catalog_->add(rel("f"), DT_REG);
+  catalog_->move(ref, state_word(State::kKnown), state_word(State::kStaging));
+  std::thread task([&] { EXPECT_EQ(wait_for("f"), WaitEnd::kSettled); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  RequestRing ring(board_);
+  EXPECT_TRUE(drain(&ring).empty());
+  settle(ref, state_word(State::kNoFit));
+  task.join();
+}
+
+TEST_F(WaitTest, IsRefusedIfTheAgentMakesNoEntry) {
+  LivingThread agent(board_);
+  std::atomic<bool> refused{false};
+  std::thread task([&] { refused = wait_for("f") == WaitEnd::kRefused; });
+  RequestRing ring(board_);
+  EXPECT_TRUE(eventually([&] { return !drain(&ring).empty(); }));
+  task.join();
+  EXPECT_TRUE(refused);
+}
+
+TEST_F(WaitTest, AFullRingIsNotWaitedFor) {
+  LivingThread agent(board_);
+  while (post_request(board_, rel("other")).slot) {}
+  EXPECT_EQ(wait_for("f"), WaitEnd::kRingFull);
+}
+
+TEST_F(WaitTest, EndsAfterItsLimit) {
+  LivingThread agent(board_);
+  const auto start = steady_clock::now();
+  EXPECT_EQ(wait_for("f"), WaitEnd::kTimeout);
+  const auto took = steady_clock::now() - start;
+  EXPECT_GE(took, std::chrono::nanoseconds(kWaitFloorNs));
+  EXPECT_LT(took, 10 * std::chrono::nanoseconds(kWaitFloorNs));
+}
+
+TEST(WaitLimit, IsTwiceTheTimeTheBytesTake) {
+  EXPECT_EQ(wait_limit_ns(1 << 30, 0), kWaitFloorNs) << "no rate measured yet";
+  EXPECT_EQ(wait_limit_ns(0, 100), kWaitFloorNs);
+  EXPECT_EQ(wait_limit_ns(50, 100), kWaitFloorNs);
+  EXPECT_EQ(wait_limit_ns(1000, 100), 20000000000);
+  EXPECT_EQ(wait_limit_ns(UINT64_MAX, 1), 3600000000000) << "never more than an hour";
+}
+
+TEST_F(WaitTest, AllReturnSoonWhenTheAgentIsKilled) {
+  board_->header.bytes_per_second = 1;  // so that the wait itself is long
+  Child agent([&] { (void)declare_alive(board_).ok(); });
+  const Ref ref = catalog_->add(rel("f"), DT_REG);
+  catalog_->move(ref, state_word(State::kKnown), state_word(State::kStaging));
+  catalog_->entry(ref).size = 1000;
+  std::atomic<int> waiting{0}, told{0};
+  std::vector<std::thread> tasks;
+  for (int i = 0; i < 8; ++i)
+    tasks.emplace_back([&] {
+      ++waiting;
+      told += wait_for("f") == WaitEnd::kNoAgent;
+    });
+  EXPECT_TRUE(eventually([&] { return waiting == 8; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(told, 0);
+  const auto start = steady_clock::now();
+  agent.kill();
+  for (std::thread& t : tasks) t.join();
+  EXPECT_EQ(told, 8);
+  EXPECT_LT(steady_clock::now() - start, 10 * std::chrono::milliseconds(100));
+}
+
+// ---- counters
+
+TEST_F(BoardTest, CountersSumOverProcessesAndSurviveThem) {
+  constexpr int kEach = 1000;
+  const auto count_all = [&] {
+    for (int i = 0; i < kEach; ++i) {
+      count(board_, TaskCounter::opens_pfs);
+      count(board_, TaskCounter::read_bytes_pfs, 10);
+      my_shard(board_).opens_tier[1].fetch_add(1);
+      my_shard(board_).read_bytes_tier[1].fetch_add(100);
+      my_shard(board_).read_calls_tier[1].fetch_add(2);
+    }
+  };
+  Child first(count_all), second(count_all);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) threads.emplace_back(count_all);
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(in_child([&] {
+              count_all();
+              return 0;
+            }),
+            0);
+  first.kill();
+  second.kill();
+  board_->placed_bytes[1] = 77;
+  const Result<BoardFile> other = BoardFile::open(scratch_.path());
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(total(*other->get(), TaskCounter::opens_pfs), 7u * kEach);
+  EXPECT_EQ(total(*other->get(), TaskCounter::read_bytes_pfs), 70u * kEach);
+  EXPECT_EQ(total(*other->get(), TaskCounter::waits), 0u);
+  const TierTotals tier = tier_totals(*other->get(), 1);
+  EXPECT_EQ(tier.opens, 7u * kEach);
+  EXPECT_EQ(tier.read_bytes, 700u * kEach);
+  EXPECT_EQ(tier.read_calls, 14u * kEach);
+  EXPECT_EQ(tier.placed_bytes, 77u);
+  EXPECT_EQ(tier_totals(*other->get(), 0).opens, 0u);
+}
+
+}  // namespace
+}  // namespace monarch

@@ -1,0 +1,595 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/metadata/catalog.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+
+RelPath rel(const std::string& path, uint32_t root = 0) { return rel_path(root, path.data(), path.size()); }
+
+std::unique_ptr<Catalog> make_catalog(const std::string& run_dir) {
+  Result<std::unique_ptr<Catalog>> catalog =
+      Catalog::create(run_dir, {{1}, {2}}, {{0, "/data", "", 1, 2}, {1, "/more", "", 2, 2}},
+                      {{"ram", "/ram/job", 7}, {"ssd", "/ssd/job", 8}}, 64 << 20);
+  EXPECT_TRUE(catalog.ok()) << catalog.error().text;
+  return catalog.ok() ? catalog.take() : nullptr;
+}
+
+// The path of an entry as a reader sees it.
+std::string path_of(const CatalogReader& reader, const Entry& e) {
+  const DirPath* d = reader.dir(e.dir);
+  if (!d) return "?";
+  std::string path(d->path, d->len);
+  if (!path.empty()) path += '/';
+  return path.append(e.name, e.name_len);
+}
+
+struct stat source_stat(uint64_t ino, uint32_t mode = S_IFREG | 0644) {
+  struct stat st {};
+  st.st_dev = 42;
+  st.st_ino = ino;
+  st.st_mode = mode;
+  st.st_nlink = 1;
+  st.st_uid = 1000;
+  st.st_gid = 100;
+  st.st_blksize = 4096;
+  st.st_blocks = 9;
+  st.st_atim = {100, 1};
+  st.st_ctim = {200, 2};
+  return st;
+}
+
+TEST(Catalog, FindsWhatWasAddedAndNothingElse) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  CatalogReader reader;
+  ASSERT_TRUE(reader.open(scratch.path().c_str()));
+  const Ref ref = catalog->add(rel("train/a/1.jpg"), DT_REG);
+  ASSERT_NE(ref, 0u);
+  EXPECT_EQ(catalog->add(rel("train/a/1.jpg"), DT_UNKNOWN), ref) << "one entry per path";
+  const Found found = reader.find(rel("train/a/1.jpg"));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found.ref, ref);
+  EXPECT_EQ(path_of(reader, *found.entry), "train/a/1.jpg");
+  EXPECT_EQ(catalog->path_of(ref), "train/a/1.jpg");
+  EXPECT_EQ(state_of(found.entry->state), State::kKnown);
+  for (const char* other : {"train/a/1.jp", "train/a/1.jpg2", "train/1.jpg", "train/a", "a/1.jpg", "1.jpg", "train/b/1.jpg"}) {
+    const Found of_other = reader.find(rel(other));
+    EXPECT_TRUE(!of_other || of_other.entry->type == DT_DIR) << other;
+  }
+  EXPECT_FALSE(reader.find(rel("train/a/1.jpg", 1))) << "the same path below another root";
+}
+
+TEST(Catalog, DirectoriesAreEntriesThatAreNeverStaged) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  ASSERT_NE(catalog->add(rel("a/b/c"), DT_REG), 0u);
+  for (const char* dir : {"", "a", "a/b"}) {
+    const Found found = catalog->reader().find(rel(dir));
+    ASSERT_TRUE(found) << dir;
+    EXPECT_EQ(found.entry->state, state_word(State::kPass, Reason::kNotRegular));
+    EXPECT_EQ(found.entry->type, DT_DIR);
+    EXPECT_EQ(catalog->path_of(found.ref), dir);
+  }
+  const Ref empty = catalog->add(rel("a/empty"), DT_DIR);
+  ASSERT_NE(empty, 0u);
+  EXPECT_EQ(catalog->add(rel("a/empty"), DT_DIR), empty);
+  EXPECT_EQ(catalog->header().entry_count, 5u);
+}
+
+TEST(Catalog, ADirectoryAskedForAsAFileBecomesOne) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  const Ref asked = catalog->add(rel("a/d"), DT_UNKNOWN);
+  const Ref file = catalog->add(rel("a/d/f"), DT_REG);
+  ASSERT_NE(file, 0u);
+  const Found found = catalog->reader().find(rel("a/d"));
+  EXPECT_EQ(found.ref, asked);
+  EXPECT_EQ(found.entry->type, DT_DIR);
+  EXPECT_EQ(catalog->path_of(file), "a/d/f");
+  EXPECT_EQ(catalog->reader().find(rel("a/d/f")).ref, file);
+}
+
+TEST(Catalog, OnlyRegularFilesAreStaged) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  const auto word = [&](const char* name, uint8_t type) { return catalog->entry(catalog->add(rel(name), type)).state.load(); };
+  EXPECT_EQ(word("reg", DT_REG), state_word(State::kKnown));
+  EXPECT_EQ(word("unknown", DT_UNKNOWN), state_word(State::kKnown));
+  EXPECT_EQ(word("link", DT_LNK), state_word(State::kPass, Reason::kSymlink));
+  for (const uint8_t type : {DT_FIFO, DT_SOCK, DT_CHR, DT_BLK})
+    EXPECT_EQ(word(std::to_string(type).c_str(), type), state_word(State::kPass, Reason::kNotRegular));
+}
+
+TEST(Catalog, TheHeaderTellsRootsPrefixesAndTiers) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  CatalogReader reader;
+  ASSERT_TRUE(reader.open(scratch.path().c_str()));
+  const CatalogHeader& h = reader.header();
+  EXPECT_EQ(h.root_count, 2u);
+  EXPECT_EQ(h.roots[1].dev, 2u);
+  EXPECT_EQ(h.prefix_count, 2u);
+  EXPECT_STREQ(h.prefixes[1].path, "/more");
+  EXPECT_EQ(h.prefixes[1].len, 5u);
+  EXPECT_EQ(h.prefixes[1].root, 1u);
+  EXPECT_EQ(h.tier_count, 2u);
+  EXPECT_STREQ(h.tiers[1].name, "ssd");
+  EXPECT_STREQ(h.tiers[1].path, "/ssd/job");
+  EXPECT_EQ(h.tiers[1].dev, 8u);
+  EXPECT_EQ(h.stage_wait_max, 64u << 20);
+  EXPECT_EQ(h.roots[0].walked, 0u);
+  catalog->set_walked(1);
+  EXPECT_EQ(h.roots[0].walked, 0u);
+  EXPECT_EQ(h.roots[1].walked, 1u);
+  for (const auto& file : fs::directory_iterator(scratch.path()))
+    EXPECT_EQ(file.status().permissions(), static_cast<fs::perms>(0600)) << file.path();
+}
+
+TEST(Catalog, RefusesWhatDoesNotFitItsHeader) {
+  Scratch scratch;
+  const auto error = [&](const std::vector<RootView>& roots, const std::vector<PrefixView>& prefixes, const std::vector<TierView>& tiers) {
+    const auto catalog = Catalog::create(scratch.dir("run"), roots, prefixes, tiers, 1);
+    fs::remove_all(scratch / "run");
+    return catalog.ok() ? 0 : catalog.error().code;
+  };
+  const std::string longest(kPathBytes - 1, 'p'), too_long(kPathBytes, 'p');
+  EXPECT_EQ(error(std::vector<RootView>(kMaxRoots), {}, {}), 0);
+  EXPECT_EQ(error(std::vector<RootView>(kMaxRoots + 1), {}, {}), EINVAL);
+  EXPECT_EQ(error({}, std::vector<PrefixView>(kMaxPrefixes + 1), {}), EINVAL);
+  EXPECT_EQ(error({}, {}, std::vector<TierView>(kMaxTiers + 1)), EINVAL);
+  EXPECT_EQ(error({}, {{0, longest, longest, 0, 0}}, {{"t", longest, 0}}), 0);
+  EXPECT_EQ(error({}, {{0, too_long, "", 0, 0}}, {}), ENAMETOOLONG);
+  EXPECT_EQ(error({}, {{0, "/p", too_long, 0, 0}}, {}), ENAMETOOLONG);
+  EXPECT_EQ(error({}, {}, {{"t", too_long, 0}}), ENAMETOOLONG);
+  EXPECT_EQ(Catalog::create(scratch / "missing", {}, {}, {}, 1).error().code, ENOENT);
+}
+
+TEST(Catalog, IsNeverMadeTwiceInOneDirectory) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  EXPECT_EQ(Catalog::create(scratch.path(), {}, {}, {}, 1).error().code, EEXIST);
+}
+
+TEST(Catalog, PlacesAndDrops) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  CatalogReader reader;
+  ASSERT_TRUE(reader.open(scratch.path().c_str()));
+  const Ref ref = catalog->add(rel("a/f"), DT_REG);
+  Entry& e = catalog->entry(ref);
+  EXPECT_FALSE(catalog->move(ref, state_word(State::kQueued), state_word(State::kStaging)));
+  EXPECT_TRUE(catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging)));
+  e.size = 4567;
+  e.mtime = 89;
+  ASSERT_TRUE(catalog->place(ref, 1, 1234, source_stat(77)));
+
+  const Found found = reader.find(rel("a/f"));
+  EXPECT_EQ(found.entry->state, state_word(State::kPlaced, Reason::kNone, 1));
+  const Identity* id = reader.identity(found.entry->identity);
+  ASSERT_NE(id, nullptr);
+  EXPECT_EQ(reader.find_copy(1, 1234), id);
+  EXPECT_EQ(reader.find_copy(0, 1234), nullptr) << "another tier";
+  EXPECT_EQ(reader.find_copy(1, 1235), nullptr);
+  EXPECT_EQ(id->entry, ref);
+  EXPECT_EQ(reader.entry(id->entry)->size, 4567u);
+  EXPECT_EQ(id->pfs_ino, 77u);
+  EXPECT_EQ(id->atime, 100000000001);
+  EXPECT_EQ(id->ctime, 200000000002);
+  EXPECT_EQ(id->blocks, 9u);
+  const Attributes* a = reader.attributes(id->attributes);
+  ASSERT_NE(a, nullptr);
+  EXPECT_EQ(a->dev, 42u);
+  EXPECT_EQ(a->mode, uint32_t{S_IFREG | 0644});
+  EXPECT_EQ(a->uid, 1000u);
+  EXPECT_EQ(a->gid, 100u);
+  EXPECT_EQ(a->nlink, 1u);
+  EXPECT_EQ(a->blksize, 4096u);
+
+  catalog->drop(ref, Reason::kChanged);
+  EXPECT_EQ(found.entry->state, state_word(State::kDropped, Reason::kChanged));
+  EXPECT_EQ(reader.find_copy(1, 1234), nullptr);
+}
+
+TEST(Catalog, AnInodeMayBeUsedAgainAfterADrop) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  const Ref first = catalog->add(rel("first"), DT_REG), second = catalog->add(rel("second"), DT_REG);
+  ASSERT_TRUE(catalog->place(first, 0, 5, source_stat(1)));
+  catalog->drop(first, Reason::kChanged);
+  ASSERT_TRUE(catalog->place(second, 0, 5, source_stat(2)));
+  const Identity* id = catalog->reader().find_copy(0, 5);
+  ASSERT_NE(id, nullptr);
+  EXPECT_EQ(id->entry, second);
+}
+
+TEST(Catalog, FilesThatAreAlikeShareTheirAttributes) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  std::set<Ref> attributes;
+  for (int i = 0; i < 1000; ++i) {
+    const Ref ref = catalog->add(rel("f" + std::to_string(i)), DT_REG);
+    const uint32_t mode = S_IFREG | (i % 2 ? 0644 : 0600);
+    ASSERT_TRUE(catalog->place(ref, 0, 1000 + static_cast<uint64_t>(i), source_stat(1, mode)));
+    const Identity* id = catalog->reader().identity(catalog->entry(ref).identity);
+    EXPECT_EQ(catalog->reader().attributes(id->attributes)->mode, mode);
+    attributes.insert(id->attributes);
+  }
+  EXPECT_EQ(attributes.size(), 2u);
+}
+
+TEST(Catalog, NamesOfCopiesAreThoseOfTheLayout) {
+  char name[kCopyNameBytes];
+  copy_name(0xa15f, name);
+  EXPECT_STREQ(name, "5f/0000a15f");
+  copy_name(0xfedcba98, name);
+  EXPECT_STREQ(name, "98/fedcba98");
+}
+
+TEST(CatalogReader, RefusesAnotherVersionAndHalfACatalog) {
+  Scratch scratch;
+  CatalogReader reader;
+  EXPECT_FALSE(reader.open(scratch.path().c_str())) << "no catalog";
+  make_catalog(scratch.path());
+  const std::string good = contents(scratch / "catalog");
+  const auto opens = [&](const std::string& header) {
+    scratch.file("catalog", header);
+    CatalogReader fresh;
+    return fresh.open(scratch.path().c_str());
+  };
+  const auto with = [&](size_t offset, char byte) {
+    std::string header = good;
+    header[offset] = byte;
+    return header;
+  };
+  EXPECT_TRUE(opens(good));
+  EXPECT_FALSE(opens(with(offsetof(CatalogHeader, version), kCatalogVersion + 1)));
+  EXPECT_FALSE(opens(with(offsetof(CatalogHeader, magic), 'm')));
+  EXPECT_FALSE(opens(with(offsetof(CatalogHeader, bytes), 1)));
+  EXPECT_FALSE(opens(with(offsetof(CatalogHeader, ready), 0)));
+  EXPECT_FALSE(opens(good.substr(0, good.size() - 1)));
+  EXPECT_FALSE(opens(""));
+  fs::remove(scratch / "catalog");
+  scratch.file("elsewhere", good);
+  fs::create_symlink("elsewhere", scratch / "catalog");
+  CatalogReader through_link;
+  EXPECT_FALSE(through_link.open(scratch.path().c_str())) << "it followed a symbolic link";
+}
+
+TEST(CatalogReader, FindsNothingWhereFilesAreMissing) {
+  Scratch scratch;
+  {
+    const auto catalog = make_catalog(scratch.path());
+    ASSERT_NE(catalog->add(rel("a/f"), DT_REG), 0u);
+    ASSERT_TRUE(catalog->place(catalog->add(rel("a/f"), DT_REG), 0, 5, source_stat(1)));
+  }
+  for (const char* missing : {"index.0", "entries.0", "dirs.0"}) {
+    fs::rename(scratch / missing, scratch / "aside");
+    CatalogReader reader;
+    ASSERT_TRUE(reader.open(scratch.path().c_str()));
+    EXPECT_FALSE(reader.find(rel("a/f"))) << missing;
+    fs::rename(scratch / "aside", scratch / missing);
+    EXPECT_TRUE(reader.find(rel("a/f"))) << "it looks again";
+  }
+  for (const char* missing : {"inodes.0", "idents.0"}) {
+    fs::resize_file(scratch / missing, 0);
+    CatalogReader reader;
+    ASSERT_TRUE(reader.open(scratch.path().c_str()));
+    EXPECT_EQ(reader.find_copy(0, 5), nullptr) << missing;
+  }
+}
+
+// ---- against a model
+
+// Random paths: few directories and names, so that they meet; odd ones among them.
+class Paths {
+ public:
+  explicit Paths(uint32_t seed) : random_(seed) {
+    for (int i = 0; i < 40; ++i) {
+      std::string dir = dirs_[pick(dirs_.size())];
+      if (dir.size() > 1000) dir.clear();
+      dirs_.push_back((dir.empty() ? "" : dir + "/") + name());
+    }
+  }
+  std::string next() {
+    const std::string& dir = dirs_[pick(dirs_.size())];
+    return (dir.empty() ? "" : dir + "/") + name();
+  }
+  size_t pick(size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random_); }
+
+ private:
+  // Any byte but NUL and '/', up to NAME_MAX bytes; not "." or "..".
+  std::string name() {
+    const size_t longest = pick(10) == 0 ? 255 : 3;
+    std::string out(1 + pick(longest), '\0');
+    for (char& c : out) {
+      do c = static_cast<char>(pick(8) == 0 ? pick(256) : 'a' + pick(4));
+      while (c == '\0' || c == '/');
+    }
+    return out == "." || out == ".." ? "x" : out;
+  }
+  std::mt19937 random_;
+  std::vector<std::string> dirs_{""};
+};
+
+TEST(CatalogModel, BehavesLikeAMap) {
+  struct Model {
+    Ref ref = 0;
+    bool placed = false;
+    uint64_t ino = 0;
+    uint32_t tier = 0;
+  };
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Scratch scratch;
+    const auto catalog = make_catalog(scratch.path());
+    CatalogReader reader;
+    ASSERT_TRUE(reader.open(scratch.path().c_str()));
+    Paths paths(seed);
+    std::map<std::pair<uint32_t, std::string>, Model> model;
+    std::set<std::pair<uint32_t, std::string>> directories;
+    std::map<std::pair<uint32_t, uint64_t>, Ref> copies;
+    uint64_t next_ino = 1;
+    for (int step = 0; step < 20000; ++step) {
+      const auto root = static_cast<uint32_t>(paths.pick(2));
+      const std::string path = paths.next();
+      const auto key = std::make_pair(root, path);
+      if (directories.count(key)) continue;  // another test's
+      const auto known = model.find(key);
+      const Found found = reader.find(rel(path, root));
+      ASSERT_EQ(bool(found), known != model.end());
+      if (known == model.end()) {
+        const Ref ref = catalog->add(rel(path, root), DT_REG);
+        ASSERT_NE(ref, 0u);
+        model[key].ref = ref;
+        for (size_t slash = path.rfind('/'); slash != std::string::npos; slash = path.rfind('/', slash - 1)) {
+          const auto dir = std::make_pair(root, path.substr(0, slash));
+          if (model.erase(dir)) {}  // it was a file, and is a directory from now on
+          directories.insert(dir);
+          if (slash == 0) break;
+        }
+        continue;
+      }
+      Model& m = known->second;
+      ASSERT_EQ(found.ref, m.ref);
+      ASSERT_EQ(path_of(reader, *found.entry), path);
+      ASSERT_EQ(found.entry->root, root);
+      if (!m.placed) {
+        m = {m.ref, true, next_ino++, static_cast<uint32_t>(paths.pick(2))};
+        ASSERT_TRUE(catalog->place(m.ref, m.tier, m.ino, source_stat(m.ino + 5)));
+        copies[{m.tier, m.ino}] = m.ref;
+        ASSERT_EQ(found.entry->state, state_word(State::kPlaced, Reason::kNone, m.tier));
+      } else if (paths.pick(2)) {
+        catalog->drop(m.ref, Reason::kChanged);
+        copies.erase({m.tier, m.ino});
+        ASSERT_EQ(reader.find_copy(m.tier, m.ino), nullptr);
+        m.placed = false;
+      }
+    }
+    for (const auto& [copy, ref] : copies) {
+      const Identity* id = reader.find_copy(copy.first, copy.second);
+      ASSERT_NE(id, nullptr);
+      ASSERT_EQ(id->entry, ref);
+      ASSERT_EQ(id->pfs_ino, copy.second + 5);
+    }
+    // The walk visits each entry once, in the order they were added, over any number of pauses.
+    std::vector<Ref> visited;
+    uint64_t cursor = 0, before = 1;
+    while (cursor != before) {
+      before = cursor;
+      size_t taken = 0;
+      cursor = catalog->walk(cursor, [&](Ref ref) {
+        if (taken == 100) return false;
+        ++taken;
+        visited.push_back(ref);
+        return true;
+      });
+    }
+    EXPECT_TRUE(std::is_sorted(visited.begin(), visited.end()));
+    EXPECT_EQ(visited.size(), catalog->header().entry_count);
+    EXPECT_EQ(std::set<Ref>(visited.begin(), visited.end()).size(), visited.size());
+    for (const auto& [key, m] : model) EXPECT_TRUE(std::binary_search(visited.begin(), visited.end(), m.ref));
+  }
+}
+
+TEST(CatalogModel, LongNamesAndPaths) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  std::string deep;
+  while (deep.size() + 256 < kPathBytes) deep += std::string(deep.empty() ? "" : "/") + std::string(255, 'd');
+  const std::vector<std::string> paths = {std::string(255, 'n'), deep, std::string(kPathBytes - 1, 'x'),
+                                          deep.substr(0, 2047) + "/" + std::string(2000, 'y')};
+  std::vector<Ref> refs;
+  for (int copy = 0; copy < 30; ++copy)  // 30 times 4 KiB is more than a first segment
+    for (const std::string& path : paths) refs.push_back(catalog->add(rel(path + std::to_string(copy)), DT_REG));
+  for (size_t i = 0; i < refs.size(); ++i) {
+    ASSERT_NE(refs[i], 0u);
+    const std::string path = paths[i % paths.size()] + std::to_string(i / paths.size());
+    EXPECT_EQ(catalog->reader().find(rel(path)).ref, refs[i]);
+    EXPECT_EQ(catalog->path_of(refs[i]), path);
+  }
+  EXPECT_EQ(catalog->add(rel(std::string(65536, 'n')), DT_REG), 0u) << "its length does not fit the field";
+  EXPECT_EQ(catalog->reader().find(rel("n")).ref, 0u);
+}
+
+// ImageNet's names: train/n01440764/n01440764_10026.JPEG, 1300 in each of 1000 directories.
+std::string image_name(uint32_t i) {
+  char name[64];
+  const uint32_t synset = 1440764 + i / 1300 * 7;
+  std::snprintf(name, sizeof name, "train/n%08u/n%08u_%u.JPEG", synset, synset, 10000 + i % 1300 * 37);
+  return name;
+}
+
+TEST(CatalogGrowth, ReadersFindAllThatWasAddedWhileItGrows) {
+  constexpr uint32_t kFiles = 300000, kReaders = 3;
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  std::vector<Ref> refs(kFiles);
+  std::atomic<uint32_t> added{0};
+  std::atomic<uint64_t> looked{0};
+  std::atomic<bool> failed{false};
+  std::vector<std::thread> readers;
+  for (uint32_t r = 0; r < kReaders; ++r) {
+    readers.emplace_back([&, r] {
+      CatalogReader reader;
+      std::mt19937 random(r);
+      if (!reader.open(scratch.path().c_str())) failed = true;
+      for (uint32_t n = 0; n < kFiles && !failed; n = added.load(std::memory_order_acquire)) {
+        for (int i = 0; i < 100 && n > 0; ++i) {
+          const uint32_t wanted = i < 10 ? n - 1 - static_cast<uint32_t>(i) % n : random() % n;
+          const std::string path = image_name(wanted);
+          const Found found = reader.find(rel(path));
+          // A reader that is ahead of `added` must find a whole entry or none.
+          const std::string later = image_name(std::min(n + static_cast<uint32_t>(random() % 50), kFiles - 1));
+          const Found early = reader.find(rel(later));
+          if (!found || found.ref != refs[wanted] || path_of(reader, *found.entry) != path ||
+              (early && path_of(reader, *early.entry) != later))
+            failed = true;
+          ++looked;
+        }
+      }
+    });
+  }
+  for (uint32_t i = 0; i < kFiles; ++i) {
+    refs[i] = catalog->add(rel(image_name(i)), DT_REG);
+    if (!refs[i]) {
+      ADD_FAILURE() << "add " << i;
+      failed = true;
+      break;
+    }
+    added.store(i + 1, std::memory_order_release);
+  }
+  for (std::thread& t : readers) t.join();
+  EXPECT_FALSE(failed);
+  EXPECT_GT(looked, 100u);
+  EXPECT_GE(catalog->header().index_generation, 7u);
+  EXPECT_TRUE(fs::exists(scratch / "entries.8"));
+
+  // What one file takes for its lookup, names included: records, all generations of the index, directories.
+  uint64_t index = 0;
+  for (uint32_t g = 0; g <= catalog->header().index_generation; ++g) index += index_slots(g) * sizeof(uint64_t);
+  const auto used = [&](Space space) { return catalog->header().used_bytes[static_cast<uint32_t>(space)].load(); };
+  const auto per_file = [&](uint64_t bytes) { return static_cast<double>(bytes) / kFiles; };
+  const uint64_t lookup = used(Space::kEntries) + used(Space::kDirs) + index;
+  EXPECT_GT(used(Space::kDirs), 230 * sizeof(DirPath));
+  std::printf("bytes per file: %.1f (entries %.1f, directories %.1f, index %.1f)\n", per_file(lookup),
+              per_file(used(Space::kEntries)), per_file(used(Space::kDirs)), per_file(index));
+  EXPECT_LE(per_file(lookup), 100);
+
+  for (uint32_t i = 0; i < kFiles; ++i) ASSERT_TRUE(catalog->place(refs[i], 0, 1000 + i, source_stat(i)));
+  uint64_t inodes = 0;
+  for (const auto& file : fs::directory_iterator(scratch.path()))
+    if (file.path().filename().string().rfind("inodes.", 0) == 0) inodes += file.file_size();
+  const double identity = per_file(used(Space::kIdents) + inodes);
+  std::printf("bytes per placed file: %.1f more\n", identity);
+  EXPECT_LE(identity, 60 + 1);  // the first 8 bytes and the first generation belong to nobody
+  CatalogReader reader;
+  ASSERT_TRUE(reader.open(scratch.path().c_str()));
+  for (uint32_t i = 0; i < kFiles; i += 7) {
+    const Identity* id = reader.find_copy(0, 1000 + i);
+    ASSERT_NE(id, nullptr);
+    ASSERT_EQ(id->entry, refs[i]);
+  }
+}
+
+TEST(CatalogGrowth, ThreadsThatAddTheSamePathsGetTheSameEntries) {
+  constexpr uint32_t kFiles = 5000, kThreads = 4;
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  std::vector<std::vector<Ref>> refs(kThreads, std::vector<Ref>(kFiles));
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      for (uint32_t i = 0; i < kFiles; ++i) {
+        const uint32_t n = (i + t * 17) % kFiles;
+        refs[t][n] = catalog->add(rel(image_name(n)), DT_REG);
+        catalog->move(refs[t][n], state_word(State::kKnown), state_word(State::kQueued));
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  for (uint32_t t = 1; t < kThreads; ++t) EXPECT_EQ(refs[t], refs[0]);
+  EXPECT_EQ(std::set<Ref>(refs[0].begin(), refs[0].end()).size(), kFiles);
+}
+
+// ---- a full run directory
+
+// How much room there is decides which file is the first that cannot be made.
+class CatalogFull : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(CatalogFull, AddsFailAndReadersStayRight) {
+  Scratch scratch;
+  const bool mounted = with_tmpfs(scratch.path(), GetParam(), [&] {
+    const auto catalog = make_catalog(scratch.path());
+    ASSERT_NE(catalog, nullptr);
+    std::vector<Ref> refs;
+    for (uint32_t i = 0; i < 100000; ++i) {
+      const Ref ref = catalog->add(rel(image_name(i)), DT_REG);
+      if (!ref) break;
+      refs.push_back(ref);
+    }
+    ASSERT_GT(refs.size(), 1000u);
+    ASSERT_LT(refs.size(), 100000u);
+    const uint64_t entries = catalog->header().entry_count;
+    for (uint32_t i = 0; i < 100; ++i) {
+      EXPECT_EQ(catalog->add(rel("other/" + image_name(i)), DT_REG), 0u);
+      EXPECT_EQ(catalog->add(rel(image_name(200000 + i)), DT_UNKNOWN), 0u);
+    }
+    EXPECT_FALSE(catalog->reader().find(rel("other/" + image_name(5))));
+    CatalogReader reader;
+    ASSERT_TRUE(reader.open(scratch.path().c_str()));
+    for (uint32_t i = 0; i < refs.size(); ++i) ASSERT_EQ(reader.find(rel(image_name(i))).ref, refs[i]);
+    size_t visited = 0;
+    catalog->walk(0, [&](Ref ref) {
+      visited += reader.entry(ref)->type == DT_REG;
+      return true;
+    });
+    EXPECT_EQ(visited, refs.size()) << "the walk visits what can be found, once";
+
+    // Identities: places fail when there is no room, and publish nothing.
+    size_t placed = 0;
+    while (placed < refs.size() && catalog->place(refs[placed], 0, 1000 + placed, source_stat(placed))) ++placed;
+    ASSERT_LT(placed, refs.size());
+    EXPECT_EQ(state_of(reader.find(rel(image_name(static_cast<uint32_t>(placed)))).entry->state), State::kKnown);
+    EXPECT_EQ(reader.find_copy(0, 1000 + placed), nullptr);
+    for (size_t i = 0; i < placed; ++i) ASSERT_EQ(reader.find_copy(0, 1000 + i)->entry, refs[i]);
+    EXPECT_GE(catalog->header().entry_count, entries);
+    for (const auto& file : fs::directory_iterator(scratch.path())) {
+      struct stat st;
+      ASSERT_EQ(::stat(file.path().c_str(), &st), 0);
+      EXPECT_GE(st.st_blocks * 512, st.st_size) << file.path() << " is not wholly allocated: a read of it could fault";
+    }
+  });
+  if (!mounted) GTEST_SKIP() << "mounting needs root";
+}
+
+INSTANTIATE_TEST_SUITE_P(Bytes, CatalogFull, ::testing::Values(700 << 10, 900 << 10, 1200 << 10, 1600 << 10, 3000 << 10));
+
+TEST(CatalogTooFull, ADirectoryTooSmallForTheHeaderIsAnError) {
+  Scratch scratch;
+  int code = 0;
+  size_t left = 99;
+  if (!with_tmpfs(scratch.path(), 64 << 10, [&] {
+        const auto catalog = Catalog::create(scratch.path(), {}, {}, {}, 1);
+        code = catalog.ok() ? 0 : catalog.error().code;
+        left = static_cast<size_t>(std::distance(fs::directory_iterator(scratch.path()), {}));
+      }))
+    GTEST_SKIP() << "mounting needs root";
+  EXPECT_EQ(code, ENOSPC);
+  EXPECT_EQ(left, 0u);
+}
+
+}  // namespace
+}  // namespace monarch

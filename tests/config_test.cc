@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/config.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/paths.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ConfigFile : public ::testing::Test {
+ protected:
+  Result<Config> load(const std::string& text) {
+    file_ = scratch_.file("monarch.conf", text);
+    return load_config(file_);
+  }
+  // The error of a file with this text, without the file's name; "" if there is none.
+  std::string error_of(const std::string& text) {
+    const Result<Config> config = load(text);
+    if (config.ok()) return "";
+    const std::string& whole = config.error().text;
+    EXPECT_EQ(whole.rfind(file_ + ":", 0), 0u) << whole;
+    return whole.substr(std::min(whole.size(), file_.size() + 1));
+  }
+
+  Scratch scratch_;
+  std::string file_;
+};
+
+TEST_F(ConfigFile, ReadsEveryKey) {
+  const Result<Config> config = load(
+      "# a comment\n"
+      "[tier.ram]\n"
+      "path = /dev/shm//x/\n"
+      "quota = 1.5G\n"
+      "medium = ram\n"
+      "min_free = 10%\n"
+      "\n"
+      "[tier.nvme]\n"
+      "path=/scratch\n"
+      "quota=80%\n"
+      "medium=nvme\n"
+      "min_free=2G\n"
+      "[agent]\n"
+      "threads = 3\n"
+      "walk_threads = 2\n"
+      "stage_wait_max = 8M ; how much an open waits for\n"
+      "prefetch = off\n"
+      "log = /var/log/monarchd.log\n"
+      "log_level = debug\n");
+  ASSERT_TRUE(config.ok()) << config.error().text;
+  ASSERT_EQ(config->tiers.size(), 2u);
+  const TierConfig &ram = config->tiers[0], &nvme = config->tiers[1];
+  EXPECT_EQ(ram.name, "ram");
+  EXPECT_EQ(ram.path, "/dev/shm/x");
+  EXPECT_EQ(ram.quota.of(1), uint64_t{3} << 29);
+  EXPECT_EQ(ram.medium, Medium::kRam);
+  EXPECT_EQ(ram.min_free.of(1000), 100u);
+  EXPECT_EQ(nvme.name, "nvme");
+  EXPECT_EQ(nvme.path, "/scratch");
+  EXPECT_EQ(nvme.quota.of(1000), 800u);
+  EXPECT_EQ(nvme.medium, Medium::kNvme);
+  EXPECT_EQ(nvme.min_free.of(1), uint64_t{2} << 30);
+  EXPECT_EQ(config->agent.threads, 3);
+  EXPECT_EQ(config->agent.walk_threads, 2);
+  EXPECT_EQ(config->agent.stage_wait_max, 8u << 20);
+  EXPECT_FALSE(config->agent.prefetch);
+  EXPECT_EQ(config->agent.log, "/var/log/monarchd.log");
+  EXPECT_EQ(config->agent.log_level, "debug");
+}
+
+TEST_F(ConfigFile, HasDefaults) {
+  const Result<Config> config = load("[tier.a]\npath = /a\nquota = 1G\n");
+  ASSERT_TRUE(config.ok()) << config.error().text;
+  EXPECT_TRUE(config->agent.prefetch);
+  EXPECT_GE(config->agent.threads, 1);
+  EXPECT_EQ(config->agent.stage_wait_max, 64u << 20);
+  EXPECT_EQ(config->tiers[0].medium, Medium::kSsd);
+  EXPECT_EQ(config->tiers[0].min_free.of(100), 5u);
+  EXPECT_TRUE(load("").ok());
+}
+
+TEST_F(ConfigFile, TheSampleIsGood) {
+  const char* tree = std::getenv("MONARCH_SRCDIR");
+  if (!tree) GTEST_SKIP() << "MONARCH_SRCDIR is not set";
+  std::string text = contents(std::string(tree) + "/etc/monarch.conf.sample");
+  const Result<Config> config = load(text);
+  ASSERT_TRUE(config.ok()) << config.error().text;
+  EXPECT_FALSE(config->tiers.empty());
+}
+
+TEST_F(ConfigFile, ErrorsNameFileAndLine) {
+  const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";  // lines 1 to 3
+  EXPECT_EQ(error_of(tier + "speed = 3\n"), "4: unknown key 'speed' in [tier.a]; known are path, quota, medium, min_free");
+  EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0), 0u);
+  EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"), "2: unknown section [agnet]; known are [agent] and [tier.NAME]");
+  EXPECT_EQ(error_of("threads = 3\n").rfind("1: ", 0), 0u);
+  EXPECT_EQ(error_of(tier + "no equals sign\n"), "4: neither [section], key = value nor a comment");
+  EXPECT_EQ(error_of("[agent\nthreads = 3\n").rfind("1: ", 0), 0u);
+  EXPECT_EQ(error_of("[agent]\nthreads = 0\n"), "2: '0' is not a number from 1 to 256");
+  EXPECT_EQ(error_of("[agent]\nthreads = 257\n").rfind("2: ", 0), 0u);
+  EXPECT_EQ(error_of("[agent]\nthreads = 3x\n").rfind("2: ", 0), 0u);
+  EXPECT_EQ(error_of("[agent]\nthreads =\n").rfind("2: ", 0), 0u);
+  EXPECT_EQ(error_of("[agent]\nwalk_threads = 65\n").rfind("2: ", 0), 0u);
+  EXPECT_EQ(error_of("[agent]\nprefetch = maybe\n"), "2: 'maybe' is neither on nor off");
+  EXPECT_EQ(error_of("[agent]\nstage_wait_max = lots\n").rfind("2: 'lots' is not a size", 0), 0u);
+  EXPECT_EQ(error_of("[tier.a]\npath = scratch\n"), "2: path 'scratch' is not absolute");
+  EXPECT_EQ(error_of("[tier.a]\npath =\n").rfind("2: ", 0), 0u);
+  EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 101%\n"), "3: '101%' is not a share from 0% to 100%");
+  EXPECT_EQ(error_of("[tier.a]\nmedium = tape\n"), "2: medium 'tape' is none of nvme, ssd, hdd, ram");
+  EXPECT_EQ(error_of("[tier.a b]\npath = /a\n").rfind("2: tier name 'a b'", 0), 0u);
+  EXPECT_EQ(error_of("[tier.]\npath = /a\n").rfind("2: tier name ''", 0), 0u);
+  EXPECT_EQ(error_of("[tier." + std::string(32, 'n') + "]\npath = /a\n").rfind("2: tier name", 0), 0u);
+}
+
+TEST_F(ConfigFile, NothingIsGivenTwice) {
+  const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";
+  EXPECT_EQ(error_of("[agent]\nthreads = 3\nthreads = 3\n"), "3: 'threads' is given twice in [agent]");
+  EXPECT_EQ(error_of("[agent]\nthreads = 3\n" + tier + "[agent]\nthreads = 4\n"), "7: 'threads' is given twice in [agent]");
+  EXPECT_EQ(error_of(tier + "[tier.b]\npath = /b\nquota = 1G\n" + tier), "8: 'path' is given twice in [tier.a]");
+}
+
+TEST_F(ConfigFile, ATierNeedsPathAndQuota) {
+  EXPECT_EQ(error_of("[agent]\nthreads = 1\n[tier.a]\nquota = 1G\n"), "4: [tier.a] has no path");
+  EXPECT_EQ(error_of("[tier.a]\n\npath = /a\n").rfind("3: [tier.a] has no quota", 0), 0u);
+}
+
+TEST_F(ConfigFile, HoldsEightTiersAndNoMore) {
+  std::string text;
+  for (int i = 0; i < 8; ++i) text += "[tier.t" + std::to_string(i) + "]\npath = /a\nquota = 1G\n";
+  EXPECT_EQ(error_of(text), "");
+  EXPECT_EQ(error_of(text + "[tier.t8]\npath = /a\n"), "26: more than 8 tiers");
+}
+
+TEST_F(ConfigFile, KeysMayBeIndented) {
+  const Result<Config> config = load("[tier.a]\n  path = /a\n\tquota = 1G\n  # a comment\n[agent]\n threads = 1\n");
+  ASSERT_TRUE(config.ok()) << config.error().text;
+  EXPECT_EQ(config->tiers[0].path, "/a");
+  EXPECT_EQ(config->agent.threads, 1);
+}
+
+TEST_F(ConfigFile, NoLineIsCutShort) {
+  // What lies behind the reader's limit could pass for a line of its own, even for a comment.
+  for (const std::string rest : {"#0", ";0", "=0", "threads=2", " ", "\nthreads=2"}) {
+    for (size_t length = 170; length < 220; ++length) {
+      const std::string path = "/" + std::string(length, 'l');
+      const bool ends = rest[0] == ' ' || rest[0] == '\n';
+      const Result<Config> config = load("[agent]\nlog=" + path + rest + "\n");
+      const std::string got = config.ok() ? config->agent.log : config.error().text;
+      EXPECT_TRUE(got == (ends ? path : path + rest) || got.rfind(file_ + ":2: the line is longer", 0) == 0)
+          << length << " '" << rest << "': " << got;
+      EXPECT_TRUE(config.ok() || length > 180) << got;
+    }
+  }
+}
+
+TEST_F(ConfigFile, IsRefusedIfOthersCanWriteIt) {
+  file_ = scratch_.file("monarch.conf", "");
+  for (const auto mode : {fs::perms::group_write, fs::perms::others_write}) {
+    fs::permissions(file_, fs::perms::owner_read | fs::perms::owner_write | mode);
+    const Result<Config> config = load_config(file_);
+    ASSERT_FALSE(config.ok());
+    EXPECT_EQ(config.error().code, EPERM);
+    EXPECT_NE(config.error().text.find("chmod go-w " + file_), std::string::npos);
+  }
+}
+
+TEST_F(ConfigFile, ThatCannotBeReadIsAnError) {
+  EXPECT_EQ(load_config(scratch_ / "missing").error().code, ENOENT);
+  const Result<Config> directory = load_config(scratch_.path());
+  ASSERT_FALSE(directory.ok());
+  EXPECT_EQ(directory.error().code, EISDIR);
+}
+
+TEST(TierOption, HoldsNamePathAndSize) {
+  const Result<TierConfig> tier = parse_tier_option("ssd:/scratch/x/:100G");
+  ASSERT_TRUE(tier.ok()) << tier.error().text;
+  EXPECT_EQ(tier->name, "ssd");
+  EXPECT_EQ(tier->path, "/scratch/x");
+  EXPECT_EQ(tier->quota.of(1), uint64_t{100} << 30);
+  EXPECT_EQ(tier->medium, Medium::kSsd);
+  EXPECT_EQ(parse_tier_option("a:/s:50%")->quota.of(1000), 500u);
+}
+
+TEST(TierOption, ThePathMayHoldColons) {
+  const Result<TierConfig> tier = parse_tier_option("ssd:/scratch/a:b::c:1G");
+  ASSERT_TRUE(tier.ok()) << tier.error().text;
+  EXPECT_EQ(tier->path, "/scratch/a:b::c");
+  EXPECT_EQ(tier->quota.of(1), uint64_t{1} << 30);
+}
+
+TEST(TierOption, ARelativePathIsMadeAbsolute) {
+  EXPECT_EQ(parse_tier_option("a:x:1G")->path, *absolute_path("x"));
+}
+
+TEST(TierOption, IsRamOnTmpfs) {
+  Scratch scratch;
+  Medium medium = Medium::kSsd;
+  if (!with_tmpfs(scratch.path(), 1 << 20, [&] { medium = parse_tier_option("a:" + scratch.path() + ":1G")->medium; }))
+    GTEST_SKIP() << "mounting needs root";
+  EXPECT_EQ(medium, Medium::kRam);
+}
+
+TEST(TierOption, SaysWhatIsWrong) {
+  for (const char* bad : {"", "ssd", "ssd:/scratch", "ssd::1G", ":/scratch:1G", "a b:/scratch:1G", "ssd:/scratch:",
+                          "ssd:/scratch:much", "ssd:/scratch:200%", "ssd:/scratch:-1"}) {
+    const Result<TierConfig> tier = parse_tier_option(bad);
+    EXPECT_FALSE(tier.ok()) << bad;
+    if (tier.ok()) continue;
+    EXPECT_NE(tier.error().text.find("tier '" + std::string(bad) + "'"), std::string::npos) << tier.error().text;
+  }
+}
+
+TEST(TierOption, AddsAfterTheConfigurationsTiers) {
+  Config config;
+  ASSERT_TRUE(add_tier(&config, *parse_tier_option("a:/a:1G")).ok());
+  ASSERT_TRUE(add_tier(&config, *parse_tier_option("b:/b:1G")).ok());
+  EXPECT_EQ(add_tier(&config, *parse_tier_option("a:/c:1G")).error().text, "tier 'a' is given twice");
+  ASSERT_EQ(config.tiers.size(), 2u);
+  EXPECT_EQ(config.tiers[1].name, "b");
+}
+
+TEST(Quota, IsASizeOrAShare) {
+  EXPECT_EQ(parse_quota("0%")->of(1000), 0u);
+  EXPECT_EQ(parse_quota("100%")->of(1000), 1000u);
+  EXPECT_EQ(parse_quota("12.5%")->of(1000), 125u);
+  EXPECT_EQ(parse_quota("0")->of(1000), 0u);
+  for (const char* bad : {"", "%", "-1%", "100.1%", "nan%", "10 %", "x%", "10%%"}) EXPECT_FALSE(parse_quota(bad).ok()) << bad;
+}
+
+class CheckPaths : public ::testing::Test {
+ protected:
+  Result<std::vector<std::string>> check(const std::vector<std::string>& datasets, const std::vector<std::string>& tiers) {
+    Config config;
+    for (size_t i = 0; i < tiers.size(); ++i) {
+      TierConfig tier;
+      tier.name = "t" + std::to_string(i);
+      tier.path = tiers[i];
+      EXPECT_TRUE(add_tier(&config, tier).ok());
+    }
+    return check_paths(config, datasets);
+  }
+  // Whether the check fails with `code` and a text that holds all of `parts`.
+  ::testing::AssertionResult fails(const Result<std::vector<std::string>>& result, int code,
+                                   const std::vector<std::string>& parts) {
+    if (result.ok()) return ::testing::AssertionFailure() << "it passed";
+    if (result.error().code != code) return ::testing::AssertionFailure() << strerror(result.error().code);
+    for (const std::string& part : parts)
+      if (result.error().text.find(part) == std::string::npos)
+        return ::testing::AssertionFailure() << result.error().text << " lacks " << part;
+    return ::testing::AssertionSuccess();
+  }
+
+  Scratch scratch_;
+  const std::string data_ = scratch_.dir("data"), tier_ = scratch_.dir("tier");
+};
+
+TEST_F(CheckPaths, ReturnsCleanAbsoluteDatasets) {
+  fs::create_directory_symlink("data", scratch_ / "link");
+  const auto roots = check({data_ + "//./", scratch_ / "link"}, {tier_});
+  ASSERT_TRUE(roots.ok()) << roots.error().text;
+  EXPECT_EQ(*roots, (std::vector<std::string>{data_, scratch_ / "link"})) << "a link stays what the user calls it";
+}
+
+TEST_F(CheckPaths, ADatasetIsADirectory) {
+  EXPECT_TRUE(fails(check({scratch_ / "missing"}, {tier_}), ENOENT, {"dataset " + (scratch_ / "missing")}));
+  scratch_.file("file", "x");
+  EXPECT_TRUE(fails(check({scratch_ / "file"}, {tier_}), ENOTDIR, {"dataset " + (scratch_ / "file"), "not a directory"}));
+  EXPECT_TRUE(fails(check({""}, {tier_}), EINVAL, {"dataset"}));
+  EXPECT_TRUE(fails(check({"/"}, {tier_}), EINVAL, {"root directory"}));
+  fs::create_directory_symlink("/", scratch_ / "slash");
+  EXPECT_TRUE(fails(check({scratch_ / "slash"}, {tier_}), EINVAL, {"root directory"}));
+}
+
+TEST_F(CheckPaths, ATierIsADirectory) {
+  EXPECT_TRUE(fails(check({data_}, {tier_, scratch_ / "missing"}), ENOENT, {"tier t1 (" + (scratch_ / "missing") + ")"}));
+  EXPECT_TRUE(fails(check({data_}, {scratch_.file("file", "x")}), ENOTDIR, {"tier t0", "not a directory"}));
+}
+
+TEST_F(CheckPaths, TheUserCanListDatasetsAndWriteTiers) {
+  fs::permissions(scratch_.path(), static_cast<fs::perms>(0755));
+  fs::permissions(data_, static_cast<fs::perms>(0755));
+  fs::permissions(tier_, static_cast<fs::perms>(0777));
+  fs::permissions(scratch_.dir("closed"), static_cast<fs::perms>(0711));
+  const auto as_user = [&](const std::string& data, const std::string& tier) {
+    return as_nobody([&] {
+      ::chmod((scratch_ / "closed").c_str(), 0311);  // if the tests run as that user
+      const auto result = check({data}, {tier});
+      if (!result.ok()) return result.error().code;
+      Config config;
+      EXPECT_TRUE(add_tier(&config, *parse_tier_option("a:" + tier + ":1G")).ok());
+      const Status writable = check_writable(config);
+      return writable.ok() ? 0 : writable.error().code;
+    });
+  };
+  EXPECT_EQ(as_user(data_, tier_), 0);
+  EXPECT_EQ(as_user(scratch_ / "closed", tier_), EACCES);
+  if (::geteuid() != 0) return;
+  EXPECT_EQ(as_user(data_, scratch_.dir("others")), EACCES) << "a tier that the user cannot write";
+}
+
+TEST_F(CheckPaths, NeitherLiesInTheOther) {
+  EXPECT_TRUE(fails(check({data_}, {scratch_.dir("data/in")}), EINVAL, {"tier t0", "inside the dataset " + data_}));
+  EXPECT_TRUE(fails(check({scratch_.dir("tier/in")}, {tier_}), EINVAL, {"dataset " + tier_ + "/in", "inside the tier t0"}));
+  EXPECT_TRUE(fails(check({data_}, {data_}), EINVAL, {}));
+  EXPECT_TRUE(check({data_}, {scratch_.dir("data-tier")}).ok()) << "only the beginning of the name is the same";
+}
+
+TEST_F(CheckPaths, NeitherLiesInTheOtherThroughLinks) {
+  scratch_.dir("data/in");
+  scratch_.dir("tier/in");
+  fs::create_directory_symlink("data/in", scratch_ / "tier-link");
+  fs::create_directory_symlink("tier/in", scratch_ / "data-link");
+  EXPECT_TRUE(fails(check({data_}, {scratch_ / "tier-link"}), EINVAL, {"inside the dataset"}));
+  EXPECT_TRUE(fails(check({scratch_ / "data-link"}, {tier_}), EINVAL, {"inside the tier"}));
+  EXPECT_TRUE(fails(check({data_}, {tier_ + "/../data/in"}), EINVAL, {"inside the dataset"}));
+}
+
+}  // namespace
+}  // namespace monarch

@@ -1,0 +1,676 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/hierarchy/discovery: nodes made of a mount table, a tree of sysfs and directories below a scratch
+// directory, recorded machines, and this machine.
+#include "runtime/hierarchy/discovery.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A machine below a directory: what is put in here is all that discovery sees.
+class Machine {
+ public:
+  // hwloc sees `topology`; by default a small machine without disks.
+  explicit Machine(std::string topology = "") : topology_(std::move(topology)) {
+    if (topology_.empty()) topology_ = at_.file("no-disks.xml", kNoDisks);
+    for (const char* dir : {"proc/self", "sys/class/block", "sys/devices", "dev", "boot"}) at_.dir(dir);
+    ::chmod(at_.path().c_str(), 0755);
+  }
+
+  std::string root() const { return at_.path(); }
+
+  // A disk, e.g. disk("sda", "8:0", "pci0000:00/0000:00:17.0/ata1", "0").
+  void disk(const std::string& name, const std::string& number, const std::string& place, const std::string& rotational) {
+    device(name, number, "sys/devices/" + place + "/block/" + name);
+    at_.file(dir_of(name) + "/queue/rotational", rotational + "\n");
+    at_.file(dir_of(name) + "/removable", "0\n");
+    at_.dir(dir_of(name) + "/slaves");
+  }
+  void nvme(const std::string& name, const std::string& number) {
+    disk(name, number, "pci0000:20/0000:21:00.0/nvme/" + name.substr(0, 5), "0");
+    at_.file(fs::path(dir_of(name)).parent_path() / "transport", "pcie\n");
+  }
+  void partition(const std::string& name, const std::string& number, const std::string& disk) {
+    device(name, number, dir_of(disk) + "/" + name);
+    at_.file(dir_of(name) + "/partition", "1\n");
+  }
+  // A device-mapper or RAID device on others.
+  void stack(const std::string& name, const std::string& number, const std::vector<std::string>& below) {
+    disk(name, number, "virtual", "0");
+    for (const std::string& slave : below) fs::create_symlink(at_ / dir_of(slave), at_ / (dir_of(name) + "/slaves/" + slave));
+  }
+  void set(const std::string& device, const std::string& attribute, const std::string& value) {
+    at_.file(dir_of(device) + "/" + attribute, value + "\n");
+  }
+
+  // A line of the mount table; returns the mount's id.
+  int mount(const std::string& number, const std::string& point, const std::string& fstype, const std::string& source,
+            const std::string& options = "rw,relatime", const std::string& root = "/", int parent = 1) {
+    const int id = next_id_++;
+    table_ += std::to_string(id) + " " + std::to_string(id == 1 ? 0 : parent) + " " + number + " " + escaped(root) + " " + escaped(point) + " " +
+              options + " shared:1 - " + fstype + " " + source + " rw\n";
+    return id;
+  }
+  // A directory with this mode; those above it are made 0755.
+  void dir(const std::string& path, mode_t mode) {
+    fs::path made = at_.path();
+    for (const fs::path& part : fs::path(path).relative_path()) {
+      made /= part;
+      if (::mkdir(made.c_str(), 0755) == 0) ::chmod(made.c_str(), 0755);
+    }
+    ASSERT_EQ(::chmod(made.c_str(), mode), 0) << made;
+  }
+  // A root file system on its own disk, where users have no place.
+  void plain_root() {
+    disk("vdz", "252:0", "pci0000:00/0000:00:05.0/virtio2", "1");
+    mount("252:0", "/", "ext4", "/dev/vdz");
+  }
+
+  Result<std::vector<Candidate>> try_discover(const std::vector<TierConfig>& configured = {}) {
+    at_.file("proc/self/mountinfo", table_);
+    return monarch::discover({at_.path(), topology_, ::geteuid()}, configured);
+  }
+  std::vector<Candidate> discover(const std::vector<TierConfig>& configured = {}) {
+    Result<std::vector<Candidate>> found = try_discover(configured);
+    if (!found.ok()) ADD_FAILURE() << found.error().text;
+    return found.ok() ? found.take() : std::vector<Candidate>();
+  }
+
+ private:
+  static constexpr char kNoDisks[] =
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n"
+      "  <object type=\"Machine\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" allowed_cpuset=\"0x1\" nodeset=\"0x1\" "
+      "complete_nodeset=\"0x1\" allowed_nodeset=\"0x1\" gp_index=\"1\">\n"
+      "    <object type=\"NUMANode\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\" complete_nodeset=\"0x1\" "
+      "gp_index=\"2\" local_memory=\"1073741824\"/>\n"
+      "    <object type=\"PU\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\" complete_nodeset=\"0x1\" gp_index=\"3\"/>\n"
+      "  </object>\n</topology>\n";
+
+  static std::string escaped(const std::string& text) {
+    std::string out;
+    for (const char c : text) out += c == ' ' ? "\\040" : c == '\n' ? "\\012" : c == '\\' ? "\\134" : std::string(1, c);
+    return out;
+  }
+  void device(const std::string& name, const std::string& number, const std::string& dir) {
+    at_.file(dir + "/dev", number + "\n");
+    at_.file(dir + "/size", "2097152\n");
+    fs::create_symlink(at_ / dir, at_ / ("sys/class/block/" + name));
+  }
+  std::string dir_of(const std::string& name) const {
+    return fs::canonical(at_ / ("sys/class/block/" + name)).string().substr(at_.path().size() + 1);
+  }
+
+  Scratch at_;
+  std::string topology_, table_;
+  int next_id_ = 1;
+};
+
+// The candidate whose mount point this is; a failure if there is not exactly one.
+Candidate at(const std::vector<Candidate>& all, const std::string& mount_point) {
+  const auto is_it = [&](const Candidate& c) { return c.mount_point == mount_point; };
+  EXPECT_EQ(std::count_if(all.begin(), all.end(), is_it), 1) << mount_point;
+  const auto found = std::find_if(all.begin(), all.end(), is_it);
+  return found == all.end() ? Candidate() : *found;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+void expect_refused(const Candidate& c, const std::string& why) {
+  EXPECT_FALSE(c.chosen) << c.path;
+  EXPECT_TRUE(has(c.reason, why)) << c.path << ": " << c.reason;
+}
+
+const char* fixtures() {
+  const char* tree = ::getenv("MONARCH_SRCDIR");
+  return tree ? tree : ".";
+}
+
+TEST(Discovery, OrdersTheDisksOfATwoSocketNode) {
+  Machine m(std::string(fixtures()) + "/tests/fixtures/hpc-node.xml");
+  m.nvme("nvme0n1", "259:0");
+  m.nvme("nvme1n1", "259:1");
+  m.disk("sda", "8:0", "pci0000:20/0000:22:00.0/ata1/host0/target0:0:0/0:0:0:0", "0");
+  m.partition("sda1", "8:1", "sda");
+  m.partition("sda2", "8:2", "sda");
+  m.disk("sdb", "8:16", "pci0000:20/0000:22:00.0/ata2/host1/target1:0:0/1:0:0:0", "1");
+  m.mount("8:2", "/", "ext4", "/dev/sda2");
+  m.mount("8:1", "/boot/efi", "vfat", "/dev/sda1");
+  m.mount("8:16", "/bulk", "ext4", "/dev/sdb");
+  m.mount("259:1", "/scratch", "xfs", "/dev/nvme1n1");
+  m.dir("/bulk", 01777);
+  m.dir("/scratch", 01777);
+  m.dir("/tmp", 01777);
+  const std::vector<Candidate> all = m.discover();
+  const std::vector<TierConfig> tiers = chosen(all);
+  ASSERT_EQ(tiers.size(), 3u);
+  EXPECT_EQ(tiers[0].name, "nvme");
+  EXPECT_EQ(tiers[0].path, "/scratch");
+  EXPECT_EQ(tiers[0].medium, Medium::kNvme);
+  EXPECT_EQ(tiers[0].quota.percent, 80);
+  EXPECT_EQ(tiers[0].min_free.percent, 5);
+  EXPECT_EQ(tiers[1].name, "ssd");
+  EXPECT_EQ(tiers[1].path, "/tmp");
+  EXPECT_EQ(tiers[2].name, "hdd");
+  EXPECT_EQ(tiers[2].path, "/bulk");
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.chosen && !b.chosen; }));
+  EXPECT_EQ(at(all, "/scratch").numa_node, 1);
+  EXPECT_EQ(at(all, "/bulk").numa_node, 0);
+  EXPECT_EQ(at(all, "/scratch").transport, "nvme");
+  EXPECT_EQ(at(all, "/bulk").transport, "sata");
+  EXPECT_EQ(at(all, "/").disks, std::vector<std::string>{"sda"});
+  expect_refused(at(all, "/boot/efi"), "vfat");
+  // The disk that nobody uses is shown, and left alone.
+  const Candidate unused = at(all, "");
+  EXPECT_EQ(unused.device, "nvme0n1");
+  EXPECT_EQ(unused.size, 1875374424ull * 1024);
+  expect_refused(unused, "nothing is mounted");
+}
+
+TEST(Discovery, TakesHalfOfWhatIsFreeWhereOthersNeedSpaceToo) {
+  Machine m;
+  m.nvme("nvme0n1", "259:0");
+  m.mount("259:0", "/", "ext4", "/dev/nvme0n1");
+  m.dir("/var/tmp", 01777);
+  const std::vector<Candidate> all = m.discover();
+  const Candidate root = at(all, "/");
+  ASSERT_TRUE(root.chosen) << root.reason;
+  EXPECT_EQ(root.path, "/var/tmp");
+  EXPECT_GT(root.size, 0u);
+  EXPECT_EQ(root.tier.quota.bytes, root.free / 2);
+  EXPECT_LT(root.tier.quota.percent, 0);
+  EXPECT_EQ(root.tier.min_free.percent, 10);
+}
+
+TEST(Discovery, PrefersScratchOverTmpOnTheRoot) {
+  Machine m;
+  m.nvme("nvme0n1", "259:0");
+  m.mount("259:0", "/", "ext4", "/dev/nvme0n1");
+  m.dir("/tmp", 01777);
+  m.dir("/local", 01777);
+  m.dir("/scratch", 0755);
+  EXPECT_EQ(at(m.discover(), "/").path, "/local");
+  m.dir("/scratch", 01777);
+  EXPECT_EQ(at(m.discover(), "/").path, "/scratch");
+}
+
+TEST(Discovery, TmpOnAnotherFileSystemIsNotTheRoots) {
+  Machine m;
+  m.plain_root();
+  m.mount("0:40", "/tmp", "tmpfs", "tmpfs");
+  m.dir("/tmp", 01777);
+  const std::vector<Candidate> all = m.discover();
+  expect_refused(at(all, "/"), "users cannot write to /");
+  expect_refused(at(all, "/tmp"), "memory");
+  EXPECT_TRUE(chosen(all).empty());
+}
+
+TEST(Discovery, FindsTheDisksBelowLvmAndLuks) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.partition("nvme0n1p3", "259:3", "nvme0n1");
+  m.stack("dm-0", "253:0", {"nvme0n1p3"});  // LUKS
+  m.stack("dm-1", "253:1", {"dm-0"});       // LVM
+  m.mount("253:1", "/scratch", "xfs", "/dev/mapper/vg-scratch");
+  m.dir("/scratch", 01777);
+  const Candidate c = at(m.discover(), "/scratch");
+  EXPECT_TRUE(c.chosen) << c.reason;
+  EXPECT_EQ(c.medium, Medium::kNvme);
+  EXPECT_EQ(c.disks, std::vector<std::string>{"nvme0n1"});
+  EXPECT_EQ(c.device, "/dev/mapper/vg-scratch");
+}
+
+TEST(Discovery, ARaidIsAsSlowAsItsSlowestDisk) {
+  Machine m;
+  m.plain_root();
+  m.disk("sda", "8:0", "pci0000:00/0000:00:17.0/ata1", "0");
+  m.disk("sdb", "8:16", "pci0000:00/0000:00:17.0/ata2", "0");
+  m.disk("sdc", "8:32", "pci0000:00/0000:00:17.0/ata3", "1");
+  m.nvme("nvme0n1", "259:0");
+  m.stack("md0", "9:0", {"sda", "sdb"});
+  m.stack("md1", "9:1", {"nvme0n1", "sdc"});
+  m.mount("9:0", "/fast", "xfs", "/dev/md0");
+  m.mount("9:1", "/slow", "xfs", "/dev/md1");
+  m.dir("/fast", 01777);
+  m.dir("/slow", 01777);
+  const std::vector<Candidate> all = m.discover();
+  EXPECT_EQ(at(all, "/fast").medium, Medium::kSsd);
+  EXPECT_EQ(at(all, "/fast").disks, (std::vector<std::string>{"sda", "sdb"}));
+  EXPECT_EQ(at(all, "/slow").medium, Medium::kHdd);
+  EXPECT_EQ(at(all, "/slow").transport, "nvme+sata");
+  EXPECT_EQ(chosen(all).size(), 2u);
+}
+
+TEST(Discovery, NumbersTiersOfOneMedium) {
+  Machine m;
+  m.plain_root();
+  for (const std::string n : {"0", "1"}) {
+    m.nvme("nvme" + n + "n1", "259:" + n);
+    m.mount("259:" + n, "/local" + n, "xfs", "/dev/nvme" + n + "n1");
+    m.dir("/local" + n, 01777);
+  }
+  const std::vector<TierConfig> tiers = chosen(m.discover());
+  ASSERT_EQ(tiers.size(), 2u);
+  EXPECT_EQ(tiers[0].name, "nvme");
+  EXPECT_EQ(tiers[1].name, "nvme2");
+}
+
+TEST(Discovery, NeverTouchesANetworkFileSystemNorWhatIsBelowOne) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  const int lustre = m.mount("0:50", "/lustre", "lustre", "10.0.0.1@tcp:/work");
+  m.mount("0:51", "/home", "nfs4", "server:/home");
+  m.mount("0:52", "/gluster", "fuse.glusterfs", "server:/vol");
+  m.mount("0:53", "/new", "newpfs", "newpfs");
+  m.mount("259:0", "/lustre/local", "xfs", "/dev/nvme0n1", "rw", "/", lustre);
+  // They can be entered, and look fine; only their types speak against them.
+  for (const char* path : {"/lustre", "/home", "/gluster", "/new", "/lustre/local"}) m.dir(path, 01777);
+  const std::vector<Candidate> all = m.discover();
+  EXPECT_TRUE(chosen(all).empty());
+  expect_refused(at(all, "/lustre"), "network file system");
+  expect_refused(at(all, "/home"), "network file system");
+  expect_refused(at(all, "/gluster"), "FUSE");
+  expect_refused(at(all, "/new"), "newpfs is not known to be local");
+  expect_refused(at(all, "/lustre/local"), "below /lustre");
+  for (const char* path : {"/lustre", "/home", "/gluster", "/new", "/lustre/local"}) EXPECT_EQ(at(all, path).size, 0u) << path << " was asked";
+}
+
+TEST(Discovery, ADisklessNodeCanHaveALocalDisk) {
+  Machine m;
+  m.mount("0:20", "/", "nfs", "server:/image");
+  m.nvme("nvme0n1", "259:0");
+  m.mount("259:0", "/local", "xfs", "/dev/nvme0n1");
+  m.dir("/local", 01777);
+  const std::vector<TierConfig> tiers = chosen(m.discover());
+  ASSERT_EQ(tiers.size(), 1u);
+  EXPECT_EQ(tiers[0].path, "/local");
+}
+
+TEST(Discovery, RefusesAnOverlayRoot) {
+  Machine m;
+  m.mount("0:30", "/", "overlay", "overlay");
+  m.mount("0:31", "/var/lib/containers/a/merged", "overlay", "overlay");
+  m.dir("/tmp", 01777);
+  const std::vector<Candidate> all = m.discover();
+  ASSERT_EQ(all.size(), 1u) << "containers' own are not worth a line";
+  expect_refused(all[0], "overlay");
+}
+
+TEST(Discovery, RefusesReadOnlyMounts) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.mount("259:0", "/data", "xfs", "/dev/nvme0n1", "ro,relatime");
+  m.dir("/data", 01777);
+  expect_refused(at(m.discover(), "/data"), "read-only");
+}
+
+TEST(Discovery, RefusesTheSystemsOwn) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.mount("259:0", "/boot", "ext4", "/dev/nvme0n1");
+  m.dir("/boot", 01777);
+  m.mount("0:5", "/proc", "proc", "proc");
+  m.mount("0:6", "/run", "tmpfs", "tmpfs");
+  m.mount("0:7", "/dev", "devtmpfs", "udev");
+  const std::vector<Candidate> all = m.discover();
+  expect_refused(at(all, "/boot"), "system");
+  EXPECT_EQ(all.size(), 2u);
+}
+
+TEST(Discovery, RefusesRemovableDisks) {
+  Machine m;
+  m.plain_root();
+  m.disk("sdb", "8:16", "pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0/host6/target6:0:0/6:0:0:0", "0");
+  m.partition("sdb1", "8:17", "sdb");
+  m.mount("8:17", "/media/stick", "ext4", "/dev/sdb1");
+  m.dir("/media/stick", 01777);
+  m.disk("sdc", "8:32", "pci0000:00/0000:00:17.0/ata3", "0");
+  m.set("sdc", "removable", "1");
+  m.mount("8:32", "/media/card", "ext4", "/dev/sdc");
+  m.dir("/media/card", 01777);
+  const std::vector<Candidate> all = m.discover();
+  expect_refused(at(all, "/media/stick"), "removable");
+  EXPECT_EQ(at(all, "/media/stick").transport, "usb");
+  expect_refused(at(all, "/media/card"), "removable");
+}
+
+TEST(Discovery, RefusesDisksOfTheNetwork) {
+  Machine m;
+  m.plain_root();
+  m.disk("sdb", "8:16", "platform/host5/session1/target5:0:0/5:0:0:1", "0");
+  m.disk("nbd0", "43:0", "virtual", "0");
+  m.disk("nvme9n1", "259:9", "virtual/nvme-subsystem/nvme-subsys9", "0");
+  fs::create_directories(m.root() + "/sys/devices/virtual/nvme-subsystem/nvme-subsys9/block/nvme9");
+  std::ofstream(m.root() + "/sys/devices/virtual/nvme-subsystem/nvme-subsys9/block/nvme9/transport") << "rdma\n";
+  m.mount("8:16", "/a", "xfs", "/dev/sdb");
+  m.mount("43:0", "/b", "xfs", "/dev/nbd0");
+  m.mount("259:9", "/c", "xfs", "/dev/nvme9n1");
+  for (const char* path : {"/a", "/b", "/c"}) m.dir(path, 01777);
+  const std::vector<Candidate> all = m.discover();
+  expect_refused(at(all, "/a"), "iscsi");
+  expect_refused(at(all, "/b"), "nbd");
+  expect_refused(at(all, "/c"), "nvme-rdma");
+}
+
+TEST(Discovery, KnowsMemoryThatLooksLikeADisk) {
+  Machine m;
+  m.plain_root();
+  m.disk("zram0", "251:0", "virtual", "0");
+  m.mount("251:0", "/fast", "ext4", "/dev/zram0");
+  m.dir("/fast", 01777);
+  const Candidate c = at(m.discover(), "/fast");
+  expect_refused(c, "memory");
+  EXPECT_EQ(c.medium, Medium::kRam);
+}
+
+TEST(Discovery, FollowsLoopDevicesToTheirFile) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.mount("259:0", "/images", "xfs", "/dev/nvme0n1");
+  m.mount("0:50", "/lustre", "lustre", "10.0.0.1@tcp:/work");
+  m.dir("/images", 0755);
+  for (const std::string n : {"0", "1"}) {
+    m.disk("loop" + n, "7:" + n, "virtual", "1");
+    m.mount("7:" + n, "/mnt" + n, "ext4", "/dev/loop" + n);
+    m.dir("/mnt" + n, 01777);
+  }
+  m.set("loop0", "loop/backing_file", "/images/node.img");
+  m.set("loop1", "loop/backing_file", "/lustre/images/node.img");
+  const std::vector<Candidate> all = m.discover();
+  EXPECT_TRUE(at(all, "/mnt0").chosen) << at(all, "/mnt0").reason;
+  EXPECT_EQ(at(all, "/mnt0").medium, Medium::kNvme);
+  expect_refused(at(all, "/mnt1"), "/lustre/images/node.img on lustre");
+}
+
+TEST(Discovery, TakesAFileSystemThatIsMountedTwiceOnce) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.mount("259:0", "/tmp", "xfs", "/dev/nvme0n1", "rw", "/tmp");  // bound
+  m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1");
+  m.mount("259:0", "/exports", "xfs", "/dev/nvme0n1", "ro");
+  for (const char* path : {"/tmp", "/scratch", "/exports"}) m.dir(path, 01777);
+  const std::vector<Candidate> all = m.discover();
+  ASSERT_EQ(chosen(all).size(), 1u);
+  EXPECT_EQ(chosen(all)[0].path, "/scratch") << "the whole file system, not the part of it that is bound elsewhere";
+  expect_refused(at(all, "/tmp"), "same file system as /scratch");
+  expect_refused(at(all, "/exports"), "same file system as /scratch");
+}
+
+TEST(Discovery, TakesABoundPartIfTheWholeIsNotForUsers) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.mount("259:0", "/data", "xfs", "/dev/nvme0n1");
+  m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1", "rw", "/users");
+  m.dir("/data", 0755);
+  m.dir("/scratch", 01777);
+  const std::vector<Candidate> all = m.discover();
+  EXPECT_TRUE(at(all, "/scratch").chosen);
+  EXPECT_LT(at(all, "/scratch").tier.quota.percent, 0) << "others use the file system too";
+  expect_refused(at(all, "/data"), "same file system as /scratch");
+}
+
+TEST(Discovery, SkipsMountsThatAreHidden) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  const int below = m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1");
+  m.mount("0:50", "/scratch", "nfs", "server:/scratch", "rw", "/", below);
+  m.dir("/scratch", 01777);
+  const std::vector<Candidate> all = m.discover();
+  EXPECT_EQ(at(all, "/scratch").fstype, "nfs");
+  EXPECT_TRUE(chosen(all).empty());
+}
+
+TEST(Discovery, RefusesADeviceNumberOfTwoDevices) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.disk("pmem0", "259:0", "LNXSYSTM:00/ndbus0/region0/pfn0.0", "0");
+  m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1");
+  m.nvme("nvme1n1", "259:1");
+  m.mount("259:1", "/a", "xfs", "/dev/nvme1n1");
+  m.mount("259:1", "/b", "ext4", "/dev/pmem1");
+  for (const char* path : {"/scratch", "/a", "/b"}) m.dir(path, 01777);
+  const std::vector<Candidate> all = m.discover();
+  expect_refused(at(all, "/scratch"), "259:0 is that of several devices: nvme0n1, pmem0");
+  expect_refused(at(all, "/a"), "mounted as xfs and as ext4");
+  expect_refused(at(all, "/b"), "mounted as ext4 and as xfs");
+}
+
+TEST(Discovery, RefusesADeviceThatHwlocKnowsByAnotherName) {
+  Machine m(std::string(fixtures()) + "/tests/fixtures/hpc-node.xml");
+  m.plain_root();
+  m.nvme("nvme1n1", "259:0");  // nvme0n1 there
+  m.mount("259:0", "/scratch", "xfs", "/dev/nvme1n1");
+  m.dir("/scratch", 01777);
+  expect_refused(at(m.discover(), "/scratch"), "several devices");
+}
+
+TEST(Discovery, ReadsMountPointsWithBlanks) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.nvme("nvme1n1", "259:1");
+  m.mount("259:0", "/fast \\ disk", "xfs", "/dev/nvme0n1");
+  m.dir("/fast \\ disk", 01777);
+  m.mount("259:1", "/two\nlines", "xfs", "/dev/nvme1n1");
+  m.dir("/two\nlines", 01777);
+  const std::vector<Candidate> all = m.discover();
+  EXPECT_TRUE(at(all, "/fast \\ disk").chosen) << at(all, "/fast \\ disk").reason;
+  EXPECT_EQ(chosen(all)[0].path, "/fast \\ disk");
+  expect_refused(at(all, "/two\nlines"), "control characters");
+}
+
+TEST(Discovery, ProposesOnlyWhatUsersCanWriteAlready) {
+  Machine m;
+  m.plain_root();
+  const std::vector<std::pair<std::string, mode_t>> modes = {{"/a", 0755}, {"/b", 0775}, {"/c", 0777}, {"/d", 01775}, {"/e/in", 01777}};
+  int n = 0;
+  for (const auto& [path, mode] : modes) {
+    m.nvme("nvme" + std::to_string(n) + "n1", "259:" + std::to_string(n));
+    m.mount("259:" + std::to_string(n), path, "xfs", "/dev/nvme" + std::to_string(n) + "n1");
+    m.dir(path, mode);
+    ++n;
+  }
+  m.dir("/e", 0777);
+  std::vector<Candidate> all = m.discover();
+  EXPECT_TRUE(chosen(all).empty());
+  expect_refused(at(all, "/a"), "users cannot write to /a");
+  expect_refused(at(all, "/b"), "users cannot write to /b");
+  expect_refused(at(all, "/c"), "not sticky");
+  expect_refused(at(all, "/d"), "users cannot write to /d");
+  expect_refused(at(all, "/e/in"), "/e can be replaced");
+  m.dir("/e", 0700);
+  expect_refused(at(m.discover(), "/e/in"), "users cannot enter /e");
+  if (::geteuid() != 0) return;
+  m.dir("/e", 0755);
+  EXPECT_TRUE(at(m.discover(), "/e/in").chosen);
+  ASSERT_EQ(::chown((m.root() + "/e/in").c_str(), 12345, 12345), 0);
+  ASSERT_EQ(::chmod((m.root() + "/e/in").c_str(), 01777), 0);
+  expect_refused(at(m.discover(), "/e/in"), "belongs to uid 12345");
+}
+
+TEST(Discovery, DoesNotFollowSymbolicLinks) {
+  Machine m;
+  m.nvme("nvme0n1", "259:0");
+  m.mount("259:0", "/", "ext4", "/dev/nvme0n1");
+  m.dir("/elsewhere", 01777);
+  fs::create_directory_symlink(m.root() + "/elsewhere", m.root() + "/scratch");
+  expect_refused(at(m.discover(), "/"), "nor is there a sticky, world-writable one of");
+}
+
+TEST(Discovery, NotesThatVirtualDisksSayTheyRotate) {
+  Machine m;
+  m.disk("vda", "252:0", "pci0000:00/0000:00:05.0/virtio2", "1");
+  m.mount("252:0", "/", "ext4", "/dev/vda");
+  m.dir("/tmp", 01777);
+  const Candidate c = at(m.discover(), "/");
+  EXPECT_TRUE(c.chosen);
+  EXPECT_EQ(c.medium, Medium::kHdd);
+  EXPECT_TRUE(has(c.reason, "virtio")) << c.reason;
+}
+
+TEST(Discovery, RefusesWhatItCannotTell) {
+  Machine m;
+  m.plain_root();
+  m.disk("dm-0", "253:0", "virtual", "0");
+  m.mount("253:0", "/a", "xfs", "/dev/mapper/a");
+  m.mount("8:99", "/b", "xfs", "/dev/unknown");
+  m.mount("0:60", "/c", "zfs", "tank/c");
+  for (const char* path : {"/a", "/b", "/c"}) m.dir(path, 01777);
+  const std::vector<Candidate> all = m.discover();
+  expect_refused(at(all, "/a"), "does not tell what dm-0 is on");
+  expect_refused(at(all, "/b"), "does not tell which disks");
+  expect_refused(at(all, "/c"), "does not tell which disks");
+}
+
+TEST(Discovery, FindsAllDevicesOfBtrfs) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.disk("sda", "8:0", "pci0000:00/0000:00:17.0/ata1", "1");
+  if (::mknod((m.root() + "/dev/nvme0n1").c_str(), S_IFBLK | 0600, makedev(259, 0)) != 0) GTEST_SKIP() << "mknod: " << strerror(errno);
+  fs::create_directories(m.root() + "/sys/fs/btrfs/0b2f/devices");
+  for (const char* name : {"nvme0n1", "sda"})
+    fs::create_symlink(fs::canonical(m.root() + "/sys/class/block/" + name), m.root() + "/sys/fs/btrfs/0b2f/devices/" + name);
+  m.mount("0:45", "/scratch", "btrfs", "/dev/nvme0n1", "rw", "/@scratch");
+  m.dir("/scratch", 01777);
+  const Candidate c = at(m.discover(), "/scratch");
+  EXPECT_TRUE(c.chosen) << c.reason;
+  EXPECT_EQ(c.medium, Medium::kHdd) << "the slowest of its disks";
+  EXPECT_EQ(c.disks, (std::vector<std::string>{"nvme0n1", "sda"}));
+}
+
+TEST(Discovery, WantsAMountTable) {
+  Machine m;
+  EXPECT_FALSE(m.try_discover().ok()) << "an empty one";
+  m.mount("252:0", "/", "ext4", "/dev/vda");
+  EXPECT_TRUE(m.try_discover().ok());
+  Machine broken;
+  broken.mount("252:0\n", "/", "ext4", "/dev/vda");
+  EXPECT_FALSE(broken.try_discover().ok());
+  Machine no_topology("/nonexistent.xml");
+  no_topology.plain_root();
+  EXPECT_FALSE(no_topology.try_discover().ok());
+  EXPECT_FALSE(discover({"/nonexistent", "", 0}).ok());
+}
+
+TierConfig tier(const std::string& name, const std::string& path) {
+  TierConfig t;
+  t.name = name;
+  t.path = path;
+  t.quota = Quota{1 << 20, -1};
+  return t;
+}
+
+TEST(Discovery, ConfiguredTiersAreUsedAlone) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1");
+  m.mount("0:50", "/dev/shm", "tmpfs", "tmpfs");
+  m.mount("0:51", "/lustre", "lustre", "10.0.0.1@tcp:/work");
+  m.mount("0:52", "/auto", "autofs", "auto.direct");
+  m.dir("/scratch", 01777);
+  m.dir("/dev/shm", 01777);
+  m.dir("/lustre/tier", 01777);
+  m.dir("/auto", 01777);
+  m.dir("/private", 0700);
+  fs::create_directory_symlink("../lustre/tier", m.root() + "/private/far");
+  fs::create_directory_symlink("dev/shm", m.root() + "/near");
+  const std::vector<std::string> good = {"/near", "/private"};
+  const std::vector<std::string> bad = {"/missing", "/lustre/tier", "/private/far", "/auto/x"};
+  std::vector<TierConfig> config;
+  for (const std::string& path : good) config.push_back(tier("t" + std::to_string(config.size()), path));
+  for (const std::string& path : bad) config.push_back(tier("t" + std::to_string(config.size()), path));
+  const std::vector<Candidate> all = m.discover(config);
+  ASSERT_GE(all.size(), config.size());
+  for (size_t i = 0; i < config.size(); ++i) EXPECT_EQ(all[i].path, config[i].path);
+  EXPECT_EQ(all[0].mount_point, "/dev/shm");
+  EXPECT_TRUE(has(all[0].reason, "configured")) << all[0].reason;
+  EXPECT_TRUE(has(all[1].reason, "users cannot enter /private")) << all[1].reason;
+  expect_refused(all[2], "/missing: No such file");
+  expect_refused(all[3], "lustre: network file system");
+  expect_refused(all[4], "/lustre/tier is on lustre");
+  expect_refused(all[5], "automounter");
+  const std::vector<TierConfig> used = chosen(all);
+  ASSERT_EQ(used.size(), 2u);
+  EXPECT_EQ(used[0].quota.bytes, 1u << 20);
+  expect_refused(at(all, "/scratch"), "not used: tiers are configured");
+}
+
+TEST(Discovery, RecordedMachines) {
+  const char* machines = ::getenv("MONARCH_TEST_MACHINES");
+  if (!machines) GTEST_SKIP() << "MONARCH_TEST_MACHINES does not name the directory of recorded machines";
+  int seen = 0;
+  for (const fs::directory_entry& e : fs::directory_iterator(machines)) {
+    if (e.path().extension() != ".bz2") continue;
+    SCOPED_TRACE(e.path());
+    Scratch scratch;
+    ASSERT_EQ(std::system(("tar -xjf '" + e.path().string() + "' --no-same-owner --strip-components=1 -C " + scratch.path()).c_str()), 0);
+    ++seen;
+    // The mount points are the test's own: one for each partition of a disk.
+    std::string table = "1 0 8:2 / / rw - ext4 /dev/sda2 rw\n";
+    int id = 2;
+    for (const auto& [point, number] : {std::pair("/sda3", "8:3"), std::pair("/nvme", "259:0"), std::pair("/pmem", "259:2")}) {
+      table += std::to_string(id++) + " 1 " + number + " / " + point + " rw - xfs /dev/x rw\n";
+      ASSERT_EQ(::mkdir((scratch / point).c_str(), 0755), 0);
+      ASSERT_EQ(::chmod((scratch / point).c_str(), 01777), 0);
+    }
+    ::chmod(scratch.path().c_str(), 0755);
+    scratch.file("proc/self/mountinfo", table);
+    ::setenv("HWLOC_FSROOT", scratch.path().c_str(), 1);
+    ::setenv("HWLOC_COMPONENTS", "linux,stop", 1);
+    const Result<std::vector<Candidate>> found = discover({scratch.path(), "", ::geteuid()});
+    ::unsetenv("HWLOC_FSROOT");
+    ::unsetenv("HWLOC_COMPONENTS");
+    ASSERT_TRUE(found.ok()) << found.error().text;
+    EXPECT_TRUE(at(*found, "/sda3").chosen) << at(*found, "/sda3").reason;
+    EXPECT_EQ(at(*found, "/sda3").medium, Medium::kHdd);
+    EXPECT_EQ(at(*found, "/sda3").disks, std::vector<std::string>{"sda"});
+    if (!fs::exists(scratch / "sys/class/block/nvme0n1")) {
+      expect_refused(at(*found, "/nvme"), "does not tell which disks");
+      continue;
+    }
+    expect_refused(at(*found, "/nvme"), "259:0 is that of several devices: nvme0n1, pmem0.1");
+    EXPECT_TRUE(at(*found, "/pmem").chosen) << at(*found, "/pmem").reason;
+    EXPECT_EQ(at(*found, "/pmem").medium, Medium::kNvme);
+    EXPECT_EQ(at(*found, "/pmem").numa_node, 0);
+  }
+  EXPECT_GT(seen, 0) << machines << " holds no machine";
+}
+
+// Whatever this machine is like: no error, and what is chosen can be written.
+TEST(Discovery, ThisMachine) {
+  const Result<std::vector<Candidate>> found = discover({});
+  ASSERT_TRUE(found.ok()) << found.error().text;
+  for (const Candidate& c : *found) {
+    EXPECT_FALSE(c.reason.empty()) << c.path;
+    if (!c.chosen) continue;
+    EXPECT_EQ(::access(c.path.c_str(), W_OK | X_OK), 0) << c.path;
+    EXPECT_GT(c.tier.quota.of(c.size), 0u) << c.path;
+    EXPECT_EQ(c.tier.path, c.path);
+  }
+}
+
+}  // namespace
+}  // namespace monarch

@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the end-to-end tests share.
+
+A test is a function that calls ok() and its kin; main() runs the functions given to it and prints TAP.  One
+that raises fails, and the next runs.  One that yields goes on there after all others have run.  `tests/X.t
+NAME...` runs only the functions named.
+
+All of a run lives in scratch(): processes started here end with it, and what a killed run left goes at the
+next one's start.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import glob
+import hashlib
+import inspect
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+BUILD = os.environ["MONARCH_BUILDDIR"]
+SOURCE = os.environ["MONARCH_SRCDIR"]
+SANITIZER = os.environ.get("SAN_RT", "")
+PATIENCE = 100 if SANITIZER else 30  # seconds that anything may take before it counts as hung
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+# ---- results
+
+_count = 0
+_failed = 0
+
+
+def ok(good, name, *details):
+    """One TAP line; the details are shown if it failed."""
+    global _count, _failed
+    _count += 1
+    print(("ok" if good else "not ok"), _count, "-", name.replace("#", "\\#").replace("\n", " "), flush=True)
+    if not good:
+        _failed += 1
+        for detail in details:
+            for line in str(detail).splitlines()[:40]:
+                print("#  ", line[:2000], flush=True)
+    return good
+
+
+def equal(got, want, name, *details):
+    return ok(got == want, name, f"got:  {got!r}", f"want: {want!r}", *details)
+
+
+def contains(text, parts, name):
+    missing = [part for part in parts if part not in text]
+    return ok(not missing, name, f"missing: {missing}", f"in: {text!r}")
+
+
+def skip(name, why):
+    global _count
+    _count += 1
+    print(f"ok {_count} - {name} # SKIP {why}", flush=True)
+
+
+def main(*tests):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, frame: sys.exit(128 + received))
+    chosen = [test for test in tests if not sys.argv[1:] or test.__name__ in sys.argv[1:]]
+    suspended = []
+    for test in chosen:
+        with _failure_of(test):
+            if not inspect.isgeneratorfunction(test):
+                test()
+                continue
+            suspended.append((test, test()))
+            next(suspended[-1][1])
+    for test, rest in suspended:
+        with _failure_of(test):
+            next(rest, None)
+    print(f"1..{_count}")
+    sys.exit(1 if _failed else 0)
+
+
+@contextlib.contextmanager
+def _failure_of(test):
+    begin = time.monotonic()
+    try:
+        yield
+    except Exception:  # pylint: disable=broad-except
+        ok(False, f"{test.__name__} ran to its end", traceback.format_exc())
+    print(f"# {test.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
+
+
+def wait_until(condition, seconds=PATIENCE):
+    """Whether `condition()` became true within that time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+# ---- scratch
+
+_scratch = None
+
+
+def scratch(name=""):
+    """The run's directory, on a disk; `name`: a new directory in it."""
+    global _scratch
+    if _scratch is None:
+        _scratch = _make_scratch()
+    path = _scratch
+    if name:
+        path = f"{_scratch}/{name}"
+        os.makedirs(path, exist_ok=True)
+    return path
+
+
+def memory(name):
+    """As scratch(name), on a tmpfs; None if there is none."""
+    if not os.path.ismount("/dev/shm") or not os.access("/dev/shm", os.W_OK):
+        return None
+    path = f"/dev/shm/{os.path.basename(scratch())}/{name}"
+    os.makedirs(path)
+    return path
+
+
+def _make_scratch():
+    base = os.path.realpath(os.environ.get("TMPDIR") or "/var/tmp")
+    prefix = f"monarch-{os.path.basename(sys.argv[0])}."
+    base_fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(base_fd, fcntl.LOCK_EX)  # a new one is not locked at once
+    for left in glob.glob(f"{base}/{prefix}*"):
+        if os.stat(left).st_uid == os.geteuid() and _lock(left) is not None:
+            _remove_scratch(left)
+    path = tempfile.mkdtemp(prefix=prefix, dir=base)
+    os.chmod(path, 0o755)
+    _lock(path)  # the descriptor is kept as long as we live
+    os.close(base_fd)
+    atexit.register(_remove_scratch, path)
+    return path
+
+
+def _lock(path):
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return fd
+    except BlockingIOError:
+        os.close(fd)
+        return None
+
+
+def _remove_scratch(path):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for process in _processes:
+        end(process)
+    if os.path.isdir(f"{path}/pfs"):
+        _lab_pfs("down", path)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+        points = [line.split()[4] for line in mounts]
+    for point in sorted((p for p in points if p.startswith(path + "/")), reverse=True):
+        unmount = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-uz"]
+        subprocess.run([*unmount, point], stderr=subprocess.DEVNULL, check=False)
+    subprocess.run(["rm", "-rf", "--one-file-system", path, f"/dev/shm/{os.path.basename(path)}"], check=False)
+
+
+# ---- processes
+
+_processes = []
+
+
+def environment(**more):
+    """The environment for monarchctl: what a sanitizer needs comes first in the user's own LD_PRELOAD."""
+    env = {**os.environ, "LC_ALL": "C.UTF-8"}
+    env.pop("LD_PRELOAD", None)
+    if SANITIZER:
+        env["LD_PRELOAD"] = SANITIZER
+    return {**env, **more}
+
+
+def start(command, **options):
+    """Starts a process in a group of its own, which ends with this one at the latest."""
+    process = subprocess.Popen(["setpriv", "--pdeathsig=KILL", *command], start_new_session=True, **options)
+    _processes.append(process)
+    return process
+
+
+def end(process):
+    """Ends a process and its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process in _processes:
+        _processes.remove(process)
+
+
+def execute(command, seconds=PATIENCE, **options):
+    """Runs a command to its end: (exit code, stdout, stderr); the code is "hung" when it takes longer."""
+    options = {"stdin": subprocess.DEVNULL, "env": environment(), **options}
+    process = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    return finish(process, seconds)
+
+
+def finish(process, seconds=PATIENCE, text=None):
+    """As execute, for a process that was started with pipes."""
+    try:
+        out, err = process.communicate(text, timeout=seconds)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        try:
+            out, err = process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:  # held open by a process in another group
+            out, err = b"", b"its output is still open"
+        code = "hung"
+    _processes.remove(process)
+    return code, out, err.decode(errors="replace")
+
+
+def children(pid, name):
+    """Pids of the children of a process that have that name."""
+    found = subprocess.run(["pgrep", "-P", str(pid), "-x", name], stdout=subprocess.PIPE, check=False).stdout
+    return [int(child) for child in found.split()]
+
+
+# ---- Monarch
+
+
+def options(datasets, tiers, *more):
+    """Options of `monarchctl run`; tiers as {NAME: (PATH, SIZE)}."""
+    words = [word for dataset in datasets for word in ("--dataset", dataset)]
+    words += [word for name, (path, size) in tiers.items() for word in ("--tier", f"{name}:{path}:{size}")]
+    return [*words, *more]
+
+
+def monarch_run(words, command, report=False, before=(), **more):
+    """`monarchctl run WORDS -- COMMAND`; as execute, and with `report` the report as a fourth."""
+    if not report:
+        return execute([*before, f"{BUILD}/monarchctl", "run", *words, "--", *command], **more)
+    file = f"{scratch()}/report.{random.getrandbits(64):x}"
+    result = monarch_run([*words, "--report", file], command, before=before, **more)
+    with open(file, encoding="utf-8") as stream:
+        return (*result, json.load(stream))
+
+
+class Job:
+    """A `monarchctl run` whose command waits, so that programs can be run in its environment from here."""
+
+    def __init__(self, words, **env):
+        self._report = f"{scratch()}/report.{random.getrandbits(64):x}"
+        command = ["sh", "-c", 'env -0; printf "\\0"; read -r _; exit 0']
+        self._process = start(
+            [f"{BUILD}/monarchctl", "run", *words, "--report", self._report, "--", *command],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(**env))
+        self.pid = self._process.pid
+        text = b""
+        while not text.endswith(b"\0\0"):
+            more = os.read(self._process.stdout.fileno(), 65536)
+            if not more:
+                raise RuntimeError("monarchctl run: " + finish(self._process)[2])
+            text += more
+        self.env = dict(word.split(b"=", 1) for word in text[:-2].split(b"\0"))
+        self.run_dir = self.env[b"MONARCH_IO_RUN_DIR"].decode()
+
+    def run(self, command, **more):
+        return execute(command, env=self.env, **more)
+
+    def agent(self):
+        return children(self.pid, "monarchd")[0]
+
+    def kill(self):
+        """Kills monarchctl and the command at once."""
+        end(self._process)
+
+    def end(self):
+        """Ends it; the report."""
+        code, _, err = finish(self._process)
+        if code != 0:
+            raise RuntimeError(f"monarchctl run: exit code {code}: {err}")
+        with open(self._report, encoding="utf-8") as stream:
+            return json.load(stream)
+
+
+def run_dirs(pid):
+    """Run directories that `monarchctl run` with that pid made."""
+    bases = {"/dev/shm", "/tmp", os.environ.get("TMPDIR") or "/tmp"}
+    return [d for base in bases for d in glob.glob(f"{base}/monarch-run.*.{pid}.*")]
+
+
+def traces(pid, *tiers):
+    """What is left of the `monarchctl run` with that pid: directories and agents."""
+    left = run_dirs(pid) + [d for tier in tiers for d in glob.glob(f"{tier}/monarch-run.*.{pid}.*")]
+    agents = subprocess.run(["pgrep", "-f", rf"^[^ ]*monarchd .*/monarch-run\.[0-9]+\.{pid}\."],
+                            stdout=subprocess.PIPE, check=False).stdout.split()
+    return left + [f"monarchd {agent.decode()}" for agent in agents]
+
+
+# ---- data
+
+
+def make_tree(path, files, most=30000, seed=1):
+    """Files of random bytes in nested directories; the number of bytes."""
+    numbers = random.Random(seed)
+    total = 0
+    for i in range(files):
+        directory = os.path.join(path, *["abc"[i % 3], f"d{i % 7}", "deep"][: i % 4])
+        os.makedirs(directory, exist_ok=True)
+        size = numbers.randrange(1, most)
+        with open(f"{directory}/{i:04}.bin", "wb") as out:
+            out.write(numbers.randbytes(size))
+        total += size
+    return total
+
+
+def read_all(*directories):
+    """A command that opens each regular file below the directories once and prints checksums."""
+    return ["sh", "-c", 'find "$@" -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum', "sh", *directories]
+
+
+def sum_of(path):
+    with open(path, "rb") as stream:
+        return hashlib.sha256(stream.read()).hexdigest()
+
+
+# ---- parallel file systems
+
+
+def why_no_slowfs():
+    if not os.access(f"{BUILD}/tests/slowfs", os.X_OK):
+        return "slowfs is not built (no fuse3)"
+    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "no /dev/fuse"
+
+
+class SlowFs:
+    """A directory, shown by tests/slowfs as a PFS with faults and counters."""
+
+    def __init__(self, source, mount, *words):
+        os.makedirs(mount)
+        self.mount = mount
+        self._process = start(["setpriv", "--pdeathsig=TERM", f"{BUILD}/tests/slowfs", "--foreground", *words, source,
+                               mount], stdin=subprocess.DEVNULL)
+        wait_until(lambda: os.path.ismount(mount) or self._process.poll() is not None)
+        if not os.path.ismount(mount):
+            raise RuntimeError(f"slowfs did not mount {mount}")
+
+    def command(self, *lines):
+        """Commands for its control file."""
+        with open(f"{self.mount}/.slowfs", "wb", buffering=0) as control:
+            control.write("".join(line + "\n" for line in lines).encode())
+
+    def counters(self):
+        with open(f"{self.mount}/.slowfs", encoding="utf-8") as control:
+            pairs = [line.split() for line in control if not line.startswith("set ")]
+        return {name: int(value) for name, value in pairs}
+
+    def close(self):
+        self._process.terminate()
+        self._process.wait(PATIENCE)
+        _processes.remove(self._process)
+
+
+def _lab_pfs(command, directory):
+    result = subprocess.run([f"{SOURCE}/dev/lab", "pfs", command, "--dir", f"{directory}/pfs", "--json"],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=2 * PATIENCE, check=False)
+    if result.returncode != 0:
+        raise RuntimeError(f"dev/lab pfs {command}: {result.stderr.decode()}")
+    return result.stdout.decode()
+
+
+class GlusterFs:
+    """GlusterFS in the scratch directory, with the counters of its servers."""
+
+    def __init__(self):
+        self.mount = _lab_pfs("up", scratch()).strip()
+
+    def counters(self):
+        return json.loads(_lab_pfs("counters", scratch()))
+
+
+def why_no_glusterfs():
+    if os.geteuid() != 0:
+        return "needs root"
+    if not os.access(f"{SOURCE}/dev/lab", os.X_OK):
+        return "no dev/lab"
+    found = subprocess.run(["sh", "-c", "command -v glusterfs"], stdout=subprocess.DEVNULL, check=False)
+    return "" if found.returncode == 0 else "GlusterFS is not installed"

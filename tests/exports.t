@@ -1,0 +1,101 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Both shared objects export exactly what their version scripts list and need nothing that an old or foreign
+# process lacks.
+set -euo pipefail
+readonly preload=$MONARCH_BUILDDIR/libmonarch_preload.so
+readonly plugin=$MONARCH_BUILDDIR/spank_monarch.so
+readonly newest_glibc=2.17
+
+count=0
+result() { count=$((count + 1)) && echo "$1 $count - $2"; }
+skip() { result ok "$1 # SKIP $2"; }
+# is_empty NAME TEXT: passes if there is no TEXT, which lists the faults.
+is_empty() {
+    if [ -z "$2" ]; then
+        result ok "$1"
+    else
+        result 'not ok' "$1"
+        printf '#   %s\n' "${2//$'\n'/$'\n#   '}"
+    fi
+}
+
+exported() { nm -D --defined-only "$1" | awk '$2 != "A" { print $3 }' | sort -u; }
+imported() { nm -D --undefined-only "$1" | awk '$1 == "U" { print $2 }' | sort -u; }
+needed() { readelf -dW "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
+glibc_versions() { readelf -VW "$1" | grep -o 'GLIBC_[0-9.]*[0-9]' | sort -u; }
+# The global names of a version script; patterns keep their *.
+listed() { sed 's/#.*//' "$1" | tr '\n' ' ' | sed 's/.*global:\(.*\)local:.*/\1/' | tr -d ' ' | tr ';' '\n' | grep . | sort -u; }
+
+# Each name of stdin that none of the patterns (arguments) matches.
+unmatched() {
+    local name pattern
+    while read -r name; do
+        for pattern; do
+            # shellcheck disable=SC2053  # patterns on purpose
+            [[ $name == $pattern ]] && continue 2
+        done
+        echo "$name"
+    done
+}
+
+exports_equal_map() {
+    local object=$1 map=$2 names patterns
+    mapfile -t names < <(exported "$object")
+    mapfile -t patterns < <(listed "$map")
+    is_empty "$(basename "$object") exports nothing that $(basename "$map") does not list" \
+        "$(exported "$object" | unmatched "${patterns[@]}")"
+    is_empty "$(basename "$object") exports all that $(basename "$map") lists" \
+        "$(listed "$map" | grep -v '\*' | unmatched "${names[@]}")"
+}
+
+needs_only_libc() {
+    is_empty "$(basename "$1") needs only the C library" \
+        "$(needed "$1" | unmatched 'libc.so.*' 'libdl.so.*' 'ld-linux*')"
+}
+
+newer_than_allowed() {
+    local version
+    glibc_versions "$1" | while read -r version; do
+        [ "$(printf '%s\n' "${version#GLIBC_}" "$newest_glibc" | sort -V | tail -n 1)" = "$newest_glibc" ] || echo "$version"
+    done
+}
+
+large_tls() {
+    readelf -lW "$1" | awk '$1 == "TLS" { print $6 }' | while read -r size; do
+        [ $((size)) -lt 64 ] || echo "the TLS segment has $((size)) bytes"
+    done
+}
+
+exports_equal_map "$preload" "$MONARCH_SRCDIR/preload/preload.map"
+# With a version of ours, the calls of programs (open@GLIBC_2.2.5) would pass it by.
+is_empty 'the preload exports carry no version' "$(exported "$preload" | grep @ || true)"
+if [ -n "$SAN_RT" ]; then
+    skip 'libmonarch_preload.so needs only the C library' 'sanitizer build'
+    skip "libmonarch_preload.so needs no GLIBC_ newer than $newest_glibc" 'sanitizer build'
+    skip 'libmonarch_preload.so has little thread-local storage, addressed directly' 'sanitizer build'
+else
+    needs_only_libc "$preload"
+    is_empty "libmonarch_preload.so needs no GLIBC_ newer than $newest_glibc" "$(newer_than_allowed "$preload")"
+    is_empty 'libmonarch_preload.so has little thread-local storage, addressed directly' \
+        "$(large_tls "$preload" && { imported "$preload" | grep __tls_get_addr || true; })"
+fi
+# shellcheck disable=SC2002  # it is cat that is tested
+is_empty 'cat reads the same bytes with the preload' \
+    "$(LD_PRELOAD="$SAN_RT $preload" cat "$0" 2>&1 | diff - "$0" || true)"
+
+if [ -e "$plugin" ]; then
+    exports_equal_map "$plugin" "$MONARCH_SRCDIR/spank/spank_monarch.map"
+    if [ -n "$SAN_RT" ]; then
+        skip 'spank_monarch.so needs only the C library' 'sanitizer build'
+        skip 'spank_monarch.so imports C library and Slurm symbols only' 'sanitizer build'
+    else
+        needs_only_libc "$plugin"
+        is_empty 'spank_monarch.so imports C library and Slurm symbols only' \
+            "$(imported "$plugin" | unmatched '*@*' 'spank_*' 'slurm_*')"
+    fi
+else
+    skip 'spank_monarch.so' 'built without Slurm'
+fi
+echo "1..$count"

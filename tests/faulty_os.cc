@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/faulty_os.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+
+#include "runtime/base/fd.h"
+
+// The real calls become monarch::real_os, so that both are in one program.
+#define os real_os
+#include "runtime/base/os.cc"  // NOLINT(bugprone-suspicious-include)
+#undef os
+
+namespace monarch {
+namespace {
+
+struct Hook {
+  std::shared_mutex lock;  // held shared while `handler` runs
+  Intercept::Handler handler;
+};
+Hook hooks[static_cast<size_t>(Call::kCount)];
+std::atomic<int64_t> ahead_ns{0};
+
+Hook& hook_of(Call call) { return hooks[static_cast<size_t>(call)]; }
+
+// Whether the call is to fail, with errno set.
+bool fails(Call call, Arguments& arguments) {
+  Hook& hook = hook_of(call);
+  std::shared_lock<std::shared_mutex> hold(hook.lock);
+  const int error = hook.handler ? hook.handler(arguments) : 0;
+  if (error != 0) errno = error;
+  return error != 0;
+}
+bool fails(Call call, Arguments&& arguments) { return fails(call, arguments); }
+
+}  // namespace
+
+Intercept::Intercept(Call call, Handler handler) : call_(call) {
+  Hook& hook = hook_of(call);
+  std::unique_lock<std::shared_mutex> hold(hook.lock);
+  hook.handler = std::move(handler);
+}
+Intercept::Intercept(Call call, int error) : Intercept(call, [error](Arguments&) { return error; }) {}
+Intercept::~Intercept() {
+  Hook& hook = hook_of(call_);
+  std::unique_lock<std::shared_mutex> hold(hook.lock);
+  hook.handler = nullptr;
+}
+
+LaterBy::LaterBy(int64_t seconds) : ns_(seconds * 1000000000) { ahead_ns += ns_; }
+LaterBy::~LaterBy() { ahead_ns -= ns_; }
+
+// Declared in os.h under this name; a difference between the two shows when the program is linked.
+namespace os {
+
+int open_beneath(int dirfd, const char* path, int flags, mode_t mode) {
+  if (fails(Call::kOpenBeneath, {.fd = dirfd, .path = path, .flags = flags})) return -1;
+  return real_os::open_beneath(dirfd, path, flags, mode);
+}
+int openat(int dirfd, const char* path, int flags, mode_t mode) {
+  if (fails(Call::kOpenat, {.fd = dirfd, .path = path, .flags = flags})) return -1;
+  return real_os::openat(dirfd, path, flags, mode);
+}
+int fstat(int fd, struct stat* st) {
+  if (fails(Call::kFstat, {.fd = fd})) return -1;
+  return real_os::fstat(fd, st);
+}
+ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
+  Arguments arguments{.fd = fd, .bytes = bytes, .offset = offset};
+  if (fails(Call::kPread, arguments)) return -1;
+  return real_os::pread(fd, buffer, arguments.bytes, offset);
+}
+ssize_t pwrite(int fd, const void* buffer, size_t bytes, off_t offset) {
+  Arguments arguments{.fd = fd, .bytes = bytes, .offset = offset};
+  if (fails(Call::kPwrite, arguments)) return -1;
+  return real_os::pwrite(fd, buffer, arguments.bytes, offset);
+}
+int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+  if (fails(Call::kFallocate, {.fd = fd, .bytes = static_cast<size_t>(bytes), .offset = offset})) return -1;
+  return real_os::fallocate(fd, mode, offset, bytes);
+}
+int futimens(int fd, const struct timespec times[2]) {
+  if (fails(Call::kFutimens, {.fd = fd})) return -1;
+  return real_os::futimens(fd, times);
+}
+int linkat(int from_fd, const char* from, int to_fd, const char* to, int flags) {
+  if (fails(Call::kLinkat, {.fd = to_fd, .path = to, .flags = flags})) return -1;
+  return real_os::linkat(from_fd, from, to_fd, to, flags);
+}
+int renameat(int from_fd, const char* from, int to_fd, const char* to) {
+  if (fails(Call::kRenameat, {.fd = to_fd, .path = to})) return -1;
+  return real_os::renameat(from_fd, from, to_fd, to);
+}
+int unlinkat(int dirfd, const char* path, int flags) {
+  if (fails(Call::kUnlinkat, {.fd = dirfd, .path = path, .flags = flags})) return -1;
+  return real_os::unlinkat(dirfd, path, flags);
+}
+int mkdirat(int dirfd, const char* path, mode_t mode) {
+  if (fails(Call::kMkdirat, {.fd = dirfd, .path = path})) return -1;
+  return real_os::mkdirat(dirfd, path, mode);
+}
+int fstatvfs(int fd, struct statvfs* st) {
+  if (real_os::fstatvfs(fd, st) != 0) return -1;
+  return fails(Call::kFstatvfs, {.fd = fd, .fs = st}) ? -1 : 0;
+}
+int64_t clock_ns(clockid_t clock) { return real_os::clock_ns(clock) + ahead_ns; }
+
+}  // namespace os
+}  // namespace monarch

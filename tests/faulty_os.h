@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// An operating system that fails on demand: linked into the unit tests instead of runtime/base/os.cc. Every
+// call of os.h goes to the system, unless a test has put an Intercept on it.
+#pragma once
+
+#include <sys/statvfs.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace monarch {
+
+enum class Call {
+  kOpenBeneath,
+  kOpenat,
+  kFstat,
+  kPread,
+  kPwrite,
+  kFallocate,
+  kFutimens,
+  kLinkat,
+  kRenameat,
+  kUnlinkat,
+  kMkdirat,
+  kFstatvfs,
+  kCount
+};
+
+// What an Intercept sees of a call; what does not belong to the call is empty.
+struct Arguments {
+  int fd = -1;                 // file or directory; for linkat and renameat, where the new name goes
+  const char* path = nullptr;  // for linkat and renameat, the new name
+  int flags = 0;
+  size_t bytes = 0;  // of pread and pwrite: may be lowered, which makes the call short
+  off_t offset = 0;
+  struct statvfs* fs = nullptr;  // of fstatvfs: what the system said, may be changed
+};
+
+// While it lives, `handler` is called before each call of this kind, in the calling thread (kFstatvfs: after
+// it). It returns 0 to let the call go on, or the errno with which it fails. One Intercept per kind at a
+// time. The destructor waits for handlers that are running.
+class Intercept {
+ public:
+  using Handler = std::function<int(Arguments&)>;
+  Intercept(Call call, Handler handler);
+  // Each call fails with `error`.
+  Intercept(Call call, int error);
+  Intercept(const Intercept&) = delete;
+  Intercept& operator=(const Intercept&) = delete;
+  ~Intercept();
+
+ private:
+  const Call call_;
+};
+
+// While it lives, os::clock_ns is ahead by `seconds`.
+class LaterBy {
+ public:
+  explicit LaterBy(int64_t seconds);
+  LaterBy(const LaterBy&) = delete;
+  LaterBy& operator=(const LaterBy&) = delete;
+  ~LaterBy();
+
+ private:
+  const int64_t ns_;
+};
+
+// The system's own calls that have a behaviour of their own to test; see os.h.
+namespace real_os {
+int open_beneath(int dirfd, const char* path, int flags, mode_t mode);
+}
+
+}  // namespace monarch

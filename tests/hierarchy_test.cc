@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/hierarchy, and the sweep of what it left behind.
+#include "runtime/hierarchy/hierarchy.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "runtime/agent/sweep.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kBlock = 4096;
+constexpr char kJob[] = "monarch-run.test";
+
+class HierarchyTest : public ::testing::Test {
+ protected:
+  TierConfig tier(const std::string& name, uint64_t quota) {
+    TierConfig config;
+    config.name = name;
+    config.path = scratch_.dir(name);
+    config.quota.bytes = quota;
+    config.min_free = Quota{};
+    return config;
+  }
+  Tier open(const TierConfig& config) {
+    Result<Tier> opened = Tier::open(config, kJob);
+    EXPECT_TRUE(opened.ok()) << opened.error().text;
+    return opened.take();
+  }
+  // Makes the file systems of tiers look like this.
+  static Intercept::Handler file_system(uint64_t blocks, const std::atomic<uint64_t>* available) {
+    return [=](Arguments& a) {
+      a.fs->f_frsize = kBlock;
+      a.fs->f_blocks = blocks;
+      a.fs->f_bavail = *available;
+      return 0;
+    };
+  }
+  Scratch scratch_;
+};
+
+uint64_t mode_of(const std::string& path) {
+  struct stat st;
+  return ::lstat(path.c_str(), &st) == 0 ? st.st_mode & 07777 : 0;
+}
+
+std::string path_of_copy(const Tier& tier, Ref entry) {
+  char name[kCopyNameBytes];
+  copy_name(entry, name);
+  return tier.copies_path() + "/" + name;
+}
+
+// Files below the tier's directory, whatever their names.
+int files_on(const Tier& tier) {
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(tier.copies_path())) files += !entry.is_directory();
+  return files;
+}
+
+void write_all(const Fd& file, const std::string& content) {
+  ASSERT_EQ(::pwrite(file.get(), content.data(), content.size(), 0), static_cast<ssize_t>(content.size()));
+}
+
+// ---- space
+
+TEST_F(HierarchyTest, CountsWholeBlocksUpToTheQuota) {
+  Tier t = open(tier("a", 3 * kBlock));
+  EXPECT_EQ(t.quota(), 3 * kBlock);
+  EXPECT_TRUE(t.reserve(1));
+  EXPECT_EQ(t.used(), kBlock);
+  EXPECT_FALSE(t.reserve(2 * kBlock + 1));
+  EXPECT_EQ(t.used(), kBlock) << "a refused reservation counts nothing";
+  EXPECT_TRUE(t.reserve(2 * kBlock));
+  EXPECT_FALSE(t.reserve(1));
+  EXPECT_TRUE(t.reserve(0)) << "an empty file takes no block";
+  t.release(2 * kBlock);
+  EXPECT_TRUE(t.reserve(kBlock + 1));
+  EXPECT_EQ(t.used(), 3 * kBlock);
+  EXPECT_FALSE(t.reserve(INT64_MAX));
+}
+
+TEST_F(HierarchyTest, TheQuotaIsExactOverThreads) {
+  constexpr uint64_t kFiles = 1000;
+  Tier t = open(tier("a", kFiles * kBlock));
+  std::atomic<uint64_t> reserved{0}, most{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, i] {
+      for (int turn = 0; turn < 1000; ++turn) {
+        const uint64_t bytes = kBlock * static_cast<uint64_t>(1 + (turn + i) % 3);
+        if (!t.reserve(bytes)) continue;
+        const uint64_t now = reserved += bytes;
+        for (uint64_t seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {}
+        if (turn % 4 == 0) {
+          reserved -= bytes;
+          t.release(bytes);
+        }
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  while (t.reserve(kBlock)) reserved += kBlock;
+  EXPECT_EQ(reserved, kFiles * kBlock);
+  EXPECT_EQ(t.used(), kFiles * kBlock);
+  EXPECT_LE(most, kFiles * kBlock);
+}
+
+TEST_F(HierarchyTest, AShareIsOfTheWholeFileSystem) {
+  const std::atomic<uint64_t> available{1000};
+  Intercept statvfs(Call::kFstatvfs, file_system(1000, &available));
+  TierConfig config = tier("a", 0);
+  config.quota.percent = 25;
+  EXPECT_EQ(open(config).quota(), 250 * kBlock);
+}
+
+TEST_F(HierarchyTest, LeavesTheFloorOfTheFileSystemFree) {
+  std::atomic<uint64_t> available{110};
+  Intercept statvfs(Call::kFstatvfs, file_system(1000, &available));
+  TierConfig config = tier("a", 1000 * kBlock);
+  config.min_free.percent = 10;
+  Tier t = open(config);
+  EXPECT_TRUE(t.reserve(10 * kBlock));
+  EXPECT_FALSE(t.reserve(11 * kBlock));
+  EXPECT_EQ(t.used(), 10 * kBlock);
+  available = 100;  // others fill it
+  EXPECT_FALSE(t.reserve(1));
+  available = 50;
+  EXPECT_FALSE(t.reserve(1));
+  available = 500;
+  EXPECT_TRUE(t.reserve(400 * kBlock));
+}
+
+TEST_F(HierarchyTest, AFileSystemThatDoesNotAnswerHasNoRoom) {
+  Tier t = open(tier("a", 1000 * kBlock));
+  Intercept statvfs(Call::kFstatvfs, EIO);
+  EXPECT_FALSE(t.reserve(1));
+  EXPECT_EQ(t.used(), 0u);
+}
+
+TEST_F(HierarchyTest, FillsTheTiersInOrder) {
+  Result<Hierarchy> opened = Hierarchy::open({tier("ram", 2 * kBlock), tier("ssd", 3 * kBlock)}, kJob);
+  ASSERT_TRUE(opened.ok()) << opened.error().text;
+  Hierarchy& h = *opened;
+  EXPECT_EQ(h.reserve(kBlock), 0);
+  EXPECT_EQ(h.reserve(2 * kBlock), 1) << "does not fit the first any more";
+  EXPECT_EQ(h.reserve(kBlock), 0) << "the first still has room";
+  EXPECT_EQ(h.reserve(kBlock), 1);
+  EXPECT_EQ(h.reserve(1), -1);
+  h.tiers()[0].release(kBlock);
+  EXPECT_EQ(h.reserve(1), 0);
+}
+
+// ---- directories
+
+TEST_F(HierarchyTest, DirectoriesAreTheUsersAlone) {
+  const mode_t old = ::umask(0);
+  Tier t = open(tier("a", kBlock));
+  const Result<Fd> file = t.create(0x1234, 0);
+  ::umask(old);
+  ASSERT_TRUE(file.ok()) << file.error().text;
+  ASSERT_TRUE(t.publish(*file, 0x1234).ok());
+  EXPECT_EQ(mode_of(t.copies_path()), 0700u);
+  EXPECT_EQ(mode_of(t.copies_path() + "/34"), 0700u);
+  EXPECT_EQ(mode_of(path_of_copy(t, 0x1234)), 0600u);
+  EXPECT_EQ(t.copies_path(), scratch_ / "a/" + kJob);
+  struct stat st;
+  ASSERT_EQ(::stat(path_of_copy(t, 0x1234).c_str(), &st), 0);
+  EXPECT_EQ(t.device(), st.st_dev);
+}
+
+TEST_F(HierarchyTest, RefusesADirectoryThatOthersCanEnter) {
+  const TierConfig config = tier("a", kBlock);
+  const std::string dir = scratch_.dir("a/" + std::string(kJob));
+  for (const auto mode : {0777, 0701, 0750}) {
+    fs::permissions(dir, static_cast<fs::perms>(mode));
+    const Result<Tier> opened = Tier::open(config, kJob);
+    ASSERT_FALSE(opened.ok()) << std::oct << mode;
+    EXPECT_EQ(opened.error().code, EPERM);
+  }
+  fs::permissions(dir, static_cast<fs::perms>(0700));
+  EXPECT_TRUE(Tier::open(config, kJob).ok()) << "made for the user beforehand";
+  if (::geteuid() != 0) return;
+  ASSERT_EQ(::chown(dir.c_str(), 65534, 65534), 0);
+  EXPECT_EQ(Tier::open(config, kJob).error().code, EPERM) << "somebody else's";
+}
+
+TEST_F(HierarchyTest, RefusesALinkInPlaceOfTheDirectory) {
+  const TierConfig config = tier("a", kBlock);
+  scratch_.dir("elsewhere");
+  fs::create_directory_symlink(scratch_ / "elsewhere", scratch_ / ("a/" + std::string(kJob)));
+  EXPECT_FALSE(Tier::open(config, kJob).ok());
+  EXPECT_TRUE(fs::is_empty(scratch_ / "elsewhere"));
+}
+
+TEST_F(HierarchyTest, ErrorsNameTheTier) {
+  TierConfig config = tier("a", kBlock);
+  config.path = scratch_ / "missing";
+  const Result<Tier> missing = Tier::open(config, kJob);
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, ENOENT);
+  EXPECT_EQ(missing.error().text, "tier a: open " + (scratch_ / "missing") + ": No such file or directory");
+  EXPECT_EQ(Tier::open(tier("b", kBlock), std::string(kPathBytes, 'j')).error().code, ENAMETOOLONG);
+}
+
+TEST_F(HierarchyTest, IfOneTierFailsTheOthersAreLeftClean) {
+  std::vector<TierConfig> tiers = {tier("a", kBlock), tier("b", kBlock)};
+  tiers[1].path = scratch_ / "missing";
+  EXPECT_FALSE(Hierarchy::open(tiers, kJob).ok());
+  EXPECT_TRUE(fs::is_empty(scratch_ / "a"));
+}
+
+TEST_F(HierarchyTest, RemovesItsDirectoriesFromAllTiers) {
+  const std::vector<TierConfig> tiers = {tier("a", kBlock), tier("b", kBlock)};
+  {
+    Result<Hierarchy> opened = Hierarchy::open(tiers, kJob);
+    ASSERT_TRUE(opened.ok()) << opened.error().text;
+    for (Tier& t : opened->tiers()) {
+      const Result<Fd> file = t.create(7, 0);
+      ASSERT_TRUE(file.ok() && t.publish(*file, 7).ok());
+    }
+  }
+  scratch_.dir("a/other");
+  const Status removed = remove_job_dirs(tiers, kJob);
+  EXPECT_TRUE(removed.ok()) << removed.error().text;
+  EXPECT_TRUE(fs::is_empty(scratch_ / "b"));
+  EXPECT_TRUE(fs::exists(scratch_ / "a/other"));
+  EXPECT_FALSE(fs::exists(scratch_ / ("a/" + std::string(kJob))));
+  EXPECT_TRUE(remove_job_dirs(tiers, kJob).ok()) << "again";
+}
+
+TEST_F(HierarchyTest, RemovalGoesOnToTheNextTier) {
+  std::vector<TierConfig> tiers = {tier("a", kBlock), tier("b", kBlock)};
+  scratch_.dir("b/" + std::string(kJob));
+  tiers[0].path = scratch_ / "missing";
+  const Status removed = remove_job_dirs(tiers, kJob);
+  ASSERT_FALSE(removed.ok());
+  EXPECT_EQ(removed.error().text.rfind("tier a: ", 0), 0u) << removed.error().text;
+  EXPECT_TRUE(fs::is_empty(scratch_ / "b"));
+}
+
+// ---- copies, with and without O_TMPFILE
+
+class CopyTest : public HierarchyTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  CopyTest()
+      : opens_(Call::kOpenat, [this](Arguments& a) {
+          return !has_tmpfile() && (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0;
+        }) {}
+  bool has_tmpfile() const { return std::string(GetParam()) == "Tmpfile"; }
+  Intercept opens_;
+};
+
+TEST_P(CopyTest, IsSeenOnlyOnceItIsPublished) {
+  Tier t = open(tier("a", 1 << 20));
+  const std::string content = noise(10000, 1), path = path_of_copy(t, 0xabcd);
+  const Result<Fd> file = t.create(0xabcd, content.size());
+  ASSERT_TRUE(file.ok()) << file.error().text;
+  struct stat st;
+  ASSERT_EQ(::fstat(file->get(), &st), 0);
+  EXPECT_EQ(st.st_size, 0);
+  EXPECT_GE(st.st_blocks * 512, static_cast<int64_t>(content.size())) << "not allocated";
+  EXPECT_FALSE(fs::exists(path));
+  EXPECT_EQ(files_on(t), has_tmpfile() ? 0 : 1);
+  write_all(*file, content);
+  EXPECT_FALSE(fs::exists(path));
+  const Status published = t.publish(*file, 0xabcd);
+  ASSERT_TRUE(published.ok()) << published.error().text;
+  EXPECT_EQ(contents(path), content);
+  EXPECT_EQ(files_on(t), 1);
+  t.remove(0xabcd);
+  EXPECT_EQ(files_on(t), 0);
+  t.remove(0xabcd);
+}
+
+TEST_P(CopyTest, GivenUpLeavesNothing) {
+  Tier t = open(tier("a", 1 << 20));
+  {
+    const Result<Fd> file = t.create(5, 10000);
+    ASSERT_TRUE(file.ok()) << file.error().text;
+    write_all(*file, "half");
+    t.discard(5);
+  }
+  EXPECT_EQ(files_on(t), 0);
+  const Result<Fd> again = t.create(5, 3);
+  ASSERT_TRUE(again.ok());
+  write_all(*again, "new");
+  ASSERT_TRUE(t.publish(*again, 5).ok());
+  EXPECT_EQ(contents(path_of_copy(t, 5)), "new");
+  t.discard(5);
+  EXPECT_EQ(files_on(t), 1) << "a published copy stays";
+}
+
+TEST_P(CopyTest, IsNotMadeWithoutItsSpace) {
+  Tier t = open(tier("a", 1 << 20));
+  Intercept allocations(Call::kFallocate, ENOSPC);
+  const int descriptors = open_descriptors();
+  const Result<Fd> file = t.create(5, 10000);
+  ASSERT_FALSE(file.ok());
+  EXPECT_EQ(file.error().code, ENOSPC);
+  EXPECT_EQ(file.error().text, "tier a: allocate 10000 bytes: No space left on device");
+  EXPECT_EQ(files_on(t), 0);
+  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_TRUE(t.create(6, 0).ok()) << "an empty file needs none";
+}
+
+TEST_P(CopyTest, IsMadeWhereNothingCanBeAllocated) {
+  Tier t = open(tier("a", 1 << 20));
+  Intercept allocations(Call::kFallocate, EOPNOTSUPP);
+  EXPECT_TRUE(t.create(5, 10000).ok());
+}
+
+TEST_P(CopyTest, ErrorsNameTierAndStep) {
+  Tier t = open(tier("a", 1 << 20));
+  {
+    Intercept mkdirs(Call::kMkdirat, EROFS);
+    const Result<Fd> file = t.create(5, 0);
+    ASSERT_FALSE(file.ok());
+    EXPECT_EQ(file.error().text, "tier a: make " + t.copies_path() + "/05: Read-only file system");
+  }
+  const Result<Fd> file = t.create(5, 0);
+  ASSERT_TRUE(file.ok()) << "it tries again";
+  Intercept links(Call::kLinkat, EIO), renames(Call::kRenameat, EIO);
+  const Status published = t.publish(*file, 5);
+  ASSERT_FALSE(published.ok());
+  EXPECT_EQ(published.error().code, EIO);
+  EXPECT_EQ(published.error().text, "tier a: publish " + path_of_copy(t, 5) + ": Input/output error");
+}
+
+TEST_P(CopyTest, ManyThreadsMakeCopies) {
+  Tier t = open(tier("a", 1 << 30));
+  constexpr Ref kEach = 200;
+  std::atomic<int> failed{0};
+  std::vector<std::thread> threads;
+  for (Ref first = 1; first <= 4 * kEach; first += kEach)
+    threads.emplace_back([&, first] {
+      for (Ref ref = first; ref < first + kEach; ++ref) {
+        const Result<Fd> file = t.create(ref, 4);
+        if (!file.ok() || ::pwrite(file->get(), &ref, sizeof ref, 0) != sizeof ref || !t.publish(*file, ref).ok()) ++failed;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed, 0);
+  for (Ref ref = 1; ref <= 4 * kEach; ++ref)
+    ASSERT_EQ(contents(path_of_copy(t, ref)), std::string(reinterpret_cast<const char*>(&ref), sizeof ref));
+}
+
+INSTANTIATE_TEST_SUITE_P(FileSystem, CopyTest, ::testing::Values("Tmpfile", "NoTmpfile"),
+                         [](const ::testing::TestParamInfo<const char*>& how) { return how.param; });
+
+TEST_F(HierarchyTest, AClosedTierIsTriedAgainAfterTenSeconds) {
+  Result<Hierarchy> opened = Hierarchy::open({tier("ram", 10 * kBlock), tier("ssd", 10 * kBlock)}, kJob);
+  ASSERT_TRUE(opened.ok()) << opened.error().text;
+  Tier& ram = opened->tiers()[0];
+  ram.close("a test");
+  EXPECT_TRUE(ram.closed());
+  EXPECT_EQ(opened->reserve(kBlock), 1) << "the next tier takes it";
+  {
+    LaterBy some(9);
+    EXPECT_EQ(opened->reserve(kBlock), 1);
+  }
+  LaterBy enough(11);
+  EXPECT_EQ(opened->reserve(kBlock), 0);
+  EXPECT_FALSE(ram.closed());
+  EXPECT_EQ(ram.used(), kBlock);
+}
+
+// ---- the sweep
+
+class SweepTest : public HierarchyTest {
+ protected:
+  int sweep() {
+    const Result<int> removed = sweep_user_dirs(base_);
+    EXPECT_TRUE(removed.ok()) << removed.error().text;
+    return removed.ok() ? *removed : -1;
+  }
+  const std::string base_ = scratch_.dir("a");
+};
+
+TEST_F(SweepTest, RemovesOldDirectoriesOnly) {
+  scratch_.file("a/monarch-run.old/5f/0000005f", "x");
+  EXPECT_EQ(sweep(), 0) << "its maker may be about to lock it";
+  EXPECT_TRUE(fs::exists(base_ + "/monarch-run.old/5f/0000005f"));
+  LaterBy some(11);
+  EXPECT_EQ(sweep(), 1);
+  EXPECT_FALSE(fs::exists(base_ + "/monarch-run.old"));
+  EXPECT_EQ(sweep(), 0);
+}
+
+TEST_F(SweepTest, LeavesWhatAProcessHolds) {
+  {
+    Tier t = open(tier("a", kBlock));
+    LaterBy some(11);
+    EXPECT_EQ(sweep(), 0);
+    EXPECT_TRUE(fs::exists(t.copies_path()));
+  }
+  LaterBy some(11);
+  EXPECT_EQ(sweep(), 1);
+}
+
+TEST_F(SweepTest, LeavesWhatIsNotItsOwn) {
+  scratch_.dir("a/monarch-runs");
+  scratch_.dir("a/my.monarch-run.1");
+  scratch_.file("a/monarch-run.file", "x");
+  scratch_.file("elsewhere/kept", "x");
+  fs::create_directory_symlink(scratch_ / "elsewhere", base_ + "/monarch-run.link");
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(scratch_.dir("a/monarch-run.others").c_str(), 65534, 65534), 0);
+  }
+  const auto entries = [&] { return std::distance(fs::directory_iterator(base_), {}); };
+  const auto before = entries();
+  LaterBy some(11);
+  EXPECT_EQ(sweep(), 0);
+  EXPECT_EQ(entries(), before);
+  EXPECT_TRUE(fs::exists(scratch_ / "elsewhere/kept"));
+}
+
+TEST_F(SweepTest, OfAMissingDirectoryIsAnError) {
+  EXPECT_EQ(sweep_user_dirs(scratch_ / "missing").error().code, ENOENT);
+}
+
+}  // namespace
+}  // namespace monarch

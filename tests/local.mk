@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+# A GoogleTest program of all units, and end-to-end tests *.t, executables that print TAP.
+#
+# Tests find the tree by MONARCH_BUILDDIR and MONARCH_SRCDIR.  What a sanitizer build preloads needs SAN_RT
+# before it in LD_PRELOAD (empty otherwise).  MONARCH_TEST_ALL=1 asks for the long forms.
+
+TEST_EXTENSIONS = .t
+TEST_TIMEOUT = 900
+
+tap_driver = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+LOG_DRIVER = $(tap_driver)
+LOG_COMPILER = timeout -k 10 $(TEST_TIMEOUT) $(top_srcdir)/build-aux/gtest-tap
+T_LOG_DRIVER = $(tap_driver)
+T_LOG_COMPILER = timeout -k 10 $(TEST_TIMEOUT)
+
+if SANITIZED
+sanitizer_runtime = $$(case '$(SAN_FLAGS)' in \
+	*address*) $(CXX) -print-file-name=libasan.so;; \
+	*thread*) $(CXX) -print-file-name=libtsan.so;; esac)
+# Leaks of the programs under which end-to-end tests run are not ours.
+T_LOG_COMPILER += env ASAN_OPTIONS="$${ASAN_OPTIONS-detect_leaks=0}"
+endif
+AM_TESTS_ENVIRONMENT = \
+	SAN_RT="$(sanitizer_runtime)"; \
+	MONARCH_BUILDDIR='$(abs_top_builddir)'; \
+	MONARCH_SRCDIR='$(abs_top_srcdir)'; \
+	export SAN_RT MONARCH_BUILDDIR MONARCH_SRCDIR;
+
+if HAVE_GTEST
+check_PROGRAMS += tests/unit
+tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS) $(GTEST_CFLAGS)
+tests_unit_LDADD = $(libmonarch) $(GTEST_LIBS)
+tests_unit_SOURCES = \
+	%D%/board_test.cc \
+	%D%/catalog_test.cc \
+	%D%/config_test.cc \
+	%D%/discovery_test.cc \
+	%D%/hierarchy_test.cc \
+	%D%/paths_test.cc \
+	%D%/placement_test.cc
+TESTS += tests/unit
+endif
+
+EXTRA_DIST += %D%/fixtures/hpc-node.xml
+
+if HAVE_FUSE3
+check_PROGRAMS += tests/slowfs
+tests_slowfs_CPPFLAGS = $(AM_CPPFLAGS) $(FUSE3_CFLAGS)
+tests_slowfs_LDADD = $(FUSE3_LIBS)
+tests_slowfs_SOURCES = \
+	%D%/slowfs.cc
+endif
+
+scripts = \
+	%D%/exports.t
+
+dist_check_SCRIPTS += $(scripts)
+TESTS += $(scripts)

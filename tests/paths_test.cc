@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/base: paths, sizes, open_beneath, remove_tree.
+#include "runtime/base/paths.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/size.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Paths, AbsolutePathCleansWhatIsText) {
+  EXPECT_EQ(*absolute_path("/a//b/./c/"), "/a/b/c");
+  EXPECT_EQ(*absolute_path("/"), "/");
+  EXPECT_EQ(*absolute_path("//."), "/");
+  EXPECT_EQ(*absolute_path("/a/../b"), "/a/../b") << "'..' may lead through a symbolic link";
+  EXPECT_EQ(*absolute_path("/a/.hidden/..."), "/a/.hidden/...");
+  EXPECT_FALSE(absolute_path("").ok());
+}
+
+TEST(Paths, AbsolutePathStartsAtTheWorkingDirectory) {
+  const std::string cwd = fs::current_path();
+  EXPECT_EQ(*absolute_path("x/./y"), (cwd == "/" ? "" : cwd) + "/x/y");
+  EXPECT_EQ(*absolute_path("."), cwd);
+}
+
+TEST(Paths, RealPathFollowsLinksAndNamesWhatIsMissing) {
+  Scratch scratch;
+  scratch.dir("real");
+  fs::create_directory_symlink("real", scratch / "link");
+  EXPECT_EQ(*real_path(scratch / "link"), scratch / "real");
+  const Result<std::string> missing = real_path(scratch / "missing");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, ENOENT);
+  EXPECT_NE(missing.error().text.find(scratch / "missing"), std::string::npos);
+}
+
+TEST(Paths, IsBelowComparesWholeComponents) {
+  EXPECT_TRUE(is_below("/a/b", "/a"));
+  EXPECT_TRUE(is_below("/a", "/a"));
+  EXPECT_TRUE(is_below("/a", "/"));
+  EXPECT_FALSE(is_below("/ab", "/a"));
+  EXPECT_FALSE(is_below("/a", "/a/b"));
+  EXPECT_FALSE(is_below("/b/a", "/a"));
+}
+
+TEST(Size, ParsesUnitsAndFractions) {
+  EXPECT_EQ(*parse_size("0"), 0u);
+  EXPECT_EQ(*parse_size("4096"), 4096u);
+  EXPECT_EQ(*parse_size("512K"), 512u << 10);
+  EXPECT_EQ(*parse_size("500m"), 500u << 20);
+  EXPECT_EQ(*parse_size("1.5T"), uint64_t{3} << 39);
+  EXPECT_EQ(*parse_size("10GB"), uint64_t{10} << 30);
+  EXPECT_EQ(*parse_size("10GiB"), uint64_t{10} << 30);
+  EXPECT_EQ(*parse_size("8P"), uint64_t{8} << 50);
+}
+
+TEST(Size, RefusesWhatIsNoSize) {
+  for (const char* bad : {"", "-1", "G", "ten", "10X", "10 G", "10Gb", "10GBs", "1e3", "0x10", "nan", "inf", "9999999P", "1,5G"})
+    EXPECT_FALSE(parse_size(bad).ok()) << bad;
+  EXPECT_NE(parse_size("10X").error().text.find("'10X'"), std::string::npos);
+}
+
+TEST(Size, FormatsThreeDigits) {
+  EXPECT_EQ(format_size(0), "0");
+  EXPECT_EQ(format_size(1023), "1023");
+  EXPECT_EQ(format_size(1024), "1.00K");
+  EXPECT_EQ(format_size(12700000000), "11.8G");
+  EXPECT_EQ(format_size(uint64_t{500} << 20), "500M");
+  EXPECT_EQ(format_size((uint64_t{1} << 30) - 1), "1.00G");
+  EXPECT_EQ(format_size(UINT64_MAX), "16.0E");
+}
+
+// Makes openat2 fail with `error` in this process.
+bool without_openat2(int error) {
+  const sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_filter filter[std::size(code)];
+  std::copy(std::begin(code), std::end(code), filter);
+  const sock_fprog program{static_cast<unsigned short>(std::size(filter)), filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+enum class Kernel { kNew, kWithoutOpenat2, kForbidsOpenat2 };
+
+class OpenBeneath : public ::testing::TestWithParam<Kernel> {
+ protected:
+  // What open_beneath says of `path` below `root`: the errno, or 0; -1 if this kernel cannot be had.
+  int open_errno(const std::string& path, int flags = O_RDONLY | O_CLOEXEC) {
+    return in_child([&]() -> int {
+      if (GetParam() == Kernel::kWithoutOpenat2 && !without_openat2(ENOSYS)) return 250;
+      if (GetParam() == Kernel::kForbidsOpenat2 && !without_openat2(EPERM)) return 250;
+      const Fd root(::open(scratch_.path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      const Fd fd(real_os::open_beneath(root.get(), path.c_str(), flags, 0600));
+      return fd ? 0 : errno;
+    });
+  }
+  Scratch scratch_;
+};
+
+TEST_P(OpenBeneath, OpensFilesAndDirectories) {
+  scratch_.file("d/e/f", "x");
+  EXPECT_EQ(open_errno("d/e/f"), 0);
+  EXPECT_EQ(open_errno("d/e"), 0);
+  EXPECT_EQ(open_errno("d", O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0);
+  EXPECT_EQ(open_errno(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0);
+  EXPECT_EQ(open_errno("d/e/f", O_PATH | O_CLOEXEC), 0);
+  EXPECT_EQ(open_errno("d/new", O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC), 0);
+  EXPECT_TRUE(fs::exists(scratch_ / "d/new"));
+}
+
+TEST_P(OpenBeneath, SaysWhatIsMissing) {
+  scratch_.file("f", "x");
+  EXPECT_EQ(open_errno("missing"), ENOENT);
+  EXPECT_EQ(open_errno("missing/f"), ENOENT);
+  EXPECT_EQ(open_errno("f/below"), ENOTDIR);
+  EXPECT_EQ(open_errno(std::string(256, 'n')), ENAMETOOLONG);
+  EXPECT_EQ(open_errno(std::string(256, 'n') + "/f"), ENAMETOOLONG);
+}
+
+TEST_P(OpenBeneath, FollowsNoSymbolicLink) {
+  scratch_.file("d/f", "x");
+  fs::create_symlink("d/f", scratch_ / "link");
+  fs::create_directory_symlink("d", scratch_ / "dir");
+  fs::create_symlink("nowhere", scratch_ / "dangling");
+  for (const int flags : {O_RDONLY | O_CLOEXEC, O_PATH | O_CLOEXEC}) {
+    EXPECT_EQ(open_errno("link", flags), ELOOP);
+    EXPECT_EQ(open_errno("dir/f", flags), ELOOP);
+    EXPECT_EQ(open_errno("dangling", flags), ELOOP);
+  }
+  EXPECT_EQ(open_errno("dir", O_RDONLY | O_DIRECTORY | O_CLOEXEC), ELOOP);
+}
+
+TEST_P(OpenBeneath, StaysOnTheFileSystem) {
+  scratch_.dir("mounted");
+  int below = -1, itself = -1;
+  if (!with_tmpfs(scratch_ / "mounted", 1 << 20, [&] {
+        scratch_.file("mounted/f", "x");
+        below = open_errno("mounted/f");
+        itself = open_errno("mounted");
+      }))
+    GTEST_SKIP() << "mounting needs root";
+  EXPECT_EQ(below, EXDEV);
+  EXPECT_EQ(itself, EXDEV);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, OpenBeneath,
+                         ::testing::Values(Kernel::kNew, Kernel::kWithoutOpenat2, Kernel::kForbidsOpenat2),
+                         [](const ::testing::TestParamInfo<Kernel>& kernel) {
+                           switch (kernel.param) {
+                             case Kernel::kNew: return "New";
+                             case Kernel::kWithoutOpenat2: return "WithoutOpenat2";
+                             case Kernel::kForbidsOpenat2: return "ForbidsOpenat2";
+                           }
+                           return "";
+                         });
+
+TEST(RemoveTree, RemovesAllKindsOfFiles) {
+  Scratch scratch;
+  scratch.file("outside/kept", "x");
+  scratch.file("tree/a/b/c", "x");
+  scratch.dir("tree/empty");
+  scratch.file("tree/name\nwith\xff", "x");
+  ASSERT_EQ(::mkfifo((scratch / "tree/fifo").c_str(), 0600), 0);
+  fs::create_symlink("nowhere", scratch / "tree/dangling");
+  fs::create_directory_symlink(scratch / "outside", scratch / "tree/link");
+  const Fd base(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int before = open_descriptors();
+  const Status removed = remove_tree(base.get(), "tree");
+  EXPECT_TRUE(removed.ok()) << removed.error().text;
+  EXPECT_FALSE(fs::exists(scratch / "tree"));
+  EXPECT_TRUE(fs::exists(scratch / "outside/kept")) << "followed a symbolic link";
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(RemoveTree, OfAMissingTreeAFileAndALink) {
+  Scratch scratch;
+  scratch.file("file", "x");
+  scratch.file("dir/kept", "x");
+  fs::create_directory_symlink("dir", scratch / "link");
+  const Fd base(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (const char* name : {"missing", "file", "link"}) {
+    const Status removed = remove_tree(base.get(), name);
+    EXPECT_TRUE(removed.ok()) << removed.error().text;
+    EXPECT_FALSE(fs::is_symlink(scratch / name) || fs::exists(scratch / name)) << name;
+  }
+  EXPECT_TRUE(fs::exists(scratch / "dir/kept"));
+}
+
+TEST(RemoveTree, GoesOnAfterAnErrorAndReportsTheFirst) {
+  Scratch scratch;
+  for (int i = 0; i < 20; ++i) scratch.file("tree/" + std::to_string(i), "x");
+  const Fd base(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Intercept unlinks(Call::kUnlinkat, [](Arguments& a) { return std::string(a.path) == "7" ? EIO : 0; });
+  const Status removed = remove_tree(base.get(), "tree");
+  ASSERT_FALSE(removed.ok());
+  EXPECT_EQ(removed.error().code, EIO);
+  EXPECT_EQ(removed.error().text, std::string("remove 7: ") + strerror(EIO));
+  EXPECT_TRUE(fs::exists(scratch / "tree/7"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(scratch / "tree"), {}), 1);
+}
+
+TEST(RemoveTree, OpensClosedDirectoriesOfTheUser) {
+  Scratch scratch;
+  fs::permissions(scratch.path(), fs::perms::all);
+  const int status = as_nobody([&] {
+    scratch.file("tree/a/closed/f", "x");
+    ::chmod((scratch / "tree/a/closed").c_str(), 0);
+    scratch.file("tree/a/unlistable/f", "x");
+    ::chmod((scratch / "tree/a/unlistable").c_str(), 0300);
+    scratch.file("tree/a/readonly/f", "x");
+    ::chmod((scratch / "tree/a/readonly").c_str(), 0500);
+    const Fd base(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return remove_tree(base.get(), "tree").ok() && !fs::exists(scratch / "tree") ? 0 : 1;
+  });
+  EXPECT_EQ(status, 0);
+}
+
+TEST(RemoveTree, RemovesTreesDeeperThanDescriptorsAndPathsGo) {
+  Scratch scratch;
+  constexpr int kDepth = 600;  // times 10 bytes: longer than PATH_MAX
+  Fd at(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (int i = 0; i < kDepth; ++i) {
+    const char* name = i == 0 ? "tree" : "directory";
+    ASSERT_EQ(::mkdirat(at.get(), name, 0700), 0);
+    at = Fd(::openat(at.get(), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    ASSERT_TRUE(at);
+  }
+  ASSERT_TRUE(Fd(::openat(at.get(), "f", O_CREAT | O_WRONLY | O_CLOEXEC, 0600)));
+  at.reset();
+  const int status = in_child([&] {
+    const rlimit few{64, 64};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    const Fd base(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return remove_tree(base.get(), "tree").ok() ? 0 : 1;
+  });
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(fs::exists(scratch / "tree"));
+}
+
+TEST(RemoveTree, LeavesOtherFileSystemsAlone) {
+  Scratch scratch;
+  scratch.file("tree/f", "x");
+  scratch.dir("tree/mounted");
+  bool failed = false, kept = false;
+  if (!with_tmpfs(scratch / "tree/mounted", 1 << 20, [&] {
+        scratch.file("tree/mounted/kept", "x");
+        const Fd base(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        failed = !remove_tree(base.get(), "tree").ok();
+        kept = fs::exists(scratch / "tree/mounted/kept");
+      }))
+    GTEST_SKIP() << "mounting needs root";
+  EXPECT_TRUE(failed) << "a mount point cannot be removed";
+  EXPECT_TRUE(kept);
+  EXPECT_FALSE(fs::exists(scratch / "tree/f"));
+}
+
+}  // namespace
+}  // namespace monarch

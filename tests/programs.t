@@ -1,0 +1,440 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Real programs on a real parallel file system: each has to print, write and return the same natively, while
+the dataset is being staged, and from the tier, when the PFS's servers must not notice it at all."""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import stat
+import sys
+import zipfile
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import equal, ok, options, read_all, scratch, skip
+
+PYTHON = "/usr/bin/python3"  # not another one in PATH, which may lack the packages
+
+# ---- the dataset
+
+
+def make_dataset(path):
+    """About 150 files, of all that names and inodes can be; how many paths lead to regular files."""
+    e2e.make_tree(path, 120)
+    odd = os.fsencode(path) + b"/odd names"
+    os.mkdir(odd)
+    names = (b"with space", b"new\nline", b"caf\xc3\xa9", b"latin1-\xe9\xff", b"-n", b"'\"$(x)`", b"x" * 255)
+    for i, name in enumerate(names):
+        with open(odd + b"/" + name, "wb") as out:
+            out.write(b"%d " % i + name)
+    with open(f"{path}/empty", "wb"):
+        pass
+    with open(f"{path}/large.bin", "wb") as out:
+        out.write(b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(5 << 15)))
+    os.mkdir(f"{path}/text")
+    for i in range(16):
+        with open(f"{path}/text/{i}.txt", "w", encoding="utf-8") as out:
+            out.writelines(f"line {i * n % 97}\n" for n in range(200))
+    with zipfile.ZipFile(f"{path}/archive.zip", "w") as archive:
+        for i in range(8):
+            archive.write(f"{path}/text/{i}.txt", f"{i}.txt")
+    modes = (0o644, 0o600, 0o444, 0o755, 0o640, 0o4711)
+    for i, name in enumerate(sorted(os.listdir(f"{path}/text"))):
+        os.chown(f"{path}/text/{name}", 1000 + i, 2000 + i)
+        os.chmod(f"{path}/text/{name}", modes[i % len(modes)])
+        os.utime(f"{path}/text/{name}", ns=(10**18 + i, 10**18 - i * 10**17 - 123456789))
+    os.link(f"{path}/text/1.txt", f"{path}/text/hard link")
+    os.link(f"{path}/text/2.txt", f"{path}/a/hard link")
+    os.symlink("text/3.txt", f"{path}/to-file")
+    os.symlink("text", f"{path}/to-directory")
+    os.symlink("nowhere", f"{path}/dangling")
+    if importlib.util.find_spec("numpy"):
+        execute_python(f"""
+        import numpy
+        numpy.arange(50000, dtype='f4').reshape(250, 200).tofile('{path}/raw.f4')
+        numpy.save('{path}/array.npy', numpy.arange(30000).reshape(300, 100))""")
+    if importlib.util.find_spec("PIL"):
+        execute_python(f"""
+        from PIL import Image
+        for i in range(4): Image.linear_gradient('L').rotate(30 * i).save(f'{path}/image{{i}}.png')""")
+    files = 0
+    for directory, _, names in os.walk(os.fsencode(path)):
+        os.utime(directory, (10**9, 10**9))  # the same on all servers
+        files += len([name for name in names if not os.path.islink(directory + b"/" + name)])
+    return files
+
+
+def execute_python(text):
+    code, _, err = e2e.execute([PYTHON, "-c", "if True:" + text])
+    if code != 0:
+        raise RuntimeError(err)
+
+
+# ---- the programs
+
+PRELUDE = """
+import ctypes, hashlib, mmap, os, shutil, socket, subprocess, sys, zipfile
+root, out = sys.argv[1:3]
+files = sorted(os.path.join(d, n) for d, _, names in os.walk(os.fsencode(root)) for n in names
+               if not os.path.islink(os.path.join(d, n)))
+texts = [f for f in files if f.endswith(b".txt")]
+def show(name, data): print(name, hashlib.sha256(data).hexdigest())
+def identity(st):
+    return [getattr(st, "st_" + f) for f in "dev ino mode nlink uid gid size mtime_ns ctime_ns blksize blocks".split()]
+"""
+
+PYTHON_PROGRAMS = {
+    "python open().read()": "for f in files: show(f, open(f, 'rb').read())",
+    "python text lines": "for f in texts: print(sum(int(line.split()[1]) for line in open(f)))",
+    "python os.open and pread": """
+for f in files:
+    fd = os.open(f, os.O_RDONLY)
+    size = os.fstat(fd).st_size
+    pieces = [os.pread(fd, 65536, at) for at in range(0, size, 65536)]
+    show(f, b"".join(pieces) + os.pread(fd, 10, size) + os.pread(fd, 7, size // 2))
+    os.close(fd)
+""",
+    "python fstat, equal to stat": """
+for f in files:
+    with open(f, "rb") as stream:
+        print(f, identity(os.fstat(stream.fileno())), identity(os.fstat(stream.fileno())) == identity(os.stat(f)))
+""",
+    "python openat and fstat by dir_fd": """
+top = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+for name in ("large.bin", "text/5.txt"):
+    fd = os.open(name, os.O_RDONLY, dir_fd=top)
+    print(identity(os.fstat(fd)) == identity(os.stat(name, dir_fd=top)))
+    show(name, open(fd, "rb").read())
+""",
+    "python __fxstat": """
+libc = ctypes.CDLL(None)
+for f in texts:
+    with open(f, "rb") as stream:
+        buffer = ctypes.create_string_buffer(144)
+        print(libc.__fxstat(1, stream.fileno(), buffer), buffer.raw[:72], buffer.raw[88:120])
+""",
+    "python mmap": """
+for f in files:
+    with open(f, "rb") as stream:
+        if os.fstat(stream.fileno()).st_size:
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m: show(f, m[:])
+""",
+    "python zipfile": """
+with zipfile.ZipFile(os.path.join(root, "archive.zip")) as z:
+    print(z.testzip())
+    for name in z.namelist(): show(name, z.read(name))
+""",
+    "python shutil.copyfile": """
+os.mkdir(out)
+for i, f in enumerate(files): shutil.copyfile(f, os.path.join(out, str(i)))
+""",
+    "python sendfile": """
+for f in texts:
+    a, b = socket.socketpair()
+    with open(f, "rb") as stream:
+        n = os.sendfile(a.fileno(), stream.fileno(), 5, 1 << 16)
+    a.close()
+    show(f, b.makefile("rb").read())
+""",
+    "python subprocess": """
+for f in texts[:4]:
+    show(f, subprocess.run(["cat", f], stdout=subprocess.PIPE, check=True).stdout)
+    with open(f, "rb") as stream:
+        stream.seek(100)
+        show(f, subprocess.run(["cat"], stdin=stream, stdout=subprocess.PIPE, check=True).stdout)
+    show(f, subprocess.run(b"wc < '" + f + b"'", shell=True, stdout=subprocess.PIPE, check=True).stdout)
+""",
+    "numpy fromfile, load, memmap": """
+import numpy
+raw, array = os.path.join(root, "raw.f4"), os.path.join(root, "array.npy")
+show("fromfile", numpy.fromfile(raw, "f4").tobytes())
+show("load", numpy.load(array).tobytes())
+show("load mmap_mode", numpy.load(array, mmap_mode="r")[::3].tobytes())
+show("memmap", numpy.memmap(raw, "f4", "r", 400, (200, 200)).tobytes())
+""",
+    "PIL": """
+from PIL import Image
+for f in files:
+    if f.endswith(b".png"): show(f, Image.open(os.fsdecode(f)).convert("RGB").tobytes())
+""",
+}
+
+LOADER = """
+import sys, torch
+from torch.utils.data import DataLoader, Dataset
+class Files(Dataset):
+    def __len__(self): return 96
+    def __getitem__(self, i):
+        with open(f"{sys.argv[1]}/large.bin" if i % 16 == 0 else names[i], "rb") as stream: data = stream.read()
+        return torch.tensor([i, len(data), sum(data[:1000])])
+import os
+names = sorted(os.path.join(d, n) for d, _, found in os.walk(sys.argv[1]) for n in found if n.endswith(".bin"))
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for how in "fork", "spawn":
+        for batch in DataLoader(Files(), 8, num_workers=2, multiprocessing_context=how): print(how, batch.tolist())
+"""
+
+PROCESSES_C = r"""
+// Descriptors of dataset files over fork, vfork, posix_spawn, exec and dup.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern char** environ;
+static char path[4096], buffer[1 << 16];
+static void print(const char* what, int fd, size_t n) {
+  ssize_t got = read(fd, buffer, n);
+  unsigned long sum = 5381;
+  for (ssize_t i = 0; i < got; ++i) sum = sum * 33 + (unsigned char)buffer[i];
+  printf("%s %zd %lx at %ld\n", what, got, sum, (long)lseek(fd, 0, SEEK_CUR));
+  fflush(stdout);
+}
+static void finish(const char* what, pid_t pid) {
+  int status = -1;
+  waitpid(pid, &status, 0);
+  printf("%s status %d\n", what, status);
+  fflush(stdout);
+}
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  snprintf(path, sizeof path, "%s/large.bin", argv[1]);
+  char* words[] = {"cksum", path, NULL};
+  int fd = open(path, O_RDONLY);
+  print("first", fd, 1000);
+  pid_t pid = fork();
+  if (pid == 0) {
+    print("child, shared offset", fd, 500);
+    int own = open(path, O_RDONLY | O_CLOEXEC);
+    print("child, own", own, 100);
+    _exit(3);
+  }
+  finish("fork", pid);
+  print("parent after child", fd, 100);
+  pid = vfork();
+  if (pid == 0) {
+    execvp(words[0], words);
+    _exit(9);
+  }
+  finish("vfork and exec", pid);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, fd, 0);
+  char* inherits[] = {"cksum", NULL};
+  if (posix_spawnp(&pid, "cksum", &actions, NULL, inherits, environ) == 0) finish("posix_spawn, inherited", pid);
+  posix_spawn_file_actions_t opens;
+  posix_spawn_file_actions_init(&opens);
+  posix_spawn_file_actions_addclose(&opens, fd);
+  if (posix_spawnp(&pid, "cksum", &opens, NULL, words, environ) == 0) finish("posix_spawn, opens", pid);
+  print("after spawn", fd, 10);
+  lseek(fd, 4096, SEEK_SET);
+  int copy = dup(fd), other = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+  print("dup", copy, 10);
+  print("fcntl dup", other, 10);
+  dup2(fd, 200);
+  close(fd);
+  print("dup2, original closed", 200, 10);
+  struct stat by_fd, by_path, empty;
+  struct statx extended;
+  fstat(200, &by_fd);
+  stat(path, &by_path);
+  fstatat(200, "", &empty, AT_EMPTY_PATH);
+  statx(200, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &extended);
+  printf("same file: %d %d %d\n", by_fd.st_ino == by_path.st_ino && by_fd.st_dev == by_path.st_dev,
+         empty.st_ino == by_path.st_ino && empty.st_mode == by_path.st_mode,
+         extended.stx_ino == by_path.st_ino && extended.stx_nlink == by_path.st_nlink);
+  char one[100], two[100];
+  struct iovec parts[2] = {{one, 100}, {two, 100}};
+  printf("preadv %zd\n", preadv(200, parts, 2, by_fd.st_size - 150));
+  FILE* stream = fdopen(200, "r");
+  fseek(stream, -10, SEEK_END);
+  printf("fread %zu, then %d\n", fread(one, 1, 100, stream), fgetc(stream));
+  FILE* named = fopen(path, "rb");
+  printf("fopen %zu\n", fread(one, 1, 100, named));
+  printf("absent: %d", open("/nonexistent", O_RDONLY));
+  snprintf(path, sizeof path, "%s/absent", argv[1]);
+  printf(" %d\n", open(path, O_RDONLY));
+  return 4;
+}
+"""
+
+
+def shell(script):
+    return lambda root, out: ["sh", "-c", script, "sh", root, out]
+
+
+def each_file(command):
+    return shell(f'find "$1" -type f -print0 | LC_ALL=C sort -z | xargs -0 {command}')
+
+
+def programs():
+    """Name -> command for a dataset and for a place to write to; the name of what is missing in place of it."""
+    found = {
+        "cat": each_file("cat"),
+        "cp -a": lambda root, out: ["cp", "-a", root, out],
+        "tar c": lambda root, out: ["tar", "-C", os.path.dirname(root), "-c", os.path.basename(root)],
+        "md5sum": lambda root, out: read_all(root),
+        "grep -r": lambda root, out: ["grep", "-rc", "line 1", root],
+        "find -exec +": lambda root, out: ["find", root, "-type", "f", "-exec", "sha1sum", "{}", "+"],
+        "find -exec ;": lambda root, out: ["find", root, "-name", "1*.txt", "-exec", "head", "-n", "3", "{}", ";"],
+        "dd": shell('dd if="$1/large.bin" bs=65537 skip=3 count=50 status=none; dd if="$1/text/1.txt" bs=1 count=99'),
+        "head -c": each_file("head -c 100"),
+        "rsync -a": lambda root, out: ["rsync", "-aH", f"{root}/", out],
+        "bash redirection": lambda root, out: ["bash", "-c", """
+            for f in "$1"/text/*.txt; do read -r a b < "$f"; mapfile -t all < "$f"; echo "$a $b ${#all[@]}"; done
+            exec 5< "$1/large.bin"; md5sum <&5""", "bash", root],
+        "gzip -c": lambda root, out: ["gzip", "-c", f"{root}/large.bin", f"{root}/text/1.txt"],
+        "tail, wc, sort, diff, sed, awk": shell("""
+            tail -c 50 "$1"/text/*.txt; wc "$1"/text/*.txt; sort "$1"/text/1*.txt | uniq -c
+            sed -n 5,9p "$1/text/3.txt"; awk 'NR % 20 == 0' "$1"/text/*.txt; diff "$1/text/1.txt" "$1/text/2.txt" """),
+    }
+    for name, text in PYTHON_PROGRAMS.items():
+        script = f"{scratch('scripts')}/{len(found)}.py"
+        with open(script, "w", encoding="utf-8") as out:
+            out.write(PRELUDE + text)
+        found[name] = lambda root, out, script=script: [PYTHON, script, root, out]
+    loader = f"{scratch('scripts')}/loader.py"
+    with open(loader, "w", encoding="utf-8") as out:
+        out.write(LOADER)
+    found["DataLoader, fork and spawn"] = "python3-torch is not installed"
+    if importlib.util.find_spec("torch"):
+        found["DataLoader, fork and spawn"] = lambda root, out: [PYTHON, loader, root]
+    found["C: fork, vfork, spawn, dup"] = "no C compiler"
+    if compiler := shutil.which("cc"):
+        program = f"{scratch('scripts')}/processes"
+        with open(f"{program}.c", "w", encoding="utf-8") as out:
+            out.write(PROCESSES_C)
+        code, _, err = e2e.execute([compiler, "-O2", "-o", program, f"{program}.c"])
+        found["C: fork, vfork, spawn, dup"] = (lambda root, out: [program, root]) if code == 0 else err
+    if not shutil.which("rsync"):
+        found["rsync -a"] = "rsync is not installed"
+    for package in ("numpy", "PIL"):
+        for name in [name for name in found if name.startswith(package) and not importlib.util.find_spec(package)]:
+            found[name] = f"python3-{package.lower()} is not installed"
+    return found
+
+
+# ---- the passes
+
+
+def written(path):
+    """What a program left at its place to write to: names, stat and contents."""
+    if not os.path.lexists(path):
+        return []
+    names = [path] + [os.path.join(d, n) for d, dirs, files in os.walk(path) for n in dirs + files]
+    result = []
+    for name in sorted(names):
+        st = os.lstat(name)
+        if stat.S_ISREG(st.st_mode):
+            content = e2e.sum_of(name)
+        else:
+            content = os.readlink(name) if stat.S_ISLNK(st.st_mode) else ""
+        result.append((os.path.relpath(name, path), st.st_mode, st.st_uid, st.st_gid, st.st_nlink, content,
+                       None if stat.S_ISDIR(st.st_mode) else st.st_size))
+    return result
+
+
+def times(path):
+    """Modification times below a path."""
+    names = [os.path.join(d, name) for d, dirs, files in os.walk(path) for name in dirs + files]
+    return sorted((name, os.lstat(name).st_mtime_ns) for name in names)
+
+
+class Outcome:
+    """What one run of a program did."""
+
+    def __init__(self, name, command, root, run):
+        self._out = f"{scratch('out')}/out"
+        code, out, err = run(command(root, self._out))
+        self.printed = (code, len(out), hashlib.sha256(out).hexdigest(), err)
+        self.written = written(self._out)
+        self.times = times(self._out) if name in ("cp -a", "rsync -a") else []
+        self.tail = "" if b"\0" in out[-500:] else out[-500:]
+        e2e.execute(["rm", "-rf", self._out])
+
+    def check(self, native, name):
+        same = (self.printed, self.written, self.times) == (native.printed, native.written, native.times)
+        different = [(a, b) for a, b in zip(self.written + self.times, native.written + native.times) if a != b]
+        return ok(same, name, f"got:  {self.printed} {self.tail}", f"want: {native.printed} {native.tail}",
+                  *different[:5])
+
+
+def moved(before, after):
+    """What the servers counted in between."""
+    return {name: after[name] - before[name] for name in ("open", "read", "read_bytes")}
+
+
+# Opens that fail, of symlinks with O_NOFOLLOW and of an absent path; they count as opens on the PFS.
+FAILED_OPENS = {"grep -r": 3, "C: fork, vfork, spawn, dup": 1}
+NOTHING = {"open": 0, "read": 0, "read_bytes": 0}
+
+
+def all_programs():
+    if why := e2e.why_no_glusterfs():
+        return skip("programs on GlusterFS", why)
+    pfs = e2e.GlusterFs()
+    root = f"{pfs.mount}/the dataset"
+    os.mkdir(root)
+    files = make_dataset(root)
+    tier = scratch("tier")
+    words = options([root], {"t": (tier, "1G")})
+    found = programs()
+    for name in [name for name, command in found.items() if isinstance(command, str)]:
+        skip(name, found.pop(name))
+
+    natives, opens = {}, {}
+    for name, command in found.items():
+        before = pfs.counters()
+        natives[name] = Outcome(name, command, root, e2e.execute)
+        opens[name] = moved(before, pfs.counters())["open"]
+        ok(opens[name] > 0 and natives[name].printed[0] in (0, 1, 4), f"{name}: natively the servers see it",
+           natives[name].printed, natives[name].tail)
+
+    for name, command in found.items():
+        job = e2e.Job(words)
+        Outcome(name, command, root, job.run).check(natives[name], f"{name}: cold as natively")
+        report = job.end()
+        tasks, agent = report["tasks"], report["agent"]
+        equal((report["opens_tier"], tasks["opens_pfs"]), (opens[name], FAILED_OPENS.get(name, 0)),
+              f"{name}: cold: as many opens as natively, all from the tier", report)
+        ok(agent["agent_opens_pfs"] <= files, f"{name}: cold: no file is staged twice", report)
+
+    job = e2e.Job(words)
+    job.run(read_all(root))
+    for name, command in found.items():
+        before = pfs.counters()
+        Outcome(name, command, root, job.run).check(natives[name], f"{name}: placed as natively")
+        equal(moved(before, pfs.counters()), NOTHING, f"{name}: placed: the servers see no open and no read")
+    report = job.end()
+    failed = sum(FAILED_OPENS[name] for name in found if name in FAILED_OPENS)
+    equal((report["agent"]["staged_files"], report["agent"]["agent_opens_pfs"], report["tasks"]["opens_pfs"]),
+          (files, files, failed), "each file was staged once and nothing else opened", report)
+    equal(report["opens_tier"], files + sum(opens.values()), "opens of the tier are what they were on the PFS")
+    equal(os.listdir(tier), [], "the tier is empty afterwards")
+    return symbolic_links(pfs, root, words)
+
+
+def symbolic_links(pfs, root, words):
+    """Paths through symlinks in the dataset: the PFS resolves them."""
+    command = ["sh", "-c", 'cd "$1"; cat to-file to-directory/4.txt; cat dangling; cat text/5.txt/x; cat text; cat to-file',
+               "sh", root]
+    native = e2e.execute(command)
+    job = e2e.Job(words)
+    equal(job.run(command), native, "symlinks, errors and directories: cold as natively")
+    job.run(read_all(root))
+    before = pfs.counters()
+    equal(job.run(command), native, "symlinks, errors and directories: placed as natively")
+    equal(moved(before, pfs.counters())["open"], 3, "what is reached by a symlink, the PFS serves")
+    equal(job.end()["tasks"]["fallback_tier_error"], 0, "and no copy was missed")
+
+
+e2e.main(all_programs)

@@ -1,0 +1,548 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`monarchctl run`: exit codes, refusals, the report, who dies when, and a failing PFS."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import BUILD, contains, equal, memory, monarch_run, ok, options, read_all, scratch, skip, wait_until
+
+FILES = 40
+
+
+def tree(name, files=FILES, **more):
+    """A dataset of its own: its path, its bytes and what read_all prints of it natively."""
+    path = scratch(name)
+    size = e2e.make_tree(path, files, **more)
+    return path, size, e2e.execute(read_all(path))[:2]
+
+
+def shared_dataset():
+    path = f"{scratch()}/dataset"
+    return path if os.path.isdir(path) else tree("dataset")[0]
+
+
+def usual(name):
+    """Options for the shared dataset and a tier of its own, and that tier's path."""
+    tier = scratch(f"tier.{name}")
+    return options([shared_dataset()], {"t": (tier, "1G")}), tier
+
+
+# ---- the command line
+
+
+def exit_codes():
+    words, tier = usual("codes")
+    plain = scratch("codes") + "/plain"
+    with open(plain, "w", encoding="utf-8"):
+        pass
+    for want, what, command in [
+        (0, "a command that succeeds", ["true"]),
+        (7, "a command that fails", ["sh", "-c", "exit 7"]),
+        (137, "a command that SIGKILL ends", ["sh", "-c", "kill -KILL $$"]),
+        (143, "a command that SIGTERM ends", ["sh", "-c", "kill -TERM $$"]),
+        (126, "a file that is no program", [plain]),
+        (126, "a directory", [scratch()]),
+        (127, "no such command", ["no-such-command"]),
+        (127, "no such file", ["/no/such/command"]),
+    ]:
+        code, _, err = monarch_run(words, command)
+        equal(code, want, f"exit code {want}: {what}", err)
+        if code in (126, 127):
+            contains(err, [command[0], "monarchctl run:"], f"exit code {want}: {what}: the message names it")
+    equal(os.listdir(tier), [], "the tier is empty afterwards")
+
+
+def help_and_version():
+    code, out, _ = e2e.execute([f"{BUILD}/monarchctl", "version"])
+    ok(code == 0 and out.startswith(b"monarchctl ") and out.endswith(b"\n"), "version", out)
+    equal(e2e.execute([f"{BUILD}/monarchctl", "--version"])[:2], (code, out), "--version prints the same")
+    code, out, err = e2e.execute([f"{BUILD}/monarchctl", "--help"])
+    equal((code, err), (0, ""), "--help")
+    contains(out.decode(), ["run", "version"], "--help names the subcommands")
+    code, out, err = e2e.execute([f"{BUILD}/monarchctl", "run", "--help"])
+    equal((code, err), (0, ""), "run --help")
+    contains(out.decode(), ["--dataset", "--tier", "NAME:PATH:SIZE", "--config", "--report", "125", "126", "127"],
+             "run --help tells options and exit codes")
+    equal(e2e.execute([f"{BUILD}/monarchctl", "frobnicate"])[0], 2, "exit code 2: no such subcommand")
+    equal(e2e.execute([f"{BUILD}/monarchctl"])[0], 2, "exit code 2: no subcommand")
+
+
+def refused(name, words, parts, before=(), command=("echo", "ran")):
+    code, out, err = monarch_run(words, command, before=before)
+    ok(code == 125 and out == b"" and err.startswith("monarchctl run: ") and err.count("\n") == 1,
+       f"refused in one line: {name}", f"exit code {code}", out, err)
+    contains(err, parts, f"the message tells: {name}")
+
+
+def refusals():
+    dataset = shared_dataset()
+    base = scratch("refusals")
+    tier = scratch("refusals/tier")
+    tiers = {"t": (tier, "1G")}
+    plain = f"{base}/plain"
+    with open(plain, "w", encoding="utf-8"):
+        pass
+    inside = scratch("refusals/tier/inside")
+    below = scratch("dataset/below")
+    for link, target in ("to-inside", inside), ("to-below", below), ("to-dataset", dataset):
+        os.symlink(target, f"{base}/{link}")
+    none = f"{base}/none"
+    none_inside = "lies inside the"
+    for name, words, parts in [
+        ("no dataset", ["--tier", f"t:{tier}:1G"], ["--dataset"]),
+        ("no tier", options([dataset], {}), ["no tier", "--tier"]),
+        ("an unknown option", [*options([dataset], tiers), "--frobnicate"], ["--frobnicate"]),
+        ("a missing dataset", options([none], tiers), ["dataset", none, "No such file"]),
+        ("one of two datasets missing", options([dataset, none], tiers), ["dataset", none, "No such file"]),
+        ("a dataset that is a file", options([plain], tiers), ["dataset", plain, "not a directory"]),
+        ("an empty dataset path", options([""], tiers), ["dataset", "empty"]),
+        ("/ as the dataset", options(["/"], tiers), ["dataset /"]),
+        ("a dataset in a tier", options([inside], tiers), [inside, none_inside, "tier t", tier]),
+        ("a dataset that is a tier", options([tier], tiers), [tier, none_inside, "tier t"]),
+        ("a dataset in a tier by a symlink", options([f"{base}/to-inside"], tiers),
+         [f"{base}/to-inside", none_inside, "tier t"]),
+        ("a tier in the dataset", options([dataset], {"t": (below, "1G")}), ["tier t", below, none_inside, dataset]),
+        ("a tier in the dataset by a symlink", options([dataset], {"t": (f"{base}/to-below", "1G")}),
+         ["tier t", "to-below", none_inside, dataset]),
+        ("a tier in a dataset that a symlink names", options([f"{base}/to-dataset"], {"t": (below, "1G")}),
+         ["tier t", below, none_inside, "to-dataset"]),
+        ("a missing tier", options([dataset], {"t": (none, "1G")}), ["tier t", none, "No such file"]),
+        ("a tier that is a file", options([dataset], {"t": (plain, "1G")}), ["tier t", plain, "ot a directory"]),
+        ("a tier without a size", ["--dataset", dataset, "--tier", f"t{tier}"], [f"t{tier}", "NAME:PATH:SIZE"]),
+        ("a bad size", options([dataset], {"t": (tier, "10X")}), ["tier", tier, "10X", "size"]),
+        ("an empty size", options([dataset], {"t": (tier, "")}), ["tier", tier, "size"]),
+        ("a negative size", options([dataset], {"t": (tier, "-1G")}), ["tier", tier, "-1G", "size"]),
+        ("a share above 100%", options([dataset], {"t": (tier, "101%")}), ["tier", tier, "101%"]),
+        ("a bad tier name", options([dataset], {"a b": (tier, "1G")}), ["a b", "name"]),
+        ("a tier given twice", [*options([dataset], tiers), "--tier", f"t:{base}:1G"], ["tier 't'", "twice"]),
+        ("a report that cannot be written", [*options([dataset], tiers), "--report", f"{none}/r"],
+         ["--report", f"{none}/r", "No such file"]),
+        ("a missing config", [*options([dataset], tiers), "--config", none], [none, "No such file"]),
+    ]:
+        refused(name, words, parts)
+    for name, text, parts in [
+        ("an unknown key", "[agent]\nthreads = 2\nthread = 3\n", [":3: ", "'thread'"]),
+        ("an unknown section", "[agents]\nthreads = 2\n", [":2: ", "[agents]"]),
+        ("an unknown tier key", f"[tier.a]\npath = {tier}\nquota = 1G\nsize = 1G\n", [":4: ", "'size'", "[tier.a]"]),
+        ("a bad value", "# comment\n[agent]\nthreads = many\n", [":3: ", "'many'"]),
+        ("a bad quota", f"[tier.a]\npath = {tier}\nquota = lots\n", [":3: ", "'lots'"]),
+        ("a tier without a path", "[agent]\nthreads = 2\n[tier.a]\nquota = 1G\n", [":4: ", "[tier.a]", "path"]),
+        ("a line that is nothing", "[agent]\nthreads\n", [":2: "]),
+    ]:
+        file = f"{base}/{name.replace(' ', '-')}.conf"
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(text)
+        refused(f"{name} in the config", [*options([dataset], tiers), "--config", file], [file + parts[0], *parts[1:]])
+    os.chmod(file, 0o666)
+    refused("a config that others can write", [*options([dataset], tiers), "--config", file], [file, "chmod go-w"])
+    equal(os.listdir(tier), ["inside"], "nothing is left of what was refused")
+    os.rmdir(below)
+
+
+def ordinary_user():
+    dataset = shared_dataset()
+    tier = scratch("tier.nobody")
+    before = []
+    if os.geteuid() == 0:
+        before = e2e.NOBODY
+        if e2e.execute([*before, "test", "-x", f"{BUILD}/monarchctl"])[0] != 0:
+            return skip("refusals for an ordinary user", f"user nobody cannot reach {BUILD}")
+        refused("a tier that the user cannot write", options([dataset], {"t": (tier, "1G")}),
+                ["tier t", tier, "Permission denied"], before)
+        os.chown(tier, 65534, 65534)
+    closed = scratch("closed")
+    os.chmod(closed, 0)
+    tiers = {"t": (tier, "1G")}
+    refused("a dataset that the user cannot list", options([closed], tiers), [closed, "Permission denied"], before)
+    refused("a dataset that the user cannot reach", options([f"{closed}/x"], tiers),
+            [f"{closed}/x", "Permission denied"], before)
+    code, out, err = monarch_run(options([dataset], tiers), read_all(dataset), before=before)
+    equal((code, out), e2e.execute(read_all(dataset))[:2], "an ordinary user's run reads the right bytes", err)
+    return equal(os.listdir(tier), [], "and leaves nothing")
+
+
+def user_environment():
+    words, _ = usual("environment")
+    own = "libm.so.6"
+    env = e2e.environment()
+    env["LD_PRELOAD"] = f"{e2e.SANITIZER}:{own}" if e2e.SANITIZER else own
+    code, out, err = monarch_run(words, ["sh", "-c", 'echo "$LD_PRELOAD"; grep -c libm.so /proc/self/maps'], env=env)
+    preload, count = out.decode().splitlines()
+    equal((code, preload), (0, f"{env['LD_PRELOAD']}:{os.path.realpath(BUILD)}/libmonarch_preload.so"),
+          "the user's LD_PRELOAD stays, ours comes last", err)
+    ok(int(count) > 0, "and the user's library is loaded")
+
+
+# ---- the report
+
+
+def check_report(name, report, files, size):
+    """What holds for any run that read each of `files` once and placed them all."""
+    agent, tasks = report["agent"], report["tasks"]
+    equal(report["opens"], report["opens_tier"] + tasks["opens_pfs"], f"{name}: opens = tier + PFS")
+    equal(report["opens_tier"], sum(t["opens"] for t in report["tiers"]), f"{name}: tier opens are the tiers' sum")
+    ok(0 <= report["hit"] <= report["opens_tier"] / report["opens"], f"{name}: hit", report)
+    equal((agent["staged_files"], agent["staged_bytes"], agent["dataset_bytes"]), (files, size, size),
+          f"{name}: staged and dataset are all")
+    equal(sum(t["placed_bytes"] for t in report["tiers"]), size, f"{name}: placed bytes")
+    equal(agent["demand_files"] + agent["prefetch_files"], files, f"{name}: demand + prefetch = staged")
+    equal((agent["walk_files"], agent["agent_opens_pfs"], agent["agent_bytes_pfs"]), (files, files, size),
+          f"{name}: the agent walked, opened and read each file once")
+    equal(sum(v for k, v in tasks.items() if k.startswith("fallback_")), tasks["opens_pfs"],
+          f"{name}: each open on the PFS has a reason")
+
+
+def report():
+    if why := e2e.why_no_slowfs():
+        return skip("the report", why)
+    source, size, native = tree("report.src")
+    pfs = e2e.SlowFs(source, f"{scratch()}/report.pfs", "--open-us", "200")
+    want = native[1].replace(source.encode(), pfs.mount.encode())
+    twice = ["sh", "-c", 'cd "$1" && find . -type f -exec cat {} + -exec cat {} +', "sh"]
+    for kind, tier in ("disk", scratch("tier.report")), ("tmpfs", memory("tier.report")):
+        if tier is None:
+            skip("the report, tmpfs", "no /dev/shm")
+            continue
+        pfs.command("reset")
+        words = options([pfs.mount], {"t": (tier, "1G")})
+        code, out, err, counters = monarch_run(words, read_all(pfs.mount), report=True)
+        equal((code, out), (0, want), f"{kind}: the bytes are right", err)
+        seen = pfs.counters()
+        check_report(kind, counters, FILES, size)
+        equal((counters["opens"], counters["opens_tier"]), (FILES, FILES), f"{kind}: each open is one of the tier")
+        equal((seen["open"], seen["read_bytes"]), (FILES, size), f"{kind}: the PFS counted one open and read per file")
+        equal(os.listdir(tier), [], f"{kind}: the tier is empty afterwards")
+    pfs.command("reset")
+    config = f"{scratch()}/no-prefetch.conf"
+    with open(config, "w", encoding="utf-8") as out:
+        out.write("[agent]\nprefetch = off\n")
+    half = f"{pfs.mount}/a"
+    code, _, err, counters = monarch_run([*options([pfs.mount], {"t": (tier, "1G")}), "--config", config],
+                                         [*twice, half], report=True)
+    files = sum(len(names) for _, _, names in os.walk(f"{source}/a"))
+    seen = pfs.counters()
+    equal((code, counters["agent"]["staged_files"], counters["agent"]["demand_files"], counters["opens_tier"]),
+          (0, files, files, 2 * files), "without prefetch only what is opened is staged, once", err)
+    equal((seen["open"], seen["read_bytes"]), (files, counters["agent"]["staged_bytes"]),
+          "and the PFS counted the same")
+    code, _, err, counters = monarch_run(words, read_all(pfs.mount), report=True,
+                                         env=e2e.environment(MONARCH_IO_DISABLE="1"))
+    equal((code, counters["opens"]), (0, 0), "MONARCH_IO_DISABLE=1: nothing is redirected", err)
+    return pfs.close()
+
+
+# ---- paths
+
+
+def paths():
+    one, _, _ = tree("paths/one", 6)
+    two, _, _ = tree("paths/two", 4)
+    os.symlink(one, f"{scratch('paths')}/link")
+    link = f"{scratch('paths')}/link"
+    tier = scratch("tier.paths")
+    file = "c/d2/0002.bin"
+    below, name = os.path.split(file)
+    top = below.split("/", maxsplit=1)[0]
+
+    def reads(what, datasets, command, opens, cwd=scratch("paths")):
+        native = e2e.execute(command, cwd=cwd)
+        code, out, err, counters = monarch_run(options(datasets, {"t": (tier, "1G")}), command, report=True, cwd=cwd)
+        equal((code, out), native[:2], f"{what}: the bytes are right", err)
+        equal((counters["opens_tier"], counters["tasks"]["opens_pfs"]), (opens, 0), f"{what}: from the tier")
+
+    reads("two datasets", [one, two], read_all(one, two), 10)
+    reads("nested datasets", [one, f"{one}/{top}"], read_all(one), 6)
+    reads("nested datasets, the inner first", [f"{one}/{top}", one], read_all(one), 6)
+    reads("the same dataset twice", [one, one], read_all(one), 6)
+    reads("a dataset by a symlink, read by it", [link], read_all(f"{link}/"), 6)
+    reads("a dataset by a symlink, read by its real path", [link], read_all(one), 6)
+    reads("a relative dataset", ["one"], read_all(one), 6)
+    reads("an unclean dataset", [f"{scratch('paths')}//./one/"], read_all(one), 6)
+    for spelled in (f"{one}//{file}", f"{one}/./{file}", f"/{one}/{below}/.//./{name}", f"one/{file}", f"./one/{file}",
+                    f"link/{file}", f"{link}/{file}"):
+        reads(f"cat {spelled.replace(scratch(), '')}", [link], ["cat", spelled], 1)
+    reads("relative in the dataset", [one], ["cat", name], 1, cwd=f"{one}/{below}")
+    reads("relative after chdir", [one], ["sh", "-c", f"cd one/{below} && cat {name} ./{name}"], 2)
+    # Resolved by the PFS, because ".." after a symlink is not text: right bytes, whoever serves them.
+    native = e2e.execute(["cat", f"{one}/{below}/../../{file}"])
+    equal(monarch_run(options([one], {"t": (tier, "1G")}), ["cat", f"{one}/{below}/../../{file}"])[:2], native[:2],
+          "a path with ..: the bytes are right")
+
+
+# ---- signals and deaths
+
+
+def started(words, script, **more):
+    """A run of a shell script that is to print "up" first."""
+    process = e2e.start([f"{BUILD}/monarchctl", "run", *words, "--", "sh", "-c", script], stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=e2e.environment(), **more)
+    line = process.stdout.readline()
+    if line != b"up\n":
+        raise RuntimeError(f"{line!r} {e2e.finish(process)}")
+    return process
+
+
+def ends(process, want, name, tier, seconds=e2e.PATIENCE):
+    code, _, err = e2e.finish(process, seconds)
+    equal(code, want, name, err)
+    ok(wait_until(lambda: not e2e.traces(process.pid, tier), 5), f"{name}: nothing is left",
+       e2e.traces(process.pid, tier))
+
+
+def signals():
+    words, tier = usual("signals")
+    stay = "echo up; while :; do sleep 0.02; done"
+    for number, script, want, name in [
+        (signal.SIGTERM, "echo up; exec sleep 60", 143, "SIGTERM ends the command"),
+        (signal.SIGTERM, f"trap 'exit 9' TERM; {stay}", 9, "a command that handles SIGTERM"),
+        (signal.SIGHUP, f"trap 'exit 10' HUP; {stay}", 10, "a command that handles SIGHUP"),
+        (signal.SIGUSR1, f"trap 'exit 11' USR1; {stay}", 11, "a command that handles SIGUSR1"),
+        (signal.SIGUSR2, f"trap 'exit 12' USR2; {stay}", 12, "a command that handles SIGUSR2"),
+    ]:
+        process = started(words, script)
+        process.send_signal(number)
+        ends(process, want, name, tier)
+    process = started(words, "echo up; exec sleep 60")
+    os.killpg(process.pid, signal.SIGINT)
+    ends(process, 130, "Ctrl-C ends the command", tier)
+    deaf = e2e.execute(["/usr/bin/python3", "-c", "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+                        "os.execv(sys.argv[1], sys.argv[1:])", f"{BUILD}/monarchctl", "run", *words, "--", "sh", "-c", "exit 5"])
+    equal(deaf[0], 5, "a caller that ignores SIGCHLD", deaf[2])
+    process = started(words, f"trap 'exit 13' INT; {stay}")
+    os.killpg(process.pid, signal.SIGINT)
+    ends(process, 13, "a command that handles Ctrl-C", tier)
+    process = started(words, "echo up; exec sleep 60")
+    os.kill(e2e.children(process.pid, "sleep")[0], signal.SIGKILL)
+    ends(process, 137, "the command killed", tier)
+
+
+def monarchctl_killed():
+    dataset, _, native = tree("killed.ctl")
+    tier = scratch("tier.killed.ctl")
+    words = options([dataset], {"t": (tier, "1G")})
+    first = f"{dataset}/0000.bin"
+    process = started(words, f'exec 3<{first}; echo up; read -r _; cat <&3 | md5sum; ' +
+                      " ".join(f"'{word}'" for word in read_all(dataset)))
+    with open(first, "rb") as stream:
+        whole = e2e.execute(["md5sum"], stdin=stream)[1]
+    os.kill(process.pid, signal.SIGKILL)
+    ok(wait_until(lambda: not e2e.traces(process.pid, tier), 5),
+       "monarchctl killed: agent, run directory and copies are gone within 5 s", e2e.traces(process.pid, tier))
+    out, err = process.communicate(b"\n", timeout=e2e.PATIENCE)
+    equal(out, whole + native[1], "monarchctl killed: the command reads on, and right", err.decode())
+
+
+READER = """
+import hashlib, sys, time
+print("up", flush=True)
+whole, longest = hashlib.sha256(), 0
+for line in sys.stdin:
+    start = time.monotonic()
+    with open(line.rstrip("\\n"), "rb", buffering=0) as f:
+        longest = max(longest, time.monotonic() - start)
+        whole.update(f.read())
+    print(longest, flush=True)
+print(whole.hexdigest())
+"""
+
+
+def monarchd_killed():
+    if why := e2e.why_no_slowfs():
+        return skip("monarchd killed", why)
+    source, size, native = tree("killed.agent.src", 120)
+    pfs = e2e.SlowFs(source, f"{scratch()}/killed.agent.pfs", "--open-us", "20000")
+    tier = scratch("tier.killed.agent")
+    want = native[1].replace(source.encode(), pfs.mount.encode())
+    words = options([pfs.mount], {"t": (tier, "1G")})
+    file = f"{scratch()}/killed.json"
+    process = e2e.start([f"{BUILD}/monarchctl", "run", *words, "--report", file, "--", *read_all(pfs.mount)],
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=e2e.environment())
+    wait_until(lambda: pfs.counters()["open"] >= 30)
+    os.kill(e2e.children(process.pid, "monarchd")[0], signal.SIGKILL)
+    code, out, err = e2e.finish(process)
+    equal((code, out), (0, want), "monarchd killed in mid-epoch: the output is right", err)
+    contains(err, ["the agent was ended by signal 9"], "monarchd killed in mid-epoch: the user is told")
+    equal(e2e.traces(process.pid, tier), [], "monarchd killed in mid-epoch: nothing is left")
+    with open(file, encoding="utf-8") as stream:
+        counters = e2e.json.load(stream)
+    ok(counters["opens"] == 120 and 0 < counters["opens_tier"] < 120
+       and counters["tasks"]["fallback_no_agent"] == counters["tasks"]["opens_pfs"]
+       and counters["agent"]["staged_bytes"] < size,
+       "monarchd killed in mid-epoch: what was placed stayed in use, the rest was the PFS's", counters)
+
+    # An open that waits for a file whose staging hangs.
+    pfs.command("set open-us 0", "set hang-killable 1", "set fault-limit 1", "set hang forever", "set match 0000.bin")
+    job = e2e.Job(options([pfs.mount], {"t": (tier, "1G")}))
+    ok(wait_until(lambda: pfs.counters()["hanging"] == 1), "staging hangs")
+    reader = e2e.start(["cat", f"{pfs.mount}/0000.bin"], env=job.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(0.2)
+    ok(reader.poll() is None, "an open waits for it")
+    agent, begin = job.agent(), time.monotonic()
+    os.kill(agent, signal.SIGKILL)
+    code, out, _ = e2e.finish(reader)
+    took = time.monotonic() - begin
+    with open(f"{source}/0000.bin", "rb") as stream:
+        equal((code, out), (0, stream.read()), "an open that waited when monarchd was killed: right bytes")
+    ok(took < 0.6, "and soon", f"{took:.3f} s")
+    counters = job.end()
+    equal(counters["tasks"]["fallback_no_agent"], 1, "and it is counted")
+    equal(e2e.traces(job.pid, tier), [], "nothing is left")
+    return pfs.close()
+
+
+def swept():
+    """Both killed: the next run of the user sweeps what is older than 10 s and has no owner."""
+    words, tier = usual("swept")
+    live = e2e.Job(words)
+    dead = e2e.Job(words)
+    os.kill(dead.agent(), signal.SIGKILL)
+    dead.kill()
+    begin = time.monotonic()
+    left = e2e.traces(dead.pid, tier)
+    equal(len(left), 2, "both killed: run directory and copies are left", left)
+    monarch_run(words, ["true"])
+    equal(e2e.traces(dead.pid, tier), left, "a run at once leaves young directories alone")
+    yield
+    time.sleep(max(0.0, begin + 11.5 - time.monotonic()))
+    equal(monarch_run(words, ["true"])[0], 0, "a run 10 s later")
+    equal(e2e.traces(dead.pid, tier), [], "sweeps them")
+    equal(len(e2e.traces(live.pid, tier)), 3, "but not those of a run that lives")
+    path = f"{shared_dataset()}/0000.bin"
+    with open(path, "rb") as stream:
+        equal(live.run(["cat", path])[:2], (0, stream.read()), "which serves on")
+    equal(live.end()["opens_tier"], 1, "from its tier")
+    equal(os.listdir(tier), [], "the tier is empty in the end")
+
+
+def side_by_side():
+    dataset, size, native = tree("beside")
+    tier = scratch("tier.beside")
+    words = options([dataset], {"t": (tier, "1G")})
+    jobs = [e2e.Job(words), e2e.Job(words)]
+    readers = [e2e.start(read_all(dataset), env=job.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for job in jobs]
+    equal([e2e.finish(reader)[:2] for reader in readers], [native, native], "two runs on one tier: right bytes")
+    equal(len(os.listdir(tier)), 2, "each has a directory of its own")
+    check_report("the first of two", jobs[0].end(), FILES, size)
+    equal(jobs[1].run(read_all(dataset))[:2], native, "the end of one leaves the other alone")
+    equal(jobs[1].end()["opens_tier"], 2 * FILES, "which is served by its tier")
+
+
+# ---- tiers
+
+
+def used(path):
+    """Bytes of disk or memory below a directory."""
+    return 512 * sum(os.lstat(f"{d}/{n}").st_blocks for d, _, names in os.walk(path) for n in names)
+
+
+def quotas():
+    dataset, size, native = tree("quotas", 60)
+    for kind, tier in ("disk", scratch("tier.quota")), ("tmpfs", memory("tier.quota")):
+        if tier is None:
+            skip("quotas, tmpfs", "no /dev/shm")
+            continue
+        quota = size // 2
+        job = e2e.Job(options([dataset], {"t": (tier, quota)}))
+        equal([job.run(read_all(dataset))[:2] for _ in range(2)], [native, native],
+              f"{kind}: a quota of half the dataset: right bytes")
+        ok(0 < used(tier) <= quota, f"{kind}: the quota holds", f"{used(tier)} of {quota}")
+        counters = job.end()
+        placed = counters["tiers"][0]["placed_bytes"]
+        ok(quota * 0.6 < placed <= quota, f"{kind}: it is used", f"{placed} of {quota}")
+        ok(counters["agent"]["staged_files"] < 60 and counters["agent"]["no_fit_files"] > 0
+           and counters["opens_tier"] >= 2 * counters["agent"]["demand_files"]
+           and counters["tasks"]["fallback_no_fit"] == counters["tasks"]["opens_pfs"] > 0,
+           f"{kind}: some files are on the tier, the others on the PFS", counters)
+    tier = scratch("tier.quota")
+    code, out, err, counters = monarch_run(options([dataset], {"t": (tier, 0)}), read_all(dataset), report=True)
+    equal((code, out), native, "quota 0: right bytes", err)
+    equal((counters["agent"]["staged_files"], counters["opens_tier"], counters["tasks"]["opens_pfs"]), (0, 0, 60),
+          "quota 0: all from the PFS")
+    second = scratch("tier.quota2")
+    code, out, err, counters = monarch_run(options([dataset], {"fast": (tier, size // 4), "slow": (second, "1G")}),
+                                           read_all(dataset), report=True)
+    equal((code, out), native, "two tiers: right bytes", err)
+    check_report("two tiers", counters, 60, size)
+    ok(size // 8 < counters["tiers"][0]["placed_bytes"] <= size // 4 and counters["opens_tier"] == 60,
+       "two tiers: the first is filled first", counters["tiers"])
+    equal([counters["tiers"][i]["name"] for i in range(2)], ["fast", "slow"], "two tiers: by name")
+
+
+# ---- a failing PFS
+
+
+def failing_pfs():
+    if why := e2e.why_no_slowfs():
+        return skip("a failing PFS", why)
+    source, _, native = tree("faults.src", 12)
+    pfs = e2e.SlowFs(source, f"{scratch()}/faults.pfs", "--match", "0000.bin")
+    want = native[1].replace(source.encode(), pfs.mount.encode())
+    tier = scratch("tier.faults")
+    words = options([pfs.mount], {"t": (tier, "1G")})
+    bad = ["cat", f"{pfs.mount}/0000.bin"]
+    for fault in ("eio-every", "eio-open-every", "estale-every", "estale-open-every"):
+        pfs.command(f"set {fault} 1")
+        broken = e2e.execute(bad)
+        ok(broken[0] == 1, f"{fault} 1: natively the read fails", broken)
+        equal(monarch_run(words, bad), broken, f"{fault} 1: the program sees what it sees natively")
+        rest = monarch_run(words, read_all(f"{pfs.mount}/a", f"{pfs.mount}/b"))
+        equal(rest[:2], e2e.execute(read_all(f"{pfs.mount}/a", f"{pfs.mount}/b"))[:2], f"{fault} 1: the rest is right")
+        pfs.command(f"set {fault} 0")
+    for fault in ("eio-every", "estale-every", "estale-open-every"):
+        pfs.command("set fault-limit 1", f"set {fault} 1")
+        code, out, err = monarch_run(words, read_all(pfs.mount))
+        equal((code, out), (0, want), f"{fault} for the agent only: the bytes are right", err)
+        pfs.command(f"set {fault} 0", "set fault-limit 0")
+    pfs.command("set match", "set short-every 2")
+    code, out, err = monarch_run(words, read_all(pfs.mount))
+    equal((code, out), (0, want), "short reads: the bytes are right", err)
+    pfs.command("set short-every 0")
+    return pfs.close()
+
+
+def hanging_pfs():
+    if why := e2e.why_no_slowfs():
+        return skip("a hanging PFS", why)
+    source, _, native = tree("hang.src", 12)
+    pfs = e2e.SlowFs(source, f"{scratch()}/hang.pfs", "--match", "0000.bin", "--fault-limit", "1", "--hang", "forever")
+    want = native[1].replace(source.encode(), pfs.mount.encode())
+    tier = scratch("tier.hang")
+    process = e2e.start([f"{BUILD}/monarchctl", "run", *options([pfs.mount], {"t": (tier, "1G")}), "--",
+                         *read_all(pfs.mount)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=e2e.environment())
+    code, out, err = e2e.finish(process, 15)
+    equal((code, out), (0, want), "the agent hangs in the PFS: the command reads the right bytes and ends", err)
+    equal(pfs.counters()["hanging"], 1, "while the agent hangs")
+    equal([t for t in e2e.traces(process.pid, tier) if "/" in t], [], "no directory is left")
+    pfs.command("release")
+    ok(wait_until(lambda: not e2e.traces(process.pid, tier)), "and no agent once the PFS answers")
+    return pfs.close()
+
+
+def written_by_the_job():
+    dataset, _, _ = tree("written", 8)
+    tier = scratch("tier.written")
+    job = e2e.Job(options([dataset], {"t": (tier, "1G")}))
+    native = e2e.execute(read_all(dataset))[:2]
+    equal(job.run(read_all(dataset))[:2], native, "before: the bytes are right")
+    names = [line.split("  ", 1)[1] for line in native[1].decode().splitlines()]
+    for name, how, script in zip(names, ("truncated", "appended to", "opened r+", "opened O_RDWR"), (
+            "open(f, 'w').write('new')", "open(f, 'a').write('more')", "open(f, 'r+').write('NEW')",
+            "os.write(os.open(f, os.O_RDWR), b'N')")):
+        code, _, err = job.run(["/usr/bin/python3", "-c", f"import os, sys; f = sys.argv[1]; {script}", name])
+        with open(name, "rb") as stream:
+            equal((code, *job.run(["cat", name])[:2]), (0, 0, stream.read()), f"a file {how}: others see the new bytes", err)
+    job.run(["sh", "-c", 'echo shell > "$1"; echo new > "$2"', "sh", names[4], f"{dataset}/fresh"])
+    equal(job.run(["cat", names[4], f"{dataset}/fresh"])[1], b"shell\nnew\n", "files that a shell wrote")
+    equal(job.run(read_all(dataset))[:2], e2e.execute(read_all(dataset))[:2], "after: all bytes are right")
+    counters = job.end()
+    equal((counters["tasks"]["invalidations"], counters["tasks"]["fallback_invalid"]), (6, 12), "and it is counted")
+
+
+e2e.main(swept, exit_codes, help_and_version, refusals, ordinary_user, user_environment, report, paths, signals,
+         monarchctl_killed, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, written_by_the_job)

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// A directory for one test, and what tests do with files and privileges there.
+#pragma once
+
+#include <grp.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <thread>
+
+namespace monarch {
+
+// A new directory below TMPDIR (or /tmp), removed with all that is in it. Its path has no symbolic link.
+class Scratch {
+ public:
+  Scratch() {
+    std::string name = (std::filesystem::canonical(std::filesystem::temp_directory_path()) / "monarch-test.XXXXXX");
+    if (!::mkdtemp(name.data())) ADD_FAILURE() << "mkdtemp " << name << ": " << strerror(errno);
+    path_ = name;
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+  // Makes a directory (and those above it) or a file with this content; returns the path.
+  std::string dir(const std::string& name) const {
+    std::filesystem::create_directories(*this / name);
+    return *this / name;
+  }
+  std::string file(const std::string& name, const std::string& content) const {
+    std::filesystem::create_directories(std::filesystem::path(*this / name).parent_path());
+    std::ofstream out(*this / name, std::ios::binary | std::ios::trunc);
+    out << content;
+    if (!out.flush()) ADD_FAILURE() << "write " << *this / name;
+    return *this / name;
+  }
+
+ private:
+  std::string path_;
+};
+
+inline std::string contents(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) ADD_FAILURE() << "read " << path << ": " << strerror(errno);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+// `size` bytes that differ between seeds, and from place to place in the file.
+inline std::string noise(size_t size, uint64_t seed) {
+  std::string out(size, '\0');
+  uint64_t x = seed * 2 + 1;
+  for (char& c : out) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    c = static_cast<char>(x >> 56);
+  }
+  return out;
+}
+
+// Polls until `condition` holds; false if it does not within `limit`, which is meant for a hang, not for speed.
+inline bool eventually(const std::function<bool()>& condition,
+                       std::chrono::seconds limit = std::chrono::seconds(30)) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+inline int open_descriptors() {
+  return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+}
+
+// Runs `body` in a child process and returns its exit status; 128 + N if signal N ended it.
+inline int in_child(const std::function<int()>& body) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(body());
+  int status = 0;
+  if (pid < 0 || ::waitpid(pid, &status, 0) != pid) return -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// As in_child, as a user without privileges (for root: uid and gid 65534).
+inline int as_nobody(const std::function<int()>& body) {
+  return in_child([&] {
+    if (::geteuid() == 0 && (::setgroups(0, nullptr) != 0 || ::setgid(65534) != 0 || ::setuid(65534) != 0))
+      return 99;
+    return body();
+  });
+}
+
+// Runs `body` in a thread that sees a tmpfs of `bytes` at `mount_point`, which nobody else sees and which ends
+// with the thread. False if the caller may not mount.
+inline bool with_tmpfs(const std::string& mount_point, size_t bytes, const std::function<void()>& body) {
+  bool mounted = false;
+  std::thread([&] {
+    const std::string size = "size=" + std::to_string(bytes);
+    mounted = ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+              ::mount("tmpfs", mount_point.c_str(), "tmpfs", 0, size.c_str()) == 0;
+    if (mounted) body();
+  }).join();
+  return mounted;
+}
+
+}  // namespace monarch
