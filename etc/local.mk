@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Samples for the administrator, the boot-time sweep, and the directory in /run.
+# Samples for the administrator, and the directory in /run.
 
 templates = \
-	%D%/monarch-clean.service \
 	%D%/monarch.tmpfiles.conf \
 	%D%/plugstack.conf.d/monarch.conf
 
@@ -10,21 +9,16 @@ $(templates): Makefile
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && \
 	$(SED) -e 's|[@]bindir[@]|$(bindir)|g' -e 's|[@]libdir[@]|$(libdir)|g' -e 's|[@]sysconfdir[@]|$(sysconfdir)|g' \
 		-e 's|[@]runstatedir[@]|$(runstatedir)|g' $(srcdir)/$@.in > $@.tmp && mv $@.tmp $@
-%D%/monarch-clean.service: %D%/monarch-clean.service.in
 %D%/monarch.tmpfiles.conf: %D%/monarch.tmpfiles.conf.in
 %D%/plugstack.conf.d/monarch.conf: %D%/plugstack.conf.d/monarch.conf.in
 CLEANFILES += $(templates)
 EXTRA_DIST += \
-	%D%/monarch-clean.service.in \
 	%D%/monarch.tmpfiles.conf.in \
 	%D%/plugstack.conf.d/monarch.conf.in
 
 dist_pkgdata_DATA += %D%/monarch.conf.sample
 plugstackdir = $(pkgdatadir)/plugstack.conf.d
 plugstack_DATA = %D%/plugstack.conf.d/monarch.conf
-if INSTALL_UNIT
-systemdsystemunit_DATA = %D%/monarch-clean.service
-endif
 if INSTALL_TMPFILES
 install-data-hook:
 	$(MKDIR_P) '$(DESTDIR)$(tmpfilesdir)'

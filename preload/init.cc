@@ -30,31 +30,39 @@ std::atomic<Phase> phase{Phase::kNew};
 Client the_client;
 char run_dir[kPathBytes];
 
-bool connect() {
+// The agent may still be waiting for the PFS to show it the dataset's roots: then there is a run directory
+// without a catalog, and it is looked for again, at most every kRetryNs.
+constexpr int64_t kRetryNs = 100 * 1000000ll;
+std::atomic<int64_t> retry_at{0};  // monotonic; 0: at once
+
+Phase connect() {
   const char* off = getenv("MONARCH_IO_DISABLE");
   const char* dir = getenv("MONARCH_IO_RUN_DIR");
-  if ((off && strcmp(off, "0") != 0 && *off) || !dir || dir[0] != '/' || strlen(dir) >= sizeof run_dir) return false;
+  if ((off && strcmp(off, "0") != 0 && *off) || !dir || dir[0] != '/' || strlen(dir) >= sizeof run_dir) return Phase::kOff;
   memcpy(run_dir, dir, strlen(dir) + 1);
   auto* board = static_cast<Board*>(map_shared(run_dir, "board", sizeof(Board), true));
-  if (!board) return false;
-  if (memcmp(board->header.magic, kBoardMagic, sizeof kBoardMagic) != 0 || board->header.version != kBoardVersion ||
-      !the_client.catalog.open(run_dir)) {
+  if (!board) return syscall(SYS_faccessat, AT_FDCWD, run_dir, R_OK | X_OK) == 0 ? Phase::kNew : Phase::kOff;
+  const bool same = memcmp(board->header.magic, kBoardMagic, sizeof kBoardMagic) == 0;
+  if (!same || board->header.version != kBoardVersion || !the_client.catalog.open(run_dir)) {
+    const bool wait = same && board->header.version == kBoardVersion && agent_lives(*board);
     syscall(SYS_munmap, board, sizeof(Board));
-    return false;
+    return wait ? Phase::kNew : Phase::kOff;
   }
   the_client.board = board;
-  return true;
+  return Phase::kOn;
 }
 
 __attribute__((noinline, cold)) Client* start() {
+  if (const int64_t at = retry_at.load(std::memory_order_relaxed); at != 0 && monotonic_ns() < at) return nullptr;
   Phase seen = Phase::kNew;
   // Another thread (or the code that a signal interrupted) is at it: this call goes to the PFS.
   if (!phase.compare_exchange_strong(seen, Phase::kStarting)) return seen == Phase::kOn ? &the_client : nullptr;
   const int saved = errno;
-  const bool on = connect();
+  const Phase now = connect();
   errno = saved;
-  phase.store(on ? Phase::kOn : Phase::kOff, std::memory_order_release);
-  return on ? &the_client : nullptr;
+  if (now == Phase::kNew) retry_at.store(monotonic_ns() + kRetryNs, std::memory_order_relaxed);
+  phase.store(now, std::memory_order_release);
+  return now == Phase::kOn ? &the_client : nullptr;
 }
 
 // dlsym(3) is not async-signal-safe: all is looked up before main.
