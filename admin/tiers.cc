@@ -30,11 +30,14 @@ struct TiersOptions {
 };
 
 ordered_json to_json(const Candidate& c) {
-  const auto text_or_null = [](const std::string& text) { return text.empty() ? ordered_json() : ordered_json(text); };
+  const auto text_or_null = [](const std::string& text) {
+    return text.empty() ? ordered_json() : ordered_json(text);
+  };
   const bool asked = c.size > 0;
   ordered_json tier;
   if (c.chosen)
-    tier = {{"name", c.tier.name}, {"quota", c.tier.quota.of(c.size)}, {"min_free", c.tier.min_free.of(c.size)}};
+    tier = {
+        {"name", c.tier.name}, {"quota", c.tier.quota.of(c.size)}, {"min_free", c.tier.min_free.of(c.size)}};
   return {{"path", text_or_null(c.path)},
           {"mount_point", text_or_null(c.mount_point)},
           {"device", text_or_null(c.device)},
@@ -67,8 +70,10 @@ std::string cell(const std::string& text, char from) {
   for (const char c : text) {
     char octal[8];
     std::snprintf(octal, sizeof octal, "\\%03o", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    if (static_cast<unsigned char>(c) < static_cast<unsigned char>(from) || c == 0x7f) out += octal;
-    else out += c;
+    if (static_cast<unsigned char>(c) < static_cast<unsigned char>(from) || c == 0x7f)
+      out += octal;
+    else
+      out += c;
   }
   return out.empty() ? "-" : out;
 }
@@ -88,7 +93,8 @@ void print_table(const std::vector<Candidate>& candidates) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   for (const auto& row : rows) {
     std::string line;
-    for (size_t i = 0; i + 1 < row.size(); ++i) line += row[i] + std::string(widths[i] - row[i].size() + 2, ' ');
+    for (size_t i = 0; i + 1 < row.size(); ++i)
+      line += row[i] + std::string(widths[i] - row[i].size() + 2, ' ');
     std::puts((line + row.back()).c_str());
   }
 }
@@ -99,7 +105,8 @@ int tiers(TiersOptions options) {
     return kFailure;
   };
   struct stat st;
-  if (options.config.empty() && (::stat(kDefaultConfig, &st) == 0 || errno != ENOENT)) options.config = kDefaultConfig;
+  if (options.config.empty() && (::stat(kDefaultConfig, &st) == 0 || errno != ENOENT))
+    options.config = kDefaultConfig;
   std::vector<TierConfig> configured;
   if (!options.config.empty()) {
     Result<Config> config = load_config(options.config);
@@ -123,10 +130,13 @@ int tiers(TiersOptions options) {
 void add_tiers(CLI::App* app, int* status) {
   auto options = std::make_shared<TiersOptions>();
   app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
-  app->add_option("--config", options->config, std::string("configuration, monarch.conf(5); default: ") + kDefaultConfig + ", if it is there");
-  app->footer("Where the configuration names no tier, those that are chosen here are used.\n"
-              "Exit status: 0 if there is a tier, 1 if there is none or on a failure, 2 for wrong usage,\n"
-              "4 if some of the configured tiers cannot be used.");
+  app->add_option(
+      "--config", options->config,
+      std::string("configuration, monarch.conf(5); default: ") + kDefaultConfig + ", if it is there");
+  app->footer(
+      "Where the configuration names no tier, those that are chosen here are used.\n"
+      "Exit status: 0 if there is a tier, 1 if there is none or on a failure, 2 for wrong usage,\n"
+      "4 if some of the configured tiers cannot be used.");
   app->callback([options, status] { *status = tiers(*options); });
 }
 

@@ -68,9 +68,15 @@ def skip(name, why):
 def main(*tests):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, frame: sys.exit(128 + received))
-    chosen = [test for test in tests if not sys.argv[1:] or test.__name__ in sys.argv[1:]]
+    together(*[test for test in tests if not sys.argv[1:] or test.__name__ in sys.argv[1:]])
+    print(f"1..{_count}")
+    sys.exit(1 if _failed else 0)
+
+
+def together(*tests):
+    """Runs tests; those that yield go on after all others have run."""
     suspended = []
-    for test in chosen:
+    for test in tests:
         with _failure_of(test):
             if not inspect.isgeneratorfunction(test):
                 test()
@@ -80,8 +86,6 @@ def main(*tests):
     for test, rest in suspended:
         with _failure_of(test):
             next(rest, None)
-    print(f"1..{_count}")
-    sys.exit(1 if _failed else 0)
 
 
 @contextlib.contextmanager
@@ -132,7 +136,7 @@ def memory(name):
 
 def _make_scratch():
     base = os.path.realpath(os.environ.get("TMPDIR") or "/var/tmp")
-    prefix = f"monarch-{os.path.basename(sys.argv[0])}."
+    prefix = f"monarch-test-{os.path.basename(sys.argv[0])}."
     base_fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(base_fd, fcntl.LOCK_EX)  # a new one is not locked at once
     for left in glob.glob(f"{base}/{prefix}*"):
@@ -142,7 +146,7 @@ def _make_scratch():
     os.chmod(path, 0o755)
     _lock(path)  # the descriptor is kept as long as we live
     os.close(base_fd)
-    atexit.register(_remove_scratch, path)
+    atexit.register(_end_run, path)
     return path
 
 
@@ -156,11 +160,18 @@ def _lock(path):
         return None
 
 
-def _remove_scratch(path):
+def _end_run(path):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    for process in _processes:
+    for process in list(_processes):
         end(process)
+    _remove_scratch(path)
+
+
+def _remove_scratch(path):
+    if os.path.isdir(f"{path}/slurm"):
+        subprocess.run([f"{SOURCE}/dev/lab", "slurm", "down", "--dir", f"{path}/slurm"], stdout=subprocess.DEVNULL,
+                       check=False)
     if os.path.isdir(f"{path}/pfs"):
         _lab_pfs("down", path)
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:

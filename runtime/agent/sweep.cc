@@ -30,7 +30,7 @@ bool is_left_over(int base, const char* name) {
 }  // namespace
 
 Result<int> sweep_user_dirs(const std::string& base) {
-  const std::string prefix = kUserDirPrefix;
+  const std::string prefix = kUserDirPrefix + std::to_string(::geteuid()) + ".";
   std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(base.c_str()), &::closedir);
   if (!dir) return errno_error("list " + base);
   int removed = 0;

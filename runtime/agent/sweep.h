@@ -8,7 +8,7 @@
 
 namespace monarch {
 
-// Removes from the directory `base` each "monarch-run.*" directory of the calling user that no process
+// Removes from the directory `base` each "monarch-run.UID.*" directory of the calling user that no process
 // holds a lock on (see Tier::open) and that is older than a few seconds. Returns how many were removed.
 Result<int> sweep_user_dirs(const std::string& base);
 
