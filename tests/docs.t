@@ -1,0 +1,183 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The documents are complete and true of the code: all options, keys, counters and variables are in the manual,
+pages render without warnings, and what the documents point to exists."""
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+BUILD = os.environ["MONARCH_BUILDDIR"]
+SOURCE = os.environ["MONARCH_SRCDIR"]
+
+count = failed = 0
+
+
+def result(faults, name):
+    """One TAP line: passes if there are no faults."""
+    global count, failed
+    count += 1
+    failed += bool(faults)
+    print("not ok" if faults else "ok", count, "-", name)
+    for fault in faults:
+        print("#  ", fault)
+
+
+def skip(name, why):
+    global count
+    count += 1
+    print(f"ok {count} - {name} # SKIP {why}")
+
+
+def text_of(path):
+    with open(f"{SOURCE}/{path}", encoding="utf-8") as file:
+        return file.read()
+
+
+def joined(macro):
+    """The arguments of a macro that alternates fonts, which joins them."""
+    return "".join(quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', macro[1]))
+
+
+def page(name):
+    """A manual page as its reader sees it, without layout."""
+    text = re.sub(r'^\.\\".*$', "", text_of(f"doc/{name}"), flags=re.M)
+    text = re.sub(r"\\f(?:\[\w+\]|.)|\\[&c]", "", text).replace("\\-", "-").replace("\\e", "\\")
+    return re.sub(r"^\.(?:BR|RB|BI|IB|IR|RI)[ \t]+(.*)$", joined, text, flags=re.M)
+
+
+def tagged(name):
+    """The words that a page explains: what stands first in its tagged paragraphs."""
+    tags = re.findall(r"^\.T[PQ].*\n(?:\.(?:B|I)[ \t]+)?(.*)$", page(name), flags=re.M)
+    return {word for tag in tags for word in re.split(r"[\s,=]+", tag)}
+
+
+def missing(names, found, what):
+    """Faults; finding no names at all is one, or the test could not fail."""
+    return [f"{what}: nothing found to look for"] * (not names) + [f"{what}: no {name}" for name in names if name not in found]
+
+
+def options_of(*command):
+    run = subprocess.run([f"{BUILD}/{command[0]}", *command[1:], "--help"], capture_output=True, text=True, check=True)
+    return sorted(set(re.findall(r"^ +(?:-\w,)?(--[a-z-]+)", run.stdout, flags=re.M)))
+
+
+def counters(which):
+    block = text_of("runtime/layout/board_layout.h").split(f"#define MONARCH_{which}_COUNTERS(X)")[1].split("\n\n")[0]
+    return re.findall(r"X\((\w+),", block)
+
+
+def options():
+    for names, where in [(("monarchctl",), "monarchctl.1"), (("monarchctl", "run"), "monarchctl.1"),
+                         (("monarchctl", "tiers"), "monarchctl.1"), (("monarchd",), "monarchd.8")]:
+        result(missing(options_of(*names), tagged(where), where), f"the options of {' '.join(names)} are in {where}")
+    run = subprocess.run([f"{BUILD}/monarchctl", "--help"], capture_output=True, text=True, check=True)
+    commands = re.findall(r"^  (\w+)  ", run.stdout.split("Subcommands:")[1], flags=re.M)
+    headings = re.findall(r"^\.SS monarchctl (\w+)", page("monarchctl.1"), flags=re.M)
+    result(missing(commands, headings, "monarchctl.1"), "the subcommands of monarchctl are in monarchctl.1")
+    result(missing(headings, commands, "monarchctl --help"), "monarchctl.1 describes no other")
+
+
+def plugin():
+    source = text_of("spank/options.cc")
+    names = ["--" + name for name in re.findall(r'_name\[\] = "([\w-]+)"', source)]
+    result(missing(names, tagged("monarch.7"), "monarch.7"), "the plugin's options are in monarch.7")
+    result(missing(names, page("spank_monarch.8"), "spank_monarch.8"), "and named in spank_monarch.8")
+    words = re.findall(r'\{"(\w+)=", &', source)
+    told = re.findall(r"^\.TP\n(\w+)=", page("spank_monarch.8"), flags=re.M)
+    result(missing(words, told, "spank_monarch.8"), "the words of plugstack.conf are in spank_monarch.8")
+    hooks = re.findall(r"int slurm_spank_(\w+)\(", text_of("spank/spank_monarch.cc"))
+    result(missing(hooks, page("spank_monarch.8"), "spank_monarch.8") + missing(hooks, text_of("doc/slurm.md"), "slurm.md"),
+           "the plugin's hooks are in spank_monarch.8 and slurm.md")
+    files = [os.path.basename(file) for file in glob.glob(f"{SOURCE}/spank/*.cc")]
+    result(missing(files, text_of("doc/slurm.md"), "slurm.md"), "the plugin's files are in slurm.md")
+
+
+def environment():
+    names = set()
+    for file in glob.glob(f"{SOURCE}/preload/*.cc") + glob.glob(f"{SOURCE}/spank/*.cc") + glob.glob(f"{SOURCE}/admin/*.cc"):
+        names.update(re.findall(r'"(MONARCH_IO_\w+)"', text_of(os.path.relpath(file, SOURCE))))
+    result(missing(sorted(names), tagged("monarch.7"), "monarch.7"), "the environment variables are in monarch.7")
+    told = set(re.findall(r"MONARCH_IO_\w*[A-Z]\b", "".join(page(os.path.basename(p)) for p in glob.glob(f"{SOURCE}/doc/*.[1-8]"))))
+    result(sorted(told - names), "the manual names no other")
+
+
+def config():
+    source = text_of("runtime/config.cc")
+    keys = re.findall(r'key == "(\w+)"', source)
+    result(missing(keys, tagged("monarch.conf.5"), "monarch.conf.5"), "the configuration's keys are in monarch.conf.5")
+    known = set(re.findall(r"\w+", " ".join(re.findall(r"known are ([a-z_, ]+)\"", source))))
+    result(missing(keys, known, "the message"), "and in the message about an unknown one")
+    defaults = dict(re.findall(r"int (\w+) = (\d+);", text_of("runtime/config.h").split("struct AgentConfig")[1]))
+    text = page("monarch.conf.5")
+    result([f"{key} = {value}" for key, value in defaults.items()
+            if not re.search(rf"^\.B {key}\n(?:(?!^\.TP).*\n)*?Default:\n{value}\.$", text, flags=re.M)]
+           + ["no default found"] * (not defaults), "numbers have their defaults there")
+
+
+def statistics():
+    for which in "TASK", "AGENT":
+        result(missing(counters(which), tagged("monarchctl.1"), "monarchctl.1"), f"the {which.lower()} counters are in monarchctl.1")
+    fields = re.findall(r'\{"(\w+)",', text_of("admin/report.cc"))
+    result(missing(fields, tagged("monarchctl.1"), "monarchctl.1"), "the report's fields are in monarchctl.1")
+    fields = re.findall(r'\{"(\w+)",', text_of("admin/tiers.cc"))
+    result(missing(fields, page("monarchctl.1"), "monarchctl.1"), "the fields of tiers --json are in monarchctl.1")
+    line = text_of("runtime/node/accounting.cc").split("std::string comment_line(")[1].split("\n}\n")[0]
+    fields = sorted(set(re.findall(r"(\w+)=[\d{]", line)))
+    result(missing(fields, tagged("monarch.7"), "monarch.7"), "the fields of sacct's line are in monarch.7")
+    used = sorted(set(re.findall(r"Counter::(\w+)", line)))
+    result(missing(used, page("monarch.7"), "monarch.7"), "its formulas name the counters that it is made of")
+
+
+def rendering():
+    pages = sorted(glob.glob(f"{SOURCE}/doc/*.[1-8]"))
+    for path in pages:
+        name = os.path.basename(path)
+        sections = re.findall(r"^\.SH (.*)$", page(name), flags=re.M)
+        result(missing(["NAME", "SYNOPSIS", "DESCRIPTION", "FILES", "EXAMPLES", "DIAGNOSTICS", "SEE ALSO"], sections, name),
+               f"{name} has the usual sections")
+        if not shutil.which("man"):
+            skip(f"{name} renders without warnings", "no man (Debian: man-db)")
+            continue
+        env = {**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "80", "MANPAGER": "cat"}
+        run = subprocess.run(["man", "--warnings", "-l", path], capture_output=True, text=True, env=env, check=False)
+        result([*run.stderr.splitlines(), *([] if run.returncode == 0 and len(run.stdout) > 500 else ["no page"])],
+               f"{name} renders without warnings")
+    shipped = re.findall(r"%D%/([\w.-]+\.[1-8])\b", text_of("doc/local.mk"))
+    result(sorted(set(shipped) ^ {os.path.basename(p) for p in pages}), "doc/local.mk installs all pages")
+    others = {f"{name}({section})" for name, section in re.findall(r"^\.BR (monarch[\w.]*|spank_monarch) \((\d)\)",
+              "".join(text_of(f"doc/{os.path.basename(p)}") for p in pages), flags=re.M)}
+    result([other for other in others if not os.path.exists(f"{SOURCE}/doc/{other[:-3]}.{other[-2]}")],
+           "they refer to pages that exist")
+
+
+def places():
+    """Links, and what looks like a path of the tree, in all Markdown documents."""
+    top = "|".join(("admin", "bench", "dev", "doc", "etc", "examples", "preload", "runtime", "spank", "tests"))
+    for path in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "doc/design.md", "doc/slurm.md"]:
+        text, at = text_of(path), os.path.dirname(f"{SOURCE}/{path}")
+        links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+        faults = [f"link to {link}" for link in links if not os.path.exists(f"{at}/{link}")]
+        files = re.findall(rf"(?<![\w/.])(?:\./)?((?:{top})/[\w./*-]+[\w*])", text)
+        faults += [file for file in files if not glob.glob(f"{SOURCE}/{file}")]
+        result(sorted(set(faults)), f"{path}: links and paths exist")
+
+
+def changelog():
+    run = subprocess.run([f"{BUILD}/monarchctl", "version"], capture_output=True, text=True, check=True)
+    version = re.search(r"\d+\.\d+\.\d+", run.stdout).group()
+    sections = re.findall(r"^## .*$", text_of("CHANGELOG.md"), flags=re.M)
+    result([] if any(re.search(rf"\b{re.escape(version)}\b", s) for s in sections) else [f"no section for {version}", *sections],
+           "CHANGELOG.md has a section for this version")
+
+
+for test in options, plugin, environment, config, statistics, rendering, places, changelog:
+    try:
+        test()
+    except Exception as error:  # pylint: disable=broad-except
+        result([f"{type(error).__name__}: {error}"], test.__name__)
+print(f"1..{count}")
+sys.exit(1 if failed else 0)
