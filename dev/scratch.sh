@@ -6,8 +6,9 @@
 #   make_scratch NAME      make a directory, set SCRATCH, remove it when the script ends; first remove those
 #                          that killed runs of NAME left.  Below $TMPDIR, or /var/tmp.
 #
-# In a scratch directory, `pfs` is a dev/lab pfs, `tier` may be a link to a directory elsewhere, anything may be
-# mounted, and the programs of scratch_programs may run with arguments below it: all of that goes with it.
+# In a scratch directory, `slurm` and `pfs` are those of dev/lab, `tier` may be a link to a directory elsewhere,
+# anything may be mounted, and the programs of scratch_programs may run with arguments below it: all of that goes
+# with it.
 
 readonly scratch_programs=(io_reader monarchctl monarchd python3 slowfs)
 
@@ -37,14 +38,17 @@ remove_leftovers_() {
 
 remove_scratch_() {
     local directory=$1 program mount_point
+    [ ! -d "$directory/slurm" ] || "$TOP/dev/lab" slurm down --dir "$directory/slurm" >&2 || true
     for program in "${scratch_programs[@]}"; do
         [ "$program" = slowfs ] || stop_orphans "$program" "$directory"
     done
     [ ! -d "$directory/pfs" ] || "$TOP/dev/lab" pfs down --dir "$directory/pfs" >&2 || true
     while read -r mount_point; do
-        unmount "$mount_point" || warn "cannot unmount $mount_point"
+        unmount_scratch_ "$mount_point" || warn "cannot unmount $mount_point"
     done < <(awk -v below="$directory/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo | sort -r)
     stop_orphans slowfs "$directory"
     [ ! -L "$directory/tier" ] || rm -rf --one-file-system "$(readlink "$directory/tier")"
     rm -rf --one-file-system "$directory" || warn "cannot remove $directory"
 }
+
+unmount_scratch_() { if [ "$UID" = 0 ]; then unmount "$1"; else fusermount3 -uz "$1"; fi; }

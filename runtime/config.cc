@@ -31,10 +31,11 @@ Result<int> parse_count(const std::string& text, int most) {
   return n;
 }
 
-Result<bool> parse_switch(const std::string& text) {
-  if (text == "on" || text == "yes" || text == "true") return true;
-  if (text == "off" || text == "no" || text == "false") return false;
-  return bad_input("'" + text + "' is neither on nor off");
+Result<AgentConfig::Prefetch> parse_prefetch(const std::string& text) {
+  if (text == "auto") return AgentConfig::Prefetch::kAuto;
+  if (text == "on") return AgentConfig::Prefetch::kOn;
+  if (text == "off") return AgentConfig::Prefetch::kOff;
+  return bad_input("'" + text + "' is none of auto, on, off");
 }
 
 // Puts a parsed value in its place; hands on the error otherwise.
@@ -74,7 +75,7 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "threads") return assign(parse_count(value, 256), &agent->threads);
   if (key == "walk_threads") return assign(parse_count(value, 64), &agent->walk_threads);
   if (key == "stage_wait_max") return assign(parse_size(value), &agent->stage_wait_max);
-  if (key == "prefetch") return assign(parse_switch(value), &agent->prefetch);
+  if (key == "prefetch") return assign(parse_prefetch(value), &agent->prefetch);
   if (key == "log") return assign(Result<std::string>(value), &agent->log);
   if (key == "log_level") return assign(Result<std::string>(value), &agent->log_level);
   return bad_input("unknown key '" + key +

@@ -36,7 +36,9 @@ struct AgentConfig {
   int threads = 8;       // copy threads
   int walk_threads = 4;  // threads that list the dataset's directories
   uint64_t stage_wait_max = 64 << 20;  // an open waits for files up to this size
-  bool prefetch = true;
+  // Stage what nothing has asked for yet, and list the dataset to know it. kAuto: unless the job has several
+  // nodes, each of which would then read the whole dataset where sharded training reads it once in all.
+  enum class Prefetch { kAuto, kOn, kOff } prefetch = Prefetch::kAuto;
   std::string log;  // file; empty: monarchd.log in the run directory
   std::string log_level = "info";
 };

@@ -44,6 +44,10 @@ struct Options {
 void prefer_for_oom() { std::ofstream("/proc/self/oom_score_adj") << "1000\n"; }
 
 int run_as_agent(Options& o) {
+  const auto fail = [&](const Error& error) {  // told to who waits, too
+    monarch::tell_ready(o.agent.ready_fd, error.text);
+    return ::fail(error);
+  };
   if (!o.config.empty()) {
     Result<monarch::Config> loaded = monarch::load_config(o.config);
     if (!loaded.ok()) return fail(loaded.error());
@@ -55,10 +59,7 @@ int run_as_agent(Options& o) {
     if (const Status s = monarch::add_tier(&o.agent.config, tier.take()); !s.ok()) return fail(s.error());
   }
   Result<std::vector<std::string>> roots = monarch::check_paths(o.agent.config, o.agent.datasets);
-  if (!roots.ok()) {
-    monarch::tell_ready(o.agent.ready_fd, roots.error().text);
-    return fail(roots.error());
-  }
+  if (!roots.ok()) return fail(roots.error());
   o.agent.datasets = roots.take();
   prefer_for_oom();
   return monarch::run_agent(o.agent);
@@ -151,7 +152,11 @@ int main(int argc, char** argv) {
   app.add_option("--account-program", o.account, "writes the line for sacct; empty: none")->group("Root");
   app.add_option("--log", o.log, "log file of root's helpers, or syslog; default standard error")->group("Root");
   app.add_option("--reply-fd", o.reply_fd, "descriptor that is told what --start did")->group("Root");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : kUsage;
+  }
 
   o.request.first_node = node_id == 0;
   o.request.config = o.config;

@@ -121,7 +121,7 @@ void take_options_from_environment() {
   const bool in_a_job = getenv("SLURM_JOB_ID") != nullptr;
   for (const Twin& twin : twins) {
     const char* value = getenv(twin.own);
-    if (value) {
+    if (value && *value && strcmp(value, "0") != 0) {
       setenv(twin.slurm, value, 0);
     } else if (in_a_job && spank_context() == S_CTX_ALLOCATOR) {
       unsetenv(twin.slurm);  // a job submitted from within a job is a job of its own

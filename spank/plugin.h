@@ -56,8 +56,9 @@ void start_in_step(spank_t sp);
 const char* started_run_dir();
 const char* preload_library();
 
-// task.cc: in a task, as the user.
+// task.cc: in a task, as the user; and in a task's sbatch or salloc, whose job is another.
 void set_task_environment(spank_t sp);
+void drop_task_environment();
 
 // epilog.cc: in slurmd's epilog.
 void end_in_epilog();

@@ -2,6 +2,8 @@
 // The SPANK plugin's entry points: this file only dispatches, by hook and context. What each hook may do,
 // and what its failure costs, is in doc/slurm.md. Every hook returns ESPANK_SUCCESS: a job never fails and
 // a node never drains because of Monarch.
+#include <stdlib.h>
+
 #include "spank/plugin.h"
 
 extern "C" {
@@ -22,6 +24,7 @@ MONARCH_PUBLIC int slurm_spank_init(spank_t sp, int argc, char** argv) {
   read_settings(argc, argv);
   register_options(sp);
   if (context != S_CTX_REMOTE) take_options_from_environment();
+  if (context == S_CTX_ALLOCATOR && getenv("SLURM_JOB_ID")) drop_task_environment();
   return ESPANK_SUCCESS;
 }
 

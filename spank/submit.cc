@@ -68,19 +68,21 @@ void check_at_submit() {
   const pid_t pid = fork();
   if (pid == 0) child(ends[1]);
   close(ends[1]);
+  if (pid < 0) {  // no process to be had: the check is left out, not the job
+    close(ends[0]);
+    return;
+  }
   Finding finding = {};
   finding.error = ETIMEDOUT;
   struct pollfd p = {ends[0], POLLIN, 0};
   int ready;
   do {
-    ready = pid > 0 ? poll(&p, 1, kPatienceMs) : 0;
+    ready = poll(&p, 1, kPatienceMs);
   } while (ready < 0 && errno == EINTR);
   const bool answered = ready == 1 && read(ends[0], &finding, sizeof finding) == sizeof finding;
   close(ends[0]);
-  if (pid > 0) {
-    if (!answered) kill(pid, SIGKILL);
-    waitpid(pid, nullptr, answered ? 0 : WNOHANG);  // one that hangs in the kernel is left to init
-  }
+  if (!answered) kill(pid, SIGKILL);
+  waitpid(pid, nullptr, answered ? 0 : WNOHANG);  // one that hangs in the kernel is left to init
   if (!answered) {
     slurm_info("--monarch-dataset=%s: its file system did not answer within 2 s; not checked", request().datasets);
     return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In a task, as the user: the environment that makes it use the agent, or not.
+// The environment that makes a task use its job's agent, or not.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +13,15 @@ namespace {
 
 constexpr size_t kListBytes = 65536;
 
-// `list` (separated by colons or spaces) without our library.
-void without(const char* list, const char* library, char* out) {
+// `list` (separated by colons or spaces) without our library, wherever it is installed.
+void without_library(const char* list, char* out) {
+  constexpr char kName[] = "/libmonarch_preload.so";
+  constexpr size_t kNameLen = sizeof kName - 1;
   size_t n = 0;
   while (*list) {
     const size_t len = strcspn(list, ": ");
-    if (len > 0 && (strlen(library) != len || strncmp(list, library, len) != 0)) {
+    const bool ours = len > kNameLen && strncmp(list + len - kNameLen, kName, kNameLen) == 0;
+    if (len > 0 && !ours) {
       if (n > 0) out[n++] = ':';
       memcpy(out + n, list, len);
       n += len;
@@ -31,23 +34,11 @@ void without(const char* list, const char* library, char* out) {
 // A step of a job with Monarch that is to go without.
 void unset_environment(spank_t sp) {
   char* list = static_cast<char*>(malloc(2 * kListBytes));
-  if (!list) return;
-  if (spank_getenv(sp, "LD_PRELOAD", list, kListBytes) == ESPANK_SUCCESS && strstr(list, "libmonarch_preload.so")) {
-    // The library's place is not known here: the entry that ends in its name.
-    for (char* at = list; *at;) {
-      const size_t len = strcspn(at, ": ");
-      char* end = at + len;
-      const char* name = "/libmonarch_preload.so";
-      if (len > strlen(name) && strncmp(end - strlen(name), name, strlen(name)) == 0) {
-        char library[4096];
-        snprintf(library, sizeof library, "%.*s", static_cast<int>(len), at);
-        without(list, library, list + kListBytes);
-        if (list[kListBytes]) spank_setenv(sp, "LD_PRELOAD", list + kListBytes, 1);
-        else spank_unsetenv(sp, "LD_PRELOAD");
-        break;
-      }
-      at = end + (*end != '\0');
-    }
+  if (list && spank_getenv(sp, "LD_PRELOAD", list, kListBytes) == ESPANK_SUCCESS) {
+    char* rest = list + kListBytes;
+    without_library(list, rest);
+    if (rest[0]) spank_setenv(sp, "LD_PRELOAD", rest, 1);
+    else spank_unsetenv(sp, "LD_PRELOAD");
   }
   free(list);
   spank_unsetenv(sp, "MONARCH_IO_RUN_DIR");
@@ -58,17 +49,19 @@ void unset_environment(spank_t sp) {
 void set_task_environment(spank_t sp) {
   for (const char* name : {"MONARCH_IO_OPT_DATASET", "MONARCH_IO_OPT_NO_MONARCH", "MONARCH_IO_OPT_CHECK"})
     spank_unsetenv(sp, name);
-  if (request().refused) return unset_environment(sp);
   const char* run_dir = started_run_dir();
   const char* library = preload_library();
-  if (!run_dir[0] || !library[0]) return;
+  const bool started = run_dir[0] && library[0];
+  // srun hands on the environment of the batch script, which may have an agent where this task has none.
+  if (request().refused || (wanted() && !started)) return unset_environment(sp);
+  if (!started) return;
   char* list = static_cast<char*>(malloc(kListBytes));
   char* own = static_cast<char*>(malloc(kListBytes + 4096));
   if (list && own) {
     // After the user's own: a sanitizer's runtime must come first, and wrappers such as Darshan's see the
     // program's calls before they are redirected.
     own[0] = '\0';
-    if (spank_getenv(sp, "LD_PRELOAD", list, kListBytes) == ESPANK_SUCCESS) without(list, library, own);
+    if (spank_getenv(sp, "LD_PRELOAD", list, kListBytes) == ESPANK_SUCCESS) without_library(list, own);
     const size_t n = strlen(own);
     snprintf(own + n, kListBytes + 4096 - n, "%s%s", n ? ":" : "", library);
     spank_setenv(sp, "LD_PRELOAD", own, 1);
@@ -76,6 +69,18 @@ void set_task_environment(spank_t sp) {
   free(own);
   free(list);
   spank_setenv(sp, "MONARCH_IO_RUN_DIR", run_dir, 1);
+}
+
+void drop_task_environment() {
+  const char* list = getenv("LD_PRELOAD");
+  char* rest = list ? static_cast<char*>(malloc(strlen(list) + 1)) : nullptr;
+  if (rest) {
+    without_library(list, rest);
+    if (rest[0]) setenv("LD_PRELOAD", rest, 1);
+    else unsetenv("LD_PRELOAD");
+  }
+  free(rest);
+  unsetenv("MONARCH_IO_RUN_DIR");
 }
 
 }  // namespace monarch::spank

@@ -32,13 +32,14 @@ BoardFile make_board(const std::string& run_dir) {
 // A thread that is the agent, as far as tasks can tell. It ends before the board is unmapped.
 class LivingThread {
  public:
-  explicit LivingThread(Board* board) : thread_([this, board] {
-    EXPECT_TRUE(declare_alive(board).ok());
-    std::unique_lock<std::mutex> hold(lock_);
-    alive_ = true;
-    changed_.notify_all();
-    changed_.wait(hold, [this] { return ended_; });
-  }) {
+  explicit LivingThread(Board* board)
+      : thread_([this, board] {
+          EXPECT_TRUE(declare_alive(board).ok());
+          std::unique_lock<std::mutex> hold(lock_);
+          alive_ = true;
+          changed_.notify_all();
+          changed_.wait(hold, [this] { return ended_; });
+        }) {
     std::unique_lock<std::mutex> hold(lock_);
     changed_.wait(hold, [this] { return alive_; });
   }
@@ -170,8 +171,10 @@ TEST_F(BoardTest, InvalidBitsAreKeptPerHash) {
 
 TEST(CleanRelative, HasNoEmptyAndNoDotComponents) {
   const auto clean = [](const std::string& path) { return is_clean_relative(path.data(), path.size()); };
-  for (const char* good : {"a", "a/b", "...", "a/..b/.c", ".a", "a..", "\xff/ "}) EXPECT_TRUE(clean(good)) << good;
-  for (const char* bad : {"", "/", "/a", "a/", "a//b", ".", "..", "./a", "../a", "a/.", "a/..", "a/../b", "a/./b"})
+  for (const char* good : {"a", "a/b", "...", "a/..b/.c", ".a", "a..", "\xff/ "})
+    EXPECT_TRUE(clean(good)) << good;
+  for (const char* bad :
+       {"", "/", "/a", "a/", "a//b", ".", "..", "./a", "../a", "a/.", "a/..", "a/../b", "a/./b"})
     EXPECT_FALSE(clean(bad)) << bad;
   EXPECT_FALSE(clean(std::string("a\0b", 3)));
 }
@@ -193,7 +196,8 @@ TEST_F(BoardTest, DrainsWhatWasPosted) {
 TEST_F(BoardTest, AFullRingTakesNoMoreUntilItIsDrained) {
   RequestRing ring(board_);
   for (int round = 0; round < 3; ++round) {
-    for (uint32_t i = 0; i < kSlots; ++i) ASSERT_NE(post_request(board_, rel("f" + std::to_string(i))).slot, nullptr);
+    for (uint32_t i = 0; i < kSlots; ++i)
+      ASSERT_NE(post_request(board_, rel("f" + std::to_string(i))).slot, nullptr);
     EXPECT_EQ(post_request(board_, rel("one more")).slot, nullptr);
     std::vector<std::string> taken = drain(&ring);
     EXPECT_EQ(taken.size(), kSlots);
@@ -218,7 +222,8 @@ TEST_F(BoardTest, ASlotThatIsClaimedForTooLongIsFreed) {
   EXPECT_EQ(slot_state(slot.word), SlotState::kFree);
   // It comes back: it publishes nothing, whether the slot is free or somebody else's by then.
   EXPECT_FALSE(slot.word.compare_exchange_strong(claimed, slot_word(8, SlotState::kReady)));
-  for (uint32_t i = 0; i < kSlots; ++i) ASSERT_NE(post_request(board_, rel("f" + std::to_string(i))).slot, nullptr);
+  for (uint32_t i = 0; i < kSlots; ++i)
+    ASSERT_NE(post_request(board_, rel("f" + std::to_string(i))).slot, nullptr);
   claimed = slot_word(8, SlotState::kClaimed);
   EXPECT_FALSE(slot.word.compare_exchange_strong(claimed, slot_word(8, SlotState::kReady)));
   EXPECT_EQ(drain(&ring).size(), kSlots);
@@ -241,9 +246,19 @@ TEST_F(BoardTest, GarbageInTheRingIsIgnored) {
     std::string path;
   };
   const std::vector<Garbage> garbage = {
-      {0, 0, ""},           {0, kPathBytes, "a"},   {0, 0xffffffff, "a"},       {1, 1, "a"}, {0xffffffff, 1, "a"},
-      {0, 2, ".."},         {0, 6, "a/../b"},       {0, 2, "/a"},               {0, 2, "a/"}, {0, 4, "a//b"},
-      {0, 1, "."},          {0, 3, std::string("a\0b", 3)}, {0, kPathBytes - 1, "a"},  // NULs behind it
+      {0, 0, ""},
+      {0, kPathBytes, "a"},
+      {0, 0xffffffff, "a"},
+      {1, 1, "a"},
+      {0xffffffff, 1, "a"},
+      {0, 2, ".."},
+      {0, 6, "a/../b"},
+      {0, 2, "/a"},
+      {0, 2, "a/"},
+      {0, 4, "a//b"},
+      {0, 1, "."},
+      {0, 3, std::string("a\0b", 3)},
+      {0, kPathBytes - 1, "a"},  // NULs behind it
   };
   for (size_t i = 0; i < garbage.size(); ++i) {
     RequestSlot& slot = board_->slots[i];
@@ -255,7 +270,8 @@ TEST_F(BoardTest, GarbageInTheRingIsIgnored) {
   }
   RequestRing ring(board_);
   EXPECT_TRUE(drain(&ring).empty());
-  for (size_t i = 0; i < garbage.size(); ++i) EXPECT_EQ(slot_state(board_->slots[i].word), SlotState::kFree) << i;
+  for (size_t i = 0; i < garbage.size(); ++i)
+    EXPECT_EQ(slot_state(board_->slots[i].word), SlotState::kFree) << i;
   board_->slots[1].hash = 99;  // a wrong hash is computed anew: drain() looks
   board_->slots[1].len = 1;
   board_->slots[1].path[0] = 'a';
@@ -379,7 +395,8 @@ TEST_F(WaitTest, IsWokenWhenTheFileIsPlaced) {
   for (int i = 0; i < kTasks; ++i)
     tasks.emplace_back([&] {
       Found found;
-      if (wait_for("a/f", &found) == WaitEnd::kSettled && state_of(found.entry->state) == State::kPlaced) ++settled;
+      if (wait_for("a/f", &found) == WaitEnd::kSettled && state_of(found.entry->state) == State::kPlaced)
+        ++settled;
     });
   RequestRing ring(board_);
   Ref ref = 0;
@@ -423,7 +440,8 @@ TEST_F(WaitTest, IsRefusedIfTheAgentMakesNoEntry) {
 
 TEST_F(WaitTest, AFullRingIsNotWaitedFor) {
   LivingThread agent(board_);
-  while (post_request(board_, rel("other")).slot) {}
+  while (post_request(board_, rel("other")).slot) {
+  }
   EXPECT_EQ(wait_for("f"), WaitEnd::kRingFull);
 }
 

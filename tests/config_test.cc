@@ -67,7 +67,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(config->agent.threads, 3);
   EXPECT_EQ(config->agent.walk_threads, 2);
   EXPECT_EQ(config->agent.stage_wait_max, 8u << 20);
-  EXPECT_FALSE(config->agent.prefetch);
+  EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff);
   EXPECT_EQ(config->agent.log, "/var/log/monarchd.log");
   EXPECT_EQ(config->agent.log_level, "debug");
 }
@@ -75,7 +75,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
 TEST_F(ConfigFile, HasDefaults) {
   const Result<Config> config = load("[tier.a]\npath = /a\nquota = 1G\n");
   ASSERT_TRUE(config.ok()) << config.error().text;
-  EXPECT_TRUE(config->agent.prefetch);
+  EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kAuto);
   EXPECT_GE(config->agent.threads, 1);
   EXPECT_EQ(config->agent.stage_wait_max, 64u << 20);
   EXPECT_EQ(config->tiers[0].medium, Medium::kSsd);
@@ -94,9 +94,12 @@ TEST_F(ConfigFile, TheSampleIsGood) {
 
 TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";  // lines 1 to 3
-  EXPECT_EQ(error_of(tier + "speed = 3\n"), "4: unknown key 'speed' in [tier.a]; known are path, quota, medium, min_free");
-  EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0), 0u);
-  EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"), "2: unknown section [agnet]; known are [agent] and [tier.NAME]");
+  EXPECT_EQ(error_of(tier + "speed = 3\n"),
+            "4: unknown key 'speed' in [tier.a]; known are path, quota, medium, min_free");
+  EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0),
+            0u);
+  EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"),
+            "2: unknown section [agnet]; known are [agent] and [tier.NAME]");
   EXPECT_EQ(error_of("threads = 3\n").rfind("1: ", 0), 0u);
   EXPECT_EQ(error_of(tier + "no equals sign\n"), "4: neither [section], key = value nor a comment");
   EXPECT_EQ(error_of("[agent\nthreads = 3\n").rfind("1: ", 0), 0u);
@@ -105,7 +108,7 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("[agent]\nthreads = 3x\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nthreads =\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nwalk_threads = 65\n").rfind("2: ", 0), 0u);
-  EXPECT_EQ(error_of("[agent]\nprefetch = maybe\n"), "2: 'maybe' is neither on nor off");
+  EXPECT_EQ(error_of("[agent]\nprefetch = maybe\n"), "2: 'maybe' is none of auto, on, off");
   EXPECT_EQ(error_of("[agent]\nstage_wait_max = lots\n").rfind("2: 'lots' is not a size", 0), 0u);
   EXPECT_EQ(error_of("[tier.a]\npath = scratch\n"), "2: path 'scratch' is not absolute");
   EXPECT_EQ(error_of("[tier.a]\npath =\n").rfind("2: ", 0), 0u);
@@ -119,8 +122,10 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
 TEST_F(ConfigFile, NothingIsGivenTwice) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";
   EXPECT_EQ(error_of("[agent]\nthreads = 3\nthreads = 3\n"), "3: 'threads' is given twice in [agent]");
-  EXPECT_EQ(error_of("[agent]\nthreads = 3\n" + tier + "[agent]\nthreads = 4\n"), "7: 'threads' is given twice in [agent]");
-  EXPECT_EQ(error_of(tier + "[tier.b]\npath = /b\nquota = 1G\n" + tier), "8: 'path' is given twice in [tier.a]");
+  EXPECT_EQ(error_of("[agent]\nthreads = 3\n" + tier + "[agent]\nthreads = 4\n"),
+            "7: 'threads' is given twice in [agent]");
+  EXPECT_EQ(error_of(tier + "[tier.b]\npath = /b\nquota = 1G\n" + tier),
+            "8: 'path' is given twice in [tier.a]");
 }
 
 TEST_F(ConfigFile, ATierNeedsPathAndQuota) {
@@ -136,7 +141,8 @@ TEST_F(ConfigFile, HoldsEightTiersAndNoMore) {
 }
 
 TEST_F(ConfigFile, KeysMayBeIndented) {
-  const Result<Config> config = load("[tier.a]\n  path = /a\n\tquota = 1G\n  # a comment\n[agent]\n threads = 1\n");
+  const Result<Config> config =
+      load("[tier.a]\n  path = /a\n\tquota = 1G\n  # a comment\n[agent]\n threads = 1\n");
   ASSERT_TRUE(config.ok()) << config.error().text;
   EXPECT_EQ(config->tiers[0].path, "/a");
   EXPECT_EQ(config->agent.threads, 1);
@@ -199,18 +205,20 @@ TEST(TierOption, ARelativePathIsMadeAbsolute) {
 TEST(TierOption, IsRamOnTmpfs) {
   Scratch scratch;
   Medium medium = Medium::kSsd;
-  if (!with_tmpfs(scratch.path(), 1 << 20, [&] { medium = parse_tier_option("a:" + scratch.path() + ":1G")->medium; }))
+  if (!with_tmpfs(scratch.path(), 1 << 20,
+                  [&] { medium = parse_tier_option("a:" + scratch.path() + ":1G")->medium; }))
     GTEST_SKIP() << "mounting needs root";
   EXPECT_EQ(medium, Medium::kRam);
 }
 
 TEST(TierOption, SaysWhatIsWrong) {
-  for (const char* bad : {"", "ssd", "ssd:/scratch", "ssd::1G", ":/scratch:1G", "a b:/scratch:1G", "ssd:/scratch:",
-                          "ssd:/scratch:much", "ssd:/scratch:200%", "ssd:/scratch:-1"}) {
+  for (const char* bad : {"", "ssd", "ssd:/scratch", "ssd::1G", ":/scratch:1G", "a b:/scratch:1G",
+                          "ssd:/scratch:", "ssd:/scratch:much", "ssd:/scratch:200%", "ssd:/scratch:-1"}) {
     const Result<TierConfig> tier = parse_tier_option(bad);
     EXPECT_FALSE(tier.ok()) << bad;
     if (tier.ok()) continue;
-    EXPECT_NE(tier.error().text.find("tier '" + std::string(bad) + "'"), std::string::npos) << tier.error().text;
+    EXPECT_NE(tier.error().text.find("tier '" + std::string(bad) + "'"), std::string::npos)
+        << tier.error().text;
   }
 }
 
@@ -228,12 +236,14 @@ TEST(Quota, IsASizeOrAShare) {
   EXPECT_EQ(parse_quota("100%")->of(1000), 1000u);
   EXPECT_EQ(parse_quota("12.5%")->of(1000), 125u);
   EXPECT_EQ(parse_quota("0")->of(1000), 0u);
-  for (const char* bad : {"", "%", "-1%", "100.1%", "nan%", "10 %", "x%", "10%%"}) EXPECT_FALSE(parse_quota(bad).ok()) << bad;
+  for (const char* bad : {"", "%", "-1%", "100.1%", "nan%", "10 %", "x%", "10%%"})
+    EXPECT_FALSE(parse_quota(bad).ok()) << bad;
 }
 
 class CheckPaths : public ::testing::Test {
  protected:
-  Result<std::vector<std::string>> check(const std::vector<std::string>& datasets, const std::vector<std::string>& tiers) {
+  Result<std::vector<std::string>> check(const std::vector<std::string>& datasets,
+                                         const std::vector<std::string>& tiers) {
     Config config;
     for (size_t i = 0; i < tiers.size(); ++i) {
       TierConfig tier;
@@ -262,13 +272,15 @@ TEST_F(CheckPaths, ReturnsCleanAbsoluteDatasets) {
   fs::create_directory_symlink("data", scratch_ / "link");
   const auto roots = check({data_ + "//./", scratch_ / "link"}, {tier_});
   ASSERT_TRUE(roots.ok()) << roots.error().text;
-  EXPECT_EQ(*roots, (std::vector<std::string>{data_, scratch_ / "link"})) << "a link stays what the user calls it";
+  EXPECT_EQ(*roots, (std::vector<std::string>{data_, scratch_ / "link"}))
+      << "a link stays what the user calls it";
 }
 
 TEST_F(CheckPaths, ADatasetIsADirectory) {
   EXPECT_TRUE(fails(check({scratch_ / "missing"}, {tier_}), ENOENT, {"dataset " + (scratch_ / "missing")}));
   scratch_.file("file", "x");
-  EXPECT_TRUE(fails(check({scratch_ / "file"}, {tier_}), ENOTDIR, {"dataset " + (scratch_ / "file"), "not a directory"}));
+  EXPECT_TRUE(fails(check({scratch_ / "file"}, {tier_}), ENOTDIR,
+                    {"dataset " + (scratch_ / "file"), "not a directory"}));
   EXPECT_TRUE(fails(check({""}, {tier_}), EINVAL, {"dataset"}));
   EXPECT_TRUE(fails(check({"/"}, {tier_}), EINVAL, {"root directory"}));
   fs::create_directory_symlink("/", scratch_ / "slash");
@@ -276,7 +288,8 @@ TEST_F(CheckPaths, ADatasetIsADirectory) {
 }
 
 TEST_F(CheckPaths, ATierIsADirectory) {
-  EXPECT_TRUE(fails(check({data_}, {tier_, scratch_ / "missing"}), ENOENT, {"tier t1 (" + (scratch_ / "missing") + ")"}));
+  EXPECT_TRUE(fails(check({data_}, {tier_, scratch_ / "missing"}), ENOENT,
+                    {"tier t1 (" + (scratch_ / "missing") + ")"}));
   EXPECT_TRUE(fails(check({data_}, {scratch_.file("file", "x")}), ENOTDIR, {"tier t0", "not a directory"}));
 }
 
@@ -303,10 +316,13 @@ TEST_F(CheckPaths, TheUserCanListDatasetsAndWriteTiers) {
 }
 
 TEST_F(CheckPaths, NeitherLiesInTheOther) {
-  EXPECT_TRUE(fails(check({data_}, {scratch_.dir("data/in")}), EINVAL, {"tier t0", "inside the dataset " + data_}));
-  EXPECT_TRUE(fails(check({scratch_.dir("tier/in")}, {tier_}), EINVAL, {"dataset " + tier_ + "/in", "inside the tier t0"}));
+  EXPECT_TRUE(
+      fails(check({data_}, {scratch_.dir("data/in")}), EINVAL, {"tier t0", "inside the dataset " + data_}));
+  EXPECT_TRUE(fails(check({scratch_.dir("tier/in")}, {tier_}), EINVAL,
+                    {"dataset " + tier_ + "/in", "inside the tier t0"}));
   EXPECT_TRUE(fails(check({data_}, {data_}), EINVAL, {}));
-  EXPECT_TRUE(check({data_}, {scratch_.dir("data-tier")}).ok()) << "only the beginning of the name is the same";
+  EXPECT_TRUE(check({data_}, {scratch_.dir("data-tier")}).ok())
+      << "only the beginning of the name is the same";
 }
 
 TEST_F(CheckPaths, NeitherLiesInTheOtherThroughLinks) {

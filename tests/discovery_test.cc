@@ -33,7 +33,8 @@ class Machine {
   std::string root() const { return at_.path(); }
 
   // A disk, e.g. disk("sda", "8:0", "pci0000:00/0000:00:17.0/ata1", "0").
-  void disk(const std::string& name, const std::string& number, const std::string& place, const std::string& rotational) {
+  void disk(const std::string& name, const std::string& number, const std::string& place,
+            const std::string& rotational) {
     device(name, number, "sys/devices/" + place + "/block/" + name);
     at_.file(dir_of(name) + "/queue/rotational", rotational + "\n");
     at_.file(dir_of(name) + "/removable", "0\n");
@@ -50,18 +51,21 @@ class Machine {
   // A device-mapper or RAID device on others.
   void stack(const std::string& name, const std::string& number, const std::vector<std::string>& below) {
     disk(name, number, "virtual", "0");
-    for (const std::string& slave : below) fs::create_symlink(at_ / dir_of(slave), at_ / (dir_of(name) + "/slaves/" + slave));
+    for (const std::string& slave : below)
+      fs::create_symlink(at_ / dir_of(slave), at_ / (dir_of(name) + "/slaves/" + slave));
   }
   void set(const std::string& device, const std::string& attribute, const std::string& value) {
     at_.file(dir_of(device) + "/" + attribute, value + "\n");
   }
 
   // A line of the mount table; returns the mount's id.
-  int mount(const std::string& number, const std::string& point, const std::string& fstype, const std::string& source,
-            const std::string& options = "rw,relatime", const std::string& root = "/", int parent = 1) {
+  int mount(const std::string& number, const std::string& point, const std::string& fstype,
+            const std::string& source, const std::string& options = "rw,relatime",
+            const std::string& root = "/", int parent = 1) {
     const int id = next_id_++;
-    table_ += std::to_string(id) + " " + std::to_string(id == 1 ? 0 : parent) + " " + number + " " + escaped(root) + " " + escaped(point) + " " +
-              options + " shared:1 - " + fstype + " " + source + " rw\n";
+    table_ += std::to_string(id) + " " + std::to_string(id == 1 ? 0 : parent) + " " + number + " " +
+              escaped(root) + " " + escaped(point) + " " + options + " shared:1 - " + fstype + " " + source +
+              " rw\n";
     return id;
   }
   // A directory with this mode; those above it are made 0755.
@@ -91,17 +95,22 @@ class Machine {
 
  private:
   static constexpr char kNoDisks[] =
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n"
-      "  <object type=\"Machine\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" allowed_cpuset=\"0x1\" nodeset=\"0x1\" "
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology "
+      "version=\"2.0\">\n"
+      "  <object type=\"Machine\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" "
+      "allowed_cpuset=\"0x1\" nodeset=\"0x1\" "
       "complete_nodeset=\"0x1\" allowed_nodeset=\"0x1\" gp_index=\"1\">\n"
-      "    <object type=\"NUMANode\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\" complete_nodeset=\"0x1\" "
+      "    <object type=\"NUMANode\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\" "
+      "complete_nodeset=\"0x1\" "
       "gp_index=\"2\" local_memory=\"1073741824\"/>\n"
-      "    <object type=\"PU\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\" complete_nodeset=\"0x1\" gp_index=\"3\"/>\n"
+      "    <object type=\"PU\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\" "
+      "complete_nodeset=\"0x1\" gp_index=\"3\"/>\n"
       "  </object>\n</topology>\n";
 
   static std::string escaped(const std::string& text) {
     std::string out;
-    for (const char c : text) out += c == ' ' ? "\\040" : c == '\n' ? "\\012" : c == '\\' ? "\\134" : std::string(1, c);
+    for (const char c : text)
+      out += c == ' ' ? "\\040" : c == '\n' ? "\\012" : c == '\\' ? "\\134" : std::string(1, c);
     return out;
   }
   void device(const std::string& name, const std::string& number, const std::string& dir) {
@@ -165,7 +174,8 @@ TEST(Discovery, OrdersTheDisksOfATwoSocketNode) {
   EXPECT_EQ(tiers[1].path, "/tmp");
   EXPECT_EQ(tiers[2].name, "hdd");
   EXPECT_EQ(tiers[2].path, "/bulk");
-  EXPECT_TRUE(std::is_sorted(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.chosen && !b.chosen; }));
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end(),
+                             [](const Candidate& a, const Candidate& b) { return a.chosen && !b.chosen; }));
   EXPECT_EQ(at(all, "/scratch").numa_node, 1);
   EXPECT_EQ(at(all, "/bulk").numa_node, 0);
   EXPECT_EQ(at(all, "/scratch").transport, "nvme");
@@ -286,7 +296,8 @@ TEST(Discovery, NeverTouchesANetworkFileSystemNorWhatIsBelowOne) {
   expect_refused(at(all, "/gluster"), "FUSE");
   expect_refused(at(all, "/new"), "newpfs is not known to be local");
   expect_refused(at(all, "/lustre/local"), "below /lustre");
-  for (const char* path : {"/lustre", "/home", "/gluster", "/new", "/lustre/local"}) EXPECT_EQ(at(all, path).size, 0u) << path << " was asked";
+  for (const char* path : {"/lustre", "/home", "/gluster", "/new", "/lustre/local"})
+    EXPECT_EQ(at(all, path).size, 0u) << path << " was asked";
 }
 
 TEST(Discovery, ADisklessNodeCanHaveALocalDisk) {
@@ -357,7 +368,8 @@ TEST(Discovery, RefusesDisksOfTheNetwork) {
   m.disk("nbd0", "43:0", "virtual", "0");
   m.disk("nvme9n1", "259:9", "virtual/nvme-subsystem/nvme-subsys9", "0");
   fs::create_directories(m.root() + "/sys/devices/virtual/nvme-subsystem/nvme-subsys9/block/nvme9");
-  std::ofstream(m.root() + "/sys/devices/virtual/nvme-subsystem/nvme-subsys9/block/nvme9/transport") << "rdma\n";
+  std::ofstream(m.root() + "/sys/devices/virtual/nvme-subsystem/nvme-subsys9/block/nvme9/transport")
+      << "rdma\n";
   m.mount("8:16", "/a", "xfs", "/dev/sdb");
   m.mount("43:0", "/b", "xfs", "/dev/nbd0");
   m.mount("259:9", "/c", "xfs", "/dev/nvme9n1");
@@ -409,7 +421,8 @@ TEST(Discovery, TakesAFileSystemThatIsMountedTwiceOnce) {
   for (const char* path : {"/tmp", "/scratch", "/exports"}) m.dir(path, 01777);
   const std::vector<Candidate> all = m.discover();
   ASSERT_EQ(chosen(all).size(), 1u);
-  EXPECT_EQ(chosen(all)[0].path, "/scratch") << "the whole file system, not the part of it that is bound elsewhere";
+  EXPECT_EQ(chosen(all)[0].path, "/scratch")
+      << "the whole file system, not the part of it that is bound elsewhere";
   expect_refused(at(all, "/tmp"), "same file system as /scratch");
   expect_refused(at(all, "/exports"), "same file system as /scratch");
 }
@@ -483,7 +496,8 @@ TEST(Discovery, ReadsMountPointsWithBlanks) {
 TEST(Discovery, ProposesOnlyWhatUsersCanWriteAlready) {
   Machine m;
   m.plain_root();
-  const std::vector<std::pair<std::string, mode_t>> modes = {{"/a", 0755}, {"/b", 0775}, {"/c", 0777}, {"/d", 01775}, {"/e/in", 01777}};
+  const std::vector<std::pair<std::string, mode_t>> modes = {
+      {"/a", 0755}, {"/b", 0775}, {"/c", 0777}, {"/d", 01775}, {"/e/in", 01777}};
   int n = 0;
   for (const auto& [path, mode] : modes) {
     m.nvme("nvme" + std::to_string(n) + "n1", "259:" + std::to_string(n));
@@ -548,10 +562,12 @@ TEST(Discovery, FindsAllDevicesOfBtrfs) {
   m.plain_root();
   m.nvme("nvme0n1", "259:0");
   m.disk("sda", "8:0", "pci0000:00/0000:00:17.0/ata1", "1");
-  if (::mknod((m.root() + "/dev/nvme0n1").c_str(), S_IFBLK | 0600, makedev(259, 0)) != 0) GTEST_SKIP() << "mknod: " << strerror(errno);
+  if (::mknod((m.root() + "/dev/nvme0n1").c_str(), S_IFBLK | 0600, makedev(259, 0)) != 0)
+    GTEST_SKIP() << "mknod: " << strerror(errno);
   fs::create_directories(m.root() + "/sys/fs/btrfs/0b2f/devices");
   for (const char* name : {"nvme0n1", "sda"})
-    fs::create_symlink(fs::canonical(m.root() + "/sys/class/block/" + name), m.root() + "/sys/fs/btrfs/0b2f/devices/" + name);
+    fs::create_symlink(fs::canonical(m.root() + "/sys/class/block/" + name),
+                       m.root() + "/sys/fs/btrfs/0b2f/devices/" + name);
   m.mount("0:45", "/scratch", "btrfs", "/dev/nvme0n1", "rw", "/@scratch");
   m.dir("/scratch", 01777);
   const Candidate c = at(m.discover(), "/scratch");
@@ -600,6 +616,7 @@ TEST(Discovery, ConfiguredTiersAreUsedAlone) {
   const std::vector<std::string> good = {"/near", "/private"};
   const std::vector<std::string> bad = {"/missing", "/lustre/tier", "/private/far", "/auto/x"};
   std::vector<TierConfig> config;
+  config.reserve(good.size() + bad.size());
   for (const std::string& path : good) config.push_back(tier("t" + std::to_string(config.size()), path));
   for (const std::string& path : bad) config.push_back(tier("t" + std::to_string(config.size()), path));
   const std::vector<Candidate> all = m.discover(config);
@@ -626,12 +643,16 @@ TEST(Discovery, RecordedMachines) {
     if (e.path().extension() != ".bz2") continue;
     SCOPED_TRACE(e.path());
     Scratch scratch;
-    ASSERT_EQ(std::system(("tar -xjf '" + e.path().string() + "' --no-same-owner --strip-components=1 -C " + scratch.path()).c_str()), 0);
+    ASSERT_EQ(std::system(("tar -xjf '" + e.path().string() + "' --no-same-owner --strip-components=1 -C " +
+                           scratch.path())
+                              .c_str()),
+              0);
     ++seen;
     // The mount points are the test's own: one for each partition of a disk.
     std::string table = "1 0 8:2 / / rw - ext4 /dev/sda2 rw\n";
     int id = 2;
-    for (const auto& [point, number] : {std::pair("/sda3", "8:3"), std::pair("/nvme", "259:0"), std::pair("/pmem", "259:2")}) {
+    for (const auto& [point, number] :
+         {std::pair("/sda3", "8:3"), std::pair("/nvme", "259:0"), std::pair("/pmem", "259:2")}) {
       table += std::to_string(id++) + " 1 " + number + " / " + point + " rw - xfs /dev/x rw\n";
       ASSERT_EQ(::mkdir((scratch / point).c_str(), 0755), 0);
       ASSERT_EQ(::chmod((scratch / point).c_str(), 01777), 0);

@@ -18,7 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kBlock = 4096;
-constexpr char kJob[] = "monarch-run.test";
+// As monarchctl run names a job's directory.
+const std::string kPrefix = kUserDirPrefix + std::to_string(::geteuid()) + ".";
+const std::string kJob = kPrefix + "test";
 
 class HierarchyTest : public ::testing::Test {
  protected:
@@ -61,7 +63,8 @@ std::string path_of_copy(const Tier& tier, Ref entry) {
 // Files below the tier's directory, whatever their names.
 int files_on(const Tier& tier) {
   int files = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(tier.copies_path())) files += !entry.is_directory();
+  for (const auto& entry : fs::recursive_directory_iterator(tier.copies_path()))
+    files += !entry.is_directory();
   return files;
 }
 
@@ -98,7 +101,8 @@ TEST_F(HierarchyTest, TheQuotaIsExactOverThreads) {
         const uint64_t bytes = kBlock * static_cast<uint64_t>(1 + (turn + i) % 3);
         if (!t.reserve(bytes)) continue;
         const uint64_t now = reserved += bytes;
-        for (uint64_t seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {}
+        for (uint64_t seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+        }
         if (turn % 4 == 0) {
           reserved -= bytes;
           t.release(bytes);
@@ -177,7 +181,7 @@ TEST_F(HierarchyTest, DirectoriesAreTheUsersAlone) {
 
 TEST_F(HierarchyTest, RefusesADirectoryThatOthersCanEnter) {
   const TierConfig config = tier("a", kBlock);
-  const std::string dir = scratch_.dir("a/" + std::string(kJob));
+  const std::string dir = scratch_.dir("a/" + kJob);
   for (const auto mode : {0777, 0701, 0750}) {
     fs::permissions(dir, static_cast<fs::perms>(mode));
     const Result<Tier> opened = Tier::open(config, kJob);
@@ -194,7 +198,7 @@ TEST_F(HierarchyTest, RefusesADirectoryThatOthersCanEnter) {
 TEST_F(HierarchyTest, RefusesALinkInPlaceOfTheDirectory) {
   const TierConfig config = tier("a", kBlock);
   scratch_.dir("elsewhere");
-  fs::create_directory_symlink(scratch_ / "elsewhere", scratch_ / ("a/" + std::string(kJob)));
+  fs::create_directory_symlink(scratch_ / "elsewhere", scratch_ / ("a/" + kJob));
   EXPECT_FALSE(Tier::open(config, kJob).ok());
   EXPECT_TRUE(fs::is_empty(scratch_ / "elsewhere"));
 }
@@ -231,13 +235,13 @@ TEST_F(HierarchyTest, RemovesItsDirectoriesFromAllTiers) {
   EXPECT_TRUE(removed.ok()) << removed.error().text;
   EXPECT_TRUE(fs::is_empty(scratch_ / "b"));
   EXPECT_TRUE(fs::exists(scratch_ / "a/other"));
-  EXPECT_FALSE(fs::exists(scratch_ / ("a/" + std::string(kJob))));
+  EXPECT_FALSE(fs::exists(scratch_ / ("a/" + kJob)));
   EXPECT_TRUE(remove_job_dirs(tiers, kJob).ok()) << "again";
 }
 
 TEST_F(HierarchyTest, RemovalGoesOnToTheNextTier) {
   std::vector<TierConfig> tiers = {tier("a", kBlock), tier("b", kBlock)};
-  scratch_.dir("b/" + std::string(kJob));
+  scratch_.dir("b/" + kJob);
   tiers[0].path = scratch_ / "missing";
   const Status removed = remove_job_dirs(tiers, kJob);
   ASSERT_FALSE(removed.ok());
@@ -335,14 +339,16 @@ TEST_P(CopyTest, ErrorsNameTierAndStep) {
 
 TEST_P(CopyTest, ManyThreadsMakeCopies) {
   Tier t = open(tier("a", 1 << 30));
-  constexpr Ref kEach = 200;
+  constexpr Ref kEach = 50;
   std::atomic<int> failed{0};
   std::vector<std::thread> threads;
   for (Ref first = 1; first <= 4 * kEach; first += kEach)
     threads.emplace_back([&, first] {
       for (Ref ref = first; ref < first + kEach; ++ref) {
         const Result<Fd> file = t.create(ref, 4);
-        if (!file.ok() || ::pwrite(file->get(), &ref, sizeof ref, 0) != sizeof ref || !t.publish(*file, ref).ok()) ++failed;
+        if (!file.ok() || ::pwrite(file->get(), &ref, sizeof ref, 0) != sizeof ref ||
+            !t.publish(*file, ref).ok())
+          ++failed;
       }
     });
   for (std::thread& thread : threads) thread.join();
@@ -384,12 +390,12 @@ class SweepTest : public HierarchyTest {
 };
 
 TEST_F(SweepTest, RemovesOldDirectoriesOnly) {
-  scratch_.file("a/monarch-run.old/5f/0000005f", "x");
+  scratch_.file("a/" + kPrefix + "old/5f/0000005f", "x");
   EXPECT_EQ(sweep(), 0) << "its maker may be about to lock it";
-  EXPECT_TRUE(fs::exists(base_ + "/monarch-run.old/5f/0000005f"));
+  EXPECT_TRUE(fs::exists(base_ + "/" + kPrefix + "old/5f/0000005f"));
   LaterBy some(11);
   EXPECT_EQ(sweep(), 1);
-  EXPECT_FALSE(fs::exists(base_ + "/monarch-run.old"));
+  EXPECT_FALSE(fs::exists(base_ + "/" + kPrefix + "old"));
   EXPECT_EQ(sweep(), 0);
 }
 
@@ -406,12 +412,13 @@ TEST_F(SweepTest, LeavesWhatAProcessHolds) {
 
 TEST_F(SweepTest, LeavesWhatIsNotItsOwn) {
   scratch_.dir("a/monarch-runs");
-  scratch_.dir("a/my.monarch-run.1");
-  scratch_.file("a/monarch-run.file", "x");
+  scratch_.dir("a/my." + kPrefix + "1");
+  scratch_.dir("a/" + (kUserDirPrefix + std::to_string(::geteuid())) + "1.of-another-user");
+  scratch_.file("a/" + kPrefix + "file", "x");
   scratch_.file("elsewhere/kept", "x");
-  fs::create_directory_symlink(scratch_ / "elsewhere", base_ + "/monarch-run.link");
+  fs::create_directory_symlink(scratch_ / "elsewhere", base_ + "/" + kPrefix + "link");
   if (::geteuid() == 0) {
-    ASSERT_EQ(::chown(scratch_.dir("a/monarch-run.others").c_str(), 65534, 65534), 0);
+    ASSERT_EQ(::chown(scratch_.dir("a/" + kPrefix + "others").c_str(), 65534, 65534), 0);
   }
   const auto entries = [&] { return std::distance(fs::directory_iterator(base_), {}); };
   const auto before = entries();

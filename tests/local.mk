@@ -35,9 +35,12 @@ tests_unit_SOURCES = \
 	%D%/catalog_test.cc \
 	%D%/config_test.cc \
 	%D%/discovery_test.cc \
+	%D%/faulty_os.cc \
+	%D%/faulty_os.h \
 	%D%/hierarchy_test.cc \
 	%D%/paths_test.cc \
-	%D%/placement_test.cc
+	%D%/placement_test.cc \
+	%D%/scratch.h
 TESTS += tests/unit
 endif
 
@@ -52,7 +55,11 @@ tests_slowfs_SOURCES = \
 endif
 
 scripts = \
-	%D%/exports.t
+	%D%/docs.t \
+	%D%/exports.t \
+	%D%/programs.t \
+	%D%/run.t
+EXTRA_DIST += %D%/e2e.py
 
 dist_check_SCRIPTS += $(scripts)
 TESTS += $(scripts)

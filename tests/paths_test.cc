@@ -67,7 +67,8 @@ TEST(Size, ParsesUnitsAndFractions) {
 }
 
 TEST(Size, RefusesWhatIsNoSize) {
-  for (const char* bad : {"", "-1", "G", "ten", "10X", "10 G", "10Gb", "10GBs", "1e3", "0x10", "nan", "inf", "9999999P", "1,5G"})
+  for (const char* bad : {"", "-1", "G", "ten", "10X", "10 G", "10Gb", "10GBs", "1e3", "0x10", "nan", "inf",
+                          "9999999P", "1,5G"})
     EXPECT_FALSE(parse_size(bad).ok()) << bad;
   EXPECT_NE(parse_size("10X").error().text.find("'10X'"), std::string::npos);
 }
@@ -93,7 +94,8 @@ bool without_openat2(int error) {
   sock_filter filter[std::size(code)];
   std::copy(std::begin(code), std::end(code), filter);
   const sock_fprog program{static_cast<unsigned short>(std::size(filter)), filter};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 enum class Kernel { kNew, kWithoutOpenat2, kForbidsOpenat2 };
@@ -163,9 +165,12 @@ INSTANTIATE_TEST_SUITE_P(Kernels, OpenBeneath,
                          ::testing::Values(Kernel::kNew, Kernel::kWithoutOpenat2, Kernel::kForbidsOpenat2),
                          [](const ::testing::TestParamInfo<Kernel>& kernel) {
                            switch (kernel.param) {
-                             case Kernel::kNew: return "New";
-                             case Kernel::kWithoutOpenat2: return "WithoutOpenat2";
-                             case Kernel::kForbidsOpenat2: return "ForbidsOpenat2";
+                             case Kernel::kNew:
+                               return "New";
+                             case Kernel::kWithoutOpenat2:
+                               return "WithoutOpenat2";
+                             case Kernel::kForbidsOpenat2:
+                               return "ForbidsOpenat2";
                            }
                            return "";
                          });

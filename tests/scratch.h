@@ -25,7 +25,8 @@ namespace monarch {
 class Scratch {
  public:
   Scratch() {
-    std::string name = (std::filesystem::canonical(std::filesystem::temp_directory_path()) / "monarch-test.XXXXXX");
+    std::string name =
+        (std::filesystem::canonical(std::filesystem::temp_directory_path()) / "monarch-test.XXXXXX");
     if (!::mkdtemp(name.data())) ADD_FAILURE() << "mkdtemp " << name << ": " << strerror(errno);
     path_ = name;
   }
@@ -73,7 +74,8 @@ inline std::string noise(size_t size, uint64_t seed) {
   return out;
 }
 
-// Polls until `condition` holds; false if it does not within `limit`, which is meant for a hang, not for speed.
+// Polls until `condition` holds; false if it does not within `limit`, which is meant for a hang, not for
+// speed.
 inline bool eventually(const std::function<bool()>& condition,
                        std::chrono::seconds limit = std::chrono::seconds(30)) {
   const auto end = std::chrono::steady_clock::now() + limit;
@@ -106,13 +108,14 @@ inline int as_nobody(const std::function<int()>& body) {
   });
 }
 
-// Runs `body` in a thread that sees a tmpfs of `bytes` at `mount_point`, which nobody else sees and which ends
-// with the thread. False if the caller may not mount.
+// Runs `body` in a thread that sees a tmpfs of `bytes` at `mount_point`, which nobody else sees and which
+// ends with the thread. False if the caller may not mount.
 inline bool with_tmpfs(const std::string& mount_point, size_t bytes, const std::function<void()>& body) {
   bool mounted = false;
   std::thread([&] {
     const std::string size = "size=" + std::to_string(bytes);
-    mounted = ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+    mounted = ::unshare(CLONE_NEWNS) == 0 &&
+              ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
               ::mount("tmpfs", mount_point.c_str(), "tmpfs", 0, size.c_str()) == 0;
     if (mounted) body();
   }).join();

@@ -68,7 +68,8 @@ Status start(const AgentOptions& options, Service* service) {
   service->walker = std::make_unique<Walker>(service->catalog.get(), &*service->dataset, shared,
                                              [p = service->placement.get()] { p->catalog_grew(); });
   service->placement->start();
-  service->walker->start(options.config.agent.walk_threads);
+  if (options.config.agent.prefetch != AgentConfig::Prefetch::kOff)
+    service->walker->start(options.config.agent.walk_threads);
   service->requests = std::thread([service, shared] {
     RequestRing ring(shared);
     const auto roots = static_cast<uint32_t>(service->dataset->roots.size());

@@ -25,14 +25,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxDepth = 16;   // of devices upon devices
-constexpr int kMaxLinks = 40;   // symbolic links in a path, as the kernel's limit
+constexpr int kMaxDepth = 16;  // of devices upon devices
+constexpr int kMaxLinks = 40;  // symbolic links in a path, as the kernel's limit
 constexpr size_t kMaxMounts = 100000;
 // Where users can write on a file system that is not theirs alone, in the order of preference.
 constexpr const char* kSharedDirectories[] = {"/scratch", "/local", "/tmp", "/var/tmp"};
 
-bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool starts_with(std::string_view text, std::string_view start) {
+  return text.substr(0, start.size()) == start;
+}
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 std::string first_line(const fs::path& file) {
   std::ifstream in(file);
@@ -44,7 +48,7 @@ std::string first_line(const fs::path& file) {
 // ---- file systems
 
 enum class Kind {
-  kLocal,    // on disks of the node, with users and permissions
+  kLocal,  // on disks of the node, with users and permissions
   kMemory,
   kForeign,  // local, but nothing for a tier
   kSystem,   // the kernel's own, and images that nobody writes; not worth a line
@@ -52,12 +56,15 @@ enum class Kind {
 };
 
 Kind kind_of(const std::string& fstype) {
-  static const std::set<std::string> local = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs", "zfs", "bcachefs"};
-  static const std::set<std::string> foreign = {"overlay", "vfat", "msdos", "exfat", "ntfs", "ntfs3", "fuseblk", "udf", "hfsplus", "reiserfs"};
+  static const std::set<std::string> local = {"ext2", "ext3", "ext4", "xfs",     "btrfs",
+                                              "f2fs", "jfs",  "zfs",  "bcachefs"};
+  static const std::set<std::string> foreign = {"overlay", "vfat",    "msdos", "exfat",   "ntfs",
+                                                "ntfs3",   "fuseblk", "udf",   "hfsplus", "reiserfs"};
   static const std::set<std::string> system = {
-      "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "cpuset", "cramfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
-      "erofs", "fusectl", "hugetlbfs", "iso9660", "mqueue", "nfsd", "nsfs", "proc", "pstore", "resctrl", "rootfs", "rpc_pipefs",
-      "securityfs", "selinuxfs", "squashfs", "sysfs", "tracefs"};
+      "autofs",     "binfmt_misc", "bpf",      "cgroup",   "cgroup2", "configfs", "cpuset",    "cramfs",
+      "debugfs",    "devpts",      "devtmpfs", "efivarfs", "erofs",   "fusectl",  "hugetlbfs", "iso9660",
+      "mqueue",     "nfsd",        "nsfs",     "proc",     "pstore",  "resctrl",  "rootfs",    "rpc_pipefs",
+      "securityfs", "selinuxfs",   "squashfs", "sysfs",    "tracefs"};
   if (local.count(fstype)) return Kind::kLocal;
   if (fstype == "tmpfs" || fstype == "ramfs") return Kind::kMemory;
   if (foreign.count(fstype)) return Kind::kForeign;
@@ -66,8 +73,9 @@ Kind kind_of(const std::string& fstype) {
 }
 
 std::string why_not_touched(const std::string& fstype) {
-  static const std::set<std::string> network = {"9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
-                                                "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs"};
+  static const std::set<std::string> network = {
+      "9p",  "afs",  "beegfs", "ceph",     "cifs",  "coda",  "gfs2", "gpfs",  "lustre",   "ncpfs",
+      "nfs", "nfs4", "ocfs2",  "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs"};
   if (network.count(fstype)) return "network file system";
   if (fstype == "autofs") return "an automounter";
   if (starts_with(fstype, "fuse")) return "FUSE: may be a network file system";
@@ -99,8 +107,10 @@ std::string unescape(std::string_view text) {
 std::vector<std::string> split(const std::string& text, char at) {
   std::vector<std::string> parts(1);
   for (const char c : text) {
-    if (c == at) parts.emplace_back();
-    else parts.back() += c;
+    if (c == at)
+      parts.emplace_back();
+    else
+      parts.back() += c;
   }
   return parts;
 }
@@ -135,10 +145,12 @@ class MountTable {
     std::ifstream in(file);
     if (!in) return errno_error("read " + file);
     MountTable table;
+    const auto bad = [&](const std::string& what) { return bad_input(file + ": " + what); };
     for (std::string line; std::getline(in, line);) {
       Mount m;
-      if (!parse_mount(line, &m)) return bad_input(file + ": not a line of a mount table: " + line);
-      if (table.mounts_.size() == kMaxMounts) return bad_input(file + ": more than " + std::to_string(kMaxMounts) + " mounts");
+      if (!parse_mount(line, &m)) return bad("not a line of a mount table: " + line);
+      if (table.mounts_.size() == kMaxMounts)
+        return bad("more than " + std::to_string(kMaxMounts) + " mounts");
       table.mounts_.push_back(std::move(m));
     }
     if (table.mounts_.empty()) return Error{ENODATA, file + ": no mounts"};
@@ -161,7 +173,8 @@ class MountTable {
       const Mount* next = nullptr;  // the first mount point that is met; of two at one place the later
       if (children != children_.end())
         for (const size_t i : children->second)
-          if (is_below(path, mounts_[i].point) && (!next || mounts_[i].point.size() <= next->point.size())) next = &mounts_[i];
+          if (is_below(path, mounts_[i].point) && (!next || mounts_[i].point.size() <= next->point.size()))
+            next = &mounts_[i];
       if (!next || way.size() > mounts_.size()) return way;
       way.push_back(next);
       at = next->id;
@@ -173,7 +186,8 @@ class MountTable {
   }
 
   // The mount that keeps us from touching a path: a network file system on the way to it, or an automounter
-  // at its end, which may mount one. The root does not count: if that does not answer, nothing on the node does.
+  // at its end, which may mount one. The root does not count: if that does not answer, nothing on the node
+  // does.
   const Mount* obstacle(const std::string& path) const {
     const std::vector<const Mount*> mounts = way(path);
     for (const Mount* m : mounts)
@@ -208,7 +222,8 @@ Result<HwlocDisks> hwloc_disks(const std::string& xml) {
   hwloc_topology_set_cache_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
   hwloc_topology_set_icache_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  if (hwloc_topology_load(raw) != 0) return xml.empty() ? Result<HwlocDisks>(HwlocDisks()) : errno_error("hwloc: load " + xml);
+  if (hwloc_topology_load(raw) != 0)
+    return xml.empty() ? Result<HwlocDisks>(HwlocDisks()) : errno_error("hwloc: load " + xml);
   HwlocDisks disks;
   for (hwloc_obj_t o = nullptr; (o = hwloc_get_next_osdev(raw, o));) {
     if (o->attr->osdev.type != HWLOC_OBJ_OSDEV_BLOCK) continue;
@@ -216,7 +231,8 @@ Result<HwlocDisks> hwloc_disks(const std::string& xml) {
     if (!number || !o->name || starts_with(o->name, "dax")) continue;  // dax: a character device
     HwlocDisk disk{o->name, o->subtype ? o->subtype : "", 0, -1};
     if (const char* type = hwloc_obj_get_info_by_name(o, "Type")) disk.type = type;
-    if (const char* kib = hwloc_obj_get_info_by_name(o, "Size")) disk.size = std::strtoull(kib, nullptr, 10) * 1024;
+    if (const char* kib = hwloc_obj_get_info_by_name(o, "Size"))
+      disk.size = std::strtoull(kib, nullptr, 10) * 1024;
     const hwloc_const_nodeset_t nodes = hwloc_get_non_io_ancestor_obj(raw, o)->nodeset;
     if (hwloc_bitmap_weight(nodes) == 1) disk.numa_node = hwloc_bitmap_first(nodes);
     disks.emplace(number, std::move(disk));
@@ -240,8 +256,9 @@ struct Bus {
   const char* mark;  // in the disk's path below /sys/devices
   const char* transport;
 };
-constexpr Bus kBuses[] = {{"/usb", "usb"},     {"/session", "iscsi"}, {"/rport-", "fc"},  {"/end_device-", "sas"}, {"/ata", "sata"},
-                          {"/virtio", "virtio"}, {"/vbd-", "xen"},    {"/VMBUS:", "hyperv"}, {"/mmc_host/", "mmc"}};
+constexpr Bus kBuses[] = {{"/usb", "usb"},         {"/session", "iscsi"}, {"/rport-", "fc"},
+                          {"/end_device-", "sas"}, {"/ata", "sata"},      {"/virtio", "virtio"},
+                          {"/vbd-", "xen"},        {"/VMBUS:", "hyperv"}, {"/mmc_host/", "mmc"}};
 
 // nvme, or nvme-tcp and the like. With multipath the disk belongs to a subsystem that has controllers.
 std::string nvme_transport(const fs::path& dir) {
@@ -250,7 +267,8 @@ std::string nvme_transport(const fs::path& dir) {
   for (const fs::directory_entry& e : fs::directory_iterator(dir.parent_path(), ec))
     if (starts_with(e.path().filename().string(), "nvme")) places.push_back(e.path());
   for (const fs::path& place : places)
-    if (const std::string name = first_line(place / "transport"); !name.empty() && name != "pcie") return "nvme-" + name;
+    if (const std::string name = first_line(place / "transport"); !name.empty() && name != "pcie")
+      return "nvme-" + name;
   return "nvme";
 }
 
@@ -266,8 +284,8 @@ std::string transport_of(const std::string& name, const fs::path& dir, const std
 }
 
 bool over_network(const std::string& transport) {
-  return starts_with(transport, "nvme-") || transport == "iscsi" || transport == "fc" || transport == "nbd" || transport == "rbd" ||
-         transport == "drbd";
+  return starts_with(transport, "nvme-") || transport == "iscsi" || transport == "fc" || transport == "nbd" ||
+         transport == "rbd" || transport == "drbd";
 }
 
 // sysfs and hwloc: the disks below a device.
@@ -278,7 +296,8 @@ class BlockDevices {
     std::error_code ec;
     for (const fs::directory_entry& e : fs::directory_iterator(root_ + "/sys/class/block", ec)) {
       const fs::path dir = fs::canonical(e.path(), ec);
-      if (const std::string number = first_line(dir / "dev"); !ec && !number.empty()) devices_.emplace(number, dir);
+      if (const std::string number = first_line(dir / "dev"); !ec && !number.empty())
+        devices_.emplace(number, dir);
     }
   }
 
@@ -289,6 +308,7 @@ class BlockDevices {
     std::map<std::string, Disk> found;
     MONARCH_TRY(add_mount(m, 0, &found));
     std::vector<Disk> disks;
+    disks.reserve(found.size());
     for (auto& [name, disk] : found) disks.push_back(std::move(disk));
     return disks;
   }
@@ -323,13 +343,15 @@ class BlockDevices {
     std::string number = m.device_number;
     struct stat st;
     // btrfs has no device number of its own.
-    if (starts_with(number, "0:") && starts_with(m.source, "/dev/") && ::stat((root_ + m.source).c_str(), &st) == 0 && S_ISBLK(st.st_mode))
+    if (starts_with(number, "0:") && starts_with(m.source, "/dev/") &&
+        ::stat((root_ + m.source).c_str(), &st) == 0 && S_ISBLK(st.st_mode))
       number = std::to_string(major(st.st_rdev)) + ":" + std::to_string(minor(st.st_rdev));
     const auto device = devices_.find(number);
     if (device == devices_.end()) return bad_input("sysfs does not tell which disks it is on");
     MONARCH_TRY(add_device(device->second, depth, disks));
     if (m.fstype != "btrfs") return {};
-    for (const fs::path& other : btrfs_siblings(device->second.filename())) MONARCH_TRY(add_device(other, depth, disks));
+    for (const fs::path& other : btrfs_siblings(device->second.filename()))
+      MONARCH_TRY(add_device(other, depth, disks));
     return {};
   }
 
@@ -361,7 +383,8 @@ class BlockDevices {
       MONARCH_TRY(add_device(below, depth + 1, disks));
     }
     if (has_slaves) return {};
-    if (const std::string file = first_line(dir / "loop/backing_file"); !file.empty()) return add_loop(file, depth, disks);
+    if (const std::string file = first_line(dir / "loop/backing_file"); !file.empty())
+      return add_loop(file, depth, disks);
     disks->emplace(dir.filename(), describe(number, dir));
     return {};
   }
@@ -369,7 +392,8 @@ class BlockDevices {
   Status add_loop(const std::string& file, int depth, std::map<std::string, Disk>* disks) const {
     const Mount* m = mounts_.of(file);
     if (const Mount* far = mounts_.obstacle(file)) m = far;
-    if (!m || m->kind != Kind::kLocal) return bad_input("it is in the file " + file + (m ? " on " + m->fstype : ""));
+    if (!m || m->kind != Kind::kLocal)
+      return bad_input("it is in the file " + file + (m ? " on " + m->fstype : ""));
     return add_mount(*m, depth + 1, disks);
   }
 
@@ -414,7 +438,8 @@ class BlockDevices {
     } else if (rotational == "1") {
       disk->medium = Medium::kHdd;
       if (disk->transport == "virtio" || disk->transport == "xen" || disk->transport == "hyperv")
-        disk->note = "virtual disks (" + disk->transport + ") say they rotate; if not, write a [tier.NAME] with its medium";
+        disk->note = "virtual disks (" + disk->transport +
+                     ") say they rotate; if not, write a [tier.NAME] with its medium";
     }
   }
 
@@ -426,7 +451,8 @@ class BlockDevices {
 
   static int sysfs_node(fs::path dir) {
     for (; below_sysfs(dir) > 0; dir = dir.parent_path())
-      if (const std::string node = first_line(dir / "numa_node"); !node.empty() && node[0] != '-') return std::atoi(node.c_str());
+      if (const std::string node = first_line(dir / "numa_node"); !node.empty() && node[0] != '-')
+        return std::atoi(node.c_str());
     return -1;
   }
 
@@ -454,7 +480,8 @@ Result<std::string> local_path(const Sources& sources, const MountTable& mounts,
       const fs::path to = fs::read_symlink(sources.root + part, ec);
       if (ec) return Error{ec.value(), part + ": " + ec.message()};
       const fs::path rest = end == std::string::npos ? "" : path.substr(end + 1);
-      Result<std::string> clean = absolute_path((fs::path(part).parent_path() / to / rest).lexically_normal().string());
+      Result<std::string> clean =
+          absolute_path((fs::path(part).parent_path() / to / rest).lexically_normal().string());
       if (!clean.ok()) return clean.error();
       path = clean.take();
       again = true;
@@ -470,7 +497,8 @@ Status shared_by_users(const Sources& sources, const std::string& path) {
     if (::lstat((sources.root + part).c_str(), st) != 0) return errno_error(part);
     if (S_ISLNK(st->st_mode)) return Error{ELOOP, part + " is a symbolic link"};
     if (!S_ISDIR(st->st_mode)) return Error{ENOTDIR, part + " is not a directory"};
-    if (st->st_uid != 0 && st->st_uid != sources.owner) return Error{EPERM, part + " belongs to uid " + std::to_string(st->st_uid) + ", not to root"};
+    if (st->st_uid != 0 && st->st_uid != sources.owner)
+      return Error{EPERM, part + " belongs to uid " + std::to_string(st->st_uid) + ", not to root"};
     if (!(st->st_mode & S_IXOTH)) return Error{EACCES, "users cannot enter " + part};
     return {};
   };
@@ -478,11 +506,13 @@ Status shared_by_users(const Sources& sources, const std::string& path) {
   for (size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
     const std::string part = path.substr(0, end);
     MONARCH_TRY(stat_of(part, &st));
-    if ((st.st_mode & (S_IWGRP | S_IWOTH)) && !(st.st_mode & S_ISVTX)) return Error{EPERM, part + " can be replaced: others than root can write above it"};
+    if ((st.st_mode & (S_IWGRP | S_IWOTH)) && !(st.st_mode & S_ISVTX))
+      return Error{EPERM, part + " can be replaced: others than root can write above it"};
   }
   MONARCH_TRY(stat_of(path, &st));
   if (!(st.st_mode & S_IWOTH)) return Error{EACCES, "users cannot write to " + path};
-  if (!(st.st_mode & S_ISVTX)) return Error{EPERM, path + " is not sticky, so users can remove each other's files (chmod +t)"};
+  if (!(st.st_mode & S_ISVTX))
+    return Error{EPERM, path + " is not sticky, so users can remove each other's files (chmod +t)"};
   return {};
 }
 
@@ -505,9 +535,12 @@ class Discovery {
     for (Candidate& c : unmounted()) found.push_back(std::move(c));
     if (configured.empty()) return found;
     std::vector<Candidate> all;
+    all.reserve(configured.size() + found.size());
     for (const TierConfig& t : configured) all.push_back(as_configured(t));
     for (Candidate& c : found) {
-      if (std::any_of(configured.begin(), configured.end(), [&](const TierConfig& t) { return t.path == c.path; })) continue;
+      if (std::any_of(configured.begin(), configured.end(),
+                      [&](const TierConfig& t) { return t.path == c.path; }))
+        continue;
       if (std::exchange(c.chosen, false)) c.reason = "not used: tiers are configured";
       all.push_back(std::move(c));
     }
@@ -521,7 +554,8 @@ class Discovery {
     for (const Mount& m : mounts_.mounts()) {
       if (!worth_a_line(m) || mounts_.of(m.point) != &m) continue;
       Candidate c = facts(m, m.point);
-      const Status s = m.kind == Kind::kRemote ? Status(bad_input(why_not_touched(m.fstype))) : examine(m, &c);
+      const Status s =
+          m.kind == Kind::kRemote ? Status(bad_input(why_not_touched(m.fstype))) : examine(m, &c);
       c.chosen = s.ok();
       if (!s.ok()) c.reason = s.error().text;
       found.push_back(std::move(c));
@@ -581,16 +615,20 @@ class Discovery {
 
   // Sets the tier's path, quota and free-space floor if the mount can be one.
   Status examine(const Mount& m, Candidate* c) {
-    if (m.kind == Kind::kMemory) return bad_input("memory is the job's; to use it, write a [tier.NAME] with medium = ram");
+    if (m.kind == Kind::kMemory)
+      return bad_input("memory is the job's; to use it, write a [tier.NAME] with medium = ram");
     if (m.kind == Kind::kForeign) return bad_input(m.fstype + " is not a file system for tiers");
     for (const char* top : {"/boot", "/efi"})
       if (is_below(m.point, top)) return bad_input("the system's own");
     if (m.read_only) return bad_input("mounted read-only");
-    if (const Mount* far = mounts_.obstacle(m.point)) return bad_input("below " + far->point + ", " + why_not_touched(far->fstype));
-    if (const auto refusal = refusals_.find(m.device_number); refusal != refusals_.end()) return bad_input(refusal->second);
+    if (const Mount* far = mounts_.obstacle(m.point))
+      return bad_input("below " + far->point + ", " + why_not_touched(far->fstype));
+    if (const auto refusal = refusals_.find(m.device_number); refusal != refusals_.end())
+      return bad_input(refusal->second);
     for (const Mount& other : mounts_.mounts())
       if (other.device_number == m.device_number && other.fstype != m.fstype)
-        return bad_input("device number " + m.device_number + " is mounted as " + m.fstype + " and as " + other.fstype);
+        return bad_input("device number " + m.device_number + " is mounted as " + m.fstype + " and as " +
+                         other.fstype);
     MONARCH_TRY(find_directory(m, c));
     if (c->size == 0) return bad_input("its size is not known");
     // A file system that users have for themselves is used to the full; on one that others need too, such
@@ -598,13 +636,14 @@ class Discovery {
     const bool shared = m.device_number == root_device_ || c->path != m.point || m.root != "/";
     c->tier.min_free = Quota{0, shared ? 10.0 : 5.0};
     c->tier.quota = shared ? Quota{c->free / 2, -1} : Quota{0, 80};
-    if (c->free <= c->tier.min_free.of(c->size)) return bad_input("full: " + format_size(c->free) + " free of " + format_size(c->size));
+    if (c->free <= c->tier.min_free.of(c->size))
+      return bad_input("full: " + format_size(c->free) + " free of " + format_size(c->size));
     return {};
   }
 
   Status find_directory(const Mount& m, Candidate* c) {
     if (has_control_characters(m.point)) return bad_input("its path has control characters");
-    const Status own = shared_by_users(sources_, m.point);
+    Status own = shared_by_users(sources_, m.point);
     if (own.ok()) return {};
     std::string list;
     for (const std::string dir : kSharedDirectories) {
@@ -655,7 +694,8 @@ class Discovery {
       c.tier.medium = *c.medium;
       c.reason = "tier " + c.tier.name + ", quota " + format_size(c.tier.quota.of(c.size)) +
                  (c.tier.quota.percent < 0 ? ", half of what is free" : ", 80% of its size");
-      if (const auto note = notes_.find(c.device_number); note != notes_.end()) c.reason += "; " + note->second;
+      if (const auto note = notes_.find(c.device_number); note != notes_.end())
+        c.reason += "; " + note->second;
     }
   }
 
@@ -677,7 +717,9 @@ class Discovery {
       c.medium = disk.medium;
       c.size = disk.size;
       c.numa_node = disk.numa_node;
-      c.reason = disk.refusal.empty() ? "nothing is mounted from it, and Monarch neither formats nor mounts a disk" : disk.refusal;
+      c.reason = disk.refusal.empty()
+                     ? "nothing is mounted from it, and Monarch neither formats nor mounts a disk"
+                     : disk.refusal;
       found.push_back(std::move(c));
     }
     return found;
@@ -700,12 +742,14 @@ class Discovery {
     }
     add_space(*path, &c);
     c.reason = "configured, quota " + format_size(tier.quota.of(c.size));
-    if (const Status shared = shared_by_users(sources_, *path); !shared.ok()) c.reason += "; " + shared.error().text;
+    if (const Status shared = shared_by_users(sources_, *path); !shared.ok())
+      c.reason += "; " + shared.error().text;
     return c;
   }
 
   Status can_be_used(const std::string& path, const Mount* m) const {
-    if (m && m->kind == Kind::kRemote) return Error{EREMOTE, path + " is on " + m->fstype + ": " + why_not_touched(m->fstype)};
+    if (m && m->kind == Kind::kRemote)
+      return Error{EREMOTE, path + " is on " + m->fstype + ": " + why_not_touched(m->fstype)};
     if (m && m->read_only) return Error{EROFS, m->point + " is mounted read-only"};
     struct stat st;
     if (::stat((sources_.root + path).c_str(), &st) != 0) return errno_error(path);
@@ -717,7 +761,7 @@ class Discovery {
   const MountTable& mounts_;
   const BlockDevices devices_;
   std::string root_device_;
-  std::set<std::string> used_;                     // numbers of the disks below mounts
+  std::set<std::string> used_;                   // numbers of the disks below mounts
   std::map<std::string, std::string> refusals_;  // by the mount's device number
   std::map<std::string, std::string> notes_;
 };

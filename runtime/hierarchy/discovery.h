@@ -21,7 +21,7 @@ namespace monarch {
 
 // A mounted file system, or a disk from which none is mounted, and what became of it.
 struct Candidate {
-  std::string path;           // the directory for the tier; the mount point if none will do; empty: not mounted
+  std::string path;           // the tier's directory, else the mount point; empty: not mounted
   std::string mount_point;    // empty: not mounted
   std::string device;         // as the mount table names it
   std::string device_number;  // "259:1"
@@ -46,7 +46,8 @@ struct Sources {
 // Chosen ones first, in the order in which tiers are filled: nvme, ssd, hdd, and of one medium the larger
 // first. With `configured` tiers those are chosen alone, in their own order, unless they cannot be used; what
 // else is found follows as refused. An error only if the mount table or the given topology cannot be read.
-Result<std::vector<Candidate>> discover(const Sources& sources, const std::vector<TierConfig>& configured = {});
+Result<std::vector<Candidate>> discover(const Sources& sources,
+                                        const std::vector<TierConfig>& configured = {});
 
 // The tiers of those that are chosen.
 std::vector<TierConfig> chosen(const std::vector<Candidate>& candidates);

@@ -35,7 +35,6 @@ Result<BoardFile> BoardFile::create(const std::string& run_dir) {
   pthread_mutexattr_destroy(&attributes);
   board->header.version = kBoardVersion;
   board->header.bytes = sizeof(Board);
-  std::atomic_thread_fence(std::memory_order_release);
   std::memcpy(board->header.magic, kBoardMagic, sizeof kBoardMagic);
   return BoardFile(board);
 }

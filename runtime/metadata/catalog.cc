@@ -127,36 +127,19 @@ Ref Catalog::allocate(Space space, uint64_t bytes) {
 }
 
 Ref Catalog::directory(uint32_t root, const char* path, uint32_t len) {
-  // A directory is an entry too; its `size` field holds the Ref of its own DirPath.
-  const RelPath rel = rel_path(root, path, len);
-  const Ref known = reader_.find(rel).ref;
-  Entry* entry = known ? reinterpret_cast<Entry*>(at(Space::kEntries, known)) : nullptr;
-  if (entry && entry->type == DT_DIR) return static_cast<Ref>(entry->size.load(std::memory_order_relaxed));
+  const uint32_t hash = path_hash(root, path, len);
+  const auto [first, last] = directories_.equal_range(hash);
+  for (auto known = first; known != last; ++known) {
+    const auto* d = reinterpret_cast<const DirPath*>(at(Space::kDirs, known->second));
+    if (d->root == root && d->len == len && std::memcmp(d->path, path, len) == 0) return known->second;
+  }
   const Ref ref = allocate(Space::kDirs, sizeof(DirPath) + len);
   if (!ref) return 0;
   auto* d = reinterpret_cast<DirPath*>(at(Space::kDirs, ref));
   d->len = len;
   d->root = root;
   std::memcpy(d->path, path, len);
-  if (entry) {  // a task asked for it, as if it were a file, before the walk came here
-    entry->size.store(ref, std::memory_order_relaxed);
-    entry->type = DT_DIR;
-  } else {
-    const Ref parent = len == 0 ? ref : directory(root, path, rel.dir_len);
-    const uint32_t name_at = rel.dir_len ? rel.dir_len + 1 : 0;
-    const Ref own = parent ? allocate(Space::kEntries, sizeof(Entry) + len - name_at) : 0;
-    if (!own) return 0;
-    auto* e = reinterpret_cast<Entry*>(at(Space::kEntries, own));
-    e->state.store(state_word(State::kPass, Reason::kNotRegular), std::memory_order_relaxed);
-    e->size.store(ref, std::memory_order_relaxed);
-    e->dir = parent;
-    e->hash = rel.hash;
-    e->name_len = static_cast<uint16_t>(len - name_at);
-    e->root = static_cast<uint8_t>(root);
-    e->type = DT_DIR;
-    std::memcpy(e->name, path + name_at, len - name_at);
-    if (!index_entry(rel.hash, own)) return 0;
-  }
+  directories_.emplace(hash, ref);
   return ref;
 }
 
@@ -172,10 +155,6 @@ Ref Catalog::add_locked(const RelPath& path, uint8_t type) {
   if (path.len - name_at > std::numeric_limits<uint16_t>::max()) return 0;
   const Ref dir = directory(path.root, path.path, path.dir_len);
   if (!dir) return 0;
-  if (type == DT_DIR) {
-    directory(path.root, path.path, path.len);
-    return reader_.find(path).ref;
-  }
   const Ref ref = allocate(Space::kEntries, sizeof(Entry) + path.len - name_at);
   if (!ref) return 0;
   auto* e = reinterpret_cast<Entry*>(at(Space::kEntries, ref));

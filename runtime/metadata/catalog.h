@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/base/result.h"
@@ -103,6 +104,7 @@ class Catalog {
   std::atomic<uint32_t>* inodes_ = nullptr;
   uint64_t inodes_used_ = 0;
   std::vector<Ref> attributes_;  // all distinct ones
+  std::unordered_multimap<uint32_t, Ref> directories_;  // DirPaths by the hash of (root, path)
   std::vector<std::pair<void*, uint64_t>> mappings_;
 };
 

@@ -22,6 +22,9 @@
 extern char** environ;
 
 namespace monarch {
+
+using nlohmann::literals::operator""_json_pointer;
+
 namespace {
 
 constexpr size_t kLineMax = 255;
@@ -127,9 +130,12 @@ namespace {
 bool write_line(const StateDir& state, const std::string& name, const std::string& program) {
   Result<std::string> text = state.read("spool/" + name);
   const nlohmann::json entry = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
-  if (!entry.is_object() || !entry.contains("job") || !entry.contains("line")) return true;
+  const bool good = entry.is_object() && entry.value("/job"_json_pointer, nlohmann::json()).is_number_unsigned() &&
+                    entry.value("/line"_json_pointer, nlohmann::json()).is_string() &&
+                    entry.value("/cluster"_json_pointer, nlohmann::json()).is_string();
+  if (!good) return true;
   std::vector<std::string> words = {program, "--job", std::to_string(entry["job"].get<uint32_t>()), "--cluster",
-                                    entry.value("cluster", ""), entry["line"].get<std::string>()};
+                                    entry["cluster"].get<std::string>(), entry["line"].get<std::string>()};
   std::vector<char*> argv;
   for (std::string& w : words) argv.push_back(w.data());
   argv.push_back(nullptr);

@@ -50,10 +50,14 @@ bool kill_and_wait(const ProcessId& process, int patience_ms) {
   // The descriptor pins the process: what is identified afterwards is what is signalled.
   const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!is_running(process)) return true;
-  if (!fd) return errno == ESRCH;
-  ::syscall(SYS_pidfd_send_signal, fd.get(), SIGKILL, nullptr, 0);
-  pollfd p = {fd.get(), POLLIN, 0};
-  ::poll(&p, 1, patience_ms);
+  if (fd) {
+    ::syscall(SYS_pidfd_send_signal, fd.get(), SIGKILL, nullptr, 0);
+    pollfd p = {fd.get(), POLLIN, 0};
+    ::poll(&p, 1, patience_ms);
+  } else {  // before Linux 5.3
+    ::kill(process.pid, SIGKILL);
+    for (int waited = 0; waited < patience_ms && is_running(process); waited += 5) ::usleep(5000);
+  }
   return !is_running(process);
 }
 

@@ -45,7 +45,7 @@ uint64_t reserved_by_others(const StateDir& state, const JobOnNode& job, const s
   for (const std::string& key : state.jobs()) {
     if (key == job.key()) continue;
     const Result<JobRecord> other = state.read_record(key);
-    if (!other.ok()) continue;
+    if (!other.ok() || other->job.node != job.node) continue;  // slurmd -N: several nodes on this machine
     for (const TierRecord& t : other->tiers)
       if (t.path == path) sum += t.quota;
   }
@@ -100,11 +100,13 @@ std::vector<TierConfig> job_tiers(const StateDir& state, const StartRequest& req
 std::string quota_text(const Quota& q) { return q.percent < 0 ? std::to_string(q.bytes) : fmt::format("{}%", q.percent); }
 
 // What the agent is told, in the words of monarch.conf(5).
-std::string agent_conf(const AgentConfig& agent, const std::vector<TierConfig>& tiers) {
+std::string agent_conf(const AgentConfig& agent, const std::vector<TierConfig>& tiers, uint32_t nodes) {
+  const bool prefetch = agent.prefetch == AgentConfig::Prefetch::kOn ||
+                        (agent.prefetch == AgentConfig::Prefetch::kAuto && nodes <= 1);
   std::string text = fmt::format(
       "# Written when the job started: its share of this node.\n[agent]\nthreads = {}\nwalk_threads = {}\n"
       "stage_wait_max = {}\nprefetch = {}\nlog_level = {}\n",
-      agent.threads, agent.walk_threads, agent.stage_wait_max, agent.prefetch ? "on" : "off", agent.log_level);
+      agent.threads, agent.walk_threads, agent.stage_wait_max, prefetch ? "on" : "off", agent.log_level);
   for (const TierConfig& t : tiers)
     text += fmt::format("\n[tier.{}]\npath = {}\nquota = {}\nmedium = {}\nmin_free = {}\n", t.name, t.path,
                         quota_text(t.quota), medium_name(t.medium), quota_text(t.min_free));
@@ -200,7 +202,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
     }
   }
   if (usable.empty()) return Error{ENOSPC, "no tier can be used on this node; monarchctl tiers tells why"};
-  MONARCH_TRY(make_run_dir(record->run_dir, agent_conf(config.agent, usable), request.user));
+  MONARCH_TRY(make_run_dir(record->run_dir, agent_conf(config.agent, usable, request.nodes), request.user));
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
   const Fd ready(ends[0]);
@@ -254,7 +256,8 @@ Result<Started> start_agent(const StartRequest& request) {
     if (!wanted.ok()) return wanted.error();
     datasets = wanted.take();
   }
-  Result<Config> config = load_config(request.config);
+  // Without a configuration all has its default, and tiers are discovered.
+  Result<Config> config = ::access(request.config.c_str(), F_OK) == 0 ? load_config(request.config) : Config{};
   if (!config.ok()) return config.error();
 
   JobRecord record;

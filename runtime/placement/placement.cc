@@ -43,7 +43,7 @@ uint64_t verdict_on_open(int error) {
 PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset, Board* board,
                                    const AgentConfig& config)
     : catalog_(catalog), hierarchy_(hierarchy), dataset_(dataset), board_(board), config_(config),
-      prefetching_(config.prefetch) {}
+      prefetching_(config.prefetch != AgentConfig::Prefetch::kOff) {}
 
 void PlacementHandler::start() {
   for (int i = 0; i < config_.threads; ++i) threads_.emplace_back([this] { run(); });
@@ -215,7 +215,8 @@ void PlacementHandler::place(const Work& work, Ref ref, const Fd& source, const 
     return give_up(AgentCounter::source_errors, state_word(State::kPass, Reason::kSourceError));
   }
   struct stat after, made;
-  if (os::fstat(source.get(), &after) != 0 || after.st_size != st.st_size || !same_time(after.st_mtim, st.st_mtim)) {
+  if (os::fstat(source.get(), &after) != 0 || after.st_nlink == 0 || after.st_size != st.st_size ||
+      !same_time(after.st_mtim, st.st_mtim)) {
     spdlog::warn("stage {}: it changed while it was copied", path);
     return give_up(AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
   }
@@ -234,6 +235,10 @@ void PlacementHandler::place(const Work& work, Ref ref, const Fd& source, const 
   add(board_, AgentCounter::staged_bytes, bytes);
   add(board_, work.why == Why::kPrefetch ? AgentCounter::prefetch_files : AgentCounter::demand_files);
   board_->placed_bytes[number].fetch_add(bytes, std::memory_order_relaxed);
+  if (work.why == Why::kPrefetch) {
+    std::lock_guard<std::mutex> hold(lock_);
+    misfits_ = 0;
+  }
 }
 
 Status PlacementHandler::copy(int source, const Fd& copy, uint64_t size, std::vector<char>* buffer) {

@@ -1,0 +1,918 @@
+// SPDX-License-Identifier: Apache-2.0
+// The placement handler with real directories: dataset, walk, copies, and what can go wrong.
+#include "runtime/placement/placement.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "runtime/metadata/board.h"
+#include "runtime/metadata/walker.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kJob[] = "monarch-run.test";
+
+RelPath rel(const std::string& path, uint32_t root = 0) { return rel_path(root, path.data(), path.size()); }
+
+int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
+
+class PlacementTest : public ::testing::Test {
+ protected:
+  PlacementTest() {
+    config_.threads = 4;
+    config_.prefetch = AgentConfig::Prefetch::kOff;
+    add_tier("ssd", 1 << 30);
+  }
+  ~PlacementTest() override {
+    if (!placement_) return;
+    walker_.reset();
+    placement_.reset();
+    catalog_.reset();
+    board_.reset();
+    hierarchy_.reset();
+    dataset_.reset();
+    EXPECT_EQ(open_descriptors(), descriptors_) << "descriptors were left open";
+  }
+
+  void add_tier(const std::string& name, uint64_t quota) {
+    TierConfig tier;
+    tier.name = name;
+    tier.path = scratch_.dir(name);
+    tier.quota.bytes = quota;
+    tier.min_free = Quota{};
+    tiers_.push_back(tier);
+  }
+
+  // The agent without its requests: everything but the walk.
+  void start() {
+    descriptors_ = open_descriptors();
+    Result<Dataset> dataset = Dataset::open({pfs_});
+    Result<Hierarchy> hierarchy = Hierarchy::open(tiers_, kJob);
+    Result<BoardFile> board = BoardFile::create(run_dir_);
+    ASSERT_TRUE(dataset.ok() && hierarchy.ok() && board.ok());
+    dataset_.emplace(dataset.take());
+    hierarchy_.emplace(hierarchy.take());
+    board_.emplace(board.take());
+    std::vector<TierView> views;
+    for (const Tier& t : hierarchy_->tiers()) views.push_back({t.name(), t.copies_path(), t.device()});
+    Result<std::unique_ptr<Catalog>> catalog =
+        Catalog::create(run_dir_, dataset_->root_views(), dataset_->prefixes, views, config_.stage_wait_max);
+    ASSERT_TRUE(catalog.ok());
+    catalog_ = catalog.take();
+    placement_ =
+        std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(), config_);
+    placement_->start();
+  }
+  void start_walk() {
+    walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(),
+                                       [this] { placement_->catalog_grew(); });
+    walker_->start(3);
+  }
+  bool walked() const { return catalog_->header().roots[0].walked == 1; }
+  void walk() {
+    start_walk();
+    ASSERT_TRUE(eventually([&] { return walked(); }));
+  }
+
+  uint64_t word(const std::string& path) const {
+    const Found found = catalog_->reader().find(rel(path));
+    return found ? found.entry->state.load(std::memory_order_acquire) : 0;
+  }
+  State state(const std::string& path) const { return state_of(word(path)); }
+  bool settles(const std::string& path) {
+    return eventually([&] { return !unsettled(state(path)); });
+  }
+  bool placed_at_last(const std::string& path) {
+    return eventually([&] { return state(path) == State::kPlaced; });
+  }
+  // Asks for a file; its state word once that is settled.
+  uint64_t demand(const std::string& path) {
+    placement_->demand(rel(path));
+    EXPECT_TRUE(settles(path)) << path;
+    return word(path);
+  }
+  uint64_t counter(AgentCounter c) const { return total(*board_->get(), c); }
+  Tier& tier(size_t number = 0) { return hierarchy_->tiers()[number]; }
+  // Files on a tier, whatever their names.
+  int files_on(size_t number = 0) {
+    int files = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(tier(number).copies_path()))
+      files += !entry.is_directory();
+    return files;
+  }
+  std::string copy_of(const std::string& path) {
+    const Found found = catalog_->reader().find(rel(path));
+    char name[kCopyNameBytes];
+    copy_name(found.ref, name);
+    return tier(tier_of(word(path))).copies_path() + "/" + name;
+  }
+
+  // That `path` is placed, and copy and identity are those of the source, which looked like `source`.
+  void expect_placed(const std::string& path, const struct stat& source, uint32_t on_tier = 0) {
+    SCOPED_TRACE(path);
+    ASSERT_EQ(word(path), state_word(State::kPlaced, Reason::kNone, on_tier));
+    EXPECT_TRUE(contents(copy_of(path)) == contents(pfs_ + "/" + path)) << "the bytes differ";
+    struct stat copy;
+    ASSERT_EQ(::stat(copy_of(path).c_str(), &copy), 0);
+    EXPECT_EQ(nanoseconds(copy.st_mtim), nanoseconds(source.st_mtim));
+    const Entry* e = catalog_->reader().find(rel(path)).entry;
+    EXPECT_EQ(e->size, static_cast<uint64_t>(source.st_size));
+    EXPECT_EQ(e->mtime, nanoseconds(source.st_mtim));
+    const Identity* id = catalog_->reader().find_copy(on_tier, copy.st_ino);
+    ASSERT_NE(id, nullptr);
+    EXPECT_EQ(id, catalog_->reader().identity(e->identity));
+    EXPECT_EQ(catalog_->reader().entry(id->entry), e);
+    EXPECT_EQ(id->pfs_ino, source.st_ino);
+    EXPECT_EQ(id->atime, nanoseconds(source.st_atim));
+    EXPECT_EQ(id->ctime, nanoseconds(source.st_ctim));
+    EXPECT_EQ(id->blocks, source.st_blocks);
+    const Attributes* a = catalog_->reader().attributes(id->attributes);
+    ASSERT_NE(a, nullptr);
+    EXPECT_EQ(a->dev, source.st_dev);
+    EXPECT_EQ(a->mode, source.st_mode);
+    EXPECT_EQ(a->uid, source.st_uid);
+    EXPECT_EQ(a->gid, source.st_gid);
+    EXPECT_EQ(a->nlink, source.st_nlink);
+    EXPECT_EQ(a->blksize, static_cast<uint32_t>(source.st_blksize));
+  }
+  struct stat source_stat(const std::string& path) const {
+    struct stat st {};
+    EXPECT_EQ(::stat((pfs_ + "/" + path).c_str(), &st), 0) << path;
+    return st;
+  }
+  // That `path` was given up with this state and reason, without a trace on the tier.
+  void expect_given_up(const std::string& path, State given_up, Reason reason) {
+    SCOPED_TRACE(path);
+    EXPECT_EQ(word(path), state_word(given_up, reason));
+    EXPECT_EQ(files_on(), 0);
+    EXPECT_EQ(tier().used(), 0u);
+    EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
+  }
+
+  Scratch scratch_;
+  const std::string pfs_ = scratch_.dir("pfs"), run_dir_ = scratch_.dir("run");
+  std::vector<TierConfig> tiers_;
+  AgentConfig config_;
+  int descriptors_ = 0;
+  std::optional<Dataset> dataset_;
+  std::optional<Hierarchy> hierarchy_;
+  std::optional<BoardFile> board_;
+  std::unique_ptr<Catalog> catalog_;
+  std::unique_ptr<PlacementHandler> placement_;
+  std::unique_ptr<Walker> walker_;
+};
+
+// ---- what fits
+
+TEST_F(PlacementTest, PrefetchPlacesTheWholeDataset) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  std::vector<std::pair<std::string, struct stat>> files;
+  uint64_t bytes = 0, space = 0;
+  for (uint32_t i = 0; i < 200; ++i) {
+    const std::string name = "d" + std::to_string(i % 7) + "/e/f" + std::to_string(i);
+    const size_t size = i % 10 == 0 ? 0 : (i * 7919) % 30000;
+    scratch_.file("pfs/" + name, noise(size, i));
+    fs::permissions(pfs_ + "/" + name, static_cast<fs::perms>(i % 3 ? 0644 : 0400));
+    files.emplace_back(name, source_stat(name));
+    bytes += size;
+    space += (size + 4095) / 4096 * 4096;
+  }
+  start();
+  walk();
+  for (const auto& [name, st] : files) ASSERT_TRUE(placed_at_last(name)) << name;
+  for (const auto& [name, st] : files) expect_placed(name, st);
+  placement_->stop();
+  EXPECT_EQ(tier().used(), space);
+  EXPECT_EQ(files_on(), 200);
+  EXPECT_EQ(counter(AgentCounter::walk_files), 200u);
+  EXPECT_EQ(counter(AgentCounter::walk_dirs), 15u);
+  EXPECT_EQ(counter(AgentCounter::walk_errors), 0u);
+  EXPECT_EQ(counter(AgentCounter::staged_files), 200u);
+  EXPECT_EQ(counter(AgentCounter::prefetch_files), 200u);
+  EXPECT_EQ(counter(AgentCounter::demand_files), 0u);
+  EXPECT_EQ(counter(AgentCounter::staged_bytes), bytes);
+  EXPECT_EQ(counter(AgentCounter::dataset_bytes), bytes);
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 200u) << "each file once";
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), bytes) << "each byte once";
+  EXPECT_EQ(tier_totals(*board_->get(), 0).placed_bytes, bytes);
+}
+
+TEST_F(PlacementTest, SparseEmptyAndHardLinkedFiles) {
+  scratch_.file("pfs/sparse", "start");
+  fs::resize_file(pfs_ + "/sparse", 5 << 20);
+  scratch_.file("pfs/empty", "");
+  scratch_.file("pfs/one", noise(5000, 1));
+  fs::create_hard_link(pfs_ + "/one", pfs_ + "/two");
+  const std::vector<std::string> names = {"sparse", "empty", "one", "two"};
+  std::vector<struct stat> stats;
+  for (const std::string& name : names) stats.push_back(source_stat(name));
+  start();
+  for (const std::string& name : names) demand(name);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == "two")
+      stats[i].st_atim = source_stat("two").st_atim;  // reading "one" may have changed it
+    expect_placed(names[i], stats[i]);
+  }
+  EXPECT_NE(copy_of("one"), copy_of("two"));
+  EXPECT_EQ(stats[2].st_nlink, 2u);
+}
+
+TEST_F(PlacementTest, TiersAreFilledInOrder) {
+  tiers_.clear();
+  add_tier("ram", 10000);
+  add_tier("disk", 1 << 20);
+  for (const char* name : {"a", "b"}) scratch_.file(std::string("pfs/") + name, noise(5000, 1));
+  const struct stat a = source_stat("a"), b = source_stat("b");
+  start();
+  demand("a");
+  demand("b");
+  expect_placed("a", a, 0);
+  expect_placed("b", b, 1);
+}
+
+// ---- what does not fit
+
+TEST_F(PlacementTest, WhatDoesNotFitStaysOnThePfs) {
+  tiers_[0].quota.bytes = 10 * 4096;
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  for (uint32_t i = 0; i < 30; ++i) scratch_.file("pfs/f" + std::to_string(i), noise(4096, i));
+  start();
+  walk();
+  int placed = 0, no_fit = 0;
+  for (uint32_t i = 0; i < 30; ++i) {
+    const std::string name = "f" + std::to_string(i);
+    ASSERT_TRUE(settles(name));
+    placed += state(name) == State::kPlaced;
+    no_fit += word(name) == state_word(State::kNoFit);
+  }
+  EXPECT_EQ(placed, 10);
+  EXPECT_EQ(no_fit, 20);
+  EXPECT_EQ(files_on(), 10);
+  EXPECT_EQ(tier().used(), 10u * 4096);
+  placement_->stop();
+  EXPECT_EQ(counter(AgentCounter::no_fit_files), 20u);
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 10u * 4096) << "what does not fit is not read";
+}
+
+TEST_F(PlacementTest, PrefetchEndsWhenTheTiersAreFull) {
+  tiers_[0].quota.bytes = 4096;
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  config_.threads = 1;
+  for (uint32_t i = 0; i < 200; ++i) scratch_.file("pfs/f" + std::to_string(i), noise(4096, i));
+  start();
+  walk();
+  EXPECT_TRUE(eventually([&] { return counter(AgentCounter::no_fit_files) >= 64; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(counter(AgentCounter::no_fit_files), 64u);
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 65u) << "the PFS is left alone";
+}
+
+TEST_F(PlacementTest, PrefetchGoesOnPastLargeFilesThatDoNotFit) {
+  tiers_[0].quota.bytes = 1 << 20;
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  config_.threads = 1;
+  constexpr uint32_t kPairs = 100;
+  start();
+  for (uint32_t i = 0; i < kPairs; ++i) {
+    const std::string large = "large" + std::to_string(i), small = "small" + std::to_string(i);
+    scratch_.file("pfs/" + large, "");
+    fs::resize_file(pfs_ + "/" + large, 2 << 20);
+    scratch_.file("pfs/" + small, noise(100, i));
+    catalog_->add(rel(large), DT_REG);
+    catalog_->add(rel(small), DT_REG);
+  }
+  placement_->catalog_grew();
+  for (uint32_t i = 0; i < kPairs; ++i) {
+    ASSERT_TRUE(placed_at_last("small" + std::to_string(i))) << i;
+    EXPECT_EQ(word("large" + std::to_string(i)), state_word(State::kNoFit));
+  }
+}
+
+// ---- demand
+
+TEST_F(PlacementTest, ADemandComesBeforeTheWalk) {
+  scratch_.file("pfs/a/b/f", noise(10000, 1));
+  const struct stat st = source_stat("a/b/f");
+  start();
+  demand("a/b/f");
+  expect_placed("a/b/f", st);
+  EXPECT_EQ(counter(AgentCounter::demand_files), 1u);
+  walk();
+  EXPECT_EQ(counter(AgentCounter::walk_files), 1u);
+  EXPECT_EQ(state("a/b/f"), State::kPlaced);
+}
+
+TEST_F(PlacementTest, WithoutPrefetchOnlyWhatIsAskedForIsRead) {
+  scratch_.file("pfs/f", noise(10000, 1));
+  scratch_.file("pfs/g", noise(10000, 2));
+  const struct stat st = source_stat("f");
+  start();
+  walk();
+  demand("f");
+  expect_placed("f", st);
+  EXPECT_EQ(word("g"), state_word(State::kKnown));
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 1u);
+}
+
+TEST_F(PlacementTest, ManyThreadsThatAskForOneFileMakeItReadOnce) {
+  scratch_.file("pfs/f", noise(3 << 20, 1));
+  const struct stat st = source_stat("f");
+  start();
+  std::vector<std::thread> tasks;
+  for (int i = 0; i < 64; ++i)
+    tasks.emplace_back([&] {
+      for (int turn = 0; turn < 10; ++turn) placement_->demand(rel("f"));
+    });
+  for (std::thread& t : tasks) t.join();
+  ASSERT_TRUE(settles("f"));
+  placement_->stop();
+  expect_placed("f", st);
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 1u);
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 3u << 20);
+  EXPECT_EQ(files_on(), 1);
+}
+
+TEST_F(PlacementTest, APathBelowAFileLeavesTheFileAlone) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  const struct stat st = source_stat("f");
+  start();
+  demand("f");
+  EXPECT_EQ(demand("f/below"), state_word(State::kPass, Reason::kMissing));
+  expect_placed("f", st);
+}
+
+TEST_F(PlacementTest, WhoWaitsIsWoken) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  std::atomic<uint32_t>* parking = &(*board_)->parking[rel("f").hash % kParking];
+  const uint32_t before = *parking;
+  demand("f");
+  EXPECT_TRUE(eventually([&] { return *parking != before; }));
+  const uint32_t after = *parking;
+  std::atomic<uint32_t>* of_missing = &(*board_)->parking[rel("missing").hash % kParking];
+  const uint32_t missing_before = *of_missing;
+  demand("missing");
+  EXPECT_TRUE(eventually([&] { return *of_missing != missing_before; }));
+  EXPECT_NE(after, before);
+}
+
+TEST_F(PlacementTest, FilesTheJobWroteAreNotStaged) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  set_invalid(board_->get(), rel("f").hash);
+  demand("f");
+  expect_given_up("f", State::kDropped, Reason::kWritten);
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 0u);
+}
+
+TEST_F(PlacementTest, AFileWrittenWhileItIsCopiedIsNotPublished) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  Intercept reads(Call::kPread, [&](Arguments&) {
+    set_invalid(board_->get(), rel("f").hash);
+    return 0;
+  });
+  demand("f");
+  EXPECT_TRUE(state("f") == State::kDropped || is_invalid(*board_->get(), rel("f").hash))
+      << "readers look at the bit";
+}
+
+// ---- large files
+
+class LargeFile : public PlacementTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(LargeFile, IsKnownAsLargeUntilItIsPlaced) {
+  config_.stage_wait_max = 1 << 20;
+  config_.prefetch = GetParam() ? AgentConfig::Prefetch::kOn : AgentConfig::Prefetch::kOff;
+  scratch_.file("pfs/large", noise(3 << 20, 1));
+  scratch_.file("pfs/small", noise(1000, 2));
+  const struct stat large = source_stat("large"), small = source_stat("small");
+  start();
+  std::atomic<bool> held{true};
+  Intercept reads(Call::kPread, [&](Arguments& a) {
+    return a.bytes <= 1000 || eventually([&] { return !held; }) ? 0 : EIO;
+  });
+  if (config_.prefetch == AgentConfig::Prefetch::kOn) {
+    walk();
+  } else {
+    placement_->demand(rel("large"));
+  }
+  ASSERT_TRUE(eventually([&] { return state("large") == State::kLarge; }));
+  EXPECT_EQ(catalog_->reader().find(rel("large")).entry->size, 3u << 20);
+  demand("small");
+  expect_placed("small", small);
+  EXPECT_EQ(state("large"), State::kLarge) << "its copy waits";
+  held = false;
+  ASSERT_TRUE(placed_at_last("large"));
+  placement_->stop();
+  expect_placed("large", large);
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), (3u << 20) + 1000);
+  EXPECT_EQ(counter(AgentCounter::dataset_bytes), (3u << 20) + 1000);
+}
+
+INSTANTIATE_TEST_SUITE_P(Found, LargeFile, ::testing::Bool(), [](const ::testing::TestParamInfo<bool>& by) {
+  return by.param ? "ByPrefetch" : "ByDemand";
+});
+
+TEST_F(PlacementTest, LargeCopiesLeaveThreadsToDemand) {
+  config_.threads = 4;
+  config_.stage_wait_max = 1000;
+  for (int i = 0; i < 8; ++i) scratch_.file("pfs/large" + std::to_string(i), noise(2000, 1));
+  scratch_.file("pfs/small", noise(500, 2));
+  start();
+  std::atomic<bool> held{true};
+  std::atomic<int> reading{0};
+  Intercept reads(Call::kPread, [&](Arguments& a) {
+    if (a.bytes <= 1000) return 0;
+    ++reading;
+    return eventually([&] { return !held; }) ? 0 : EIO;
+  });
+  for (int i = 0; i < 8; ++i) placement_->demand(rel("large" + std::to_string(i)));
+  ASSERT_TRUE(eventually([&] { return reading == 2; }));
+  EXPECT_EQ(state_of(demand("small")), State::kPlaced);
+  EXPECT_EQ(reading, 2);
+  held = false;
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(placed_at_last("large" + std::to_string(i)));
+}
+
+// ---- what is no regular file of the dataset
+
+TEST_F(PlacementTest, OtherThanRegularFilesPass) {
+  scratch_.file("pfs/d/f", "x");
+  fs::create_symlink("d/f", pfs_ + "/link");
+  fs::create_directory_symlink("d", pfs_ + "/dirlink");
+  fs::create_symlink("nowhere", pfs_ + "/dangling");
+  ASSERT_EQ(::mkfifo((pfs_ + "/fifo").c_str(), 0600), 0);
+  start();
+  EXPECT_EQ(demand("d"), state_word(State::kPass, Reason::kNotRegular));
+  EXPECT_EQ(demand("fifo"), state_word(State::kPass, Reason::kNotRegular));
+  EXPECT_EQ(demand("link"), state_word(State::kPass, Reason::kSymlink));
+  EXPECT_EQ(demand("dangling"), state_word(State::kPass, Reason::kSymlink));
+  EXPECT_EQ(demand("dirlink/f"), state_word(State::kPass, Reason::kSymlink));
+  EXPECT_EQ(demand("missing"), state_word(State::kPass, Reason::kMissing));
+  EXPECT_EQ(demand("missing/f"), state_word(State::kPass, Reason::kMissing));
+  EXPECT_EQ(demand("d/f/below"), state_word(State::kPass, Reason::kMissing));
+  EXPECT_EQ(counter(AgentCounter::pass_files), 8u);
+  EXPECT_EQ(counter(AgentCounter::source_errors), 0u);
+  EXPECT_EQ(files_on(), 0);
+  EXPECT_EQ(demand("d/f"), state_word(State::kPlaced)) << "the real one";
+}
+
+TEST_F(PlacementTest, TheWalkTellsTypesApart) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  scratch_.file("pfs/d/f", "x");
+  fs::create_symlink("d/f", pfs_ + "/link");
+  ASSERT_EQ(::mkfifo((pfs_ + "/fifo").c_str(), 0600), 0);
+  start();
+  walk();
+  ASSERT_TRUE(placed_at_last("d/f"));
+  EXPECT_EQ(word("fifo"), state_word(State::kPass, Reason::kNotRegular));
+  EXPECT_EQ(word("link"), state_word(State::kPass, Reason::kSymlink));
+  EXPECT_EQ(word("d"), state_word(State::kPass, Reason::kNotRegular));
+  EXPECT_EQ(counter(AgentCounter::walk_files), 1u);
+}
+
+TEST_F(PlacementTest, AFileThatBecameAFifoDoesNotHang) {
+  scratch_.file("pfs/f", "x");
+  start();
+  walk();
+  fs::remove(pfs_ + "/f");
+  ASSERT_EQ(::mkfifo((pfs_ + "/f").c_str(), 0600), 0);
+  EXPECT_EQ(demand("f"), state_word(State::kPass, Reason::kNotRegular));
+}
+
+TEST_F(PlacementTest, AFileThatBecameADirectoryPasses) {
+  scratch_.file("pfs/f", "x");
+  start();
+  walk();
+  fs::remove(pfs_ + "/f");
+  scratch_.file("pfs/f/g", "x");
+  EXPECT_EQ(demand("f"), state_word(State::kPass, Reason::kNotRegular));
+  EXPECT_EQ(demand("f/g"), state_word(State::kPlaced));
+}
+
+TEST_F(PlacementTest, ADirectoryThatBecameAFilePasses) {
+  scratch_.file("pfs/d/f", "x");
+  start();
+  demand("d");
+  walk();
+  fs::remove_all(pfs_ + "/d");
+  scratch_.file("pfs/d", noise(1000, 1));
+  EXPECT_EQ(demand("d"), state_word(State::kPass, Reason::kNotRegular));
+  EXPECT_EQ(demand("d/f"), state_word(State::kPass, Reason::kMissing));
+}
+
+TEST_F(PlacementTest, UnreadableFilesPass) {
+  scratch_.file("pfs/f", "x");
+  start();
+  Intercept opens(Call::kOpenBeneath, [](Arguments& a) { return (a.flags & O_PATH) ? 0 : EACCES; });
+  demand("f");
+  expect_given_up("f", State::kPass, Reason::kUnreadable);
+  EXPECT_EQ(counter(AgentCounter::pass_files), 1u);
+}
+
+TEST_F(PlacementTest, OtherFileSystemsPass) {
+  scratch_.dir("pfs/mounted");
+  uint64_t of_file = 0;
+  bool is_walked = false;
+  Ref found = 0;
+  if (!with_tmpfs(pfs_ + "/mounted", 1 << 20, [&] {
+        scratch_.file("pfs/mounted/f", "x");
+        start();
+        walk();
+        is_walked = walked();
+        found = catalog_->reader().find(rel("mounted/f")).ref;
+        of_file = demand("mounted/f");
+        walker_.reset();
+        placement_->stop();
+      }))
+    GTEST_SKIP() << "mounting needs root";
+  EXPECT_TRUE(is_walked);
+  EXPECT_EQ(found, 0u) << "the walk stays on the root's file system";
+  EXPECT_EQ(of_file, state_word(State::kPass, Reason::kOtherDevice));
+}
+
+// ---- a source that fails or changes while it is copied
+
+struct SourceFault {
+  const char* name;
+  std::function<int(const std::string& file, Arguments& a)> at_read;
+  State state;
+  Reason reason;
+  AgentCounter counter;
+};
+void PrintTo(const SourceFault& fault, std::ostream* out) { *out << fault.name; }
+
+class SourceFaults : public PlacementTest, public ::testing::WithParamInterface<SourceFault> {};
+
+TEST_P(SourceFaults, NothingIsPublished) {
+  constexpr size_t kBytes = (2 << 20) + 1000;  // three reads
+  const std::string file = scratch_.file("pfs/f", noise(kBytes, 1));
+  scratch_.file("pfs/other", noise(1000, 1));
+  // Its time is in the past: a change is not taken for the write that made it.
+  fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(1));
+  start();
+  std::atomic<bool> done{false};
+  {
+    Intercept reads(Call::kPread, [&](Arguments& a) {
+      return a.offset == 0 || done.exchange(true) ? 0 : GetParam().at_read(file, a);
+    });
+    demand("f");
+  }
+  EXPECT_TRUE(done);
+  expect_given_up("f", GetParam().state, GetParam().reason);
+  EXPECT_EQ(counter(GetParam().counter), 1u);
+  EXPECT_FALSE(tier().closed()) << "it is not the tier's fault";
+  EXPECT_EQ(state_of(demand("other")), State::kPlaced) << "others are staged";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AtTheSecondRead, SourceFaults,
+    ::testing::Values(SourceFault{"IoError", [](const std::string&, Arguments&) { return EIO; }, State::kPass,
+                                  Reason::kSourceError, AgentCounter::source_errors},
+                      SourceFault{"StaleHandle", [](const std::string&, Arguments&) { return ESTALE; },
+                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
+                      SourceFault{"EndsEarly",
+                                  [](const std::string&, Arguments& a) {
+                                    a.bytes = 0;
+                                    return 0;
+                                  },
+                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
+                      SourceFault{"Shrinks",
+                                  [](const std::string& file, Arguments& a) {
+                                    fs::resize_file(file, static_cast<uintmax_t>(a.offset) + 10);
+                                    return 0;
+                                  },
+                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
+                      SourceFault{"Grows",
+                                  [](const std::string& file, Arguments&) {
+                                    std::ofstream(file, std::ios::app) << "more";
+                                    return 0;
+                                  },
+                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
+                      SourceFault{"IsWritten",
+                                  [](const std::string& file, Arguments&) {
+                                    std::fstream(file, std::ios::in | std::ios::out) << "other";
+                                    return 0;
+                                  },
+                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
+                      SourceFault{"IsReplaced",
+                                  [](const std::string& file, Arguments&) {
+                                    fs::copy_file(file, file + ".new");
+                                    fs::last_write_time(file + ".new", fs::last_write_time(file));
+                                    fs::rename(file + ".new", file);
+                                    return 0;
+                                  },
+                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
+                      SourceFault{"IsRemoved",
+                                  [](const std::string& file, Arguments&) {
+                                    fs::remove(file);
+                                    return 0;
+                                  },
+                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files}),
+    [](const ::testing::TestParamInfo<SourceFault>& fault) { return fault.param.name; });
+
+TEST_F(PlacementTest, ShortReadsAndWritesLoseNothing) {
+  scratch_.file("pfs/f", noise((1 << 20) + 12345, 1));
+  const struct stat st = source_stat("f");
+  start();
+  Intercept reads(Call::kPread, [](Arguments& a) {
+    a.bytes = std::min<size_t>(a.bytes, 77777);
+    return 0;
+  });
+  Intercept writes(Call::kPwrite, [](Arguments& a) {
+    a.bytes = std::min<size_t>(a.bytes, 5003);
+    return 0;
+  });
+  demand("f");
+  expect_placed("f", st);
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), static_cast<uint64_t>(st.st_size));
+}
+
+TEST_F(PlacementTest, AnOpenThatFailsGivesTheFileUp) {
+  for (const char* name : {"stale", "io"}) scratch_.file("pfs/" + std::string(name), "x");
+  start();
+  Intercept opens(Call::kOpenBeneath, [](Arguments& a) {
+    if (a.flags & O_PATH) return 0;
+    return std::string(a.path) == "stale" ? ESTALE : EIO;
+  });
+  EXPECT_EQ(demand("stale"), state_word(State::kPass, Reason::kSourceError));
+  EXPECT_EQ(demand("io"), state_word(State::kPass, Reason::kSourceError));
+  EXPECT_EQ(counter(AgentCounter::source_errors), 2u);
+  EXPECT_EQ(files_on(), 0);
+}
+
+TEST_F(PlacementTest, AFileThatVanishesBetweenLookAndOpenIsMissing) {
+  scratch_.file("pfs/f", "x");
+  start();
+  Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
+    if (!(a.flags & O_PATH)) fs::remove(pfs_ + "/f");
+    return 0;
+  });
+  demand("f");
+  expect_given_up("f", State::kPass, Reason::kMissing);
+}
+
+// ---- a tier that fails
+
+struct TierFault {
+  const char* name;
+  Call call;
+  int error;
+  bool tmpfile;
+};
+void PrintTo(const TierFault& fault, std::ostream* out) { *out << fault.name; }
+
+class TierFaults : public PlacementTest, public ::testing::WithParamInterface<TierFault> {};
+
+TEST_P(TierFaults, TheTierIsClosedAndLaterTriedAgain) {
+  scratch_.file("pfs/f", noise((1 << 20) + 1000, 1));
+  scratch_.file("pfs/next", noise(1000, 2));
+  scratch_.file("pfs/later", noise(1000, 3));
+  const struct stat next = source_stat("next"), later = source_stat("later");
+  add_tier("disk", 1 << 20);
+  Intercept opens(Call::kOpenat, [&](Arguments& a) {
+    return !GetParam().tmpfile && (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0;
+  });
+  start();
+  {
+    Intercept fault(GetParam().call, GetParam().error);
+    demand("f");
+    expect_given_up("f", State::kNoFit, Reason::kTierError);
+    EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
+    EXPECT_TRUE(tier().closed());
+  }
+  demand("next");
+  expect_placed("next", next, 1);
+  LaterBy some(11);
+  demand("later");
+  expect_placed("later", later, 0);
+  EXPECT_FALSE(tier().closed());
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, TierFaults,
+                         ::testing::Values(TierFault{"NoSpaceToAllocate", Call::kFallocate, ENOSPC, true},
+                                           TierFault{"NoSpaceToWrite", Call::kPwrite, ENOSPC, true},
+                                           TierFault{"WriteError", Call::kPwrite, EIO, true},
+                                           TierFault{"NoDirectory", Call::kMkdirat, EROFS, true},
+                                           TierFault{"NoTimes", Call::kFutimens, EIO, true},
+                                           TierFault{"NoName", Call::kLinkat, EIO, true},
+                                           TierFault{"NoSpaceToAllocateNoTmpfile", Call::kFallocate, ENOSPC,
+                                                     false},
+                                           TierFault{"WriteErrorNoTmpfile", Call::kPwrite, EIO, false},
+                                           TierFault{"NoNameNoTmpfile", Call::kRenameat, EIO, false}),
+                         [](const ::testing::TestParamInfo<TierFault>& fault) { return fault.param.name; });
+
+TEST_F(PlacementTest, AWriteOfNothingIsAnError) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  Intercept writes(Call::kPwrite, [](Arguments& a) {
+    a.bytes = 0;
+    return 0;
+  });
+  demand("f");
+  expect_given_up("f", State::kNoFit, Reason::kTierError);
+}
+
+TEST_F(PlacementTest, WithoutTmpfileAChangedSourceLeavesNothing) {
+  const std::string file = scratch_.file("pfs/f", noise(1000, 1));
+  Intercept opens(Call::kOpenat,
+                  [&](Arguments& a) { return (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0; });
+  start();
+  Intercept reads(Call::kPread, [&](Arguments&) {
+    fs::resize_file(file, 2000);
+    return 0;
+  });
+  demand("f");
+  expect_given_up("f", State::kDropped, Reason::kChanged);
+}
+
+TEST_F(PlacementTest, AFullCatalogPlacesNothing) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  bool rest_is_known = false;
+  std::string error;
+  if (!with_tmpfs(run_dir_, 4 << 20, [&] {
+        start();
+        if (HasFatalFailure()) return;
+        std::ofstream(run_dir_ + "/ballast") << std::string(4 << 20, 'x');  // as far as it goes
+        for (uint32_t i = 0; i < 100000; ++i)
+          if (!catalog_->add(rel("other" + std::to_string(i)), DT_LNK)) break;
+        placement_->demand(rel("f"));
+        rest_is_known = bool(catalog_->reader().find(rel("f")));
+        placement_->stop();
+      }))
+    GTEST_SKIP() << "mounting needs root";
+  EXPECT_FALSE(rest_is_known);
+  EXPECT_EQ(files_on(), 0);
+  EXPECT_EQ(tier().used(), 0u);
+}
+
+// ---- stopping
+
+TEST_F(PlacementTest, StopEndsACopyInTheMiddle) {
+  for (const bool tmpfile : {true, false}) {
+    Intercept opens(Call::kOpenat, [&](Arguments& a) {
+      return !tmpfile && (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0;
+    });
+    scratch_.file("pfs/f", noise(20 << 20, 1));
+    start();
+    std::atomic<int> reads{0};
+    std::atomic<bool> held{true};
+    Intercept slow(Call::kPread,
+                   [&](Arguments&) { return ++reads != 3 || eventually([&] { return !held; }) ? 0 : EIO; });
+    placement_->demand(rel("f"));
+    ASSERT_TRUE(eventually([&] { return reads == 3; }));
+    std::thread stopper([&] { placement_->stop(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    held = false;
+    stopper.join();
+    EXPECT_EQ(reads, 3) << "it finishes the piece that it is copying, no more";
+    EXPECT_NE(state("f"), State::kPlaced);
+    EXPECT_EQ(files_on(), 0);
+    EXPECT_EQ(tier().used(), 0u);
+    placement_.reset();
+    catalog_.reset();
+    board_.reset();
+    hierarchy_.reset();
+    dataset_.reset();
+    EXPECT_EQ(open_descriptors(), descriptors_);
+    for (const auto& file : fs::directory_iterator(run_dir_)) fs::remove(file.path());
+  }
+}
+
+TEST_F(PlacementTest, StopWithWorkWaitingAndStopTwice) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  for (uint32_t i = 0; i < 300; ++i) scratch_.file("pfs/f" + std::to_string(i), noise(1000, i));
+  start();
+  start_walk();
+  for (uint32_t i = 0; i < 300; ++i) placement_->demand(rel("f" + std::to_string(i)));
+  walker_->stop();
+  placement_->stop();
+  const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
+  placement_->demand(rel("f1"));
+  placement_->stop();
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), opens);
+  uint64_t placed = 0;
+  for (uint32_t i = 0; i < 300; ++i) placed += state("f" + std::to_string(i)) == State::kPlaced;
+  EXPECT_EQ(placed, static_cast<uint64_t>(files_on())) << "all that is on the tier is published";
+  EXPECT_EQ(tier().used(), placed * 4096);
+}
+
+// ---- the walk
+
+TEST_F(PlacementTest, TheWalkSaysWhenItIsNotComplete) {
+  scratch_.file("pfs/good/f", "x");
+  scratch_.file("pfs/bad/f", "x");
+  start();
+  Intercept opens(Call::kOpenBeneath, [](Arguments& a) {
+    return (a.flags & O_DIRECTORY) && std::string(a.path) == "bad" ? EACCES : 0;
+  });
+  start_walk();
+  ASSERT_TRUE(eventually(
+      [&] { return counter(AgentCounter::walk_errors) == 1 && counter(AgentCounter::walk_dirs) == 2; }));
+  walker_->stop();
+  EXPECT_FALSE(walked()) << "absent paths may exist";
+  EXPECT_TRUE(catalog_->reader().find(rel("good/f")));
+  EXPECT_FALSE(catalog_->reader().find(rel("bad/f")));
+}
+
+TEST_F(PlacementTest, DemandsAndTheWalkMeet) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  std::vector<std::string> files, directories;
+  for (uint32_t i = 0; i < 400; ++i) {
+    const std::string dir = "a" + std::to_string(i % 20) + "/b" + std::to_string(i % 40);
+    files.push_back(dir + "/f" + std::to_string(i));
+    directories.push_back(dir);
+    scratch_.file("pfs/" + files.back(), noise(i, i));
+  }
+  start();
+  start_walk();
+  std::vector<std::thread> tasks;
+  for (size_t t = 0; t < 3; ++t)
+    tasks.emplace_back([&, t] {
+      for (size_t i = 0; i < files.size(); ++i) {
+        const size_t n = (i * (t + 1) * 7 + t) % files.size();
+        placement_->demand(rel(directories[n]));
+        placement_->demand(rel(files[n]));
+      }
+    });
+  for (std::thread& t : tasks) t.join();
+  for (const std::string& file : files) ASSERT_TRUE(placed_at_last(file)) << file;
+  ASSERT_TRUE(eventually([&] { return walked(); }));
+  for (const std::string& dir : directories) {
+    ASSERT_TRUE(settles(dir));
+    EXPECT_EQ(word(dir), state_word(State::kPass, Reason::kNotRegular)) << dir;
+  }
+  placement_->stop();
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), files.size());
+  EXPECT_EQ(counter(AgentCounter::staged_files), files.size());
+  EXPECT_EQ(files_on(), static_cast<int>(files.size()));
+  for (const std::string& file : files) EXPECT_EQ(contents(copy_of(file)), contents(pfs_ + "/" + file));
+}
+
+// ---- the dataset
+
+class DatasetTest : public ::testing::Test {
+ protected:
+  Scratch scratch_;
+};
+
+TEST_F(DatasetTest, DirectoriesInsideOthersAreMerged) {
+  const std::string outer = scratch_.dir("data"), inner = scratch_.dir("data/train/a"),
+                    beside = scratch_.dir("data-2");
+  const Result<Dataset> dataset = Dataset::open({inner, beside, outer});
+  ASSERT_TRUE(dataset.ok()) << dataset.error().text;
+  ASSERT_EQ(dataset->roots.size(), 2u);
+  EXPECT_EQ(dataset->roots[0].path, outer);
+  EXPECT_EQ(dataset->roots[1].path, beside);
+  ASSERT_EQ(dataset->prefixes.size(), 3u);
+  EXPECT_EQ(dataset->prefixes[0].path, inner) << "longest first";
+  EXPECT_EQ(dataset->prefixes[0].below, "train/a");
+  EXPECT_EQ(dataset->prefixes[0].root, 0u);
+  struct stat st;
+  ASSERT_EQ(::stat(inner.c_str(), &st), 0);
+  EXPECT_EQ(dataset->prefixes[0].ino, st.st_ino);
+  EXPECT_EQ(dataset->prefixes[0].dev, st.st_dev);
+}
+
+TEST_F(DatasetTest, IsKnownByAllItsNames) {
+  const std::string data = scratch_.dir("data");
+  fs::create_directory_symlink("data", scratch_ / "link");
+  const Result<Dataset> dataset = Dataset::open({scratch_ / "link", scratch_ / "link", data});
+  ASSERT_TRUE(dataset.ok()) << dataset.error().text;
+  ASSERT_EQ(dataset->roots.size(), 1u);
+  ASSERT_EQ(dataset->prefixes.size(), 2u);
+  for (const PrefixView& prefix : dataset->prefixes) {
+    EXPECT_TRUE(prefix.path == data || prefix.path == scratch_ / "link") << prefix.path;
+    EXPECT_EQ(prefix.below, "");
+  }
+}
+
+TEST_F(DatasetTest, ThatIsMissingIsAnError) {
+  const Result<Dataset> missing = Dataset::open({scratch_ / "missing"});
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, ENOENT);
+  EXPECT_NE(missing.error().text.find(scratch_ / "missing"), std::string::npos);
+  EXPECT_EQ(Dataset::open({scratch_.file("file", "x")}).error().code, ENOTDIR);
+}
+
+TEST_F(DatasetTest, OfTooManyDirectoriesIsAnError) {
+  std::vector<std::string> paths;
+  for (uint32_t i = 0; i < kMaxRoots; ++i) paths.push_back(scratch_.dir("d" + std::to_string(i)));
+  EXPECT_TRUE(Dataset::open(paths).ok());
+  paths.push_back(scratch_.dir("more"));
+  EXPECT_EQ(Dataset::open(paths).error().code, EINVAL);
+}
+
+}  // namespace
+}  // namespace monarch

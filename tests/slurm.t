@@ -1,0 +1,642 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The chain of a Slurm job, from sbatch --monarch-dataset to the line in sacct, on a PFS whose servers count.
+
+Most tests submit a job, and look at it after all have been submitted: Slurm runs as many at a time as it has nodes.
+Each says what its job should cost the PFS; the servers must have counted the sum.
+"""
+
+import glob
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import slurm_lab  # pylint: disable=wrong-import-position
+from e2e import contains, equal, ok, scratch, wait_until
+from slurm_lab import Cluster, Dataset, fields, size_text
+
+ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
+cluster = pfs = ledger = None
+variant = ""  # of Slurm's configuration, in the names of tests
+UNSET, ALLOC = "PrologFlags unset, proctrack/cgroup: ", "PrologFlags=Alloc: "
+TASK_ENV = "; echo preload=$LD_PRELOAD; env | grep ^MONARCH_IO_ || true"
+
+
+def begin():
+    global cluster, pfs, ledger
+    pfs = e2e.GlusterFs()
+    cluster = Cluster()
+    cluster.up("--nodes", "5", "--prolog-flags", "Contain")
+    ledger = Ledger()
+
+
+def quoted(script):
+    return "'" + script.replace("'", "'\\''") + "'"
+
+
+# ---- what a job costs the PFS
+
+
+class Ledger:
+    """What the servers should have counted since it was made, as [least, most]."""
+
+    def __init__(self):
+        self.opens, self.bytes = [0, 0], [0, 0]
+        self.before = pfs.counters()
+
+    def expect(self, opens, read_bytes):
+        for total, part in (self.opens, opens), (self.bytes, read_bytes):
+            total[0] += part[0] if isinstance(part, tuple) else part
+            total[1] += part[1] if isinstance(part, tuple) else part
+
+    def check(self, name):
+        now = pfs.counters()
+        for what, key, (least, most) in ("opens", "open", self.opens), ("bytes read", "read_bytes", self.bytes):
+            got = now[key] - self.before[key]
+            ok(least <= got <= most, f"{name}: {what} that the PFS's servers counted", f"{got}: not {least} to {most}")
+
+
+def dataset():
+    """A dataset on the PFS; making it opens and reads nothing there."""
+    return Dataset(pfs.mount)
+
+
+def local_dataset():
+    """One that is not on the PFS, for jobs of which an unknown part is staged."""
+    return Dataset(scratch())
+
+
+def check_line(name, job, data, times, nodes="1/1"):
+    """The line in sacct of a job, or of the first node of one, that read all of the dataset that often."""
+    line = cluster.comment(job)
+    got = fields(line)
+    ok(line.startswith("monarch=1 ") and len(line) <= 255, f"{name}: the line in sacct", line)
+    want = {"pfs": f"{size_text(data.bytes)}/{size_text(times * data.bytes)}", "nvme": size_text(data.bytes),
+            "staged": "100%", "nodes": nodes, "err": "0",
+            "meta": f"{100 * ((data.FILES + data.directories) / (times * data.FILES) - 1):+.0f}%"}
+    equal({key: got.get(key) for key in want}, want, f"{name}: what it says", line)
+    hits = float(got.get("hit", "-1").rstrip("%"))
+    ok(100 * (times - 1) / times - 0.1 <= hits <= 100 and got.get("ops", "")[-1:] == "%", f"{name}: its hits", line)
+
+
+def check_job(name, job, data, times, state="COMPLETED"):
+    """A batch job that read all of the dataset that often and printed nothing else."""
+    equal(cluster.wait(job), state, f"{name}: how Slurm says that it ended")
+    equal(cluster.output(job), data.sums * times, f"{name}: the bytes are right")
+
+
+# ---- jobs of every kind
+
+
+def timeout():
+    data = dataset()
+    job = cluster.submit(["--time=1", f"--monarch-dataset={data.path}"], data.read() + "; exec sleep 600")
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    equal(cluster.wait(job, 200), "TIMEOUT", "time limit: how Slurm says that it ended")
+    contains(cluster.output(job).decode(), [data.sums.decode()], "time limit: the bytes are right")
+    check_line("time limit", job, data, 1)
+
+
+def one_node():
+    data = dataset()
+    job = cluster.submit([f"--monarch-dataset={data.path}"], data.read(3))
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    check_job(f"{variant}one node", job, data, 3)
+    check_line(f"{variant}one node", job, data, 3)
+    starts = 1 if variant else 2  # the extern step comes with Contain
+    equal(cluster.calls_for(job), ["--prolog", *["--start"] * starts, "--epilog"], f"{variant}one node: what ran as root")
+
+
+def two_nodes():
+    data = dataset()
+    job = cluster.submit(["-N2", f"--monarch-dataset={data.path}"],
+                         f"srun -N2 -n2 -o '%j.%t' sh -c {quoted(data.read(2))}")
+    ledger.expect(2 * data.FILES, (data.bytes, 2 * data.bytes))  # one read may serve both: this is one machine
+    yield
+    equal(cluster.wait(job), "COMPLETED", f"{variant}two nodes: how Slurm says that it ended")
+    for task in "01":
+        equal(cluster.output(f"{job}.{task}"), data.sums * 2, f"{variant}two nodes: the bytes are right on node {task}")
+    check_line(f"{variant}two nodes", job, data, 2, "1/2")
+    contains(cluster.log_of(job), ["node=node", "nodes=1/2"], f"{variant}two nodes: the log has a line of each")
+    equal(cluster.log_of(job).count(" monarch=1 "), 2, f"{variant}two nodes: the log has a line of each", cluster.log_of(job))
+
+
+def two_steps():
+    data = dataset()
+    step = f"srun -n1 sh -c {quoted(data.read())}"
+    job = cluster.submit([f"--monarch-dataset={data.path}"], f"{step}; {step}")
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    check_job("two steps", job, data, 2)
+    check_line("two steps", job, data, 2)
+
+
+def salloc():
+    data = dataset()
+    process = cluster.start(["salloc", "--exclusive", "-J", "salloc", f"--monarch-dataset={data.path}",
+                             "srun", "sh", "-c", data.read(2) + "; echo job $SLURM_JOB_ID"])
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    code, out, err = e2e.finish(process, slurm_lab.PATIENCE)
+    out, _, job = out.rpartition(b"job ")
+    equal((code, out), (0, data.sums * 2), f"{variant}salloc and srun: the bytes are right", err)
+    cluster.wait(int(job))
+    check_line(f"{variant}salloc and srun", int(job), data, 2)
+
+
+def array():
+    data = dataset()
+    job = cluster.submit(["--array=1-3", f"--monarch-dataset={data.path}"], data.read(2))
+    ledger.expect(3 * data.FILES, (data.bytes, 3 * data.bytes))
+    yield
+    equal(cluster.wait(job), "COMPLETED", "job array: how Slurm says that they ended")
+    members = sorted(int(record["JobId"]) for record in cluster.jobs(job))
+    equal(len(members), 3, "job array: three jobs", members)
+    for member in members:
+        equal(cluster.output(member), data.sums * 2, "job array: the bytes are right")
+        check_line("job array", member, data, 2)
+
+
+def scancel():
+    data = dataset()
+    job = cluster.submit([f"--monarch-dataset={data.path}"], data.read() + "; touch half.$SLURM_JOB_ID; sleep 600")
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    cluster.wait_running(job, f"half.{job}")
+    cluster.execute(["scancel", str(job)])
+    equal(cluster.wait(job), "CANCELLED", f"{variant}scancel: how Slurm says that it ended")
+    contains(cluster.output(job).decode(), [data.sums.decode()], f"{variant}scancel: the bytes are right")
+    check_line(f"{variant}scancel", job, data, 1)
+
+
+def requeue():
+    data = dataset()
+    script = data.read() + '; [ "$SLURM_RESTART_COUNT" ] || { touch first.$SLURM_JOB_ID; sleep 600; }'
+    job = cluster.submit(["--requeue", "--open-mode=append", f"--monarch-dataset={data.path}"], script)
+    ledger.expect(2 * data.FILES, 2 * data.bytes)
+    yield
+    cluster.wait_running(job, f"first.{job}")
+    code, _, err = cluster.execute(["scontrol", "requeue", str(job)])
+    equal(code, 0, "requeue: scontrol accepts it", err)
+    wait_until(lambda: cluster.state_of(job) == "PENDING", slurm_lab.PATIENCE)
+    cluster.execute(["scontrol", "update", f"jobid={job}", "starttime=now"], root=True)
+    equal(cluster.wait(job), "COMPLETED", "requeue: how Slurm says that it ended")
+    equal(cluster.output(job).count(data.sums), 2, "requeue: the bytes are right, both times", cluster.output(job))
+    check_line("requeue", job, data, 1)
+
+
+# ---- options
+
+
+def no_option():
+    data = dataset()
+    job = cluster.submit([], data.read(2) + TASK_ENV)
+    ledger.expect(2 * data.FILES, 2 * data.bytes)
+    yield
+    equal(cluster.wait(job), "COMPLETED", f"{variant}no option: how Slurm says that it ended")
+    equal(cluster.output(job), data.sums * 2 + b"preload=\n", f"{variant}no option: the bytes are right, the environment is as without")
+    equal(cluster.calls_for(job), [], f"{variant}no option: nothing of Monarch's runs")
+    equal(cluster.comment(job, 0), "", f"{variant}no option: no line in sacct")
+
+
+def no_monarch():
+    data = dataset()
+    job = cluster.submit([f"--monarch-dataset={data.path}", "--no-monarch"], data.read(2) + TASK_ENV)
+    ledger.expect(2 * data.FILES, 2 * data.bytes)
+    step = f"sh -c {quoted('true' + TASK_ENV)}"
+    inner = cluster.submit([f"--monarch-dataset={local_dataset().path}"],
+                           f"srun --no-monarch {step}; srun {step}")
+    yield
+    equal(cluster.wait(job), "COMPLETED", "--no-monarch: how Slurm says that it ended")
+    equal(cluster.output(job), data.sums * 2 + b"preload=\n", "--no-monarch: the bytes are right, the environment is as without")
+    equal(cluster.calls_for(job), [], "--no-monarch: nothing of Monarch's runs")
+    cluster.wait(inner)
+    lines = cluster.output(inner).decode().splitlines()
+    ok(lines[0] == "preload=" and lines[1].endswith("/libmonarch_preload.so") and lines[2].startswith("MONARCH_IO_RUN_DIR="),
+       "srun --no-monarch: that step goes without, the next does not", *lines)
+
+
+def sbatch_line():
+    data = dataset()
+    script = scratch() + "/sbatch_line.sh"
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/sh\n#SBATCH --monarch-dataset={data.path}\n{data.read(2)}\n")
+    job = int(cluster.execute(["sbatch", "--parsable", "--exclusive", "-o", "%j", script])[1])
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    check_job("#SBATCH line", job, data, 2)
+    check_line("#SBATCH line", job, data, 2)
+
+
+def environment_twin():
+    """The option by the environment; and what a task's environment holds, and hands on."""
+    data = dataset()
+    nested = "sbatch --parsable -o %j --wrap 'true" + TASK_ENV + "'"
+    job = cluster.submit([], data.read(2) + TASK_ENV + "; " + nested, env={"MONARCH_IO_OPT_DATASET": data.path})
+    ledger.expect(data.FILES, data.bytes)
+    other = cluster.submit([f"--monarch-dataset={local_dataset().path}"], "true",
+                           env={"MONARCH_IO_OPT_DATASET": "/nonexistent", "MONARCH_IO_OPT_CHECK": "error"})
+    yield
+    equal(cluster.wait(job), "COMPLETED", "MONARCH_IO_OPT_DATASET: how Slurm says that it ended")
+    out = cluster.output(job)
+    ok(out.startswith(data.sums * 2), "MONARCH_IO_OPT_DATASET: the bytes are right", out)
+    rest = out[2 * len(data.sums):].decode().splitlines()
+    equal(rest[:-1], [f"preload={cluster.prefix}/lib/monarch/libmonarch_preload.so",
+                      f"MONARCH_IO_RUN_DIR={cluster.state}/run/lab.{job}.0.{cluster.jobs(job)[0]['NodeList']}"],
+          "MONARCH_IO_OPT_DATASET: tasks do not see it")
+    check_line("MONARCH_IO_OPT_DATASET", job, data, 2)
+    inner = int(rest[-1])
+    cluster.wait(inner)
+    equal(cluster.output(inner), b"preload=\n", "a job submitted from within a job does not inherit the option")
+    equal((cluster.calls_for(inner), cluster.comment(inner, 0)), ([], ""), "and nothing of Monarch's runs for it")
+    equal(cluster.wait(other), "COMPLETED", "the option goes before its twin")
+
+
+def inner_srun():
+    data = dataset()
+    job = cluster.submit([], f"true{TASK_ENV}; srun --monarch-dataset={data.path} sh -c "
+                         f"{quoted(data.read(2))}; true{TASK_ENV}")
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    equal(cluster.wait(job), "COMPLETED", f"{variant}option on one srun: how Slurm says that it ended")
+    equal(cluster.output(job), b"preload=\n" + data.sums * 2 + b"preload=\n",
+          f"{variant}option on one srun: the bytes are right, that step alone has Monarch")
+    check_line(f"{variant}option on one srun", job, data, 2)
+
+
+def user_preload():
+    data = dataset()
+    own = glob.glob("/lib/*/libm.so.6")[0]
+    job = cluster.submit([f"--monarch-dataset={data.path}"],
+                         f"{data.read(2)}{TASK_ENV}; grep -c libm.so.6 /proc/self/maps; grep -c libmonarch /proc/self/maps",
+                         env={"LD_PRELOAD": own})
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    equal(cluster.wait(job), "COMPLETED", "LD_PRELOAD of the user's: how Slurm says that it ended")
+    out = cluster.output(job)
+    ok(out.startswith(data.sums * 2), "LD_PRELOAD of the user's: the bytes are right", out)
+    lines = out[2 * len(data.sums):].decode().splitlines()
+    equal(lines[0], f"preload={own}:{cluster.prefix}/lib/monarch/libmonarch_preload.so", "LD_PRELOAD of the user's: it is kept")
+    ok(len(lines) == 4 and min(map(int, lines[2:])) > 0, "LD_PRELOAD of the user's: both are loaded", *lines)
+
+
+def many_datasets():
+    first, second = dataset(), dataset()
+    job = cluster.submit([f"--monarch-dataset={first.path}:{second.path}"], f"{first.read()}; {second.read()}")
+    ledger.expect(2 * first.FILES, 2 * first.bytes)
+    yield
+    equal(cluster.wait(job), "COMPLETED", "two datasets: how Slurm says that it ended")
+    equal(cluster.output(job), first.sums + second.sums, "two datasets: the bytes are right")
+    line = fields(cluster.comment(job))
+    equal((line.get("pfs"), line.get("staged")), ("/".join([size_text(2 * first.bytes)] * 2), "100%"), "two datasets: the line")
+
+
+# ---- at submission
+
+
+def submission():
+    """What sbatch accepts and refuses, and how it says so; no job begins."""
+    data = local_dataset()
+    wrong, file, closed, colon = (f"{scratch()}/{name}" for name in ("wrong", "file", "closed", "co:lon"))
+    with open(file, "w", encoding="utf-8"):
+        pass
+    os.mkdir(closed, 0o700)
+    os.mkdir(colon)
+    before = cluster.execute(["squeue", "-h", "-a", "-o", "%A"])[1]
+
+    def sbatch(*options, command=("sbatch", "--hold"), **more):
+        start = time.monotonic()
+        result = cluster.execute([*command, *options, "--wrap=true"] if command[0] == "sbatch" else [*command, *options, "true"], **more)
+        return (*result, time.monotonic() - start)
+
+    def refused(name, value, parts, *more, **env):
+        option = [] if value is None else [f"--monarch-dataset={value}"]
+        code, out, err, _ = sbatch(*option, *more, **env)
+        ok(code not in (0, "hung") and out == b"", f"sbatch refuses {name}", code, out, err)
+        contains(err, ["--monarch-", *parts], f"sbatch refuses {name}: the message")
+
+    def accepted(name, parts, *words, **env):
+        code, out, err, took = sbatch("--parsable", *words, **env)
+        equal(code, 0, f"sbatch accepts {name}", err)
+        contains(err, parts, f"sbatch accepts {name}: what it says")
+        equal("" if parts else err, "", f"sbatch accepts {name}: it says no more")
+        cluster.execute(["scancel", out.decode().strip() or "0"])
+        return took
+
+    refused("a path that does not exist", wrong, [wrong, "No such file", "--monarch-check=off"])
+    refused("a file", file, [file, "Not a directory", "name the directory"])
+    refused("a directory that the user cannot read", closed, [closed, "Permission denied", "permission to list it"])
+    refused("a relative path", "some/where", ["some/where", "not an absolute path"])
+    refused("a name with ':'", colon, [colon, "symbolic link"])
+    refused("no path", "", ["no path given"])
+    refused("one wrong path of two", f"{data.path}:{wrong}", [wrong, "No such file"])
+    refused("an unknown --monarch-check", data.path, ["error, warn, off"], "--monarch-check=maybe")
+    refused("a path that does not exist, from the environment", None, [wrong, "No such file"],
+            env={"MONARCH_IO_OPT_DATASET": wrong})
+    for command in (["salloc", "-I"], ["srun", "-I"]):
+        code, out, err, _ = sbatch(f"--monarch-dataset={wrong}", command=command)
+        ok(code not in (0, "hung") and out == b"", f"{command[0]} refuses a path that does not exist", code, out, err)
+        contains(err, [wrong, "No such file"], f"{command[0]} refuses a path that does not exist: the message")
+    equal(cluster.execute(["squeue", "-h", "-a", "-o", "%A"])[1], before, "nothing that was refused is in the queue")
+
+    accepted("a directory", [], f"--monarch-dataset={data.path}")
+    accepted("two directories", [], f"--monarch-dataset={data.path}:{scratch()}")
+    accepted("a wrong path, --monarch-check=warn", [wrong, "No such file", "warning"], f"--monarch-dataset={wrong}",
+             "--monarch-check=warn")
+    accepted("a wrong path, --monarch-check=off", [], f"--monarch-dataset={wrong}", "--monarch-check=off")
+    accepted("a wrong path, check off by the environment", [], f"--monarch-dataset={wrong}", env={"MONARCH_IO_OPT_CHECK": "off"})
+    accepted("a wrong path, --no-monarch", [], f"--monarch-dataset={wrong}", "--no-monarch")
+    if why := e2e.why_no_slowfs():
+        e2e.skip("a PFS that hangs at submission", why)
+        return
+    hanging = hanging_pfs()
+    took = accepted("a path that hangs", ["did not answer within 2 s"], f"--monarch-dataset={hanging.mount}/a")
+    ok(1.5 < took < 6, "sbatch accepts a path that hangs: soon", f"{took:.1f} s")
+    hanging.command("release")
+    hanging.close()
+
+
+def hanging_pfs():
+    """A PFS on which all but its root directory hangs, and nobody who waits for it can be killed."""
+    source = local_dataset().path
+    hanging = e2e.SlowFs(source, f"{source}.pfs", "--hang-meta", "1", "--attr-ttl", "0")
+    hanging.command("set hang forever")
+    return hanging
+
+
+# ---- faults, one at a time
+
+
+def agent_of(job):
+    """Waits for the agent of a job that was submitted; its record and its node."""
+    wait_until(lambda: glob.glob(f"{cluster.state}/jobs/{job}.*"), slurm_lab.PATIENCE)
+    node = glob.glob(f"{cluster.state}/jobs/{job}.*")[0].partition(f"/{job}.")[2]
+    wait_until(lambda: cluster.record(job, node))
+    return cluster.record(job, node), node
+
+
+def halves(data):
+    """A script that reads ten files, waits for the file go.JOB, and reads the others and then all; it prints a
+    checksum of each of the three parts."""
+    return (f"find '{data.path}' -type f -print0 | LC_ALL=C sort -z >all.$SLURM_JOB_ID; "
+            "head -z -n10 all.$SLURM_JOB_ID | xargs -0 cat | md5sum; touch half.$SLURM_JOB_ID; "
+            "while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; "
+            "tail -z -n+11 all.$SLURM_JOB_ID | xargs -0 cat | md5sum; xargs -0 cat <all.$SLURM_JOB_ID | md5sum")
+
+
+def check_halves(name, job, data):
+    equal(cluster.wait(job), "COMPLETED", f"{name}: how Slurm says that it ended")
+    content = []
+    for line in data.sums.splitlines():
+        with open(line.split(b"  ", 1)[1].replace(data.path.encode(), f"{scratch()}/model".encode()), "rb") as file:
+            content.append(file.read())
+    want = [hashlib.md5(b"".join(part)).hexdigest() for part in (content[:10], content[10:], content)]
+    equal([line.split()[0] for line in cluster.output(job).decode().splitlines()], want, f"{name}: the bytes are right")
+
+
+def go(job):
+    with open(f"{cluster.out}/go.{job}", "wb"):
+        pass
+
+
+def agent_killed():
+    data = dataset()
+    costs = Ledger()
+    with open(cluster.config, "a", encoding="utf-8") as file:
+        file.write("[agent]\nprefetch = off\n")
+    job = cluster.submit([f"--monarch-dataset={data.path}"], halves(data))
+    cluster.wait_running(job, f"half.{job}")
+    os.kill(agent_of(job)[0]["pid"], signal.SIGKILL)
+    cluster.configure()
+    go(job)
+    check_halves("agent killed in mid-epoch", job, data)
+    staged = sum(os.path.getsize(line.split(b"  ", 1)[1]) for line in data.sums.splitlines()[:10])
+    costs.expect(10 + 2 * (data.FILES - 10), 2 * data.bytes - staged)
+    costs.check("agent killed in mid-epoch")
+    line = fields(cluster.comment(job))
+    equal((line.get("pfs"), line.get("nvme"), line.get("nodes")),
+          (f"{size_text(2 * data.bytes - staged)}/{size_text(2 * data.bytes)}", size_text(staged), "1/1"),
+          "agent killed in mid-epoch: the line in sacct", line)
+    cluster.nothing_left("agent killed in mid-epoch")
+
+
+def agent_process():
+    """What the agent is, as a process: the user's, with nothing of root's or Slurm's."""
+    data = local_dataset()
+    job = cluster.submit([f"--monarch-dataset={data.path}"], halves(data), env={"SECRET": "of the user's"})
+    cluster.wait_running(job, f"half.{job}")
+    record, node = agent_of(job)
+    proc = f"/proc/{record['pid']}"
+
+    def read(name):
+        with open(f"{proc}/{name}", encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+
+    status = dict(line.split(":\t", 1) for line in read("status").splitlines())
+    groups = " ".join(map(str, sorted(os.getgrouplist(slurm_lab.USER, cluster.user.pw_gid))))
+    equal((status["Uid"], status["Gid"], status["Groups"].strip(), status["NoNewPrivs"], status["CapEff"]),
+          ("\t".join([str(cluster.user.pw_uid)] * 4), "\t".join([str(cluster.user.pw_gid)] * 4), groups, "1", "0" * 16),
+          "the agent is the user's, for good")
+    equal(read("environ"), "PATH=/usr/bin:/bin\0", "the agent's environment")
+    equal((os.readlink(f"{proc}/cwd"), os.getsid(record["pid"]), read("oom_score_adj").strip()), ("/", record["pid"], "1000"),
+          "the agent's directory, session and priority for the OOM killer")
+    files = {os.readlink(fd) for fd in glob.glob(f"{proc}/fd/*")}
+    own = (record["run_dir"], f"{cluster.tier}/monarch/{record['name']}", data.path, "anon_inode:", "/dev/null")
+    equal([f for f in files if not f.startswith(own)], [], "the agent's descriptors")
+    equal((int(status["SigBlk"], 16) & 0xffff & ~0x4003, status["SigIgn"]), (0, f"{1 << 12:016x}"), "the agent's signals")
+    for path, owner, mode in ((f"{cluster.state}/jobs", 0, 0o700), (f"{cluster.state}/jobs/{job}.{node}", 0, 0o700),
+                              (f"{cluster.state}/run", 0, 0o711), (record["run_dir"], cluster.user.pw_uid, 0o700),
+                              (f"{cluster.tier}/monarch", 0, 0o711),
+                              (f"{cluster.tier}/monarch/{record['name']}", cluster.user.pw_uid, 0o700)):
+        st = os.stat(path)
+        equal((st.st_uid, oct(st.st_mode & 0o7777)), (owner, oct(mode)), f"owner and mode of {path.replace(scratch(), '')}")
+    go(job)
+    check_halves("a job whose agent was looked at", job, data)
+
+
+def all_killed():
+    data = local_dataset()
+    job = cluster.submit(["-w", "node2", f"--monarch-dataset={data.path}"], halves(data))
+    cluster.wait_running(job, f"half.{job}")
+    record, _ = agent_of(job)
+    daemons = subprocess.run(["pgrep", "-f", rf"^slurmstepd: \[{job}\."], stdout=subprocess.PIPE, check=True).stdout.split()
+    tasks = subprocess.run(["grep", "-lszxF", f"SLURM_JOB_ID={job}", *glob.glob("/proc/[0-9]*/environ")],
+                           stdout=subprocess.PIPE, check=False).stdout.decode().split()
+    victims = {record["pid"], *map(int, daemons), *(int(path.split("/")[2]) for path in tasks)}
+    ok(len(victims) > 3, "everything of the job killed: agent, slurmstepd and tasks", victims)
+    for pid in victims:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    cluster.execute(["scancel", str(job)])
+    state = cluster.wait(job)
+    ok(state in ("CANCELLED", "FAILED", "NODE_FAIL"), "everything of the job killed: how Slurm says that it ended", state)
+    contains(cluster.comment(job), ["monarch=1 ", "nodes=1/1"], "everything of the job killed: the line in sacct")
+    cluster.nothing_left("everything of the job killed")
+    job = cluster.submit(["-w", "node2", f"--monarch-dataset={data.path}"], data.read(2))
+    check_job("the next job on that node", job, data, 2)
+    check_line("the next job on that node", job, data, 2)
+
+
+def runs_without(name, *log_parts):
+    data = local_dataset()
+    job = cluster.submit([f"--monarch-dataset={data.path}"], data.read(2) + TASK_ENV)
+    equal(cluster.wait(job), "COMPLETED", f"{name}: the job runs")
+    equal(cluster.output(job), data.sums * 2 + b"preload=\n", f"{name}: without Monarch, and reads the right bytes")
+    if log_parts:
+        contains(cluster.log_of(job), [*log_parts, "runs without Monarch"], f"{name}: the log tells")
+    return job
+
+
+def monarchd_missing():
+    os.chmod(cluster.monarchd, 0o644)
+    runs_without("monarchd is not executable")
+    os.unlink(cluster.monarchd)
+    runs_without("monarchd is missing")
+    cluster.install_monarchd()
+    cluster.nothing_left("no monarchd")
+
+
+def config_errors():
+    cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = much\n")
+    runs_without("an error in monarch.conf", "monarch.conf:3: ", "'much'")
+    cluster.configure()
+    os.chmod(cluster.config, 0o666)
+    runs_without("monarch.conf is writable by others", "monarch.conf")
+    os.unlink(cluster.config)
+    runs_without("monarch.conf is missing", "monarch.conf")
+    cluster.configure()
+    os.chmod(cluster.config, 0o644)
+    cluster.nothing_left("bad monarch.conf")
+
+
+def tree_state(path):
+    """All that stat tells of a tree, but access times."""
+    return sorted((p, st.st_mode, st.st_uid, st.st_gid, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
+                  for p in [path, *glob.glob(f"{path}/**", recursive=True, include_hidden=True)] for st in [os.lstat(p)])
+
+
+def bad_tiers():
+    """Tiers that root must not touch, or cannot: the others serve, and without any the job runs."""
+    canary = scratch("canary")
+    with open(f"{canary}/file", "w", encoding="utf-8") as file:
+        file.write("untouched")
+    uid, gid = cluster.user.pw_uid, cluster.user.pw_gid
+    loose = scratch("tier.loose")
+    os.chmod(loose, 0o777)
+    taken = cluster.new_tier("tier.taken")
+    os.mkdir(f"{taken}/monarch")
+    os.chown(f"{taken}/monarch", uid, gid)
+    linked = cluster.new_tier("tier.linked")
+    os.symlink(canary, f"{linked}/monarch")
+    os.chown(f"{linked}/monarch", uid, gid, follow_symlinks=False)
+    plain = f"{scratch()}/tier.file"
+    with open(plain, "wb"):
+        pass
+    paths = {"gone": f"{scratch()}/tier.gone", "loose": loose, "taken": taken, "linked": linked, "plain": plain}
+    before = [tree_state(path) for path in (canary, loose, taken, linked)]
+    text = "".join(f"[tier.{name}]\npath = {path}\nquota = 64M\nmedium = ssd\n" for name, path in paths.items())
+    cluster.configure(text)
+    job = runs_without("no tier can be used", "no tier can be used")
+    for name, path in paths.items():
+        ok(re.search(rf"warning: .*{re.escape(path)}\b.*: .", cluster.log_of(job)), f"the log tells why not: {name}",
+           cluster.log_of(job))
+    cluster.configure(f"{text}[tier.good]\npath = {cluster.tier}\nquota = 64M\nmedium = nvme\n")
+    data = local_dataset()
+    job = cluster.submit([f"--monarch-dataset={data.path}"], data.read(2))
+    check_job("one tier can be used", job, data, 2)
+    check_line("one tier can be used", job, data, 2)
+    equal([tree_state(path) for path in (canary, loose, taken, linked)], before, "tiers that cannot be used are untouched")
+    cluster.configure()
+    cluster.nothing_left("bad tiers")
+
+
+def hanging_in_job():
+    """The PFS hangs from before the job on: it begins and ends as without Monarch."""
+    if why := e2e.why_no_slowfs():
+        e2e.skip("a PFS that hangs in a job", why)
+        return
+    hanging = hanging_pfs()
+    job = cluster.submit([f"--monarch-dataset={hanging.mount}/a", "--monarch-check=off"], "echo ran")
+    equal(cluster.wait(job), "COMPLETED", "the PFS hangs: the job begins and ends")
+    equal(cluster.output(job), b"ran\n", "the PFS hangs: it runs")
+    record = cluster.jobs(job)[0]
+    times = [time.mktime(time.strptime(record[key], "%Y-%m-%dT%H:%M:%S")) for key in ("StartTime", "EndTime")]
+    ok(times[1] - times[0] < 12, "the PFS hangs: within seconds", f"{times[1] - times[0]} s")
+    wait_until(lambda: set(cluster.nodes().values()) <= {"idle", "allocated"})
+    ok(set(cluster.nodes().values()) <= {"idle", "allocated"}, "the PFS hangs: no node is drained", cluster.nodes())
+    hanging.command("release")
+    cluster.nothing_left("the PFS hangs, and answers again")
+    hanging.close()
+
+
+def slurmdbd_away():
+    """The line reaches sacct later: by the epilog's own retry, or by monarchd --flush."""
+    data = local_dataset()
+    flush = [f"{cluster.prefix}/sbin/monarchd", "--flush", "--state-dir", cluster.state, "--log", cluster.log]
+    for name in ("slurmdbd is away for seconds", "slurmdbd is away for longer"):
+        daemon = cluster.slurmdbd()
+        job = cluster.submit([f"--monarch-dataset={data.path}"], data.read(2))
+        check_job(name, job, data, 2)
+        ok(wait_until(lambda: glob.glob(f"{cluster.state}/spool/*.json")), f"{name}: the line is in the spool")
+        if name.endswith("longer"):
+            for line in cluster.processes():
+                os.kill(int(line.split()[0]), signal.SIGKILL)
+            code, _, _ = cluster.execute(flush, root=True)
+            equal(code, 1, f"{name}: monarchd --flush says that it cannot yet")
+            ok(glob.glob(f"{cluster.state}/spool/*.json"), f"{name}: and keeps the line")
+        cluster.slurmdbd(start=daemon)
+        if name.endswith("longer"):
+            ok(wait_until(lambda: cluster.execute(flush, root=True)[0] == 0, 60), f"{name}: monarchd --flush writes it")
+        wait_until(lambda: cluster.comment(job, 0).startswith("monarch="), 60)  # sacct itself needs slurmdbd
+        check_line(name, job, data, 2)
+        cluster.nothing_left(name)
+
+
+# ---- the phases
+
+
+def servers():
+    yield
+    ledger.check(f"{variant}all jobs so far")
+    cluster.nothing_left(f"{variant}all jobs so far")
+
+
+def jobs():
+    e2e.together(one_node, two_nodes, two_steps, salloc, array, scancel, requeue, no_option, no_monarch, sbatch_line,
+                 environment_twin, inner_srun, user_preload, many_datasets, servers)
+
+
+def other_configuration(name, options, *tests):
+    global variant, ledger
+    variant = name
+    cluster.up("--nodes", "4", *options)
+    ledger = Ledger()
+    e2e.together(*tests, servers)
+
+
+def prolog_flags_unset():
+    yield  # the time limit's job ends first
+    other_configuration(UNSET, ["--proctrack", "cgroup"], one_node, two_nodes, salloc, scancel, inner_srun, no_option)
+
+
+def prolog_flags_alloc():
+    yield
+    other_configuration(ALLOC, ["--prolog-flags", "Alloc"], one_node, inner_srun)
+
+
+if reason := slurm_lab.why_no_slurm() or e2e.why_no_glusterfs():
+    print(f"1..0 # SKIP {reason}")
+    sys.exit(0)
+begin()
+e2e.main(timeout, jobs, submission, agent_process, agent_killed, all_killed, monarchd_missing, config_errors, bad_tiers,
+         hanging_in_job, slurmdbd_away, prolog_flags_unset, prolog_flags_alloc)

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slurm with Monarch's plugin, for end-to-end tests: a cluster in the scratch directory, its jobs, and what they leave.
+
+Tests run what is installed, since programs know where others are; `make install` brings that up to date first.
+"""
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import stat
+import subprocess
+
+import e2e
+from e2e import BUILD, SANITIZER, SOURCE, equal, ok, scratch, wait_until
+
+PATIENCE = 120  # seconds for a job to begin and end
+USER = "monarchlab"
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE"}
+
+
+def install_prefix():
+    with open(f"{BUILD}/Makefile", encoding="utf-8") as makefile:
+        return re.search(r"^prefix = (.*)$", makefile.read(), re.MULTILINE).group(1)
+
+
+def why_no_slurm():
+    """Why the tests cannot run here; make distcheck, whose tree is read-only, is such a place."""
+    if os.geteuid() != 0:
+        return "needs root"
+    if SANITIZER:
+        return "Slurm cannot load an instrumented plugin"
+    if not os.stat(SOURCE).st_mode & stat.S_IWUSR or not install_prefix().startswith(BUILD + "/"):
+        return "nothing can be installed: configure with --prefix below the build directory, as dev/build does"
+    missing = [c for c in ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch") if not shutil.which(c)]
+    return f"not installed: {', '.join(missing)} (run dev/deps slurm)" if missing else ""
+
+
+def _install():
+    with open(f"{BUILD}/.install.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+        result = subprocess.run(["make", "-C", BUILD, "INSTALL=install -C", "install"], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, env=env, check=False)
+    if result.returncode != 0:
+        raise RuntimeError("make install: " + result.stdout.decode()[-3000:])
+
+
+class Cluster:
+    """Slurm on this machine, each of its nodes with the same tier; a file or directory of each below scratch()."""
+
+    def __init__(self):
+        _install()
+        self.prefix = install_prefix()
+        self.tier = self.new_tier("tier")
+        self.state = f"{scratch()}/state"
+        self.log = f"{scratch()}/monarchd.log"
+        self.monarchd = f"{scratch()}/monarchd"  # notes each run by the plugin in `calls`
+        self.calls = f"{scratch()}/calls"
+        self.config = f"{scratch()}/monarch.conf"
+        self.configure()
+        self.install_monarchd()
+        self._dir = f"{scratch()}/slurm"
+        self._own_slurmdbd = None
+
+    def up(self, *options):
+        """Starts it, or changes its options."""
+        line = (f"optional {self.prefix}/lib/slurm/spank_monarch.so config={self.config} state_dir={self.state} "
+                f"monarchd={self.monarchd} log={self.log}")
+        result = subprocess.run(
+            [f"{SOURCE}/dev/lab", "slurm", "up", "--dir", self._dir, "--plugstack-line", line, *options],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False)
+        if result.returncode != 0:
+            raise RuntimeError("dev/lab slurm up: " + result.stdout.decode()[-3000:])
+        self.conf = self.status()["slurm_conf"]
+        self.user = pwd.getpwnam(USER)
+        self.out = scratch("out")
+        os.chown(self.out, self.user.pw_uid, self.user.pw_gid)
+
+    def status(self):
+        result = subprocess.run([f"{SOURCE}/dev/lab", "slurm", "status", "--dir", self._dir, "--json"],
+                                stdout=subprocess.PIPE, check=False)
+        return json.loads(result.stdout)
+
+    def slurmdbd(self, start=None):
+        """Stops slurmdbd and tells how to start it; or starts it so."""
+        if start:
+            self._own_slurmdbd = e2e.start(start[0], env=start[1], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.DEVNULL)
+            return None
+        if self._own_slurmdbd:
+            pid = self._own_slurmdbd.pid
+        else:
+            pid = self.status()["daemons"]["slurmdbd"]["pid"]
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            env = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if word)
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not os.path.exists(f"/proc/{pid}") or self._own_slurmdbd and self._own_slurmdbd.poll() is not None)
+        return ["/usr/sbin/slurmdbd", "-D"], env
+
+    # ---- Monarch on the nodes
+
+    def new_tier(self, name):
+        path = scratch(name)
+        os.chmod(path, 0o1777)
+        return path
+
+    def configure(self, text=None):
+        """Writes monarch.conf, which each job's beginning reads."""
+        with open(self.config, "w", encoding="utf-8") as file:
+            file.write(text or f"[tier.nvme]\npath = {self.tier}\nquota = 256M\nmedium = nvme\n")
+
+    def install_monarchd(self):
+        with open(self.monarchd, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\necho "$*" >>{self.calls}\nexec {self.prefix}/sbin/monarchd "$@"\n')
+        os.chmod(self.monarchd, 0o755)
+
+    def calls_for(self, job):
+        """How the plugin ran monarchd for that job: --prolog, --start, --epilog."""
+        if not os.path.exists(self.calls):
+            return []
+        with open(self.calls, encoding="utf-8") as file:
+            return [line.split()[0] for line in file if f" --job {job} " in line]
+
+    def log_of(self, job):
+        with contextlib.suppress(FileNotFoundError), open(self.log, encoding="utf-8") as file:
+            return "".join(line for line in file if f"JobId={job} " in line)
+        return ""
+
+    def record(self, job, node="node1"):
+        """What root noted of the job on a node; None before the agent is there."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            with open(f"{self.state}/jobs/{job}.{node}/record.json", encoding="utf-8") as file:
+                record = json.load(file)
+            return record if record["pid"] else None
+        return None
+
+    # ---- jobs
+
+    def start(self, command, root=False, env=None, **more):
+        """As e2e.start, as the job's user with a small environment and with pipes."""
+        who = [] if root else ["setpriv", f"--reuid={self.user.pw_uid}", f"--regid={self.user.pw_gid}", "--init-groups"]
+        env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin", "LC_ALL": "C.UTF-8", "SLURM_CONF": self.conf,
+               "HOME": self.out, "USER": "root" if root else USER, **(env or {})}
+        return e2e.start([*who, *command], cwd=self.out, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, **more)
+
+    def execute(self, command, seconds=PATIENCE, **more):
+        """Runs it to its end; as e2e.execute."""
+        return e2e.finish(self.start(command, **more), seconds)
+
+    def submit(self, options, script, **more):
+        """Submits a batch script, by its text; the job's id."""
+        code, out, err = self.execute(["sbatch", "--parsable", "--exclusive", "--output=%j", *options,
+                                       "--wrap=" + script], **more)
+        if code != 0:
+            raise RuntimeError(f"sbatch: exit code {code}: {err}")
+        return int(out)
+
+    def jobs(self, job):
+        """Slurm's records of a job, or of each of an array."""
+        out = self.execute(["scontrol", "-o", "show", "job", str(job)])[1].decode()
+        return [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in out.splitlines()]
+
+    def state_of(self, job):
+        return ",".join(sorted({record["JobState"] for record in self.jobs(job)}))
+
+    def wait(self, job, seconds=PATIENCE):
+        """Waits for the end of a job, its epilogs included; its state."""
+        wait_until(lambda: set(self.state_of(job).split(",")) <= ENDED, seconds)
+        return self.state_of(job)
+
+    def wait_running(self, job, file):
+        """Waits until a running job has made a file in its output directory."""
+        if not wait_until(lambda: os.path.exists(f"{self.out}/{file}"), PATIENCE):
+            raise RuntimeError(f"job {job} did not get there: {self.jobs(job)}")
+
+    def output(self, job):
+        with open(f"{self.out}/{job}", "rb") as file:
+            return file.read()
+
+    def comment(self, job, seconds=30):
+        """The job's SystemComment, once there is one."""
+        def read():
+            code, out, err = self.execute(["sacct", "-X", "-n", "-P", "-o", "JobIDRaw,SystemComment", "-j", str(job)])
+            if code != 0:
+                return f"sacct: {err}"
+            return dict(line.split("|", 1) for line in out.decode().splitlines()).get(str(job), "")
+        wait_until(read, seconds)
+        return read()
+
+    # ---- what is left
+
+    def processes(self):
+        """Monarch's processes that belong to this cluster."""
+        found = subprocess.run(["pgrep", "-a", "-f", f"^[^ ]*monarchd .*{self.state}"], stdout=subprocess.PIPE,
+                               check=False)
+        return found.stdout.decode().splitlines()
+
+    def left(self, *tiers):
+        """All that jobs which have ended left on the nodes, where nothing should be."""
+        left = [p for tier in (self.tier, *tiers) for p in glob.glob(f"{tier}/**", recursive=True, include_hidden=True)
+                if p.rstrip("/") not in (tier, f"{tier}/monarch")]
+        left += [p for part in ("jobs", "run", "spool") for p in glob.glob(f"{self.state}/{part}/*")]
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+            points = [line.split()[4] for line in mounts]
+        left += [p for p in points for base in (self.tier, self.state) if p.startswith(base + "/")]
+        left += self.processes()
+        running = self.execute(["squeue", "-h", "-a", "-o", "%A"])[1].decode().split()
+        return [p for p in left if not any(f"/lab.{job}." in p or f"/jobs/{job}." in p for job in running)]
+
+    def nodes(self):
+        """{node: state}, with the reason if there is one."""
+        out = self.execute(["sinfo", "-h", "-N", "-o", "%N %T %E"])[1].decode()
+        return {name: state if reason == "none" else f"{state} ({reason})"
+                for name, state, reason in (line.split(" ", 2) for line in out.splitlines())}
+
+    def nothing_left(self, name, *tiers):
+        """Two TAP lines."""
+        wait_until(lambda: not self.left(*tiers))
+        left = self.left(*tiers)
+        equal(left, [], f"{name}: nothing is left on the nodes")
+        wait_until(lambda: set(self.nodes().values()) <= {"idle", "allocated"})
+        ok(set(self.nodes().values()) <= {"idle", "allocated"}, f"{name}: no node is drained", self.nodes())
+
+
+class Dataset:
+    """A copy of one tree of files, on a PFS or elsewhere, and what reading all of it prints."""
+
+    FILES = 40
+    _count = 0
+
+    def __init__(self, parent):
+        Dataset._count += 1
+        self.path = f"{parent}/data{Dataset._count}"
+        model = f"{scratch()}/model"
+        if not os.path.isdir(model):
+            e2e.make_tree(model, self.FILES)
+            subprocess.run(["chmod", "-R", "a+rX", model], check=True)
+        subprocess.run(["cp", "-r", model, self.path], check=True)
+        self.bytes = sum(os.path.getsize(f"{d}/{f}") for d, _, files in os.walk(model) for f in files)
+        self.directories = sum(1 for _ in os.walk(model))
+        self.sums = e2e.execute(e2e.read_all(model))[1].replace(model.encode(), self.path.encode())
+
+    def read(self, times=1):
+        """Shell code that reads all files that often and prints checksums."""
+        return f"for n in {' '.join(map(str, range(times)))}; do " \
+               f"find '{self.path}' -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum; done"
+
+
+def fields(line):
+    """{name: value} of a line in sacct."""
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)
+
+
+def size_text(number):
+    """As Monarch writes sizes."""
+    if number < 1024:
+        return str(number)
+    value, units = number / 1024, "KMGTPE"
+    while value >= 999.5:
+        value, units = value / 1024, units[1:]
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}{units[0]}"
+
