@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counting what programs read from dataset files. These hooks change nothing: they pass every call on and
-// add up what came back, by a table that open fills per descriptor. Correctness never rests on that table;
-// a descriptor that came or went unseen (fcntl, SCM_RIGHTS, close_range) is counted under a wrong heading or
-// not at all. What stdio reads inside libc is estimated at fopen, what is mapped at mmap.
+// Counting what programs read from dataset files, and serving pread of large ones from their chunks.
+//
+// These hooks pass every call on and add up what came back, by a table that open fills per descriptor.
+// Correctness never rests on that table; a descriptor that came or went unseen (fcntl, SCM_RIGHTS,
+// close_range) is counted under a wrong heading or not at all. What stdio reads inside libc is estimated at
+// fopen, what is mapped at mmap. That a descriptor may be a large file's is such an entry of the table too:
+// read_chunks() then makes sure.
 #include <errno.h>
 #include <stdarg.h>
 #include <sys/types.h>
@@ -14,8 +17,9 @@ namespace monarch::preload {
 namespace {
 
 constexpr int kDescriptors = 65536;
-constexpr unsigned char kNone = 0, kPfs = 255;  // else 1 + the tier's number
+constexpr unsigned char kNone = 0, kPfs = 255, kLarge = 254;  // else 1 + the tier's number
 std::atomic<unsigned char> classes[kDescriptors];
+std::atomic<Ref> large_files[kDescriptors];  // the Entry, where the class is kLarge
 
 unsigned char class_of(int fd) {
   return static_cast<unsigned>(fd) < kDescriptors ? classes[fd].load(std::memory_order_relaxed) : kNone;
@@ -38,14 +42,53 @@ __attribute__((noinline)) void add_read(unsigned char c, uint64_t bytes) {
   }
 }
 
+// A large file is read, mapped or sent from the descriptor's own position: chunks cannot serve that.
+__attribute__((noinline, cold)) void turn_native(int fd) {
+  if (Client* k = client()) read_natively(k, large_files[fd].load(std::memory_order_relaxed));
+  set_class(fd, kPfs);
+}
+
 ssize_t counted(int fd, ssize_t got) {
-  const unsigned char c = class_of(fd);
+  unsigned char c = class_of(fd);
+  if (__builtin_expect(c == kLarge, 0)) {
+    turn_native(fd);
+    c = kPfs;
+  }
   if (__builtin_expect(c != kNone, 0) && got > 0) add_read(c, static_cast<uint64_t>(got));
   return got;
 }
 
+// For reads with an offset: from the chunks, if the descriptor is a large file's. -1: from the descriptor.
+ssize_t from_chunks(int fd, void* buffer, size_t bytes, off_t offset) {
+  if (__builtin_expect(class_of(fd) != kLarge, 1)) return -1;
+  Client* k = client();
+  return k ? read_chunks(k, fd, large_files[fd].load(std::memory_order_relaxed), buffer, bytes, offset) : -1;
+}
+// What the descriptor itself gave to a read with an offset.
+ssize_t counted_at(int fd, ssize_t got) {
+  const unsigned char c = class_of(fd);
+  if (__builtin_expect(c != kNone, 0) && got > 0) add_read(c == kLarge ? kPfs : c, static_cast<uint64_t>(got));
+  return got;
+}
+
+ssize_t from_chunks(int fd, const struct iovec* parts, int n, off_t offset) {
+  if (__builtin_expect(class_of(fd) != kLarge, 1)) return -1;
+  ssize_t sum = 0;
+  for (int i = 0; i < n; ++i) {
+    const ssize_t got = from_chunks(fd, parts[i].iov_base, parts[i].iov_len, offset + sum);
+    if (got < 0) return sum > 0 ? sum : -1;  // a short read, as preadv(2) may give
+    sum += got;
+    if (static_cast<size_t>(got) < parts[i].iov_len) break;
+  }
+  return sum;
+}
+
 int copied(int from, int to) {
-  if (to >= 0) set_class(to, class_of(from));
+  if (to < 0) return to;
+  const unsigned char c = class_of(from);
+  if (c == kLarge && static_cast<unsigned>(to) < kDescriptors)
+    large_files[to].store(large_files[from].load(std::memory_order_relaxed), std::memory_order_relaxed);
+  set_class(to, c);
   return to;
 }
 
@@ -58,15 +101,20 @@ Result call(Hook hook, long number, Arguments... arguments) {
 
 void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
   void* mapped = next<void*(void*, size_t, int, int, int, off_t)>(hook)(address, bytes, protection, flags, fd, offset);
-  if (fd >= 0 && __builtin_expect(class_of(fd) != kNone, 0) && mapped != reinterpret_cast<void*>(-1))
+  if (fd >= 0 && __builtin_expect(class_of(fd) != kNone, 0) && mapped != reinterpret_cast<void*>(-1)) {
+    if (class_of(fd) == kLarge) turn_native(fd);
     if (Client* k = client()) count(k->board, TaskCounter::mmap_bytes, bytes);
+  }
   return mapped;
 }
 
 }  // namespace
 
 void opened_on_tier(int fd, uint32_t tier) { set_class(fd, static_cast<unsigned char>(1 + tier)); }
-void opened_on_pfs(int fd) { set_class(fd, kPfs); }
+void opened_on_pfs(int fd, Ref large) {
+  if (large && static_cast<unsigned>(fd) < kDescriptors) large_files[fd].store(large, std::memory_order_relaxed);
+  set_class(fd, large ? kLarge : kPfs);
+}
 void opened_elsewhere(int fd) { set_class(fd, kNone); }
 
 void count_stream(int tier, uint64_t bytes) {
@@ -87,29 +135,39 @@ MONARCH_EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {
   return counted(fd, call<ssize_t>(Hook::readv, SYS_readv, fd, parts, n));
 }
 MONARCH_EXPORT ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
-  return counted(fd, call<ssize_t>(Hook::pread, SYS_pread64, fd, buffer, bytes, offset));
+  if (const ssize_t got = from_chunks(fd, buffer, bytes, offset); got >= 0) return got;
+  return counted_at(fd, call<ssize_t>(Hook::pread, SYS_pread64, fd, buffer, bytes, offset));
 }
 MONARCH_EXPORT ssize_t pread64(int fd, void* buffer, size_t bytes, off64_t offset) {
-  return counted(fd, call<ssize_t>(Hook::pread64, SYS_pread64, fd, buffer, bytes, offset));
+  if (const ssize_t got = from_chunks(fd, buffer, bytes, offset); got >= 0) return got;
+  return counted_at(fd, call<ssize_t>(Hook::pread64, SYS_pread64, fd, buffer, bytes, offset));
 }
 MONARCH_EXPORT ssize_t __pread_chk(int fd, void* buffer, size_t bytes, off_t offset, size_t room) {
-  return counted(fd, next<ssize_t(int, void*, size_t, off_t, size_t)>(Hook::__pread_chk)(fd, buffer, bytes, offset, room));
+  if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
+  return counted_at(fd, next<ssize_t(int, void*, size_t, off_t, size_t)>(Hook::__pread_chk)(fd, buffer, bytes, offset, room));
 }
 MONARCH_EXPORT ssize_t __pread64_chk(int fd, void* buffer, size_t bytes, off64_t offset, size_t room) {
-  return counted(
+  if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
+  return counted_at(
       fd, next<ssize_t(int, void*, size_t, off64_t, size_t)>(Hook::__pread64_chk)(fd, buffer, bytes, offset, room));
 }
 MONARCH_EXPORT ssize_t preadv(int fd, const struct iovec* parts, int n, off_t offset) {
-  return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t)>(Hook::preadv)(fd, parts, n, offset));
+  if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
+  return counted_at(fd, next<ssize_t(int, const struct iovec*, int, off_t)>(Hook::preadv)(fd, parts, n, offset));
 }
 MONARCH_EXPORT ssize_t preadv64(int fd, const struct iovec* parts, int n, off64_t offset) {
-  return counted(fd, next<ssize_t(int, const struct iovec*, int, off64_t)>(Hook::preadv64)(fd, parts, n, offset));
+  if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
+  return counted_at(fd, next<ssize_t(int, const struct iovec*, int, off64_t)>(Hook::preadv64)(fd, parts, n, offset));
 }
 MONARCH_EXPORT ssize_t preadv2(int fd, const struct iovec* parts, int n, off_t offset, int flags) {
-  return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv2)(fd, parts, n, offset, flags));
+  if (offset < 0) return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv2)(fd, parts, n, offset, flags));
+  if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
+  return counted_at(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv2)(fd, parts, n, offset, flags));
 }
 MONARCH_EXPORT ssize_t preadv64v2(int fd, const struct iovec* parts, int n, off64_t offset, int flags) {
-  return counted(
+  if (offset < 0) return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv64v2)(fd, parts, n, offset, flags));
+  if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
+  return counted_at(
       fd, next<ssize_t(int, const struct iovec*, int, off64_t, int)>(Hook::preadv64v2)(fd, parts, n, offset, flags));
 }
 MONARCH_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t bytes) noexcept {

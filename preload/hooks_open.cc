@@ -41,11 +41,12 @@ int call_openat(int dirfd, const char* path, int flags, mode_t mode) {
 struct Attempt {
   int fd = -1;
   bool dataset = false;  // the file is below a root
+  Ref large = 0;         // see Answer
   // What the caller got in the end, for counting.
   int settled(int opened) const {
     if (opened < 0) return opened;
     if (dataset) {
-      opened_on_pfs(opened);
+      opened_on_pfs(opened, large);
     } else {
       opened_elsewhere(opened);
     }
@@ -67,9 +68,9 @@ Attempt open_copy(int dirfd, const char* path, int flags) {
   }
   attempt.dataset = true;
   char copy[kCopyPathBytes];
-  uint32_t tier;
-  uint64_t bytes;
-  if (!find_copy(c, rel, copy, &tier, &bytes)) return attempt;
+  const Answer answer = find_copy(c, rel, copy);
+  attempt.large = answer.large;
+  if (!answer.placed) return attempt;
   const int saved = errno;
   auto* real = next<OpenFunction>(Hook::open);
   attempt.fd = real ? real(copy, flags) : call_openat(AT_FDCWD, copy, flags, 0);
@@ -77,8 +78,8 @@ Attempt open_copy(int dirfd, const char* path, int flags) {
   if (attempt.fd < 0) {
     count_copy_failed(c);
   } else {
-    count_copy_opened(c, tier);
-    opened_on_tier(attempt.fd, tier);
+    count_copy_opened(c, answer.tier);
+    opened_on_tier(attempt.fd, answer.tier);
   }
   return attempt;
 }
@@ -95,21 +96,20 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
     return real(path, mode);
   }
   char copy[kCopyPathBytes];
-  uint32_t tier;
-  uint64_t bytes;
-  if (find_copy(c, rel, copy, &tier, &bytes)) {
+  const Answer answer = find_copy(c, rel, copy);
+  if (answer.placed) {
     const int saved = errno;
     FILE* stream = real(copy, mode);
     errno = saved;
     if (stream) {
-      count_copy_opened(c, tier);
-      count_stream(static_cast<int>(tier), bytes);
+      count_copy_opened(c, answer.tier);
+      count_stream(static_cast<int>(answer.tier), answer.bytes);
       return stream;
     }
     count_copy_failed(c);
   }
   FILE* stream = real(path, mode);
-  if (stream) count_stream(-1, bytes);
+  if (stream) count_stream(-1, answer.bytes);
   return stream;
 }
 

@@ -15,6 +15,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks_open.cc \
 	%D%/hooks_stat.cc \
 	%D%/init.cc \
+	%D%/large_reads.cc \
 	%D%/lookup.cc \
 	%D%/paths.cc \
 	%D%/preload.h

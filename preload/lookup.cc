@@ -26,12 +26,6 @@ TaskCounter reason_for_pfs(WaitEnd end) {
   }
 }
 
-bool to_pfs(Client* client, TaskCounter why) {
-  count(client->board, why);
-  count(client->board, TaskCounter::opens_pfs);
-  return false;
-}
-
 WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
   const int64_t start = monotonic_ns();
   const WaitEnd end = request_and_wait(client->board, client->catalog, path, found);
@@ -42,43 +36,54 @@ WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
 
 }  // namespace
 
-bool find_copy(Client* client, const RelPath& path, char* copy, uint32_t* tier, uint64_t* bytes) {
-  *bytes = 0;
+Answer find_copy(Client* client, const RelPath& path, char* copy) {
+  Answer answer;
+  const auto to_pfs = [&](TaskCounter why) {
+    count(client->board, why);
+    count(client->board, TaskCounter::opens_pfs);
+    return answer;
+  };
   Board* board = client->board;
   if (__builtin_expect(board->header.closed.load(std::memory_order_relaxed) != 0, 0))
-    return to_pfs(client, TaskCounter::fallback_no_agent);
-  if (__builtin_expect(is_invalid(*board, path.hash), 0)) return to_pfs(client, TaskCounter::fallback_invalid);
+    return to_pfs(TaskCounter::fallback_no_agent);
+  if (__builtin_expect(is_invalid(*board, path.hash), 0)) return to_pfs(TaskCounter::fallback_invalid);
   Found found = client->catalog.find(path);
   const CatalogHeader& header = client->catalog.header();
   if (!found && header.roots[path.root].walked.load(std::memory_order_acquire))
-    return to_pfs(client, TaskCounter::fallback_absent);
+    return to_pfs(TaskCounter::fallback_absent);
   uint64_t word = found ? found.entry->state.load(std::memory_order_acquire) : state_word(State::kKnown);
+  if (state_of(word) == State::kKnown && board->header.full.load(std::memory_order_relaxed) != 0)
+    return to_pfs(TaskCounter::fallback_no_fit);
   const bool waited = unsettled(state_of(word));
   if (waited) {
     const int saved = errno;
     const WaitEnd end = wait_for(client, path, &found);
     errno = saved;
-    if (end != WaitEnd::kSettled) return to_pfs(client, reason_for_pfs(end));
+    if (end != WaitEnd::kSettled) return to_pfs(reason_for_pfs(end));
     word = found.entry->state.load(std::memory_order_acquire);
   }
-  *bytes = found.entry->size.load(std::memory_order_relaxed);
-  if (reason_of(word) == Reason::kNotRegular) return false;  // a directory, a FIFO: not an open that counts
-  if (state_of(word) != State::kPlaced) return to_pfs(client, reason_for_pfs(state_of(word)));
+  answer.bytes = found.entry->size.load(std::memory_order_relaxed);
+  if (state_of(word) == State::kLarge) answer.large = found.ref;
+  if (state_of(word) != State::kPlaced) return to_pfs(reason_for_pfs(state_of(word)));
+  answer.tier = tier_of(word);
+  if (answer.tier >= header.tier_count) return to_pfs(TaskCounter::fallback_tier_error);
   if (waited) count(board, TaskCounter::waited_hits);
-  *tier = tier_of(word);
-  if (*tier >= header.tier_count) return to_pfs(client, TaskCounter::fallback_tier_error);
-  const TierPath& where = header.tiers[*tier];
+  const TierPath& where = header.tiers[answer.tier];
   memcpy(copy, where.path, where.len);
   copy[where.len] = '/';
   copy_name(found.ref, copy + where.len + 1);
-  return true;
+  answer.placed = true;
+  return answer;
 }
 
 void count_copy_opened(Client* client, uint32_t tier) {
   my_shard(client->board).opens_tier[tier].fetch_add(1, std::memory_order_relaxed);
 }
 
-void count_copy_failed(Client* client) { to_pfs(client, TaskCounter::fallback_tier_error); }
+void count_copy_failed(Client* client) {
+  count(client->board, TaskCounter::fallback_tier_error);
+  count(client->board, TaskCounter::opens_pfs);
+}
 
 void invalidate(Client* client, const RelPath& path) {
   if (is_invalid(*client->board, path.hash)) return;

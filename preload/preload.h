@@ -43,10 +43,16 @@ Client* client();
 inline constexpr size_t kRelPathBytes = kPathBytes;
 bool resolve(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result);
 
-// Where a read-only open of `path` goes. True: `copy` (kCopyPathBytes) holds the path of a whole copy on
-// tier *tier. False: the PFS. *bytes: the file's size, 0 if it is not known. May wait, bounded, while the agent stages the file.
-inline constexpr size_t kCopyPathBytes = kPathBytes + kCopyNameBytes + 1;
-bool find_copy(Client* client, const RelPath& path, char* copy, uint32_t* tier, uint64_t* bytes);
+// Where a read-only open of `path` goes. May wait, bounded, while the agent stages the file.
+struct Answer {
+  bool placed = false;  // a whole copy is on tier number `tier`; else the PFS
+  uint32_t tier = 0;
+  uint64_t bytes = 0;  // the file's size; 0 if it is not known
+  Ref large = 0;       // the Entry, if reads with an offset may be served from chunks
+};
+// `copy` (kCopyPathBytes) receives the path of a whole copy.
+inline constexpr size_t kCopyPathBytes = kPathBytes + kPartNameBytes + 1;
+Answer find_copy(Client* client, const RelPath& path, char* copy);
 
 // Counts what became of the open of a copy. On failure the PFS is tried next.
 void count_copy_opened(Client* client, uint32_t tier);
@@ -54,10 +60,16 @@ void count_copy_failed(Client* client);
 
 // hooks_count.cc: under which heading reads of a descriptor that open returned are counted.
 void opened_on_tier(int fd, uint32_t tier);
-void opened_on_pfs(int fd);
+void opened_on_pfs(int fd, Ref large);
 void opened_elsewhere(int fd);
 // Counts a whole file as read by a stream; `tier` -1 is the PFS.
 void count_stream(int tier, uint64_t bytes);
+
+// large_reads.cc: pread(2) of a large file that was opened on the PFS, from the chunks that are staged. Waits,
+// bounded, for one that is not yet. -1: ask the PFS, as for everything in doubt. errno stays as it is.
+ssize_t read_chunks(Client* client, int fd, Ref entry, void* buffer, size_t bytes, off_t offset);
+// Tells the agent that the job reads the file by calls that chunks cannot serve.
+void read_natively(Client* client, Ref entry);
 
 // The file is about to be written: from now on every open goes to the PFS.
 void invalidate(Client* client, const RelPath& path);

@@ -50,6 +50,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/start.h \
 	%D%/node/state.cc \
 	%D%/node/state.h \
+	%D%/placement/copying.h \
+	%D%/placement/large_files.cc \
 	%D%/placement/placement.cc \
 	%D%/placement/placement.h
 

@@ -74,7 +74,13 @@ Status start(const AgentOptions& options, Service* service) {
     RequestRing ring(shared);
     const auto roots = static_cast<uint32_t>(service->dataset->roots.size());
     while (!service->stopping) {
-      ring.drain(roots, [service](const RelPath& path) { service->placement->demand(path); });
+      ring.drain(roots, [service](const RelPath& path, uint32_t chunk) {
+        if (chunk == kWholeFile) {
+          service->placement->demand(path);
+        } else {
+          service->placement->demand_chunk(path, chunk);
+        }
+      });
       ring.wait(kIdleWaitMs);
     }
   });

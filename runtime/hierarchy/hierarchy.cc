@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
+
 #include "runtime/base/paths.h"
 
 namespace monarch {
@@ -25,6 +27,20 @@ int Hierarchy::reserve(uint64_t bytes) {
   for (size_t i = 0; i < tiers_.size(); ++i)
     if (tiers_[i].reserve(bytes)) return static_cast<int>(i);
   return -1;
+}
+
+int Hierarchy::reserve_part(uint64_t bytes, uint64_t unit, uint64_t* got) {
+  for (size_t i = 0; i < tiers_.size(); ++i) {
+    *got = std::min(bytes, tiers_[i].room() / unit * unit);
+    if (*got > 0 && tiers_[i].reserve(*got)) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+uint64_t Hierarchy::room() const {
+  uint64_t most = 0;
+  for (const Tier& t : tiers_) most = std::max(most, t.room());
+  return most;
 }
 
 Status remove_job_dirs(const std::vector<TierConfig>& tiers, const std::string& job_dir) {

@@ -23,6 +23,13 @@ class Hierarchy {
   // -1 if none has. Nothing is evicted: the placed subset is stable over epochs.
   int reserve(uint64_t bytes);
 
+  // The same for as much of `bytes` as one tier can take, in whole units of `unit`; *got is how much. For
+  // files that are worth keeping in part.
+  int reserve_part(uint64_t bytes, uint64_t unit, uint64_t* got);
+
+  // The most that a file may have to be reserved now.
+  uint64_t room() const;
+
  private:
   std::vector<Tier> tiers_;
 };

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "runtime/base/os.h"
@@ -145,6 +146,43 @@ void Tier::remove(Ref entry) {
   char copy[kCopyNameBytes];
   copy_name(entry, copy);
   os::unlinkat(copies_.get(), copy, 0);
+}
+
+Result<Fd> Tier::create_part(Ref entry, uint64_t bytes) {
+  MONARCH_TRY(ensure_bucket(entry));  // where it will go
+  if (os::mkdirat(copies_.get(), "part", 0700) != 0 && errno != EEXIST)
+    return errno_error("tier " + name() + ": make " + copies_path_ + "/part");
+  char part[kPartNameBytes];
+  part_name(entry, part);
+  Fd file(os::openat(copies_.get(), part, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file) return errno_error("tier " + name() + ": create a partial copy");
+  if (bytes > 0 && os::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP) {
+    const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
+    remove_part(entry);
+    return error;
+  }
+  return file;
+}
+
+Status Tier::publish_part(Ref entry) {
+  char part[kPartNameBytes], copy[kCopyNameBytes];
+  part_name(entry, part);
+  copy_name(entry, copy);
+  if (os::renameat(copies_.get(), part, copies_.get(), copy) != 0)
+    return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
+  return {};
+}
+
+void Tier::remove_part(Ref entry) {
+  char part[kPartNameBytes];
+  part_name(entry, part);
+  os::unlinkat(copies_.get(), part, 0);
+}
+
+uint64_t Tier::room() const {
+  if (closed()) return 0;
+  const uint64_t used = used_.load(std::memory_order_relaxed);
+  return std::min(quota_ > used ? quota_ - used : 0, headroom());
 }
 
 void Tier::close(const std::string& why) {

@@ -51,6 +51,14 @@ class Tier {
   // Removes a published copy.
   void remove(Ref entry);
 
+  // The same for a partial copy, which lies apart under part_name until publish_part() gives it its final
+  // name. Where only a part of the file will be kept, `bytes` is 0 and each chunk is allocated when written.
+  Result<Fd> create_part(Ref entry, uint64_t bytes);
+  Status publish_part(Ref entry);
+  void remove_part(Ref entry);
+  // How many bytes can be reserved now, by the quota and the free-space floor; 0 if the tier is closed.
+  uint64_t room() const;
+
   // After a fault of the device or a full file system: no new copies until it is opened again.
   void close(const std::string& why);
   bool closed() const { return closed_until_ns_.load(std::memory_order_relaxed) != 0; }

@@ -40,8 +40,8 @@ struct Posted {
   uint64_t word;
 };
 
-// Puts a request for `path` on the ring and rings the doorbell.
-inline Posted post_request(Board* board, const RelPath& path) {
+// Puts a request for `path`, or a chunk of it, on the ring and rings the doorbell.
+inline Posted post_request(Board* board, const RelPath& path, uint32_t chunk = kWholeFile) {
   const uint32_t first = board->header.next_slot.fetch_add(1, std::memory_order_relaxed);
   for (uint32_t i = 0; i < kSlots; ++i) {
     RequestSlot* slot = &board->slots[(first + i) % kSlots];
@@ -53,6 +53,7 @@ inline Posted post_request(Board* board, const RelPath& path) {
     slot->hash = path.hash;
     slot->root = path.root;
     slot->len = path.len;
+    slot->chunk = chunk;
     memcpy(slot->path, path.path, path.len);
     const uint64_t ready = slot_word(turn, SlotState::kReady);
     if (!slot->word.compare_exchange_strong(claimed, ready, std::memory_order_acq_rel)) continue;
@@ -89,7 +90,7 @@ inline int64_t wait_limit_ns(uint64_t size, uint64_t bytes_per_second) {
 // at most wait_limit_ns. *found is the entry found last.
 inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, const RelPath& path, Found* found) {
   const int64_t start = monotonic_ns();
-  std::atomic<uint32_t>* parking = &board->parking[path.hash % kParking];
+  std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, kWholeFile)];
   Posted posted{nullptr, 0};
   bool asked = false;
   for (;;) {
@@ -110,6 +111,43 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
     const uint64_t size = *found ? found->entry->size.load(std::memory_order_relaxed) : 0;
     const uint64_t rate = board->header.bytes_per_second.load(std::memory_order_relaxed);
     const int64_t left = start + wait_limit_ns(size, rate) - monotonic_ns();
+    if (left <= 0) return WaitEnd::kTimeout;
+    futex_wait(parking, seen, left < kWaitSliceNs ? left : kWaitSliceNs);
+  }
+}
+
+inline bool has_chunk(const Chunks& chunks, uint32_t n) {
+  return n < chunks.count && (chunks.bits[n / 64].load(std::memory_order_acquire) >> (n % 64) & 1);
+}
+
+// Asks for chunk `n` of the large file `e` and waits until it is there, at most wait_limit_ns. kSettled: it is
+// there (*chunks tells where), or will not come, or the file is no longer kLarge (*chunks is nullptr).
+inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const Entry& e, uint32_t n,
+                             const Chunks** chunks) {
+  char text[kPathBytes];
+  RelPath path;
+  if (!catalog.path_of(e, text, &path)) return WaitEnd::kRefused;
+  const int64_t start = monotonic_ns();
+  std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, n)];
+  bool asked = false;
+  for (;;) {
+    const uint32_t seen = parking->load(std::memory_order_acquire);
+    const uint64_t word = e.state.load(std::memory_order_acquire);
+    *chunks = nullptr;
+    if (state_of(word) != State::kLarge) return WaitEnd::kSettled;
+    *chunks = catalog.chunks(chunks_of(word));
+    if (*chunks && has_chunk(**chunks, n)) return WaitEnd::kSettled;
+    if (*chunks && (*chunks)->closed.load(std::memory_order_acquire)) {
+      *chunks = nullptr;
+      return WaitEnd::kSettled;
+    }
+    if (!agent_lives(*board)) return WaitEnd::kNoAgent;
+    if (!asked) {
+      if (!post_request(board, path, n).slot) return WaitEnd::kRingFull;
+      asked = true;
+    }
+    const uint64_t rate = board->header.bytes_per_second.load(std::memory_order_relaxed);
+    const int64_t left = start + wait_limit_ns(kChunkBytes, rate) - monotonic_ns();
     if (left <= 0) return WaitEnd::kTimeout;
     futex_wait(parking, seen, left < kWaitSliceNs ? left : kWaitSliceNs);
   }

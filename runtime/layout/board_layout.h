@@ -60,6 +60,8 @@ inline constexpr int kStaleSeconds = 60;
   X(fallback_absent, "opens on the PFS of paths that the walk did not find")                         \
   X(fallback_tier_error, "opens on the PFS because the tier's copy did not open")                    \
   X(invalidations, "files marked invalid because the job opened them for writing")                   \
+  X(chunk_waits, "reads that waited for the agent to stage a chunk of a large file")                 \
+  X(chunk_fallbacks, "reads of large files from the PFS because a chunk did not come in time")       \
   X(mmap_bytes, "bytes of dataset files mapped (an estimate of what is read through them)")          \
   X(meta_pfs, "metadata calls below a root that went to the PFS")                                    \
   X(meta_served, "metadata calls below a root that Monarch answered")
@@ -74,6 +76,7 @@ inline constexpr int kStaleSeconds = 60;
   X(agent_bytes_pfs, "bytes that the agent read from the PFS")                                       \
   X(staged_files, "files placed on a tier")                                                          \
   X(staged_bytes, "bytes placed on tiers")                                                           \
+  X(staged_chunks, "chunks of large files placed on tiers")                                                           \
   X(demand_files, "files placed because an open waited for them")                                    \
   X(prefetch_files, "files placed by prefetch")                                                      \
   X(no_fit_files, "files for which no tier had room")                                                \
@@ -114,12 +117,18 @@ constexpr uint64_t slot_word(uint32_t turn, SlotState s) { return uint64_t{turn}
 constexpr SlotState slot_state(uint64_t word) { return static_cast<SlotState>(word & 0xffffffff); }
 constexpr uint32_t slot_turn(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 
+inline constexpr uint32_t kWholeFile = 0xffffffff;
+// No request for data: the file is being read from the PFS by calls that chunks cannot serve, so it is not
+// to be staged beside that.
+inline constexpr uint32_t kReadNatively = 0xfffffffe;
+
 struct alignas(64) RequestSlot {
   std::atomic<uint64_t> word;  // see slot_word
   uint32_t hash;               // path_hash of (root, path)
   uint32_t root;               // number of the root
   uint32_t len;                // bytes of path
-  uint32_t reserved[11];
+  uint32_t chunk;              // which chunk of it, or kWholeFile, or kReadNatively
+  uint32_t reserved[10];
   char path[kPathBytes];  // relative to the root, no NUL needed
 };
 static_assert(sizeof(RequestSlot) == 64 + kPathBytes);
@@ -135,6 +144,8 @@ struct BoardHeader {
   alignas(64) std::atomic<uint32_t> doorbell;  // futex: tasks add 1 after publishing a request
   std::atomic<uint32_t> agent_sleeps;          // 1: the agent waits on the doorbell, wake it
   alignas(64) std::atomic<uint32_t> closed;    // 1: redirect nothing more (tear-down, or a directory renamed)
+  // 1: no tier has room for a file of usual size: opens of what is not placed do not ask.
+  std::atomic<uint32_t> full;
   std::atomic<uint32_t> next_slot;             // where tasks begin to look for a free slot
   std::atomic<uint64_t> bytes_per_second;      // measured rate of staging, for how long an open waits
 };
@@ -156,6 +167,11 @@ inline bool agent_lives(const Board& board) {
   const auto* word = reinterpret_cast<const std::atomic<uint32_t>*>(&board.header.agent_lives);
   const uint32_t v = word->load(std::memory_order_acquire);
   return (v & kTidMask) != 0 && (v & kOwnerDied) == 0;
+}
+
+// Who waits for a chunk sleeps on another parking word than who waits for the file.
+constexpr uint32_t parking_of(uint32_t hash, uint32_t chunk) {
+  return (chunk == kWholeFile ? hash : hash + (chunk + 1) * 0x9e3779b1u) % kParking;
 }
 
 inline bool is_invalid(const Board& board, uint32_t hash) {

@@ -11,6 +11,7 @@
 //                      order they were found, so that the agent can walk them as a log
 //   dirs.K             segment K of the space of DirPath and Attributes records
 //   idents.K           segment K of the space of Identity records
+//   chunks.K           segment K of the space of Chunks records
 //   index.K            generation K of the path index: hash of (root, relative path) -> Entry
 //   inodes.K           generation K of the inode index: (tier, inode of the copy) -> Identity
 //
@@ -53,8 +54,9 @@ inline constexpr uint32_t kMaxGenerations = 20;
 
 using Ref = uint32_t;  // offset in a space / 8; 0 is "none"
 
-enum class Space : uint32_t { kEntries = 0, kDirs = 1, kIdents = 2 };
-inline constexpr uint32_t kSpaces = 3;
+enum class Space : uint32_t { kEntries = 0, kDirs = 1, kIdents = 2, kChunks = 3 };
+inline constexpr uint32_t kSpaces = 4;
+inline constexpr const char* kSpaceNames[kSpaces] = {"entries", "dirs", "idents", "chunks"};
 
 // What an entry's state word says. Numbers are part of the layout.
 enum class State : uint8_t {
@@ -82,10 +84,13 @@ enum class Reason : uint8_t {
   kWritten = 9,      // the job opened it for writing (its invalid bit is set)
 };
 
-// The state word: bits 0-7 State, 8-15 Reason, 16-23 tier number (kPlaced only), 24-63 zero.
+// The state word: bits 0-7 State, 8-15 Reason, 16-23 tier number (kPlaced only), 24-31 zero, 32-63 Ref of
+// the Chunks record (kLarge only; 0: none yet).
 constexpr uint64_t state_word(State s, Reason r = Reason::kNone, uint32_t tier = 0) {
   return static_cast<uint64_t>(s) | static_cast<uint64_t>(r) << 8 | static_cast<uint64_t>(tier) << 16;
 }
+constexpr uint64_t large_word(Ref chunks) { return state_word(State::kLarge) | uint64_t{chunks} << 32; }
+constexpr Ref chunks_of(uint64_t word) { return static_cast<Ref>(word >> 32); }
 constexpr State state_of(uint64_t word) { return static_cast<State>(word & 0xff); }
 constexpr Reason reason_of(uint64_t word) { return static_cast<Reason>(word >> 8 & 0xff); }
 constexpr uint32_t tier_of(uint64_t word) { return static_cast<uint32_t>(word >> 16 & 0xff); }
@@ -138,6 +143,19 @@ struct Identity {
 };
 static_assert(sizeof(Identity) == 48);
 inline constexpr uint32_t kNoTier = 0xffffffff;
+
+// Which chunks of a large file are in its partial copy, which is <tier's path>/part/RRRRRRRR (R: the Entry's
+// Ref) until it is whole and gets its final name. A bit is stored (release) after its chunk was written.
+inline constexpr uint64_t kChunkBytes = 1 << 20;
+struct Chunks {
+  Ref entry;
+  uint32_t tier;
+  uint32_t count;                // of the file; the last one may be short
+  std::atomic<uint32_t> closed;  // 1: what is not there by now will not come (the tiers are full)
+  std::atomic<uint64_t> bits[];  // bit N % 64 of word N / 64: chunk N is there
+};
+static_assert(sizeof(Chunks) == 16);
+constexpr uint32_t chunk_count(uint64_t bytes) { return static_cast<uint32_t>((bytes + kChunkBytes - 1) / kChunkBytes); }
 
 // A dataset root.
 struct Root {
@@ -215,5 +233,13 @@ inline void copy_name(Ref entry, char* out) {
   out[11] = '\0';
 }
 inline constexpr size_t kCopyNameBytes = 12;
+// The same for a partial copy: "part/0000a15f". `out` holds kPartNameBytes.
+inline constexpr size_t kPartNameBytes = 14;
+inline void part_name(Ref entry, char* out) {
+  char copy[kCopyNameBytes];
+  copy_name(entry, copy);
+  for (int i = 0; i < 5; ++i) out[i] = "part/"[i];
+  for (int i = 0; i < 9; ++i) out[5 + i] = copy[3 + i];
+}
 
 }  // namespace monarch

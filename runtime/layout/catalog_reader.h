@@ -99,6 +99,24 @@ class CatalogReader {
     return static_cast<const Attributes*>(at(Space::kDirs, ref, sizeof(Attributes)));
   }
 
+  // The Chunks record, wholly mapped, or nullptr.
+  const Chunks* chunks(Ref ref) const {
+    const auto* c = static_cast<const Chunks*>(at(Space::kChunks, ref, sizeof(Chunks)));
+    return c && at(Space::kChunks, ref, sizeof(Chunks) + (uint64_t{c->count} + 63) / 64 * 8) ? c : nullptr;
+  }
+
+  // Writes the path of an entry, relative to its root, to `out` (kPathBytes) and describes it.
+  bool path_of(const Entry& e, char* out, RelPath* path) const {
+    const DirPath* d = dir(e.dir);
+    if (!d || uint64_t{d->len} + 1 + e.name_len >= kPathBytes) return false;
+    memcpy(out, d->path, d->len);
+    size_t n = d->len;
+    if (n > 0) out[n++] = '/';
+    memcpy(out + n, e.name, e.name_len);
+    *path = RelPath{e.root, out, static_cast<uint32_t>(n + e.name_len), d->len, e.hash};
+    return true;
+  }
+
   // Whether `e` is the entry of `path`.
   bool same_path(const Entry& e, const RelPath& path) const {
     const uint32_t name_at = path.dir_len ? path.dir_len + 1 : 0;
@@ -116,9 +134,8 @@ class CatalogReader {
     const uint64_t offset = uint64_t{ref} * 8;
     const uint32_t k = segment_of(offset);
     if (k >= kMaxSegments || offset + bytes > segment_start(k) + segment_bytes(k)) return nullptr;
-    static constexpr const char* kNames[kSpaces] = {"entries", "dirs", "idents"};
     const auto s = static_cast<uint32_t>(space);
-    const void* base = mapped(kNames[s], &segments_[s][k], k, segment_bytes(k));
+    const void* base = mapped(kSpaceNames[s], &segments_[s][k], k, segment_bytes(k));
     return base ? static_cast<const char*>(base) + (offset - segment_start(k)) : nullptr;
   }
 

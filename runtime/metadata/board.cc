@@ -59,8 +59,8 @@ Status declare_alive(Board* board) {
   return {};
 }
 
-void wake_parked(Board* board, uint32_t hash) {
-  std::atomic<uint32_t>* parking = &board->parking[hash % kParking];
+void wake_parked(Board* board, uint32_t hash, uint32_t chunk) {
+  std::atomic<uint32_t>* parking = &board->parking[parking_of(hash, chunk)];
   parking->fetch_add(1, std::memory_order_release);
   futex_wake(parking, INT_MAX);
 }
@@ -72,7 +72,7 @@ void RequestRing::wait(int timeout_ms) {
   h.agent_sleeps.store(0, std::memory_order_seq_cst);
 }
 
-void RequestRing::drain(uint32_t roots, const std::function<void(const RelPath&)>& take) {
+void RequestRing::drain(uint32_t roots, const std::function<void(const RelPath&, uint32_t)>& take) {
   seen_ = board_->header.doorbell.load(std::memory_order_seq_cst);
   char path[kPathBytes];
   for (uint32_t i = 0; i < kSlots; ++i) {
@@ -80,10 +80,10 @@ void RequestRing::drain(uint32_t roots, const std::function<void(const RelPath&)
     uint64_t word = slot.word.load(std::memory_order_acquire);
     if (slot_state(word) == SlotState::kClaimed) free_stale(i, word);
     if (slot_state(word) != SlotState::kReady) continue;
-    const uint32_t len = slot.len, root = slot.root;  // once: the owner may write what it likes
+    const uint32_t len = slot.len, root = slot.root, chunk = slot.chunk;  // once: the owner may write what it likes
     if (len > 0 && len < kPathBytes && root < roots) {
       std::memcpy(path, slot.path, len);
-      if (is_clean_relative(path, len)) take(rel_path(root, path, len));
+      if (is_clean_relative(path, len)) take(rel_path(root, path, len), chunk);
     }
     slot.word.compare_exchange_strong(word, slot_word(slot_turn(word), SlotState::kFree), std::memory_order_acq_rel);
     add(board_, AgentCounter::requests);

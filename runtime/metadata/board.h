@@ -38,8 +38,8 @@ inline void add(Board* board, AgentCounter counter, uint64_t n = 1) {
   board->agent[static_cast<uint32_t>(counter)].fetch_add(n, std::memory_order_relaxed);
 }
 
-// Wakes who waits for the entry with this hash.
-void wake_parked(Board* board, uint32_t hash);
+// Wakes who waits for the entry with this hash, or for a chunk of it.
+void wake_parked(Board* board, uint32_t hash, uint32_t chunk = kWholeFile);
 
 // The agent's end of the request ring. One thread uses it.
 class RequestRing {
@@ -50,8 +50,9 @@ class RequestRing {
   void wait(int timeout_ms);
 
   // Calls `take` for each published request, then frees its slot. What `take` gets is a private copy,
-  // range-checked: root number, a clean relative path, and the hash computed anew.
-  void drain(uint32_t roots, const std::function<void(const RelPath&)>& take);
+  // range-checked: root number, a clean relative path, and the hash computed anew. The number of the chunk is
+  // as the task wrote it.
+  void drain(uint32_t roots, const std::function<void(const RelPath&, uint32_t chunk)>& take);
 
  private:
   struct Claim {

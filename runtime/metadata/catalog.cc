@@ -16,8 +16,6 @@
 namespace monarch {
 namespace {
 
-constexpr const char* kSpaceNames[kSpaces] = {"entries", "dirs", "idents"};
-
 int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
 
 uint64_t round8(uint64_t bytes) { return (bytes + 7) & ~uint64_t{7}; }
@@ -109,15 +107,12 @@ Ref Catalog::allocate(Space space, uint64_t bytes) {
   bytes = round8(bytes);
   uint64_t offset = s.used;
   uint32_t k = segment_of(offset);
-  if (offset + bytes > segment_start(k) + segment_bytes(k)) {
-    offset = segment_start(++k);
-    if (offset + bytes > segment_start(k) + segment_bytes(k)) return 0;
-  }
+  while (k < kMaxSegments && offset + bytes > segment_start(k) + segment_bytes(k)) offset = segment_start(++k);
   if (k >= kMaxSegments) return 0;
-  if (k >= s.segments.size()) {
+  if (k >= s.segments.size() || !s.segments[k]) {
     char* base = make_file(std::string(kSpaceNames[number]) + "." + std::to_string(k), segment_bytes(k));
     if (!base) return 0;
-    s.segments.resize(k + 1);
+    if (k >= s.segments.size()) s.segments.resize(k + 1);
     s.segments[k] = base;
   }
   s.used = offset + bytes;
@@ -275,25 +270,61 @@ bool Catalog::move(Ref ref, uint64_t from, uint64_t to) {
   return entry(ref).state.compare_exchange_strong(from, to, std::memory_order_acq_rel);
 }
 
-bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
-  Entry& e = entry(ref);
-  std::lock_guard<std::mutex> hold(lock_);
+Ref Catalog::add_identity(Ref ref, const struct stat& source) {
   const Ref attributes = attributes_of(source);
   const Ref own = attributes ? allocate(Space::kIdents, sizeof(Identity)) : 0;
-  if (!own) return false;
+  if (!own) return 0;
   auto* id = reinterpret_cast<Identity*>(at(Space::kIdents, own));
-  id->tier_ino = tier_ino;
   id->pfs_ino = source.st_ino;
   id->atime = nanoseconds(source.st_atim);
   id->ctime = nanoseconds(source.st_ctim);
   id->entry = ref;
   id->attributes = attributes;
   id->blocks = static_cast<uint32_t>(std::min<uint64_t>(static_cast<uint64_t>(source.st_blocks), 0xffffffff));
-  id->tier.store(tier, std::memory_order_relaxed);
+  id->tier.store(kNoTier, std::memory_order_relaxed);
+  return own;
+}
+
+bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
+  Entry& e = entry(ref);
+  std::lock_guard<std::mutex> hold(lock_);
+  Ref own = e.identity.load(std::memory_order_relaxed);
+  if (!own) own = add_identity(ref, source);
+  if (!own) return false;
+  auto* id = reinterpret_cast<Identity*>(at(Space::kIdents, own));
+  id->tier_ino = tier_ino;
+  id->tier.store(tier, std::memory_order_release);
   if (!index_identity(tier, tier_ino, own)) return false;
   e.identity.store(own, std::memory_order_release);
   e.state.store(state_word(State::kPlaced, Reason::kNone, tier), std::memory_order_release);
   return true;
+}
+
+Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) {
+  Entry& e = entry(ref);
+  std::lock_guard<std::mutex> hold(lock_);
+  const uint32_t count = chunk_count(static_cast<uint64_t>(source.st_size));
+  const Ref chunks = allocate(Space::kChunks, sizeof(Chunks) + (uint64_t{count} + 63) / 64 * 8);
+  const Ref own = chunks ? add_identity(ref, source) : 0;
+  if (!own) return 0;
+  auto* c = reinterpret_cast<Chunks*>(at(Space::kChunks, chunks));
+  c->entry = ref;
+  c->tier = tier;
+  c->count = count;
+  e.identity.store(own, std::memory_order_release);
+  e.state.store(large_word(chunks), std::memory_order_release);
+  return chunks;
+}
+
+void Catalog::set_chunk(Ref chunks, uint32_t n) {
+  std::lock_guard<std::mutex> hold(lock_);
+  auto* c = reinterpret_cast<Chunks*>(at(Space::kChunks, chunks));
+  c->bits[n / 64].fetch_or(uint64_t{1} << (n % 64), std::memory_order_release);
+}
+
+void Catalog::close_chunks(Ref chunks) {
+  std::lock_guard<std::mutex> hold(lock_);
+  reinterpret_cast<Chunks*>(at(Space::kChunks, chunks))->closed.store(1, std::memory_order_release);
 }
 
 void Catalog::drop(Ref ref, Reason reason) {

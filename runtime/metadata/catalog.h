@@ -63,8 +63,16 @@ class Catalog {
 
   // Records the PFS identity of a copy with inode `tier_ino` on `tier` and publishes the entry as
   // kPlaced. The copy must have its name already. False if the run directory is full; nothing is
-  // published then. Call with the entry kStaging, from the thread that stages it.
+  // published then. Call with the entry kStaging or kLarge, from the thread that stages it.
   bool place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source);
+  // Begins the partial copy of a large file on `tier`: records its PFS identity and which chunks are there
+  // (none), and publishes the entry as kLarge with that. 0 if the run directory is full.
+  Ref start_chunks(Ref ref, uint32_t tier, const struct stat& source);
+  // Publishes that chunk `n` is in the partial copy.
+  void set_chunk(Ref chunks, uint32_t n);
+  // Publishes that no further chunk will come.
+  void close_chunks(Ref chunks);
+
   // Takes a placed entry back: readers that look now go to the PFS. The copy may be removed afterwards.
   void drop(Ref ref, Reason reason);
 
@@ -92,6 +100,7 @@ class Catalog {
   bool index_entry(uint32_t hash, Ref ref);
   bool index_identity(uint32_t tier, uint64_t ino, Ref ref);
   Ref attributes_of(const struct stat& st);
+  Ref add_identity(Ref ref, const struct stat& source);
 
   const std::string run_dir_;
   CatalogReader reader_;

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -136,12 +137,18 @@ Status make_run_dir(const std::string& path, const std::string& conf, const User
   }
   ::umask(077);
   std::string error;
+  int tell = ready.get();
   if (const Status s = become(record.user); !s.ok()) error = s.error().text;
   if (error.empty()) {
-    ::fcntl(ready.get(), F_SETFD, 0);
+    // Root's log and what else was open: the user can get at the descriptors of the agent.
+    constexpr int kReadyFd = 3;
+    if (tell == kReadyFd) ::fcntl(kReadyFd, F_SETFD, 0);
+    else tell = ::dup2(tell, kReadyFd);
+    if (::syscall(SYS_close_range, kReadyFd + 1u, ~0u, 0u) != 0)
+      for (int fd = kReadyFd + 1; fd < 4096; ++fd) ::close(fd);
     std::vector<std::string> words = {"monarchd", "--config", record.run_dir + "/agent.conf", "--run-dir", record.run_dir,
                                       "--job-dir", "monarch/" + record.name, "--leave", "--ready-fd",
-                                      std::to_string(ready.get())};
+                                      std::to_string(kReadyFd)};
     for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
     std::vector<char*> argv;
     for (std::string& w : words) argv.push_back(w.data());
@@ -152,7 +159,7 @@ Status make_run_dir(const std::string& path, const std::string& conf, const User
     error = std::string("exec: ") + std::strerror(errno);
   }
   error += "\n";
-  (void)!::write(ready.get(), error.data(), error.size());
+  (void)!::write(tell, error.data(), error.size());
   ::_exit(1);
 }
 

@@ -10,20 +10,12 @@
 #include <string>
 
 #include "runtime/base/os.h"
-#include "runtime/metadata/board.h"
+#include "runtime/placement/copying.h"
 
 namespace monarch {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
-constexpr int kMisfitsToStop = 64;  // so many prefetched files without room, and the tiers count as full
-
-// Errors of copy() that lie with the source or the tier; anything else stopped it on purpose.
-constexpr const char* kSource = "source: ";
-
-bool same_time(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
-
-int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
 
 // Why an open of the source that failed with `error` makes the file one that is never staged.
 uint64_t verdict_on_open(int error) {
@@ -78,25 +70,52 @@ void PlacementHandler::catalog_grew() {
   work_.notify_all();
 }
 
+void PlacementHandler::demand_chunk(const RelPath& path, uint32_t chunk) {
+  const Ref ref = catalog_->reader().find(path).ref;
+  if (!ref || state_of(catalog_->entry(ref).state.load(std::memory_order_acquire)) != State::kLarge) return;
+  {
+    std::lock_guard<std::mutex> hold(lock_);
+    if (chunk == kReadNatively) {
+      native_[ref] = true;
+      if (const auto at = large_.find(ref); at != large_.end()) at->second->native = true;
+      return;
+    }
+    demanded_chunks_.emplace_back(ref, chunk);
+  }
+  work_.notify_one();
+}
+
 bool PlacementHandler::next(Work* work) {
   if (!demanded_.empty()) {
-    *work = {demanded_.front(), Why::kDemand};
+    *work = {demanded_.front(), Why::kDemand, 0};
     demanded_.pop_front();
     return true;
   }
-  // Two threads are kept free for demand, so that it never waits for a large background copy.
-  if (background_ >= std::max(1, config_.threads - 2)) return false;
-  if (!large_.empty()) {
-    *work = {large_.front(), Why::kLarge};
-    large_.pop_front();
+  if (!demanded_chunks_.empty()) {
+    *work = {demanded_chunks_.front().first, Why::kChunk, demanded_chunks_.front().second};
+    demanded_chunks_.pop_front();
     return true;
+  }
+  // Two threads are kept free for demand, so that it never waits for a large background copy.
+  return background_ < std::max(1, config_.threads - 2) && next_background(work);
+}
+
+bool PlacementHandler::next_background(Work* work) {
+  while (!filling_.empty()) {
+    LargeFile& f = *filling_.front();
+    while (f.next < f.count && f.claimed[f.next]) ++f.next;
+    if (!f.native && !f.failed && f.begun < f.allowed && f.next < f.count) {
+      *work = {f.ref, Why::kFill, f.next};
+      return true;
+    }
+    filling_.pop_front();
   }
   if (!prefetching_) return false;
   bool found = false;
   cursor_ = catalog_->walk(cursor_, [&](Ref ref) {
     if (found) return false;
     if (catalog_->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
-      *work = {ref, Why::kPrefetch};
+      *work = {ref, Why::kPrefetch, 0};
       found = true;
     }
     return true;
@@ -111,11 +130,15 @@ void PlacementHandler::run() {
     Work work;
     while (!stopping_ && !next(&work)) work_.wait(hold);
     if (stopping_) return;
-    const bool background = work.why != Why::kDemand;
+    const bool background = work.why == Why::kPrefetch || work.why == Why::kFill;
     background_ += background;
     hold.unlock();
-    if (work.why != Why::kDemand || catalog_->move(work.ref, state_word(State::kQueued), state_word(State::kStaging)))
+    if (work.why == Why::kChunk || work.why == Why::kFill) {
+      stage_chunk(work, &buffer);
+    } else if (work.why == Why::kPrefetch ||
+               catalog_->move(work.ref, state_word(State::kQueued), state_word(State::kStaging))) {
       stage(work, &buffer);
+    }
     hold.lock();
     background_ -= background;
     if (background) work_.notify_one();  // a place for background work is free again
@@ -157,37 +180,44 @@ void PlacementHandler::stage(const Work& work, std::vector<char>* buffer) {
   }
   if (!S_ISREG(st.st_mode)) return settle(work.ref, state_word(State::kPass, Reason::kNotRegular));
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
-  e.mtime.store(nanoseconds(st.st_mtim), std::memory_order_relaxed);
+  e.mtime.store(time_of(st.st_mtim), std::memory_order_relaxed);
   e.size.store(bytes, std::memory_order_release);
-  if (work.why != Why::kLarge) add(board_, AgentCounter::dataset_bytes, bytes);
-  if (bytes > config_.stage_wait_max && work.why != Why::kLarge) {
-    settle(work.ref, state_word(State::kLarge));  // opens do not wait for it
-    if (work.why == Why::kDemand) {
-      std::lock_guard<std::mutex> hold(lock_);
-      large_.push_back(work.ref);
-      work_.notify_one();
-      return;
-    }
+  add(board_, AgentCounter::dataset_bytes, bytes);
+  bytes_seen_ += bytes;
+  ++files_seen_;
+  if (bytes <= config_.stage_wait_max) return place(work, source, st, buffer);
+  settle(work.ref, large_word(0));  // opens do not wait for it
+  if (work.why == Why::kDemand) return;  // staged once it is known to be read in chunks
+  const std::lock_guard<std::mutex> one(starting_large_);
+  if (const Large file = start_large(work.ref, std::move(source), st)) {
+    const std::lock_guard<std::mutex> hold(lock_);
+    filling_.push_back(file);
+    work_.notify_all();
   }
-  place(work, work.ref, source, st, buffer);
 }
 
-void PlacementHandler::place(const Work& work, Ref ref, const Fd& source, const struct stat& st,
-                             std::vector<char>* buffer) {
+// No tier had room for a file of `bytes`. Once there is none for one of usual size, the tiers count as full:
+// nothing is prefetched any more, and opens of what is not placed go to the PFS without asking.
+void PlacementHandler::no_room(const Work& work, uint64_t bytes) {
+  add(board_, AgentCounter::no_fit_files);
+  const auto& tiers = hierarchy_->tiers();
+  const bool for_now = std::any_of(tiers.begin(), tiers.end(), [](const Tier& t) { return t.closed(); });
+  if (for_now) return settle(work.ref, state_word(State::kNoFit, Reason::kTierError));
+  settle(work.ref, state_word(State::kNoFit));
+  const uint64_t usual = bytes_seen_ / std::max<uint64_t>(1, files_seen_);
+  if (hierarchy_->room() >= std::min(usual, bytes)) return;
+  if (board_->header.full.exchange(1, std::memory_order_relaxed) == 0)
+    spdlog::info("the tiers are full; the rest of the dataset stays on the PFS");
+  const std::lock_guard<std::mutex> hold(lock_);
+  prefetching_ = false;
+}
+
+void PlacementHandler::place(const Work& work, const Fd& source, const struct stat& st, std::vector<char>* buffer) {
+  const Ref ref = work.ref;
   const std::string path = dataset_->roots[catalog_->entry(ref).root].path + "/" + catalog_->path_of(ref);
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   const int number = hierarchy_->reserve(bytes);
-  if (number < 0) {
-    add(board_, AgentCounter::no_fit_files);
-    if (work.why == Why::kPrefetch) {
-      std::lock_guard<std::mutex> hold(lock_);
-      if (++misfits_ >= kMisfitsToStop && prefetching_) {
-        prefetching_ = false;
-        spdlog::info("prefetch: the tiers are full; the rest of the dataset stays on the PFS");
-      }
-    }
-    return settle(ref, state_word(State::kNoFit));
-  }
+  if (number < 0) return no_room(work, bytes);
   Tier& tier = hierarchy_->tiers()[static_cast<size_t>(number)];
   const int64_t start = monotonic_ns();
   Result<Fd> file = tier.create(ref, bytes);
@@ -206,59 +236,51 @@ void PlacementHandler::place(const Work& work, Ref ref, const Fd& source, const 
     give_up(AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   };
   if (!file.ok()) return tier_failed(file.error());
-  if (const Status copied = copy(source.get(), *file, bytes, buffer); !copied.ok()) {
+  if (const Status copied = copy(source.get(), *file, 0, bytes, buffer); !copied.ok()) {
     if (stopping_) return discard();
-    if (copied.error().text.rfind(kSource, 0) != 0) return tier_failed(copied.error());
+    if (!is_source_error(copied.error())) return tier_failed(copied.error());
     spdlog::warn("stage {}: {}", path, copied.error().text);
-    if (copied.error().code == ESTALE || copied.error().code == ENODATA)
-      return give_up(AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
-    return give_up(AgentCounter::source_errors, state_word(State::kPass, Reason::kSourceError));
+    const Verdict v = verdict_on_read(copied.error());
+    return give_up(v.counter, v.word);
   }
-  struct stat after, made;
-  if (os::fstat(source.get(), &after) != 0 || after.st_nlink == 0 || after.st_size != st.st_size ||
-      !same_time(after.st_mtim, st.st_mtim)) {
+  struct stat made;
+  if (!unchanged(source.get(), st)) {
     spdlog::warn("stage {}: it changed while it was copied", path);
     return give_up(AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
   }
-  // The copy carries the source's times: fstat recognises a copy by inode, size and mtime.
-  const timespec times[2] = {st.st_atim, st.st_mtim};
-  if (os::futimens(file->get(), times) != 0 || os::fstat(file->get(), &made) != 0)
+  if (!take_times(file->get(), st) || os::fstat(file->get(), &made) != 0)
     return tier_failed(errno_error("finish a copy"));
   if (const Status published = tier.publish(*file, ref); !published.ok()) return tier_failed(published.error());
   if (!catalog_->place(ref, static_cast<uint32_t>(number), made.st_ino, st)) {
     tier.remove(ref);
     return give_up(AgentCounter::no_fit_files, state_word(State::kNoFit));
   }
-  wake_parked(board_, catalog_->entry(ref).hash);
+  // Counted before anyone is woken: who sees the file placed sees it counted.
   note_rate(bytes, monotonic_ns() - start);
   add(board_, AgentCounter::staged_files);
   add(board_, AgentCounter::staged_bytes, bytes);
   add(board_, work.why == Why::kPrefetch ? AgentCounter::prefetch_files : AgentCounter::demand_files);
   board_->placed_bytes[number].fetch_add(bytes, std::memory_order_relaxed);
-  if (work.why == Why::kPrefetch) {
-    std::lock_guard<std::mutex> hold(lock_);
-    misfits_ = 0;
-  }
+  wake_parked(board_, catalog_->entry(ref).hash);
 }
 
-Status PlacementHandler::copy(int source, const Fd& copy, uint64_t size, std::vector<char>* buffer) {
-  uint64_t done = 0;
-  // One read past the end only where the size says there is more: a file that grew shows in fstat.
-  while (done < size) {
+Status PlacementHandler::copy(int source, const Fd& copy, uint64_t offset, uint64_t size, std::vector<char>* buffer) {
+  const uint64_t end = offset + size;
+  while (offset < end) {
     if (stopping_) return Error{EINTR, "stopping"};
-    const size_t want = static_cast<size_t>(std::min<uint64_t>(buffer->size(), size - done));
-    const ssize_t got = os::pread(source, buffer->data(), want, static_cast<off_t>(done));
+    const size_t want = static_cast<size_t>(std::min<uint64_t>(buffer->size(), end - offset));
+    const ssize_t got = os::pread(source, buffer->data(), want, static_cast<off_t>(offset));
     add(board_, AgentCounter::agent_reads_pfs);
-    if (got < 0) return errno_error(std::string(kSource) + "read at " + std::to_string(done));
+    if (got < 0) return errno_error(std::string(kSource) + "read at " + std::to_string(offset));
     if (got == 0) return Error{ENODATA, std::string(kSource) + "shorter than its size says"};
     add(board_, AgentCounter::agent_bytes_pfs, static_cast<uint64_t>(got));
     for (ssize_t put = 0; put < got;) {
       const ssize_t n = os::pwrite(copy.get(), buffer->data() + put, static_cast<size_t>(got - put),
-                                   static_cast<off_t>(done) + put);
-      if (n <= 0) return errno_error("write at " + std::to_string(done), n < 0 ? errno : ENOSPC);
+                                   static_cast<off_t>(offset) + put);
+      if (n <= 0) return errno_error("write at " + std::to_string(offset), n < 0 ? errno : ENOSPC);
       put += n;
     }
-    done += static_cast<uint64_t>(got);
+    offset += static_cast<uint64_t>(got);
   }
   return {};
 }

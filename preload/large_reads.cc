@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading a large file from its partial copy. The descriptor is the PFS's; what is read from elsewhere must be
+// the same bytes, so the descriptor's identity is proved at each call, and every doubt means the PFS.
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "preload/preload.h"
+
+namespace monarch::preload {
+namespace {
+
+// Whether `fd` is open on the very file of the PFS that `e` was when its staging began. Without a call to the
+// PFS where the kernel knows the answer (AT_STATX_DONT_SYNC).
+bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
+  const Identity* id = catalog.identity(e.identity.load(std::memory_order_acquire));
+  const Attributes* attributes = id ? catalog.attributes(id->attributes) : nullptr;
+  if (!attributes) return false;
+  struct statx st;
+  if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE | STATX_MTIME, &st) != 0)
+    return false;
+  return st.stx_ino == id->pfs_ino && gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == attributes->dev &&
+         st.stx_size == e.size.load(std::memory_order_relaxed) &&
+         int64_t{st.stx_mtime.tv_sec} * 1000000000 + st.stx_mtime.tv_nsec == e.mtime.load(std::memory_order_relaxed);
+}
+
+// Opens the copy, partial or whole; -1 if it cannot be.
+int open_partial(const CatalogHeader& header, uint32_t tier, Ref entry, bool whole) {
+  if (tier >= header.tier_count) return -1;
+  const TierPath& where = header.tiers[tier];
+  char path[kCopyPathBytes];
+  memcpy(path, where.path, where.len);
+  path[where.len] = '/';
+  if (whole) {
+    copy_name(entry, path + where.len + 1);
+  } else {
+    part_name(entry, path + where.len + 1);
+  }
+  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0));
+}
+
+struct Source {
+  uint32_t tier = 0;
+  bool whole = false;  // else: the chunks asked for are there
+};
+
+// Makes sure that bytes [offset, offset + bytes) are on a tier. False: not, or not in time.
+bool ensure(Client* client, const Entry& e, uint64_t offset, uint64_t bytes, Source* source) {
+  const auto last = static_cast<uint32_t>((offset + bytes - 1) / kChunkBytes);
+  for (auto n = static_cast<uint32_t>(offset / kChunkBytes); n <= last; ++n) {
+    const uint64_t word = e.state.load(std::memory_order_acquire);
+    if (state_of(word) == State::kPlaced) {
+      *source = {tier_of(word), true};
+      return true;
+    }
+    if (state_of(word) != State::kLarge) return false;
+    const Chunks* chunks = client->catalog.chunks(chunks_of(word));
+    if (!chunks || !has_chunk(*chunks, n)) {
+      if (client->board->header.closed.load(std::memory_order_relaxed) != 0) return false;
+      count(client->board, TaskCounter::chunk_waits);
+      const WaitEnd end = request_chunk(client->board, client->catalog, e, n, &chunks);
+      if (end != WaitEnd::kSettled) return false;
+      if (!chunks) {  // it came to be whole, or will not come
+        const uint64_t now = e.state.load(std::memory_order_acquire);
+        if (state_of(now) != State::kPlaced) return false;
+        *source = {tier_of(now), true};
+        return true;
+      }
+    }
+    *source = {chunks->tier, false};
+  }
+  return true;
+}
+
+ssize_t read_copy(Client* client, const Entry& e, Ref ref, void* buffer, size_t bytes, off_t offset) {
+  Source source;
+  if (!ensure(client, e, static_cast<uint64_t>(offset), bytes, &source)) return -1;
+  const CatalogHeader& header = client->catalog.header();
+  int fd = open_partial(header, source.tier, ref, source.whole);
+  if (fd < 0 && !source.whole) fd = open_partial(header, source.tier, ref, true);  // it came to be whole just now
+  if (fd < 0) return -1;
+  const long got = syscall(SYS_pread64, fd, buffer, bytes, offset);
+  syscall(SYS_close, fd);
+  if (got <= 0) return -1;
+  CounterShard& shard = my_shard(client->board);
+  shard.read_bytes_tier[source.tier].fetch_add(static_cast<uint64_t>(got), std::memory_order_relaxed);
+  shard.read_calls_tier[source.tier].fetch_add(1, std::memory_order_relaxed);
+  return got;
+}
+
+}  // namespace
+
+ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes, off_t offset) {
+  const Entry* e = client->catalog.entry(ref);
+  if (!e || bytes == 0 || offset < 0 || is_invalid(*client->board, e->hash)) return -1;
+  const State state = state_of(e->state.load(std::memory_order_acquire));
+  const uint64_t size = e->size.load(std::memory_order_relaxed), at = static_cast<uint64_t>(offset);
+  if ((state != State::kLarge && state != State::kPlaced) || at >= size) return -1;  // at the end: the PFS knows
+  const int saved = errno;
+  if (bytes > size - at) bytes = static_cast<size_t>(size - at);
+  ssize_t got = -1;
+  // Before the first chunk is asked for there is no identity to compare with: ask first.
+  if (e->identity.load(std::memory_order_acquire) == 0) {
+    Source unused;
+    if (ensure(client, *e, at, 1, &unused) && is_source(client->catalog, *e, fd))
+      got = read_copy(client, *e, ref, buffer, bytes, offset);
+  } else if (is_source(client->catalog, *e, fd)) {
+    got = read_copy(client, *e, ref, buffer, bytes, offset);
+  }
+  if (got < 0) count(client->board, TaskCounter::chunk_fallbacks);
+  errno = saved;
+  return got;
+}
+
+void read_natively(Client* client, Ref ref) {
+  const Entry* e = client->catalog.entry(ref);
+  char text[kPathBytes];
+  RelPath path;
+  const int saved = errno;
+  if (e && client->catalog.path_of(*e, text, &path)) post_request(client->board, path, kReadNatively);
+  errno = saved;
+}
+
+}  // namespace monarch::preload

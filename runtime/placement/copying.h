@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What copying whole files and copying chunks share.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <string>
+
+#include "runtime/base/os.h"
+#include "runtime/base/result.h"
+#include "runtime/layout/board_layout.h"
+
+namespace monarch {
+
+// Errors of copy() that lie with the source or the tier; anything else stopped it on purpose.
+inline constexpr const char* kSource = "source: ";
+
+inline bool same_time(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
+
+inline int64_t time_of(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
+
+inline bool is_source_error(const Error& error) { return error.text.rfind(kSource, 0) == 0; }
+
+// Whether the open file `fd` still has the size and mtime that `before` says, and a name.
+inline bool unchanged(int fd, const struct stat& before) {
+  struct stat now;
+  return os::fstat(fd, &now) == 0 && now.st_nlink > 0 && now.st_size == before.st_size && same_time(now.st_mtim, before.st_mtim);
+}
+
+// Gives a copy its source's times: fstat in a task recognises a copy by inode, size and mtime.
+inline bool take_times(int copy, const struct stat& source) {
+  const timespec times[2] = {source.st_atim, source.st_mtim};
+  return os::futimens(copy, times) == 0;
+}
+
+struct Verdict {
+  AgentCounter counter;
+  uint64_t word;
+};
+
+// What becomes of a file whose source failed in the middle.
+inline Verdict verdict_on_read(const Error& error) {
+  if (error.code == ESTALE || error.code == ENODATA)
+    return {AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged)};
+  return {AgentCounter::source_errors, state_word(State::kPass, Reason::kSourceError)};
+}
+
+}  // namespace monarch
