@@ -6,9 +6,9 @@
 #   make_scratch NAME      make a directory, set SCRATCH, remove it when the script ends; first remove those
 #                          that killed runs of NAME left.  Below $TMPDIR, or /var/tmp.
 #
-# In a scratch directory, `slurm` and `pfs` are those of dev/lab, `tier` may be a link to a directory elsewhere,
-# anything may be mounted, and the programs of scratch_programs may run with arguments below it: all of that goes
-# with it.
+# In a scratch directory, `slurm` and `pfs` are those of dev/lab (`pfs` may be a link to a directory in it), `tier`
+# may be a link to a directory elsewhere, anything may be mounted, and the programs of scratch_programs may run with
+# arguments below it: all of that goes with it.
 
 readonly scratch_programs=(io_reader monarchctl monarchd python3 slowfs)
 
@@ -43,6 +43,7 @@ remove_scratch_() {
         [ "$program" = slowfs ] || stop_orphans "$program" "$directory"
     done
     [ ! -d "$directory/pfs" ] || "$TOP/dev/lab" pfs down --dir "$directory/pfs" >&2 || true
+    stop_orphans glusterfs "$directory" # those in a mount namespace that is not ours
     while read -r mount_point; do
         unmount_scratch_ "$mount_point" || warn "cannot unmount $mount_point"
     done < <(awk -v below="$directory/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo | sort -r)

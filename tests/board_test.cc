@@ -93,7 +93,7 @@ class BoardTest : public ::testing::Test {
  protected:
   std::vector<std::string> drain(RequestRing* ring, uint32_t roots = 1) {
     std::vector<std::string> taken;
-    ring->drain(roots, [&](const RelPath& path) {
+    ring->drain(roots, [&](const RelPath& path, uint32_t) {
       taken.emplace_back(path.path, path.len);
       EXPECT_EQ(path.hash, path_hash(path.root, path.path, path.len));
     });
@@ -282,15 +282,13 @@ TEST_F(BoardTest, GarbageInTheRingIsIgnored) {
 TEST_F(BoardTest, NoRequestOfManyThreadsIsLost) {
   constexpr int kThreads = 4, kRequests = 3000;
   std::atomic<int> posted{0};
-  std::vector<std::thread> tasks;
-  for (int t = 0; t < kThreads; ++t)
-    tasks.emplace_back([&, t] {
-      for (int i = 0; i < kRequests; ++i) {
-        const std::string path = std::to_string(t) + "/" + std::to_string(i);
-        while (!post_request(board_, rel(path)).slot) std::this_thread::yield();
-        ++posted;
-      }
-    });
+  Threads tasks(kThreads, [&](uint32_t t) {
+    for (int i = 0; i < kRequests; ++i) {
+      const std::string path = std::to_string(t) + "/" + std::to_string(i);
+      while (!post_request(board_, rel(path)).slot) std::this_thread::yield();
+      ++posted;
+    }
+  });
   RequestRing ring(board_);
   std::vector<std::string> taken;
   EXPECT_TRUE(eventually([&] {
@@ -298,7 +296,7 @@ TEST_F(BoardTest, NoRequestOfManyThreadsIsLost) {
     if (taken.size() < kThreads * kRequests) ring.wait(10);
     return taken.size() >= kThreads * kRequests;
   }));
-  for (std::thread& t : tasks) t.join();
+  tasks.join();
   std::sort(taken.begin(), taken.end());
   EXPECT_EQ(std::unique(taken.begin(), taken.end()), taken.end());
   EXPECT_EQ(taken.size(), static_cast<size_t>(posted));
@@ -391,17 +389,15 @@ TEST_F(WaitTest, IsWokenWhenTheFileIsPlaced) {
   LivingThread agent(board_);
   constexpr int kTasks = 8;
   std::atomic<int> settled{0};
-  std::vector<std::thread> tasks;
-  for (int i = 0; i < kTasks; ++i)
-    tasks.emplace_back([&] {
-      Found found;
-      if (wait_for("a/f", &found) == WaitEnd::kSettled && state_of(found.entry->state) == State::kPlaced)
-        ++settled;
-    });
+  Threads tasks(kTasks, [&](uint32_t) {
+    Found found;
+    if (wait_for("a/f", &found) == WaitEnd::kSettled && state_of(found.entry->state) == State::kPlaced)
+      ++settled;
+  });
   RequestRing ring(board_);
   Ref ref = 0;
   ASSERT_TRUE(eventually([&] {
-    ring.drain(1, [&](const RelPath& path) {
+    ring.drain(1, [&](const RelPath& path, uint32_t) {
       ref = catalog_->add(path, DT_UNKNOWN);
       catalog_->move(ref, state_word(State::kKnown), state_word(State::kQueued));
     });
@@ -412,7 +408,7 @@ TEST_F(WaitTest, IsWokenWhenTheFileIsPlaced) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(settled, 0);
   settle(ref, state_word(State::kPlaced));
-  for (std::thread& t : tasks) t.join();
+  tasks.join();
   EXPECT_EQ(settled, kTasks);
 }
 
@@ -469,18 +465,16 @@ TEST_F(WaitTest, AllReturnSoonWhenTheAgentIsKilled) {
   catalog_->move(ref, state_word(State::kKnown), state_word(State::kStaging));
   catalog_->entry(ref).size = 1000;
   std::atomic<int> waiting{0}, told{0};
-  std::vector<std::thread> tasks;
-  for (int i = 0; i < 8; ++i)
-    tasks.emplace_back([&] {
-      ++waiting;
-      told += wait_for("f") == WaitEnd::kNoAgent;
-    });
+  Threads tasks(8, [&](uint32_t) {
+    ++waiting;
+    told += wait_for("f") == WaitEnd::kNoAgent;
+  });
   EXPECT_TRUE(eventually([&] { return waiting == 8; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(told, 0);
   const auto start = steady_clock::now();
   agent.kill();
-  for (std::thread& t : tasks) t.join();
+  tasks.join();
   EXPECT_EQ(told, 8);
   EXPECT_LT(steady_clock::now() - start, 10 * std::chrono::milliseconds(100));
 }
@@ -499,9 +493,7 @@ TEST_F(BoardTest, CountersSumOverProcessesAndSurviveThem) {
     }
   };
   Child first(count_all), second(count_all);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) threads.emplace_back(count_all);
-  for (std::thread& t : threads) t.join();
+  Threads(4, [&](uint32_t) { count_all(); }).join();
   EXPECT_EQ(in_child([&] {
               count_all();
               return 0;

@@ -319,7 +319,7 @@ class Paths {
 TEST(CatalogModel, BehavesLikeAMap) {
   struct Model {
     Ref ref = 0;
-    bool placed = false;
+    bool placed = false, dropped = false;
     uint64_t ino = 0;
     uint32_t tier = 0;
   };
@@ -350,16 +350,17 @@ TEST(CatalogModel, BehavesLikeAMap) {
       ASSERT_EQ(found.ref, m.ref);
       ASSERT_EQ(path_of(reader, *found.entry), path);
       ASSERT_EQ(found.entry->root, root);
+      if (m.dropped) continue;  // for good
       if (!m.placed) {
-        m = {m.ref, true, next_ino++, static_cast<uint32_t>(paths.pick(2))};
+        m = {m.ref, true, false, next_ino++, static_cast<uint32_t>(paths.pick(2))};
         ASSERT_TRUE(catalog->place(m.ref, m.tier, m.ino, source_stat(m.ino + 5)));
         copies[{m.tier, m.ino}] = m.ref;
         ASSERT_EQ(found.entry->state, state_word(State::kPlaced, Reason::kNone, m.tier));
-      } else if (paths.pick(2)) {
+      } else if (paths.pick(4) == 0) {
         catalog->drop(m.ref, Reason::kChanged);
         copies.erase({m.tier, m.ino});
         ASSERT_EQ(reader.find_copy(m.tier, m.ino), nullptr);
-        m.placed = false;
+        m.dropped = true;
       }
     }
     for (const auto& [copy, ref] : copies) {
@@ -425,29 +426,25 @@ TEST(CatalogGrowth, ReadersFindAllThatWasAddedWhileItGrows) {
   std::atomic<uint32_t> added{0};
   std::atomic<uint64_t> looked{0};
   std::atomic<bool> failed{false};
-  std::vector<std::thread> readers;
-  for (uint32_t r = 0; r < kReaders; ++r) {
-    readers.emplace_back([&, r] {
-      CatalogReader reader;
-      std::mt19937 random(r);
-      if (!reader.open(scratch.path().c_str())) failed = true;
-      for (uint32_t n = 0; n < kFiles && !failed; n = added.load(std::memory_order_acquire)) {
-        for (int i = 0; i < 100 && n > 0; ++i) {
-          const uint32_t wanted = i < 10 ? n - 1 - static_cast<uint32_t>(i) % n : random() % n;
-          const std::string path = image_name(wanted);
-          const Found found = reader.find(rel(path));
-          // A reader that is ahead of `added` must find a whole entry or none.
-          const std::string later =
-              image_name(std::min(n + static_cast<uint32_t>(random() % 50), kFiles - 1));
-          const Found early = reader.find(rel(later));
-          if (!found || found.ref != refs[wanted] || path_of(reader, *found.entry) != path ||
-              (early && path_of(reader, *early.entry) != later))
-            failed = true;
-          ++looked;
-        }
+  Threads readers(kReaders, [&](uint32_t r) {
+    CatalogReader reader;
+    std::mt19937 random(r);
+    if (!reader.open(scratch.path().c_str())) failed = true;
+    for (uint32_t n = 0; n < kFiles && !failed; n = added.load(std::memory_order_acquire)) {
+      for (int i = 0; i < 100 && n > 0; ++i) {
+        const uint32_t wanted = i < 10 ? n - 1 - static_cast<uint32_t>(i) % n : random() % n;
+        const std::string path = image_name(wanted);
+        const Found found = reader.find(rel(path));
+        // A reader that is ahead of `added` must find a whole entry or none.
+        const std::string later = image_name(std::min(n + static_cast<uint32_t>(random() % 50), kFiles - 1));
+        const Found early = reader.find(rel(later));
+        if (!found || found.ref != refs[wanted] || path_of(reader, *found.entry) != path ||
+            (early && path_of(reader, *early.entry) != later))
+          failed = true;
+        ++looked;
       }
-    });
-  }
+    }
+  });
   for (uint32_t i = 0; i < kFiles; ++i) {
     refs[i] = catalog->add(rel(image_name(i)), DT_REG);
     if (!refs[i]) {
@@ -457,7 +454,7 @@ TEST(CatalogGrowth, ReadersFindAllThatWasAddedWhileItGrows) {
     }
     added.store(i + 1, std::memory_order_release);
   }
-  for (std::thread& t : readers) t.join();
+  readers.join();
   EXPECT_FALSE(failed);
   EXPECT_GT(looked, 100u);
   EXPECT_GE(catalog->header().index_generation, 7u);
@@ -498,16 +495,13 @@ TEST(CatalogGrowth, ThreadsThatAddTheSamePathsGetTheSameEntries) {
   Scratch scratch;
   const auto catalog = make_catalog(scratch.path());
   std::vector<std::vector<Ref>> refs(kThreads, std::vector<Ref>(kFiles));
-  std::vector<std::thread> threads;
-  for (uint32_t t = 0; t < kThreads; ++t)
-    threads.emplace_back([&, t] {
-      for (uint32_t i = 0; i < kFiles; ++i) {
-        const uint32_t n = (i + t * 17) % kFiles;
-        refs[t][n] = catalog->add(rel(image_name(n)), DT_REG);
-        catalog->move(refs[t][n], state_word(State::kKnown), state_word(State::kQueued));
-      }
-    });
-  for (std::thread& t : threads) t.join();
+  Threads(kThreads, [&](uint32_t t) {
+    for (uint32_t i = 0; i < kFiles; ++i) {
+      const uint32_t n = (i + t * 17) % kFiles;
+      refs[t][n] = catalog->add(rel(image_name(n)), DT_REG);
+      catalog->move(refs[t][n], state_word(State::kKnown), state_word(State::kQueued));
+    }
+  }).join();
   for (uint32_t t = 1; t < kThreads; ++t) EXPECT_EQ(refs[t], refs[0]);
   EXPECT_EQ(std::set<Ref>(refs[0].begin(), refs[0].end()).size(), kFiles);
 }

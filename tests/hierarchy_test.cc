@@ -94,22 +94,19 @@ TEST_F(HierarchyTest, TheQuotaIsExactOverThreads) {
   constexpr uint64_t kFiles = 1000;
   Tier t = open(tier("a", kFiles * kBlock));
   std::atomic<uint64_t> reserved{0}, most{0};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i)
-    threads.emplace_back([&, i] {
-      for (int turn = 0; turn < 1000; ++turn) {
-        const uint64_t bytes = kBlock * static_cast<uint64_t>(1 + (turn + i) % 3);
-        if (!t.reserve(bytes)) continue;
-        const uint64_t now = reserved += bytes;
-        for (uint64_t seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
-        }
-        if (turn % 4 == 0) {
-          reserved -= bytes;
-          t.release(bytes);
-        }
+  Threads(4, [&](uint32_t i) {
+    for (uint32_t turn = 0; turn < 1000; ++turn) {
+      const uint64_t bytes = kBlock * (1 + (turn + i) % 3);
+      if (!t.reserve(bytes)) continue;
+      const uint64_t now = reserved += bytes;
+      for (uint64_t seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
       }
-    });
-  for (std::thread& thread : threads) thread.join();
+      if (turn % 4 == 0) {
+        reserved -= bytes;
+        t.release(bytes);
+      }
+    }
+  }).join();
   while (t.reserve(kBlock)) reserved += kBlock;
   EXPECT_EQ(reserved, kFiles * kBlock);
   EXPECT_EQ(t.used(), kFiles * kBlock);
@@ -341,17 +338,14 @@ TEST_P(CopyTest, ManyThreadsMakeCopies) {
   Tier t = open(tier("a", 1 << 30));
   constexpr Ref kEach = 50;
   std::atomic<int> failed{0};
-  std::vector<std::thread> threads;
-  for (Ref first = 1; first <= 4 * kEach; first += kEach)
-    threads.emplace_back([&, first] {
-      for (Ref ref = first; ref < first + kEach; ++ref) {
-        const Result<Fd> file = t.create(ref, 4);
-        if (!file.ok() || ::pwrite(file->get(), &ref, sizeof ref, 0) != sizeof ref ||
-            !t.publish(*file, ref).ok())
-          ++failed;
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
+  Threads(4, [&](uint32_t i) {
+    for (Ref ref = 1 + i * kEach; ref <= (i + 1) * kEach; ++ref) {
+      const Result<Fd> file = t.create(ref, 4);
+      if (!file.ok() || ::pwrite(file->get(), &ref, sizeof ref, 0) != sizeof ref ||
+          !t.publish(*file, ref).ok())
+        ++failed;
+    }
+  }).join();
   EXPECT_EQ(failed, 0);
   for (Ref ref = 1; ref <= 4 * kEach; ++ref)
     ASSERT_EQ(contents(path_of_copy(t, ref)), std::string(reinterpret_cast<const char*>(&ref), sizeof ref));

@@ -58,8 +58,12 @@ scripts = \
 	%D%/docs.t \
 	%D%/exports.t \
 	%D%/programs.t \
-	%D%/run.t
-EXTRA_DIST += %D%/e2e.py
+	%D%/run.t \
+	%D%/slurm.t \
+	%D%/slurm_hostile.t
+EXTRA_DIST += \
+	%D%/e2e.py \
+	%D%/slurm_lab.py
 
 dist_check_SCRIPTS += $(scripts)
 TESTS += $(scripts)

@@ -18,6 +18,7 @@
 #include <iterator>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace monarch {
 
@@ -89,6 +90,23 @@ inline bool eventually(const std::function<bool()>& condition,
 inline int open_descriptors() {
   return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
 }
+
+// `count` threads that each run `body` with their number.
+class Threads {
+ public:
+  Threads(uint32_t count, const std::function<void(uint32_t)>& body) {
+    threads_.reserve(count);
+    for (uint32_t i = 0; i < count; ++i) threads_.emplace_back(body, i);
+  }
+  ~Threads() { join(); }
+  void join() {
+    for (std::thread& t : threads_) t.join();
+    threads_.clear();
+  }
+
+ private:
+  std::vector<std::thread> threads_;
+};
 
 // Runs `body` in a child process and returns its exit status; 128 + N if signal N ended it.
 inline int in_child(const std::function<int()>& body) {

@@ -60,7 +60,7 @@ class Cluster:
         self.tier = self.new_tier("tier")
         self.state = f"{scratch()}/state"
         self.log = f"{scratch()}/monarchd.log"
-        self.monarchd = f"{scratch()}/monarchd"  # notes each run by the plugin in `calls`
+        self.monarchd = f"{scratch()}/monarchd"  # notes each run by the plugin, and how long epilogs take, in `calls`
         self.calls = f"{scratch()}/calls"
         self.config = f"{scratch()}/monarch.conf"
         self.configure()
@@ -117,15 +117,29 @@ class Cluster:
 
     def install_monarchd(self):
         with open(self.monarchd, "w", encoding="utf-8") as file:
-            file.write(f'#!/bin/sh\necho "$*" >>{self.calls}\nexec {self.prefix}/sbin/monarchd "$@"\n')
+            file.write(f"""#!/bin/sh
+echo "$*" >>{self.calls}
+[ "$1" = --epilog ] || exec {self.prefix}/sbin/monarchd "$@"
+begin=$(date +%s%3N)
+{self.prefix}/sbin/monarchd "$@"
+code=$?
+echo "took $(($(date +%s%3N) - begin)) $*" >>{self.calls}
+exit $code
+""")
         os.chmod(self.monarchd, 0o755)
+
+    def _calls(self, job):
+        with contextlib.suppress(FileNotFoundError), open(self.calls, encoding="utf-8") as file:
+            return [line.split() for line in file if f" --job {job} " in line]
+        return []
 
     def calls_for(self, job):
         """How the plugin ran monarchd for that job: --prolog, --start, --epilog."""
-        if not os.path.exists(self.calls):
-            return []
-        with open(self.calls, encoding="utf-8") as file:
-            return [line.split()[0] for line in file if f" --job {job} " in line]
+        return [words[0] for words in self._calls(job) if words[0] != "took"]
+
+    def epilog_ms(self, job):
+        """How long each of the job's epilogs took."""
+        return [int(words[1]) for words in self._calls(job) if words[0] == "took"]
 
     def log_of(self, job):
         with contextlib.suppress(FileNotFoundError), open(self.log, encoding="utf-8") as file:
@@ -204,9 +218,10 @@ class Cluster:
 
     def left(self, *tiers):
         """All that jobs which have ended left on the nodes, where nothing should be."""
-        left = [p for tier in (self.tier, *tiers) for p in glob.glob(f"{tier}/**", recursive=True, include_hidden=True)
-                if p.rstrip("/") not in (tier, f"{tier}/monarch")]
-        left += [p for part in ("jobs", "run", "spool") for p in glob.glob(f"{self.state}/{part}/*")]
+        places = [f"{self.state}/jobs", f"{self.state}/run", f"{self.state}/spool", self.tier, *tiers]
+        found = subprocess.run(["find", *places, "-mindepth", "1", "-maxdepth", "3"], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, check=False).stdout.decode(errors="surrogateescape")
+        left = [p for p in found.splitlines() if p not in [f"{tier}/monarch" for tier in (self.tier, *tiers)]]
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
             points = [line.split()[4] for line in mounts]
         left += [p for p in points for base in (self.tier, self.state) if p.startswith(base + "/")]
@@ -267,3 +282,8 @@ def size_text(number):
         value, units = value / 1024, units[1:]
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}{units[0]}"
 
+
+def tree_state(path):
+    """All that stat tells of a tree, but access times."""
+    return sorted((p, st.st_mode, st.st_uid, st.st_gid, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
+                  for p in [path, *glob.glob(f"{path}/**", recursive=True, include_hidden=True)] for st in [os.lstat(p)])

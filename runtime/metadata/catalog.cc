@@ -288,7 +288,9 @@ Ref Catalog::add_identity(Ref ref, const struct stat& source) {
 bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
   Entry& e = entry(ref);
   std::lock_guard<std::mutex> hold(lock_);
-  Ref own = e.identity.load(std::memory_order_relaxed);
+  // A large file has had its identity since its first chunk.
+  const bool large = state_of(e.state.load(std::memory_order_relaxed)) == State::kLarge;
+  Ref own = large ? e.identity.load(std::memory_order_relaxed) : 0;
   if (!own) own = add_identity(ref, source);
   if (!own) return false;
   auto* id = reinterpret_cast<Identity*>(at(Space::kIdents, own));

@@ -40,13 +40,7 @@ PlacementHandler::Large PlacementHandler::large_file(Ref ref) {
     settle(ref, state_word(State::kDropped, Reason::kChanged));
     return nullptr;
   }
-  Large file = start_large(ref, std::move(source), st);
-  if (file) {
-    const std::lock_guard<std::mutex> hold(lock_);
-    filling_.push_front(file);  // what is being read comes before what may be
-    work_.notify_all();
-  }
-  return file;
+  return start_large(ref, std::move(source), st);
 }
 
 PlacementHandler::Large PlacementHandler::start_large(Ref ref, Fd source, const struct stat& st) {
@@ -60,7 +54,7 @@ PlacementHandler::Large PlacementHandler::start_large(Ref ref, Fd source, const 
   file->tier = hierarchy_->reserve(bytes);
   if (file->tier < 0) file->tier = hierarchy_->reserve_part(bytes, kChunkBytes, &file->reserved);
   if (file->tier < 0) {
-    no_room({ref, Why::kPrefetch, 0}, bytes);
+    no_room({ref, Why::kPrefetch, 0});
     return nullptr;
   }
   file->allowed = file->reserved == bytes ? file->count : static_cast<uint32_t>(file->reserved / kChunkBytes);
@@ -91,13 +85,20 @@ PlacementHandler::Large PlacementHandler::start_large(Ref ref, Fd source, const 
 void PlacementHandler::stage_chunk(const Work& work, std::vector<char>* buffer) {
   const Large file = large_file(work.ref);
   const uint32_t n = work.chunk;
-  if (!file || n >= file->count) return;
+  if (!file) return;
   Entry& e = catalog_->entry(file->ref);
   {
     const std::lock_guard<std::mutex> hold(lock_);
-    if (file->failed || file->claimed[n] || file->begun >= file->allowed) return;
-    file->claimed[n] = true;
-    ++file->begun;
+    const bool take = n < file->count && !file->failed && !file->claimed[n] && file->begun < file->allowed;
+    if (take) {
+      file->claimed[n] = true;
+      ++file->begun;
+    }
+    if (!std::exchange(file->filling, true)) {  // after the chunk that was asked for
+      filling_.push_front(file);                // what is being read comes before what may be
+      work_.notify_all();
+    }
+    if (!take) return;
   }
   if (is_invalid(*board_, e.hash))
     return give_up_large(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kWritten));

@@ -16,6 +16,7 @@ namespace monarch {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
+constexpr int kMisfitsToStop = 8;
 
 // Why an open of the source that failed with `error` makes the file one that is never staged.
 uint64_t verdict_on_open(int error) {
@@ -186,26 +187,27 @@ void PlacementHandler::stage(const Work& work, std::vector<char>* buffer) {
   bytes_seen_ += bytes;
   ++files_seen_;
   if (bytes <= config_.stage_wait_max) return place(work, source, st, buffer);
-  settle(work.ref, large_word(0));  // opens do not wait for it
-  if (work.why == Why::kDemand) return;  // staged once it is known to be read in chunks
-  const std::lock_guard<std::mutex> one(starting_large_);
+  const std::lock_guard<std::mutex> one(starting_large_);  // before any task can ask for a chunk
+  settle(work.ref, large_word(0));                         // opens do not wait for it
+  if (work.why == Why::kDemand) return;                    // staged once it is known to be read in chunks
   if (const Large file = start_large(work.ref, std::move(source), st)) {
     const std::lock_guard<std::mutex> hold(lock_);
+    file->filling = true;
     filling_.push_back(file);
     work_.notify_all();
   }
 }
 
-// No tier had room for a file of `bytes`. Once there is none for one of usual size, the tiers count as full:
-// nothing is prefetched any more, and opens of what is not placed go to the PFS without asking.
-void PlacementHandler::no_room(const Work& work, uint64_t bytes) {
+// No tier had room for a file. After some in a row, and with no room for one of usual size, the tiers count as
+// full: nothing is prefetched any more, and opens of what is not placed go to the PFS without asking.
+void PlacementHandler::no_room(const Work& work) {
   add(board_, AgentCounter::no_fit_files);
   const auto& tiers = hierarchy_->tiers();
   const bool for_now = std::any_of(tiers.begin(), tiers.end(), [](const Tier& t) { return t.closed(); });
   if (for_now) return settle(work.ref, state_word(State::kNoFit, Reason::kTierError));
   settle(work.ref, state_word(State::kNoFit));
   const uint64_t usual = bytes_seen_ / std::max<uint64_t>(1, files_seen_);
-  if (hierarchy_->room() >= std::min(usual, bytes)) return;
+  if (++misfits_ < kMisfitsToStop || hierarchy_->room() >= usual) return;
   if (board_->header.full.exchange(1, std::memory_order_relaxed) == 0)
     spdlog::info("the tiers are full; the rest of the dataset stays on the PFS");
   const std::lock_guard<std::mutex> hold(lock_);
@@ -217,7 +219,7 @@ void PlacementHandler::place(const Work& work, const Fd& source, const struct st
   const std::string path = dataset_->roots[catalog_->entry(ref).root].path + "/" + catalog_->path_of(ref);
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   const int number = hierarchy_->reserve(bytes);
-  if (number < 0) return no_room(work, bytes);
+  if (number < 0) return no_room(work);
   Tier& tier = hierarchy_->tiers()[static_cast<size_t>(number)];
   const int64_t start = monotonic_ns();
   Result<Fd> file = tier.create(ref, bytes);
@@ -255,6 +257,7 @@ void PlacementHandler::place(const Work& work, const Fd& source, const struct st
     tier.remove(ref);
     return give_up(AgentCounter::no_fit_files, state_word(State::kNoFit));
   }
+  misfits_ = 0;
   // Counted before anyone is woken: who sees the file placed sees it counted.
   note_rate(bytes, monotonic_ns() - start);
   add(board_, AgentCounter::staged_files);

@@ -66,6 +66,7 @@ class PlacementHandler {
     std::vector<bool> claimed;
     uint32_t begun = 0, done = 0;
     uint32_t next = 0;  // all before it are claimed
+    bool filling = false;  // it was put into filling_
     bool native = false, failed = false;
   };
   using Large = std::shared_ptr<LargeFile>;
@@ -81,7 +82,7 @@ class PlacementHandler {
   Status copy(int source, const Fd& copy, uint64_t offset, uint64_t size, std::vector<char>* buffer);
   // Stores the verdict and wakes who waits for it.
   void settle(Ref ref, uint64_t word);
-  void no_room(const Work& work, uint64_t bytes);
+  void no_room(const Work& work);
   void note_rate(uint64_t bytes, int64_t nanoseconds);
 
   // The large file's staging, begun if need be; nullptr if it cannot be.
@@ -97,6 +98,7 @@ class PlacementHandler {
   Board* const board_;
   const AgentConfig config_;
   std::atomic<uint64_t> files_seen_{0}, bytes_seen_{0};
+  std::atomic<int> misfits_{0};  // files in a row for which there was no room
 
   std::mutex starting_large_;  // one at a time; taken before lock_
   std::mutex lock_;            // guards what follows

@@ -1,0 +1,333 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs whose owner does the worst to all that root's epilog could read, follow or remove.
+
+After each: the node is idle, nothing of the job is left, nothing outside was touched, the epilog was quick, and
+there is a line in sacct, if only to say that the counters were lost.
+"""
+
+import glob
+import os
+import re
+import signal
+import sys
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import slurm_lab  # pylint: disable=wrong-import-position
+from e2e import contains, equal, ok, scratch, wait_until
+from slurm_lab import Cluster, Dataset, fields, size_text, tree_state
+
+ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
+EPILOG_MS = 5000
+cluster = data = before = None
+
+# The job's program: `hostile.py CASE`, with RUN_DIR and JOB_DIR its directories, OUT its own, CANARY root's.
+PROGRAM = r'''
+import os, signal, socket, subprocess, sys, time
+run, job, out, canary = (os.environ[name] for name in ("RUN_DIR", "JOB_DIR", "OUT", "CANARY"))
+board = run + "/board"
+BOARD = os.path.getsize(board)
+
+
+def entries():
+    """Every file and directory of the job's, deepest first."""
+    for top in run, job:
+        for path, directories, files in os.walk(top, topdown=False):
+            yield from (os.path.join(path, name) for name in files + directories)
+
+
+def remove(path):
+    subprocess.run(["rm", "-rf", path], check=True)
+
+
+def replace(path, target):
+    remove(path)
+    os.symlink(target, path)
+
+
+def survivor(work):
+    """Runs `work` again and again in a process that outlives the job."""
+    if os.fork():
+        return
+    os.setsid()
+    for name in list(os.environ):
+        if name.startswith("SLURM"):
+            del os.environ[name]
+    if os.fork():
+        os._exit(0)
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    with open(f"{out}/pid.{os.path.basename(run)}", "w") as file:
+        file.write(str(os.getpid()))
+    while True:
+        try:
+            work()
+        except OSError:
+            pass
+
+
+def recreate(top):
+    for i in range(100):
+        os.makedirs(f"{top}/again/{i % 10}", exist_ok=True)
+        open(f"{top}/again/{i % 10}/{i}", "w").close()
+        open(f"{top}/{i}", "w").close()
+
+
+def recreate_by_descriptor(fds=[]):
+    """In directories that were opened before they were removed."""
+    if not fds:
+        for i in range(20):
+            os.makedirs(f"{job}/{i}/sub/sub", exist_ok=True)
+            fds.append(os.open(f"{job}/{i}/sub/sub", os.O_RDONLY))
+    for fd in fds:
+        try:
+            os.mkdir("new", dir_fd=fd)
+            os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+        except OSError:
+            pass
+
+
+def kill_helpers():
+    subprocess.run(["pkill", "-STOP", "-u", str(os.getuid()), "-x", "monarchd"])
+
+
+def deep(top):
+    os.chdir(top)
+    for _ in range(int(os.environ["DEPTH"])):
+        os.mkdir("d")
+        os.chdir("d")
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY))
+    os.chdir("/")
+
+
+def flood(top, files):
+    for i in range(files):
+        if i % 1000 == 0:
+            os.mkdir(f"{top}/{i}")
+        os.close(os.open(f"{top}/{i // 1000 * 1000}/{i}", os.O_CREAT | os.O_WRONLY))
+
+
+def case(name):
+    if name == "board truncated to nothing":
+        os.truncate(board, 0)
+    elif name == "board truncated to an odd size":
+        os.truncate(board, 12345)
+    elif name == "board grown to a terabyte":
+        os.truncate(board, 1 << 40)
+    elif name == "board removed":
+        os.unlink(board)
+    elif name == "board full of ones":
+        with open(board, "r+b") as file:
+            file.write(b"\xff" * BOARD)
+    elif name == "counters full of ones":
+        with open(board, "r+b") as file:
+            file.seek(256)
+            file.write(b"\xff" * 30000)
+    elif name == "counters that are huge":
+        with open(board, "r+b") as file:
+            file.seek(320)
+            file.write((b"\xff" * 5 + b"\x00" * 3) * 3000)
+    elif name == "board is a link to /etc/shadow":
+        replace(board, "/etc/shadow")
+    elif name == "board is a link to a huge file":
+        with open(f"{out}/huge", "w") as file:
+            file.truncate(1 << 40)
+        replace(board, f"{out}/huge")
+    elif name == "board is a FIFO":
+        os.unlink(board)
+        os.mkfifo(board)
+    elif name == "board is a socket":
+        os.unlink(board)
+        os.chdir(run)
+        socket.socket(socket.AF_UNIX).bind("board")
+    elif name == "board is a directory":
+        os.unlink(board)
+        os.makedirs(board + "/sub")
+    elif name == "board is a hard link":
+        with open(f"{out}/linked", "wb") as file:
+            file.truncate(BOARD)
+        os.unlink(board)
+        os.link(f"{out}/linked", board)
+    elif name == "all is links":
+        for path in list(entries()):
+            replace(path, canary if os.path.isdir(path) else f"{canary}/file")
+        for top in run, job:
+            for i, target in enumerate((canary, f"{canary}/sub", "/etc/shadow", "/etc", "/", "..", "../..", f"{canary}/../..")):
+                os.symlink(target, f"{top}/link{i}")
+    elif name == "all is FIFOs and sockets":
+        for path in list(entries()):
+            if not os.path.isdir(path):
+                os.unlink(path)
+                os.mkfifo(path)
+        for top in run, job:
+            os.chdir(top)
+            socket.socket(socket.AF_UNIX).bind("socket")
+    elif name == "all is removed":
+        for top in run, job:
+            for path in os.listdir(top):
+                remove(f"{top}/{path}")
+    elif name == "all is made anew":
+        for path in list(entries()):
+            if not os.path.isdir(path):
+                size = os.path.getsize(path)
+                os.unlink(path)
+                with open(path, "wb") as file:
+                    file.write(os.urandom(min(size, 100000)))
+    elif name == "deep directories":
+        deep(run)
+        deep(job)
+    elif name == "directories without permissions":
+        for top in run, job:
+            os.makedirs(f"{top}/a/b/c")
+            open(f"{top}/a/b/c/file", "w").close()
+            for path in "a/b/c", "a/b", "a", "":
+                os.chmod(f"{top}/{path}", 0)
+    elif name == "hard links to files outside":
+        with open(f"{out}/kept", "w") as file:
+            file.write("kept")
+        for top in run, job:
+            for i in range(100):
+                os.link(f"{out}/kept", f"{top}/link{i}")
+    elif name == "many files":
+        flood(job, int(os.environ["FLOOD"]))
+    elif name == "the agent is stopped":
+        subprocess.run(["pkill", "-STOP", "-u", str(os.getuid()), "-f", "monarchd .*--run-dir " + run])
+    elif name == "a process holds files open":
+        held = [os.open(path, os.O_RDONLY) for path in entries() if os.path.isfile(path)]
+        survivor(lambda: time.sleep(1))
+    elif name == "a process makes files again":
+        survivor(lambda: (recreate(run), recreate(job)))
+    elif name == "a process makes files in directories that it holds":
+        survivor(recreate_by_descriptor)
+    elif name == "a process changes modes":
+        os.makedirs(f"{job}/a/b/c")
+        survivor(lambda: [os.chmod(path, 0) for path in (run, job, f"{job}/a/b", f"{job}/a")])
+    elif name == "a process moves directories":
+        for i in range(50):
+            os.makedirs(f"{job}/m{i}/a/b")
+        survivor(lambda: [os.rename(f"{job}/m{i}/a", f"{job}/m{(i + 1) % 50}/{i}") for i in range(50)])
+    elif name == "a process swaps a directory and a link":
+        os.makedirs(f"{job}/swap")
+        os.symlink(canary, f"{job}/link")
+        def swap():
+            os.rename(f"{job}/swap", f"{job}/other")
+            os.rename(f"{job}/link", f"{job}/swap")
+            os.rename(f"{job}/swap", f"{job}/link")
+            os.rename(f"{job}/other", f"{job}/swap")
+        survivor(swap)
+    elif name == "a process stops all helpers":
+        survivor(kill_helpers)
+    else:
+        raise ValueError(name)
+
+
+case(sys.argv[1])
+if sys.argv[1].startswith("a process "):
+    time.sleep(0.5)
+'''
+
+LOST, KEPT, EITHER = "counters=lost", "hit=", "monarch=1"
+CASES = {
+    "board truncated to nothing": LOST, "board truncated to an odd size": LOST, "board grown to a terabyte": LOST,
+    "board removed": LOST, "board full of ones": LOST, "counters full of ones": LOST, "counters that are huge": EITHER,
+    "board is a link to /etc/shadow": LOST, "board is a link to a huge file": LOST, "board is a FIFO": LOST,
+    "board is a socket": LOST, "board is a directory": LOST, "board is a hard link": LOST,
+    "all is links": LOST, "all is FIFOs and sockets": LOST, "all is removed": LOST, "all is made anew": LOST,
+    "deep directories": KEPT, "directories without permissions": EITHER, "hard links to files outside": KEPT,
+    "many files": KEPT, "the agent is stopped": KEPT, "a process holds files open": KEPT,
+    "a process makes files again": EITHER, "a process makes files in directories that it holds": KEPT,
+    "a process changes modes": EITHER, "a process moves directories": KEPT,
+    "a process swaps a directory and a link": KEPT,
+}
+
+
+def outside():
+    """What no job may change: root's canary, the system's secrets, root's own state."""
+    system = [(path, st.st_mode, st.st_uid, st.st_gid, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
+              for path in ("/etc", "/etc/shadow", cluster.state, f"{cluster.state}/jobs", f"{cluster.state}/run", cluster.tier)
+              for st in [os.stat(path)]]
+    return tree_state(f"{scratch()}/canary") + [entry[:4] if entry[0].startswith(scratch()) else entry for entry in system]
+
+
+def begin():
+    global cluster, data, before
+    cluster = Cluster()
+    cluster.up("--nodes", "4", "--prolog-flags", "Contain")
+    canary = scratch("canary/sub/sub")
+    for directory in (canary, f"{scratch()}/canary", f"{scratch()}/canary/sub"):
+        for name in ("file", "board", "record.json"):
+            with open(f"{directory}/{name}", "w", encoding="utf-8") as file:
+                file.write("untouched")
+    with open(f"{scratch()}/hostile.py", "w", encoding="utf-8") as file:
+        file.write(PROGRAM)
+    data = Dataset(scratch())
+    # A first job makes what root makes once.
+    cluster.wait(cluster.submit([f"--monarch-dataset={data.path}"], "true"))
+    wait_until(lambda: not cluster.left())
+    before = outside()
+
+
+def submit(name):
+    script = (f'{data.read()}; export RUN_DIR=$MONARCH_IO_RUN_DIR OUT={cluster.out} CANARY={scratch()}/canary '
+              f'FLOOD={200000 if ALL else 20000} DEPTH={5000 if ALL else 1500}; export JOB_DIR={cluster.tier}/monarch/$(basename $RUN_DIR); '
+              f'unset LD_PRELOAD; /usr/bin/python3 {scratch()}/hostile.py "{name}"')
+    return cluster.submit([f"--monarch-dataset={data.path}"], script)
+
+
+def left(job):
+    return [path for path in cluster.left() if f".{job}." in path]
+
+
+def check(name, job, line_part):
+    equal(cluster.wait(job), "COMPLETED", f"{name}: how Slurm says that it ended", cluster.output(job)[len(data.sums):])
+    equal(cluster.output(job)[:len(data.sums)], data.sums, f"{name}: the bytes are right")
+    line = cluster.comment(job)
+    ok(line.startswith("monarch=1 ") and line_part in line and len(line) <= 255, f"{name}: the line in sacct", line)
+    took = cluster.epilog_ms(job)
+    ok(took and max(took) < EPILOG_MS, f"{name}: the epilog is quick", took)
+    print(f"# {took} ms; {line}")
+    wait_until(lambda: not left(job), 60)  # in the background, if it is much
+    equal(left(job)[:5], [], f"{name}: nothing is left", cluster.log_of(job)[-2000:])
+
+
+def end_survivors():
+    for file in glob.glob(f"{cluster.out}/pid.*"):
+        with open(file, encoding="utf-8") as text:
+            try:
+                os.kill(int(text.read()), signal.SIGKILL)
+            except (ProcessLookupError, ValueError):
+                pass
+        os.unlink(file)
+
+
+def hostile_owner():
+    jobs = {name: submit(name) for name in CASES}
+    for name, job in jobs.items():
+        check(name, job, CASES[name])
+    ok(not [name for name in CASES if name.startswith("a process ") and not glob.glob(f"{cluster.out}/pid.*.{jobs[name]}.*")],
+       "the processes outlived their jobs")
+    end_survivors()
+    with open(f"{cluster.out}/kept", encoding="utf-8") as file:
+        equal((file.read(), os.stat(file.fileno()).st_nlink), ("kept", 1), "a file that was linked into the job's directories stays")
+    equal(outside(), before, "nothing outside was touched")
+    cluster.nothing_left("all hostile jobs")
+
+
+def helpers_stopped():
+    """A process of the user's stops each helper that runs as the user; alone, since it stops those of all jobs."""
+    name = "a process stops all helpers"
+    job = submit(name)
+    check(name, job, EITHER)
+    end_survivors()
+    equal(outside(), before, f"{name}: nothing outside was touched")
+    wait_until(lambda: not cluster.processes())
+    cluster.nothing_left(name)
+
+
+if reason := slurm_lab.why_no_slurm():
+    print(f"1..0 # SKIP {reason}")
+    sys.exit(0)
+begin()
+e2e.main(hostile_owner, helpers_stopped)
