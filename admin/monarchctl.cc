@@ -8,17 +8,19 @@
 
 namespace {
 
-constexpr int kUsage = 2;       // exit status for a command line that makes no sense
+constexpr int kUsage = 2;        // exit status for a command line that makes no sense
 constexpr int kRunFailed = 125;  // `monarchctl run`: as env(1) and timeout(1) do
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Monarch: stages a dataset from the parallel file system into this node's own storage.", "monarchctl");
+  CLI::App app("Monarch: stages a dataset from the parallel file system into this node's own storage.",
+               "monarchctl");
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("monarchctl ") + PACKAGE_VERSION);
   int status = 0;
-  CLI::App* run = app.add_subcommand("run", "run a command with its dataset staged, without Slurm and without root");
+  CLI::App* run =
+      app.add_subcommand("run", "run a command with its dataset staged, without Slurm and without root");
   monarch::admin::add_run(run, &status);
   CLI::App* tiers = app.add_subcommand("tiers", "show which directories of this node are tiers, and why");
   monarch::admin::add_tiers(tiers, &status);

@@ -12,8 +12,11 @@ nlohmann::ordered_json report(const Board& board, const std::vector<std::string>
   for (uint32_t i = 0; i < tiers.size(); ++i) {
     const TierTotals t = tier_totals(board, i);
     hits += t.opens;
-    levels.push_back({{"name", tiers[i]}, {"opens", t.opens}, {"read_calls", t.read_calls},
-                      {"read_bytes", t.read_bytes}, {"placed_bytes", t.placed_bytes}});
+    levels.push_back({{"name", tiers[i]},
+                      {"opens", t.opens},
+                      {"read_calls", t.read_calls},
+                      {"read_bytes", t.read_bytes},
+                      {"placed_bytes", t.placed_bytes}});
   }
 #define X(name, doc) tasks[#name] = total(board, TaskCounter::name);
   MONARCH_TASK_COUNTERS(X)

@@ -80,7 +80,8 @@ std::string random_id() {
 // The directories of this run, removed when it goes out of scope.
 class RunDirs {
  public:
-  RunDirs(const Config& config, std::string id) : config_(config), id_(std::move(id)), run_dir_(run_base() + "/" + id_) {}
+  RunDirs(const Config& config, std::string id)
+      : config_(config), id_(std::move(id)), run_dir_(run_base() + "/" + id_) {}
   RunDirs(const RunDirs&) = delete;
   RunDirs& operator=(const RunDirs&) = delete;
   ~RunDirs() {
@@ -130,9 +131,15 @@ class AgentProcess {
     if (::pipe2(life, O_CLOEXEC) != 0) return errno_error("pipe");
     Fd life_read(life[0]);
     lifeline_ = Fd(life[1]);
-    std::vector<std::string> words = {part("monarchd", "sbin", SBINDIR), "--run-dir", dirs.run_dir(), "--job-dir", dirs.id(),
-                                      "--ready-fd", std::to_string(ready_write.get()),
-                                      "--lifeline-fd", std::to_string(life_read.get())};
+    std::vector<std::string> words = {part("monarchd", "sbin", SBINDIR),
+                                      "--run-dir",
+                                      dirs.run_dir(),
+                                      "--job-dir",
+                                      dirs.id(),
+                                      "--ready-fd",
+                                      std::to_string(ready_write.get()),
+                                      "--lifeline-fd",
+                                      std::to_string(life_read.get())};
     if (!options.config.empty()) words.insert(words.end(), {"--config", options.config});
     for (const std::string& t : options.tiers) words.insert(words.end(), {"--tier", t});
     for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
@@ -172,7 +179,9 @@ class AgentProcess {
     if (!reap(kStopPatienceMs)) {
       ::kill(pid_, SIGKILL);
       if (!reap(kKillPatienceMs))
-        std::fprintf(stderr, "monarchctl run: the agent (pid %d) hangs in the dataset's file system; not waited for\n", pid_);
+        std::fprintf(
+            stderr, "monarchctl run: the agent (pid %d) hangs in the dataset's file system; not waited for\n",
+            pid_);
     }
     pid_ = -1;
   }
@@ -183,7 +192,8 @@ class AgentProcess {
     for (int waited = 0; waited < patience_ms; waited += 5) {
       int status;
       if (::waitpid(pid_, &status, WNOHANG) == pid_) {
-        if (WIFSIGNALED(status)) std::fprintf(stderr, "monarchctl run: the agent was ended by signal %d\n", WTERMSIG(status));
+        if (WIFSIGNALED(status))
+          std::fprintf(stderr, "monarchctl run: the agent was ended by signal %d\n", WTERMSIG(status));
         std::ifstream text(errors_);
         if (status != 0 && text.peek() != std::ifstream::traits_type::eof()) std::cerr << text.rdbuf();
         return true;
@@ -199,7 +209,9 @@ class AgentProcess {
       pollfd p = {pipe.get(), POLLIN, 0};
       const int rc = ::poll(&p, 1, kReadyPatienceMs);
       if (rc < 0 && errno == EINTR) continue;
-      if (rc == 0) return Error{ETIMEDOUT, "the agent did not get ready in 30 s; does the dataset's file system answer?"};
+      if (rc == 0)
+        return Error{ETIMEDOUT,
+                     "the agent did not get ready in 30 s; does the dataset's file system answer?"};
       char buffer[4096];
       const ssize_t n = rc > 0 ? ::read(pipe.get(), buffer, sizeof buffer) : 0;
       if (n > 0) text.append(buffer, static_cast<size_t>(n));
@@ -302,7 +314,8 @@ Status prepare(const RunOptions& options, Config* config, std::vector<std::strin
     MONARCH_TRY(add_tier(config, tier.take()));
   }
   if (config->tiers.empty())
-    return bad_input("no tier: give --tier NAME:PATH:SIZE, for example --tier ssd:/tmp:10G, or --config FILE");
+    return bad_input(
+        "no tier: give --tier NAME:PATH:SIZE, for example --tier ssd:/tmp:10G, or --config FILE");
   Result<std::vector<std::string>> roots = check_paths(*config, options.datasets);
   if (!roots.ok()) return roots.error();
   MONARCH_TRY(check_writable(*config));
@@ -347,13 +360,15 @@ void add_run(CLI::App* app, int* status) {
   app->add_option("--dataset", options->datasets, "directory of the dataset; may be given several times")
       ->required()
       ->allow_extra_args(false);
-  app->add_option("--tier", options->tiers, "NAME:PATH:SIZE; SIZE as 500M, 10G or 50%; filled in the order given")
+  app->add_option("--tier", options->tiers,
+                  "NAME:PATH:SIZE; SIZE as 500M, 10G or 50%; filled in the order given")
       ->allow_extra_args(false);
   app->add_option("--config", options->config, "configuration, monarch.conf(5)");
   app->add_option("--report", options->report, "write the counters as JSON to this file");
   app->add_option("command", options->command, "the command and its arguments, after --")->required();
-  app->footer("Exit status: the command's own, 128+N if signal N ended it, 125 if Monarch could not start,\n"
-              "126 if the command cannot be executed, 127 if it is not found.");
+  app->footer(
+      "Exit status: the command's own, 128+N if signal N ended it, 125 if Monarch could not start,\n"
+      "126 if the command cannot be executed, 127 if it is not found.");
   app->callback([options, status] { *status = run(*options); });
 }
 

@@ -67,7 +67,8 @@ ssize_t from_chunks(int fd, void* buffer, size_t bytes, off_t offset) {
 // What the descriptor itself gave to a read with an offset.
 ssize_t counted_at(int fd, ssize_t got) {
   const unsigned char c = class_of(fd);
-  if (__builtin_expect(c != kNone, 0) && got > 0) add_read(c == kLarge ? kPfs : c, static_cast<uint64_t>(got));
+  if (__builtin_expect(c != kNone, 0) && got > 0)
+    add_read(c == kLarge ? kPfs : c, static_cast<uint64_t>(got));
   return got;
 }
 
@@ -100,7 +101,8 @@ Result call(Hook hook, long number, Arguments... arguments) {
 }
 
 void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  void* mapped = next<void*(void*, size_t, int, int, int, off_t)>(hook)(address, bytes, protection, flags, fd, offset);
+  void* mapped =
+      next<void*(void*, size_t, int, int, int, off_t)>(hook)(address, bytes, protection, flags, fd, offset);
   if (fd >= 0 && __builtin_expect(class_of(fd) != kNone, 0) && mapped != reinterpret_cast<void*>(-1)) {
     if (class_of(fd) == kLarge) turn_native(fd);
     if (Client* k = client()) count(k->board, TaskCounter::mmap_bytes, bytes);
@@ -112,7 +114,8 @@ void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int
 
 void opened_on_tier(int fd, uint32_t tier) { set_class(fd, static_cast<unsigned char>(1 + tier)); }
 void opened_on_pfs(int fd, Ref large) {
-  if (large && static_cast<unsigned>(fd) < kDescriptors) large_files[fd].store(large, std::memory_order_relaxed);
+  if (large && static_cast<unsigned>(fd) < kDescriptors)
+    large_files[fd].store(large, std::memory_order_relaxed);
   set_class(fd, large ? kLarge : kPfs);
 }
 void opened_elsewhere(int fd) { set_class(fd, kNone); }
@@ -144,31 +147,39 @@ MONARCH_EXPORT ssize_t pread64(int fd, void* buffer, size_t bytes, off64_t offse
 }
 MONARCH_EXPORT ssize_t __pread_chk(int fd, void* buffer, size_t bytes, off_t offset, size_t room) {
   if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
-  return counted_at(fd, next<ssize_t(int, void*, size_t, off_t, size_t)>(Hook::__pread_chk)(fd, buffer, bytes, offset, room));
+  return counted_at(fd, next<ssize_t(int, void*, size_t, off_t, size_t)>(Hook::__pread_chk)(fd, buffer, bytes,
+                                                                                            offset, room));
 }
 MONARCH_EXPORT ssize_t __pread64_chk(int fd, void* buffer, size_t bytes, off64_t offset, size_t room) {
   if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
-  return counted_at(
-      fd, next<ssize_t(int, void*, size_t, off64_t, size_t)>(Hook::__pread64_chk)(fd, buffer, bytes, offset, room));
+  return counted_at(fd, next<ssize_t(int, void*, size_t, off64_t, size_t)>(Hook::__pread64_chk)(
+                            fd, buffer, bytes, offset, room));
 }
 MONARCH_EXPORT ssize_t preadv(int fd, const struct iovec* parts, int n, off_t offset) {
   if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, next<ssize_t(int, const struct iovec*, int, off_t)>(Hook::preadv)(fd, parts, n, offset));
+  return counted_at(fd,
+                    next<ssize_t(int, const struct iovec*, int, off_t)>(Hook::preadv)(fd, parts, n, offset));
 }
 MONARCH_EXPORT ssize_t preadv64(int fd, const struct iovec* parts, int n, off64_t offset) {
   if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, next<ssize_t(int, const struct iovec*, int, off64_t)>(Hook::preadv64)(fd, parts, n, offset));
+  return counted_at(
+      fd, next<ssize_t(int, const struct iovec*, int, off64_t)>(Hook::preadv64)(fd, parts, n, offset));
 }
 MONARCH_EXPORT ssize_t preadv2(int fd, const struct iovec* parts, int n, off_t offset, int flags) {
-  if (offset < 0) return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv2)(fd, parts, n, offset, flags));
+  if (offset < 0)
+    return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv2)(
+                           fd, parts, n, offset, flags));
   if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv2)(fd, parts, n, offset, flags));
+  return counted_at(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv2)(
+                            fd, parts, n, offset, flags));
 }
 MONARCH_EXPORT ssize_t preadv64v2(int fd, const struct iovec* parts, int n, off64_t offset, int flags) {
-  if (offset < 0) return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv64v2)(fd, parts, n, offset, flags));
+  if (offset < 0)
+    return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv64v2)(
+                           fd, parts, n, offset, flags));
   if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(
-      fd, next<ssize_t(int, const struct iovec*, int, off64_t, int)>(Hook::preadv64v2)(fd, parts, n, offset, flags));
+  return counted_at(fd, next<ssize_t(int, const struct iovec*, int, off64_t, int)>(Hook::preadv64v2)(
+                            fd, parts, n, offset, flags));
 }
 MONARCH_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t bytes) noexcept {
   return counted(from, call<ssize_t>(Hook::sendfile, SYS_sendfile, to, from, offset, bytes));
@@ -176,15 +187,18 @@ MONARCH_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t bytes) n
 MONARCH_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t bytes) noexcept {
   return counted(from, call<ssize_t>(Hook::sendfile64, SYS_sendfile, to, from, offset, bytes));
 }
-MONARCH_EXPORT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes, unsigned flags) {
-  return counted(from,
-                 call<ssize_t>(Hook::copy_file_range, SYS_copy_file_range, from, from_at, to, to_at, bytes, flags));
+MONARCH_EXPORT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes,
+                                       unsigned flags) {
+  return counted(from, call<ssize_t>(Hook::copy_file_range, SYS_copy_file_range, from, from_at, to, to_at,
+                                     bytes, flags));
 }
 
-MONARCH_EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
+MONARCH_EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int fd,
+                          off_t offset) noexcept {
   return map(Hook::mmap, address, bytes, protection, flags, fd, offset);
 }
-MONARCH_EXPORT void* mmap64(void* address, size_t bytes, int protection, int flags, int fd, off64_t offset) noexcept {
+MONARCH_EXPORT void* mmap64(void* address, size_t bytes, int protection, int flags, int fd,
+                            off64_t offset) noexcept {
   return map(Hook::mmap64, address, bytes, protection, flags, fd, offset);
 }
 

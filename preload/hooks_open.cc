@@ -113,7 +113,9 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
   return stream;
 }
 
-mode_t mode_argument(int flags, va_list arguments) { return takes_mode(flags) ? va_arg(arguments, mode_t) : 0; }
+mode_t mode_argument(int flags, va_list arguments) {
+  return takes_mode(flags) ? va_arg(arguments, mode_t) : 0;
+}
 
 int open_next(Hook hook, const char* path, int flags, mode_t mode) {
   auto* real = next<OpenFunction>(hook);
@@ -162,7 +164,8 @@ MONARCH_EXPORT int openat64(int dirfd, const char* path, int flags, ...) {
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
   const Attempt attempt = open_copy(dirfd, path, flags);
-  return attempt.fd >= 0 ? attempt.fd : attempt.settled(openat_next(Hook::openat64, dirfd, path, flags, mode));
+  return attempt.fd >= 0 ? attempt.fd
+                         : attempt.settled(openat_next(Hook::openat64, dirfd, path, flags, mode));
 }
 
 // What -D_FORTIFY_SOURCE makes of an open without a mode argument.
@@ -176,11 +179,13 @@ MONARCH_EXPORT int __open64_2(const char* path, int flags) {
 }
 MONARCH_EXPORT int __openat_2(int dirfd, const char* path, int flags) {
   const Attempt attempt = open_copy(dirfd, path, flags);
-  return attempt.fd >= 0 ? attempt.fd : attempt.settled(next<OpenAtTwo>(Hook::__openat_2)(dirfd, path, flags));
+  return attempt.fd >= 0 ? attempt.fd
+                         : attempt.settled(next<OpenAtTwo>(Hook::__openat_2)(dirfd, path, flags));
 }
 MONARCH_EXPORT int __openat64_2(int dirfd, const char* path, int flags) {
   const Attempt attempt = open_copy(dirfd, path, flags);
-  return attempt.fd >= 0 ? attempt.fd : attempt.settled(next<OpenAtTwo>(Hook::__openat64_2)(dirfd, path, flags));
+  return attempt.fd >= 0 ? attempt.fd
+                         : attempt.settled(next<OpenAtTwo>(Hook::__openat64_2)(dirfd, path, flags));
 }
 
 MONARCH_EXPORT FILE* fopen(const char* path, const char* mode) {

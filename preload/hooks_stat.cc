@@ -111,7 +111,9 @@ int restored(int rc, struct statx* st) {
 }
 
 // Whether a call on (dirfd, path) is about the descriptor itself.
-bool of_descriptor(const char* path, int flags) { return (flags & AT_EMPTY_PATH) != 0 && (!path || *path == '\0'); }
+bool of_descriptor(const char* path, int flags) {
+  return (flags & AT_EMPTY_PATH) != 0 && (!path || *path == '\0');
+}
 
 // For a libc that lacks the symbol (fstat before glibc 2.33, __fxstat in others).
 int call_fstat(int fd, struct stat* st) {
@@ -144,7 +146,9 @@ int any_fxstatat(Hook hook, int version, int dirfd, const char* path, struct sta
   return of_descriptor(path, flags) ? restored(rc, st) : rc;
 }
 
-struct stat* plain(struct stat64* st) { return reinterpret_cast<struct stat*>(st); }
+struct stat* plain(struct stat64* st) {
+  return reinterpret_cast<struct stat*>(st);
+}
 
 }  // namespace
 }  // namespace monarch::preload
@@ -152,7 +156,9 @@ struct stat* plain(struct stat64* st) { return reinterpret_cast<struct stat*>(st
 using namespace monarch::preload;
 
 MONARCH_EXPORT int fstat(int fd, struct stat* st) noexcept { return any_fstat(Hook::fstat, fd, st); }
-MONARCH_EXPORT int fstat64(int fd, struct stat64* st) noexcept { return any_fstat(Hook::fstat64, fd, plain(st)); }
+MONARCH_EXPORT int fstat64(int fd, struct stat64* st) noexcept {
+  return any_fstat(Hook::fstat64, fd, plain(st));
+}
 MONARCH_EXPORT int __fxstat(int version, int fd, struct stat* st) noexcept {
   return any_fxstat(Hook::__fxstat, version, fd, st);
 }
@@ -168,7 +174,8 @@ MONARCH_EXPORT int fstatat64(int dirfd, const char* path, struct stat64* st, int
 MONARCH_EXPORT int __fxstatat(int version, int dirfd, const char* path, struct stat* st, int flags) noexcept {
   return any_fxstatat(Hook::__fxstatat, version, dirfd, path, st, flags);
 }
-MONARCH_EXPORT int __fxstatat64(int version, int dirfd, const char* path, struct stat64* st, int flags) noexcept {
+MONARCH_EXPORT int __fxstatat64(int version, int dirfd, const char* path, struct stat64* st,
+                                int flags) noexcept {
   return any_fxstatat(Hook::__fxstatat64, version, dirfd, path, plain(st), flags);
 }
 MONARCH_EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) noexcept {

@@ -38,7 +38,8 @@ std::atomic<int64_t> retry_at{0};  // monotonic; 0: at once
 Phase connect() {
   const char* off = getenv("MONARCH_IO_DISABLE");
   const char* dir = getenv("MONARCH_IO_RUN_DIR");
-  if ((off && strcmp(off, "0") != 0 && *off) || !dir || dir[0] != '/' || strlen(dir) >= sizeof run_dir) return Phase::kOff;
+  if ((off && strcmp(off, "0") != 0 && *off) || !dir || dir[0] != '/' || strlen(dir) >= sizeof run_dir)
+    return Phase::kOff;
   memcpy(run_dir, dir, strlen(dir) + 1);
   auto* board = static_cast<Board*>(map_shared(run_dir, "board", sizeof(Board), true));
   if (!board) return syscall(SYS_faccessat, AT_FDCWD, run_dir, R_OK | X_OK) == 0 ? Phase::kNew : Phase::kOff;
@@ -53,10 +54,12 @@ Phase connect() {
 }
 
 __attribute__((noinline, cold)) Client* start() {
-  if (const int64_t at = retry_at.load(std::memory_order_relaxed); at != 0 && monotonic_ns() < at) return nullptr;
+  if (const int64_t at = retry_at.load(std::memory_order_relaxed); at != 0 && monotonic_ns() < at)
+    return nullptr;
   Phase seen = Phase::kNew;
   // Another thread (or the code that a signal interrupted) is at it: this call goes to the PFS.
-  if (!phase.compare_exchange_strong(seen, Phase::kStarting)) return seen == Phase::kOn ? &the_client : nullptr;
+  if (!phase.compare_exchange_strong(seen, Phase::kStarting))
+    return seen == Phase::kOn ? &the_client : nullptr;
   const int saved = errno;
   const Phase now = connect();
   errno = saved;

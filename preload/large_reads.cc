@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading a large file from its partial copy. The descriptor is the PFS's; what is read from elsewhere must be
-// the same bytes, so the descriptor's identity is proved at each call, and every doubt means the PFS.
+// Reading a large file from its partial copy. The descriptor is the PFS's; what is read from elsewhere must
+// be the same bytes, so the descriptor's identity is proved at each call, and every doubt means the PFS.
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -19,11 +19,14 @@ bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
   const Attributes* attributes = id ? catalog.attributes(id->attributes) : nullptr;
   if (!attributes) return false;
   struct statx st;
-  if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE | STATX_MTIME, &st) != 0)
+  if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE | STATX_MTIME,
+              &st) != 0)
     return false;
-  return st.stx_ino == id->pfs_ino && gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == attributes->dev &&
+  return st.stx_ino == id->pfs_ino &&
+         gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == attributes->dev &&
          st.stx_size == e.size.load(std::memory_order_relaxed) &&
-         int64_t{st.stx_mtime.tv_sec} * 1000000000 + st.stx_mtime.tv_nsec == e.mtime.load(std::memory_order_relaxed);
+         int64_t{st.stx_mtime.tv_sec} * 1000000000 + st.stx_mtime.tv_nsec ==
+             e.mtime.load(std::memory_order_relaxed);
 }
 
 // Opens the copy, partial or whole; -1 if it cannot be.
@@ -79,7 +82,8 @@ ssize_t read_copy(Client* client, const Entry& e, Ref ref, void* buffer, size_t 
   if (!ensure(client, e, static_cast<uint64_t>(offset), bytes, &source)) return -1;
   const CatalogHeader& header = client->catalog.header();
   int fd = open_partial(header, source.tier, ref, source.whole);
-  if (fd < 0 && !source.whole) fd = open_partial(header, source.tier, ref, true);  // it came to be whole just now
+  if (fd < 0 && !source.whole)
+    fd = open_partial(header, source.tier, ref, true);  // it came to be whole just now
   if (fd < 0) return -1;
   const long got = syscall(SYS_pread64, fd, buffer, bytes, offset);
   syscall(SYS_close, fd);
@@ -97,7 +101,8 @@ ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes,
   if (!e || bytes == 0 || offset < 0 || is_invalid(*client->board, e->hash)) return -1;
   const State state = state_of(e->state.load(std::memory_order_acquire));
   const uint64_t size = e->size.load(std::memory_order_relaxed), at = static_cast<uint64_t>(offset);
-  if ((state != State::kLarge && state != State::kPlaced) || at >= size) return -1;  // at the end: the PFS knows
+  if ((state != State::kLarge && state != State::kPlaced) || at >= size)
+    return -1;  // at the end: the PFS knows
   const int saved = errno;
   if (bytes > size - at) bytes = static_cast<size_t>(size - at);
   ssize_t got = -1;

@@ -10,19 +10,27 @@ namespace {
 // The counter that says why an open goes to the PFS although the file's state is settled.
 TaskCounter reason_for_pfs(State state) {
   switch (state) {
-    case State::kNoFit: return TaskCounter::fallback_no_fit;
-    case State::kLarge: return TaskCounter::fallback_large;
-    case State::kDropped: return TaskCounter::fallback_dropped;
-    default: return TaskCounter::fallback_pass;
+    case State::kNoFit:
+      return TaskCounter::fallback_no_fit;
+    case State::kLarge:
+      return TaskCounter::fallback_large;
+    case State::kDropped:
+      return TaskCounter::fallback_dropped;
+    default:
+      return TaskCounter::fallback_pass;
   }
 }
 
 TaskCounter reason_for_pfs(WaitEnd end) {
   switch (end) {
-    case WaitEnd::kNoAgent: return TaskCounter::fallback_no_agent;
-    case WaitEnd::kTimeout: return TaskCounter::fallback_timeout;
-    case WaitEnd::kRingFull: return TaskCounter::fallback_ring_full;
-    default: return TaskCounter::fallback_pass;
+    case WaitEnd::kNoAgent:
+      return TaskCounter::fallback_no_agent;
+    case WaitEnd::kTimeout:
+      return TaskCounter::fallback_timeout;
+    case WaitEnd::kRingFull:
+      return TaskCounter::fallback_ring_full;
+    default:
+      return TaskCounter::fallback_pass;
   }
 }
 

@@ -95,7 +95,8 @@ size_t directory_path(const CatalogHeader& header, int dirfd, char* out, size_t 
   char link[32] = "/proc/self/fd/";
   size_t at = strlen(link), digits = 1;
   for (int n = dirfd; n >= 10; n /= 10) ++digits;
-  for (size_t i = 0; i < digits; ++i, dirfd /= 10) link[at + digits - 1 - i] = static_cast<char>('0' + dirfd % 10);
+  for (size_t i = 0; i < digits; ++i, dirfd /= 10)
+    link[at + digits - 1 - i] = static_cast<char>('0' + dirfd % 10);
   link[at + digits] = '\0';
   const long n = syscall(SYS_readlinkat, AT_FDCWD, link, out, room);
   constexpr char kDeleted[] = " (deleted)";

@@ -65,8 +65,8 @@ void opened_elsewhere(int fd);
 // Counts a whole file as read by a stream; `tier` -1 is the PFS.
 void count_stream(int tier, uint64_t bytes);
 
-// large_reads.cc: pread(2) of a large file that was opened on the PFS, from the chunks that are staged. Waits,
-// bounded, for one that is not yet. -1: ask the PFS, as for everything in doubt. errno stays as it is.
+// large_reads.cc: pread(2) of a large file that was opened on the PFS, from the chunks that are staged.
+// Waits, bounded, for one that is not yet. -1: ask the PFS, as for everything in doubt. errno stays as it is.
 ssize_t read_chunks(Client* client, int fd, Ref entry, void* buffer, size_t bytes, off_t offset);
 // Tells the agent that the job reads the file by calls that chunks cannot serve.
 void read_natively(Client* client, Ref entry);

@@ -48,7 +48,8 @@ Status assign(Result<T> parsed, Place* place) {
 
 bool good_name(const std::string& name) {
   return !name.empty() && name.size() < sizeof(TierPath::name) &&
-         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == std::string::npos;
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") ==
+             std::string::npos;
 }
 
 // What inih's callbacks share while a file is read.
@@ -57,9 +58,9 @@ struct Reading {
   FILE* stream = nullptr;
   int line = 0;
   Config config;
-  std::set<std::string> seen;       // "section.key"
-  std::vector<int> tier_lines;      // where each tier began
-  Status failure;  // the first
+  std::set<std::string> seen;   // "section.key"
+  std::vector<int> tier_lines;  // where each tier began
+  Status failure;               // the first
   int failed_line = 0;
 
   Error at(int where, const std::string& text) const {
@@ -90,11 +91,13 @@ Status set_tier_key(TierConfig* tier, const std::string& key, const std::string&
   if (key == "quota") return assign(parse_quota(value), &tier->quota);
   if (key == "medium") return assign(parse_medium(value), &tier->medium);
   if (key == "min_free") return assign(parse_quota(value), &tier->min_free);
-  return bad_input("unknown key '" + key + "' in [tier." + tier->name + "]; known are path, quota, medium, min_free");
+  return bad_input("unknown key '" + key + "' in [tier." + tier->name +
+                   "]; known are path, quota, medium, min_free");
 }
 
 Status set_key(Reading* in, const std::string& section, const std::string& key, const std::string& value) {
-  if (!in->seen.insert(section + "." + key).second) return bad_input("'" + key + "' is given twice in [" + section + "]");
+  if (!in->seen.insert(section + "." + key).second)
+    return bad_input("'" + key + "' is given twice in [" + section + "]");
   if (section == "agent") return set_agent_key(&in->config.agent, key, value);
   if (section.rfind("tier.", 0) != 0)
     return bad_input("unknown section [" + section + "]; known are [agent] and [tier.NAME]");
@@ -145,10 +148,14 @@ Result<Medium> parse_medium(const std::string& text) {
 
 const char* medium_name(Medium medium) {
   switch (medium) {
-    case Medium::kNvme: return "nvme";
-    case Medium::kSsd: return "ssd";
-    case Medium::kHdd: return "hdd";
-    case Medium::kRam: return "ram";
+    case Medium::kNvme:
+      return "nvme";
+    case Medium::kSsd:
+      return "ssd";
+    case Medium::kHdd:
+      return "hdd";
+    case Medium::kRam:
+      return "ram";
   }
   return "?";
 }
@@ -198,7 +205,8 @@ Result<TierConfig> parse_tier_option(const std::string& text) {
     return bad_input("tier '" + text + "' is not NAME:PATH:SIZE, for example ssd:/scratch:100G");
   TierConfig tier;
   tier.name = text.substr(0, first);
-  if (!good_name(tier.name)) return bad_input("tier '" + text + "': the name may hold letters, digits, - and _, at most 31");
+  if (!good_name(tier.name))
+    return bad_input("tier '" + text + "': the name may hold letters, digits, - and _, at most 31");
   if (last == first + 1) return bad_input("tier '" + text + "' has no path");
   MONARCH_TRY(assign(absolute_path(text.substr(first + 1, last - first - 1)), &tier.path));
   const Status quota = assign(parse_quota(text.substr(last + 1)), &tier.quota);
@@ -210,10 +218,12 @@ Result<TierConfig> parse_tier_option(const std::string& text) {
 }
 
 Status add_tier(Config* config, TierConfig tier) {
-  if (!good_name(tier.name)) return bad_input("tier name '" + tier.name + "': letters, digits, - and _, at most 31");
+  if (!good_name(tier.name))
+    return bad_input("tier name '" + tier.name + "': letters, digits, - and _, at most 31");
   for (const TierConfig& t : config->tiers)
     if (t.name == tier.name) return bad_input("tier '" + tier.name + "' is given twice");
-  if (config->tiers.size() == kMaxTiers) return bad_input("more than " + std::to_string(kMaxTiers) + " tiers");
+  if (config->tiers.size() == kMaxTiers)
+    return bad_input("more than " + std::to_string(kMaxTiers) + " tiers");
   config->tiers.push_back(std::move(tier));
   return {};
 }
@@ -225,8 +235,10 @@ Result<std::vector<std::string>> check_paths(const Config& config, const std::ve
     if (!path.ok()) return bad_input("dataset: " + path.error().text);
     struct stat st;
     if (::stat(path->c_str(), &st) != 0) return errno_error("dataset " + *path);
-    if (!S_ISDIR(st.st_mode)) return Error{ENOTDIR, "dataset " + *path + ": not a directory; name the directory it is in"};
-    if (::access(path->c_str(), R_OK | X_OK) != 0) return errno_error("dataset " + *path + ": you cannot list it");
+    if (!S_ISDIR(st.st_mode))
+      return Error{ENOTDIR, "dataset " + *path + ": not a directory; name the directory it is in"};
+    if (::access(path->c_str(), R_OK | X_OK) != 0)
+      return errno_error("dataset " + *path + ": you cannot list it");
     Result<std::string> real = real_path(*path);
     if (!real.ok()) return real.error();
     if (*real == "/") return bad_input("dataset " + *path + ": the whole root directory cannot be a dataset");

@@ -19,7 +19,8 @@ struct Quota {
   uint64_t bytes = 0;
   double percent = -1;  // >= 0: of the file system's size; `bytes` is then unused
   uint64_t of(uint64_t file_system_bytes) const {
-    return percent < 0 ? bytes : static_cast<uint64_t>(static_cast<double>(file_system_bytes) * percent / 100);
+    return percent < 0 ? bytes
+                       : static_cast<uint64_t>(static_cast<double>(file_system_bytes) * percent / 100);
   }
 };
 Result<Quota> parse_quota(const std::string& text);
@@ -33,8 +34,8 @@ struct TierConfig {
 };
 
 struct AgentConfig {
-  int threads = 8;       // copy threads
-  int walk_threads = 4;  // threads that list the dataset's directories
+  int threads = 8;                     // copy threads
+  int walk_threads = 4;                // threads that list the dataset's directories
   uint64_t stage_wait_max = 64 << 20;  // an open waits for files up to this size
   // Stage what nothing has asked for yet, and list the dataset to know it. kAuto: unless the job has several
   // nodes, each of which would then read the whole dataset where sharded training reads it once in all.

@@ -67,15 +67,17 @@ int run_as_agent(Options& o) {
 
 // Tells the plugin in one line: "ready RUN_DIR PRELOAD", or "off" and the reason.
 int reply(const Options& o, const Result<monarch::Started>& started) {
-  const std::string line = started.ok() ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so\n"
-                                        : "off " + started.error().text + "\n";
+  const std::string line = started.ok()
+                               ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so\n"
+                               : "off " + started.error().text + "\n";
   if (o.reply_fd >= 0 && ::write(o.reply_fd, line.data(), line.size()) < 0) return 1;
   if (started.ok()) {
     if (started->fresh) spdlog::info("JobId={} node={} agent started", o.request.job.job, o.request.job.node);
     return 0;
   }
   if (started.error().code == ENOENT && o.request.datasets.empty()) return 0;  // nothing wanted
-  spdlog::error("JobId={} node={} runs without Monarch: {}", o.request.job.job, o.request.job.node, started.error().text);
+  spdlog::error("JobId={} node={} runs without Monarch: {}", o.request.job.job, o.request.job.node,
+                started.error().text);
   return 1;
 }
 
@@ -126,10 +128,13 @@ int main(int argc, char** argv) {
   app.add_option("--tier", o.tiers, "NAME:PATH:SIZE, added after the configuration's tiers")
       ->allow_extra_args(false)
       ->group("Agent");
-  app.add_option("--run-dir", o.agent.run_dir, "directory for the catalog, the board and the log")->group("Agent");
+  app.add_option("--run-dir", o.agent.run_dir, "directory for the catalog, the board and the log")
+      ->group("Agent");
   app.add_option("--job-dir", o.agent.job_dir, "name of the job's directory on each tier")->group("Agent");
-  app.add_option("--ready-fd", o.agent.ready_fd, "descriptor that is told \"ready\" or an error")->group("Agent");
-  app.add_option("--lifeline-fd", o.agent.lifeline_fd, "descriptor whose end of file ends the agent")->group("Agent");
+  app.add_option("--ready-fd", o.agent.ready_fd, "descriptor that is told \"ready\" or an error")
+      ->group("Agent");
+  app.add_option("--lifeline-fd", o.agent.lifeline_fd, "descriptor whose end of file ends the agent")
+      ->group("Agent");
   app.add_flag("--leave", o.agent.leave, "remove nothing at the end: the epilog does")->group("Agent");
 
   app.add_flag("--prolog", o.prolog, "note the job's datasets for the extern step")->group("Root");
@@ -144,13 +149,16 @@ int main(int argc, char** argv) {
   app.add_option("--restart", o.request.restart, "how often the job was restarted")->group("Root");
   app.add_option("--uid", o.request.user.uid, "the job's user")->group("Root");
   app.add_option("--gid", o.request.user.gid, "the job's group")->group("Root");
-  app.add_option("--groups", groups, "the user's supplementary groups, by number, with commas")->group("Root");
-  app.add_option("--datasets", o.request.datasets, "PATH[:PATH...]; without it, what the prolog noted")->group("Root");
+  app.add_option("--groups", groups, "the user's supplementary groups, by number, with commas")
+      ->group("Root");
+  app.add_option("--datasets", o.request.datasets, "PATH[:PATH...]; without it, what the prolog noted")
+      ->group("Root");
   app.add_option("--nodes", o.request.nodes, "number of the job's nodes")->group("Root");
   app.add_option("--node-id", node_id, "this node's number in the job")->group("Root");
   app.add_option("--slurm-conf", o.request.slurm_conf, "slurm.conf, for the cluster's name")->group("Root");
   app.add_option("--account-program", o.account, "writes the line for sacct; empty: none")->group("Root");
-  app.add_option("--log", o.log, "log file of root's helpers, or syslog; default standard error")->group("Root");
+  app.add_option("--log", o.log, "log file of root's helpers, or syslog; default standard error")
+      ->group("Root");
   app.add_option("--reply-fd", o.reply_fd, "descriptor that is told what --start did")->group("Root");
   try {
     app.parse(argc, argv);

@@ -19,8 +19,9 @@ void end_in_epilog() {
   char path[4096 + 512];
   snprintf(path, sizeof path, "%s/jobs/%s.%s", settings().state_dir, job, node);
   if (access(path, F_OK) != 0) return;  // nothing of Monarch's was in this job on this node
-  const char* arguments[] = {"--epilog", "--state-dir", settings().state_dir, "--log", settings().log,
-                             "--job",    job,           "--node",             node,    nullptr};
+  const char* arguments[] = {
+      "--epilog", "--state-dir", settings().state_dir, "--log", settings().log, "--job", job, "--node",
+      node,       nullptr};
   run_monarchd(arguments, kPatienceMs, nullptr, 0);
 }
 

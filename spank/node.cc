@@ -44,7 +44,8 @@ void list_groups(spank_t sp, char* out, size_t room) {
   out[0] = '\0';
   if (spank_get_item(sp, S_JOB_SUPPLEMENTARY_GIDS, &groups, &count) != ESPANK_SUCCESS) return;
   for (int i = 0; i < count && n + 12 < room; ++i)
-    n += static_cast<size_t>(snprintf(out + n, room - n, "%s%u", i ? "," : "", static_cast<unsigned>(groups[i])));
+    n += static_cast<size_t>(
+        snprintf(out + n, room - n, "%s%u", i ? "," : "", static_cast<unsigned>(groups[i])));
 }
 
 // `datasets` empty: what the prolog noted.
@@ -52,7 +53,8 @@ void start(spank_t sp, const char* datasets) {
   uint32_t job = 0, restart = 0;
   uid_t uid = 0;
   gid_t gid = 0;
-  if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS || spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS ||
+  if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+      spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS ||
       spank_get_item(sp, S_JOB_GID, &gid) != ESPANK_SUCCESS)
     return;
   if (uid == 0) {
@@ -109,13 +111,9 @@ const char* preload_library() { return preload; }
 void note_in_prolog() {
   const char* job = trusted("SLURM_JOB_ID");
   if (!*job || !*trusted("SLURMD_NODENAME")) return;
-  const char* arguments[] = {"--prolog",
-                             "--state-dir", settings().state_dir,
-                             "--log", settings().log,
-                             "--job", job,
-                             "--node", trusted("SLURMD_NODENAME"),
-                             "--datasets", request().datasets,
-                             nullptr};
+  const char* arguments[] = {
+      "--prolog", "--state-dir", settings().state_dir,       "--log",      settings().log,     "--job",
+      job,        "--node",      trusted("SLURMD_NODENAME"), "--datasets", request().datasets, nullptr};
   run_monarchd(arguments, kNotePatienceMs, nullptr, 0);
 }
 

@@ -10,7 +10,8 @@ namespace monarch::spank {
 namespace {
 
 Request the_request = {"", false, Check::kError};
-Settings the_settings = {SYSCONFDIR "/monarch/monarch.conf", RUNSTATEDIR "/monarch", SBINDIR "/monarchd", "syslog"};
+Settings the_settings = {SYSCONFDIR "/monarch/monarch.conf", RUNSTATEDIR "/monarch", SBINDIR "/monarchd",
+                         "syslog"};
 
 // In the user's own sbatch, salloc or srun an error is said at once and the option refused; on the node,
 // where the text has come through, it only means no Monarch.
@@ -23,18 +24,20 @@ int take_datasets(int, const char* value, int remote) {
   if (!value || !*value) return refuse(remote, "--monarch-dataset: no path given", "");
   if (strlen(value) >= kDatasetBytes) return refuse(remote, "--monarch-dataset: too long", "");
   if (!remote && strchr(value, ':') && access(value, F_OK) == 0)
-    return refuse(remote,
-                  "--monarch-dataset: ':' separates paths, so it cannot be part of one; make a symbolic link without "
-                  "':' to the directory and give that",
-                  value);
+    return refuse(
+        remote,
+        "--monarch-dataset: ':' separates paths, so it cannot be part of one; make a symbolic link without "
+        "':' to the directory and give that",
+        value);
   for (const char* at = value; *at;) {
     const char* end = strchr(at, ':');
     if (!end) end = at + strlen(at);
     if (*at != '/')
-      return refuse(remote,
-                    "--monarch-dataset: not an absolute path (is ':' part of a name? then make a symbolic link without "
-                    "':' and give that)",
-                    at);
+      return refuse(
+          remote,
+          "--monarch-dataset: not an absolute path (is ':' part of a name? then make a symbolic link without "
+          "':' and give that)",
+          at);
     at = *end ? end + 1 : end;
   }
   // Slurm hands over the same option twice in places, and the command line after the environment.
@@ -49,10 +52,14 @@ int take_no_monarch(int, const char*, int) {
 
 int take_check(int, const char* value, int remote) {
   const char* text = value ? value : "";
-  if (strcmp(text, "error") == 0) the_request.check = Check::kError;
-  else if (strcmp(text, "warn") == 0) the_request.check = Check::kWarn;
-  else if (strcmp(text, "off") == 0) the_request.check = Check::kOff;
-  else return refuse(remote, "--monarch-check: not one of error, warn, off", text);
+  if (strcmp(text, "error") == 0)
+    the_request.check = Check::kError;
+  else if (strcmp(text, "warn") == 0)
+    the_request.check = Check::kWarn;
+  else if (strcmp(text, "off") == 0)
+    the_request.check = Check::kOff;
+  else
+    return refuse(remote, "--monarch-check: not one of error, warn, off", text);
   return ESPANK_SUCCESS;
 }
 
@@ -102,7 +109,9 @@ void read_settings(int argc, char** argv) {
       *k.place = argv[i] + n;
       known = true;
     }
-    if (!known) slurm_error("monarch: plugstack.conf: unknown word '%s'; known are config= state_dir= monarchd= log=", argv[i]);
+    if (!known)
+      slurm_error("monarch: plugstack.conf: unknown word '%s'; known are config= state_dir= monarchd= log=",
+                  argv[i]);
   }
 }
 

@@ -55,10 +55,15 @@ int look_at(const char* path) {
 
 const char* remedy(int error) {
   switch (error) {
-    case ENOENT: return "is it spelled right? If an earlier job or another file system makes it later, add --monarch-check=off";
-    case EACCES: return "you need permission to list it (chmod, or ask its owner)";
-    case ENOTDIR: return "name the directory that the files are in";
-    default: return "add --monarch-check=off to submit without this check";
+    case ENOENT:
+      return "is it spelled right? If an earlier job or another file system makes it later, add "
+             "--monarch-check=off";
+    case EACCES:
+      return "you need permission to list it (chmod, or ask its owner)";
+    case ENOTDIR:
+      return "name the directory that the files are in";
+    default:
+      return "add --monarch-check=off to submit without this check";
   }
 }
 
@@ -88,12 +93,14 @@ void check_at_submit() {
   if (!answered) kill(pid, SIGKILL);
   waitpid(pid, nullptr, answered ? 0 : WNOHANG);  // one that hangs in the kernel is left to init
   if (!answered) {
-    slurm_info("--monarch-dataset=%s: its file system did not answer within 2 s; not checked", request().datasets);
+    slurm_info("--monarch-dataset=%s: its file system did not answer within 2 s; not checked",
+               request().datasets);
     return;
   }
   if (finding.error == 0) return;
   if (request().check == Check::kWarn) {
-    slurm_info("warning: --monarch-dataset: %s: %s; %s", finding.path, strerror(finding.error), remedy(finding.error));
+    slurm_info("warning: --monarch-dataset: %s: %s; %s", finding.path, strerror(finding.error),
+               remedy(finding.error));
     return;
   }
   slurm_error("--monarch-dataset: %s: %s; %s", finding.path, strerror(finding.error), remedy(finding.error));

@@ -37,8 +37,10 @@ void unset_environment(spank_t sp) {
   if (list && spank_getenv(sp, "LD_PRELOAD", list, kListBytes) == ESPANK_SUCCESS) {
     char* rest = list + kListBytes;
     without_library(list, rest);
-    if (rest[0]) spank_setenv(sp, "LD_PRELOAD", rest, 1);
-    else spank_unsetenv(sp, "LD_PRELOAD");
+    if (rest[0])
+      spank_setenv(sp, "LD_PRELOAD", rest, 1);
+    else
+      spank_unsetenv(sp, "LD_PRELOAD");
   }
   free(list);
   spank_unsetenv(sp, "MONARCH_IO_RUN_DIR");
@@ -76,8 +78,10 @@ void drop_task_environment() {
   char* rest = list ? static_cast<char*>(malloc(strlen(list) + 1)) : nullptr;
   if (rest) {
     without_library(list, rest);
-    if (rest[0]) setenv("LD_PRELOAD", rest, 1);
-    else unsetenv("LD_PRELOAD");
+    if (rest[0])
+      setenv("LD_PRELOAD", rest, 1);
+    else
+      unsetenv("LD_PRELOAD");
   }
   free(rest);
   unsetenv("MONARCH_IO_RUN_DIR");

@@ -74,10 +74,14 @@ int main(int argc, char** argv) {
   std::string cluster, line;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--job" && i + 1 < argc) job = std::strtoul(argv[++i], nullptr, 10);
-    else if (word == "--cluster" && i + 1 < argc) cluster = argv[++i];
-    else if (line.empty() && word.compare(0, 2, "--") != 0) line = word;
-    else return usage();
+    if (word == "--job" && i + 1 < argc)
+      job = std::strtoul(argv[++i], nullptr, 10);
+    else if (word == "--cluster" && i + 1 < argc)
+      cluster = argv[++i];
+    else if (line.empty() && word.compare(0, 2, "--") != 0)
+      line = word;
+    else
+      return usage();
   }
   if (job == 0 || job > 0xfffffff0 || line.empty()) return usage();
   slurm_init(nullptr);

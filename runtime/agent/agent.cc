@@ -137,7 +137,8 @@ void remove_all(const AgentOptions& options) {
 void tell_ready(int fd, const std::string& text) {
   if (fd < 0) return;
   const std::string line = text + "\n";
-  if (::write(fd, line.data(), line.size()) < 0) spdlog::warn("tell that the agent is ready: {}", std::strerror(errno));
+  if (::write(fd, line.data(), line.size()) < 0)
+    spdlog::warn("tell that the agent is ready: {}", std::strerror(errno));
   ::close(fd);
 }
 
@@ -150,7 +151,8 @@ int run_agent(const AgentOptions& options) {
   const Fd signals(::signalfd(-1, &ends, SFD_CLOEXEC));
 
   const std::string& log = options.config.agent.log;
-  if (const Status s = open_log(log.empty() ? options.run_dir + "/monarchd.log" : log, options.config.agent.log_level);
+  if (const Status s =
+          open_log(log.empty() ? options.run_dir + "/monarchd.log" : log, options.config.agent.log_level);
       !s.ok()) {
     tell_ready(options.ready_fd, s.error().text);
     return 1;
@@ -167,7 +169,8 @@ int run_agent(const AgentOptions& options) {
     return 1;
   }
   for (const Tier& t : service->hierarchy->tiers())
-    spdlog::info("tier {} ({}): {} at {}", t.name(), medium_name(t.medium()), format_size(t.quota()), t.copies_path());
+    spdlog::info("tier {} ({}): {} at {}", t.name(), medium_name(t.medium()), format_size(t.quota()),
+                 t.copies_path());
   for (const DatasetRoot& r : service->dataset->roots) spdlog::info("dataset {}", r.path);
   tell_ready(options.ready_fd, "ready");
 

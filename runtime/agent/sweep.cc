@@ -36,7 +36,8 @@ Result<int> sweep_user_dirs(const std::string& base) {
   int removed = 0;
   while (const dirent* e = ::readdir(dir.get())) {
     const std::string name = e->d_name;
-    if (name.compare(0, prefix.size(), prefix) != 0 || !is_left_over(::dirfd(dir.get()), name.c_str())) continue;
+    if (name.compare(0, prefix.size(), prefix) != 0 || !is_left_over(::dirfd(dir.get()), name.c_str()))
+      continue;
     if (remove_tree(::dirfd(dir.get()), name).ok()) ++removed;
   }
   return removed;

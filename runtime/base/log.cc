@@ -60,7 +60,8 @@ Status open_log(const std::string& file, const std::string& level) {
     } else {
       sink = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(file, 4 << 20, 1);
     }
-    auto logger = std::make_shared<spdlog::logger>("monarchd", std::make_shared<LimitedSink>(std::move(sink)));
+    auto logger =
+        std::make_shared<spdlog::logger>("monarchd", std::make_shared<LimitedSink>(std::move(sink)));
     logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e monarchd[%P]: %l: %v");
     logger->set_level(wanted);
     logger->flush_on(spdlog::level::info);

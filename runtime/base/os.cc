@@ -28,7 +28,9 @@ auto retried(Call call) {
 void set_link_errno(int at, const char* name) {
   const int error = errno;
   struct stat st;
-  errno = error == ENOTDIR && ::fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode) ? ELOOP : error;
+  errno = error == ENOTDIR && ::fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode)
+              ? ELOOP
+              : error;
 }
 
 // What openat2 does, for kernels before 5.6: each component opened with O_NOFOLLOW.

@@ -49,7 +49,8 @@ bool is_below(std::string_view path, std::string_view dir) {
 namespace {
 
 constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-constexpr int kMostLevels = 32;  // what lies deeper is moved up first: no tree is too deep for our descriptors
+constexpr int kMostLevels =
+    32;  // what lies deeper is moved up first: no tree is too deep for our descriptors
 
 struct Removal {
   int top;             // the tree's root
@@ -65,7 +66,8 @@ struct Removal {
 // Opens the directory `name` so that it can be emptied, whatever mode its owner gave it.
 Fd open_to_empty(int at, const char* name, struct stat* st) {
   Fd fd(::openat(at, name, kOpenDirectory));
-  if (!fd && errno == EACCES && ::fchmodat(at, name, S_IRWXU, 0) == 0) fd = Fd(::openat(at, name, kOpenDirectory));
+  if (!fd && errno == EACCES && ::fchmodat(at, name, S_IRWXU, 0) == 0)
+    fd = Fd(::openat(at, name, kOpenDirectory));
   if (!fd || ::fstat(fd.get(), st) != 0) return Fd();
   if ((st->st_mode & S_IRWXU) != S_IRWXU) ::fchmod(fd.get(), S_IRWXU);
   return fd;

@@ -55,9 +55,9 @@ class [[nodiscard]] Status {
 };
 
 // Leaves the calling function with the error of `expression` (a Status or a Result).
-#define MONARCH_TRY(expression)                       \
-  do {                                                \
-    auto monarch_try_ = (expression);                 \
+#define MONARCH_TRY(expression)                          \
+  do {                                                   \
+    auto monarch_try_ = (expression);                    \
     if (!monarch_try_.ok()) return monarch_try_.error(); \
   } while (0)
 

@@ -53,10 +53,12 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
     return errno_error(what + "make " + tier.copies_path_);
   tier.copies_ = Fd(os::openat(base.get(), job_dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st;
-  if (!tier.copies_ || os::fstat(tier.copies_.get(), &st) != 0) return errno_error(what + "open " + tier.copies_path_);
+  if (!tier.copies_ || os::fstat(tier.copies_.get(), &st) != 0)
+    return errno_error(what + "open " + tier.copies_path_);
   if (st.st_uid != ::geteuid() || (st.st_mode & 077) != 0)
     return Error{EPERM, what + tier.copies_path_ + " is there already and others have access to it"};
-  if (::flock(tier.copies_.get(), LOCK_SH | LOCK_NB) != 0) return errno_error(what + "lock " + tier.copies_path_);
+  if (::flock(tier.copies_.get(), LOCK_SH | LOCK_NB) != 0)
+    return errno_error(what + "lock " + tier.copies_path_);
   tier.device_ = st.st_dev;
   Fd probe(os::openat(tier.copies_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   tier.tmpfile_ = static_cast<bool>(probe);
@@ -109,10 +111,12 @@ Result<Fd> Tier::create(Ref entry, uint64_t bytes) {
     const std::string bucket(copy, 2);
     file = Fd(os::openat(copies_.get(), bucket.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   } else {
-    file = Fd(os::openat(copies_.get(), part_name(copy).c_str(), O_CREAT | O_TRUNC | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
+    file = Fd(os::openat(copies_.get(), part_name(copy).c_str(),
+                         O_CREAT | O_TRUNC | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
   }
   if (!file) return errno_error("tier " + name() + ": create a copy");
-  if (bytes > 0 && os::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP) {
+  if (bytes > 0 && os::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0 &&
+      errno != EOPNOTSUPP) {
     const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
     discard(entry);
     return error;
@@ -156,7 +160,8 @@ Result<Fd> Tier::create_part(Ref entry, uint64_t bytes) {
   part_name(entry, part);
   Fd file(os::openat(copies_.get(), part, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return errno_error("tier " + name() + ": create a partial copy");
-  if (bytes > 0 && os::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP) {
+  if (bytes > 0 && os::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0 &&
+      errno != EOPNOTSUPP) {
     const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
     remove_part(entry);
     return error;

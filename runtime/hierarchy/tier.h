@@ -30,7 +30,7 @@ class Tier {
   const std::string& name() const { return config_.name; }
   Medium medium() const { return config_.medium; }
   const std::string& copies_path() const { return copies_path_; }  // where the copies are
-  uint64_t device() const { return device_; }                     // st_dev of the copies
+  uint64_t device() const { return device_; }                      // st_dev of the copies
   uint64_t quota() const { return quota_; }
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
 

@@ -21,7 +21,8 @@ inline void count(Board* board, TaskCounter counter, uint64_t n = 1) {
 }
 
 inline void futex_wait(const std::atomic<uint32_t>* word, uint32_t seen, int64_t nanoseconds) {
-  const timespec timeout{static_cast<time_t>(nanoseconds / 1000000000), static_cast<long>(nanoseconds % 1000000000)};
+  const timespec timeout{static_cast<time_t>(nanoseconds / 1000000000),
+                         static_cast<long>(nanoseconds % 1000000000)};
   syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
 }
 inline void futex_wake(std::atomic<uint32_t>* word, int waiters) {
@@ -65,8 +66,8 @@ inline Posted post_request(Board* board, const RelPath& path, uint32_t chunk = k
 }
 
 enum class WaitEnd {
-  kSettled,   // the entry's state says where the file is
-  kRefused,   // the agent took the request and made no entry
+  kSettled,  // the entry's state says where the file is
+  kRefused,  // the agent took the request and made no entry
   kRingFull,
   kNoAgent,
   kTimeout,
@@ -88,7 +89,8 @@ inline int64_t wait_limit_ns(uint64_t size, uint64_t bytes_per_second) {
 
 // Asks for `path` (found as *found, empty if it has no entry yet) and waits until its state is settled,
 // at most wait_limit_ns. *found is the entry found last.
-inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, const RelPath& path, Found* found) {
+inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, const RelPath& path,
+                                Found* found) {
   const int64_t start = monotonic_ns();
   std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, kWholeFile)];
   Posted posted{nullptr, 0};
@@ -96,7 +98,8 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
   for (;;) {
     const uint32_t seen = parking->load(std::memory_order_acquire);
     if (!*found) *found = catalog.find(path);
-    const State state = *found ? state_of(found->entry->state.load(std::memory_order_acquire)) : State::kKnown;
+    const State state =
+        *found ? state_of(found->entry->state.load(std::memory_order_acquire)) : State::kKnown;
     if (*found && !unsettled(state)) return WaitEnd::kSettled;
     if (!agent_lives(*board)) return WaitEnd::kNoAgent;
     if (state == State::kKnown && !asked) {  // queued and being staged: somebody has asked already
@@ -120,8 +123,8 @@ inline bool has_chunk(const Chunks& chunks, uint32_t n) {
   return n < chunks.count && (chunks.bits[n / 64].load(std::memory_order_acquire) >> (n % 64) & 1);
 }
 
-// Asks for chunk `n` of the large file `e` and waits until it is there, at most wait_limit_ns. kSettled: it is
-// there (*chunks tells where), or will not come, or the file is no longer kLarge (*chunks is nullptr).
+// Asks for chunk `n` of the large file `e` and waits until it is there, at most wait_limit_ns. kSettled: it
+// is there (*chunks tells where), or will not come, or the file is no longer kLarge (*chunks is nullptr).
 inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const Entry& e, uint32_t n,
                              const Chunks** chunks) {
   char text[kPathBytes];

@@ -42,49 +42,49 @@ inline constexpr int kStaleSeconds = 60;
 
 // Counters that tasks keep, per shard. X(name, what it counts). The order is part of the layout; the
 // per-tier ones follow in CounterShard.
-#define MONARCH_TASK_COUNTERS(X)                                                                     \
-  X(opens_pfs, "opens of dataset files that went to the PFS")                                        \
-  X(read_bytes_pfs, "bytes that read(2) and kin returned from dataset files opened on the PFS")      \
-  X(read_calls_pfs, "read(2) and kin on dataset files opened on the PFS")                            \
-  X(waits, "opens that waited for the agent to stage a file")                                        \
-  X(waited_hits, "opens that returned a tier's copy after they had waited for it")                    \
-  X(wait_ns, "nanoseconds that opens waited for the agent")                                          \
-  X(fallback_no_agent, "opens on the PFS because the agent was gone")                                \
-  X(fallback_timeout, "opens on the PFS because staging took longer than an open waits")             \
-  X(fallback_ring_full, "opens on the PFS because the request ring was full")                        \
-  X(fallback_no_fit, "opens on the PFS because no tier has room for the file")                       \
+#define MONARCH_TASK_COUNTERS(X)                                                                \
+  X(opens_pfs, "opens of dataset files that went to the PFS")                                   \
+  X(read_bytes_pfs, "bytes that read(2) and kin returned from dataset files opened on the PFS") \
+  X(read_calls_pfs, "read(2) and kin on dataset files opened on the PFS")                       \
+  X(waits, "opens that waited for the agent to stage a file")                                   \
+  X(waited_hits, "opens that returned a tier's copy after they had waited for it")              \
+  X(wait_ns, "nanoseconds that opens waited for the agent")                                     \
+  X(fallback_no_agent, "opens on the PFS because the agent was gone")                           \
+  X(fallback_timeout, "opens on the PFS because staging took longer than an open waits")        \
+  X(fallback_ring_full, "opens on the PFS because the request ring was full")                   \
+  X(fallback_no_fit, "opens on the PFS because no tier has room for the file")                  \
   X(fallback_pass, "opens on the PFS of what is never staged (symlink, unreadable, failed)")    \
-  X(fallback_large, "opens on the PFS of files larger than stage_wait_max and not yet placed")       \
-  X(fallback_dropped, "opens on the PFS because the source had changed")                             \
-  X(fallback_invalid, "opens on the PFS of files that the job wrote")                                \
-  X(fallback_absent, "opens on the PFS of paths that the walk did not find")                         \
-  X(fallback_tier_error, "opens on the PFS because the tier's copy did not open")                    \
-  X(invalidations, "files marked invalid because the job opened them for writing")                   \
-  X(chunk_waits, "reads that waited for the agent to stage a chunk of a large file")                 \
-  X(chunk_fallbacks, "reads of large files from the PFS because a chunk did not come in time")       \
-  X(mmap_bytes, "bytes of dataset files mapped (an estimate of what is read through them)")          \
-  X(meta_pfs, "metadata calls below a root that went to the PFS")                                    \
+  X(fallback_large, "opens on the PFS of files larger than stage_wait_max and not yet placed")  \
+  X(fallback_dropped, "opens on the PFS because the source had changed")                        \
+  X(fallback_invalid, "opens on the PFS of files that the job wrote")                           \
+  X(fallback_absent, "opens on the PFS of paths that the walk did not find")                    \
+  X(fallback_tier_error, "opens on the PFS because the tier's copy did not open")               \
+  X(invalidations, "files marked invalid because the job opened them for writing")              \
+  X(chunk_waits, "reads that waited for the agent to stage a chunk of a large file")            \
+  X(chunk_fallbacks, "reads of large files from the PFS because a chunk did not come in time")  \
+  X(mmap_bytes, "bytes of dataset files mapped (an estimate of what is read through them)")     \
+  X(meta_pfs, "metadata calls below a root that went to the PFS")                               \
   X(meta_served, "metadata calls below a root that Monarch answered")
 
 // Counters that the agent keeps, once.
-#define MONARCH_AGENT_COUNTERS(X)                                                                    \
-  X(walk_dirs, "directories that the walk listed")                                                   \
-  X(walk_files, "regular files that the walk found")                                                 \
-  X(walk_errors, "directories that the walk could not list")                                         \
-  X(agent_opens_pfs, "opens that the agent made on the PFS")                                         \
-  X(agent_reads_pfs, "reads that the agent made on the PFS")                                         \
-  X(agent_bytes_pfs, "bytes that the agent read from the PFS")                                       \
-  X(staged_files, "files placed on a tier")                                                          \
-  X(staged_bytes, "bytes placed on tiers")                                                           \
-  X(staged_chunks, "chunks of large files placed on tiers")                                                           \
-  X(demand_files, "files placed because an open waited for them")                                    \
-  X(prefetch_files, "files placed by prefetch")                                                      \
-  X(no_fit_files, "files for which no tier had room")                                                \
-  X(pass_files, "paths asked for that are never staged")                                             \
-  X(dropped_files, "copies given up because the source changed")                                     \
-  X(source_errors, "files given up because the PFS failed")                                          \
-  X(tier_errors, "files given up because a tier failed")                                             \
-  X(requests, "requests taken from the ring")                                                        \
+#define MONARCH_AGENT_COUNTERS(X)                                 \
+  X(walk_dirs, "directories that the walk listed")                \
+  X(walk_files, "regular files that the walk found")              \
+  X(walk_errors, "directories that the walk could not list")      \
+  X(agent_opens_pfs, "opens that the agent made on the PFS")      \
+  X(agent_reads_pfs, "reads that the agent made on the PFS")      \
+  X(agent_bytes_pfs, "bytes that the agent read from the PFS")    \
+  X(staged_files, "files placed on a tier")                       \
+  X(staged_bytes, "bytes placed on tiers")                        \
+  X(staged_chunks, "chunks of large files placed on tiers")       \
+  X(demand_files, "files placed because an open waited for them") \
+  X(prefetch_files, "files placed by prefetch")                   \
+  X(no_fit_files, "files for which no tier had room")             \
+  X(pass_files, "paths asked for that are never staged")          \
+  X(dropped_files, "copies given up because the source changed")  \
+  X(source_errors, "files given up because the PFS failed")       \
+  X(tier_errors, "files given up because a tier failed")          \
+  X(requests, "requests taken from the ring")                     \
   X(dataset_bytes, "bytes of the dataset's files as far as they are known")
 
 enum class TaskCounter : uint32_t {
@@ -113,7 +113,9 @@ static_assert(kTaskCounters <= 32 && sizeof(CounterShard) == 512);
 
 enum class SlotState : uint32_t { kFree = 0, kClaimed = 1, kReady = 2 };
 // A slot's state word: SlotState in bits 0-31, the slot's turn in bits 32-63.
-constexpr uint64_t slot_word(uint32_t turn, SlotState s) { return uint64_t{turn} << 32 | static_cast<uint32_t>(s); }
+constexpr uint64_t slot_word(uint32_t turn, SlotState s) {
+  return uint64_t{turn} << 32 | static_cast<uint32_t>(s);
+}
 constexpr SlotState slot_state(uint64_t word) { return static_cast<SlotState>(word & 0xffffffff); }
 constexpr uint32_t slot_turn(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 
@@ -134,9 +136,9 @@ struct alignas(64) RequestSlot {
 static_assert(sizeof(RequestSlot) == 64 + kPathBytes);
 
 struct BoardHeader {
-  char magic[8];      // kBoardMagic
-  uint32_t version;   // kBoardVersion
-  uint32_t bytes;     // sizeof(Board)
+  char magic[8];     // kBoardMagic
+  uint32_t version;  // kBoardVersion
+  uint32_t bytes;    // sizeof(Board)
   // A robust mutex that the agent's main thread holds while it serves: when that thread dies, of
   // whatever cause, the kernel sets FUTEX_OWNER_DIED in its first word (set_robust_list(2)). So "does
   // the agent live" is one load, in any PID namespace.
@@ -146,13 +148,13 @@ struct BoardHeader {
   alignas(64) std::atomic<uint32_t> closed;    // 1: redirect nothing more (tear-down, or a directory renamed)
   // 1: no tier has room for a file of usual size: opens of what is not placed do not ask.
   std::atomic<uint32_t> full;
-  std::atomic<uint32_t> next_slot;             // where tasks begin to look for a free slot
-  std::atomic<uint64_t> bytes_per_second;      // measured rate of staging, for how long an open waits
+  std::atomic<uint32_t> next_slot;         // where tasks begin to look for a free slot
+  std::atomic<uint64_t> bytes_per_second;  // measured rate of staging, for how long an open waits
 };
 
 struct Board {
   BoardHeader header;
-  alignas(64) std::atomic<uint64_t> agent[32];  // by AgentCounter
+  alignas(64) std::atomic<uint64_t> agent[32];    // by AgentCounter
   std::atomic<uint64_t> placed_bytes[kMaxTiers];  // bytes now on each tier, this job's
   CounterShard shards[kShards];
   std::atomic<uint32_t> parking[kParking];

@@ -48,7 +48,7 @@ inline constexpr uint32_t kMaxTiers = 8;      // the PFS not counted
 inline constexpr uint32_t kPathBytes = 4096;  // PATH_MAX, with the terminating NUL
 
 inline constexpr uint64_t kFirstSegmentBytes = 64 << 10;
-inline constexpr uint32_t kMaxSegments = 19;    // 64 KiB * (2^19 - 1) is just below 2^32 Refs of 8 bytes
+inline constexpr uint32_t kMaxSegments = 19;  // 64 KiB * (2^19 - 1) is just below 2^32 Refs of 8 bytes
 inline constexpr uint64_t kFirstIndexSlots = 4096;
 inline constexpr uint32_t kMaxGenerations = 20;
 
@@ -132,13 +132,13 @@ static_assert(sizeof(Attributes) == 32);
 
 // The PFS identity of a placed file, and what recognises its copy.
 struct Identity {
-  uint64_t tier_ino;         // inode of the copy
-  uint64_t pfs_ino;          // inode on the PFS
-  int64_t atime;             // ns since the epoch, PFS
-  int64_t ctime;             // ns since the epoch, PFS
-  Ref entry;                 // Entry: size and mtime stand there
-  Ref attributes;            // Attributes: device, mode, owner ...
-  uint32_t blocks;           // st_blocks on the PFS (512-byte units), saturated
+  uint64_t tier_ino;           // inode of the copy
+  uint64_t pfs_ino;            // inode on the PFS
+  int64_t atime;               // ns since the epoch, PFS
+  int64_t ctime;               // ns since the epoch, PFS
+  Ref entry;                   // Entry: size and mtime stand there
+  Ref attributes;              // Attributes: device, mode, owner ...
+  uint32_t blocks;             // st_blocks on the PFS (512-byte units), saturated
   std::atomic<uint32_t> tier;  // tier number of the copy; kNoTier once the copy was dropped
 };
 static_assert(sizeof(Identity) == 48);
@@ -155,7 +155,9 @@ struct Chunks {
   std::atomic<uint64_t> bits[];  // bit N % 64 of word N / 64: chunk N is there
 };
 static_assert(sizeof(Chunks) == 16);
-constexpr uint32_t chunk_count(uint64_t bytes) { return static_cast<uint32_t>((bytes + kChunkBytes - 1) / kChunkBytes); }
+constexpr uint32_t chunk_count(uint64_t bytes) {
+  return static_cast<uint32_t>((bytes + kChunkBytes - 1) / kChunkBytes);
+}
 
 // A dataset root.
 struct Root {
@@ -169,9 +171,9 @@ struct Root {
 struct Prefix {
   uint64_t dev;
   uint64_t ino;
-  uint32_t root;          // number of the root
-  uint32_t len;           // bytes of `path`
-  uint32_t below_len;     // bytes of `below`
+  uint32_t root;       // number of the root
+  uint32_t len;        // bytes of `path`
+  uint32_t below_len;  // bytes of `below`
   uint32_t reserved;
   char path[kPathBytes];   // as the user gave it, or its realpath(3); NUL-terminated
   char below[kPathBytes];  // path of that place relative to the root; empty for the root itself
@@ -188,18 +190,18 @@ struct TierPath {
 };
 
 struct CatalogHeader {
-  char magic[8];           // kCatalogMagic
-  uint32_t version;        // kCatalogVersion
-  uint32_t bytes;          // sizeof(CatalogHeader)
-  uint64_t boot_time;      // CLOCK_REALTIME seconds at which the agent made it
-  uint64_t stage_wait_max;  // bytes: an open waits for files up to this size
-  std::atomic<uint32_t> ready;           // 1 once roots, prefixes and tiers are filled in
+  char magic[8];                // kCatalogMagic
+  uint32_t version;             // kCatalogVersion
+  uint32_t bytes;               // sizeof(CatalogHeader)
+  uint64_t boot_time;           // CLOCK_REALTIME seconds at which the agent made it
+  uint64_t stage_wait_max;      // bytes: an open waits for files up to this size
+  std::atomic<uint32_t> ready;  // 1 once roots, prefixes and tiers are filled in
   std::atomic<uint32_t> index_generation;
   std::atomic<uint32_t> inode_generation;
   uint32_t root_count;
   uint32_t prefix_count;
   uint32_t tier_count;
-  std::atomic<uint64_t> entry_count;     // Entries published
+  std::atomic<uint64_t> entry_count;          // Entries published
   std::atomic<uint64_t> used_bytes[kSpaces];  // of each space, for statistics and the agent's log walk
   Root roots[kMaxRoots];
   TierPath tiers[kMaxTiers];

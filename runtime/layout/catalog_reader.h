@@ -61,7 +61,8 @@ class CatalogReader {
   // The entry of a path; empty: not (yet) in the catalog, or a mapping failed.
   Found find(const RelPath& path) const {
     const uint32_t generation = header_->index_generation.load(std::memory_order_acquire);
-    auto* slots = static_cast<const std::atomic<uint64_t>*>(table("index", index_, generation, sizeof(uint64_t)));
+    auto* slots =
+        static_cast<const std::atomic<uint64_t>*>(table("index", index_, generation, sizeof(uint64_t)));
     if (!slots) return {};
     const uint64_t mask = index_slots(generation) - 1;
     for (uint64_t i = path.hash & mask, probes = 0; probes <= mask; i = (i + 1) & mask, ++probes) {
@@ -78,10 +79,12 @@ class CatalogReader {
   // The identity whose copy has inode `ino` on tier `tier`, or nullptr.
   const Identity* find_copy(uint32_t tier, uint64_t ino) const {
     const uint32_t generation = header_->inode_generation.load(std::memory_order_acquire);
-    auto* slots = static_cast<const std::atomic<uint32_t>*>(table("inodes", inodes_, generation, sizeof(uint32_t)));
+    auto* slots =
+        static_cast<const std::atomic<uint32_t>*>(table("inodes", inodes_, generation, sizeof(uint32_t)));
     if (!slots) return nullptr;
     const uint64_t mask = index_slots(generation) - 1;
-    for (uint64_t i = inode_hash(tier, ino) & mask, probes = 0; probes <= mask; i = (i + 1) & mask, ++probes) {
+    for (uint64_t i = inode_hash(tier, ino) & mask, probes = 0; probes <= mask;
+         i = (i + 1) & mask, ++probes) {
       const Ref ref = slots[i].load(std::memory_order_acquire);
       if (ref == 0) return nullptr;
       const auto* id = static_cast<const Identity*>(at(Space::kIdents, ref, sizeof(Identity)));
@@ -90,8 +93,12 @@ class CatalogReader {
     return nullptr;
   }
 
-  const Entry* entry(Ref ref) const { return static_cast<const Entry*>(at(Space::kEntries, ref, sizeof(Entry))); }
-  const DirPath* dir(Ref ref) const { return static_cast<const DirPath*>(at(Space::kDirs, ref, sizeof(DirPath))); }
+  const Entry* entry(Ref ref) const {
+    return static_cast<const Entry*>(at(Space::kEntries, ref, sizeof(Entry)));
+  }
+  const DirPath* dir(Ref ref) const {
+    return static_cast<const DirPath*>(at(Space::kDirs, ref, sizeof(DirPath)));
+  }
   const Identity* identity(Ref ref) const {
     return static_cast<const Identity*>(at(Space::kIdents, ref, sizeof(Identity)));
   }
@@ -144,7 +151,8 @@ class CatalogReader {
   }
 
   // The mapping kept in `place`, made by the first caller that needs it.
-  const void* mapped(const char* name, std::atomic<const void*>* place, uint32_t number, uint64_t bytes) const {
+  const void* mapped(const char* name, std::atomic<const void*>* place, uint32_t number,
+                     uint64_t bytes) const {
     const void* base = place->load(std::memory_order_acquire);
     return __builtin_expect(base != nullptr, 1) ? base : map_first(name, place, number, bytes);
   }

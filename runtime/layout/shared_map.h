@@ -22,7 +22,8 @@ inline void* map_shared(const char* dir, const char* name, uint64_t bytes, bool 
   path[n++] = '/';
   for (const char* s = name; *s && n < sizeof path - 1; ++s) path[n++] = *s;
   path[n] = '\0';
-  const long fd = syscall(SYS_openat, AT_FDCWD, path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW, 0);
+  const long fd =
+      syscall(SYS_openat, AT_FDCWD, path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW, 0);
   if (fd < 0) return nullptr;
   void* address = nullptr;
   struct statx st;

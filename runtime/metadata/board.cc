@@ -44,7 +44,8 @@ Result<BoardFile> BoardFile::open(const std::string& run_dir) {
   if (!address) return Error{ENOENT, run_dir + "/board: missing or too short"};
   BoardFile file(static_cast<Board*>(address));
   const BoardHeader& h = file->header;
-  if (std::memcmp(h.magic, kBoardMagic, sizeof h.magic) != 0 || h.version != kBoardVersion || h.bytes != sizeof(Board))
+  if (std::memcmp(h.magic, kBoardMagic, sizeof h.magic) != 0 || h.version != kBoardVersion ||
+      h.bytes != sizeof(Board))
     return Error{EPROTO, run_dir + "/board: made by another version of Monarch"};
   return file;
 }
@@ -68,7 +69,8 @@ void wake_parked(Board* board, uint32_t hash, uint32_t chunk) {
 void RequestRing::wait(int timeout_ms) {
   BoardHeader& h = board_->header;
   h.agent_sleeps.store(1, std::memory_order_seq_cst);
-  if (h.doorbell.load(std::memory_order_seq_cst) == seen_) futex_wait(&h.doorbell, seen_, timeout_ms * 1000000ll);
+  if (h.doorbell.load(std::memory_order_seq_cst) == seen_)
+    futex_wait(&h.doorbell, seen_, timeout_ms * 1000000ll);
   h.agent_sleeps.store(0, std::memory_order_seq_cst);
 }
 
@@ -80,12 +82,14 @@ void RequestRing::drain(uint32_t roots, const std::function<void(const RelPath&,
     uint64_t word = slot.word.load(std::memory_order_acquire);
     if (slot_state(word) == SlotState::kClaimed) free_stale(i, word);
     if (slot_state(word) != SlotState::kReady) continue;
-    const uint32_t len = slot.len, root = slot.root, chunk = slot.chunk;  // once: the owner may write what it likes
+    const uint32_t len = slot.len, root = slot.root,
+                   chunk = slot.chunk;  // once: the owner may write what it likes
     if (len > 0 && len < kPathBytes && root < roots) {
       std::memcpy(path, slot.path, len);
       if (is_clean_relative(path, len)) take(rel_path(root, path, len), chunk);
     }
-    slot.word.compare_exchange_strong(word, slot_word(slot_turn(word), SlotState::kFree), std::memory_order_acq_rel);
+    slot.word.compare_exchange_strong(word, slot_word(slot_turn(word), SlotState::kFree),
+                                      std::memory_order_acq_rel);
     add(board_, AgentCounter::requests);
   }
 }
@@ -128,7 +132,8 @@ bool is_clean_relative(const char* path, size_t len) {
     if (i < len && path[i] == '\0') return false;
     if (i < len && path[i] != '/') continue;
     const size_t n = i - start;
-    if (n == 0 || (n == 1 && path[start] == '.') || (n == 2 && path[start] == '.' && path[start + 1] == '.')) return false;
+    if (n == 0 || (n == 1 && path[start] == '.') || (n == 2 && path[start] == '.' && path[start + 1] == '.'))
+      return false;
     start = i + 1;
   }
   return true;

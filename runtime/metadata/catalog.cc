@@ -39,7 +39,8 @@ char* Catalog::make_file(const std::string& name, uint64_t bytes) {
   do {
     rc = ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes));
   } while (rc != 0 && errno == EINTR);
-  void* address = rc == 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0) : MAP_FAILED;
+  void* address =
+      rc == 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0) : MAP_FAILED;
   if (address == MAP_FAILED) {
     const int saved = errno;
     ::unlink(path.c_str());
@@ -50,9 +51,11 @@ char* Catalog::make_file(const std::string& name, uint64_t bytes) {
   return static_cast<char*>(address);
 }
 
-Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir, const std::vector<RootView>& roots,
+Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
+                                                 const std::vector<RootView>& roots,
                                                  const std::vector<PrefixView>& prefixes,
-                                                 const std::vector<TierView>& tiers, uint64_t stage_wait_max) {
+                                                 const std::vector<TierView>& tiers,
+                                                 uint64_t stage_wait_max) {
   if (roots.size() > kMaxRoots || prefixes.size() > kMaxPrefixes || tiers.size() > kMaxTiers)
     return bad_input("too many datasets or tiers for one job");
   std::unique_ptr<Catalog> catalog(new Catalog(run_dir));
@@ -67,7 +70,8 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir, con
   h->stage_wait_max = stage_wait_max;
   for (const RootView& r : roots) h->roots[h->root_count++].dev = r.dev;
   for (const PrefixView& p : prefixes) {
-    if (!fits_path(p.path) || !fits_path(p.below)) return Error{ENAMETOOLONG, "dataset path " + p.path + " is too long"};
+    if (!fits_path(p.path) || !fits_path(p.below))
+      return Error{ENAMETOOLONG, "dataset path " + p.path + " is too long"};
     Prefix& prefix = h->prefixes[h->prefix_count++];
     prefix.dev = p.dev;
     prefix.ino = p.ino;
@@ -107,7 +111,8 @@ Ref Catalog::allocate(Space space, uint64_t bytes) {
   bytes = round8(bytes);
   uint64_t offset = s.used;
   uint32_t k = segment_of(offset);
-  while (k < kMaxSegments && offset + bytes > segment_start(k) + segment_bytes(k)) offset = segment_start(++k);
+  while (k < kMaxSegments && offset + bytes > segment_start(k) + segment_bytes(k))
+    offset = segment_start(++k);
   if (k >= kMaxSegments) return 0;
   if (k >= s.segments.size() || !s.segments[k]) {
     char* base = make_file(std::string(kSpaceNames[number]) + "." + std::to_string(k), segment_bytes(k));
@@ -154,8 +159,9 @@ Ref Catalog::add_locked(const RelPath& path, uint8_t type) {
   if (!ref) return 0;
   auto* e = reinterpret_cast<Entry*>(at(Space::kEntries, ref));
   const bool stageable = type == DT_REG || type == DT_UNKNOWN;
-  e->state.store(stageable ? state_word(State::kKnown)
-                           : state_word(State::kPass, type == DT_LNK ? Reason::kSymlink : Reason::kNotRegular),
+  e->state.store(stageable
+                     ? state_word(State::kKnown)
+                     : state_word(State::kPass, type == DT_LNK ? Reason::kSymlink : Reason::kNotRegular),
                  std::memory_order_relaxed);
   e->dir = dir;
   e->hash = path.hash;

@@ -40,7 +40,8 @@ class Catalog {
  public:
   // Makes the catalog's files in `run_dir`, all space allocated. The catalog is ready for readers when
   // this returns.
-  static Result<std::unique_ptr<Catalog>> create(const std::string& run_dir, const std::vector<RootView>& roots,
+  static Result<std::unique_ptr<Catalog>> create(const std::string& run_dir,
+                                                 const std::vector<RootView>& roots,
                                                  const std::vector<PrefixView>& prefixes,
                                                  const std::vector<TierView>& tiers, uint64_t stage_wait_max);
   ~Catalog();
@@ -112,7 +113,7 @@ class Catalog {
   uint64_t index_used_ = 0;
   std::atomic<uint32_t>* inodes_ = nullptr;
   uint64_t inodes_used_ = 0;
-  std::vector<Ref> attributes_;  // all distinct ones
+  std::vector<Ref> attributes_;                         // all distinct ones
   std::unordered_multimap<uint32_t, Ref> directories_;  // DirPaths by the hash of (root, path)
   std::vector<std::pair<void*, uint64_t>> mappings_;
 };

@@ -24,7 +24,8 @@ Result<Dataset> Dataset::open(const std::vector<std::string>& paths) {
   std::stable_sort(all.begin(), all.end(), [](const Given& a, const Given& b) { return a.real < b.real; });
 
   Dataset dataset;
-  const auto add_prefix = [&](uint32_t root, const std::string& path, const std::string& below, const struct stat& st) {
+  const auto add_prefix = [&](uint32_t root, const std::string& path, const std::string& below,
+                              const struct stat& st) {
     for (const PrefixView& p : dataset.prefixes)
       if (p.path == path) return;
     dataset.prefixes.push_back({root, path, below, st.st_dev, st.st_ino});

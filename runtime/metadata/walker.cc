@@ -14,8 +14,12 @@
 namespace monarch {
 
 Walker::Walker(Catalog* catalog, const Dataset* dataset, Board* board, std::function<void()> found)
-    : catalog_(catalog), dataset_(dataset), board_(board), found_(std::move(found)),
-      unfinished_(dataset->roots.size(), 1), incomplete_(dataset->roots.size(), false) {}
+    : catalog_(catalog),
+      dataset_(dataset),
+      board_(board),
+      found_(std::move(found)),
+      unfinished_(dataset->roots.size(), 1),
+      incomplete_(dataset->roots.size(), false) {}
 
 void Walker::start(int threads) {
   {

@@ -42,9 +42,9 @@ class Walker {
 
   std::mutex lock_;
   std::condition_variable changed_;
-  std::deque<Directory> waiting_;          // guarded by lock_
-  std::vector<uint64_t> unfinished_;       // per root: directories waiting or being listed; lock_
-  std::vector<bool> incomplete_;           // per root: a directory could not be listed; lock_
+  std::deque<Directory> waiting_;     // guarded by lock_
+  std::vector<uint64_t> unfinished_;  // per root: directories waiting or being listed; lock_
+  std::vector<bool> incomplete_;      // per root: a directory could not be listed; lock_
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> threads_;
 };

@@ -58,14 +58,17 @@ Result<JobCounters> read_counters(const std::string& run_dir) {
   if (!S_ISREG(st.st_mode) || st.st_size != sizeof(Board)) return Error{EINVAL, path + ": not a board"};
   // Up to the parking words: the rest holds no counters.
   constexpr size_t kBytes = offsetof(Board, parking);
-  std::unique_ptr<Board, void (*)(void*)> board(static_cast<Board*>(std::calloc(1, sizeof(Board))), &std::free);
+  std::unique_ptr<Board, void (*)(void*)> board(static_cast<Board*>(std::calloc(1, sizeof(Board))),
+                                                &std::free);
   if (!board) return errno_error("read " + path);
   for (size_t done = 0; done < kBytes;) {
-    const ssize_t n = ::pread(fd.get(), reinterpret_cast<char*>(board.get()) + done, kBytes - done, static_cast<off_t>(done));
+    const ssize_t n = ::pread(fd.get(), reinterpret_cast<char*>(board.get()) + done, kBytes - done,
+                              static_cast<off_t>(done));
     if (n <= 0) return errno_error("read " + path, n < 0 ? errno : EIO);
     done += static_cast<size_t>(n);
   }
-  if (std::memcmp(board->header.magic, kBoardMagic, sizeof kBoardMagic) != 0 || board->header.version != kBoardVersion)
+  if (std::memcmp(board->header.magic, kBoardMagic, sizeof kBoardMagic) != 0 ||
+      board->header.version != kBoardVersion)
     return Error{EPROTO, path + ": made by another version of Monarch"};
   JobCounters c{};
   c.magic = kJobCountersMagic;
@@ -99,7 +102,8 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters, u
   const uint64_t bytes = sum(c.read_bytes_tier) + c[TaskCounter::read_bytes_pfs];
   const uint64_t pfs_bytes = c[AgentCounter::agent_bytes_pfs] + c[TaskCounter::read_bytes_pfs];
   const uint64_t pfs_calls = c[AgentCounter::agent_reads_pfs] + c[TaskCounter::read_calls_pfs];
-  const uint64_t pfs_meta = c[AgentCounter::agent_opens_pfs] + c[AgentCounter::walk_dirs] + c[TaskCounter::opens_pfs];
+  const uint64_t pfs_meta =
+      c[AgentCounter::agent_opens_pfs] + c[AgentCounter::walk_dirs] + c[TaskCounter::opens_pfs];
   const uint64_t hits = sum(c.opens_tier) - std::min(sum(c.opens_tier), c[TaskCounter::waited_hits]);
   const uint64_t errors = c[AgentCounter::source_errors] + c[AgentCounter::tier_errors] +
                           c[AgentCounter::dropped_files] + c[TaskCounter::fallback_tier_error];
@@ -108,19 +112,21 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters, u
                                  change(pfs_meta, opens));
   std::vector<std::pair<std::string, uint64_t>> media;  // in the hierarchy's order
   for (size_t i = 0; i < record.tiers.size() && i < kMaxTiers; ++i) {
-    auto at = std::find_if(media.begin(), media.end(), [&](const auto& m) { return m.first == record.tiers[i].medium; });
+    auto at = std::find_if(media.begin(), media.end(),
+                           [&](const auto& m) { return m.first == record.tiers[i].medium; });
     if (at == media.end()) at = media.insert(media.end(), {record.tiers[i].medium, 0});
     at->second += c.placed_bytes[i];
   }
   for (const auto& [medium, placed] : media) line += " " + medium + "=" + format_size(placed);
   const uint64_t files = std::max(c[AgentCounter::walk_files], c[AgentCounter::staged_files]);
-  line += fmt::format(" staged={:.0f}% {} err={}", share(c[AgentCounter::staged_files], files), nodes, errors);
+  line +=
+      fmt::format(" staged={:.0f}% {} err={}", share(c[AgentCounter::staged_files], files), nodes, errors);
   return line.substr(0, kLineMax);
 }
 
 Status spool(const StateDir& state, const JobRecord& record, const std::string& line) {
-  const nlohmann::json entry = {{"job", record.job.job}, {"cluster", record.cluster}, {"line", line},
-                                {"time", ::time(nullptr)}};
+  const nlohmann::json entry = {
+      {"job", record.job.job}, {"cluster", record.cluster}, {"line", line}, {"time", ::time(nullptr)}};
   return state.write("spool/" + record.name + ".json", entry.dump() + "\n");
 }
 
@@ -130,12 +136,17 @@ namespace {
 bool write_line(const StateDir& state, const std::string& name, const std::string& program) {
   Result<std::string> text = state.read("spool/" + name);
   const nlohmann::json entry = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
-  const bool good = entry.is_object() && entry.value("/job"_json_pointer, nlohmann::json()).is_number_unsigned() &&
+  const bool good = entry.is_object() &&
+                    entry.value("/job"_json_pointer, nlohmann::json()).is_number_unsigned() &&
                     entry.value("/line"_json_pointer, nlohmann::json()).is_string() &&
                     entry.value("/cluster"_json_pointer, nlohmann::json()).is_string();
   if (!good) return true;
-  std::vector<std::string> words = {program, "--job", std::to_string(entry["job"].get<uint32_t>()), "--cluster",
-                                    entry["cluster"].get<std::string>(), entry["line"].get<std::string>()};
+  std::vector<std::string> words = {program,
+                                    "--job",
+                                    std::to_string(entry["job"].get<uint32_t>()),
+                                    "--cluster",
+                                    entry["cluster"].get<std::string>(),
+                                    entry["line"].get<std::string>()};
   std::vector<char*> argv;
   for (std::string& w : words) argv.push_back(w.data());
   argv.push_back(nullptr);

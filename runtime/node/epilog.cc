@@ -33,7 +33,8 @@ int64_t now_ms() {
 
 // Runs `work` in a child that has become `user`, and kills it after `patience_ms`. What it writes to its
 // descriptor is read into `out`, exactly `bytes` or nothing. True: it ended well in time.
-bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const std::function<bool(int)>& work) {
+bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
+            const std::function<bool(int)>& work) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return false;
   const Fd in(ends[0]);
@@ -56,8 +57,10 @@ bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const st
     char buffer[1024];
     char* to = got < bytes ? static_cast<char*>(out) + got : buffer;
     const ssize_t n = ::read(in.get(), to, got < bytes ? bytes - got : sizeof buffer);
-    if (n <= 0) open = n < 0 && errno == EINTR;
-    else got += static_cast<size_t>(n);
+    if (n <= 0)
+      open = n < 0 && errno == EINTR;
+    else
+      got += static_cast<size_t>(n);
   }
   int status = 0;
   // Its end of the pipe is closed when it ends, so mostly it has.
@@ -148,7 +151,8 @@ Status end_job(const EpilogRequest& request) {
   if (!record.ok()) return state->remove_job(request.job);  // wanted, but never started
 
   if (!kill_and_wait(record->agent, kKillPatienceMs))
-    spdlog::warn("JobId={} the agent (pid {}) does not end: it waits for the PFS", record->job.job, record->agent.pid);
+    spdlog::warn("JobId={} the agent (pid {}) does not end: it waits for the PFS", record->job.job,
+                 record->agent.pid);
   JobCounters counters{};
   const bool counted = counters_of(*record, &counters);
   const std::string line = comment_line(*record, counted ? &counters : nullptr, 1);

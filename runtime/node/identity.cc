@@ -37,7 +37,8 @@ Result<ProcessId> identify(pid_t pid) {
   std::istringstream fields(line.substr(name_end + 2));
   std::string field;
   for (int i = 3; i <= 22 && fields >> field; ++i)
-    if (i == 3 && (field == "Z" || field == "X")) return Error{ESRCH, "process " + std::to_string(pid) + " has ended"};
+    if (i == 3 && (field == "Z" || field == "X"))
+      return Error{ESRCH, "process " + std::to_string(pid) + " has ended"};
   return ProcessId{pid, std::strtoull(field.c_str(), nullptr, 10)};
 }
 

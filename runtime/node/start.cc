@@ -34,7 +34,8 @@ std::string cluster_name(const std::string& slurm_conf) {
   constexpr char kKey[] = "ClusterName=";
   for (std::string line; std::getline(in, line);) {
     if (::strncasecmp(line.c_str(), kKey, sizeof kKey - 1) != 0) continue;
-    const std::string name = line.substr(sizeof kKey - 1, line.find_first_of(" \t#", sizeof kKey - 1) - (sizeof kKey - 1));
+    const std::string name =
+        line.substr(sizeof kKey - 1, line.find_first_of(" \t#", sizeof kKey - 1) - (sizeof kKey - 1));
     if (is_plain_name(name)) return name;
   }
   return "cluster";
@@ -98,7 +99,9 @@ std::vector<TierConfig> job_tiers(const StateDir& state, const StartRequest& req
   return tiers;
 }
 
-std::string quota_text(const Quota& q) { return q.percent < 0 ? std::to_string(q.bytes) : fmt::format("{}%", q.percent); }
+std::string quota_text(const Quota& q) {
+  return q.percent < 0 ? std::to_string(q.bytes) : fmt::format("{}%", q.percent);
+}
 
 // What the agent is told, in the words of monarch.conf(5).
 std::string agent_conf(const AgentConfig& agent, const std::vector<TierConfig>& tiers, uint32_t nodes) {
@@ -142,12 +145,21 @@ Status make_run_dir(const std::string& path, const std::string& conf, const User
   if (error.empty()) {
     // Root's log and what else was open: the user can get at the descriptors of the agent.
     constexpr int kReadyFd = 3;
-    if (tell == kReadyFd) ::fcntl(kReadyFd, F_SETFD, 0);
-    else tell = ::dup2(tell, kReadyFd);
+    if (tell == kReadyFd)
+      ::fcntl(kReadyFd, F_SETFD, 0);
+    else
+      tell = ::dup2(tell, kReadyFd);
     if (::syscall(SYS_close_range, kReadyFd + 1u, ~0u, 0u) != 0)
       for (int fd = kReadyFd + 1; fd < 4096; ++fd) ::close(fd);
-    std::vector<std::string> words = {"monarchd", "--config", record.run_dir + "/agent.conf", "--run-dir", record.run_dir,
-                                      "--job-dir", "monarch/" + record.name, "--leave", "--ready-fd",
+    std::vector<std::string> words = {"monarchd",
+                                      "--config",
+                                      record.run_dir + "/agent.conf",
+                                      "--run-dir",
+                                      record.run_dir,
+                                      "--job-dir",
+                                      "monarch/" + record.name,
+                                      "--leave",
+                                      "--ready-fd",
                                       std::to_string(kReadyFd)};
     for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
     std::vector<char*> argv;
@@ -264,15 +276,16 @@ Result<Started> start_agent(const StartRequest& request) {
     datasets = wanted.take();
   }
   // Without a configuration all has its default, and tiers are discovered.
-  Result<Config> config = ::access(request.config.c_str(), F_OK) == 0 ? load_config(request.config) : Config{};
+  Result<Config> config =
+      ::access(request.config.c_str(), F_OK) == 0 ? load_config(request.config) : Config{};
   if (!config.ok()) return config.error();
 
   JobRecord record;
   record.job = request.job;
   record.restart = request.restart;
   record.cluster = cluster_name(request.slurm_conf);
-  record.name = record.cluster + "." + std::to_string(request.job.job) + "." + std::to_string(request.restart) + "." +
-                request.job.node;
+  record.name = record.cluster + "." + std::to_string(request.job.job) + "." +
+                std::to_string(request.restart) + "." + request.job.node;
   record.user = request.user;
   record.boot = boot_id();
   record.run_dir = state->run_dir(record.name);

@@ -19,7 +19,8 @@ using nlohmann::json;
 
 bool is_plain_name(const std::string& text) {
   return !text.empty() && text.size() < 128 && text[0] != '.' &&
-         text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == std::string::npos;
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
+             std::string::npos;
 }
 
 Status ensure_root_directory(const std::string& path, mode_t mode) {
@@ -78,7 +79,8 @@ Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) 
     struct stat held, now;
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
       // It may have been removed, and made anew, by who held the lock before.
-      if (::fstat(fd.get(), &held) == 0 && ::stat(dir.c_str(), &now) == 0 && held.st_ino == now.st_ino) return fd;
+      if (::fstat(fd.get(), &held) == 0 && ::stat(dir.c_str(), &now) == 0 && held.st_ino == now.st_ino)
+        return fd;
       if (!make) return Error{ENOENT, dir + ": removed"};
     } else if (errno != EWOULDBLOCK && errno != EINTR) {
       return errno_error("lock " + dir);
@@ -128,11 +130,20 @@ Status StateDir::write_record(const JobRecord& r) const {
   json tiers = json::array();
   for (const TierRecord& t : r.tiers)
     tiers.push_back({{"name", t.name}, {"medium", t.medium}, {"path", t.path}, {"quota", t.quota}});
-  const json record = {{"job", r.job.job},       {"node", r.job.node},  {"restart", r.restart},
-                       {"cluster", r.cluster},   {"name", r.name},      {"uid", r.user.uid},
-                       {"gid", r.user.gid},      {"pid", r.agent.pid},  {"start_time", r.agent.start_time},
-                       {"boot", r.boot},         {"run_dir", r.run_dir}, {"tiers", tiers},
-                       {"nodes", r.nodes},       {"first_node", r.first_node}};
+  const json record = {{"job", r.job.job},
+                       {"node", r.job.node},
+                       {"restart", r.restart},
+                       {"cluster", r.cluster},
+                       {"name", r.name},
+                       {"uid", r.user.uid},
+                       {"gid", r.user.gid},
+                       {"pid", r.agent.pid},
+                       {"start_time", r.agent.start_time},
+                       {"boot", r.boot},
+                       {"run_dir", r.run_dir},
+                       {"tiers", tiers},
+                       {"nodes", r.nodes},
+                       {"first_node", r.first_node}};
   return write("jobs/" + r.job.key() + "/record.json", record.dump(1) + "\n");
 }
 

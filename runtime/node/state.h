@@ -26,8 +26,8 @@ struct JobOnNode {
 struct TierRecord {
   std::string name;
   std::string medium;
-  std::string path;     // the tier's directory, as configured
-  uint64_t quota = 0;   // bytes reserved for the job
+  std::string path;    // the tier's directory, as configured
+  uint64_t quota = 0;  // bytes reserved for the job
 };
 
 // record.json: written by root, read by root.
@@ -70,7 +70,8 @@ class StateDir {
 // Makes `path` a directory of root's with `mode`, or checks that it is one that only root can write.
 Status ensure_root_directory(const std::string& path, mode_t mode);
 
-// <tier>/monarch, where the jobs' directories are. Refused unless it is a directory that root alone can write.
+// <tier>/monarch, where the jobs' directories are. Refused unless it is a directory that root alone can
+// write.
 Result<Fd> open_tier_jobs(const std::string& tier_path);
 
 // Removes the job's directories on the tiers and its run directory, as root. Returns the first error.

@@ -15,7 +15,9 @@ namespace monarch {
 // Errors of copy() that lie with the source or the tier; anything else stopped it on purpose.
 inline constexpr const char* kSource = "source: ";
 
-inline bool same_time(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
+inline bool same_time(const timespec& a, const timespec& b) {
+  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
 
 inline int64_t time_of(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
 
@@ -24,7 +26,8 @@ inline bool is_source_error(const Error& error) { return error.text.rfind(kSourc
 // Whether the open file `fd` still has the size and mtime that `before` says, and a name.
 inline bool unchanged(int fd, const struct stat& before) {
   struct stat now;
-  return os::fstat(fd, &now) == 0 && now.st_nlink > 0 && now.st_size == before.st_size && same_time(now.st_mtim, before.st_mtim);
+  return os::fstat(fd, &now) == 0 && now.st_nlink > 0 && now.st_size == before.st_size &&
+         same_time(now.st_mtim, before.st_mtim);
 }
 
 // Gives a copy its source's times: fstat in a task recognises a copy by inode, size and mtime.

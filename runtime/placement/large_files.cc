@@ -27,7 +27,8 @@ PlacementHandler::Large PlacementHandler::large_file(Ref ref) {
   if (state_of(word) != State::kLarge || chunks_of(word) != 0) return nullptr;  // settled, or given up
   const DatasetRoot& root = dataset_->roots[e.root];
   add(board_, AgentCounter::agent_opens_pfs);
-  Fd source(os::open_beneath(root.fd.get(), catalog_->path_of(ref).c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  Fd source(os::open_beneath(root.fd.get(), catalog_->path_of(ref).c_str(),
+                             O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat st;
   if (!source || os::fstat(source.get(), &st) != 0) {
     add(board_, AgentCounter::source_errors);

@@ -22,20 +22,29 @@ constexpr int kMisfitsToStop = 8;
 uint64_t verdict_on_open(int error) {
   switch (error) {
     case ENOENT:
-    case ENOTDIR: return state_word(State::kPass, Reason::kMissing);
-    case ELOOP: return state_word(State::kPass, Reason::kSymlink);
-    case EXDEV: return state_word(State::kPass, Reason::kOtherDevice);
+    case ENOTDIR:
+      return state_word(State::kPass, Reason::kMissing);
+    case ELOOP:
+      return state_word(State::kPass, Reason::kSymlink);
+    case EXDEV:
+      return state_word(State::kPass, Reason::kOtherDevice);
     case EACCES:
-    case EPERM: return state_word(State::kPass, Reason::kUnreadable);
-    default: return state_word(State::kPass, Reason::kSourceError);
+    case EPERM:
+      return state_word(State::kPass, Reason::kUnreadable);
+    default:
+      return state_word(State::kPass, Reason::kSourceError);
   }
 }
 
 }  // namespace
 
-PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset, Board* board,
-                                   const AgentConfig& config)
-    : catalog_(catalog), hierarchy_(hierarchy), dataset_(dataset), board_(board), config_(config),
+PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset,
+                                   Board* board, const AgentConfig& config)
+    : catalog_(catalog),
+      hierarchy_(hierarchy),
+      dataset_(dataset),
+      board_(board),
+      config_(config),
       prefetching_(config.prefetch != AgentConfig::Prefetch::kOff) {}
 
 void PlacementHandler::start() {
@@ -55,7 +64,8 @@ void PlacementHandler::stop() {
 void PlacementHandler::demand(const RelPath& path) {
   const Ref ref = catalog_->add(path, DT_UNKNOWN);
   if (!ref) return;  // the catalog is full: the task sees that there is no entry and reads the PFS
-  if (!catalog_->move(ref, state_word(State::kKnown), state_word(State::kQueued))) return;  // in work, or settled
+  if (!catalog_->move(ref, state_word(State::kKnown), state_word(State::kQueued)))
+    return;  // in work, or settled
   {
     std::lock_guard<std::mutex> hold(lock_);
     demanded_.push_back(ref);
@@ -198,8 +208,8 @@ void PlacementHandler::stage(const Work& work, std::vector<char>* buffer) {
   }
 }
 
-// No tier had room for a file. After some in a row, and with no room for one of usual size, the tiers count as
-// full: nothing is prefetched any more, and opens of what is not placed go to the PFS without asking.
+// No tier had room for a file. After some in a row, and with no room for one of usual size, the tiers count
+// as full: nothing is prefetched any more, and opens of what is not placed go to the PFS without asking.
 void PlacementHandler::no_room(const Work& work) {
   add(board_, AgentCounter::no_fit_files);
   const auto& tiers = hierarchy_->tiers();
@@ -214,7 +224,8 @@ void PlacementHandler::no_room(const Work& work) {
   prefetching_ = false;
 }
 
-void PlacementHandler::place(const Work& work, const Fd& source, const struct stat& st, std::vector<char>* buffer) {
+void PlacementHandler::place(const Work& work, const Fd& source, const struct stat& st,
+                             std::vector<char>* buffer) {
   const Ref ref = work.ref;
   const std::string path = dataset_->roots[catalog_->entry(ref).root].path + "/" + catalog_->path_of(ref);
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
@@ -252,7 +263,8 @@ void PlacementHandler::place(const Work& work, const Fd& source, const struct st
   }
   if (!take_times(file->get(), st) || os::fstat(file->get(), &made) != 0)
     return tier_failed(errno_error("finish a copy"));
-  if (const Status published = tier.publish(*file, ref); !published.ok()) return tier_failed(published.error());
+  if (const Status published = tier.publish(*file, ref); !published.ok())
+    return tier_failed(published.error());
   if (!catalog_->place(ref, static_cast<uint32_t>(number), made.st_ino, st)) {
     tier.remove(ref);
     return give_up(AgentCounter::no_fit_files, state_word(State::kNoFit));
@@ -267,7 +279,8 @@ void PlacementHandler::place(const Work& work, const Fd& source, const struct st
   wake_parked(board_, catalog_->entry(ref).hash);
 }
 
-Status PlacementHandler::copy(int source, const Fd& copy, uint64_t offset, uint64_t size, std::vector<char>* buffer) {
+Status PlacementHandler::copy(int source, const Fd& copy, uint64_t offset, uint64_t size,
+                              std::vector<char>* buffer) {
   const uint64_t end = offset + size;
   while (offset < end) {
     if (stopping_) return Error{EINTR, "stopping"};

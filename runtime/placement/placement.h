@@ -65,7 +65,7 @@ class PlacementHandler {
     // Guarded by lock_:
     std::vector<bool> claimed;
     uint32_t begun = 0, done = 0;
-    uint32_t next = 0;  // all before it are claimed
+    uint32_t next = 0;     // all before it are claimed
     bool filling = false;  // it was put into filling_
     bool native = false, failed = false;
   };
