@@ -28,6 +28,7 @@
 #include "admin/report.h"
 #include "build_config.h"
 #include "runtime/agent/sweep.h"
+#include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/paths.h"
 #include "runtime/config.h"
@@ -143,9 +144,7 @@ class AgentProcess {
     if (!options.config.empty()) words.insert(words.end(), {"--config", options.config});
     for (const std::string& t : options.tiers) words.insert(words.end(), {"--tier", t});
     for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
-    std::vector<char*> argv;
-    for (std::string& w : words) argv.push_back(w.data());
-    argv.push_back(nullptr);
+    const std::vector<char*> argv = argv_of(words);
     // Not on our own 0-2: when it hangs in a PFS call, who reads our output must still see its end.
     errors_ = dirs.run_dir() + "/monarchd.err";
     const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -253,10 +252,8 @@ void forward_signals() {
 }
 
 // Runs the command; its exit status as a shell would give it.
-int run_command(const std::vector<std::string>& words, const std::string& run_dir) {
-  std::vector<char*> argv;
-  for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
-  argv.push_back(nullptr);
+int run_command(std::vector<std::string> words, const std::string& run_dir) {
+  const std::vector<char*> argv = argv_of(words);
   const auto on_child = ::signal(SIGCHLD, SIG_DFL);  // a caller that ignores it would keep us from waiting
   sigset_t all, before;
   ::sigfillset(&all);

@@ -63,7 +63,7 @@ void set_time(int64_t ns, Time* sec, long* nsec) {
 }
 
 int restored(int rc, struct stat* st) {
-  Original o;
+  Original o = {};
   if (rc != 0 || !S_ISREG(st->st_mode) ||
       !original_of(st->st_dev, st->st_ino, static_cast<uint64_t>(st->st_size),
                    int64_t{st->st_mtim.tv_sec} * kSecond + st->st_mtim.tv_nsec, &o))
@@ -89,7 +89,7 @@ void set_statx_time(int64_t ns, struct statx_timestamp* t) {
 
 int restored(int rc, struct statx* st) {
   constexpr unsigned kNeeded = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME;
-  Original o;
+  Original o = {};
   if (rc != 0 || (st->stx_mask & kNeeded) != kNeeded || !S_ISREG(st->stx_mode) ||
       !original_of(gnu_dev_makedev(st->stx_dev_major, st->stx_dev_minor), st->stx_ino, st->stx_size,
                    int64_t{st->stx_mtime.tv_sec} * kSecond + st->stx_mtime.tv_nsec, &o))

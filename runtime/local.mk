@@ -8,6 +8,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/agent/agent.h \
 	%D%/agent/sweep.cc \
 	%D%/agent/sweep.h \
+	%D%/base/argv.h \
 	%D%/base/fd.h \
 	%D%/base/log.cc \
 	%D%/base/log.h \

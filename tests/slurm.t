@@ -187,7 +187,9 @@ def requeue():
     cluster.wait_running(job, f"first.{job}")
     code, _, err = cluster.execute(["scontrol", "requeue", str(job)])
     equal(code, 0, "requeue: scontrol accepts it", err)
-    wait_until(lambda: cluster.state_of(job) == "PENDING", slurm_lab.PATIENCE)
+    wait_until(lambda: cluster.state_of(job) == "PENDING" and cluster.epilog_ms(job), slurm_lab.PATIENCE)
+    # Slurm would wait two minutes; a node refuses the job for a second after its epilog.
+    time.sleep(1.5)
     cluster.execute(["scontrol", "update", f"jobid={job}", "starttime=now"], root=True)
     equal(cluster.wait(job), "COMPLETED", "requeue: how Slurm says that it ended")
     equal(cluster.output(job).count(data.sums), 2, "requeue: the bytes are right, both times", cluster.output(job))

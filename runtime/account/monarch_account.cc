@@ -30,7 +30,7 @@ int usage() {
 }
 
 // True: a row was changed.
-bool modify(void* connection, uint32_t job, std::string cluster, std::string line) {
+bool modify(void* connection, uint32_t job, std::string& cluster, std::string& line) {
   slurm_selected_step_t step;
   std::memset(&step, 0, sizeof step);
   step.array_task_id = NO_VAL;

@@ -34,7 +34,10 @@ class [[nodiscard]] Result {
   T* operator->() { return &std::get<0>(held_); }
   const T* operator->() const { return &std::get<0>(held_); }
   const Error& error() const { return std::get<1>(held_); }
-  T take() { return std::move(std::get<0>(held_)); }
+  T take() {
+    T value = std::move(std::get<0>(held_));
+    return value;
+  }
 
  private:
   std::variant<T, Error> held_;

@@ -16,15 +16,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/size.h"
 
 extern char** environ;
 
 namespace monarch {
-
-using nlohmann::literals::operator""_json_pointer;
-
 namespace {
 
 constexpr size_t kLineMax = 255;
@@ -147,9 +145,7 @@ bool write_line(const StateDir& state, const std::string& name, const std::strin
                                     "--cluster",
                                     entry["cluster"].get<std::string>(),
                                     entry["line"].get<std::string>()};
-  std::vector<char*> argv;
-  for (std::string& w : words) argv.push_back(w.data());
-  argv.push_back(nullptr);
+  const std::vector<char*> argv = argv_of(words);
   pid_t pid;
   if (::posix_spawn(&pid, program.c_str(), nullptr, nullptr, argv.data(), environ) != 0) return false;
   int status = 0;
@@ -173,7 +169,7 @@ Status flush(const StateDir& state, const std::string& program, int seconds) {
     size_t left = 0;
     for (const std::string& name : names) {
       if (write_line(state, name, program)) {
-        ::unlink((dir + "/" + name).c_str());
+        ::unlink(std::string(dir).append("/").append(name).c_str());
       } else {
         ++left;
       }

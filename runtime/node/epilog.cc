@@ -159,7 +159,7 @@ Status end_job(const EpilogRequest& request) {
   spdlog::info("JobId={} node={} {}", record->job.job, record->job.node, line);
   const bool account = !request.account_program.empty() && record->first_node;
   // Before anything is removed: whatever happens to this process, the line is kept.
-  const Status kept = account ? spool(*state, *record, line) : Status();
+  Status kept = account ? spool(*state, *record, line) : Status();
   remove_as_owner(*record);
   if (!remove_as_root(*state, *record, kRemovePatienceMs))
     spdlog::warn("JobId={} clean up goes on in the background", record->job.job);

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "runtime/base/argv.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 #include "runtime/config.h"
@@ -34,7 +35,7 @@ std::string cluster_name(const std::string& slurm_conf) {
   constexpr char kKey[] = "ClusterName=";
   for (std::string line; std::getline(in, line);) {
     if (::strncasecmp(line.c_str(), kKey, sizeof kKey - 1) != 0) continue;
-    const std::string name =
+    std::string name =
         line.substr(sizeof kKey - 1, line.find_first_of(" \t#", sizeof kKey - 1) - (sizeof kKey - 1));
     if (is_plain_name(name)) return name;
   }
@@ -162,9 +163,7 @@ Status make_run_dir(const std::string& path, const std::string& conf, const User
                                       "--ready-fd",
                                       std::to_string(kReadyFd)};
     for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
-    std::vector<char*> argv;
-    for (std::string& w : words) argv.push_back(w.data());
-    argv.push_back(nullptr);
+    const std::vector<char*> argv = argv_of(words);
     char path[] = "PATH=/usr/bin:/bin";
     char* environment[] = {path, nullptr};
     ::execve("/proc/self/exe", argv.data(), environment);
