@@ -72,6 +72,8 @@ Answer find_copy(Client* client, const RelPath& path, char* copy) {
   }
   answer.bytes = found.entry->size.load(std::memory_order_relaxed);
   if (state_of(word) == State::kLarge) answer.large = found.ref;
+  // A directory or a device is not a file of the dataset's: nothing to count.
+  if (reason_of(word) == Reason::kNotRegular) return answer;
   if (state_of(word) != State::kPlaced) return to_pfs(reason_for_pfs(state_of(word)));
   answer.tier = tier_of(word);
   if (answer.tier >= header.tier_count) return to_pfs(TaskCounter::fallback_tier_error);

@@ -25,6 +25,7 @@ ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 cluster = pfs = ledger = None
 variant = ""  # of Slurm's configuration, in the names of tests
 UNSET, ALLOC = "PrologFlags unset, proctrack/cgroup: ", "PrologFlags=Alloc: "
+CGROUP, CONTAINER = "Contain, proctrack/cgroup: ", "Contain, job_container/tmpfs: "
 TASK_ENV = "; echo preload=$LD_PRELOAD; env | grep ^MONARCH_IO_ || true"
 
 
@@ -112,7 +113,7 @@ def one_node():
     yield
     check_job(f"{variant}one node", job, data, 3)
     check_line(f"{variant}one node", job, data, 3)
-    starts = 1 if variant else 2  # the extern step comes with Contain
+    starts = 1 if variant in (UNSET, ALLOC) else 2  # the extern step comes with Contain
     equal(cluster.calls_for(job), ["--prolog", *["--start"] * starts, "--epilog"], f"{variant}one node: what ran as root")
 
 
@@ -629,9 +630,21 @@ def prolog_flags_alloc():
     other_configuration(ALLOC, ["--prolog-flags", "Alloc"], one_node, inner_srun)
 
 
+def contain_cgroup():
+    yield
+    other_configuration(CGROUP, ["--prolog-flags", "Contain", "--proctrack", "cgroup"], one_node, two_nodes, salloc, scancel,
+                        inner_srun, no_option)
+
+
+def contain_tmpfs():
+    yield
+    other_configuration(CONTAINER, ["--prolog-flags", "Contain", "--job-container", "tmpfs"], one_node, two_nodes, salloc,
+                        scancel, inner_srun, no_option)
+
+
 if reason := slurm_lab.why_no_slurm() or e2e.why_no_glusterfs():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
 e2e.main(timeout, jobs, submission, agent_process, agent_killed, all_killed, monarchd_missing, config_errors, bad_tiers,
-         hanging_in_job, slurmdbd_away, prolog_flags_unset, prolog_flags_alloc)
+         hanging_in_job, slurmdbd_away, prolog_flags_unset, prolog_flags_alloc, *([contain_cgroup, contain_tmpfs] if ALL else []))
