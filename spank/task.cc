@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <initializer_list>
 
@@ -53,7 +54,9 @@ void set_task_environment(spank_t sp) {
     spank_unsetenv(sp, name);
   const char* run_dir = started_run_dir();
   const char* library = preload_library();
-  const bool started = run_dir[0] && library[0];
+  // A job's private /tmp, or a container, may hide either from its tasks.
+  const bool started =
+      run_dir[0] && library[0] && access(library, R_OK) == 0 && access(run_dir, R_OK | X_OK) == 0;
   // srun hands on the environment of the batch script, which may have an agent where this task has none.
   if (request().refused || (wanted() && !started)) return unset_environment(sp);
   if (!started) return;

@@ -15,6 +15,10 @@ import subprocess
 import sys
 import time
 
+if os.environ.get("MONARCH_TEST_ALL") != "1":
+    print("1..0 # SKIP a long form: dev/check --all")
+    sys.exit(0)
+
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
@@ -455,7 +459,7 @@ def agent_process():
     files = {os.readlink(fd) for fd in glob.glob(f"{proc}/fd/*")}
     own = (record["run_dir"], f"{cluster.tier}/monarch/{record['name']}", data.path, "anon_inode:", "/dev/null")
     equal([f for f in files if not f.startswith(own)], [], "the agent's descriptors")
-    equal((int(status["SigBlk"], 16) & 0xffff & ~0x4003, status["SigIgn"]), (0, f"{1 << 12:016x}"), "the agent's signals")
+    equal((int(status["SigBlk"], 16) & 0xffff & ~0x4003, int(status["SigIgn"], 16) & 0x7fffffff), (0, 1 << 12), "the agent's signals")
     for path, owner, mode in ((f"{cluster.state}/jobs", 0, 0o700), (f"{cluster.state}/jobs/{job}.{node}", 0, 0o700),
                               (f"{cluster.state}/run", 0, 0o711), (record["run_dir"], cluster.user.pw_uid, 0o700),
                               (f"{cluster.tier}/monarch", 0, 0o711),
@@ -638,6 +642,9 @@ def contain_cgroup():
 
 def contain_tmpfs():
     yield
+    if cluster.prefix.startswith("/tmp/"):
+        e2e.skip("job_container/tmpfs", "Monarch is installed in /tmp, which jobs do not see then")
+        return
     other_configuration(CONTAINER, ["--prolog-flags", "Contain", "--job-container", "tmpfs"], one_node, two_nodes, salloc,
                         scancel, inner_srun, no_option)
 
