@@ -137,7 +137,7 @@ def two_nodes():
 
 def two_steps():
     data = dataset()
-    step = f"srun -n1 sh -c {quoted(data.read())}"
+    step = f"srun -Q -n1 sh -c {quoted(data.read())}"
     job = cluster.submit([f"--monarch-dataset={data.path}"], f"{step}; {step}")
     ledger.expect(data.FILES, data.bytes)
     yield
@@ -221,7 +221,7 @@ def no_monarch():
     ledger.expect(2 * data.FILES, 2 * data.bytes)
     step = f"sh -c {quoted('true' + TASK_ENV)}"
     inner = cluster.submit([f"--monarch-dataset={local_dataset().path}"],
-                           f"srun --no-monarch {step}; srun {step}")
+                           f"srun -Q --no-monarch {step}; srun -Q {step}")
     yield
     equal(cluster.wait(job), "COMPLETED", "--no-monarch: how Slurm says that it ended")
     equal(cluster.output(job), data.sums * 2 + b"preload=\n", "--no-monarch: the bytes are right, the environment is as without")
