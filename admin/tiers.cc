@@ -13,7 +13,7 @@
 #include "admin/commands.h"
 #include "build_config.h"
 #include "runtime/base/size.h"
-#include "runtime/config.h"
+#include "runtime/config/config.h"
 #include "runtime/hierarchy/discovery.h"
 
 namespace monarch::admin {

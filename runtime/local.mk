@@ -19,8 +19,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/result.h \
 	%D%/base/size.cc \
 	%D%/base/size.h \
-	%D%/config.cc \
-	%D%/config.h \
+	%D%/config/config.cc \
+	%D%/config/config.h \
 	%D%/hierarchy/discovery.cc \
 	%D%/hierarchy/discovery.h \
 	%D%/hierarchy/hierarchy.cc \
@@ -63,7 +63,7 @@ sbin_PROGRAMS += monarchd
 monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS)
 monarchd_LDADD = $(libmonarch)
 monarchd_SOURCES = \
-	%D%/monarchd.cc
+	%D%/monarchd/monarchd.cc
 
 # The one program that links libslurm.
 if HAVE_LIBSLURM

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/config.h"
+#include "runtime/config/config.h"
 
 #include <gtest/gtest.h>
 

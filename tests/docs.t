@@ -106,12 +106,12 @@ def environment():
 
 
 def config():
-    source = text_of("runtime/config.cc")
+    source = text_of("runtime/config/config.cc")
     keys = re.findall(r'key == "(\w+)"', source)
     result(missing(keys, tagged("monarch.conf.5"), "monarch.conf.5"), "the configuration's keys are in monarch.conf.5")
     known = set(re.findall(r"\w+", " ".join(re.findall(r"known are ([a-z_, ]+)\"", source))))
     result(missing(keys, known, "the message"), "and in the message about an unknown one")
-    defaults = dict(re.findall(r"int (\w+) = (\d+);", text_of("runtime/config.h").split("struct AgentConfig")[1]))
+    defaults = dict(re.findall(r"int (\w+) = (\d+);", text_of("runtime/config/config.h").split("struct AgentConfig")[1]))
     text = page("monarch.conf.5")
     result([f"{key} = {value}" for key, value in defaults.items()
             if not re.search(rf"^\.B {key}\n(?:(?!^\.TP).*\n)*?Default:\n{value}\.$", text, flags=re.M)]

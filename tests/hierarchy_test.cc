@@ -11,6 +11,7 @@
 #include "runtime/agent/sweep.h"
 #include "tests/faulty_os.h"
 #include "tests/scratch.h"
+#include "tests/tiers.h"
 
 namespace monarch {
 namespace {
@@ -24,14 +25,7 @@ const std::string kJob = kPrefix + "test";
 
 class HierarchyTest : public ::testing::Test {
  protected:
-  TierConfig tier(const std::string& name, uint64_t quota) {
-    TierConfig config;
-    config.name = name;
-    config.path = scratch_.dir(name);
-    config.quota.bytes = quota;
-    config.min_free = Quota{};
-    return config;
-  }
+  TierConfig tier(const std::string& name, uint64_t quota) { return tier_config(scratch_, name, quota); }
   Tier open(const TierConfig& config) {
     Result<Tier> opened = Tier::open(config, kJob);
     EXPECT_TRUE(opened.ok()) << opened.error().text;
@@ -52,20 +46,6 @@ class HierarchyTest : public ::testing::Test {
 uint64_t mode_of(const std::string& path) {
   struct stat st;
   return ::lstat(path.c_str(), &st) == 0 ? st.st_mode & 07777 : 0;
-}
-
-std::string path_of_copy(const Tier& tier, Ref entry) {
-  char name[kCopyNameBytes];
-  copy_name(entry, name);
-  return tier.copies_path() + "/" + name;
-}
-
-// Files below the tier's directory, whatever their names.
-int files_on(const Tier& tier) {
-  int files = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(tier.copies_path()))
-    files += !entry.is_directory();
-  return files;
 }
 
 void write_all(const Fd& file, const std::string& content) {

@@ -34,13 +34,18 @@ tests_unit_SOURCES = \
 	%D%/board_test.cc \
 	%D%/catalog_test.cc \
 	%D%/config_test.cc \
+	%D%/dataset_test.cc \
 	%D%/discovery_test.cc \
 	%D%/faulty_os.cc \
 	%D%/faulty_os.h \
 	%D%/hierarchy_test.cc \
+	%D%/large_files_test.cc \
 	%D%/paths_test.cc \
+	%D%/placement_fixture.h \
 	%D%/placement_test.cc \
-	%D%/scratch.h
+	%D%/scratch.h \
+	%D%/tiers.h \
+	%D%/walker_test.cc
 TESTS += tests/unit
 endif
 

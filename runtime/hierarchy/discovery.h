@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/config.h"
+#include "runtime/config/config.h"
 
 namespace monarch {
 

@@ -8,7 +8,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
-#include "runtime/config.h"
+#include "runtime/config/config.h"
 #include "runtime/layout/catalog_layout.h"
 
 namespace monarch {

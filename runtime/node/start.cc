@@ -19,7 +19,7 @@
 #include "runtime/base/argv.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
-#include "runtime/config.h"
+#include "runtime/config/config.h"
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/layout/catalog_layout.h"
 
@@ -241,13 +241,6 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
 }
 
 }  // namespace
-
-std::string first_host(const std::string& list) {
-  const size_t end = list.find_first_of("[,");
-  std::string host = list.substr(0, end);
-  if (end == std::string::npos || list[end] == ',') return host;
-  return host + list.substr(end + 1, list.find_first_of("-,]", end) - end - 1);
-}
 
 Status note_wanted(const StartRequest& request) {
   Result<StateDir> state = StateDir::open(request.state_dir);

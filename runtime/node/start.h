@@ -36,7 +36,4 @@ struct Started {
 // On an error nothing is left.
 Result<Started> start_agent(const StartRequest& request);
 
-// The first host of a Slurm host list: "n01" of "n[01-03,7],m2".
-std::string first_host(const std::string& list);
-
 }  // namespace monarch

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/config.h"
+#include "runtime/config/config.h"
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/layout/board_layout.h"
 #include "runtime/metadata/board.h"

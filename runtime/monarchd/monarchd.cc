@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchd: the node agent, and the helpers that root runs at a job's beginning and end. This file only
-// reads the command line; see agent/ and node/.
+// reads the command line; see runtime/agent/ and runtime/node/.
 #include <spdlog/sinks/syslog_sink.h>
 #include <unistd.h>
 
@@ -117,7 +117,7 @@ bool parse_groups(const std::string& text, std::vector<gid_t>* groups) {
 int main(int argc, char** argv) {
   CLI::App app("Monarch's node agent: stages one job's dataset into this node's tiers.", "monarchd");
   Options o;
-  std::string groups, hosts;
+  std::string groups;
   uint32_t node_id = 0;
   app.set_version_flag("--version", std::string("monarchd ") + PACKAGE_VERSION);
   app.add_option("--config", o.config, "configuration, monarch.conf(5)");

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Large files: staged in chunks, or in part.
+#include <dirent.h>
+#include <fcntl.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "tests/placement_fixture.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+
+class LargeFile : public PlacementTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(LargeFile, IsKnownAsLargeUntilItIsPlaced) {
+  config_.stage_wait_max = 1 << 20;
+  config_.prefetch = GetParam() ? AgentConfig::Prefetch::kOn : AgentConfig::Prefetch::kOff;
+  scratch_.file("pfs/large", noise(3 << 20, 1));
+  scratch_.file("pfs/small", noise(1000, 2));
+  const struct stat large = source_stat("large"), small = source_stat("small");
+  start();
+  std::atomic<bool> held{true};
+  Intercept reads(Call::kPread, [&](Arguments& a) {
+    return a.bytes <= 1000 || eventually([&] { return !held; }) ? 0 : EIO;
+  });
+  if (config_.prefetch == AgentConfig::Prefetch::kOn) {
+    walk();
+  } else {
+    placement_->demand(rel("large"));
+  }
+  ASSERT_TRUE(eventually([&] { return state("large") == State::kLarge; }));
+  if (config_.prefetch == AgentConfig::Prefetch::kOff) placement_->demand_chunk(rel("large"), 1);
+  EXPECT_EQ(catalog_->reader().find(rel("large")).entry->size, 3u << 20);
+  demand("small");
+  expect_placed("small", small);
+  EXPECT_EQ(state("large"), State::kLarge) << "its copy waits";
+  held = false;
+  ASSERT_TRUE(placed_at_last("large"));
+  placement_->stop();
+  expect_placed("large", large);
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), (3u << 20) + 1000);
+  EXPECT_EQ(counter(AgentCounter::dataset_bytes), (3u << 20) + 1000);
+}
+
+INSTANTIATE_TEST_SUITE_P(Found, LargeFile, ::testing::Bool(), [](const ::testing::TestParamInfo<bool>& by) {
+  return by.param ? "ByPrefetch" : "ByDemand";
+});
+
+TEST_F(PlacementTest, LargeCopiesLeaveThreadsToDemand) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  config_.threads = 4;
+  config_.stage_wait_max = 1000;
+  for (int i = 0; i < 8; ++i) scratch_.file("pfs/large" + std::to_string(i), noise(2000, 1));
+  scratch_.file("pfs/small", noise(500, 2));
+  start();
+  std::atomic<bool> held{true};
+  std::atomic<int> reading{0};
+  Intercept reads(Call::kPread, [&](Arguments& a) {
+    if (a.bytes <= 1000) return 0;
+    ++reading;
+    return eventually([&] { return !held; }) ? 0 : EIO;
+  });
+  for (int i = 0; i < 8; ++i) catalog_->add(rel("large" + std::to_string(i)), DT_REG);
+  placement_->catalog_grew();
+  ASSERT_TRUE(eventually([&] { return reading == 2; }));
+  EXPECT_EQ(state_of(demand("small")), State::kPlaced);
+  EXPECT_EQ(reading, 2);
+  held = false;
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(placed_at_last("large" + std::to_string(i)));
+}
+
+constexpr uint32_t kMiB = 1 << 20;
+
+TEST_F(PlacementTest, ALargeFileThatIsOnlyOpenedIsNotRead) {
+  config_.stage_wait_max = 1000;
+  scratch_.file("pfs/large", noise(3 * kMiB, 1));
+  start();
+  EXPECT_EQ(demand("large"), large_word(0));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 0u);
+  EXPECT_EQ(files_on(), 0);
+}
+
+TEST_F(PlacementTest, AChunkThatIsAskedForComesFirst) {
+  config_.stage_wait_max = 1000;
+  config_.threads = 1;
+  scratch_.file("pfs/large", noise(10 * kMiB + 5, 1));
+  const struct stat st = source_stat("large");
+  start();
+  std::vector<off_t> offsets;
+  std::mutex lock;
+  Intercept reads(Call::kPread, [&](Arguments& a) {
+    std::lock_guard<std::mutex> hold(lock);
+    offsets.push_back(a.offset);
+    return 0;
+  });
+  demand("large");
+  placement_->demand_chunk(rel("large"), 10);
+  ASSERT_TRUE(placed_at_last("large"));
+  placement_->stop();
+  ASSERT_FALSE(offsets.empty());
+  EXPECT_EQ(offsets.front(), 10 * off_t{kMiB});
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 10u * kMiB + 5) << "each byte once";
+  expect_placed("large", st);
+}
+
+TEST_F(PlacementTest, PrefetchAndChunksThatAreAskedForMeet) {
+  constexpr uint32_t kFiles = 60;
+  config_.stage_wait_max = 1000;
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  for (uint32_t i = 0; i < kFiles; ++i) scratch_.file("pfs/f" + std::to_string(i), noise(2 * kMiB + 7, i));
+  start();
+  start_walk();
+  const auto all_are_placed = [&] {
+    for (uint32_t i = 0; i < kFiles; ++i)
+      if (state("f" + std::to_string(i)) != State::kPlaced) return false;
+    return true;
+  };
+  Threads(2, [&](uint32_t t) {
+    EXPECT_TRUE(eventually([&] {
+      for (uint32_t i = 0; i < kFiles; ++i) placement_->demand_chunk(rel("f" + std::to_string(i)), 2 - t);
+      return all_are_placed();
+    }));
+  }).join();
+  placement_->stop();
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), kFiles * (2 * kMiB + 7)) << "each byte once";
+  EXPECT_EQ(counter(AgentCounter::staged_files), kFiles);
+  EXPECT_EQ(tier().used(), kFiles * (2 * kMiB + 4096));
+  EXPECT_EQ(files_on(), static_cast<int>(kFiles));
+}
+
+TEST_F(PlacementTest, AFileLargerThanTheTierIsKeptInPart) {
+  config_.stage_wait_max = 1000;
+  tiers_[0].quota.bytes = 3 * kMiB + 4096;
+  scratch_.file("pfs/large", noise(8 * kMiB, 1));
+  start();
+  demand("large");
+  placement_->demand_chunk(rel("large"), 6);
+  const auto chunks = [&] { return catalog_->reader().chunks(chunks_of(word("large"))); };
+  ASSERT_TRUE(eventually([&] { return chunks() && chunks()->closed == 1; }));
+  uint32_t there = 0;
+  for (uint32_t n = 0; n < 8; ++n) there += has_chunk(*chunks(), n);
+  EXPECT_EQ(there, 3u);
+  EXPECT_TRUE(has_chunk(*chunks(), 6));
+  EXPECT_EQ(state("large"), State::kLarge);
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 3u * kMiB);
+  EXPECT_EQ(tier().used(), 3u * kMiB);
+}
+
+TEST_F(PlacementTest, ALargeFileThatIsReadNativelyIsNotStagedBesideThat) {
+  config_.stage_wait_max = 1000;
+  scratch_.file("pfs/large", noise(4 * kMiB, 1));
+  start();
+  demand("large");
+  placement_->demand_chunk(rel("large"), kReadNatively);
+  placement_->demand_chunk(rel("large"), 2);
+  const auto chunks = [&] { return catalog_->reader().chunks(chunks_of(word("large"))); };
+  ASSERT_TRUE(eventually([&] { return chunks() && has_chunk(*chunks(), 2); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), uint64_t{kMiB}) << "what was asked for, no more";
+}
+
+TEST_F(PlacementTest, ALargeFileThatChangesIsGivenUp) {
+  config_.stage_wait_max = 1000;
+  config_.threads = 1;
+  scratch_.file("pfs/large", noise(4 * kMiB, 1));
+  start();
+  std::atomic<int> reads_seen{0};
+  Intercept reads(Call::kPread, [&](Arguments&) {
+    if (++reads_seen == 2) fs::resize_file(pfs_ + "/large", 3 * kMiB);
+    return 0;
+  });
+  demand("large");
+  placement_->demand_chunk(rel("large"), 0);
+  ASSERT_TRUE(eventually([&] { return state("large") == State::kDropped; }));
+  placement_->stop();
+  EXPECT_EQ(tier().used(), 0u);
+  EXPECT_EQ(files_on(), 0) << "the partial copy is removed";
+  EXPECT_EQ(counter(AgentCounter::dropped_files), 1u);
+}
+
+TEST_F(PlacementTest, ChunksOutsideTheFileAreIgnored) {
+  config_.stage_wait_max = 1000;
+  scratch_.file("pfs/large", noise(2 * kMiB, 1));
+  start();
+  demand("large");
+  placement_->demand_chunk(rel("large"), 77);
+  placement_->demand_chunk(rel("nowhere"), 0);
+  ASSERT_TRUE(placed_at_last("large")) << "the rest is staged all the same " << word("large");
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 2u * kMiB);
+}
+
+}  // namespace
+}  // namespace monarch

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of placement and walk share: the agent without its requests, on real directories.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/metadata/board.h"
+#include "runtime/metadata/walker.h"
+#include "runtime/placement/placement.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+#include "tests/tiers.h"
+
+namespace monarch {
+
+inline RelPath rel(const std::string& path, uint32_t root = 0) {
+  return rel_path(root, path.data(), path.size());
+}
+
+inline int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
+
+inline constexpr char kPlacementJob[] = "monarch-run.test";
+
+class PlacementTest : public ::testing::Test {
+ protected:
+  PlacementTest() {
+    config_.threads = 4;
+    config_.prefetch = AgentConfig::Prefetch::kOff;
+    add_tier("ssd", 1 << 30);
+  }
+  ~PlacementTest() override {
+    if (!placement_) return;
+    walker_.reset();
+    placement_.reset();
+    catalog_.reset();
+    board_.reset();
+    hierarchy_.reset();
+    dataset_.reset();
+    EXPECT_EQ(open_descriptors(), descriptors_) << "descriptors were left open";
+  }
+
+  void add_tier(const std::string& name, uint64_t quota) {
+    tiers_.push_back(tier_config(scratch_, name, quota));
+  }
+
+  // The agent without its requests: everything but the walk.
+  void start() {
+    descriptors_ = open_descriptors();
+    Result<Dataset> dataset = Dataset::open({pfs_});
+    Result<Hierarchy> hierarchy = Hierarchy::open(tiers_, kPlacementJob);
+    Result<BoardFile> board = BoardFile::create(run_dir_);
+    ASSERT_TRUE(dataset.ok() && hierarchy.ok() && board.ok());
+    dataset_.emplace(dataset.take());
+    hierarchy_.emplace(hierarchy.take());
+    board_.emplace(board.take());
+    std::vector<TierView> views;
+    for (const Tier& t : hierarchy_->tiers()) views.push_back({t.name(), t.copies_path(), t.device()});
+    Result<std::unique_ptr<Catalog>> catalog =
+        Catalog::create(run_dir_, dataset_->root_views(), dataset_->prefixes, views, config_.stage_wait_max);
+    ASSERT_TRUE(catalog.ok());
+    catalog_ = catalog.take();
+    placement_ =
+        std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(), config_);
+    placement_->start();
+  }
+  void start_walk() {
+    walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(),
+                                       [this] { placement_->catalog_grew(); });
+    walker_->start(3);
+  }
+  bool walked() const { return catalog_->header().roots[0].walked == 1; }
+  void walk() {
+    start_walk();
+    ASSERT_TRUE(eventually([&] { return walked(); }));
+  }
+
+  uint64_t word(const std::string& path) const {
+    const Found found = catalog_->reader().find(rel(path));
+    return found ? found.entry->state.load(std::memory_order_acquire) : 0;
+  }
+  State state(const std::string& path) const { return state_of(word(path)); }
+  bool settles(const std::string& path) {
+    return eventually([&] { return !unsettled(state(path)); });
+  }
+  bool placed_at_last(const std::string& path) {
+    return eventually([&] { return state(path) == State::kPlaced; });
+  }
+  // Asks for a file; its state word once that is settled.
+  uint64_t demand(const std::string& path) {
+    placement_->demand(rel(path));
+    EXPECT_TRUE(settles(path)) << path;
+    return word(path);
+  }
+  uint64_t counter(AgentCounter c) const { return total(*board_->get(), c); }
+  Tier& tier(size_t number = 0) { return hierarchy_->tiers()[number]; }
+  // Files on a tier, whatever their names.
+  int files_on(size_t number = 0) { return monarch::files_on(tier(number)); }
+  std::string copy_of(const std::string& path) {
+    return path_of_copy(tier(tier_of(word(path))), catalog_->reader().find(rel(path)).ref);
+  }
+
+  // That `path` is placed, and copy and identity are those of the source, which looked like `source`.
+  void expect_placed(const std::string& path, const struct stat& source, uint32_t on_tier = 0) {
+    SCOPED_TRACE(path);
+    ASSERT_EQ(word(path), state_word(State::kPlaced, Reason::kNone, on_tier));
+    EXPECT_TRUE(contents(copy_of(path)) == contents(pfs_ + "/" + path)) << "the bytes differ";
+    struct stat copy;
+    ASSERT_EQ(::stat(copy_of(path).c_str(), &copy), 0);
+    EXPECT_EQ(nanoseconds(copy.st_mtim), nanoseconds(source.st_mtim));
+    const Entry* e = catalog_->reader().find(rel(path)).entry;
+    EXPECT_EQ(e->size, static_cast<uint64_t>(source.st_size));
+    EXPECT_EQ(e->mtime, nanoseconds(source.st_mtim));
+    const Identity* id = catalog_->reader().find_copy(on_tier, copy.st_ino);
+    ASSERT_NE(id, nullptr);
+    EXPECT_EQ(id, catalog_->reader().identity(e->identity));
+    EXPECT_EQ(catalog_->reader().entry(id->entry), e);
+    EXPECT_EQ(id->pfs_ino, source.st_ino);
+    EXPECT_EQ(id->atime, nanoseconds(source.st_atim));
+    EXPECT_EQ(id->ctime, nanoseconds(source.st_ctim));
+    EXPECT_EQ(id->blocks, source.st_blocks);
+    const Attributes* a = catalog_->reader().attributes(id->attributes);
+    ASSERT_NE(a, nullptr);
+    EXPECT_EQ(a->dev, source.st_dev);
+    EXPECT_EQ(a->mode, source.st_mode);
+    EXPECT_EQ(a->uid, source.st_uid);
+    EXPECT_EQ(a->gid, source.st_gid);
+    EXPECT_EQ(a->nlink, source.st_nlink);
+    EXPECT_EQ(a->blksize, static_cast<uint32_t>(source.st_blksize));
+  }
+  struct stat source_stat(const std::string& path) const {
+    struct stat st {};
+    EXPECT_EQ(::stat((pfs_ + "/" + path).c_str(), &st), 0) << path;
+    return st;
+  }
+  // That `path` was given up with this state and reason, without a trace on the tier.
+  void expect_given_up(const std::string& path, State given_up, Reason reason) {
+    SCOPED_TRACE(path);
+    EXPECT_EQ(word(path), state_word(given_up, reason));
+    EXPECT_EQ(files_on(), 0);
+    EXPECT_EQ(tier().used(), 0u);
+    EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
+  }
+
+  Scratch scratch_;
+  const std::string pfs_ = scratch_.dir("pfs"), run_dir_ = scratch_.dir("run");
+  std::vector<TierConfig> tiers_;
+  AgentConfig config_;
+  int descriptors_ = 0;
+  std::optional<Dataset> dataset_;
+  std::optional<Hierarchy> hierarchy_;
+  std::optional<BoardFile> board_;
+  std::unique_ptr<Catalog> catalog_;
+  std::unique_ptr<PlacementHandler> placement_;
+  std::unique_ptr<Walker> walker_;
+};
+
+}  // namespace monarch

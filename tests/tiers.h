@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiers in a test's scratch directory.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "runtime/hierarchy/tier.h"
+#include "runtime/layout/catalog_layout.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+
+// A tier at a directory of that name, with no space kept free for others.
+inline TierConfig tier_config(const Scratch& scratch, const std::string& name, uint64_t quota) {
+  TierConfig config;
+  config.name = name;
+  config.path = scratch.dir(name);
+  config.quota.bytes = quota;
+  config.min_free = Quota{};
+  return config;
+}
+
+inline std::string path_of_copy(const Tier& tier, Ref entry) {
+  char name[kCopyNameBytes];
+  copy_name(entry, name);
+  return tier.copies_path() + "/" + name;
+}
+
+// Files below the tier's directory, whatever their names.
+inline int files_on(const Tier& tier) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(tier.copies_path()))
+    files += !entry.is_directory();
+  return files;
+}
+
+}  // namespace monarch
