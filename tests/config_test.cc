@@ -99,8 +99,8 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0),
             0u);
   EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"),
-            "2: unknown section [agnet]; known are [agent] and [tier.NAME]");
-  EXPECT_EQ(error_of("threads = 3\n").rfind("1: ", 0), 0u);
+            "1: unknown section [agnet]; known are [agent] and [tier.NAME]");
+  EXPECT_EQ(error_of("threads = 3\n"), "1: 'threads' stands before the first [section]");
   EXPECT_EQ(error_of(tier + "no equals sign\n"), "4: neither [section], key = value nor a comment");
   EXPECT_EQ(error_of("[agent\nthreads = 3\n").rfind("1: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nthreads = 0\n"), "2: '0' is not a number from 1 to 256");
@@ -114,9 +114,20 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("[tier.a]\npath =\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 101%\n"), "3: '101%' is not a share from 0% to 100%");
   EXPECT_EQ(error_of("[tier.a]\nmedium = tape\n"), "2: medium 'tape' is none of nvme, ssd, hdd, ram");
-  EXPECT_EQ(error_of("[tier.a b]\npath = /a\n").rfind("2: tier name 'a b'", 0), 0u);
-  EXPECT_EQ(error_of("[tier.]\npath = /a\n").rfind("2: tier name ''", 0), 0u);
-  EXPECT_EQ(error_of("[tier." + std::string(32, 'n') + "]\npath = /a\n").rfind("2: tier name", 0), 0u);
+  EXPECT_EQ(error_of("[tier.a b]\npath = /a\n").rfind("1: tier name 'a b'", 0), 0u);
+  EXPECT_EQ(error_of("[tier.]\npath = /a\n").rfind("1: tier name ''", 0), 0u);
+  EXPECT_EQ(error_of("[tier." + std::string(32, 'n') + "]\npath = /a\n").rfind("1: tier name", 0), 0u);
+}
+
+TEST_F(ConfigFile, ASectionWithoutKeysIsNoticed) {
+  const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";
+  const std::string unknown = "unknown section [agnet]; known are [agent] and [tier.NAME]";
+  EXPECT_EQ(error_of(tier + "[agnet]\n"), "4: " + unknown);
+  EXPECT_EQ(error_of("\xef\xbb\xbf[agnet]\n" + tier), "1: " + unknown);
+  EXPECT_EQ(error_of("  [agnet] # a comment\n[agent]\n" + tier), "1: " + unknown);
+  EXPECT_EQ(error_of(tier + "[tier.b]\n"), "4: [tier.b] has no path");
+  EXPECT_EQ(error_of("[tier.b]\n" + tier), "1: [tier.b] has no path");
+  EXPECT_EQ(error_of("[agent]\n" + tier + "[agent]\n# [agnet]\n"), "");
 }
 
 TEST_F(ConfigFile, NothingIsGivenTwice) {
@@ -129,15 +140,15 @@ TEST_F(ConfigFile, NothingIsGivenTwice) {
 }
 
 TEST_F(ConfigFile, ATierNeedsPathAndQuota) {
-  EXPECT_EQ(error_of("[agent]\nthreads = 1\n[tier.a]\nquota = 1G\n"), "4: [tier.a] has no path");
-  EXPECT_EQ(error_of("[tier.a]\n\npath = /a\n").rfind("3: [tier.a] has no quota", 0), 0u);
+  EXPECT_EQ(error_of("[agent]\nthreads = 1\n[tier.a]\nquota = 1G\n"), "3: [tier.a] has no path");
+  EXPECT_EQ(error_of("[tier.a]\n\npath = /a\n").rfind("1: [tier.a] has no quota", 0), 0u);
 }
 
 TEST_F(ConfigFile, HoldsEightTiersAndNoMore) {
   std::string text;
   for (int i = 0; i < 8; ++i) text += "[tier.t" + std::to_string(i) + "]\npath = /a\nquota = 1G\n";
   EXPECT_EQ(error_of(text), "");
-  EXPECT_EQ(error_of(text + "[tier.t8]\npath = /a\n"), "26: more than 8 tiers");
+  EXPECT_EQ(error_of(text + "[tier.t8]\npath = /a\n"), "25: more than 8 tiers");
 }
 
 TEST_F(ConfigFile, KeysMayBeIndented) {

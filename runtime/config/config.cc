@@ -52,6 +52,8 @@ bool good_name(const std::string& name) {
              std::string::npos;
 }
 
+const std::string kTierSection = "tier.";
+
 // What inih's callbacks share while a file is read.
 struct Reading {
   std::string file;
@@ -95,23 +97,34 @@ Status set_tier_key(TierConfig* tier, const std::string& key, const std::string&
                    "]; known are path, quota, medium, min_free");
 }
 
+// The tier of section [tier.NAME], or nullptr.
+TierConfig* find_tier(Config* config, const std::string& section) {
+  for (TierConfig& t : config->tiers)
+    if (kTierSection + t.name == section) return &t;
+  return nullptr;
+}
+
+Error unknown_section(const std::string& section) {
+  return bad_input("unknown section [" + section + "]; known are [agent] and [tier.NAME]");
+}
+
+Status begin_section(Reading* in, const std::string& section) {
+  if (section == "agent" || find_tier(&in->config, section)) return {};
+  if (section.rfind(kTierSection, 0) != 0) return unknown_section(section);
+  TierConfig fresh;
+  fresh.name = section.substr(kTierSection.size());
+  MONARCH_TRY(add_tier(&in->config, std::move(fresh)));
+  in->tier_lines.push_back(in->line);
+  return {};
+}
+
 Status set_key(Reading* in, const std::string& section, const std::string& key, const std::string& value) {
   if (!in->seen.insert(section + "." + key).second)
     return bad_input("'" + key + "' is given twice in [" + section + "]");
+  if (section.empty()) return bad_input("'" + key + "' stands before the first [section]");
   if (section == "agent") return set_agent_key(&in->config.agent, key, value);
-  if (section.rfind("tier.", 0) != 0)
-    return bad_input("unknown section [" + section + "]; known are [agent] and [tier.NAME]");
-  const std::string name = section.substr(5);
-  std::vector<TierConfig>& tiers = in->config.tiers;
-  auto tier = std::find_if(tiers.begin(), tiers.end(), [&](const TierConfig& t) { return t.name == name; });
-  if (tier == tiers.end()) {
-    TierConfig fresh;
-    fresh.name = name;
-    MONARCH_TRY(add_tier(&in->config, std::move(fresh)));
-    in->tier_lines.push_back(in->line);
-    tier = tiers.end() - 1;
-  }
-  return set_tier_key(&*tier, key, value);
+  TierConfig* tier = find_tier(&in->config, section);
+  return tier ? set_tier_key(tier, key, value) : unknown_section(section);
 }
 
 // Called by inih once per key; remembers the first error with its line. (Debian's inih does not pass
@@ -122,6 +135,17 @@ int on_key(void* user, const char* section, const char* key, const char* value) 
   const Status s = set_key(in, section, key, value);
   if (!s.ok()) in->fail(s.error().text);
   return 1;
+}
+
+// inih tells keys only: a section without any would go unnoticed.
+void look_for_section(Reading* in, const char* line) {
+  constexpr char kByteOrderMark[] = "\xef\xbb\xbf";
+  if (in->line == 1 && std::strncmp(line, kByteOrderMark, sizeof kByteOrderMark - 1) == 0)
+    line += sizeof kByteOrderMark - 1;
+  const char* end = *line == '[' ? std::strchr(line, ']') : nullptr;
+  if (!end) return;
+  const Status s = begin_section(in, std::string(line + 1, end));
+  if (!s.ok()) in->fail(s.error().text);
 }
 
 char* read_line(char* buffer, int bytes, void* stream) {
@@ -135,7 +159,8 @@ char* read_line(char* buffer, int bytes, void* stream) {
   }
   const size_t indent = std::strspn(buffer, " \t");  // to inih it would continue the value above
   std::memmove(buffer, buffer + indent, length - indent + 1);
-  return buffer;
+  look_for_section(in, buffer);
+  return in->failure.ok() ? buffer : nullptr;
 }
 
 }  // namespace
