@@ -15,10 +15,6 @@ import subprocess
 import sys
 import time
 
-if os.environ.get("MONARCH_TEST_ALL") != "1":
-    print("1..0 # SKIP a long form: dev/check --all")
-    sys.exit(0)
-
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
@@ -653,5 +649,5 @@ if reason := slurm_lab.why_no_slurm() or e2e.why_no_glusterfs():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(timeout, jobs, submission, agent_process, agent_killed, all_killed, monarchd_missing, config_errors, bad_tiers,
+e2e.main(*([timeout] if ALL else []), jobs, submission, agent_process, agent_killed, all_killed, monarchd_missing, config_errors, bad_tiers,
          hanging_in_job, slurmdbd_away, prolog_flags_unset, prolog_flags_alloc, *([contain_cgroup, contain_tmpfs] if ALL else []))
