@@ -10,7 +10,8 @@
 //                   CPU writes. They survive _exit(2), SIGKILL and the agent.
 //   parking[]       futex words: who waits for an entry sleeps on parking[hash mod kParking]
 //   RequestSlot[]   the request ring: what tasks ask of the agent
-//   invalid[]       one bit per path hash: the job wrote to that file, serve it from the PFS
+//   invalid[]       one bit per hash of a path, an inode or a directory: the job changed it, serve it
+//                   from the PFS
 //
 // A request. A task claims a slot (kFree -> kClaimed), fills it in, publishes it (kReady) and rings
 // the doorbell. The agent copies the path out, enters the path into the catalog as kQueued, frees the
@@ -32,7 +33,7 @@
 namespace monarch {
 
 inline constexpr char kBoardMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'B'};
-inline constexpr uint32_t kBoardVersion = 1;  // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 2;  // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -59,7 +60,7 @@ inline constexpr int kStaleSeconds = 60;
   X(fallback_invalid, "opens on the PFS of files that the job wrote")                           \
   X(fallback_absent, "opens on the PFS of paths that the walk did not find")                    \
   X(fallback_tier_error, "opens on the PFS because the tier's copy did not open")               \
-  X(invalidations, "files marked invalid because the job opened them for writing")              \
+  X(invalidations, "marks set because the job changed a file or directory")                     \
   X(chunk_waits, "reads that waited for the agent to stage a chunk of a large file")            \
   X(chunk_fallbacks, "reads of large files from the PFS because a chunk did not come in time")  \
   X(mmap_bytes, "bytes of dataset files mapped (an estimate of what is read through them)")     \
@@ -149,6 +150,7 @@ struct BoardHeader {
   // 1: no tier has room for a file of usual size: opens of what is not placed do not ask.
   std::atomic<uint32_t> full;
   std::atomic<uint32_t> next_slot;         // where tasks begin to look for a free slot
+  std::atomic<uint32_t> changed;           // which kinds of marks there are: Changed, or-ed
   std::atomic<uint64_t> bytes_per_second;  // measured rate of staging, for how long an open waits
 };
 
@@ -176,6 +178,16 @@ constexpr uint32_t parking_of(uint32_t hash, uint32_t chunk) {
   return (chunk == kWholeFile ? hash : hash + (chunk + 1) * 0x9e3779b1u) % kParking;
 }
 
+// What an invalid bit may stand for beside the path of a file. A hit looks for such a mark only when the job
+// has set one.
+enum Changed : uint32_t {
+  kChangedInodes = 1,       // mark_of_inode: the file was changed under a name that is not its path
+  kChangedDirectories = 2,  // path_hash of a directory: nothing below its path is what it was
+};
+constexpr uint32_t mark_of_inode(uint64_t dev, uint64_t ino) {
+  return inode_hash(static_cast<uint32_t>(dev ^ dev >> 32), ino);
+}
+
 inline bool is_invalid(const Board& board, uint32_t hash) {
   const uint64_t bit = hash % kInvalidBits;
   return board.invalid[bit / 64].load(std::memory_order_acquire) >> (bit % 64) & 1;
@@ -183,6 +195,10 @@ inline bool is_invalid(const Board& board, uint32_t hash) {
 inline void set_invalid(Board* board, uint32_t hash) {
   const uint64_t bit = hash % kInvalidBits;
   board->invalid[bit / 64].fetch_or(uint64_t{1} << (bit % 64), std::memory_order_release);
+}
+inline void set_invalid(Board* board, uint32_t mark, Changed kind) {
+  set_invalid(board, mark);
+  board->header.changed.fetch_or(kind, std::memory_order_release);
 }
 
 }  // namespace monarch
