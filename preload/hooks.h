@@ -6,8 +6,11 @@
 //
 // open   A dataset file that is whole on a tier is opened there; a small one that is not yet there is
 //        waited for; all else is the PFS. The fortified __..._2 forms are what gcc makes of open with
-//        -D_FORTIFY_SOURCE (tar, for one). fopen opens inside libc, so it is a hook of its own.
-//        A write-open of a dataset file sets its invalid bit first.
+//        -D_FORTIFY_SOURCE (tar, for one). fopen and freopen open inside libc, so they are hooks of their
+//        own. An open for writing marks the file as changed.
+// change What a path leads to is changed: the file is marked first (changes.cc), then the PFS does it. mv
+// uses
+//        renameat2, sed and git rename, C's remove() calls unlink inside libc.
 // stat   fstat of a tier's copy answers with the PFS file's identity, or cp and tar would notice the
 //        difference. __fxstat... are what programs built before glibc 2.33 call.
 // count  Nothing changes: what came back is added up per tier and PFS, for the report and sacct.
@@ -20,8 +23,36 @@
   X(__open64_2, open)       \
   X(__openat_2, open)       \
   X(__openat64_2, open)     \
+  X(creat, open)            \
+  X(creat64, open)          \
   X(fopen, open)            \
   X(fopen64, open)          \
+  X(freopen, open)          \
+  X(freopen64, open)        \
+  X(rename, change)         \
+  X(renameat, change)       \
+  X(renameat2, change)      \
+  X(unlink, change)         \
+  X(unlinkat, change)       \
+  X(remove, change)         \
+  X(link, change)           \
+  X(linkat, change)         \
+  X(truncate, change)       \
+  X(truncate64, change)     \
+  X(chmod, change)          \
+  X(fchmodat, change)       \
+  X(chown, change)          \
+  X(lchown, change)         \
+  X(fchownat, change)       \
+  X(utime, change)          \
+  X(utimes, change)         \
+  X(lutimes, change)        \
+  X(futimesat, change)      \
+  X(utimensat, change)      \
+  X(setxattr, change)       \
+  X(lsetxattr, change)      \
+  X(removexattr, change)    \
+  X(lremovexattr, change)   \
   X(fstat, stat)            \
   X(fstat64, stat)          \
   X(__fxstat, stat)         \
@@ -52,5 +83,11 @@
   X(dup2, count)            \
   X(dup3, count)
 
-// Not hooked: fread and the rest of stdio (it reads inside libc), lseek, fcntl, fork, vfork, close_range.
-// The descriptor that open returned is a plain one of the kernel's, so they are right as they are.
+// Deliberately not hooked:
+// fread and the rest of stdio, lseek, fcntl, fork, vfork, close_range
+//        The descriptor that open returned is a plain one of the kernel's, so they are right as they are.
+// mkdir, symlink, mknod, mkstemp
+//        They put something where nothing was; what had been there was marked when it went away.
+// rmdir  Removes a directory whose files are gone, marked.
+// ftruncate, write, fallocate
+//        Need a descriptor that was opened for writing.

@@ -93,13 +93,6 @@ int copied(int from, int to) {
   return to;
 }
 
-// The next definition, or the system call where a libc lacks the symbol.
-template <typename Result, typename... Arguments>
-Result call(Hook hook, long number, Arguments... arguments) {
-  auto* real = next<Result(Arguments...)>(hook);
-  return real ? real(arguments...) : static_cast<Result>(syscall(number, arguments...));
-}
-
 void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
   void* mapped =
       next<void*(void*, size_t, int, int, int, off_t)>(hook)(address, bytes, protection, flags, fd, offset);

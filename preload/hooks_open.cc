@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The open family: open(2), openat(2), their 64-bit and fortified forms, and fopen(3).
+// The open family: open(2), openat(2), creat(2), their 64-bit and fortified forms, fopen(3) and freopen(3).
 //
 // This file defines open and open64 side by side, so it is built without _FILE_OFFSET_BITS.
 #include <errno.h>
@@ -21,7 +21,9 @@ using OpenFunction = int(const char*, int, ...);
 using OpenAtFunction = int(int, const char*, int, ...);
 using OpenTwo = int(const char*, int);
 using OpenAtTwo = int(int, const char*, int);
+using CreatFunction = int(const char*, mode_t);
 using FopenFunction = FILE*(const char*, const char*);
+using FreopenFunction = FILE*(const char*, const char*, FILE*);
 
 // open(2) reads its mode argument for O_CREAT and for O_TMPFILE only.
 bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
@@ -29,7 +31,9 @@ bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE
 bool only_reads(int flags) {
   return (flags & (O_ACCMODE | O_CREAT | O_TRUNC | O_PATH | O_DIRECTORY)) == O_RDONLY;
 }
-bool writes(int flags) { return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0; }
+bool writes(int flags) {
+  return ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0) && (flags & O_PATH) == 0;
+}
 
 // The libc without one of the symbols: the system call itself.
 int call_openat(int dirfd, const char* path, int flags, mode_t mode) {
@@ -41,8 +45,9 @@ int call_openat(int dirfd, const char* path, int flags, mode_t mode) {
 struct Attempt {
   int fd = -1;
   bool dataset = false;  // the file is below a root
-  Ref large = 0;         // see Answer
-  // What the caller got in the end, for counting.
+  bool writes = false;
+  Ref large = 0;  // see Answer
+  // What the caller got in the end.
   int settled(int opened) const {
     if (opened < 0) return opened;
     if (dataset) {
@@ -50,51 +55,67 @@ struct Attempt {
     } else {
       opened_elsewhere(opened);
     }
+    // By a hard link, "..", a symbolic link, another mount: the path did not tell which file it is.
+    if (__builtin_expect(writes, 0)) changes_descriptor(Change::kContent, opened);
     return opened;
   }
 };
 
-Attempt open_copy(int dirfd, const char* path, int flags) {
-  Attempt attempt;
-  if ((!only_reads(flags) && !writes(flags)) || !path) return attempt;
-  Client* c = client();
-  if (!c) return attempt;
+// Of a path that may be below a root. Apart, for the buffers on the stack.
+__attribute__((noinline)) void open_below(Client* c, int dirfd, const char* path, int flags,
+                                          Attempt* attempt) {
   char below[kRelPathBytes];
   RelPath rel;
-  if (!resolve(*c, dirfd, path, below, &rel)) return attempt;
-  if (writes(flags)) {
-    invalidate(c, rel);
-    return attempt;
-  }
-  attempt.dataset = true;
+  if (!resolve(*c, dirfd, path, below, &rel)) return;
+  attempt->dataset = true;
   char copy[kCopyPathBytes];
   const Answer answer = find_copy(c, rel, copy);
-  attempt.large = answer.large;
-  if (!answer.placed) return attempt;
+  attempt->large = answer.large;
+  if (!answer.placed) return;
   const int saved = errno;
   auto* real = next<OpenFunction>(Hook::open);
-  attempt.fd = real ? real(copy, flags) : call_openat(AT_FDCWD, copy, flags, 0);
+  attempt->fd = real ? real(copy, flags) : call_openat(AT_FDCWD, copy, flags, 0);
   errno = saved;
-  if (attempt.fd < 0) {
+  if (attempt->fd < 0) {
     count_copy_failed(c);
   } else {
     count_copy_opened(c, answer.tier);
-    opened_on_tier(attempt.fd, answer.tier);
+    opened_on_tier(attempt->fd, answer.tier);
+  }
+}
+
+inline Attempt open_copy(int dirfd, const char* path, int flags) {
+  Attempt attempt;
+  if (!path) return attempt;
+  if (only_reads(flags)) {
+    Client* c = client();
+    if (c && may_be_below(*c, path)) open_below(c, dirfd, path, flags, &attempt);
+  } else if (writes(flags) && (flags & O_TMPFILE) != O_TMPFILE) {
+    will_write(dirfd, path);
+    attempt.writes = (flags & (O_CREAT | O_EXCL)) != (O_CREAT | O_EXCL);  // a new file has no other name
   }
   return attempt;
 }
 
-// The same for a stream: all of fopen.
-FILE* open_stream(Hook hook, const char* path, const char* mode) {
-  auto* real = next<FopenFunction>(hook);
-  Client* c = path && mode ? client() : nullptr;
+// The same for a stream.
+struct StreamMode {
+  bool reads;    // nothing but reading
+  bool creates;  // a file that must not be there
+};
+StreamMode mode_of_stream(const char* mode) {
+  return {mode[0] == 'r' && !strchr(mode, '+'), mode[0] == 'w' && strchr(mode, 'x') != nullptr};
+}
+
+FILE* written_stream(FILE* stream) {
+  if (stream) changes_descriptor(Change::kContent, fileno_unlocked(stream));
+  return stream;
+}
+
+__attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real, const char* path,
+                                                  const char* mode) {
   char below[kRelPathBytes];
   RelPath rel;
-  if (!c || !resolve(*c, AT_FDCWD, path, below, &rel)) return real(path, mode);
-  if (mode[0] != 'r' || strchr(mode, '+')) {
-    invalidate(c, rel);
-    return real(path, mode);
-  }
+  if (!resolve(*c, AT_FDCWD, path, below, &rel)) return real(path, mode);
   char copy[kCopyPathBytes];
   const Answer answer = find_copy(c, rel, copy);
   if (answer.placed) {
@@ -111,6 +132,47 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
   FILE* stream = real(path, mode);
   if (stream) count_stream(-1, answer.bytes);
   return stream;
+}
+
+FILE* open_stream(Hook hook, const char* path, const char* mode) {
+  auto* real = next<FopenFunction>(hook);
+  Client* c = path && mode ? client() : nullptr;
+  if (!c) return real(path, mode);
+  const StreamMode how = mode_of_stream(mode);
+  if (how.reads) return may_be_below(*c, path) ? open_stream_below(c, real, path, mode) : real(path, mode);
+  will_write(AT_FDCWD, path);
+  return how.creates ? real(path, mode) : written_stream(real(path, mode));
+}
+
+// freopen(3) closes the stream even if it fails, so there is no second attempt: the copy is opened
+// beforehand, and stays open meanwhile.
+__attribute__((noinline)) FILE* reopen_below(Client* c, FreopenFunction* real, const char* path,
+                                             const char* mode, FILE* stream) {
+  char below[kRelPathBytes];
+  RelPath rel;
+  if (!resolve(*c, AT_FDCWD, path, below, &rel)) return real(path, mode, stream);
+  char copy[kCopyPathBytes];
+  const Answer answer = find_copy(c, rel, copy);
+  const int saved = errno;
+  const int fd = answer.placed ? call_openat(AT_FDCWD, copy, O_RDONLY | O_CLOEXEC, 0) : -1;
+  errno = saved;
+  if (answer.placed && fd < 0) count_copy_failed(c);
+  FILE* opened = real(fd >= 0 ? copy : path, mode, stream);
+  if (fd >= 0) syscall(SYS_close, fd);
+  if (opened && fd >= 0) count_copy_opened(c, answer.tier);
+  if (opened) count_stream(fd >= 0 ? static_cast<int>(answer.tier) : -1, answer.bytes);
+  return opened;
+}
+
+FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream) {
+  auto* real = next<FreopenFunction>(hook);
+  Client* c = path && mode ? client() : nullptr;
+  if (!c) return real(path, mode, stream);
+  const StreamMode how = mode_of_stream(mode);
+  if (how.reads)
+    return may_be_below(*c, path) ? reopen_below(c, real, path, mode, stream) : real(path, mode, stream);
+  will_write(AT_FDCWD, path);
+  return how.creates ? real(path, mode, stream) : written_stream(real(path, mode, stream));
 }
 
 mode_t mode_argument(int flags, va_list arguments) {
@@ -193,4 +255,19 @@ MONARCH_EXPORT FILE* fopen(const char* path, const char* mode) {
 }
 MONARCH_EXPORT FILE* fopen64(const char* path, const char* mode) {
   return open_stream(Hook::fopen64, path, mode);
+}
+
+MONARCH_EXPORT int creat(const char* path, mode_t mode) {
+  const Attempt attempt = open_copy(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC);
+  return attempt.settled(next<CreatFunction>(Hook::creat)(path, mode));
+}
+MONARCH_EXPORT int creat64(const char* path, mode_t mode) {
+  const Attempt attempt = open_copy(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC);
+  return attempt.settled(next<CreatFunction>(Hook::creat64)(path, mode));
+}
+MONARCH_EXPORT FILE* freopen(const char* path, const char* mode, FILE* stream) {
+  return reopen_stream(Hook::freopen, path, mode, stream);
+}
+MONARCH_EXPORT FILE* freopen64(const char* path, const char* mode, FILE* stream) {
+  return reopen_stream(Hook::freopen64, path, mode, stream);
 }

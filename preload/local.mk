@@ -3,14 +3,18 @@
 
 preloadexecdir = $(pkglibdir)
 preloadexec_PROGRAMS = libmonarch_preload.so
-# Fortified headers would define the functions that this library defines.
-libmonarch_preload_so_CXXFLAGS = $(so_compile_flags) -U_FORTIFY_SOURCE -ftls-model=initial-exec
+# Fortified headers would define the functions that this library defines; and what libc's headers declare
+# non-null is null in programs that ask for EFAULT.
+libmonarch_preload_so_CXXFLAGS = $(so_compile_flags) -U_FORTIFY_SOURCE -fno-delete-null-pointer-checks \
+	-ftls-model=initial-exec
 libmonarch_preload_so_LDFLAGS = $(so_link_flags) -Wl,-soname,libmonarch_preload.so -Wl,-z,defs -Wl,-z,nodelete \
 	-Wl,--version-script=$(srcdir)/%D%/preload.map
 libmonarch_preload_so_LDADD = $(LIBDL_SONAME)
 EXTRA_libmonarch_preload_so_DEPENDENCIES = %D%/preload.map
 libmonarch_preload_so_SOURCES = \
+	%D%/changes.cc \
 	%D%/hooks.h \
+	%D%/hooks_change.cc \
 	%D%/hooks_count.cc \
 	%D%/hooks_open.cc \
 	%D%/hooks_stat.cc \

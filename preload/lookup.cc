@@ -54,7 +54,7 @@ Answer find_copy(Client* client, const RelPath& path, char* copy) {
   Board* board = client->board;
   if (__builtin_expect(board->header.closed.load(std::memory_order_relaxed) != 0, 0))
     return to_pfs(TaskCounter::fallback_no_agent);
-  if (__builtin_expect(is_invalid(*board, path.hash), 0)) return to_pfs(TaskCounter::fallback_invalid);
+  if (is_changed(*client, path, nullptr)) return to_pfs(TaskCounter::fallback_invalid);
   Found found = client->catalog.find(path);
   const CatalogHeader& header = client->catalog.header();
   if (!found && header.roots[path.root].walked.load(std::memory_order_acquire))
@@ -70,6 +70,7 @@ Answer find_copy(Client* client, const RelPath& path, char* copy) {
     if (end != WaitEnd::kSettled) return to_pfs(reason_for_pfs(end));
     word = found.entry->state.load(std::memory_order_acquire);
   }
+  if (is_changed(*client, path, found.entry)) return to_pfs(TaskCounter::fallback_invalid);
   answer.bytes = found.entry->size.load(std::memory_order_relaxed);
   if (state_of(word) == State::kLarge) answer.large = found.ref;
   // A directory or a device is not a file of the dataset's: nothing to count.
@@ -93,12 +94,6 @@ void count_copy_opened(Client* client, uint32_t tier) {
 void count_copy_failed(Client* client) {
   count(client->board, TaskCounter::fallback_tier_error);
   count(client->board, TaskCounter::opens_pfs);
-}
-
-void invalidate(Client* client, const RelPath& path) {
-  if (is_invalid(*client->board, path.hash)) return;
-  set_invalid(client->board, path.hash);
-  count(client->board, TaskCounter::invalidations);
 }
 
 }  // namespace monarch::preload

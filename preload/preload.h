@@ -28,6 +28,13 @@ Function* next(Hook hook) {
   return reinterpret_cast<Function*>(next_symbol(hook));
 }
 
+// Calls the next definition, or makes the system call where a libc lacks the symbol.
+template <typename Result, typename... Arguments>
+Result call(Hook hook, long number, Arguments... arguments) {
+  auto* real = next<Result(Arguments...)>(hook);
+  return real ? real(arguments...) : static_cast<Result>(syscall(number, arguments...));
+}
+
 // The job's catalog and board, mapped.
 struct Client {
   CatalogReader catalog;
@@ -37,11 +44,32 @@ struct Client {
 // run directory, another version). The first call maps the two files.
 Client* client();
 
-// `path`, relative to the directory `dirfd`, as a path below a dataset root. `buffer` receives the text
-// that the result points to. False: outside, the root itself, or not to be resolved as text ("..",
-// trailing slash). Costs no system call for absolute paths outside the roots.
+// Where `path`, relative to the directory `dirfd`, leads, read as text. Costs no system call for absolute
+// paths outside the roots. "..", and what is too long for the kernel, is kOutside: not to be known as text.
 inline constexpr size_t kRelPathBytes = kPathBytes;
+enum class Where {
+  kOutside,
+  kBelow,       // below a root: *result, whose text is in `buffer` (kRelPathBytes)
+  kBelowSlash,  // the same with a slash at the end: a directory, or an error
+  kAbove,       // a root, or a directory that leads to one
+};
+Where locate(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result);
+// Whether it is kBelow.
 bool resolve(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result);
+// False: resolve() would say false. True: it may say either. Without a system call or much stack.
+bool may_be_below(const Client& client, const char* path);
+// The process may see other directories from now on under the roots' paths.
+void forget_directories();
+
+// Whether files of a dataset can be on the device.
+bool on_root_device(const CatalogHeader& header, uint64_t dev);
+// "/proc/self/fd/FD"; `out` holds kFdLinkBytes.
+inline constexpr char kFdLinks[] = "/proc/self/fd/";
+inline constexpr size_t kFdLinkBytes = sizeof kFdLinks + 10;
+void fd_link(int fd, char* out);
+// The absolute path of an open file, as this mount namespace names it, without symbolic links; its length, 0
+// if it has none. Changes errno.
+size_t path_of_descriptor(int fd, char* out, size_t room);
 
 // Where a read-only open of `path` goes. May wait, bounded, while the agent stages the file.
 struct Answer {
@@ -71,8 +99,25 @@ ssize_t read_chunks(Client* client, int fd, Ref entry, void* buffer, size_t byte
 // Tells the agent that the job reads the file by calls that chunks cannot serve.
 void read_natively(Client* client, Ref entry);
 
-// The file is about to be written: from now on every open goes to the PFS.
-void invalidate(Client* client, const RelPath& path);
+// changes.cc: a call is about to change what a path leads to. Sets what keeps later opens from being served
+// what was there before; the caller then goes to the PFS. Any process, any path; errno stays as it is.
+enum class Change {
+  kContent,   // bytes, times, attributes
+  kAccess,    // mode, owner, access control list: of a directory, they decide about all that is below
+  kReplaced,  // the file there is removed, or another takes its name
+  kName,      // the file or directory there gets another name
+};
+// `flags`: AT_SYMLINK_NOFOLLOW where the call does not follow a symbolic link at the end.
+void will_change(Change change, int dirfd, const char* path, int flags);
+// Before an open for writing: marks what the text of the path tells, without a call to the PFS. After it,
+// changes_descriptor() marks what the text did not tell.
+void will_write(int dirfd, const char* path);
+// What is open as `fd` is changed.
+void changes_descriptor(Change change, int fd);
+
+// Whether an open of `path`, found as `entry` (nullptr: not yet), must go to the PFS because the job
+// changed the file.
+bool is_changed(const Client& client, const RelPath& path, const Entry* entry);
 
 }  // namespace monarch::preload
 

@@ -65,7 +65,8 @@ scripts = \
 	%D%/programs.t \
 	%D%/run.t \
 	%D%/slurm.t \
-	%D%/slurm_hostile.t
+	%D%/slurm_hostile.t \
+	%D%/writes.t
 EXTRA_DIST += \
 	%D%/e2e.py \
 	%D%/slurm_lab.py

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the job changes below a root is from then on served by the PFS.
+//
+// Marks are set before the call, on the board, and never taken back in this job; whoever opens the file after
+// the call returned sees them, whatever the agent is doing with the file meanwhile.
+//
+//   the path      tells of a file under its own name; also of one that the catalog does not know yet
+//   the inode     tells of a file changed under another name: a hard link, another mount of the PFS
+//   a directory   renamed, or with another mode: nothing below its path is served any more. One mark, however
+//                 many files there are; hits look at the directories above them only once there is such a
+//                 mark
+//   closed        the root, or a directory above it, was renamed: nothing is served any more in this job
+//
+// A name that leads below a root by "..", a symbolic link or another mount is not seen in the text. So a file
+// on a root's device is asked for its path (/proc/self/fd), which the kernel gives without symbolic links.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "preload/preload.h"
+
+namespace monarch::preload {
+namespace {
+
+// What stands between a file and its data: how a call names what it changes.
+struct Object {
+  int dirfd;
+  const char* path;  // "" with AT_EMPTY_PATH: dirfd itself
+  int flags;
+};
+
+struct Inode {
+  uint64_t dev;
+  uint64_t ino;
+  uint64_t mount;  // 0: the kernel does not tell
+  uint32_t links;
+  uint32_t type;  // S_IFMT bits
+};
+
+#ifdef STATX_MNT_ID
+constexpr unsigned kMountId = STATX_MNT_ID;
+#else
+constexpr unsigned kMountId = 0;
+#endif
+
+bool look(const Object& object, Inode* inode) {
+  struct statx st;
+  if (syscall(SYS_statx, object.dirfd, object.path, object.flags | AT_STATX_DONT_SYNC,
+              STATX_TYPE | STATX_INO | STATX_NLINK | kMountId, &st) != 0)
+    return false;
+  inode->dev = gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
+  inode->ino = st.stx_ino;
+  inode->links = st.stx_nlink;
+  inode->type = st.stx_mode & S_IFMT;
+#ifdef STATX_MNT_ID
+  inode->mount = (st.stx_mask & kMountId) != 0 ? st.stx_mnt_id : 0;
+#else
+  inode->mount = 0;
+#endif
+  return true;
+}
+
+// Whether the mount is one by which tasks reach a root; then a path that is not below a root is outside.
+bool mount_of_a_root(const CatalogHeader& header, uint64_t mount) {
+  for (uint32_t i = 0; mount != 0 && i < header.prefix_count; ++i) {
+    Inode root;
+    if (look({AT_FDCWD, header.prefixes[i].path, 0}, &root) && root.mount == mount) return true;
+  }
+  return false;
+}
+
+// The path that the kernel has for the object; 0 if it cannot be had.
+size_t true_path(const Object& object, char* out) {
+  if (*object.path == '\0') return path_of_descriptor(object.dirfd, out, kPathBytes);
+  const int nofollow = (object.flags & AT_SYMLINK_NOFOLLOW) != 0 ? O_NOFOLLOW : 0;
+  const long fd = syscall(SYS_openat, object.dirfd, object.path, O_PATH | O_CLOEXEC | nofollow, 0);
+  if (fd < 0) return 0;
+  const size_t len = path_of_descriptor(static_cast<int>(fd), out, kPathBytes);
+  syscall(SYS_close, static_cast<int>(fd));
+  return len;
+}
+
+void mark_path(Client* c, const RelPath& path) {
+  if (is_invalid(*c->board, path.hash)) return;
+  set_invalid(c->board, path.hash);
+  count(c->board, TaskCounter::invalidations);
+}
+
+void mark_as(Client* c, uint32_t mark, Changed kind) {
+  const bool known = is_invalid(*c->board, mark);
+  set_invalid(c->board, mark, kind);
+  if (!known) count(c->board, TaskCounter::invalidations);
+}
+
+void close_all(Client* c) {
+  if (c->board->header.closed.exchange(1, std::memory_order_acq_rel) == 0)
+    count(c->board, TaskCounter::invalidations);
+}
+
+bool below_changed_directory(const Client& c, const RelPath& path) {
+  for (uint32_t len = path.len; len > 0; --len)
+    if (path.path[len - 1] == '/' && is_invalid(*c.board, path_hash(path.root, path.path, len - 1)))
+      return true;
+  return false;
+}
+
+// Whether the catalog knows the path, without symbolic links, as a file's.
+bool known_file(const Client& c, const RelPath& path) {
+  const Found found = c.catalog.find(path);
+  if (!found || (found.entry->type != DT_REG && found.entry->identity.load(std::memory_order_acquire) == 0))
+    return false;
+  return (c.board->header.changed.load(std::memory_order_acquire) & kChangedDirectories) == 0 ||
+         !below_changed_directory(c, path);
+}
+
+struct Located {
+  Where where;
+  RelPath rel;
+};
+
+// An object on a root's device whose place the given path did not tell for certain.
+__attribute__((noinline)) void mark_true_path(Client* c, Change change, const Object& object,
+                                              const Inode& inode) {
+  char path[kPathBytes], below[kRelPathBytes];
+  RelPath rel;
+  const size_t len = true_path(object, path);
+  const Where where = len > 0 ? locate(*c, AT_FDCWD, path, below, &rel) : Where::kOutside;
+  const bool file = inode.type == S_IFREG;
+  if (where == Where::kBelow && file) mark_path(c, rel);
+  if (where == Where::kBelow && !file) mark_as(c, rel.hash, kChangedDirectories);
+  if (where == Where::kAbove) close_all(c);
+  if (where != Where::kOutside && (inode.links == 1 || !file)) return;
+  // Outside by a mount of the roots: no file of a dataset, unless it has another name there.
+  if (len > 0 && (inode.links == 1 || !file) && mount_of_a_root(c->catalog.header(), inode.mount)) return;
+  if (file) mark_as(c, mark_of_inode(inode.dev, inode.ino), kChangedInodes);
+  if (!file && change == Change::kName) close_all(c);
+}
+
+// What a change of a directory does to the files below it. One that is replaced or removed was empty.
+bool concerns_directories(Change change) { return change == Change::kAccess || change == Change::kName; }
+
+// `found`: what the given path was, read as text.
+void mark_object(Client* c, Change change, const Object& object, const Located& found) {
+  Inode inode;
+  if (!look(object, &inode)) return;
+  const bool named = change == Change::kName || (change == Change::kReplaced && inode.type == S_IFLNK);
+  // The path of a root may be a symbolic link on another device.
+  if (found.where == Where::kAbove && named) close_all(c);
+  if (!on_root_device(c->catalog.header(), inode.dev)) return;
+  if (inode.type != S_IFREG && !(inode.type == S_IFDIR && concerns_directories(change))) return;
+  const bool below = found.where == Where::kBelow || found.where == Where::kBelowSlash;
+  if (below && inode.type == S_IFDIR) mark_as(c, found.rel.hash, kChangedDirectories);
+  if (below && inode.type == S_IFREG && inode.links == 1 && known_file(*c, found.rel)) return;
+  mark_true_path(c, change, object, inode);
+}
+
+__attribute__((noinline)) void mark_named(Client* c, Change change, const Object& object) {
+  char below[kRelPathBytes];
+  Located found;
+  found.where = locate(*c, object.dirfd, object.path, below, &found.rel);
+  if (found.where == Where::kBelow || found.where == Where::kBelowSlash) mark_path(c, found.rel);
+  mark_object(c, change, object, found);
+}
+
+}  // namespace
+
+void will_change(Change change, int dirfd, const char* path, int flags) {
+  Client* c = client();
+  if (!c || !path || !*path) return;
+  const int saved = errno;
+  mark_named(c, change, {dirfd, path, flags & AT_SYMLINK_NOFOLLOW});
+  errno = saved;
+}
+
+void will_write(int dirfd, const char* path) {
+  Client* c = client();
+  char below[kRelPathBytes];
+  RelPath rel;
+  if (c && may_be_below(*c, path) && resolve(*c, dirfd, path, below, &rel)) mark_path(c, rel);
+}
+
+void changes_descriptor(Change change, int fd) {
+  Client* c = client();
+  if (!c) return;
+  const int saved = errno;
+  mark_object(c, change, {fd, "", AT_EMPTY_PATH}, {Where::kOutside, {}});
+  errno = saved;
+}
+
+bool is_changed(const Client& c, const RelPath& path, const Entry* entry) {
+  if (__builtin_expect(is_invalid(*c.board, path.hash), 0)) return true;
+  const uint32_t kinds = c.board->header.changed.load(std::memory_order_acquire);
+  if (__builtin_expect(kinds == 0, 1)) return false;
+  if ((kinds & kChangedDirectories) != 0 && below_changed_directory(c, path)) return true;
+  if ((kinds & kChangedInodes) == 0 || !entry) return false;
+  const Identity* id = c.catalog.identity(entry->identity.load(std::memory_order_acquire));
+  const Attributes* attributes = id ? c.catalog.attributes(id->attributes) : nullptr;
+  return attributes && is_invalid(*c.board, mark_of_inode(attributes->dev, id->pfs_ino));
+}
+
+}  // namespace monarch::preload

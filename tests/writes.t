@@ -1,0 +1,341 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""A job that changes its dataset: every later open, in all its processes, sees what the PFS has, by whatever
+program, call or name the change was made; and what did not change is served from the tier as before."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import equal, ok, options, read_all, scratch, skip
+
+PYTHON = "/usr/bin/python3"
+STAT = """
+import os, sys
+for d, _, names in sorted(os.walk(sys.argv[1])):
+    for n in sorted(names):
+        f = os.path.join(d, n)
+        if os.path.islink(f): continue
+        with open(f, "rb") as s: a = os.fstat(s.fileno())
+        b = os.stat(f)
+        print(f, list(a)[:7] + [a.st_mtime_ns, a.st_ctime_ns], list(a)[:7] == list(b)[:7],
+              (a.st_mtime_ns, a.st_ctime_ns) == (b.st_mtime_ns, b.st_ctime_ns))
+"""
+
+# Reads a file, runs a command, prints the file.
+AROUND = """
+import os, subprocess, sys
+first = open(sys.argv[1], "rb").read()
+subprocess.run(sys.argv[2:], check=True)
+os.write(1, open(sys.argv[1], "rb").read())
+"""
+
+
+class Placed:
+    """A dataset that a job has read once, so that all of it is on the tier."""
+
+    def __init__(self, name, files=24):
+        self.root = scratch(f"{name}.data")
+        self.outside = scratch(f"{name}.outside")  # on the same file system
+        e2e.make_tree(self.root, files)
+        self.prepare()
+        self.job = e2e.Job(options([self.root], {"t": (scratch(f"{name}.tier"), "1G")}))
+        self.same("before")
+
+    def prepare(self):
+        pass
+
+    def files(self):
+        names = [os.path.join(d, n) for d, _, found in os.walk(self.root) for n in found]
+        return [name for name in names if not os.path.islink(name)]
+
+    def same(self, name):
+        """Whether the job reads what there is, and has it from the PFS or the tier."""
+        return equal(self.job.run(read_all(self.root))[:2], e2e.execute(read_all(self.root))[:2], name)
+
+    def change(self, name, script, *words, code=0):
+        """Runs a shell script in the job, with the root as $1 and the directory outside as $2."""
+        got = self.job.run(["bash", "-ec", script, "bash", self.root, self.outside, *words])
+        ok(got[0] == code, f"{name}: done", got)
+        self.same(f"{name}: the new bytes")
+
+    def done(self, name, unchanged):
+        """`unchanged` files, at least, are still served from the tier."""
+        before = self.job.run([PYTHON, "-c", STAT, self.root])
+        natively = e2e.execute([PYTHON, "-c", STAT, self.root])
+        equal(before[1], natively[1], f"{name}: fstat as natively")
+        ok(b"False" not in natively[1] and natively[1].count(b"\n") == len(self.files()), f"{name}: fstat as stat",
+           natively)
+        counters = self.job.end()
+        ok(counters["opens_tier"] >= 2 * unchanged, f"{name}: what did not change is the tier's", counters)
+        return counters
+
+
+# ---- programs
+
+BY_PROGRAMS = {
+    "mv over a file": 'echo moved >"$2/new"; mv "$2/new" "$1/0000.bin"',
+    "mv -f within the dataset": 'mv -f "$1/0004.bin" "$1/0008.bin"',
+    "mv back and forth": 'mv "$1/0012.bin" "$1/x"; echo other >"$1/0012.bin"; mv "$1/x" "$1/0016.bin"',
+    "cp over a file": 'cp "$1/0020.bin" "$1/b/d1/0001.bin"',
+    "cp --remove-destination": 'cp --remove-destination "$1/0020.bin" "$1/c/d2/deep/0002.bin" || '
+                               'cp --remove-destination "$1/0020.bin" "$1/b/d1/0001.bin"',
+    "sed -i": 'printf "one\\n" >"$1/text"; cat "$1/text"; sed -i s/one/two/ "$1/text"',
+    "perl -i": 'perl -i -pe s/two/three/ "$1/text"',
+    "rsync": 'mkdir "$2/r"; echo synced >"$2/r/0020.bin"; rsync -a "$2/r/" "$1/"',
+    "rsync --inplace": 'echo synced in place >"$2/r/0020.bin"; rsync -a --inplace "$2/r/" "$1/"',
+    "tar x": 'tar -C "$2/r" -c 0020.bin | tar -C "$1" -x',
+    "truncate": 'truncate -s 3 "$1/a/d3/deep/0003.bin" 2>/dev/null || truncate -s 3 "$1/0020.bin"',
+    "rm": 'rm "$1/0020.bin"; if cat "$1/0020.bin" 2>/dev/null; then exit 1; fi',
+    "rm, then another file": 'echo again >"$1/0020.bin"',
+    "tee -a, >>, dd": 'echo 1 | tee -a "$1/0020.bin"; echo 2 >>"$1/0020.bin"; echo x | dd of="$1/0020.bin" conv=notrunc',
+    "ln -f": 'echo linked >"$2/l"; ln -f "$2/l" "$1/0020.bin"',
+    "ln -sf": 'ln -sf ../nowhere "$1/0020.bin"; if cat "$1/0020.bin" 2>/dev/null; then exit 1; fi; rm "$1/0020.bin"',
+    "patch": 'printf "a\\nb\\n" >"$1/p"; cat "$1/p" >/dev/null; printf "1c1\\n< a\\n---\\n> c\\n" | patch -s "$1/p"',
+}
+
+
+def by_programs():
+    placed = Placed("programs")
+    for name, script in BY_PROGRAMS.items():
+        program = name.split()[0].rstrip(",")
+        if program in ("rsync", "patch", "perl") and not shutil.which(program):
+            skip(name, f"{program} is not installed")
+            continue
+        placed.change(name, script)
+    placed.done("programs", 10)
+
+
+def by_git():
+    if not shutil.which("git"):
+        return skip("git", "git is not installed")
+
+    class Repository(Placed):
+        def prepare(self):
+            git = ["git", "-C", self.root, "-c", "user.name=n", "-c", "user.email=e"]
+            e2e.execute(["git", "init", "-q", self.root])
+            e2e.execute([*git, "add", "."])
+            e2e.execute([*git, "commit", "-qm", "1"])
+            for name in ("0000.bin", "0004.bin"):
+                with open(f"{self.root}/{name}", "wb") as out:
+                    out.write(b"the second version\n")
+            e2e.execute([*git, "commit", "-qam", "2"])
+
+    placed = Repository("git")
+    placed.change("git checkout", 'cd "$1"; git checkout -q HEAD^; git status --porcelain')
+    placed.change("git stash", 'cd "$1"; echo x >0008.bin; git -c user.name=n -c user.email=e stash -q')
+    placed.change("git reset --hard", 'cd "$1"; git reset -q --hard; git gc -q')
+    placed.done("git", 10)
+    return None
+
+
+def by_sqlite():
+    class Database(Placed):
+        def prepare(self):
+            self.script("create table t(x); insert into t values(1), (2);", e2e.execute)
+
+        def script(self, sql, run):
+            text = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); print(list(c.executescript(sys.argv[2]) and" \
+                   " c.execute('select sum(x) from t'))); c.commit()"
+            return run([PYTHON, "-c", text, f"{self.root}/base.db", sql])
+
+    placed = Database("sqlite")
+    for journal in "delete", "truncate", "persist", "wal":
+        got = placed.script(f"pragma journal_mode={journal}; begin; insert into t values(10); commit;", placed.job.run)
+        ok(got[0] == 0, f"sqlite, {journal}", got)
+        placed.same(f"sqlite, {journal}: the new bytes")
+    equal(placed.script("", placed.job.run)[1], b"[(43,)]\n", "sqlite: the sum")
+    placed.done("sqlite", 20)
+
+
+# ---- calls
+
+CALLS = {
+    "os.replace": "open(out + '/n', 'w').write('replaced'); os.replace(out + '/n', f)",
+    "os.rename by dir_fd": "open(out + '/n', 'w').write('renamed'); o = os.open(out, 0); r = os.open(root, 0);"
+                           "os.rename('n', os.path.basename(f), src_dir_fd=o, dst_dir_fd=r)",
+    "renameat2 RENAME_EXCHANGE": "open(out + '/n', 'w').write('exchanged');"
+                                 "print(libc.renameat2(-100, (out + '/n').encode(), -100, f.encode(), 2))",
+    "os.truncate": "os.truncate(f, 5)",
+    "open r+": "s = open(f, 'r+b'); s.write(b'r+'); s.close()",
+    "creat": "fd = libc.creat(f.encode(), 0o644); os.write(fd, b'creat'); os.close(fd)",
+    "O_RDONLY | O_TRUNC": "os.close(os.open(f, os.O_RDONLY | os.O_TRUNC))",
+    "freopen": "libc.fopen.restype = libc.freopen.restype = ctypes.c_void_p;"
+               "s = libc.freopen(f.encode(), b'w', ctypes.c_void_p(libc.fopen(b'/dev/null', b'r')));"
+               "libc.fputs(b'freopened', ctypes.c_void_p(s)); libc.fclose(ctypes.c_void_p(s))",
+    "remove of C": "libc.remove(f.encode())",
+    "unlink and link": "open(out + '/k', 'w').write('linked'); os.unlink(f); os.link(out + '/k', f)",
+    "mmap": "fd = os.open(f, os.O_RDWR); m = mmap.mmap(fd, 0); m[0:4] = b'mmap'; m.flush(); m.close(); os.close(fd)",
+    "chdir, then a relative name": "os.chdir(root); open(os.path.basename(f), 'w').write('relative')",
+    "fchdir, then a relative name": "os.fchdir(os.open(root, 0)); os.truncate('./' + os.path.basename(f), 7)",
+    "a name with ..": "open(os.path.join(out, '..', os.path.relpath(f, os.path.dirname(root))), 'w').write('dots')",
+    "a symbolic link elsewhere": "os.symlink(f, out + '/s'); open(out + '/s', 'w').write('by symlink')",
+    "a symbolic link in the dataset": "os.symlink(f, root + '/s'); open(root + '/s', 'a').write('by symlink')",
+    "a linked directory": "os.symlink(root, out + '/d'); os.truncate(out + '/d/' + os.path.basename(f), 9)",
+    "rename by a linked directory": "open(out + '/v', 'w').write('by directory');"
+                                    "os.rename(out + '/v', out + '/d/' + os.path.basename(f))",
+    "a hard link made before": "open(out + '/hard', 'r+').write('by hard link')",
+    "a hard link made in the job": "os.link(f, out + '/h'); open(out + '/h', 'a').write('by new hard link')",
+    "/proc/self/fd of a PFS descriptor": "fd = os.open(f, os.O_PATH); open(f'/proc/self/fd/{fd}', 'w').write('by fd')",
+    "chmod": "os.chmod(f, 0o640)",
+    "chown": "os.chown(f, os.geteuid() and -1 or 12, -1)",
+    "lchown": "os.lchown(f, -1, os.geteuid() and -1 or 12)",
+    "utime": "os.utime(f, ns=(10**18, 10**18 + 5))",
+    "utimensat by dir_fd": "os.utime(os.path.basename(f), ns=(1, 2), dir_fd=os.open(root, 0))",
+    "utimes of C": "libc.utimes(f.encode(), None)",
+    "setxattr": "os.setxattr(f, 'user.monarch', b'1')",
+    "removexattr": "os.setxattr(f, 'user.monarch', b'1'); os.removexattr(f, 'user.monarch')",
+}
+
+
+def by_calls():
+    class Linked(Placed):
+        def prepare(self):
+            os.link(f"{self.root}/call{list(CALLS).index('a hard link made before'):02}", f"{self.outside}/hard")
+
+        def __init__(self):
+            root = scratch("calls.data")
+            for i in range(len(CALLS) + 10):
+                with open(f"{root}/call{i:02}", "w", encoding="ascii") as out:
+                    out.write(f"the old bytes {i}\n" * 50)
+            super().__init__("calls", 4)
+
+    placed = Linked()
+    for i, (name, text) in enumerate(CALLS.items()):
+        script = f"import ctypes, mmap, os, sys; libc = ctypes.CDLL(None); root, out, f = sys.argv[1:]; {text}"
+        file = f"{placed.root}/call{i:02}"
+        got = placed.job.run([PYTHON, "-c", script, placed.root, placed.outside, file])
+        if got[0] != 0 and "Operation not supported" in got[2]:
+            skip(name, "no extended attributes here")
+            continue
+        ok(got[0] == 0, f"{name}: done", got)
+        placed.same(f"{name}: the new bytes")
+    counters = placed.done("calls", 10)
+    ok(counters["tasks"]["invalidations"] >= len(CALLS) - 2, "calls: counted", counters["tasks"])
+
+
+def by_mount():
+    """Another mount of the same file system."""
+    placed = Placed("mount")
+    other = scratch("mount.other")
+    if os.geteuid() != 0 or e2e.execute(["mount", "--bind", placed.root, other])[0] != 0:
+        return skip("another mount", "cannot mount")
+    placed.change("write by a bind mount", 'echo by mount >"$3/0000.bin"', other)
+    placed.change("mv by a bind mount", 'echo moved >"$3/n"; mv -f "$3/n" "$3/0004.bin"', other)
+    placed.done("mount", 10)
+    return e2e.execute(["umount", other])
+
+
+def directories():
+    placed = Placed("directories", 48)
+    placed.change("mv of a directory", 'mv "$1/a/d3" "$1/a/moved"; if cat "$1"/a/d3/*.bin 2>/dev/null; then exit 1; fi')
+    placed.change("another in its place", 'mkdir -p "$2/a/d3"; cp -r "$1/a/moved/." "$2/a/d3";'
+                  'for f in $(find "$2/a/d3" -type f); do echo new >"$f"; done; mv "$2/a/d3" "$1/a/d3"')
+    placed.change("mv of a directory by a link", 'ln -s "$1/c" "$2/c"; d=$(ls "$1/c" | head -n 1); mv "$2/c/$d" "$2/c/gone"')
+    placed.change("mv into a directory of the dataset", 'echo x >"$2/into"; mv "$2/into" "$1/b"; echo x >"$2/into2"; mv "$2/into2" "$1"')
+    placed.change("mv of a directory elsewhere", 'mkdir "$2/e"; mv "$2/e" "$2/f"')
+    counters = placed.done("directories", 10)
+    equal(counters["tasks"]["fallback_no_agent"], 0, "directories: nothing was closed")
+    for name, script in {
+        "mv of the root": 'mv "$1" "$1.old"; mkdir "$1"; echo other >"$1/0000.bin"',
+        "mv of a directory above": 'p=$(dirname "$1"); mv "$p" "$p.old"; mkdir -p "$1"; echo other >"$1/0000.bin"',
+    }.items():
+        above = scratch("above")
+        root = f"{above}/{len(name)}/data"
+        e2e.make_tree(root, 8)
+        job = e2e.Job(options([root], {"t": (scratch("tier.above"), "1G")}))
+        code, out, err = job.run([PYTHON, "-c", AROUND, f"{root}/0000.bin", "bash", "-ec", script, "bash", root])
+        with open(f"{root}/0000.bin", "rb") as stream:
+            equal((code, out), (0, stream.read()), f"{name}: the new bytes, in a process that read the old ones", err)
+        equal(job.run(read_all(root))[:2], e2e.execute(read_all(root))[:2], f"{name}: the new bytes in another")
+        equal(job.end()["opens_tier"], 1, f"{name}: the old ones were the tier's")
+    real, link = scratch("link.1"), f"{scratch()}/link"
+    second = scratch("link.2")
+    e2e.make_tree(real, 4)
+    e2e.make_tree(second, 4, seed=2)
+    os.symlink(real, link)
+    job = e2e.Job(options([link], {"t": (scratch("tier.link"), "1G")}))
+    code, out, err = job.run([PYTHON, "-c", AROUND, f"{link}/0000.bin", "ln", "-sfn", second, link])
+    with open(f"{second}/0000.bin", "rb") as stream:
+        equal((code, out), (0, stream.read()), "a root by a symbolic link that leads elsewhere now", err)
+    equal(job.end()["opens_tier"], 1, "a root by a symbolic link: it was the tier's before")
+
+
+def unreadable():
+    """Modes count for who is not root."""
+    if os.geteuid() != 0:
+        return skip("modes", "needs root, to be an ordinary user")
+    root = scratch("modes.data")
+    e2e.make_tree(root, 24)
+    e2e.execute(["chown", "-R", "65534", root])
+    job = e2e.Job(options([root], {"t": (scratch("modes.tier"), "1G")}))
+    os.chmod(job.run_dir, 0o755)  # of root's, who is not the reader below
+    for name, script in [
+        ("chmod 0 of a file", 'chmod 0 "$1/0000.bin"'),
+        ("chmod 0 of a directory", 'chmod 0 "$1/a"'),
+        ("chmod 0 of the root", 'chmod 0 "$1"'),
+    ]:
+        job.run(read_all(root))
+        job.run(["bash", "-ec", script, "bash", root])
+        for command in (["cat", f"{root}/0000.bin"], ["sh", "-c", f"cat {root}/a/d3/*.bin {root}/a/*/*/*.bin"],
+                        ["cat", f"{root}/0004.bin"]):
+            equal(job.run([*e2e.NOBODY, *command])[:2], e2e.execute([*e2e.NOBODY, *command])[:2],
+                  f"{name}: as natively, {command[-1][-20:]}")
+    return job.end()
+
+
+# ---- the race
+
+RACE = """
+import mmap, os, random, sys, time
+root, board, role, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
+names = sorted(n for n in os.listdir(root) if not n.endswith(".new"))
+with open(board, "r+b") as s: shared = mmap.mmap(s.fileno(), 0)
+random.seed(role)
+end, n, old = time.monotonic() + seconds, 0, 0
+while time.monotonic() < end:
+    i = random.randrange(len(names))
+    name = os.path.join(root, names[i])
+    seen = shared[i]
+    if role.startswith("reader"):
+        with open(name, "rb") as s: data = s.read()
+        n += 1
+        if len(set(data)) != 1 or len(data) != 8192 or data[0] < seen: old += 1
+    elif seen < 250:
+        with open(name + ".new", "wb") as s: s.write(bytes([seen + 1]) * 8192)
+        os.rename(name + ".new", name)
+        shared[i] = seen + 1
+        n += 1
+        time.sleep(0.002)
+print(n, old)
+"""
+
+
+def race():
+    """One process replaces files, and says so after rename(2) returned, while others read and the agent stages."""
+    seconds = 20 if os.environ.get("MONARCH_TEST_ALL") else 2
+    for rounds in range(2):
+        root = scratch(f"race{rounds}.data")
+        files = 3000 if rounds == 0 else 40
+        for i in range(files):
+            with open(f"{root}/race{i:04}", "wb") as out:
+                out.write(b"\0" * 8192)
+        board = f"{scratch()}/race{rounds}.board"
+        with open(board, "wb") as out:
+            out.truncate(files)
+        job = e2e.Job(options([root], {"t": (scratch(f"race{rounds}.tier"), "1G")}))
+        roles = [e2e.start([PYTHON, "-c", RACE, root, board, role, str(seconds)], env=job.env, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE) for role in ("writer", "reader1", "reader2")]
+        results = [e2e.finish(process, seconds + e2e.PATIENCE) for process in roles]
+        numbers = [[int(word) for word in out.split()] for _, out, _ in results]
+        ok(all(code == 0 for code, _, _ in results) and all(n[0] > 100 for n in numbers), f"{files} files: they ran",
+           results)
+        equal(sum(n[1] for n in numbers), 0, f"{files} files: no old bytes once rename had returned", numbers)
+        counters = job.end()
+        ok(counters["opens_tier"] > 0 and counters["tasks"]["fallback_invalid"] > 0, f"{files} files: from both", counters)
+
+
+e2e.main(by_programs, by_git, by_sqlite, by_calls, by_mount, directories, unreadable, race)
