@@ -10,6 +10,7 @@
 //     --epochs N                 (default 3)
 //     --seed N                   of the order of files, which differs from epoch to epoch (default 1)
 //     --checksum                 hash all bytes; the same files read alike give the same sum
+//     --check                    after the last epoch, one more in which all bytes are hashed
 //     --pause                    after each epoch wait for a line on standard input
 //
 // Each epoch opens every regular file below DIR once: open, fstat, all bytes, close.  The files are
@@ -59,6 +60,7 @@ struct Options {
   unsigned epochs = 3;
   uint64_t seed = 1;
   bool checksum = false;
+  bool check = false;
   bool pause = false;
 };
 
@@ -70,6 +72,7 @@ struct Shared {
 };
 
 Options options;
+unsigned all_epochs() { return options.epochs + (options.check ? 1 : 0); }
 std::vector<std::string> files;
 Shared* shared;
 uint32_t* order;  // numbers of files, in the epoch's order; shared too
@@ -102,9 +105,10 @@ uint64_t hash(const char* data, size_t size, uint64_t seed) {
 struct Digest {
   uint64_t seed = 0;  // stands for the file
   uint64_t sum = 0;
+  bool wanted = false;
 
   void add(const char* data, size_t size, uint64_t offset) {
-    if (options.checksum) sum += hash(data, size, seed + mix(offset + 1));
+    if (wanted) sum += hash(data, size, seed + mix(offset + 1));
   }
 };
 
@@ -158,7 +162,7 @@ void count_failure(const char* what, const std::string& path) {
   if (shared->failures++ < 5) fprintf(stderr, "io_reader: %s %s: %s\n", what, path.c_str(), strerror(error));
 }
 
-void read_file(const std::string& path, char* buffer) {
+void read_file(const std::string& path, bool checksum, char* buffer) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat st {};
   if (fd < 0 || fstat(fd, &st) < 0) {
@@ -168,8 +172,8 @@ void read_file(const std::string& path, char* buffer) {
   }
   const uint64_t size = static_cast<uint64_t>(st.st_size);
   Digest digest;
-  if (options.checksum)
-    digest.seed = hash(path.data() + options.dir.size(), path.size() - options.dir.size(), 0);
+  digest.wanted = checksum;
+  if (checksum) digest.seed = hash(path.data() + options.dir.size(), path.size() - options.dir.size(), 0);
   const uint64_t done = options.access == Access::kMmap ? read_by_mmap(fd, size, &digest)
                                                         : read_by_calls(fd, size, buffer, &digest);
   if (done < size) {
@@ -183,11 +187,14 @@ void read_file(const std::string& path, char* buffer) {
 
 // ---------------------------------------------------------------- epochs
 
+bool hashed(unsigned epoch) { return options.checksum || epoch > options.epochs; }
+
 void read_epochs() {
   std::vector<char> buffer(options.request);
-  for (unsigned epoch = 1; epoch <= options.epochs; epoch++) {
+  for (unsigned epoch = 1; epoch <= all_epochs(); epoch++) {
+    const bool checksum = hashed(epoch);
     pthread_barrier_wait(&shared->start);
-    for (size_t i; (i = shared->next++) < files.size();) read_file(files[order[i]], buffer.data());
+    for (size_t i; (i = shared->next++) < files.size();) read_file(files[order[i]], checksum, buffer.data());
     pthread_barrier_wait(&shared->end);
   }
 }
@@ -203,7 +210,7 @@ void print_epoch(unsigned epoch, double seconds) {
   printf("{\"epoch\": %u, \"seconds\": %.6f, \"files\": %" PRIu64 ", \"bytes\": %" PRIu64
          ", \"failures\": %" PRIu64,
          epoch, seconds, shared->files.load(), shared->bytes.load(), shared->failures.load());
-  if (options.checksum) printf(", \"checksum\": \"%016" PRIx64 "\"", shared->checksum.load());
+  if (hashed(epoch)) printf(", \"checksum\": \"%016" PRIx64 "\"", shared->checksum.load());
   printf("}\n");
   fflush(stdout);
 }
@@ -217,7 +224,7 @@ bool wait_for_line() {
 
 uint64_t coordinate_epochs() {
   uint64_t failures = 0;
-  for (unsigned epoch = 1; epoch <= options.epochs; epoch++) {
+  for (unsigned epoch = 1; epoch <= all_epochs(); epoch++) {
     shuffle(options.seed * 1000003 + epoch);
     shared->next = shared->files = shared->bytes = shared->checksum = shared->failures = 0;
     const auto begin = std::chrono::steady_clock::now();
@@ -251,10 +258,11 @@ Access access_named(std::string_view name) {
 }
 
 void parse(int argc, char** argv) {
-  static const option known[] = {
-      {"access", 1, nullptr, 'a'},    {"request", 1, nullptr, 'r'}, {"threads", 1, nullptr, 't'},
-      {"processes", 1, nullptr, 'p'}, {"epochs", 1, nullptr, 'e'},  {"seed", 1, nullptr, 's'},
-      {"checksum", 0, nullptr, 'c'},  {"pause", 0, nullptr, 'w'},   {nullptr, 0, nullptr, 0}};
+  static const option known[] = {{"access", 1, nullptr, 'a'},   {"request", 1, nullptr, 'r'},
+                                 {"threads", 1, nullptr, 't'},  {"processes", 1, nullptr, 'p'},
+                                 {"epochs", 1, nullptr, 'e'},   {"seed", 1, nullptr, 's'},
+                                 {"checksum", 0, nullptr, 'c'}, {"check", 0, nullptr, 'k'},
+                                 {"pause", 0, nullptr, 'w'},    {nullptr, 0, nullptr, 0}};
   for (int c; (c = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
     switch (c) {
       case 'a':
@@ -277,6 +285,9 @@ void parse(int argc, char** argv) {
         break;
       case 'c':
         options.checksum = true;
+        break;
+      case 'k':
+        options.check = true;
         break;
       case 'w':
         options.pause = true;

@@ -53,13 +53,30 @@ Phase connect() {
   return Phase::kOn;
 }
 
+// Another thread maps the files, which takes some 50 us: threads that open their first files at the same time
+// shall all be served. Bounded, since it may be the code that a signal interrupted: then this call goes to
+// the PFS.
+constexpr int kStartSlices = 40;
+constexpr timespec kStartSlice{0, 50000};
+Phase wait_for_start() {
+  const int saved = errno;
+  Phase seen = phase.load(std::memory_order_acquire);
+  for (int i = 0; i < kStartSlices && seen == Phase::kStarting; ++i) {
+    syscall(SYS_nanosleep, &kStartSlice, nullptr);
+    seen = phase.load(std::memory_order_acquire);
+  }
+  errno = saved;
+  return seen;
+}
+
 __attribute__((noinline, cold)) Client* start() {
   if (const int64_t at = retry_at.load(std::memory_order_relaxed); at != 0 && monotonic_ns() < at)
     return nullptr;
   Phase seen = Phase::kNew;
-  // Another thread (or the code that a signal interrupted) is at it: this call goes to the PFS.
-  if (!phase.compare_exchange_strong(seen, Phase::kStarting))
+  if (!phase.compare_exchange_strong(seen, Phase::kStarting)) {
+    if (seen == Phase::kStarting) seen = wait_for_start();
     return seen == Phase::kOn ? &the_client : nullptr;
+  }
   const int saved = errno;
   const Phase now = connect();
   errno = saved;

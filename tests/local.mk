@@ -60,6 +60,7 @@ tests_slowfs_SOURCES = \
 endif
 
 scripts = \
+	%D%/bench.t \
 	%D%/docs.t \
 	%D%/exports.t \
 	%D%/programs.t \

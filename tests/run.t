@@ -523,6 +523,18 @@ def before_the_epoch():
     equal(job.end()["opens_tier"], 1, "a time before the epoch: from the tier")
 
 
+def first_opens():
+    """Threads that open their first files at the same time: none of these opens goes to the PFS."""
+    threads, rounds = 16, 8
+    path, _, _ = tree("first", threads)
+    command = [f"{BUILD}/bench/io_reader", path, "--threads", str(threads), "--epochs", "1"]
+    seen = set()
+    for _ in range(rounds):
+        code, _, err, report = monarch_run(options([path], {"t": (scratch("tier.first"), "1G")}), command, report=True)
+        seen.add((code, report["opens_tier"], report["agent"]["agent_opens_pfs"]))
+    equal(seen, {(0, threads, threads)}, "the first opens of many threads are all served from the tier", err)
+
+
 def written_by_the_job():
     dataset, _, _ = tree("written", 8)
     tier = scratch("tier.written")
@@ -545,5 +557,5 @@ def written_by_the_job():
 
 
 e2e.main(swept, exit_codes, help_and_version, refusals, ordinary_user, user_environment, report, paths, signals,
-         monarchctl_killed, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch,
+         monarchctl_killed, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch, first_opens,
          written_by_the_job)
