@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which copy an open gets: a ladder of early returns, each to the PFS.
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "preload/preload.h"
 
@@ -42,6 +47,32 @@ WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
   return end;
 }
 
+// Whether the file on the PFS still is the one that was copied (consistency = open).
+__attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath& path, const Entry& e) {
+  const CatalogHeader& header = client.catalog.header();
+  const Identity* id = client.catalog.identity(e.identity.load(std::memory_order_acquire));
+  char full[kPathBytes];
+  for (uint32_t i = 0; i < header.prefix_count; ++i) {
+    const Prefix& prefix = header.prefixes[i];
+    if (prefix.root != path.root || prefix.below_len != 0) continue;
+    if (!id || prefix.len + 1 + path.len >= sizeof full) return false;
+    memcpy(full, prefix.path, prefix.len);
+    full[prefix.len] = '/';
+    memcpy(full + prefix.len + 1, path.path, path.len);
+    full[prefix.len + 1 + path.len] = '\0';
+    count(client.board, TaskCounter::meta_pfs);
+    const int saved = errno;
+    struct statx st;
+    const long rc = syscall(SYS_statx, AT_FDCWD, full, AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC,
+                            STATX_INO | STATX_SIZE | STATX_MTIME, &st);
+    errno = saved;
+    return rc == 0 && st.stx_ino == id->pfs_ino && st.stx_size == e.size.load(std::memory_order_relaxed) &&
+           int64_t{st.stx_mtime.tv_sec} * 1000000000 + st.stx_mtime.tv_nsec ==
+               e.mtime.load(std::memory_order_relaxed);
+  }
+  return false;
+}
+
 }  // namespace
 
 Answer find_copy(Client* client, const RelPath& path, char* copy) {
@@ -77,7 +108,14 @@ Answer find_copy(Client* client, const RelPath& path, char* copy) {
   if (reason_of(word) == Reason::kNotRegular) return answer;
   if (state_of(word) != State::kPlaced) return to_pfs(reason_for_pfs(state_of(word)));
   answer.tier = tier_of(word);
-  if (answer.tier >= header.tier_count) return to_pfs(TaskCounter::fallback_tier_error);
+  if (answer.tier >= header.tier_count ||
+      header.tiers[answer.tier].failed.load(std::memory_order_relaxed) != 0)
+    return to_pfs(TaskCounter::fallback_tier_error);
+  if (header.check_at_open != 0 && !is_as_copied(*client, path, *found.entry)) {
+    set_invalid(board, path.hash);
+    count(board, TaskCounter::invalidations);
+    return to_pfs(TaskCounter::fallback_dropped);
+  }
   if (waited) count(board, TaskCounter::waited_hits);
   const TierPath& where = header.tiers[answer.tier];
   memcpy(copy, where.path, where.len);

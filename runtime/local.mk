@@ -12,6 +12,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/fd.h \
 	%D%/base/log.cc \
 	%D%/base/log.h \
+	%D%/base/memory.cc \
+	%D%/base/memory.h \
 	%D%/base/os.cc \
 	%D%/base/os.h \
 	%D%/base/paths.cc \
@@ -19,12 +21,20 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/result.h \
 	%D%/base/size.cc \
 	%D%/base/size.h \
+	%D%/base/throttle.cc \
+	%D%/base/throttle.h \
+	%D%/base/uring.cc \
+	%D%/base/uring.h \
 	%D%/config/config.cc \
 	%D%/config/config.h \
 	%D%/hierarchy/discovery.cc \
 	%D%/hierarchy/discovery.h \
+	%D%/hierarchy/driver.cc \
+	%D%/hierarchy/driver.h \
 	%D%/hierarchy/hierarchy.cc \
 	%D%/hierarchy/hierarchy.h \
+	%D%/hierarchy/locality.cc \
+	%D%/hierarchy/locality.h \
 	%D%/hierarchy/tier.cc \
 	%D%/hierarchy/tier.h \
 	%D%/layout/board_client.h \
@@ -51,13 +61,17 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/start.h \
 	%D%/node/state.cc \
 	%D%/node/state.h \
+	%D%/placement/copier.cc \
+	%D%/placement/copier.h \
 	%D%/placement/copying.h \
 	%D%/placement/large_files.cc \
 	%D%/placement/placement.cc \
-	%D%/placement/placement.h
+	%D%/placement/placement.h \
+	%D%/placement/write_back.cc \
+	%D%/placement/write_back.h
 
 # What a program that uses the library links.
-libmonarch = %D%/libmonarch.a $(MONARCH_LIBS)
+libmonarch = %D%/libmonarch.a $(MONARCH_LIBS) $(LIBURING_LIBS)
 
 sbin_PROGRAMS += monarchd
 monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS)

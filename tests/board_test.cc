@@ -355,7 +355,7 @@ TEST_F(BoardTest, AnotherProcessSeesWhetherTheAgentLives) {
 class WaitTest : public BoardTest {
  protected:
   WaitTest() {
-    Result<std::unique_ptr<Catalog>> catalog = Catalog::create(scratch_.path(), {{1}}, {}, {}, 1);
+    Result<std::unique_ptr<Catalog>> catalog = Catalog::create(scratch_.path(), {{1}}, {}, {}, {1});
     EXPECT_TRUE(catalog.ok());
     catalog_ = catalog.take();
   }

@@ -23,7 +23,7 @@ RelPath rel(const std::string& path, uint32_t root = 0) { return rel_path(root, 
 std::unique_ptr<Catalog> make_catalog(const std::string& run_dir) {
   Result<std::unique_ptr<Catalog>> catalog =
       Catalog::create(run_dir, {{1}, {2}}, {{0, "/data", "", 1, 2}, {1, "/more", "", 2, 2}},
-                      {{"ram", "/ram/job", 7}, {"ssd", "/ssd/job", 8}}, 64 << 20);
+                      {{"ram", "/ram/job", 7}, {"ssd", "/ssd/job", 8}}, {64 << 20});
   EXPECT_TRUE(catalog.ok()) << catalog.error().text;
   return catalog.ok() ? catalog.take() : nullptr;
 }
@@ -133,7 +133,7 @@ TEST(Catalog, RefusesWhatDoesNotFitItsHeader) {
   Scratch scratch;
   const auto error = [&](const std::vector<RootView>& roots, const std::vector<PrefixView>& prefixes,
                          const std::vector<TierView>& tiers) {
-    const auto catalog = Catalog::create(scratch.dir("run"), roots, prefixes, tiers, 1);
+    const auto catalog = Catalog::create(scratch.dir("run"), roots, prefixes, tiers, {1});
     fs::remove_all(scratch / "run");
     return catalog.ok() ? 0 : catalog.error().code;
   };
@@ -146,13 +146,13 @@ TEST(Catalog, RefusesWhatDoesNotFitItsHeader) {
   EXPECT_EQ(error({}, {{0, too_long, "", 0, 0}}, {}), ENAMETOOLONG);
   EXPECT_EQ(error({}, {{0, "/p", too_long, 0, 0}}, {}), ENAMETOOLONG);
   EXPECT_EQ(error({}, {}, {{"t", too_long, 0}}), ENAMETOOLONG);
-  EXPECT_EQ(Catalog::create(scratch / "missing", {}, {}, {}, 1).error().code, ENOENT);
+  EXPECT_EQ(Catalog::create(scratch / "missing", {}, {}, {}, {1}).error().code, ENOENT);
 }
 
 TEST(Catalog, IsNeverMadeTwiceInOneDirectory) {
   Scratch scratch;
   const auto catalog = make_catalog(scratch.path());
-  EXPECT_EQ(Catalog::create(scratch.path(), {}, {}, {}, 1).error().code, EEXIST);
+  EXPECT_EQ(Catalog::create(scratch.path(), {}, {}, {}, {1}).error().code, EEXIST);
 }
 
 TEST(Catalog, PlacesAndDrops) {
@@ -190,7 +190,7 @@ TEST(Catalog, PlacesAndDrops) {
   EXPECT_EQ(a->nlink, 1u);
   EXPECT_EQ(a->blksize, 4096u);
 
-  catalog->drop(ref, Reason::kChanged);
+  catalog->drop(ref, State::kDropped, Reason::kChanged);
   EXPECT_EQ(found.entry->state, state_word(State::kDropped, Reason::kChanged));
   EXPECT_EQ(reader.find_copy(1, 1234), nullptr);
 }
@@ -200,7 +200,7 @@ TEST(Catalog, AnInodeMayBeUsedAgainAfterADrop) {
   const auto catalog = make_catalog(scratch.path());
   const Ref first = catalog->add(rel("first"), DT_REG), second = catalog->add(rel("second"), DT_REG);
   ASSERT_TRUE(catalog->place(first, 0, 5, source_stat(1)));
-  catalog->drop(first, Reason::kChanged);
+  catalog->drop(first, State::kDropped, Reason::kChanged);
   ASSERT_TRUE(catalog->place(second, 0, 5, source_stat(2)));
   const Identity* id = catalog->reader().find_copy(0, 5);
   ASSERT_NE(id, nullptr);
@@ -357,7 +357,7 @@ TEST(CatalogModel, BehavesLikeAMap) {
         copies[{m.tier, m.ino}] = m.ref;
         ASSERT_EQ(found.entry->state, state_word(State::kPlaced, Reason::kNone, m.tier));
       } else if (paths.pick(4) == 0) {
-        catalog->drop(m.ref, Reason::kChanged);
+        catalog->drop(m.ref, State::kDropped, Reason::kChanged);
         copies.erase({m.tier, m.ino});
         ASSERT_EQ(reader.find_copy(m.tier, m.ino), nullptr);
         m.dropped = true;
@@ -568,7 +568,7 @@ TEST(CatalogTooFull, ADirectoryTooSmallForTheHeaderIsAnError) {
   int code = 0;
   size_t left = 99;
   if (!with_tmpfs(scratch.path(), 64 << 10, [&] {
-        const auto catalog = Catalog::create(scratch.path(), {}, {}, {}, 1);
+        const auto catalog = Catalog::create(scratch.path(), {}, {}, {}, {1});
         code = catalog.ok() ? 0 : catalog.error().code;
         left = static_cast<size_t>(std::distance(fs::directory_iterator(scratch.path()), {}));
       }))

@@ -49,6 +49,12 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "walk_threads = 2\n"
       "stage_wait_max = 8M ; how much an open waits for\n"
       "prefetch = off\n"
+      "consistency = open\n"
+      "pfs_bandwidth = 2G\n"
+      "pfs_opens = 5000\n"
+      "pfs_stats = 1\n"
+      "tier_bandwidth = none\n"
+      "background_io = idle\n"
       "log = /var/log/monarchd.log\n"
       "log_level = debug\n");
   ASSERT_TRUE(config.ok()) << config.error().text;
@@ -68,8 +74,26 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(config->agent.walk_threads, 2);
   EXPECT_EQ(config->agent.stage_wait_max, 8u << 20);
   EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff);
+  EXPECT_EQ(config->agent.consistency, AgentConfig::Consistency::kOpen);
+  EXPECT_EQ(config->agent.pfs_bandwidth, uint64_t{2} << 30);
+  EXPECT_EQ(config->agent.pfs_opens, 5000u);
+  EXPECT_EQ(config->agent.pfs_stats, 1u);
+  EXPECT_EQ(config->agent.tier_bandwidth, 0u);
+  EXPECT_EQ(config->agent.background_io, AgentConfig::Io::kIdle);
   EXPECT_EQ(config->agent.log, "/var/log/monarchd.log");
   EXPECT_EQ(config->agent.log_level, "debug");
+}
+
+TEST(AgentConfig, RatesAreDividedByTheJobsNodes) {
+  AgentConfig agent;
+  agent.pfs_bandwidth = 1000;
+  agent.pfs_opens = 3;
+  agent.tier_bandwidth = 500;
+  agent.divide_rates(4);
+  EXPECT_EQ(agent.pfs_bandwidth, 250u);
+  EXPECT_EQ(agent.pfs_opens, 1u) << "0 would be no limit";
+  EXPECT_EQ(agent.pfs_stats, 0u) << "there is none";
+  EXPECT_EQ(agent.tier_bandwidth, 500u) << "is a node's own";
 }
 
 TEST_F(ConfigFile, HasDefaults) {
@@ -109,6 +133,9 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("[agent]\nthreads =\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nwalk_threads = 65\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nprefetch = maybe\n"), "2: 'maybe' is none of auto, on, off");
+  for (const char* line :
+       {"consistency = close", "pfs_bandwidth = fast", "pfs_opens = -1", "background_io = high"})
+    EXPECT_EQ(error_of("[agent]\n" + std::string(line) + "\n").rfind("2: '", 0), 0u) << line;
   EXPECT_EQ(error_of("[agent]\nstage_wait_max = lots\n").rfind("2: 'lots' is not a size", 0), 0u);
   EXPECT_EQ(error_of("[tier.a]\npath = scratch\n"), "2: path 'scratch' is not absolute");
   EXPECT_EQ(error_of("[tier.a]\npath =\n").rfind("2: ", 0), 0u);

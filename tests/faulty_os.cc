@@ -89,6 +89,21 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   if (fails(Call::kFallocate, {.fd = fd, .bytes = static_cast<size_t>(bytes), .offset = offset})) return -1;
   return real_os::fallocate(fd, mode, offset, bytes);
 }
+int ftruncate(int fd, off_t bytes) {
+  if (fails(Call::kFtruncate, {.fd = fd, .offset = bytes})) return -1;
+  return real_os::ftruncate(fd, bytes);
+}
+int sync_range(int fd, off_t offset, off_t bytes, Sync how) {
+  const auto length = static_cast<size_t>(bytes);
+  if (how == Sync::kFinish && fails(Call::kFinishSync, {.fd = fd, .bytes = length, .offset = offset}))
+    return -1;
+  return real_os::sync_range(fd, offset, bytes, how);
+}
+void drop_pages(int fd, off_t offset, off_t bytes) { real_os::drop_pages(fd, offset, bytes); }
+int set_direct(int fd, bool direct) {
+  if (fails(Call::kSetDirect, {.fd = fd})) return -1;
+  return real_os::set_direct(fd, direct);
+}
 int futimens(int fd, const struct timespec times[2]) {
   if (fails(Call::kFutimens, {.fd = fd})) return -1;
   return real_os::futimens(fd, times);

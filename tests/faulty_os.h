@@ -20,6 +20,9 @@ enum class Call {
   kPread,
   kPwrite,
   kFallocate,
+  kFtruncate,
+  kFinishSync,  // sync_range that waits
+  kSetDirect,
   kFutimens,
   kLinkat,
   kRenameat,

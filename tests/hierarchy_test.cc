@@ -343,9 +343,11 @@ TEST_F(HierarchyTest, AClosedTierIsTriedAgainAfterTenSeconds) {
   EXPECT_EQ(opened->reserve(kBlock), 1) << "the next tier takes it";
   {
     LaterBy some(9);
+    EXPECT_FALSE(ram.probe()) << "too early";
     EXPECT_EQ(opened->reserve(kBlock), 1);
   }
   LaterBy enough(11);
+  EXPECT_TRUE(ram.probe());
   EXPECT_EQ(opened->reserve(kBlock), 0);
   EXPECT_FALSE(ram.closed());
   EXPECT_EQ(ram.used(), kBlock);

@@ -34,17 +34,21 @@ tests_unit_SOURCES = \
 	%D%/board_test.cc \
 	%D%/catalog_test.cc \
 	%D%/config_test.cc \
+	%D%/copier_test.cc \
 	%D%/dataset_test.cc \
 	%D%/discovery_test.cc \
 	%D%/faulty_os.cc \
 	%D%/faulty_os.h \
 	%D%/hierarchy_test.cc \
 	%D%/large_files_test.cc \
+	%D%/memory_test.cc \
 	%D%/paths_test.cc \
 	%D%/placement_fixture.h \
 	%D%/placement_test.cc \
 	%D%/scratch.h \
+	%D%/tier_faults_test.cc \
 	%D%/tiers.h \
+	%D%/throttle_test.cc \
 	%D%/walker_test.cc
 TESTS += tests/unit
 endif

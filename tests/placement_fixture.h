@@ -60,16 +60,17 @@ class PlacementTest : public ::testing::Test {
     board_.emplace(board.take());
     std::vector<TierView> views;
     for (const Tier& t : hierarchy_->tiers()) views.push_back({t.name(), t.copies_path(), t.device()});
-    Result<std::unique_ptr<Catalog>> catalog =
-        Catalog::create(run_dir_, dataset_->root_views(), dataset_->prefixes, views, config_.stage_wait_max);
+    Result<std::unique_ptr<Catalog>> catalog = Catalog::create(
+        run_dir_, dataset_->root_views(), dataset_->prefixes, views, {config_.stage_wait_max});
     ASSERT_TRUE(catalog.ok());
     catalog_ = catalog.take();
-    placement_ =
-        std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(), config_);
+    rates_.emplace(config_);
+    placement_ = std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(),
+                                                    config_, &*rates_);
     placement_->start();
   }
   void start_walk() {
-    walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(),
+    walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats,
                                        [this] { placement_->catalog_grew(); });
     walker_->start(3);
   }
@@ -151,6 +152,7 @@ class PlacementTest : public ::testing::Test {
   std::vector<TierConfig> tiers_;
   AgentConfig config_;
   int descriptors_ = 0;
+  std::optional<Rates> rates_;
   std::optional<Dataset> dataset_;
   std::optional<Hierarchy> hierarchy_;
   std::optional<BoardFile> board_;

@@ -128,11 +128,11 @@ def refusals():
         refused(name, words, parts)
     for name, text, parts in [
         ("an unknown key", "[agent]\nthreads = 2\nthread = 3\n", [":3: ", "'thread'"]),
-        ("an unknown section", "[agents]\nthreads = 2\n", [":2: ", "[agents]"]),
+        ("an unknown section", "[agents]\nthreads = 2\n", [":1: ", "[agents]"]),
         ("an unknown tier key", f"[tier.a]\npath = {tier}\nquota = 1G\nsize = 1G\n", [":4: ", "'size'", "[tier.a]"]),
         ("a bad value", "# comment\n[agent]\nthreads = many\n", [":3: ", "'many'"]),
         ("a bad quota", f"[tier.a]\npath = {tier}\nquota = lots\n", [":3: ", "'lots'"]),
-        ("a tier without a path", "[agent]\nthreads = 2\n[tier.a]\nquota = 1G\n", [":4: ", "[tier.a]", "path"]),
+        ("a tier without a path", "[agent]\nthreads = 2\n[tier.a]\nquota = 1G\n", [":3: ", "[tier.a]", "path"]),
         ("a line that is nothing", "[agent]\nthreads\n", [":2: "]),
     ]:
         file = f"{base}/{name.replace(' ', '-')}.conf"

@@ -19,6 +19,7 @@
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/hierarchy/hierarchy.h"
+#include "runtime/hierarchy/locality.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
@@ -33,6 +34,7 @@ constexpr auto kStopPatience = std::chrono::milliseconds(500);
 
 // All that serves one job. Members are destroyed in reverse order: threads before what they use.
 struct Service {
+  std::optional<Rates> rates;
   std::optional<Dataset> dataset;
   std::optional<Hierarchy> hierarchy;
   std::optional<BoardFile> board;
@@ -40,12 +42,13 @@ struct Service {
   std::unique_ptr<PlacementHandler> placement;
   std::unique_ptr<Walker> walker;
   std::atomic<bool> stopping{false};
-  std::thread requests;
+  std::thread requests, locality;
 };
 
 Status start(const AgentOptions& options, Service* service) {
   Result<Dataset> dataset = Dataset::open(options.datasets);
   if (!dataset.ok()) return dataset.error();
+  service->rates.emplace(options.config.agent);
   service->dataset.emplace(dataset.take());
   Result<Hierarchy> hierarchy = Hierarchy::open(options.config.tiers, options.job_dir);
   if (!hierarchy.ok()) return hierarchy.error();
@@ -58,18 +61,26 @@ Status start(const AgentOptions& options, Service* service) {
   MONARCH_TRY(declare_alive(service->board->get()));
   Result<std::unique_ptr<Catalog>> catalog =
       Catalog::create(options.run_dir, service->dataset->root_views(), service->dataset->prefixes, views,
-                      options.config.agent.stage_wait_max);
+                      {options.config.agent.stage_wait_max,
+                       options.config.agent.consistency == AgentConfig::Consistency::kOpen});
   if (!catalog.ok()) return catalog.error();
   service->catalog = catalog.take();
 
   Board* shared = service->board->get();
-  service->placement = std::make_unique<PlacementHandler>(service->catalog.get(), &*service->hierarchy,
-                                                          &*service->dataset, shared, options.config.agent);
-  service->walker = std::make_unique<Walker>(service->catalog.get(), &*service->dataset, shared,
-                                             [p = service->placement.get()] { p->catalog_grew(); });
+  service->placement =
+      std::make_unique<PlacementHandler>(service->catalog.get(), &*service->hierarchy, &*service->dataset,
+                                         shared, options.config.agent, &*service->rates);
+  service->walker =
+      std::make_unique<Walker>(service->catalog.get(), &*service->dataset, shared, &service->rates->pfs_stats,
+                               [p = service->placement.get()] { p->catalog_grew(); });
   service->placement->start();
   if (options.config.agent.prefetch != AgentConfig::Prefetch::kOff)
     service->walker->start(options.config.agent.walk_threads);
+  // Not before the agent is ready: it takes longer than all else.
+  service->locality = std::thread([service, &options] {
+    const std::string processors = processors_near(options.config.tiers, Sources{});
+    if (!processors.empty()) service->placement->move_to(processors);
+  });
   service->requests = std::thread([service, shared] {
     RequestRing ring(shared);
     const auto roots = static_cast<uint32_t>(service->dataset->roots.size());
@@ -113,6 +124,7 @@ void stop(Service* service) {
     service->walker->stop();
     service->placement->stop();
     service->requests.join();
+    service->locality.join();
     done->set_value();
   }).detach();
   if (finished.wait_for(kStopPatience) != std::future_status::ready)

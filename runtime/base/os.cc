@@ -102,6 +102,23 @@ ssize_t pwrite(int fd, const void* buffer, size_t bytes, off_t offset) {
 int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   return retried([&] { return ::fallocate(fd, mode, offset, bytes); });
 }
+int ftruncate(int fd, off_t bytes) {
+  return retried([&] { return ::ftruncate(fd, bytes); });
+}
+int sync_range(int fd, off_t offset, off_t bytes, Sync how) {
+  const unsigned flags =
+      how == Sync::kStart ? SYNC_FILE_RANGE_WRITE
+                          : SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  return retried([&] { return ::sync_file_range(fd, offset, bytes, flags); });
+}
+void drop_pages(int fd, off_t offset, off_t bytes) {
+  ::posix_fadvise(fd, offset, bytes, POSIX_FADV_DONTNEED);
+}
+int set_direct(int fd, bool direct) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0) return -1;
+  return ::fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+}
 int futimens(int fd, const struct timespec times[2]) { return ::futimens(fd, times); }
 int linkat(int from_fd, const char* from, int to_fd, const char* to, int flags) {
   return ::linkat(from_fd, from, to_fd, to, flags);

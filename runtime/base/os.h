@@ -10,7 +10,20 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include <cerrno>
 #include <cstdint>
+
+namespace monarch {
+
+enum class Sync { kStart, kFinish };  // see os::sync_range
+
+// Whether an error of os::sync_range says that pages did not reach their device; other ones say that the
+// file system does not have the call.
+inline bool is_write_back_error(int error) {
+  return error == EIO || error == ENOSPC || error == EDQUOT || error == EROFS;
+}
+
+}  // namespace monarch
 
 namespace monarch::os {
 
@@ -23,6 +36,14 @@ int fstat(int fd, struct stat* st);
 ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset);
 ssize_t pwrite(int fd, const void* buffer, size_t bytes, off_t offset);
 int fallocate(int fd, int mode, off_t offset, off_t bytes);
+int ftruncate(int fd, off_t bytes);
+// Starts (kStart) the write-back of a range, or also waits for it and for what was under way (kFinish); then
+// it fails with the error that write-back met. See sync_file_range(2).
+int sync_range(int fd, off_t offset, off_t bytes, Sync how);
+// Lets the page cache forget a range (posix_fadvise(2)); a hint, without result.
+void drop_pages(int fd, off_t offset, off_t bytes);
+// Sets or clears O_DIRECT on an open file; -1 if its file system does not have it.
+int set_direct(int fd, bool direct);
 int futimens(int fd, const struct timespec times[2]);
 int linkat(int from_fd, const char* from, int to_fd, const char* to, int flags);
 int renameat(int from_fd, const char* from, int to_fd, const char* to);

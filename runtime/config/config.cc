@@ -38,6 +38,24 @@ Result<AgentConfig::Prefetch> parse_prefetch(const std::string& text) {
   return bad_input("'" + text + "' is none of auto, on, off");
 }
 
+Result<AgentConfig::Consistency> parse_consistency(const std::string& text) {
+  for (const auto c : {AgentConfig::Consistency::kJob, AgentConfig::Consistency::kOpen})
+    if (text == consistency_name(c)) return c;
+  return bad_input("'" + text + "' is none of job, open");
+}
+
+Result<AgentConfig::Io> parse_io(const std::string& text) {
+  for (const auto io : {AgentConfig::Io::kNormal, AgentConfig::Io::kLow, AgentConfig::Io::kIdle})
+    if (text == io_name(io)) return io;
+  return bad_input("'" + text + "' is none of normal, low, idle");
+}
+
+// So many bytes, opens or the like per second; 0 for no limit.
+Result<uint64_t> parse_rate(const std::string& text) {
+  if (text == "none" || text == "0") return uint64_t{0};
+  return parse_size(text);
+}
+
 // Puts a parsed value in its place; hands on the error otherwise.
 template <typename T, typename Place>
 Status assign(Result<T> parsed, Place* place) {
@@ -79,10 +97,17 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "walk_threads") return assign(parse_count(value, 64), &agent->walk_threads);
   if (key == "stage_wait_max") return assign(parse_size(value), &agent->stage_wait_max);
   if (key == "prefetch") return assign(parse_prefetch(value), &agent->prefetch);
+  if (key == "consistency") return assign(parse_consistency(value), &agent->consistency);
+  if (key == "pfs_bandwidth") return assign(parse_rate(value), &agent->pfs_bandwidth);
+  if (key == "pfs_opens") return assign(parse_rate(value), &agent->pfs_opens);
+  if (key == "pfs_stats") return assign(parse_rate(value), &agent->pfs_stats);
+  if (key == "tier_bandwidth") return assign(parse_rate(value), &agent->tier_bandwidth);
+  if (key == "background_io") return assign(parse_io(value), &agent->background_io);
   if (key == "log") return assign(Result<std::string>(value), &agent->log);
   if (key == "log_level") return assign(Result<std::string>(value), &agent->log_level);
   return bad_input("unknown key '" + key +
-                   "' in [agent]; known are threads, walk_threads, stage_wait_max, prefetch, log, log_level");
+                   "' in [agent]; known are threads, walk_threads, stage_wait_max, prefetch, consistency, "
+                   "pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, log, log_level");
 }
 
 Status set_tier_key(TierConfig* tier, const std::string& key, const std::string& value) {
@@ -181,6 +206,22 @@ const char* medium_name(Medium medium) {
       return "hdd";
     case Medium::kRam:
       return "ram";
+  }
+  return "?";
+}
+
+const char* consistency_name(AgentConfig::Consistency consistency) {
+  return consistency == AgentConfig::Consistency::kOpen ? "open" : "job";
+}
+
+const char* io_name(AgentConfig::Io io) {
+  switch (io) {
+    case AgentConfig::Io::kNormal:
+      return "normal";
+    case AgentConfig::Io::kLow:
+      return "low";
+    case AgentConfig::Io::kIdle:
+      return "idle";
   }
   return "?";
 }

@@ -40,9 +40,30 @@ struct AgentConfig {
   // Stage what nothing has asked for yet, and list the dataset to know it. kAuto: unless the job has several
   // nodes, each of which would then read the whole dataset where sharded training reads it once in all.
   enum class Prefetch { kAuto, kOn, kOff } prefetch = Prefetch::kAuto;
+  // When an open checks that a placed file is still the one that was copied: never, since nobody changes a
+  // dataset in use; or at each open, for one metadata call to the PFS.
+  enum class Consistency { kJob, kOpen } consistency = Consistency::kJob;
+  // Rates that prefetch and what else nobody waits for keep to; 0: none. For the job, so each of its nodes
+  // gets its part (see divide_rates). What is waited for counts, but is not held up.
+  uint64_t pfs_bandwidth = 0;   // bytes per second read from the PFS
+  uint64_t pfs_opens = 0;       // opens per second
+  uint64_t pfs_stats = 0;       // directories listed and files examined per second
+  uint64_t tier_bandwidth = 0;  // bytes per second written to the tiers of one node
+  // The I/O scheduling class of what nobody waits for (ioprio_set(2)).
+  enum class Io { kNormal, kLow, kIdle } background_io = Io::kLow;
   std::string log;  // file; empty: monarchd.log in the run directory
   std::string log_level = "info";
+
+  // The node's part of the rates that are meant for the whole job.
+  void divide_rates(uint32_t nodes) {
+    for (uint64_t* rate : {&pfs_bandwidth, &pfs_opens, &pfs_stats})
+      if (*rate != 0 && nodes > 1) *rate = *rate / nodes != 0 ? *rate / nodes : 1;
+  }
 };
+
+// As the configuration file spells them.
+const char* consistency_name(AgentConfig::Consistency consistency);
+const char* io_name(AgentConfig::Io io);
 
 struct Config {
   AgentConfig agent;

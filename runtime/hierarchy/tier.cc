@@ -9,13 +9,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "runtime/base/os.h"
 
 namespace monarch {
 namespace {
 
-constexpr int64_t kClosedNs = 10 * 1000000000ll;  // how long a closed tier is left alone
+constexpr int64_t kNsPerSecond = 1000000000;
+constexpr int64_t kFirstPatienceNs = 10 * kNsPerSecond, kMostPatienceNs = 300 * kNsPerSecond;
 
 // Without O_TMPFILE: the name of a copy that is being made, which no reader looks for.
 std::string part_name(const char* copy) { return std::string(copy) + ".part"; }
@@ -24,6 +26,7 @@ std::string part_name(const char* copy) { return std::string(copy) + ".part"; }
 
 Tier::Tier(Tier&& other) noexcept
     : config_(std::move(other.config_)),
+      driver_(std::move(other.driver_)),
       copies_path_(std::move(other.copies_path_)),
       copies_(std::move(other.copies_)),
       device_(other.device_),
@@ -31,7 +34,11 @@ Tier::Tier(Tier&& other) noexcept
       floor_(other.floor_),
       tmpfile_(other.tmpfile_),
       used_(other.used_.load()),
-      closed_until_ns_(other.closed_until_ns_.load()) {
+      closed_(other.closed_.load()),
+      crowded_(other.crowded_.load()),
+      wanted_(other.wanted_.load()),
+      next_probe_ns_(other.next_probe_ns_.load()),
+      patience_ns_(other.patience_ns_.load()) {
   for (int i = 0; i < 4; ++i) buckets_[i] = other.buckets_[i].load();
 }
 
@@ -44,9 +51,10 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
   if (!base) return errno_error(what + "open " + config.path);
   if (tier.copies_path_.size() + kCopyNameBytes > kPathBytes)
     return Error{ENAMETOOLONG, what + "the path " + tier.copies_path_ + " is too long"};
-  struct statvfs fs;
-  if (os::fstatvfs(base.get(), &fs) != 0) return errno_error(what + "statvfs " + config.path);
-  const uint64_t size = uint64_t{fs.f_blocks} * fs.f_frsize;
+  tier.driver_ = driver_of(base.get());
+  uint64_t size = 0;
+  tier.driver_->free_bytes(base.get(), &size);
+  if (size == 0) return errno_error(what + "statvfs " + config.path);
   tier.quota_ = config.quota.of(size);
   tier.floor_ = config.min_free.of(size);
   if (os::mkdirat(base.get(), job_dir.c_str(), 0700) != 0 && errno != EEXIST)
@@ -66,28 +74,27 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
 }
 
 uint64_t Tier::headroom() const {
-  struct statvfs fs;
-  if (os::fstatvfs(copies_.get(), &fs) != 0) return 0;
-  const uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
+  uint64_t size = 0;
+  const uint64_t free = driver_->free_bytes(copies_.get(), &size);
   return free > floor_ ? free - floor_ : 0;
 }
 
 bool Tier::reserve(uint64_t bytes) {
-  int64_t until = closed_until_ns_.load(std::memory_order_relaxed);
-  if (until != 0) {
-    if (os::clock_ns(CLOCK_MONOTONIC) < until) return false;
-    if (closed_until_ns_.compare_exchange_strong(until, 0)) spdlog::info("tier {}: tried again", name());
-  }
+  if (closed()) return false;
   const uint64_t space = space_of(bytes);
   uint64_t used = used_.load(std::memory_order_relaxed);
   do {
     if (used + space > quota_) return false;
   } while (!used_.compare_exchange_weak(used, used + space, std::memory_order_relaxed));
-  if (headroom() < space) {
-    release(bytes);
-    return false;
+  if (headroom() >= space) return true;
+  release(bytes);
+  // By its quota there is room: others fill the file system. That may pass.
+  wanted_.store(space, std::memory_order_relaxed);
+  if (!crowded_.exchange(true)) {
+    spdlog::info("tier {}: others have filled its file system", name());
+    leave_alone();
   }
-  return true;
+  return false;
 }
 
 Status Tier::ensure_bucket(Ref entry) {
@@ -115,8 +122,7 @@ Result<Fd> Tier::create(Ref entry, uint64_t bytes) {
                          O_CREAT | O_TRUNC | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
   }
   if (!file) return errno_error("tier " + name() + ": create a copy");
-  if (bytes > 0 && os::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0 &&
-      errno != EOPNOTSUPP) {
+  if (bytes > 0 && driver_->allocate(file.get(), bytes) != 0) {
     const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
     discard(entry);
     return error;
@@ -160,12 +166,19 @@ Result<Fd> Tier::create_part(Ref entry, uint64_t bytes) {
   part_name(entry, part);
   Fd file(os::openat(copies_.get(), part, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return errno_error("tier " + name() + ": create a partial copy");
-  if (bytes > 0 && os::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0 &&
-      errno != EOPNOTSUPP) {
+  if (bytes > 0 && driver_->allocate(file.get(), bytes) != 0) {
     const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
     remove_part(entry);
     return error;
   }
+  return file;
+}
+
+Result<Fd> Tier::open_part(Ref entry) {
+  char part[kPartNameBytes];
+  monarch::part_name(entry, part);
+  Fd file(os::openat(copies_.get(), part, O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+  if (!file) return errno_error("tier " + name() + ": open a partial copy");
   return file;
 }
 
@@ -190,9 +203,48 @@ uint64_t Tier::room() const {
   return std::min(quota_ > used ? quota_ - used : 0, headroom());
 }
 
+int64_t Tier::leave_alone() {
+  const int64_t before = patience_ns_.load(std::memory_order_relaxed);
+  const int64_t patience = before == 0 ? kFirstPatienceNs : std::min(2 * before, kMostPatienceNs);
+  patience_ns_.store(patience, std::memory_order_relaxed);
+  next_probe_ns_.store(os::clock_ns(CLOCK_MONOTONIC) + patience, std::memory_order_relaxed);
+  return patience / kNsPerSecond;
+}
+
 void Tier::close(const std::string& why) {
-  closed_until_ns_.store(os::clock_ns(CLOCK_MONOTONIC) + kClosedNs, std::memory_order_relaxed);
-  spdlog::warn("tier {} closed to new copies for {} s: {}", name(), kClosedNs / 1000000000, why);
+  if (closed_.exchange(true)) return;  // by another thread, or a copy that was under way
+  spdlog::warn("tier {} closed to new copies for {} s: {}", name(), leave_alone(), why);
+}
+
+Status Tier::write_and_read() const {
+  if (headroom() < wanted_.load(std::memory_order_relaxed)) return Error{ENOSPC, "its file system is full"};
+  alignas(kBlock) char block[kBlock] = "monarch", back[kBlock];
+  Fd file(tmpfile_ ? os::openat(copies_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)
+                   : os::openat(copies_.get(), "probe", O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600));
+  if (!file) return errno_error("create");
+  if (!tmpfile_) os::unlinkat(copies_.get(), "probe", 0);
+  if (driver_->allocate(file.get(), kBlock) != 0) return errno_error("allocate");
+  if (os::pwrite(file.get(), block, kBlock, 0) != static_cast<ssize_t>(kBlock)) return errno_error("write");
+  if (driver_->prepare(file.get(), kBlock, true) == Writing::kBuffered &&
+      os::sync_range(file.get(), 0, kBlock, Sync::kFinish) != 0 && is_write_back_error(errno))
+    return errno_error("write-back");
+  if (os::pread(file.get(), back, kBlock, 0) != static_cast<ssize_t>(kBlock)) return errno_error("read");
+  if (std::memcmp(block, back, kBlock) != 0) return Error{EIO, "it returns other bytes than were written"};
+  return {};
+}
+
+bool Tier::probe() {
+  const int64_t due = next_probe_ns();
+  if (due == 0 || os::clock_ns(CLOCK_MONOTONIC) < due) return false;
+  const Status works = write_and_read();
+  if (!works.ok()) {
+    spdlog::warn("tier {} is left alone for {} s: {}", name(), leave_alone(), works.error().text);
+    return false;
+  }
+  next_probe_ns_.store(0, std::memory_order_relaxed);
+  crowded_ = false;
+  if (closed_.exchange(false)) spdlog::info("tier {}: opened again", name());
+  return true;
 }
 
 }  // namespace monarch

@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
+#include "runtime/hierarchy/driver.h"
 #include "runtime/layout/catalog_layout.h"
 
 namespace monarch {
@@ -29,6 +31,7 @@ class Tier {
 
   const std::string& name() const { return config_.name; }
   Medium medium() const { return config_.medium; }
+  const Driver& driver() const { return *driver_; }
   const std::string& copies_path() const { return copies_path_; }  // where the copies are
   uint64_t device() const { return device_; }                      // st_dev of the copies
   uint64_t quota() const { return quota_; }
@@ -54,14 +57,23 @@ class Tier {
   // The same for a partial copy, which lies apart under part_name until publish_part() gives it its final
   // name. Where only a part of the file will be kept, `bytes` is 0 and each chunk is allocated when written.
   Result<Fd> create_part(Ref entry, uint64_t bytes);
+  Result<Fd> open_part(Ref entry);  // one of create_part(), for writing
   Status publish_part(Ref entry);
   void remove_part(Ref entry);
   // How many bytes can be reserved now, by the quota and the free-space floor; 0 if the tier is closed.
   uint64_t room() const;
 
-  // After a fault of the device or a full file system: no new copies until it is opened again.
+  // After a fault of the device: no new copies until a probe succeeds.
   void close(const std::string& why);
-  bool closed() const { return closed_until_ns_.load(std::memory_order_relaxed) != 0; }
+  bool closed() const { return closed_.load(std::memory_order_relaxed); }
+  // Closed, or refused a file because others fill the file system: what did not fit may fit later.
+  bool may_recover() const { return next_probe_ns() != 0; }
+  // When the next probe is due, by CLOCK_MONOTONIC: the first after 10 s, each further one after twice the
+  // time, at most 5 minutes. 0: none.
+  int64_t next_probe_ns() const { return next_probe_ns_.load(std::memory_order_relaxed); }
+  // If one is due: writes and reads a block of a nameless file, and looks for the space that lacked. True:
+  // the tier takes files again. One thread at a time.
+  bool probe();
 
  private:
   static constexpr uint64_t kBlock = 4096;
@@ -69,7 +81,11 @@ class Tier {
   uint64_t headroom() const;
   Status ensure_bucket(Ref entry);
 
+  Status write_and_read() const;
+  int64_t leave_alone();  // until the next probe; returns for how many seconds
+
   TierConfig config_;
+  std::unique_ptr<Driver> driver_;
   std::string copies_path_;
   Fd copies_;
   uint64_t device_ = 0;
@@ -77,8 +93,11 @@ class Tier {
   uint64_t floor_ = 0;
   bool tmpfile_ = true;  // the file system has O_TMPFILE
   std::atomic<uint64_t> used_{0};
-  std::atomic<int64_t> closed_until_ns_{0};  // monotonic; 0: open
-  std::atomic<uint64_t> buckets_[4] = {};    // which of the 256 directories of copies exist
+  std::atomic<bool> closed_{false}, crowded_{false};
+  std::atomic<uint64_t> wanted_{0};  // what a file that did not fit needs
+  std::atomic<int64_t> next_probe_ns_{0};
+  std::atomic<int64_t> patience_ns_{0};    // how long it was closed the last time; 0: never
+  std::atomic<uint64_t> buckets_[4] = {};  // which of the 256 directories of copies exist
 };
 
 // The name of a job's directory on each tier in user mode, and how a sweep recognises it.

@@ -87,12 +87,52 @@ inline int64_t wait_limit_ns(uint64_t size, uint64_t bytes_per_second) {
   return need < 3.6e12 ? static_cast<int64_t>(need) : 3600000000000;
 }
 
-// Asks for `path` (found as *found, empty if it has no entry yet) and waits until its state is settled,
-// at most wait_limit_ns. *found is the entry found last.
+// How long one request may still wait. What is being copied gets wait_limit_ns; what is queued behind other
+// copies waits on while the agent copies anything at all, kQueueLimitNs at most. Who has waited in vain while
+// nothing was copied (the PFS hangs) spares the others: for kStallNs, or until a copy succeeds, nobody waits.
+class Patience {
+ public:
+  explicit Patience(Board* board)
+      : board_(board),
+        start_(monotonic_ns()),
+        since_(start_),
+        progress_(board->header.progress.load(std::memory_order_relaxed)) {}
+
+  // Nanoseconds, or <= 0: give up. `size` of the file, 0 if it is not known.
+  int64_t left(bool in_work, uint64_t size) {
+    const int64_t now = monotonic_ns();
+    if (now < board_->header.stalled_until_ns.load(std::memory_order_relaxed)) return 0;
+    const uint64_t progress = board_->header.progress.load(std::memory_order_relaxed);
+    const bool begun = in_work && !in_work_, moves = !in_work && progress != progress_;
+    if (begun || (moves && now - start_ < kQueueLimitNs)) {
+      since_ = now;
+      progress_ = progress;
+      in_work_ = in_work;
+    }
+    const uint64_t rate = board_->header.bytes_per_second.load(std::memory_order_relaxed);
+    const int64_t left = since_ + wait_limit_ns(size, rate) - now;
+    if (left <= 0 && progress == progress_)
+      board_->header.stalled_until_ns.store(now + kStallNs, std::memory_order_relaxed);
+    return left;
+  }
+
+ private:
+  static constexpr int64_t kQueueLimitNs = 30 * 1000000000ll, kStallNs = 5 * 1000000000ll;
+  Board* const board_;
+  const int64_t start_;
+  int64_t since_;
+  uint64_t progress_;
+  bool in_work_ = false;
+};
+
+// Asks for `path` (found as *found, empty if it has no entry yet) and waits until its state is settled, as
+// long as Patience allows. *found is the entry found last.
 inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, const RelPath& path,
                                 Found* found) {
-  const int64_t start = monotonic_ns();
+  Patience patience(board);
   std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, kWholeFile)];
+  // What is copied at the admin's rate is copied at once for who waits: so it is asked for, too.
+  const bool paced = board->header.paced.load(std::memory_order_relaxed) != 0;
   Posted posted{nullptr, 0};
   bool asked = false;
   for (;;) {
@@ -102,7 +142,10 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
         *found ? state_of(found->entry->state.load(std::memory_order_acquire)) : State::kKnown;
     if (*found && !unsettled(state)) return WaitEnd::kSettled;
     if (!agent_lives(*board)) return WaitEnd::kNoAgent;
-    if (state == State::kKnown && !asked) {  // queued and being staged: somebody has asked already
+    const uint64_t size = *found ? found->entry->size.load(std::memory_order_relaxed) : 0;
+    const int64_t left = patience.left(state == State::kStaging, size);
+    if (left <= 0) return WaitEnd::kTimeout;
+    if (!asked && (state == State::kKnown || (paced && state == State::kStaging))) {
       posted = post_request(board, path);
       if (!posted.slot) return WaitEnd::kRingFull;
       asked = true;
@@ -111,10 +154,6 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
       if (!*found) return WaitEnd::kRefused;
       continue;
     }
-    const uint64_t size = *found ? found->entry->size.load(std::memory_order_relaxed) : 0;
-    const uint64_t rate = board->header.bytes_per_second.load(std::memory_order_relaxed);
-    const int64_t left = start + wait_limit_ns(size, rate) - monotonic_ns();
-    if (left <= 0) return WaitEnd::kTimeout;
     futex_wait(parking, seen, left < kWaitSliceNs ? left : kWaitSliceNs);
   }
 }
@@ -123,14 +162,14 @@ inline bool has_chunk(const Chunks& chunks, uint32_t n) {
   return n < chunks.count && (chunks.bits[n / 64].load(std::memory_order_acquire) >> (n % 64) & 1);
 }
 
-// Asks for chunk `n` of the large file `e` and waits until it is there, at most wait_limit_ns. kSettled: it
-// is there (*chunks tells where), or will not come, or the file is no longer kLarge (*chunks is nullptr).
+// Asks for chunk `n` of the large file `e` and waits until it is there, as long as Patience allows. kSettled:
+// it is there (*chunks tells where), or will not come, or the file is no longer kLarge (*chunks is nullptr).
 inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const Entry& e, uint32_t n,
                              const Chunks** chunks) {
   char text[kPathBytes];
   RelPath path;
   if (!catalog.path_of(e, text, &path)) return WaitEnd::kRefused;
-  const int64_t start = monotonic_ns();
+  Patience patience(board);
   std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, n)];
   bool asked = false;
   for (;;) {
@@ -145,13 +184,12 @@ inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const E
       return WaitEnd::kSettled;
     }
     if (!agent_lives(*board)) return WaitEnd::kNoAgent;
+    const int64_t left = patience.left(false, kChunkBytes);
+    if (left <= 0) return WaitEnd::kTimeout;
     if (!asked) {
       if (!post_request(board, path, n).slot) return WaitEnd::kRingFull;
       asked = true;
     }
-    const uint64_t rate = board->header.bytes_per_second.load(std::memory_order_relaxed);
-    const int64_t left = start + wait_limit_ns(kChunkBytes, rate) - monotonic_ns();
-    if (left <= 0) return WaitEnd::kTimeout;
     futex_wait(parking, seen, left < kWaitSliceNs ? left : kWaitSliceNs);
   }
 }

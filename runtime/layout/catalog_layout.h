@@ -184,17 +184,19 @@ struct Prefix {
 struct TierPath {
   uint64_t dev;  // st_dev of the tier's file system
   uint32_t len;
-  uint32_t reserved;
-  char name[32];          // as configured; NUL-terminated
-  char path[kPathBytes];  // the job's directory of copies on the tier; NUL-terminated
+  std::atomic<uint32_t> failed;  // 1: its device has failed, open no copy on it until that has passed
+  char name[32];                 // as configured; NUL-terminated
+  char path[kPathBytes];         // the job's directory of copies on the tier; NUL-terminated
 };
 
 struct CatalogHeader {
-  char magic[8];                // kCatalogMagic
-  uint32_t version;             // kCatalogVersion
-  uint32_t bytes;               // sizeof(CatalogHeader)
-  uint64_t boot_time;           // CLOCK_REALTIME seconds at which the agent made it
-  uint64_t stage_wait_max;      // bytes: an open waits for files up to this size
+  char magic[8];            // kCatalogMagic
+  uint32_t version;         // kCatalogVersion
+  uint32_t bytes;           // sizeof(CatalogHeader)
+  uint64_t boot_time;       // CLOCK_REALTIME seconds at which the agent made it
+  uint64_t stage_wait_max;  // bytes: an open waits for files up to this size
+  uint32_t check_at_open;   // 1: an open compares size and mtime with the PFS before it takes a copy
+  uint32_t reserved;
   std::atomic<uint32_t> ready;  // 1 once roots, prefixes and tiers are filled in
   std::atomic<uint32_t> index_generation;
   std::atomic<uint32_t> inode_generation;

@@ -55,7 +55,7 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
                                                  const std::vector<RootView>& roots,
                                                  const std::vector<PrefixView>& prefixes,
                                                  const std::vector<TierView>& tiers,
-                                                 uint64_t stage_wait_max) {
+                                                 const ReadPolicy& policy) {
   if (roots.size() > kMaxRoots || prefixes.size() > kMaxPrefixes || tiers.size() > kMaxTiers)
     return bad_input("too many datasets or tiers for one job");
   std::unique_ptr<Catalog> catalog(new Catalog(run_dir));
@@ -67,7 +67,8 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
   h->version = kCatalogVersion;
   h->bytes = sizeof(CatalogHeader);
   h->boot_time = static_cast<uint64_t>(::time(nullptr));
-  h->stage_wait_max = stage_wait_max;
+  h->stage_wait_max = policy.stage_wait_max;
+  h->check_at_open = policy.check_at_open ? 1 : 0;
   for (const RootView& r : roots) h->roots[h->root_count++].dev = r.dev;
   for (const PrefixView& p : prefixes) {
     if (!fits_path(p.path) || !fits_path(p.below))
@@ -102,7 +103,8 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
 char* Catalog::at(Space space, Ref ref) {
   const uint64_t offset = uint64_t{ref} * 8;
   const uint32_t k = segment_of(offset);
-  return spaces_[static_cast<uint32_t>(space)].segments[k] + (offset - segment_start(k));
+  return spaces_[static_cast<uint32_t>(space)].segments[k].load(std::memory_order_acquire) +
+         (offset - segment_start(k));
 }
 
 Ref Catalog::allocate(Space space, uint64_t bytes) {
@@ -114,11 +116,10 @@ Ref Catalog::allocate(Space space, uint64_t bytes) {
   while (k < kMaxSegments && offset + bytes > segment_start(k) + segment_bytes(k))
     offset = segment_start(++k);
   if (k >= kMaxSegments) return 0;
-  if (k >= s.segments.size() || !s.segments[k]) {
+  if (!s.segments[k].load(std::memory_order_relaxed)) {
     char* base = make_file(std::string(kSpaceNames[number]) + "." + std::to_string(k), segment_bytes(k));
     if (!base) return 0;
-    if (k >= s.segments.size()) s.segments.resize(k + 1);
-    s.segments[k] = base;
+    s.segments[k].store(base, std::memory_order_release);
   }
   s.used = offset + bytes;
   // That of the entries tells walk() how far they are complete: index_entry() stores it.
@@ -257,11 +258,7 @@ Ref Catalog::attributes_of(const struct stat& st) {
   return ref;
 }
 
-Entry& Catalog::entry(Ref ref) {
-  // Segments are only added, and the one of a published entry is there, but the vector may be growing.
-  std::lock_guard<std::mutex> hold(lock_);
-  return *reinterpret_cast<Entry*>(at(Space::kEntries, ref));
-}
+Entry& Catalog::entry(Ref ref) { return *reinterpret_cast<Entry*>(at(Space::kEntries, ref)); }
 
 std::string Catalog::path_of(Ref ref) {
   const Entry* e = reader_.entry(ref);
@@ -335,9 +332,13 @@ void Catalog::close_chunks(Ref chunks) {
   reinterpret_cast<Chunks*>(at(Space::kChunks, chunks))->closed.store(1, std::memory_order_release);
 }
 
-void Catalog::drop(Ref ref, Reason reason) {
+void Catalog::set_tier_failed(uint32_t tier, bool failed) {
+  header_->tiers[tier].failed.store(failed ? 1 : 0, std::memory_order_release);
+}
+
+void Catalog::drop(Ref ref, State state, Reason reason) {
   Entry& e = entry(ref);
-  e.state.store(state_word(State::kDropped, reason), std::memory_order_release);
+  e.state.store(state_word(state, reason), std::memory_order_release);
   const Ref own = e.identity.load(std::memory_order_acquire);
   if (!own) return;
   std::lock_guard<std::mutex> hold(lock_);

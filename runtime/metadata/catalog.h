@@ -36,6 +36,12 @@ struct PrefixView {
   uint64_t ino;
 };
 
+// What tasks go by; see CatalogHeader.
+struct ReadPolicy {
+  uint64_t stage_wait_max = 0;
+  bool check_at_open = false;
+};
+
 class Catalog {
  public:
   // Makes the catalog's files in `run_dir`, all space allocated. The catalog is ready for readers when
@@ -43,7 +49,8 @@ class Catalog {
   static Result<std::unique_ptr<Catalog>> create(const std::string& run_dir,
                                                  const std::vector<RootView>& roots,
                                                  const std::vector<PrefixView>& prefixes,
-                                                 const std::vector<TierView>& tiers, uint64_t stage_wait_max);
+                                                 const std::vector<TierView>& tiers,
+                                                 const ReadPolicy& policy);
   ~Catalog();
   Catalog(const Catalog&) = delete;
   Catalog& operator=(const Catalog&) = delete;
@@ -54,7 +61,7 @@ class Catalog {
   const CatalogReader& reader() const { return reader_; }
   const CatalogHeader& header() const { return *header_; }
 
-  // The changeable side of an entry. `ref` came from this catalog.
+  // The changeable side of an entry. `ref` came from this catalog. Lock-free.
   Entry& entry(Ref ref);
   // Its path relative to its root.
   std::string path_of(Ref ref);
@@ -74,8 +81,11 @@ class Catalog {
   // Publishes that no further chunk will come.
   void close_chunks(Ref chunks);
 
-  // Takes a placed entry back: readers that look now go to the PFS. The copy may be removed afterwards.
-  void drop(Ref ref, Reason reason);
+  // Takes a placed entry back, with this state (kDropped, or kNoFit to try again) and reason: readers that
+  // look now go to the PFS. The copy may be removed afterwards.
+  void drop(Ref ref, State state, Reason reason);
+  // Says whether the tier's device has failed: then readers open no copy on it.
+  void set_tier_failed(uint32_t tier, bool failed);
 
   // Calls `visit` with each entry from `cursor` on, in the order they were added, until it returns false
   // or the end; returns the cursor at which to go on. Start with 0.
@@ -87,8 +97,8 @@ class Catalog {
   Catalog(std::string run_dir);
 
   struct SpaceState {
-    std::vector<char*> segments;
-    uint64_t used = 8;  // the first 8 bytes stay unused, so that Ref 0 is none
+    std::atomic<char*> segments[kMaxSegments] = {};  // set once; read without lock_
+    uint64_t used = 8;                               // the first 8 bytes stay unused, so that Ref 0 is none
   };
 
   // A new, allocated, zeroed file of the run directory, mapped; nullptr if there is no space.

@@ -13,10 +13,12 @@
 
 namespace monarch {
 
-Walker::Walker(Catalog* catalog, const Dataset* dataset, Board* board, std::function<void()> found)
+Walker::Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle* stats,
+               std::function<void()> found)
     : catalog_(catalog),
       dataset_(dataset),
       board_(board),
+      stats_(stats),
       found_(std::move(found)),
       unfinished_(dataset->roots.size(), 1),
       incomplete_(dataset->roots.size(), false) {}
@@ -62,6 +64,8 @@ void Walker::run() {
 
 void Walker::list(const Directory& directory) {
   const DatasetRoot& root = dataset_->roots[directory.root];
+  const auto give_up = [this] { return stopping_.load(); };
+  if (!stats_->wait(1, give_up)) return;
   const char* name = directory.path.empty() ? "." : directory.path.c_str();
   Fd fd(os::open_beneath(root.fd.get(), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd && errno == EXDEV) return;  // another file system below: left alone
@@ -89,6 +93,7 @@ void Walker::list(const Directory& directory) {
     uint8_t type = e->d_type;
     if (type == DT_UNKNOWN) {
       struct stat st;
+      if (!stats_->wait(1, give_up)) return;
       if (::fstatat(raw, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0) type = IFTODT(st.st_mode);
     }
     path.resize(base);

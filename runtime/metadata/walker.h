@@ -15,13 +15,16 @@
 #include "runtime/layout/board_layout.h"
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
+#include "runtime/base/throttle.h"
 
 namespace monarch {
 
 class Walker {
  public:
-  // `found` is called from walking threads whenever a directory's files have been entered.
-  Walker(Catalog* catalog, const Dataset* dataset, Board* board, std::function<void()> found);
+  // Directories listed and files examined keep to the rate `stats`. `found` is called from walking threads
+  // whenever a directory's files have been entered.
+  Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle* stats,
+         std::function<void()> found);
   ~Walker() { stop(); }
   void start(int threads);
   // Ends the walk where it is and waits for its threads; a thread inside a hanging PFS call is waited for.
@@ -38,6 +41,7 @@ class Walker {
   Catalog* const catalog_;
   const Dataset* const dataset_;
   Board* const board_;
+  Throttle* const stats_;
   const std::function<void()> found_;
 
   std::mutex lock_;

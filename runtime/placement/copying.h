@@ -4,6 +4,7 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <string>
 
 #include "runtime/base/os.h"
@@ -46,6 +47,24 @@ inline Verdict verdict_on_read(const Error& error) {
   if (error.code == ESTALE || error.code == ENODATA)
     return {AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged)};
   return {AgentCounter::source_errors, state_word(State::kPass, Reason::kSourceError)};
+}
+
+// Why an open of the source that failed with `error` makes the file one that is never staged.
+inline uint64_t verdict_on_open(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return state_word(State::kPass, Reason::kMissing);
+    case ELOOP:
+      return state_word(State::kPass, Reason::kSymlink);
+    case EXDEV:
+      return state_word(State::kPass, Reason::kOtherDevice);
+    case EACCES:
+    case EPERM:
+      return state_word(State::kPass, Reason::kUnreadable);
+    default:
+      return state_word(State::kPass, Reason::kSourceError);
+  }
 }
 
 }  // namespace monarch

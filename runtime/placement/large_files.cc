@@ -8,68 +8,97 @@
 #include <string>
 
 #include "runtime/base/os.h"
+#include "runtime/hierarchy/locality.h"
 #include "runtime/placement/copying.h"
 #include "runtime/placement/placement.h"
 
 namespace monarch {
+namespace {
 
-PlacementHandler::Large PlacementHandler::large_file(Ref ref) {
+// Of each, source and copy are open. Files beyond that are parked: what is placed stays in use, and they are
+// opened again when more of them is wanted.
+constexpr size_t kMaxOpenLarge = 128;
+constexpr uint32_t kRun = Copier::kPieces;  // chunks in a row that are filled at a time
+static_assert(kChunkBytes == Copier::kPiece);
+
+bool same_file(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
+         same_time(a.st_mtim, b.st_mtim);
+}
+
+}  // namespace
+
+PlacementHandler::Large PlacementHandler::large_file(const Work& work, Worker* worker) {
+  bool open = false;
   const auto known = [&]() -> Large {
     const std::lock_guard<std::mutex> hold(lock_);
-    const auto at = large_.find(ref);
-    return at == large_.end() ? nullptr : at->second;
+    const auto at = large_.find(work.ref);
+    if (at == large_.end()) return nullptr;
+    open = at->second->ends != nullptr;
+    return at->second;
   };
-  if (Large file = known()) return file;
+  Large file = known();
+  if (file && open) return file;
   const std::lock_guard<std::mutex> one(starting_large_);
-  if (Large file = known()) return file;
-  Entry& e = catalog_->entry(ref);
+  file = known();
+  if (file) return unpark(file, work, worker) ? file : nullptr;
+  Entry& e = catalog_->entry(work.ref);
   const uint64_t word = e.state.load(std::memory_order_acquire);
   if (state_of(word) != State::kLarge || chunks_of(word) != 0) return nullptr;  // settled, or given up
-  const DatasetRoot& root = dataset_->roots[e.root];
-  add(board_, AgentCounter::agent_opens_pfs);
-  Fd source(os::open_beneath(root.fd.get(), catalog_->path_of(ref).c_str(),
-                             O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat st;
-  if (!source || os::fstat(source.get(), &st) != 0) {
+  Fd source = open_large_source(work, worker, &st);
+  if (!source) {
+    const int error = errno;
+    spdlog::warn("stage {}: {}", catalog_->path_of(work.ref), std::strerror(error));
     add(board_, AgentCounter::source_errors);
-    settle(ref, state_word(State::kPass, Reason::kSourceError));
+    settle(work.ref, verdict_on_open(error));
     return nullptr;
   }
   if (static_cast<uint64_t>(st.st_size) != e.size.load(std::memory_order_relaxed) ||
       time_of(st.st_mtim) != e.mtime.load(std::memory_order_relaxed)) {
     add(board_, AgentCounter::dropped_files);
-    settle(ref, state_word(State::kDropped, Reason::kChanged));
+    settle(work.ref, state_word(State::kDropped, Reason::kChanged));
     return nullptr;
   }
-  return start_large(ref, std::move(source), st);
+  return start_large(work, std::move(source), st);
 }
 
-PlacementHandler::Large PlacementHandler::start_large(Ref ref, Fd source, const struct stat& st) {
+Fd PlacementHandler::open_large_source(const Work& work, Worker* worker, struct stat* st) {
+  const Entry& e = catalog_->entry(work.ref);
+  Fd source = open_source(e, catalog_->path_of(work.ref), background(work), worker);
+  if (source && os::fstat(source.get(), st) != 0) {
+    const int error = errno;
+    source.reset();
+    errno = error;
+  }
+  return source;
+}
+
+PlacementHandler::Large PlacementHandler::start_large(const Work& work, Fd source, const struct stat& st) {
   auto file = std::make_shared<LargeFile>();
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
+  const Ref ref = work.ref;
   file->ref = ref;
-  file->source = std::move(source);
   file->st = st;
   file->count = chunk_count(bytes);
   file->reserved = bytes;
   file->tier = hierarchy_->reserve(bytes);
   if (file->tier < 0) file->tier = hierarchy_->reserve_part(bytes, kChunkBytes, &file->reserved);
   if (file->tier < 0) {
-    no_room({ref, Why::kPrefetch, 0});
+    no_room(work);
     return nullptr;
   }
   file->allowed = file->reserved == bytes ? file->count : static_cast<uint32_t>(file->reserved / kChunkBytes);
   file->claimed.resize(file->count);
-  Tier& tier = hierarchy_->tiers()[static_cast<size_t>(file->tier)];
+  Tier& tier = this->tier(file->tier);
   Result<Fd> copy = tier.create_part(ref, file->reserved == bytes ? bytes : 0);
   if (!copy.ok()) {
-    tier.close(copy.error().text);
     tier.release(file->reserved);
-    add(board_, AgentCounter::tier_errors);
+    tier_failed(file->tier, copy.error());
     settle(ref, state_word(State::kNoFit, Reason::kTierError));
     return nullptr;
   }
-  file->copy = copy.take();
+  file->writing = tier.driver().prepare(copy->get(), bytes, false);
   const std::lock_guard<std::mutex> hold(lock_);
   file->chunks = catalog_->start_chunks(ref, static_cast<uint32_t>(file->tier), st);
   if (!file->chunks) {
@@ -80,68 +109,177 @@ PlacementHandler::Large PlacementHandler::start_large(Ref ref, Fd source, const 
   }
   if (const auto at = native_.find(ref); at != native_.end()) file->native = true;
   large_[ref] = file;
+  hold_ends(file, std::make_shared<Ends>(Ends{std::move(source), copy.take()}));
   return file;
 }
 
-void PlacementHandler::stage_chunk(const Work& work, std::vector<char>* buffer) {
-  const Large file = large_file(work.ref);
-  const uint32_t n = work.chunk;
-  if (!file) return;
-  Entry& e = catalog_->entry(file->ref);
+// Opens both ends again. False: that failed, and the file has been given up.
+bool PlacementHandler::unpark(const Large& file, const Work& work, Worker* worker) {
   {
     const std::lock_guard<std::mutex> hold(lock_);
-    const bool take = n < file->count && !file->failed && !file->claimed[n] && file->begun < file->allowed;
-    if (take) {
-      file->claimed[n] = true;
-      ++file->begun;
+    if (file->ends || file->failed) return !file->failed;
+  }
+  struct stat st;
+  Fd source = open_large_source(work, worker, &st);
+  if (!source || !same_file(st, file->st)) {
+    give_up_large(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
+    return false;
+  }
+  Result<Fd> copy = tier(file->tier).open_part(file->ref);
+  if (!copy.ok()) {
+    tier_failed(file->tier, copy.error());
+    give_up_large(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
+    return false;
+  }
+  if (file->writing == Writing::kDirect) os::set_direct(copy->get(), true);
+  const std::lock_guard<std::mutex> hold(lock_);
+  hold_ends(file, std::make_shared<Ends>(Ends{std::move(source), copy.take()}));
+  return true;
+}
+
+void PlacementHandler::hold_ends(const Large& file, std::shared_ptr<Ends> ends) {
+  file->ends = std::move(ends);
+  opened_.push_back(file);
+  park_some();
+}
+
+void PlacementHandler::park_some() {
+  for (size_t tried = opened_.size(); tried > 0 && opened_.size() > kMaxOpenLarge; --tried) {
+    const Large oldest = opened_.front();
+    opened_.pop_front();
+    if (!oldest->ends) continue;
+    if (oldest->in_flight > 0) {
+      opened_.push_back(oldest);
+    } else {
+      oldest->ends.reset();
     }
+  }
+}
+
+// The chunk that was asked for, or several in a row where nobody waits.
+bool PlacementHandler::claim(const Large& file, const Work& work, Run* run) {
+  LargeFile& f = *file;
+  const bool asked = work.why == Why::kChunk;
+  if (!f.ends && !f.failed) {  // it was parked just now; filling comes back by itself
+    if (asked) demanded_chunks_.emplace_back(work.ref, work.chunk);
+    return false;
+  }
+  run->first = work.chunk;
+  const uint32_t most = asked ? 1 : kRun;
+  while (run->count < most && !f.failed && f.begun < f.allowed) {
+    const uint32_t n = run->first + run->count;
+    if (n >= f.count || f.claimed[n]) break;
+    f.claimed[n] = true;
+    ++f.begun;
+    ++run->count;
+  }
+  if (run->count == 0) {
+    if (asked) hurry(f.ref);  // somebody waits for what another thread copies
+    return false;
+  }
+  ++f.in_flight;
+  run->ends = f.ends;
+  return true;
+}
+
+void PlacementHandler::stage_chunks(const Work& work, Worker* worker) {
+  const Large file = large_file(work, worker);
+  if (!file) return;
+  Run run;
+  {
+    const std::lock_guard<std::mutex> hold(lock_);
+    const bool claimed = claim(file, work, &run);
     if (!std::exchange(file->filling, true)) {  // after the chunk that was asked for
       filling_.push_front(file);                // what is being read comes before what may be
       work_.notify_all();
     }
-    if (!take) return;
+    if (!claimed) return;
   }
-  if (is_invalid(*board_, e.hash))
-    return give_up_large(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kWritten));
-  const uint64_t offset = uint64_t{n} * kChunkBytes;
-  const uint64_t bytes = std::min<uint64_t>(kChunkBytes, static_cast<uint64_t>(file->st.st_size) - offset);
   const int64_t start = monotonic_ns();
-  Tier& tier = hierarchy_->tiers()[static_cast<size_t>(file->tier)];
-  if (const Status copied = copy(file->source.get(), file->copy, offset, bytes, buffer); !copied.ok()) {
-    if (stopping_) return;
-    if (is_source_error(copied.error())) {
-      const Verdict v = verdict_on_read(copied.error());
-      return give_up_large(file, v.counter, v.word);
-    }
-    tier.close(copied.error().text);
-    return give_up_large(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
+  const Status copied = copy_run(file, run, background(work), worker);
+  if (copied.ok()) {
+    note_rate(run.count * kChunkBytes, monotonic_ns() - start);
+    publish_run(file, run);
+  } else if (is_invalid(*board_, catalog_->entry(file->ref).hash)) {
+    give_up_large(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kWritten));
+  } else if (is_source_error(copied.error())) {
+    spdlog::warn("stage {}: {}", catalog_->path_of(file->ref), copied.error().text);
+    const Verdict v = verdict_on_read(copied.error());
+    give_up_large(file, v.counter, v.word);
+  } else if (!stopping_) {
+    tier_failed(file->tier, copied.error());
+    give_up_large(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   }
-  if (!unchanged(file->source.get(), file->st))
-    return give_up_large(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
-  bool whole, closed;
+  end_run(file);
+}
+
+Status PlacementHandler::copy_run(const Large& file, const Run& run, bool paced, Worker* worker) {
+  if (is_invalid(*board_, catalog_->entry(file->ref).hash)) return Error{ESTALE, "the job wrote it"};
+  const auto size = static_cast<uint64_t>(file->st.st_size);
+  const uint64_t offset = uint64_t{run.first} * kChunkBytes;
+  const uint64_t bytes = std::min<uint64_t>(run.count * kChunkBytes, size - offset);
+  const Ends& ends = *run.ends;
+  const MemoryPolicy spread(file->writing == Writing::kMemory);
+  MONARCH_TRY(
+      worker->copier.copy({ends.source.get(), ends.copy.get(), size, offset, bytes, file->writing, paced}));
+  // Chunks are read as soon as they are published, so theirs cannot be told later that they were lost.
+  if (file->writing == Writing::kBuffered &&
+      os::sync_range(ends.copy.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), Sync::kFinish) !=
+          0 &&
+      is_write_back_error(errno))
+    return errno_error("write-back at " + std::to_string(offset));
+  if (!unchanged(ends.source.get(), file->st))
+    return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
+  return {};
+}
+
+void PlacementHandler::publish_run(const Large& file, const Run& run) {
+  const auto size = static_cast<uint64_t>(file->st.st_size);
+  const uint64_t offset = uint64_t{run.first} * kChunkBytes;
+  const uint64_t bytes = std::min<uint64_t>(run.count * kChunkBytes, size - offset);
+  bool whole = false, closed = false;
   {
     const std::lock_guard<std::mutex> hold(lock_);
     if (file->failed) return;
-    catalog_->set_chunk(file->chunks, n);
-    ++file->done;
+    for (uint32_t i = 0; i < run.count; ++i) catalog_->set_chunk(file->chunks, run.first + i);
+    file->done += run.count;
+    file->placed += bytes;
     whole = file->done == file->count;
     closed = file->done == file->allowed && !whole;
+    if (closed) large_.erase(file->ref);  // nothing more to do; its ends are closed with its last run
   }
-  note_rate(bytes, monotonic_ns() - start);
-  add(board_, AgentCounter::staged_chunks);
+  add(board_, AgentCounter::staged_chunks, run.count);
   add(board_, AgentCounter::staged_bytes, bytes);
   board_->placed_bytes[file->tier].fetch_add(bytes, std::memory_order_relaxed);
   if (closed) catalog_->close_chunks(file->chunks);
-  wake_parked(board_, e.hash, n);
+  const uint32_t hash = catalog_->entry(file->ref).hash;
+  for (uint32_t i = 0; i < run.count; ++i) wake_parked(board_, hash, run.first + i);
   if (whole) finish_large(file);
 }
 
+// The last thread that copies for a file closes what is not needed any more.
+void PlacementHandler::end_run(const Large& file) {
+  bool release = false;
+  {
+    const std::lock_guard<std::mutex> hold(lock_);
+    if (--file->in_flight > 0) return;
+    release = file->failed;
+    if (large_.find(file->ref) == large_.end() || file->failed) file->ends.reset();
+  }
+  if (release) release_large(file);
+}
+
 void PlacementHandler::finish_large(const Large& file) {
-  Tier& tier = hierarchy_->tiers()[static_cast<size_t>(file->tier)];
+  Tier& tier = this->tier(file->tier);
+  std::shared_ptr<Ends> ends;
+  {
+    const std::lock_guard<std::mutex> hold(lock_);
+    ends = file->ends;
+  }
   struct stat made;
-  if (!take_times(file->copy.get(), file->st) || os::fstat(file->copy.get(), &made) != 0 ||
+  if (!ends || !take_times(ends->copy.get(), file->st) || os::fstat(ends->copy.get(), &made) != 0 ||
       !tier.publish_part(file->ref).ok()) {
-    tier.close("finish a large copy");
+    tier_failed(file->tier, errno_error("finish a large copy"));
     return give_up_large(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   }
   // A full run directory: what is staged in chunks stays in use as such.
@@ -151,19 +289,27 @@ void PlacementHandler::finish_large(const Large& file) {
   large_.erase(file->ref);
 }
 
+// Other threads may still be copying for it: the last one to end gives its space back.
 void PlacementHandler::give_up_large(const Large& file, AgentCounter counter, uint64_t word) {
+  bool release = false;
   {
     const std::lock_guard<std::mutex> hold(lock_);
     if (std::exchange(file->failed, true)) return;
     large_.erase(file->ref);
+    release = file->in_flight == 0;
   }
   settle(file->ref, word);
-  add(board_, counter);
-  Tier& tier = hierarchy_->tiers()[static_cast<size_t>(file->tier)];
+  if (counter != AgentCounter::tier_errors) add(board_, counter);  // tier_failed counts those
+  const Entry& e = catalog_->entry(file->ref);
+  for (uint32_t n = 0; n < file->count && n < kParking; ++n) wake_parked(board_, e.hash, n);
+  if (release) release_large(file);
+}
+
+void PlacementHandler::release_large(const Large& file) {
+  Tier& tier = this->tier(file->tier);
   tier.remove_part(file->ref);
   tier.release(file->reserved);
-  Entry& e = catalog_->entry(file->ref);
-  for (uint32_t n = 0; n < file->count && n < kParking; ++n) wake_parked(board_, e.hash, n);
+  board_->placed_bytes[file->tier].fetch_sub(file->placed, std::memory_order_relaxed);
 }
 
 }  // namespace monarch

@@ -9,46 +9,46 @@
 #include <algorithm>
 #include <string>
 
+#include "runtime/base/memory.h"
 #include "runtime/base/os.h"
+#include "runtime/hierarchy/locality.h"
 #include "runtime/placement/copying.h"
 
 namespace monarch {
 namespace {
 
-constexpr size_t kBufferBytes = 1 << 20;
+constexpr int64_t kShortMemoryNs = 1000000000;  // how often a thread looks whether there is memory again
 constexpr int kMisfitsToStop = 8;
-
-// Why an open of the source that failed with `error` makes the file one that is never staged.
-uint64_t verdict_on_open(int error) {
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return state_word(State::kPass, Reason::kMissing);
-    case ELOOP:
-      return state_word(State::kPass, Reason::kSymlink);
-    case EXDEV:
-      return state_word(State::kPass, Reason::kOtherDevice);
-    case EACCES:
-    case EPERM:
-      return state_word(State::kPass, Reason::kUnreadable);
-    default:
-      return state_word(State::kPass, Reason::kSourceError);
-  }
-}
 
 }  // namespace
 
 PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset,
-                                   Board* board, const AgentConfig& config)
+                                   Board* board, const AgentConfig& config, Rates* rates)
     : catalog_(catalog),
       hierarchy_(hierarchy),
       dataset_(dataset),
       board_(board),
       config_(config),
-      prefetching_(config.prefetch != AgentConfig::Prefetch::kOff) {}
+      rates_(rates),
+      prefetching_(config.prefetch != AgentConfig::Prefetch::kOff) {
+  for (int i = 0; i < static_cast<int>(hierarchy->tiers().size()); ++i)
+    write_back_.push_back(std::make_unique<WriteBack>(
+        [this, i](Ref ref, uint64_t bytes, const Error& error) { copy_lost(ref, i, bytes, error); }));
+  if (rates->pfs_bytes.limits() || rates->pfs_opens.limits() || rates->tier_bytes.limits())
+    board->header.paced.store(1, std::memory_order_relaxed);
+}
 
 void PlacementHandler::start() {
-  for (int i = 0; i < config_.threads; ++i) threads_.emplace_back([this] { run(); });
+  for (int i = 0; i < config_.threads; ++i) {
+    workers_.push_back(std::make_unique<Worker>(board_, rates_, &stopping_));
+    Worker* worker = workers_.back().get();
+    worker->thread = std::thread([this, worker] { run(worker); });
+  }
+}
+
+void PlacementHandler::move_to(const std::string& processors) {
+  const std::lock_guard<std::mutex> hold(lock_);
+  for (const auto& worker : workers_) worker->move_to = processors;
 }
 
 void PlacementHandler::stop() {
@@ -57,20 +57,26 @@ void PlacementHandler::stop() {
     stopping_ = true;
   }
   work_.notify_all();
-  for (std::thread& t : threads_) t.join();
-  threads_.clear();
+  for (const auto& write_back : write_back_) write_back->stop();
+  for (const auto& worker : workers_)
+    if (worker->thread.joinable()) worker->thread.join();
 }
 
 void PlacementHandler::demand(const RelPath& path) {
   const Ref ref = catalog_->add(path, DT_UNKNOWN);
   if (!ref) return;  // the catalog is full: the task sees that there is no entry and reads the PFS
-  if (!catalog_->move(ref, state_word(State::kKnown), state_word(State::kQueued)))
-    return;  // in work, or settled
+  const bool queued = catalog_->move(ref, state_word(State::kKnown), state_word(State::kQueued));
   {
     std::lock_guard<std::mutex> hold(lock_);
+    if (!queued) return hurry(ref);  // in work, or settled
     demanded_.push_back(ref);
   }
   work_.notify_one();
+}
+
+void PlacementHandler::hurry(Ref ref) {
+  for (const auto& worker : workers_)
+    if (worker->ref == ref) worker->copier.hurry();
 }
 
 void PlacementHandler::catalog_grew() {
@@ -121,7 +127,7 @@ bool PlacementHandler::next_background(Work* work) {
     }
     filling_.pop_front();
   }
-  if (!prefetching_) return false;
+  if (!prefetching_ || memory_is_short()) return false;
   bool found = false;
   cursor_ = catalog_->walk(cursor_, [&](Ref ref) {
     if (found) return false;
@@ -134,25 +140,75 @@ bool PlacementHandler::next_background(Work* work) {
   return found;
 }
 
-void PlacementHandler::run() {
-  std::vector<char> buffer(kBufferBytes);
+// An idle agent sleeps without a limit. It looks again by itself only while a tier is closed or memory is
+// short.
+void PlacementHandler::wait_for_work(std::unique_lock<std::mutex>* hold) {
+  int64_t due = INT64_MAX;
+  for (const Tier& t : hierarchy_->tiers())
+    if (t.may_recover()) due = std::min(due, t.next_probe_ns());
+  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  if (prefetching_ && memory_is_short()) due = std::min(due, now + kShortMemoryNs);
+  if (due == INT64_MAX || probing_) return work_.wait(*hold);
+  if (due > now) {
+    work_.wait_for(*hold, std::chrono::nanoseconds(due - now));
+  } else {
+    probe_tiers(hold);
+  }
+}
+
+// Of the tiers that were closed, those that work again take files again: also those that found them closed.
+void PlacementHandler::probe_tiers(std::unique_lock<std::mutex>* hold) {
+  probing_ = true;
+  hold->unlock();
+  bool opened = false;
+  for (size_t i = 0; i < hierarchy_->tiers().size(); ++i) {
+    if (!hierarchy_->tiers()[i].probe()) continue;
+    catalog_->set_tier_failed(static_cast<uint32_t>(i), false);
+    opened = true;
+  }
+  if (opened) {
+    board_->header.full.store(0, std::memory_order_relaxed);
+    misfits_ = 0;
+    catalog_->walk(0, [&](Ref ref) {
+      catalog_->move(ref, state_word(State::kNoFit, Reason::kTierError), state_word(State::kKnown));
+      return true;
+    });
+  }
+  hold->lock();
+  probing_ = false;
+  if (!opened) return;
+  prefetching_ = config_.prefetch != AgentConfig::Prefetch::kOff;
+  cursor_ = 0;
+  work_.notify_all();
+}
+
+void PlacementHandler::run(Worker* worker) {
   std::unique_lock<std::mutex> hold(lock_);
   for (;;) {
     Work work;
-    while (!stopping_ && !next(&work)) work_.wait(hold);
+    while (!stopping_ && !next(&work)) wait_for_work(&hold);
     if (stopping_) return;
-    const bool background = work.why == Why::kPrefetch || work.why == Why::kFill;
-    background_ += background;
+    worker->ref = work.ref;
+    worker->copier.begin();
+    background_ += background(work);
+    const std::string move_to = std::exchange(worker->move_to, {});
     hold.unlock();
-    if (work.why == Why::kChunk || work.why == Why::kFill) {
-      stage_chunk(work, &buffer);
-    } else if (work.why == Why::kPrefetch ||
-               catalog_->move(work.ref, state_word(State::kQueued), state_word(State::kStaging))) {
-      stage(work, &buffer);
-    }
+    if (!move_to.empty()) (void)run_on(move_to).ok();  // where the job may not run it is no loss
+    set_io_priority(background(work) ? config_.background_io : AgentConfig::Io::kNormal);
+    do_work(work, worker);
     hold.lock();
-    background_ -= background;
-    if (background) work_.notify_one();  // a place for background work is free again
+    worker->ref = 0;
+    background_ -= background(work);
+    if (background(work)) work_.notify_one();  // a place for background work is free again
+  }
+}
+
+void PlacementHandler::do_work(const Work& work, Worker* worker) {
+  if (work.why == Why::kChunk || work.why == Why::kFill) {
+    stage_chunks(work, worker);
+  } else if (work.why == Why::kPrefetch ||
+             catalog_->move(work.ref, state_word(State::kQueued), state_word(State::kStaging))) {
+    stage(work, worker);
   }
 }
 
@@ -162,7 +218,15 @@ void PlacementHandler::settle(Ref ref, uint64_t word) {
   wake_parked(board_, e.hash);
 }
 
-void PlacementHandler::stage(const Work& work, std::vector<char>* buffer) {
+Fd PlacementHandler::open_source(const Entry& e, const std::string& path, bool paced, Worker* worker) {
+  const auto give_up = [&] { return worker->copier.hurried() || stopping_; };
+  if (!paced || !rates_->pfs_opens.wait(1, give_up)) rates_->pfs_opens.take(1);
+  add(board_, AgentCounter::agent_opens_pfs);
+  return Fd(os::open_beneath(dataset_->roots[e.root].fd.get(), path.c_str(),
+                             O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
+void PlacementHandler::stage(const Work& work, Worker* worker) {
   Entry& e = catalog_->entry(work.ref);
   const std::string path = catalog_->path_of(work.ref);
   const DatasetRoot& root = dataset_->roots[e.root];
@@ -180,8 +244,7 @@ void PlacementHandler::stage(const Work& work, std::vector<char>* buffer) {
       return settle(work.ref, state_word(State::kPass, Reason::kNotRegular));
     }
   }
-  add(board_, AgentCounter::agent_opens_pfs);
-  Fd source(os::open_beneath(root.fd.get(), path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  Fd source = open_source(e, path, work.why == Why::kPrefetch, worker);
   struct stat st;
   if (!source || os::fstat(source.get(), &st) != 0) {
     const int error = errno;
@@ -192,15 +255,16 @@ void PlacementHandler::stage(const Work& work, std::vector<char>* buffer) {
   if (!S_ISREG(st.st_mode)) return settle(work.ref, state_word(State::kPass, Reason::kNotRegular));
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   e.mtime.store(time_of(st.st_mtim), std::memory_order_relaxed);
-  e.size.store(bytes, std::memory_order_release);
-  add(board_, AgentCounter::dataset_bytes, bytes);
-  bytes_seen_ += bytes;
-  ++files_seen_;
-  if (bytes <= config_.stage_wait_max) return place(work, source, st, buffer);
+  if (e.size.exchange(bytes, std::memory_order_release) == 0) {  // else: tried before
+    add(board_, AgentCounter::dataset_bytes, bytes);
+    bytes_seen_ += bytes;
+    ++files_seen_;
+  }
+  if (bytes <= config_.stage_wait_max) return place(work, source, st, worker);
   const std::lock_guard<std::mutex> one(starting_large_);  // before any task can ask for a chunk
   settle(work.ref, large_word(0));                         // opens do not wait for it
   if (work.why == Why::kDemand) return;                    // staged once it is known to be read in chunks
-  if (const Large file = start_large(work.ref, std::move(source), st)) {
+  if (const Large file = start_large(work, std::move(source), st)) {
     const std::lock_guard<std::mutex> hold(lock_);
     file->filling = true;
     filling_.push_back(file);
@@ -209,65 +273,86 @@ void PlacementHandler::stage(const Work& work, std::vector<char>* buffer) {
 }
 
 // No tier had room for a file. After some in a row, and with no room for one of usual size, the tiers count
-// as full: nothing is prefetched any more, and opens of what is not placed go to the PFS without asking.
+// as full: nothing is prefetched any more, and opens of what is not placed go to the PFS without asking. A
+// tier that is closed may take files later, so nothing is final then.
 void PlacementHandler::no_room(const Work& work) {
   add(board_, AgentCounter::no_fit_files);
   const auto& tiers = hierarchy_->tiers();
-  const bool for_now = std::any_of(tiers.begin(), tiers.end(), [](const Tier& t) { return t.closed(); });
-  if (for_now) return settle(work.ref, state_word(State::kNoFit, Reason::kTierError));
-  settle(work.ref, state_word(State::kNoFit));
+  const bool for_now = std::any_of(tiers.begin(), tiers.end(), [](const Tier& t) { return t.may_recover(); });
+  settle(work.ref, for_now ? state_word(State::kNoFit, Reason::kTierError) : state_word(State::kNoFit));
   const uint64_t usual = bytes_seen_ / std::max<uint64_t>(1, files_seen_);
   if (++misfits_ < kMisfitsToStop || hierarchy_->room() >= usual) return;
   if (board_->header.full.exchange(1, std::memory_order_relaxed) == 0)
-    spdlog::info("the tiers are full; the rest of the dataset stays on the PFS");
+    spdlog::info(for_now ? "no tier takes files now"
+                         : "the tiers are full; the rest of the dataset stays on the PFS");
   const std::lock_guard<std::mutex> hold(lock_);
   prefetching_ = false;
 }
 
-void PlacementHandler::place(const Work& work, const Fd& source, const struct stat& st,
-                             std::vector<char>* buffer) {
+// A device that fails is not read either.
+void PlacementHandler::tier_failed(int number, const Error& error) {
+  tier(number).close(error.text);
+  if (error.code == EIO) catalog_->set_tier_failed(static_cast<uint32_t>(number), true);
+  add(board_, AgentCounter::tier_errors);
+  work_.notify_all();  // somebody has to wait for the time to try it again
+}
+
+// What was published did not reach its device. Whoever opens it from now on gets the PFS; its pages are still
+// in the page cache for who has it open.
+void PlacementHandler::copy_lost(Ref ref, int number, uint64_t bytes, const Error& error) {
+  spdlog::error("{}: {}", catalog_->path_of(ref), error.text);
+  catalog_->drop(ref, State::kNoFit, Reason::kTierError);
+  tier_failed(number, Error{EIO, error.text});
+  tier(number).remove(ref);
+  tier(number).release(bytes);
+  board_->placed_bytes[number].fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+Status PlacementHandler::make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier,
+                                   const Fd& copy, Writing writing, Worker* worker) {
+  const auto bytes = static_cast<uint64_t>(st.st_size);
+  const MemoryPolicy spread(writing == Writing::kMemory);
+  MONARCH_TRY(
+      worker->copier.copy({source.get(), copy.get(), bytes, 0, bytes, writing, work.why == Why::kPrefetch}));
+  if (!unchanged(source.get(), st))
+    return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
+  if (!take_times(copy.get(), st)) return errno_error("set the copy's times");
+  return tier->publish(copy, work.ref);
+}
+
+void PlacementHandler::place(const Work& work, const Fd& source, const struct stat& st, Worker* worker) {
   const Ref ref = work.ref;
-  const std::string path = dataset_->roots[catalog_->entry(ref).root].path + "/" + catalog_->path_of(ref);
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   const int number = hierarchy_->reserve(bytes);
   if (number < 0) return no_room(work);
-  Tier& tier = hierarchy_->tiers()[static_cast<size_t>(number)];
+  Tier& tier = this->tier(number);
   const int64_t start = monotonic_ns();
   Result<Fd> file = tier.create(ref, bytes);
-  const auto discard = [&] {
+  const Writing writing =
+      file.ok() ? tier.driver().prepare(file->get(), bytes, work.why == Why::kDemand) : Writing::kMemory;
+  const Status made =
+      file.ok() ? make_copy(work, source, st, &tier, *file, writing, worker) : Status(file.error());
+  struct stat copy;
+  if (!made.ok() || os::fstat(file->get(), &copy) != 0) {
     if (file.ok()) file->reset();  // its space counts as used until it is free
     tier.discard(ref);
     tier.release(bytes);
-  };
-  const auto give_up = [&](AgentCounter counter, uint64_t word) {
-    discard();
-    add(board_, counter);
-    settle(ref, word);
-  };
-  const auto tier_failed = [&](const Error& error) {
-    tier.close(error.text);
-    give_up(AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
-  };
-  if (!file.ok()) return tier_failed(file.error());
-  if (const Status copied = copy(source.get(), *file, 0, bytes, buffer); !copied.ok()) {
-    if (stopping_) return discard();
-    if (!is_source_error(copied.error())) return tier_failed(copied.error());
-    spdlog::warn("stage {}: {}", path, copied.error().text);
-    const Verdict v = verdict_on_read(copied.error());
-    return give_up(v.counter, v.word);
+    if (stopping_) return;
+    if (made.ok() || !is_source_error(made.error())) {
+      tier_failed(number, made.ok() ? errno_error("look at the copy") : made.error());
+      return settle(ref, state_word(State::kNoFit, Reason::kTierError));
+    }
+    spdlog::warn("stage {}: {}", catalog_->path_of(ref), made.error().text);
+    const Verdict v = verdict_on_read(made.error());
+    add(board_, v.counter);
+    return settle(ref, v.word);
   }
-  struct stat made;
-  if (!unchanged(source.get(), st)) {
-    spdlog::warn("stage {}: it changed while it was copied", path);
-    return give_up(AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
-  }
-  if (!take_times(file->get(), st) || os::fstat(file->get(), &made) != 0)
-    return tier_failed(errno_error("finish a copy"));
-  if (const Status published = tier.publish(*file, ref); !published.ok())
-    return tier_failed(published.error());
-  if (!catalog_->place(ref, static_cast<uint32_t>(number), made.st_ino, st)) {
+  if (!catalog_->place(ref, static_cast<uint32_t>(number), copy.st_ino, st)) {
     tier.remove(ref);
-    return give_up(AgentCounter::no_fit_files, state_word(State::kNoFit));
+    file->reset();
+    tier.release(bytes);
+    add(board_, AgentCounter::no_fit_files);
+    return settle(ref, state_word(State::kNoFit));
   }
   misfits_ = 0;
   // Counted before anyone is woken: who sees the file placed sees it counted.
@@ -277,31 +362,11 @@ void PlacementHandler::place(const Work& work, const Fd& source, const struct st
   add(board_, work.why == Why::kPrefetch ? AgentCounter::prefetch_files : AgentCounter::demand_files);
   board_->placed_bytes[number].fetch_add(bytes, std::memory_order_relaxed);
   wake_parked(board_, catalog_->entry(ref).hash);
-}
-
-Status PlacementHandler::copy(int source, const Fd& copy, uint64_t offset, uint64_t size,
-                              std::vector<char>* buffer) {
-  const uint64_t end = offset + size;
-  while (offset < end) {
-    if (stopping_) return Error{EINTR, "stopping"};
-    const size_t want = static_cast<size_t>(std::min<uint64_t>(buffer->size(), end - offset));
-    const ssize_t got = os::pread(source, buffer->data(), want, static_cast<off_t>(offset));
-    add(board_, AgentCounter::agent_reads_pfs);
-    if (got < 0) return errno_error(std::string(kSource) + "read at " + std::to_string(offset));
-    if (got == 0) return Error{ENODATA, std::string(kSource) + "shorter than its size says"};
-    add(board_, AgentCounter::agent_bytes_pfs, static_cast<uint64_t>(got));
-    for (ssize_t put = 0; put < got;) {
-      const ssize_t n = os::pwrite(copy.get(), buffer->data() + put, static_cast<size_t>(got - put),
-                                   static_cast<off_t>(offset) + put);
-      if (n <= 0) return errno_error("write at " + std::to_string(offset), n < 0 ? errno : ENOSPC);
-      put += n;
-    }
-    offset += static_cast<uint64_t>(got);
-  }
-  return {};
+  if (writing == Writing::kBuffered) write_back_[static_cast<size_t>(number)]->add(ref, file.take(), bytes);
 }
 
 void PlacementHandler::note_rate(uint64_t bytes, int64_t ns) {
+  board_->header.stalled_until_ns.store(0, std::memory_order_relaxed);
   if (bytes < (256 << 10) || ns <= 0) return;
   const double now = static_cast<double>(bytes) * 1e9 / static_cast<double>(ns);
   const auto old = static_cast<double>(board_->header.bytes_per_second.load(std::memory_order_relaxed));

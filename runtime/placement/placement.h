@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -21,19 +22,24 @@
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
+#include "runtime/placement/copier.h"
+#include "runtime/placement/write_back.h"
 
 namespace monarch {
 
 class PlacementHandler {
  public:
   PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset, Board* board,
-                   const AgentConfig& config);
+                   const AgentConfig& config, Rates* rates);
   ~PlacementHandler() { stop(); }
 
   void start();
   // Lets each thread finish the piece of a file that it is copying, and waits for it. A thread inside a
   // hanging PFS call is waited for.
   void stop();
+
+  // The copy threads are to run on these processors, as far as the job may; see processors_near().
+  void move_to(const std::string& processors);
 
   // A task asks for `path`: enters it into the catalog if need be and stages it before all prefetch.
   // Makes no PFS call. Any thread.
@@ -51,52 +57,95 @@ class PlacementHandler {
     Why why;
     uint32_t chunk;
   };
+  static bool background(const Work& work) { return work.why == Why::kPrefetch || work.why == Why::kFill; }
 
+  // A copy thread. The scheduler's side of it is guarded by lock_.
+  struct Worker {
+    Worker(Board* board, Rates* rates, const std::atomic<bool>* stopping) : copier(board, rates, stopping) {}
+    Copier copier;
+    Ref ref = 0;          // what it works on; guarded by lock_
+    std::string move_to;  // processors to run on from the next work on; empty: no change; guarded by lock_
+    std::thread thread;
+  };
+
+  // The two ends of a large file's copying.
+  struct Ends {
+    Fd source, copy;
+  };
   // A large file that is being staged in chunks.
   struct LargeFile {
     Ref ref = 0;
-    Fd source, copy;
     struct stat st {};
     int tier = 0;
     uint64_t reserved = 0;  // bytes; less than the file's if only a part is kept
     Ref chunks = 0;
     uint32_t count = 0;
     uint32_t allowed = 0;  // how many chunks may be kept
+    Writing writing = Writing::kBuffered;
     // Guarded by lock_:
+    std::shared_ptr<Ends> ends;  // empty while it is parked, so that descriptors stay bounded
     std::vector<bool> claimed;
     uint32_t begun = 0, done = 0;
-    uint32_t next = 0;     // all before it are claimed
-    bool filling = false;  // it was put into filling_
+    uint32_t in_flight = 0;  // runs of chunks being copied
+    uint32_t next = 0;       // all before it are claimed
+    uint64_t placed = 0;     // bytes
+    bool filling = false;    // it was put into filling_
     bool native = false, failed = false;
   };
   using Large = std::shared_ptr<LargeFile>;
+  // Chunks in a row that one thread copies together.
+  struct Run {
+    uint32_t first = 0, count = 0;
+    std::shared_ptr<Ends> ends;
+  };
 
-  void run();
+  void run(Worker* worker);
   // What to do next; `lock_` held. False: nothing now.
   bool next(Work* work);
   bool next_background(Work* work);
-  void stage(const Work& work, std::vector<char>* buffer);
-  void place(const Work& work, const Fd& source, const struct stat& st, std::vector<char>* buffer);
-  // Reads `size` bytes of `source` at `offset` and writes them to the same place of `copy`. Errors of the
-  // source say so in their text (see is_source_error).
-  Status copy(int source, const Fd& copy, uint64_t offset, uint64_t size, std::vector<char>* buffer);
+  // Sleeps until there may be work; `lock_` held. Tries closed tiers again when that is due.
+  void wait_for_work(std::unique_lock<std::mutex>* hold);
+  void probe_tiers(std::unique_lock<std::mutex>* hold);
+  void do_work(const Work& work, Worker* worker);
+  void stage(const Work& work, Worker* worker);
+  void place(const Work& work, const Fd& source, const struct stat& st, Worker* worker);
+  Status make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier, const Fd& copy,
+                   Writing writing, Worker* worker);
+  // Opens the source of an entry, paced if nobody waits for it. Empty: errno says why.
+  Fd open_source(const Entry& e, const std::string& path, bool paced, Worker* worker);
   // Stores the verdict and wakes who waits for it.
   void settle(Ref ref, uint64_t word);
   void no_room(const Work& work);
+  void tier_failed(int tier, const Error& error);
+  void copy_lost(Ref ref, int tier, uint64_t bytes, const Error& error);
   void note_rate(uint64_t bytes, int64_t nanoseconds);
+  // Threads that copy `ref` for nobody: now somebody waits. `lock_` held.
+  void hurry(Ref ref);
+  Tier& tier(int number) { return hierarchy_->tiers()[static_cast<size_t>(number)]; }
 
   // The large file's staging, begun if need be; nullptr if it cannot be.
-  Large large_file(Ref ref);
-  Large start_large(Ref ref, Fd source, const struct stat& st);
-  void stage_chunk(const Work& work, std::vector<char>* buffer);
+  Large large_file(const Work& work, Worker* worker);
+  Fd open_large_source(const Work& work, Worker* worker, struct stat* st);
+  Large start_large(const Work& work, Fd source, const struct stat& st);
+  bool unpark(const Large& file, const Work& work, Worker* worker);
+  void hold_ends(const Large& file, std::shared_ptr<Ends> ends);  // `lock_` held
+  void park_some();                                               // `lock_` held
+  void stage_chunks(const Work& work, Worker* worker);
+  bool claim(const Large& file, const Work& work, Run* run);  // `lock_` held
+  Status copy_run(const Large& file, const Run& run, bool paced, Worker* worker);
+  void publish_run(const Large& file, const Run& run);
+  void end_run(const Large& file);
   void finish_large(const Large& file);
   void give_up_large(const Large& file, AgentCounter counter, uint64_t word);
+  void release_large(const Large& file);
 
   Catalog* const catalog_;
   Hierarchy* const hierarchy_;
   const Dataset* const dataset_;
   Board* const board_;
   const AgentConfig config_;
+  Rates* const rates_;
+  std::vector<std::unique_ptr<WriteBack>> write_back_;  // by tier
   std::atomic<uint64_t> files_seen_{0}, bytes_seen_{0};
   std::atomic<int> misfits_{0};  // files in a row for which there was no room
 
@@ -107,12 +156,14 @@ class PlacementHandler {
   std::deque<std::pair<Ref, uint32_t>> demanded_chunks_;
   std::map<Ref, Large> large_;  // those being staged
   std::deque<Large> filling_;   // those to be filled when nothing is demanded
+  std::deque<Large> opened_;    // those whose ends are open, the longest first
   std::map<Ref, bool> native_;  // large files that the job reads natively
   uint64_t cursor_ = 0;         // how far prefetch is in the catalog's log
   int background_ = 0;          // threads that work on something that nobody waits for
   bool prefetching_;
+  bool probing_ = false;  // a thread tries a closed tier
   std::atomic<bool> stopping_{false};
-  std::vector<std::thread> threads_;
+  std::vector<std::unique_ptr<Worker>> workers_;
 };
 
 }  // namespace monarch

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where threads and pages had better be: near the tiers' devices, and where there is memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/hierarchy/discovery.h"
+
+namespace monarch {
+
+// The processors of the NUMA nodes next to which the tiers' disks are, as the kernel lists them:
+// "0-15,64-79". Empty if no disk's node is known. Looks at the machine as discover() does, which takes some
+// milliseconds.
+std::string processors_near(const std::vector<TierConfig>& tiers, const Sources& sources);
+
+// Lets the calling thread run on these processors only, as far as it may run there at all.
+Status run_on(const std::string& processors);
+
+// While it lives, new pages of the calling thread (those of a tmpfs file that it writes too) are interleaved
+// over the NUMA nodes that it may use and that have memory to spare. Nothing on a machine of one node, or if
+// `wanted` is false.
+class MemoryPolicy {
+ public:
+  explicit MemoryPolicy(bool wanted);
+  MemoryPolicy(const MemoryPolicy&) = delete;
+  MemoryPolicy& operator=(const MemoryPolicy&) = delete;
+  ~MemoryPolicy();
+
+ private:
+  bool set_ = false;
+};
+
+// The nodes among `free`/`all` bytes of each that have memory to spare, as MemoryPolicy takes them.
+std::vector<int> nodes_with_memory(const std::vector<uint64_t>& free, const std::vector<uint64_t>& all);
+
+}  // namespace monarch

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/placement/copier.h"
+
+#include <linux/ioprio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "runtime/base/os.h"
+#include "runtime/metadata/board.h"
+#include "runtime/placement/copying.h"
+
+namespace monarch {
+namespace {
+
+constexpr uint64_t kBlock = 4096;  // what O_DIRECT wants offsets, sizes and buffers to be multiples of
+constexpr uint64_t kWindow = 8 * (1 << 20);  // dirty pages of one file before their write-back is waited for
+
+uint64_t whole_blocks(uint64_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
+
+}  // namespace
+
+// A hint: where it is not allowed, all is done at the job's own priority.
+void set_io_priority(AgentConfig::Io io) {
+  thread_local AgentConfig::Io now = AgentConfig::Io::kNormal;
+  if (now == io) return;
+  constexpr int kLowest = 7;
+  int priority = IOPRIO_PRIO_VALUE(IOPRIO_CLASS_NONE, 0);
+  if (io == AgentConfig::Io::kLow) priority = IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, kLowest);
+  if (io == AgentConfig::Io::kIdle) priority = IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0);
+  if (::syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, priority) == 0) now = io;
+}
+
+char* Copier::buffer(unsigned piece) {
+  if (!buffers_[piece]) {
+    buffers_[piece].reset(static_cast<char*>(std::aligned_alloc(kBlock, kPiece)));
+    if (!buffers_[piece]) throw std::bad_alloc();
+  }
+  return buffers_[piece].get();
+}
+
+// False: the copying is to end.
+bool Copier::pace(const CopyRange& range, uint64_t bytes) {
+  if (!range.paced || hurried()) {
+    rates_->pfs_bytes.take(bytes);
+    rates_->tier_bytes.take(bytes);
+    return !*stopping_;
+  }
+  const auto give_up = [this] { return hurried() || *stopping_; };
+  if (!rates_->pfs_bytes.wait(bytes, give_up)) rates_->pfs_bytes.take(bytes);
+  if (!rates_->tier_bytes.wait(bytes, give_up)) rates_->tier_bytes.take(bytes);
+  return !*stopping_;
+}
+
+Status Copier::copy(const CopyRange& range) {
+  const uint64_t end = range.offset + range.bytes;
+  uint64_t offset = range.offset;
+  while (offset < end) {
+    const uint64_t bytes = std::min(kPiece, end - offset);
+    const bool many = range.writing == Writing::kDirect && end - offset > kPiece;
+    if (!pace(range, many ? std::min(kPieces * kPiece, end - offset) : bytes))
+      return Error{EINTR, "stopping"};
+    const uint64_t at_once = many ? copy_by_uring(range, offset) : 0;
+    if (at_once == 0) MONARCH_TRY(copy_piece(range, offset, bytes));
+    offset += at_once > 0 ? at_once : bytes;
+    board_->header.progress.fetch_add(1, std::memory_order_relaxed);
+    if (range.writing == Writing::kBuffered) MONARCH_TRY(bound_dirty(range, offset));
+  }
+  if (range.writing == Writing::kDirect) MONARCH_TRY(end_direct(range, end));
+  // The application reads the copy from now on.
+  os::drop_pages(range.source, static_cast<off_t>(range.offset), static_cast<off_t>(range.bytes));
+  return {};
+}
+
+uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset) {
+  if (no_uring_) return 0;
+  if (!uring_) uring_ = Uring::create(kPieces);
+  if (!uring_) {
+    no_uring_ = true;
+    return 0;
+  }
+  UringPiece pieces[kPieces];
+  unsigned count = 0;
+  uint64_t left = range.offset + range.bytes - offset;
+  for (uint64_t at = offset; count < kPieces && left > 0; ++count) {
+    const uint64_t bytes = std::min(kPiece, left);
+    UringPiece& p = pieces[count];
+    p = {static_cast<off_t>(at), bytes, whole_blocks(bytes), buffer(count), false};
+    std::memset(p.buffer + bytes, 0, p.write_bytes - bytes);
+    at += bytes;
+    left -= bytes;
+  }
+  uring_->copy(range.source, range.copy, pieces, count);
+  uint64_t copied = 0;
+  for (unsigned i = 0; i < count && pieces[i].done; ++i) {
+    copied += pieces[i].read_bytes;
+    add(board_, AgentCounter::agent_reads_pfs);
+    add(board_, AgentCounter::agent_bytes_pfs, pieces[i].read_bytes);
+  }
+  return copied;
+}
+
+Status Copier::copy_piece(const CopyRange& range, uint64_t offset, uint64_t bytes) {
+  uint64_t got = 0;
+  while (got < bytes) {
+    const ssize_t n = os::pread(range.source, buffer(0) + got, bytes - got, static_cast<off_t>(offset + got));
+    add(board_, AgentCounter::agent_reads_pfs);
+    if (n < 0) return errno_error(std::string(kSource) + "read at " + std::to_string(offset + got));
+    if (n == 0) return Error{ENODATA, std::string(kSource) + "shorter than its size says"};
+    add(board_, AgentCounter::agent_bytes_pfs, static_cast<uint64_t>(n));
+    got += static_cast<uint64_t>(n);
+    if (*stopping_) return Error{EINTR, "stopping"};
+  }
+  return write_piece(range, offset, bytes);
+}
+
+Status Copier::write_piece(const CopyRange& range, uint64_t offset, uint64_t bytes) {
+  uint64_t end = bytes, put = 0;
+  if (range.writing == Writing::kDirect) {
+    end = whole_blocks(bytes);
+    std::memset(buffer(0) + bytes, 0, end - bytes);
+  }
+  while (put < end) {
+    const ssize_t n = os::pwrite(range.copy, buffer(0) + put, end - put, static_cast<off_t>(offset + put));
+    // A file system may take the flag and refuse the write.
+    if (n < 0 && errno == EINVAL && range.writing == Writing::kDirect &&
+        os::set_direct(range.copy, false) == 0)
+      continue;
+    if (n <= 0) return errno_error("write at " + std::to_string(offset + put), n < 0 ? errno : ENOSPC);
+    put += static_cast<uint64_t>(n);
+  }
+  return {};
+}
+
+// The last block was written whole. Pages are dirty only if O_DIRECT was refused on the way.
+Status Copier::end_direct(const CopyRange& range, uint64_t end) {
+  if (end == range.file_bytes && end % kBlock != 0 &&
+      os::ftruncate(range.copy, static_cast<off_t>(range.file_bytes)) != 0)
+    return errno_error("cut the copy to its size");
+  if (os::sync_range(range.copy, static_cast<off_t>(range.offset), static_cast<off_t>(range.bytes),
+                     Sync::kFinish) != 0 &&
+      is_write_back_error(errno))
+    return errno_error("write-back at " + std::to_string(range.offset));
+  return {};
+}
+
+// After each window, its write-back is begun and the one of the window before it is waited for.
+Status Copier::bound_dirty(const CopyRange& range, uint64_t written) {
+  const uint64_t done = written - range.offset;
+  if (done % kWindow != 0) return {};
+  const auto bytes = static_cast<off_t>(kWindow);
+  os::sync_range(range.copy, static_cast<off_t>(written - kWindow), bytes, Sync::kStart);
+  if (done < 2 * kWindow) return {};
+  if (os::sync_range(range.copy, static_cast<off_t>(written - 2 * kWindow), bytes, Sync::kFinish) != 0 &&
+      is_write_back_error(errno))
+    return errno_error("write-back at " + std::to_string(written - 2 * kWindow));
+  return {};
+}
+
+}  // namespace monarch

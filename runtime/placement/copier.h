@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads a range of a PFS file and writes it to the same place of a tier's copy, in the way that is best for
+// the tier and the size (doc/design.md, "Copying").
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+
+#include "runtime/base/result.h"
+#include "runtime/base/uring.h"
+#include "runtime/config/config.h"
+#include "runtime/hierarchy/driver.h"
+#include "runtime/layout/board_layout.h"
+#include "runtime/base/throttle.h"
+
+namespace monarch {
+
+// The rates that an admin sets for one agent; see AgentConfig.
+struct Rates {
+  explicit Rates(const AgentConfig& config)
+      : pfs_bytes(config.pfs_bandwidth),
+        pfs_opens(config.pfs_opens),
+        pfs_stats(config.pfs_stats),
+        tier_bytes(config.tier_bandwidth) {}
+  Throttle pfs_bytes, pfs_opens, pfs_stats, tier_bytes;
+};
+
+// The I/O scheduling class of the calling thread; see AgentConfig::background_io.
+void set_io_priority(AgentConfig::Io io);
+
+struct CopyRange {
+  int source = -1;
+  int copy = -1;
+  uint64_t file_bytes = 0;  // of the whole file
+  uint64_t offset = 0;      // a multiple of Copier::kPiece
+  uint64_t bytes = 0;
+  Writing writing = Writing::kBuffered;
+  bool paced = false;  // nobody waits for it: keeps to the admin's rates
+};
+
+// What a copy thread has of its own. One thread uses it; the flags may be set from others.
+class Copier {
+ public:
+  static constexpr uint64_t kPiece = 1 << 20;  // one read and one write
+  static constexpr unsigned kPieces = 4;       // in flight at a time, by io_uring
+
+  Copier(Board* board, Rates* rates, const std::atomic<bool>* stopping)
+      : board_(board), rates_(rates), stopping_(stopping) {}
+
+  // Errors of the source say so in their text (see is_source_error). With kBuffered and more than a few
+  // pieces, dirty pages stay bounded and errors of write-back are found; what is still dirty at the end is
+  // for WriteBack.
+  Status copy(const CopyRange& range);
+
+  // Somebody waits for what is being copied now: it no longer keeps to the rates. Any thread.
+  void hurry() { hurry_.store(true, std::memory_order_relaxed); }
+  // Before a new piece of work.
+  void begin() { hurry_.store(false, std::memory_order_relaxed); }
+  bool hurried() const { return hurry_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  char* buffer(unsigned piece);
+  bool pace(const CopyRange& range, uint64_t bytes);
+  Status copy_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);
+  Status write_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);
+  Status end_direct(const CopyRange& range, uint64_t end);
+  Status bound_dirty(const CopyRange& range, uint64_t written);
+  // As many pieces as io_uring copied in full from `offset` on; 0 if there is none.
+  uint64_t copy_by_uring(const CopyRange& range, uint64_t offset);
+
+  Board* const board_;
+  Rates* const rates_;
+  const std::atomic<bool>* const stopping_;
+  std::atomic<bool> hurry_{false};
+  std::unique_ptr<char, Free> buffers_[kPieces];
+  std::unique_ptr<Uring> uring_;
+  bool no_uring_ = false;
+};
+
+}  // namespace monarch

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiers that fail after all seemed well, that others fill, and that come back.
+#include <fcntl.h>
+
+#include <atomic>
+
+#include "tests/placement_fixture.h"
+
+namespace monarch {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+// The silent loss of shared storage: fallocate, write and linkat succeed, write-back does not.
+TEST_F(PlacementTest, ACopyThatDidNotReachItsDeviceIsTakenBack) {
+  scratch_.file("pfs/f", noise(100000, 1));
+  scratch_.file("pfs/after", noise(1000, 2));
+  start();
+  {
+    Intercept lost(Call::kFinishSync, EIO);
+    placement_->demand(rel("f"));
+    ASSERT_TRUE(eventually([&] { return word("f") == state_word(State::kNoFit, Reason::kTierError); }));
+    ASSERT_TRUE(eventually([&] { return files_on() == 0 && tier().used() == 0; }));
+  }
+  EXPECT_TRUE(tier().closed());
+  EXPECT_EQ(catalog_->header().tiers[0].failed, 1u) << "tasks would still open copies there";
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
+  EXPECT_EQ(demand("after"), state_word(State::kNoFit, Reason::kTierError));
+
+  LaterBy some(11);
+  placement_->catalog_grew();
+  placement_->demand(rel("other"));  // wakes a thread, which looks whether the tier works again
+  ASSERT_TRUE(
+      eventually([&] { return catalog_->header().tiers[0].failed == 0 && state("f") == State::kKnown; }));
+  const struct stat st = source_stat("f");
+  demand("f");
+  expect_placed("f", st);
+}
+
+TEST_F(PlacementTest, ACopyIsKeptOpenOnlyUntilItIsOnItsDevice) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  constexpr int kFiles = 2000;
+  for (int i = 0; i < kFiles; ++i) scratch_.file("pfs/" + std::to_string(i), noise(5000, 3));
+  start();
+  start_walk();
+  int most = 0;
+  ASSERT_TRUE(eventually([&] {
+    most = std::max(most, open_descriptors());
+    return counter(AgentCounter::staged_files) == kFiles;
+  }));
+  EXPECT_LE(most - descriptors_, 256 + 64) << "descriptors are bounded";
+  ASSERT_TRUE(eventually([&] { return open_descriptors() < descriptors_ + 64; }));
+}
+
+TEST_F(PlacementTest, WhatOthersLeftNoRoomForIsTriedAgainWhenThereIsRoom) {
+  for (const char* name : {"a", "b"}) scratch_.file(std::string("pfs/") + name, noise(100000, 1));
+  tiers_[0].min_free.bytes = kMiB;
+  start();
+  std::atomic<uint64_t> free{2};
+  Intercept statvfs(Call::kFstatvfs, [&](Arguments& a) {
+    a.fs->f_bavail = free * kMiB / a.fs->f_frsize;
+    return 0;
+  });
+  const struct stat a = source_stat("a");
+  demand("a");
+  expect_placed("a", a);
+  free = 1;  // a rival has written
+  EXPECT_EQ(demand("b"), state_word(State::kNoFit, Reason::kTierError));
+  EXPECT_FALSE(tier().closed()) << "there may be room for a smaller one";
+  {
+    LaterBy some(11);
+    placement_->demand(rel("none1"));
+    ASSERT_TRUE(eventually([&] { return tier().next_probe_ns() > 25 * 1000000000ll; }));
+    EXPECT_EQ(word("b"), state_word(State::kNoFit, Reason::kTierError)) << "there still is no room";
+  }
+  free = 2;
+  LaterBy more(40);
+  placement_->demand(rel("none2"));
+  ASSERT_TRUE(eventually([&] { return state("b") == State::kKnown; }));
+  const struct stat b = source_stat("b");
+  demand("b");
+  expect_placed("b", b);
+}
+
+// Many large files that all were read in part: source and copy of each cannot stay open.
+TEST_F(PlacementTest, ManyLargeFilesKeepDescriptorsBounded) {
+  constexpr uint32_t kFiles = 300;
+  config_.stage_wait_max = kMiB;
+  for (uint32_t i = 0; i < kFiles; ++i) {
+    const std::string file = scratch_.file("pfs/" + std::to_string(i), "");
+    std::filesystem::resize_file(file, 2 * kMiB);
+  }
+  start();
+  for (uint32_t i = 0; i < kFiles; ++i) {
+    const std::string name = std::to_string(i);
+    ASSERT_EQ(demand(name), large_word(0));
+    placement_->demand_chunk(rel(name), kReadNatively);  // so it is not filled beside that
+    placement_->demand_chunk(rel(name), 1);
+  }
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) >= kFiles; }));
+  EXPECT_LE(open_descriptors() - descriptors_, 2 * 128 + 64);
+  placement_->demand_chunk(rel("0"), 0);  // parked long since
+  ASSERT_TRUE(placed_at_last("0"));
+  EXPECT_TRUE(contents(copy_of("0")) == std::string(2 * kMiB, '\0'));
+}
+
+TEST_F(PlacementTest, AParkedFileThatIsReplacedIsDropped) {
+  config_.stage_wait_max = kMiB;
+  constexpr uint32_t kOthers = 140;
+  for (uint32_t i = 0; i <= kOthers; ++i) {
+    const std::string file = scratch_.file("pfs/" + std::to_string(i), "");
+    std::filesystem::resize_file(file, 2 * kMiB);
+  }
+  start();
+  for (uint32_t i = 0; i <= kOthers; ++i) {
+    const std::string name = std::to_string(i);
+    demand(name);
+    placement_->demand_chunk(rel(name), kReadNatively);
+    placement_->demand_chunk(rel(name), 1);
+    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) == i + 1; }));
+  }
+  scratch_.file("new", std::string(2 * kMiB, 'n'));
+  std::filesystem::rename(scratch_ / "new", pfs_ + "/0");
+  placement_->demand_chunk(rel("0"), 0);
+  ASSERT_TRUE(eventually([&] { return word("0") == state_word(State::kDropped, Reason::kChanged); }));
+  ASSERT_TRUE(eventually([&] { return tier().used() == kOthers * 2 * kMiB; }));
+}
+
+// Several threads copy for one file when its tier fails: its space comes back once, after the last of them.
+TEST_F(PlacementTest, ALargeFileGivenUpByOneThreadIsReleasedByTheLast) {
+  config_.stage_wait_max = kMiB;
+  scratch_.file("pfs/f", noise(8 * kMiB, 1));
+  start();
+  demand("f");
+  placement_->demand_chunk(rel("f"), kReadNatively);
+  std::atomic<int> inside{0};
+  {
+    Intercept reads(Call::kPread, [&](Arguments& a) {
+      ++inside;
+      (void)eventually([&] { return inside >= 3; });
+      return a.offset == 0 ? EIO : 0;
+    });
+    for (uint32_t n = 0; n < 3; ++n) placement_->demand_chunk(rel("f"), n);
+    ASSERT_TRUE(eventually([&] { return word("f") == state_word(State::kPass, Reason::kSourceError); }));
+    ASSERT_TRUE(eventually([&] { return tier().used() == 0 && files_on() == 0; }));
+  }
+  placement_->stop();
+  EXPECT_EQ(tier().used(), 0u);
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+}
+
+TEST_F(PlacementTest, PrefetchKeepsToTheRatesAndDemandDoesNot) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  config_.pfs_opens = 1;
+  for (int i = 0; i < 20; ++i) scratch_.file("pfs/" + std::to_string(i), noise(1000, 1));
+  start();
+  EXPECT_EQ((*board_)->header.paced, 1u);
+  walk();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_LE(counter(AgentCounter::agent_opens_pfs), 3u) << "20 files were opened at 1 per second";
+  for (int i = 0; i < 20; ++i) demand(std::to_string(i));
+  EXPECT_EQ(counter(AgentCounter::staged_files), 20u);
+}
+
+// All is placed and nothing asked for: the agent sleeps.
+TEST_F(PlacementTest, AnIdleHandlerUsesNoProcessor) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  for (int i = 0; i < 50; ++i) scratch_.file("pfs/" + std::to_string(i), noise(1000, 1));
+  start();
+  walk();
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == 50; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const auto used = [] {
+    timespec t;
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return nanoseconds(t);
+  };
+  const int64_t before = used();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  EXPECT_LT(used() - before, 50 * 1000000) << "50 ms of processor time in one second of idleness";
+}
+
+}  // namespace
+}  // namespace monarch
