@@ -31,6 +31,7 @@
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/paths.h"
+#include "runtime/base/remove_tree.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/metadata/board.h"

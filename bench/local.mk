@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Programs that measure: made with the rest, not installed.
 
-noinst_PROGRAMS += bench/io_reader
+noinst_PROGRAMS += bench/io_reader bench/remove_tree
 bench_io_reader_SOURCES = \
 	%D%/io_reader.cc
+bench_remove_tree_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS)
+bench_remove_tree_LDADD = $(libmonarch)
+bench_remove_tree_SOURCES = \
+	%D%/remove_tree.cc
 
 # A Google Benchmark program NAME is
 #   noinst_PROGRAMS += bench/NAME
@@ -15,4 +19,5 @@ endif
 
 EXTRA_DIST += \
 	%D%/epochs \
-	%D%/lib.py
+	%D%/lib.py \
+	%D%/removal

@@ -18,6 +18,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/os.h \
 	%D%/base/paths.cc \
 	%D%/base/paths.h \
+	%D%/base/remove_tree.cc \
+	%D%/base/remove_tree.h \
 	%D%/base/result.h \
 	%D%/base/size.cc \
 	%D%/base/size.h \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime/base: paths, sizes, open_beneath, remove_tree.
 #include "runtime/base/paths.h"
+#include "runtime/base/remove_tree.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -9,6 +10,13 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <system_error>
+#include <thread>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/size.h"
@@ -255,6 +263,73 @@ TEST(RemoveTree, RemovesTreesDeeperThanDescriptorsAndPathsGo) {
     return remove_tree(base.get(), "tree").ok() ? 0 : 1;
   });
   EXPECT_EQ(status, 0);
+  EXPECT_FALSE(fs::exists(scratch / "tree"));
+}
+
+// A tree for several threads: directories in directories, and a large one.
+uint64_t make_wide_tree(const Scratch& scratch) {
+  constexpr int kDirectories = 40, kSubdirectories = 5, kFiles = 10, kFlat = 3000;
+  for (int i = 0; i < kDirectories; ++i)
+    for (int j = 0; j < kSubdirectories; ++j) {
+      const std::string dir = "tree/" + std::to_string(i) + "/" + std::to_string(j) + "/";
+      for (int k = 0; k < kFiles; ++k) scratch.file(dir + std::to_string(k), "x");
+    }
+  for (int k = 0; k < kFlat; ++k) scratch.file("tree/flat/" + std::to_string(k), "");
+  return kDirectories * (1 + kSubdirectories * (1 + kFiles)) + kFlat + 2;
+}
+
+TEST(RemoveTree, ThreadsShareALargeTree) {
+  Scratch scratch;
+  const uint64_t entries = make_wide_tree(scratch);
+  std::atomic<uint64_t> removed{0};
+  std::mutex lock;
+  std::set<pid_t> threads;
+  // Each waits a little, so that all have their turn.
+  Intercept unlinks(Call::kUnlinkat, [&](Arguments& a) {
+    ::usleep(50);
+    const std::lock_guard<std::mutex> hold(lock);
+    threads.insert(::gettid());
+    removed += fs::path(a.path).filename() != "";
+    return 0;
+  });
+  const int before = open_descriptors();
+  EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
+  EXPECT_FALSE(fs::exists(scratch / "tree"));
+  EXPECT_GE(removed, entries);
+  EXPECT_GT(threads.size(), 2u);
+  EXPECT_LE(threads.size(), 8u);
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(RemoveTree, NeedsNoThreads) {
+  Scratch scratch;
+  make_wide_tree(scratch);
+  fs::permissions(scratch.path(), fs::perms::all);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(std::system(("chown -R 65534:65534 " + scratch.path()).c_str()), 0);
+  }
+  const int status = as_nobody([&] {
+    const rlimit none{0, 0};
+    ::setrlimit(RLIMIT_NPROC, &none);
+    bool thread = true;
+    try {
+      std::thread([] {}).join();
+    } catch (const std::system_error&) {
+      thread = false;
+    }
+    return !thread && remove_tree(AT_FDCWD, scratch / "tree").ok() ? 0 : 1;
+  });
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(fs::exists(scratch / "tree"));
+}
+
+TEST(RemoveTree, TwoAtATimeDoNotDisturbEachOther) {
+  Scratch scratch;
+  make_wide_tree(scratch);
+  std::string deep = scratch / "tree";
+  for (int i = 0; i < 100; ++i) fs::create_directory(deep += "/d");
+  Threads(2, [&](uint32_t) { (void)remove_tree(AT_FDCWD, scratch / "tree").ok(); }).join();
+  EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
   EXPECT_FALSE(fs::exists(scratch / "tree"));
 }
 

@@ -16,7 +16,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
-#include "runtime/base/paths.h"
+#include "runtime/base/remove_tree.h"
 #include "runtime/base/size.h"
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/hierarchy/locality.h"

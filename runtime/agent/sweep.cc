@@ -11,7 +11,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
-#include "runtime/base/paths.h"
+#include "runtime/base/remove_tree.h"
 #include "runtime/hierarchy/tier.h"
 
 namespace monarch {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/paths.h"
+#include "runtime/base/remove_tree.h"
 
 namespace monarch {
 

@@ -13,7 +13,7 @@
 #include <functional>
 
 #include "runtime/base/os.h"
-#include "runtime/base/paths.h"
+#include "runtime/base/remove_tree.h"
 #include "runtime/node/accounting.h"
 
 namespace monarch {

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/os.h"
-#include "runtime/base/paths.h"
+#include "runtime/base/remove_tree.h"
 
 namespace monarch {
 
