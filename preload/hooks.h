@@ -11,76 +11,89 @@
 // change What a path leads to is changed: the file is marked first (changes.cc), then the PFS does it. mv
 // uses
 //        renameat2, sed and git rename, C's remove() calls unlink inside libc.
+// descriptor  What fchmod and kin change, or ask, of a tier's copy concerns the file on the PFS.
 // stat   fstat of a tier's copy answers with the PFS file's identity, or cp and tar would notice the
 //        difference. __fxstat... are what programs built before glibc 2.33 call.
 // count  Nothing changes: what came back is added up per tier and PFS, for the report and sacct.
-#define MONARCH_HOOKS(X)    \
-  X(open, open)             \
-  X(open64, open)           \
-  X(openat, open)           \
-  X(openat64, open)         \
-  X(__open_2, open)         \
-  X(__open64_2, open)       \
-  X(__openat_2, open)       \
-  X(__openat64_2, open)     \
-  X(creat, open)            \
-  X(creat64, open)          \
-  X(fopen, open)            \
-  X(fopen64, open)          \
-  X(freopen, open)          \
-  X(freopen64, open)        \
-  X(rename, change)         \
-  X(renameat, change)       \
-  X(renameat2, change)      \
-  X(unlink, change)         \
-  X(unlinkat, change)       \
-  X(remove, change)         \
-  X(link, change)           \
-  X(linkat, change)         \
-  X(truncate, change)       \
-  X(truncate64, change)     \
-  X(chmod, change)          \
-  X(fchmodat, change)       \
-  X(chown, change)          \
-  X(lchown, change)         \
-  X(fchownat, change)       \
-  X(utime, change)          \
-  X(utimes, change)         \
-  X(lutimes, change)        \
-  X(futimesat, change)      \
-  X(utimensat, change)      \
-  X(setxattr, change)       \
-  X(lsetxattr, change)      \
-  X(removexattr, change)    \
-  X(lremovexattr, change)   \
-  X(fstat, stat)            \
-  X(fstat64, stat)          \
-  X(__fxstat, stat)         \
-  X(__fxstat64, stat)       \
-  X(fstatat, stat)          \
-  X(fstatat64, stat)        \
-  X(__fxstatat, stat)       \
-  X(__fxstatat64, stat)     \
-  X(statx, stat)            \
-  X(read, count)            \
-  X(__read_chk, count)      \
-  X(readv, count)           \
-  X(pread, count)           \
-  X(pread64, count)         \
-  X(__pread_chk, count)     \
-  X(__pread64_chk, count)   \
-  X(preadv, count)          \
-  X(preadv64, count)        \
-  X(preadv2, count)         \
-  X(preadv64v2, count)      \
-  X(sendfile, count)        \
-  X(sendfile64, count)      \
-  X(copy_file_range, count) \
-  X(mmap, count)            \
-  X(mmap64, count)          \
-  X(close, count)           \
-  X(dup, count)             \
-  X(dup2, count)            \
+#define MONARCH_HOOKS(X)      \
+  X(open, open)               \
+  X(open64, open)             \
+  X(openat, open)             \
+  X(openat64, open)           \
+  X(__open_2, open)           \
+  X(__open64_2, open)         \
+  X(__openat_2, open)         \
+  X(__openat64_2, open)       \
+  X(creat, open)              \
+  X(creat64, open)            \
+  X(fopen, open)              \
+  X(fopen64, open)            \
+  X(freopen, open)            \
+  X(freopen64, open)          \
+  X(rename, change)           \
+  X(renameat, change)         \
+  X(renameat2, change)        \
+  X(unlink, change)           \
+  X(unlinkat, change)         \
+  X(remove, change)           \
+  X(link, change)             \
+  X(linkat, change)           \
+  X(truncate, change)         \
+  X(truncate64, change)       \
+  X(chmod, change)            \
+  X(fchmodat, change)         \
+  X(chown, change)            \
+  X(lchown, change)           \
+  X(fchownat, change)         \
+  X(utime, change)            \
+  X(utimes, change)           \
+  X(lutimes, change)          \
+  X(futimesat, change)        \
+  X(utimensat, change)        \
+  X(setxattr, change)         \
+  X(lsetxattr, change)        \
+  X(removexattr, change)      \
+  X(lremovexattr, change)     \
+  X(fchmod, descriptor)       \
+  X(fchown, descriptor)       \
+  X(futimens, descriptor)     \
+  X(futimes, descriptor)      \
+  X(fsetxattr, descriptor)    \
+  X(fgetxattr, descriptor)    \
+  X(flistxattr, descriptor)   \
+  X(fremovexattr, descriptor) \
+  X(fstatfs, descriptor)      \
+  X(fstatfs64, descriptor)    \
+  X(fstatvfs, descriptor)     \
+  X(fstatvfs64, descriptor)   \
+  X(fstat, stat)              \
+  X(fstat64, stat)            \
+  X(__fxstat, stat)           \
+  X(__fxstat64, stat)         \
+  X(fstatat, stat)            \
+  X(fstatat64, stat)          \
+  X(__fxstatat, stat)         \
+  X(__fxstatat64, stat)       \
+  X(statx, stat)              \
+  X(read, count)              \
+  X(__read_chk, count)        \
+  X(readv, count)             \
+  X(pread, count)             \
+  X(pread64, count)           \
+  X(__pread_chk, count)       \
+  X(__pread64_chk, count)     \
+  X(preadv, count)            \
+  X(preadv64, count)          \
+  X(preadv2, count)           \
+  X(preadv64v2, count)        \
+  X(sendfile, count)          \
+  X(sendfile64, count)        \
+  X(copy_file_range, count)   \
+  X(mmap, count)              \
+  X(mmap64, count)            \
+  X(close, count)             \
+  X(dup, count)               \
+  X(dup2, count)              \
   X(dup3, count)
 
 // Deliberately not hooked:
@@ -91,3 +104,9 @@
 // rmdir  Removes a directory whose files are gone, marked.
 // ftruncate, write, fallocate
 //        Need a descriptor that was opened for writing.
+// flock, lockf, fcntl(F_SETLK)
+//        Exclude the holders of the same copy: those who opened the PFS's file and those who opened the
+//        tier's do not exclude each other. MONARCH_IO_EXCLUDE keeps files that need more on the PFS.
+// ioctl  What a PFS's own ioctl does on its files fails on a copy, as it does on any other file system.
+// readlink of /proc/self/fd/N
+//        Shows the copy. Writing to such a link goes to the PFS; chmod and kin on it change the copy.

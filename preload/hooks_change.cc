@@ -31,6 +31,18 @@ void will_change_link(Change change, const char* path) {
   will_change(change, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
 }
 
+// fchownat(fd, "", ..., AT_EMPTY_PATH), utimensat(fd, nullptr, ...) and kin are about the descriptor. True:
+// it is a copy's, for which the call without "at" is the same.
+bool of_copy(Change change, int dirfd, const char* path, int flags) {
+  if (path && (*path != '\0' || (flags & AT_EMPTY_PATH) == 0)) {
+    will_change(change, dirfd, path, flags);
+    return false;
+  }
+  if (is_copy(dirfd)) return true;
+  changes_descriptor(change, dirfd);
+  return false;
+}
+
 }  // namespace
 }  // namespace monarch::preload
 
@@ -71,10 +83,14 @@ MONARCH_EXPORT int linkat(int from_dir, const char* from, int to_dir, const char
   return next<int(int, const char*, int, const char*, int)>(Hook::linkat)(from_dir, from, to_dir, to, flags);
 }
 MONARCH_EXPORT int truncate(const char* path, off_t bytes) noexcept {
+  char original[kFullPathBytes];
+  path = path_to_write(path, original);
   will_change(Change::kContent, path);
   return next<int(const char*, off_t)>(Hook::truncate)(path, bytes);
 }
 MONARCH_EXPORT int truncate64(const char* path, off64_t bytes) noexcept {
+  char original[kFullPathBytes];
+  path = path_to_write(path, original);
   will_change(Change::kContent, path);
   return next<int(const char*, off64_t)>(Hook::truncate64)(path, bytes);
 }
@@ -84,7 +100,8 @@ MONARCH_EXPORT int chmod(const char* path, mode_t mode) noexcept {
   return next<int(const char*, mode_t)>(Hook::chmod)(path, mode);
 }
 MONARCH_EXPORT int fchmodat(int dirfd, const char* path, mode_t mode, int flags) noexcept {
-  will_change(Change::kAccess, dirfd, path, flags);
+  // Whether the libc and the kernel know AT_EMPTY_PATH here is theirs to say.
+  if (of_copy(Change::kAccess, dirfd, path, flags)) return fchmodat_original(dirfd, mode, flags);
   return next<int(int, const char*, mode_t, int)>(Hook::fchmodat)(dirfd, path, mode, flags);
 }
 MONARCH_EXPORT int chown(const char* path, uid_t user, gid_t group) noexcept {
@@ -96,7 +113,7 @@ MONARCH_EXPORT int lchown(const char* path, uid_t user, gid_t group) noexcept {
   return next<int(const char*, uid_t, gid_t)>(Hook::lchown)(path, user, group);
 }
 MONARCH_EXPORT int fchownat(int dirfd, const char* path, uid_t user, gid_t group, int flags) noexcept {
-  will_change(Change::kAccess, dirfd, path, flags);
+  if (of_copy(Change::kAccess, dirfd, path, flags)) return fchown(dirfd, user, group);
   return next<int(int, const char*, uid_t, gid_t, int)>(Hook::fchownat)(dirfd, path, user, group, flags);
 }
 
@@ -113,12 +130,12 @@ MONARCH_EXPORT int lutimes(const char* path, const struct timeval times[2]) noex
   return next<int(const char*, const struct timeval*)>(Hook::lutimes)(path, times);
 }
 MONARCH_EXPORT int futimesat(int dirfd, const char* path, const struct timeval times[2]) noexcept {
-  will_change(Change::kContent, dirfd, path, 0);
+  if (of_copy(Change::kContent, dirfd, path, 0)) return futimes(dirfd, times);
   return next<int(int, const char*, const struct timeval*)>(Hook::futimesat)(dirfd, path, times);
 }
 MONARCH_EXPORT int utimensat(int dirfd, const char* path, const struct timespec times[2],
                              int flags) noexcept {
-  will_change(Change::kContent, dirfd, path, flags);
+  if (of_copy(Change::kContent, dirfd, path, flags)) return futimens(dirfd, times);
   return next<int(int, const char*, const struct timespec*, int)>(Hook::utimensat)(dirfd, path, times, flags);
 }
 

@@ -40,13 +40,16 @@ int call_openat(int dirfd, const char* path, int flags, mode_t mode) {
   return static_cast<int>(syscall(SYS_openat, dirfd, path, flags, mode));
 }
 
-// The part of every open that is Monarch's. `fd` is a descriptor of the tier's copy, or -1: the caller goes
+constexpr int kNext = -2;
+
+// The part of every open that is Monarch's. `fd` is what the caller returns, or kNext: it goes
 // to the next definition, as if we were not here. errno is then as it was.
 struct Attempt {
-  int fd = -1;
+  int fd = kNext;
   bool dataset = false;  // the file is below a root
   bool writes = false;
   Ref large = 0;  // see Answer
+  bool done() const { return __builtin_expect(fd != kNext, 1); }
   // What the caller got in the end.
   int settled(int opened) const {
     if (opened < 0) return opened;
@@ -77,11 +80,20 @@ __attribute__((noinline)) void open_below(Client* c, int dirfd, const char* path
   attempt->fd = real ? real(copy, flags) : call_openat(AT_FDCWD, copy, flags, 0);
   errno = saved;
   if (attempt->fd < 0) {
+    attempt->fd = kNext;
     count_copy_failed(c);
   } else {
     count_copy_opened(c, answer.tier);
     opened_on_tier(attempt->fd, answer.tier);
   }
+}
+
+// A copy is never opened for writing, also not by way of its descriptor.
+__attribute__((noinline)) void open_original_to_write(const char* link, int flags, Attempt* attempt) {
+  char path[kFullPathBytes];
+  if (path_to_write(link, path) == link) return;
+  will_write(AT_FDCWD, path);
+  attempt->fd = attempt->settled(call_openat(AT_FDCWD, path, flags & ~O_CREAT, 0));
 }
 
 inline Attempt open_copy(int dirfd, const char* path, int flags) {
@@ -93,6 +105,8 @@ inline Attempt open_copy(int dirfd, const char* path, int flags) {
   } else if (writes(flags) && (flags & O_TMPFILE) != O_TMPFILE) {
     will_write(dirfd, path);
     attempt.writes = (flags & (O_CREAT | O_EXCL)) != (O_CREAT | O_EXCL);  // a new file has no other name
+    Original unused;
+    if (original_of_link(path, &unused)) open_original_to_write(path, flags, &attempt);
   }
   return attempt;
 }
@@ -134,12 +148,21 @@ __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real
   return stream;
 }
 
+__attribute__((noinline)) FILE* write_original(FopenFunction* real, const char* link, const char* mode) {
+  char path[kFullPathBytes];
+  const char* to = path_to_write(link, path);
+  will_write(AT_FDCWD, to);
+  return written_stream(real(to, mode));
+}
+
 FILE* open_stream(Hook hook, const char* path, const char* mode) {
   auto* real = next<FopenFunction>(hook);
   Client* c = path && mode ? client() : nullptr;
   if (!c) return real(path, mode);
   const StreamMode how = mode_of_stream(mode);
   if (how.reads) return may_be_below(*c, path) ? open_stream_below(c, real, path, mode) : real(path, mode);
+  Original unused;
+  if (original_of_link(path, &unused)) return write_original(real, path, mode);
   will_write(AT_FDCWD, path);
   return how.creates ? real(path, mode) : written_stream(real(path, mode));
 }
@@ -164,11 +187,26 @@ __attribute__((noinline)) FILE* reopen_below(Client* c, FreopenFunction* real, c
   return opened;
 }
 
+// Another mode for the same file, which may be a copy: freopen(nullptr, "r+", stream), or a link to its
+// descriptor.
+__attribute__((noinline)) FILE* rewrite_original(FreopenFunction* real, const Original& original,
+                                                 const char* mode, FILE* stream) {
+  char path[kFullPathBytes];
+  if (!path_of_original(original, path)) return real(nullptr, mode, stream);
+  will_write(AT_FDCWD, path);
+  return written_stream(real(path, mode, stream));
+}
+
 FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream) {
   auto* real = next<FreopenFunction>(hook);
-  Client* c = path && mode ? client() : nullptr;
+  Client* c = mode ? client() : nullptr;
   if (!c) return real(path, mode, stream);
   const StreamMode how = mode_of_stream(mode);
+  Original original;
+  if (!how.reads &&
+      (path ? original_of_link(path, &original) : original_of_descriptor(fileno_unlocked(stream), &original)))
+    return rewrite_original(real, original, mode, stream);
+  if (!path) return real(path, mode, stream);
   if (how.reads)
     return may_be_below(*c, path) ? reopen_below(c, real, path, mode, stream) : real(path, mode, stream);
   will_write(AT_FDCWD, path);
@@ -199,7 +237,7 @@ MONARCH_EXPORT int open(const char* path, int flags, ...) {
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
   const Attempt attempt = open_copy(AT_FDCWD, path, flags);
-  return attempt.fd >= 0 ? attempt.fd : attempt.settled(open_next(Hook::open, path, flags, mode));
+  return attempt.done() ? attempt.fd : attempt.settled(open_next(Hook::open, path, flags, mode));
 }
 
 MONARCH_EXPORT int open64(const char* path, int flags, ...) {
@@ -208,7 +246,7 @@ MONARCH_EXPORT int open64(const char* path, int flags, ...) {
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
   const Attempt attempt = open_copy(AT_FDCWD, path, flags);
-  return attempt.fd >= 0 ? attempt.fd : attempt.settled(open_next(Hook::open64, path, flags, mode));
+  return attempt.done() ? attempt.fd : attempt.settled(open_next(Hook::open64, path, flags, mode));
 }
 
 MONARCH_EXPORT int openat(int dirfd, const char* path, int flags, ...) {
@@ -217,7 +255,7 @@ MONARCH_EXPORT int openat(int dirfd, const char* path, int flags, ...) {
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
   const Attempt attempt = open_copy(dirfd, path, flags);
-  return attempt.fd >= 0 ? attempt.fd : attempt.settled(openat_next(Hook::openat, dirfd, path, flags, mode));
+  return attempt.done() ? attempt.fd : attempt.settled(openat_next(Hook::openat, dirfd, path, flags, mode));
 }
 
 MONARCH_EXPORT int openat64(int dirfd, const char* path, int flags, ...) {
@@ -226,28 +264,26 @@ MONARCH_EXPORT int openat64(int dirfd, const char* path, int flags, ...) {
   const mode_t mode = mode_argument(flags, arguments);
   va_end(arguments);
   const Attempt attempt = open_copy(dirfd, path, flags);
-  return attempt.fd >= 0 ? attempt.fd
-                         : attempt.settled(openat_next(Hook::openat64, dirfd, path, flags, mode));
+  return attempt.done() ? attempt.fd : attempt.settled(openat_next(Hook::openat64, dirfd, path, flags, mode));
 }
 
 // What -D_FORTIFY_SOURCE makes of an open without a mode argument.
 MONARCH_EXPORT int __open_2(const char* path, int flags) {
   const Attempt attempt = open_copy(AT_FDCWD, path, flags);
-  return attempt.fd >= 0 ? attempt.fd : attempt.settled(next<OpenTwo>(Hook::__open_2)(path, flags));
+  return attempt.done() ? attempt.fd : attempt.settled(next<OpenTwo>(Hook::__open_2)(path, flags));
 }
 MONARCH_EXPORT int __open64_2(const char* path, int flags) {
   const Attempt attempt = open_copy(AT_FDCWD, path, flags);
-  return attempt.fd >= 0 ? attempt.fd : attempt.settled(next<OpenTwo>(Hook::__open64_2)(path, flags));
+  return attempt.done() ? attempt.fd : attempt.settled(next<OpenTwo>(Hook::__open64_2)(path, flags));
 }
 MONARCH_EXPORT int __openat_2(int dirfd, const char* path, int flags) {
   const Attempt attempt = open_copy(dirfd, path, flags);
-  return attempt.fd >= 0 ? attempt.fd
-                         : attempt.settled(next<OpenAtTwo>(Hook::__openat_2)(dirfd, path, flags));
+  return attempt.done() ? attempt.fd : attempt.settled(next<OpenAtTwo>(Hook::__openat_2)(dirfd, path, flags));
 }
 MONARCH_EXPORT int __openat64_2(int dirfd, const char* path, int flags) {
   const Attempt attempt = open_copy(dirfd, path, flags);
-  return attempt.fd >= 0 ? attempt.fd
-                         : attempt.settled(next<OpenAtTwo>(Hook::__openat64_2)(dirfd, path, flags));
+  return attempt.done() ? attempt.fd
+                        : attempt.settled(next<OpenAtTwo>(Hook::__openat64_2)(dirfd, path, flags));
 }
 
 MONARCH_EXPORT FILE* fopen(const char* path, const char* mode) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fstat family: a descriptor of a tier's copy answers as the dataset's file on the PFS does.
 //
-// Nothing is remembered per descriptor: what the kernel says of the descriptor (device, inode, size,
-// mtime) is looked up in the catalog, so the answer is right after dup, fork, exec and SCM_RIGHTS.
+// See originals.cc for how a copy is recognised.
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -23,31 +22,6 @@ using FstatatFunction = int(int, const char*, struct stat*, int);
 using FxstatatFunction = int(int, int, const char*, struct stat*, int);
 using StatxFunction = int(int, const char*, int, unsigned, struct statx*);
 
-struct Original {
-  const Entry* entry;
-  const Identity* identity;
-  const Attributes* attributes;
-};
-
-// The dataset file that the copy (dev, ino, size, mtime) was made from.
-bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original) {
-  const Client* c = client();
-  if (!c) return false;
-  const CatalogHeader& header = c->catalog.header();
-  for (uint32_t tier = 0; tier < header.tier_count; ++tier) {
-    if (header.tiers[tier].dev != dev) continue;
-    const Identity* identity = c->catalog.find_copy(tier, ino);
-    const Entry* entry = identity ? c->catalog.entry(identity->entry) : nullptr;
-    const Attributes* attributes = entry ? c->catalog.attributes(identity->attributes) : nullptr;
-    if (!attributes || entry->size.load(std::memory_order_relaxed) != size ||
-        entry->mtime.load(std::memory_order_relaxed) != mtime)
-      continue;
-    *original = {entry, identity, attributes};
-    return true;
-  }
-  return false;
-}
-
 constexpr int64_t kSecond = 1000000000;
 
 // Seconds and nanoseconds of a time before or after the epoch.
@@ -60,6 +34,26 @@ void set_time(int64_t ns, Time* sec, long* nsec) {
   }
   *sec = s;
   *nsec = static_cast<long>(rest);
+}
+
+// What the PFS says now of a file that the job changed; false: what it said when it was copied holds.
+bool look_again(const Original& o, struct statx* now) {
+  char text[kPathBytes];
+  RelPath path;
+  const Client* c = client();
+  if (!c || !c->catalog.path_of(*o.entry, text, &path) || !is_changed(*c, path, o.entry)) return false;
+  const int saved = errno;
+  const int fd = open_original(o);
+  const bool good = fd >= 0 && syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, now) == 0;
+  if (fd >= 0) syscall(SYS_close, fd);
+  errno = saved;
+  return good;
+}
+
+template <typename Time>
+void copy_time(const struct statx_timestamp& from, Time* to) {
+  to->tv_sec = from.tv_sec;
+  to->tv_nsec = from.tv_nsec;
 }
 
 int restored(int rc, struct stat* st) {
@@ -78,6 +72,15 @@ int restored(int rc, struct stat* st) {
   st->st_blocks = o.identity->blocks;
   set_time(o.identity->atime, &st->st_atim.tv_sec, &st->st_atim.tv_nsec);
   set_time(o.identity->ctime, &st->st_ctim.tv_sec, &st->st_ctim.tv_nsec);
+  struct statx now;
+  if (!look_again(o, &now)) return rc;
+  st->st_mode = now.stx_mode;  // size and blocks stay those of the copy that it reads
+  st->st_nlink = now.stx_nlink;
+  st->st_uid = now.stx_uid;
+  st->st_gid = now.stx_gid;
+  copy_time(now.stx_atime, &st->st_atim);
+  copy_time(now.stx_mtime, &st->st_mtim);
+  copy_time(now.stx_ctime, &st->st_ctim);
   return rc;
 }
 
@@ -107,6 +110,15 @@ int restored(int rc, struct statx* st) {
   set_statx_time(o.identity->ctime, &st->stx_ctime);
   st->stx_mask &= ~static_cast<unsigned>(STATX_BTIME);  // the copy's birth is not the file's
   st->stx_btime = {};
+  struct statx now;
+  if (!look_again(o, &now)) return rc;
+  st->stx_mode = now.stx_mode;
+  st->stx_nlink = now.stx_nlink;
+  st->stx_uid = now.stx_uid;
+  st->stx_gid = now.stx_gid;
+  st->stx_atime = now.stx_atime;
+  st->stx_mtime = now.stx_mtime;
+  st->stx_ctime = now.stx_ctime;
   return rc;
 }
 

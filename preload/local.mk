@@ -16,11 +16,13 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks.h \
 	%D%/hooks_change.cc \
 	%D%/hooks_count.cc \
+	%D%/hooks_descriptor.cc \
 	%D%/hooks_open.cc \
 	%D%/hooks_stat.cc \
 	%D%/init.cc \
 	%D%/large_reads.cc \
 	%D%/lookup.cc \
+	%D%/originals.cc \
 	%D%/paths.cc \
 	%D%/preload.h
 

@@ -173,6 +173,16 @@ bool resolve(const Client& client, int dirfd, const char* path, char* buffer, Re
   return locate(client, dirfd, path, buffer, result) == Where::kBelow;
 }
 
+const char* root_path(const Client& client, uint32_t root) {
+  const CatalogHeader& header = client.catalog.header();
+  for (uint32_t i = 0; i < header.prefix_count; ++i) {
+    const Prefix& prefix = header.prefixes[i];
+    if (prefix.root == root && prefix.below_len == 0 && same_directory(prefix, &prefix_checked[i]))
+      return prefix.path;
+  }
+  return nullptr;
+}
+
 void forget_directories() {
   for (std::atomic<unsigned char>& checked : prefix_checked)
     checked.store(kUnknown, std::memory_order_relaxed);

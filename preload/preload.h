@@ -58,6 +58,8 @@ Where locate(const Client& client, int dirfd, const char* path, char* buffer, Re
 bool resolve(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result);
 // False: resolve() would say false. True: it may say either. Without a system call or much stack.
 bool may_be_below(const Client& client, const char* path);
+// The absolute path of a root; nullptr: this process does not see it.
+const char* root_path(const Client& client, uint32_t root);
 // The process may see other directories from now on under the roots' paths.
 void forget_directories();
 
@@ -114,6 +116,31 @@ void will_change(Change change, int dirfd, const char* path, int flags);
 void will_write(int dirfd, const char* path);
 // What is open as `fd` is changed.
 void changes_descriptor(Change change, int fd);
+
+// originals.cc: the dataset's file whose copy on a tier a descriptor is open on.
+struct Original {
+  const Entry* entry;
+  const Identity* identity;
+  const Attributes* attributes;
+};
+// By what the kernel says of the descriptor. Nothing is remembered, so it is right after dup, fork, exec and
+// SCM_RIGHTS. False: no copy. Costs no system call.
+bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original);
+// The same by a call of its own; errno stays as it is.
+bool original_of_descriptor(int fd, Original* original);
+// If `path` is /proc/self/fd/N or /dev/fd/N: the original of descriptor N.
+bool original_of_link(const char* path, Original* original);
+// What to write to in place of `path`: the PFS's file, for a link to a copy's descriptor (/proc/self/fd/N);
+// else `path`. `buffer` holds kFullPathBytes.
+const char* path_to_write(const char* path, char* buffer);
+// The file's absolute path on the PFS; `out` holds kFullPathBytes. False: it is not to be had.
+inline constexpr size_t kFullPathBytes = 2 * kPathBytes;
+bool path_of_original(const Original& original, char* out);
+bool is_copy(int fd);
+int fchmodat_original(int fd, mode_t mode, int flags);
+// A descriptor (O_PATH) of the file on the PFS, proved to be the one that was copied; -1 with errno
+// (ESTALE: another one has its name by now).
+int open_original(const Original& original);
 
 // Whether an open of `path`, found as `entry` (nullptr: not yet), must go to the PFS because the job
 // changed the file.

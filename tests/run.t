@@ -318,6 +318,7 @@ def signals():
     os.killpg(process.pid, signal.SIGINT)
     ends(process, 13, "a command that handles Ctrl-C", tier)
     process = started(words, "echo up; exec sleep 60")
+    wait_until(lambda: e2e.children(process.pid, "sleep"))  # "up" comes before the exec
     os.kill(e2e.children(process.pid, "sleep")[0], signal.SIGKILL)
     ends(process, 137, "the command killed", tier)
 

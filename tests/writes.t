@@ -217,6 +217,107 @@ def by_calls():
     ok(counters["tasks"]["invalidations"] >= len(CALLS) - 2, "calls: counted", counters["tasks"])
 
 
+# Each gets a descriptor `fd` that was opened for reading, of a file that is placed; it is the PFS's file that changes.
+DESCRIPTOR_CALLS = {
+    "fchmod": "os.fchmod(fd, 0o741)",
+    "fchown": "os.geteuid() or os.fchown(fd, 12, 34)",
+    "fchownat, AT_EMPTY_PATH": "os.geteuid() or libc.fchownat(fd, b'', 13, 35, 0x1000)",
+    "futimens": "os.utime(fd, ns=(10**18 + 1, 10**18 + 2))",
+    "utimensat, no path": "libc.utimensat(fd, None, None, 0)",
+    "futimes": "libc.futimes(fd, None)",
+    "futimesat, no path": "libc.futimesat(fd, None, None)",
+    "fsetxattr": "os.setxattr(fd, 'user.a', b'1'); print(os.getxattr(f, 'user.a'), os.listxattr(fd), os.getxattr(fd, 'user.a'))",
+    "fremovexattr": "os.setxattr(f, 'user.a', b'1'); os.removexattr(fd, 'user.a'); print(os.listxattr(fd))",
+    "open of /proc/self/fd": "open(f'/proc/self/fd/{fd}', 'w').write('changed')",
+    "open of /dev/fd": "open(f'/dev/fd/{fd}', 'r+').write('changed')",
+    "fopen of /dev/stdin": "os.dup2(fd, 0); libc.fopen.restype = ctypes.c_void_p;"
+                           "s = ctypes.c_void_p(libc.fopen(b'/dev/stdin', b'r+')); libc.fputs(b'X', s); libc.fclose(s)",
+    "truncate of /proc/self/fd": "os.truncate(f'/proc/self/fd/{fd}', 3)",
+    "freopen of itself": "libc.fopen.restype = libc.freopen.restype = ctypes.c_void_p;"
+                         "s = ctypes.c_void_p(libc.fopen(f.encode(), b'r'));"
+                         "s = ctypes.c_void_p(libc.freopen(None, b'r+', s)); libc.fputs(b'again', s); libc.fclose(s)",
+    "fchmod after dup and exec": "os.dup2(fd, 9); os.set_inheritable(9, True);"
+                                 "os.execv(sys.executable, [sys.executable, '-c', 'import os; os.fchmod(9, 0o711)'])",
+    "fchmod of a file with another name": "os.rename(f, f + '.other'); r = 0\ntry: os.fchmod(fd, 0o777)\n"
+                                          "except OSError as e: r = e.errno\nprint(r)",
+}
+
+
+def by_descriptors():
+    root = scratch("descriptors.data")
+    for i in range(len(DESCRIPTOR_CALLS)):
+        with open(f"{root}/{i:02}", "w", encoding="ascii") as out:
+            out.write("the old bytes\n" * 9)
+    tier = scratch("descriptors.tier")
+    job = e2e.Job(options([root], {"t": (tier, "1G")}))
+    job.run(read_all(root))
+    copies = [os.path.join(d, n) for d, _, names in os.walk(tier) for n in names]
+
+    def state():
+        return sorted((c, os.stat(c).st_mode, os.stat(c).st_mtime_ns, os.stat(c).st_uid, e2e.sum_of(c)) for c in copies)
+
+    before = state()
+    equal(len(before), len(DESCRIPTOR_CALLS), "descriptors: all is placed")
+    for i, (name, text) in enumerate(DESCRIPTOR_CALLS.items()):
+        file = f"{root}/{i:02}"
+        old = os.stat(file)
+        script = "import ctypes, os, sys; libc = ctypes.CDLL(None); f = sys.argv[1]; fd = os.open(f, os.O_RDONLY)\n" + text + """
+if os.path.exists(f):
+    a, b = os.fstat(fd), os.stat(f)
+    print([(x, y) for x, y in zip(a, b) if x != y and x != a.st_size], a.st_mtime_ns == b.st_mtime_ns, a.st_ctime_ns == b.st_ctime_ns)
+"""
+        code, out, err = job.run([PYTHON, "-c", script, file])
+        if "Operation not supported" in err:
+            skip(name, "no extended attributes here")
+            continue
+        if name.startswith("fchmod of a file with"):
+            equal((code, out), (0, b"116\n"), f"{name}: ESTALE", err)
+            continue
+        new = os.stat(file)
+        ok(code == 0 and new.st_ctime_ns != old.st_ctime_ns, f"{name}: the PFS's file is changed", code, out, err)
+        if b"[" in out:
+            ok(out.endswith(b"[] True True\n"), f"{name}: fstat tells", out)
+        equal(job.run(["cat", file])[:2], e2e.execute(["cat", file])[:2], f"{name}: the new bytes")
+        if "xattr" in name:
+            ok(b"b'1'" in out if name == "fsetxattr" else out.startswith(b"[]"), f"{name}: fgetxattr, flistxattr", out)
+    equal(state(), before, "descriptors: no copy is changed")
+    equal(job.end()["opens_tier"], 2 * len(DESCRIPTOR_CALLS) + 1, "descriptors: they were copies'")
+
+
+FILE_SYSTEMS = "import os, sys; f = os.open(sys.argv[1], 0); a, b = os.fstatvfs(f), os.statvfs(sys.argv[1]);" \
+               "print(a.f_fsid == b.f_fsid, a.f_blocks == b.f_blocks, a.f_files == b.f_files)"
+LOCKS = """
+import fcntl, os, sys
+f = sys.argv[1]
+a, b = os.open(f, 0), os.open(f, 0)
+fcntl.flock(a, fcntl.LOCK_EX)
+try: fcntl.flock(b, fcntl.LOCK_EX | fcntl.LOCK_NB); print("not excluded")
+except BlockingIOError: print("excluded")
+pid = os.fork()
+if pid == 0:
+    c = os.open(f, 0)
+    try: fcntl.flock(c, fcntl.LOCK_SH | fcntl.LOCK_NB); print("not excluded")
+    except BlockingIOError: print("excluded")
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(pid, 0)
+fcntl.lockf(a, fcntl.LOCK_SH)
+print("read lock")
+"""
+
+
+def file_systems_and_locks():
+    root = scratch("locks.data")
+    e2e.make_tree(root, 4)
+    tier = e2e.memory("locks.tier") or scratch("locks.tier")
+    job = e2e.Job(options([root], {"t": (tier, "1G")}))
+    file = f"{root}/0000.bin"
+    equal(job.run([PYTHON, "-c", FILE_SYSTEMS, file])[:2], (0, b"True True True\n"), "fstatvfs is the PFS's")
+    equal(job.run([PYTHON, "-c", LOCKS, file])[:2], e2e.execute([PYTHON, "-c", LOCKS, file])[:2],
+          "locks exclude the holders of the same copy")
+    equal(job.end()["opens_tier"], 4, "and all have the tier's")
+
+
 def by_mount():
     """Another mount of the same file system."""
     placed = Placed("mount")
@@ -338,4 +439,4 @@ def race():
         ok(counters["opens_tier"] > 0 and counters["tasks"]["fallback_invalid"] > 0, f"{files} files: from both", counters)
 
 
-e2e.main(by_programs, by_git, by_sqlite, by_calls, by_mount, directories, unreadable, race)
+e2e.main(by_programs, by_git, by_sqlite, by_calls, by_descriptors, file_systems_and_locks, by_mount, directories, unreadable, race)

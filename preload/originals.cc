@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a descriptor of a tier's copy to the dataset's file on the PFS: what the kernel says of the descriptor
+// (device, inode, size, mtime) is looked up in the catalog.
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "preload/preload.h"
+
+namespace monarch::preload {
+namespace {
+
+constexpr int64_t kSecond = 1000000000;
+
+// The number after `links`, if the path is such a link; -1: it is not.
+int descriptor_after(const char* path, const char* links) {
+  const size_t len = strlen(links);
+  if (strncmp(path, links, len) != 0 || path[len] == '\0') return -1;
+  int fd = 0;
+  for (const char* p = path + len; *p; ++p) {
+    if (*p < '0' || *p > '9' || fd > 1 << 24) return -1;
+    fd = fd * 10 + (*p - '0');
+  }
+  return fd;
+}
+
+}  // namespace
+
+bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original) {
+  const Client* c = client();
+  if (!c) return false;
+  const CatalogHeader& header = c->catalog.header();
+  for (uint32_t tier = 0; tier < header.tier_count; ++tier) {
+    if (header.tiers[tier].dev != dev) continue;
+    const Identity* identity = c->catalog.find_copy(tier, ino);
+    const Entry* entry = identity ? c->catalog.entry(identity->entry) : nullptr;
+    const Attributes* attributes = entry ? c->catalog.attributes(identity->attributes) : nullptr;
+    if (!attributes || entry->size.load(std::memory_order_relaxed) != size ||
+        entry->mtime.load(std::memory_order_relaxed) != mtime)
+      continue;
+    *original = {entry, identity, attributes};
+    return true;
+  }
+  return false;
+}
+
+bool original_of_descriptor(int fd, Original* original) {
+  if (!client()) return false;
+  const int saved = errno;
+  struct statx st;
+  const long rc = syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
+                          STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &st);
+  errno = saved;
+  return rc == 0 && S_ISREG(st.stx_mode) &&
+         original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
+                     st.stx_mtime.tv_sec * kSecond + st.stx_mtime.tv_nsec, original);
+}
+
+bool original_of_link(const char* path, Original* original) {
+  if (path[0] != '/' || (path[1] != 'p' && path[1] != 'd')) return false;
+  int fd = descriptor_after(path, kFdLinks);
+  if (fd < 0) fd = descriptor_after(path, "/dev/fd/");
+  if (fd < 0 && strcmp(path, "/dev/stdin") == 0) fd = 0;
+  return fd >= 0 && original_of_descriptor(fd, original);
+}
+
+const char* path_to_write(const char* path, char* buffer) {
+  Original original;
+  return path && original_of_link(path, &original) && path_of_original(original, buffer) ? buffer : path;
+}
+
+bool path_of_original(const Original& original, char* out) {
+  const Client* c = client();
+  if (!c) return false;
+  const char* root = root_path(*c, original.entry->root);
+  if (!root) return false;
+  const size_t len = strlen(root);
+  memcpy(out, root, len);
+  out[len] = '/';
+  RelPath path;
+  if (!c->catalog.path_of(*original.entry, out + len + 1, &path)) return false;
+  out[len + 1 + path.len] = '\0';
+  return true;
+}
+
+int open_original(const Original& original) {
+  char path[kFullPathBytes];
+  if (!path_of_original(original, path)) {
+    errno = ESTALE;
+    return -1;
+  }
+  const long fd = syscall(SYS_openat, AT_FDCWD, path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+  if (fd < 0) {
+    if (errno == ENOENT) errno = ESTALE;
+    return -1;
+  }
+  struct statx st;
+  if (syscall(SYS_statx, static_cast<int>(fd), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &st) == 0 &&
+      st.stx_ino == original.identity->pfs_ino &&
+      gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == original.attributes->dev)
+    return static_cast<int>(fd);
+  syscall(SYS_close, static_cast<int>(fd));
+  errno = ESTALE;
+  return -1;
+}
+
+}  // namespace monarch::preload
