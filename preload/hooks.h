@@ -14,6 +14,9 @@
 // descriptor  What fchmod and kin change, or ask, of a tier's copy concerns the file on the PFS.
 // stat   fstat of a tier's copy answers with the PFS file's identity, or cp and tar would notice the
 //        difference. __fxstat... are what programs built before glibc 2.33 call.
+// exec   Programs started with a cleared or replaced environment keep LD_PRELOAD and MONARCH_IO_*.
+// space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again. dlopen loses
+//        RTLD_DEEPBIND, with which a library would pass the hooks by.
 // count  Nothing changes: what came back is added up per tier and PFS, for the report and sacct.
 #define MONARCH_HOOKS(X)      \
   X(open, open)               \
@@ -75,6 +78,24 @@
   X(__fxstatat, stat)         \
   X(__fxstatat64, stat)       \
   X(statx, stat)              \
+  X(execve, exec)             \
+  X(execv, exec)              \
+  X(execvp, exec)             \
+  X(execvpe, exec)            \
+  X(execl, exec)              \
+  X(execlp, exec)             \
+  X(execle, exec)             \
+  X(fexecve, exec)            \
+  X(execveat, exec)           \
+  X(posix_spawn, exec)        \
+  X(posix_spawnp, exec)       \
+  X(chroot, space)            \
+  X(unshare, space)           \
+  X(setns, space)             \
+  X(mount, space)             \
+  X(umount, space)            \
+  X(umount2, space)           \
+  X(dlopen, space)            \
   X(read, count)              \
   X(__read_chk, count)        \
   X(readv, count)             \
@@ -107,6 +128,11 @@
 // flock, lockf, fcntl(F_SETLK)
 //        Exclude the holders of the same copy: those who opened the PFS's file and those who opened the
 //        tier's do not exclude each other. MONARCH_IO_EXCLUDE keeps files that need more on the PFS.
+// system, popen, wordexp
+//        Start a shell with the program's own environment, which has all, unless the program itself has
+//        cleared that: setenv(3) here would allocate, and race with the program's threads.
+// dlmopen  A namespace of its own has a libc of its own, and none of the hooks.
+// syscall  Reads by it are right, from the PFS, and changes by it are not noticed.
 // ioctl  What a PFS's own ioctl does on its files fails on a copy, as it does on any other file system.
 // readlink of /proc/self/fd/N
 //        Shows the copy. Writing to such a link goes to the PFS; chmod and kin on it change the copy.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The process's state: the next definitions of what is hooked, and the mapped catalog and board.
 #include <dlfcn.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "preload/environment.h"
 #include "preload/preload.h"
 
 // glibc 2.34 moved dlsym into libc with a new version; the old one loads everywhere (x86-64; other
@@ -35,21 +35,44 @@ char run_dir[kPathBytes];
 constexpr int64_t kRetryNs = 100 * 1000000ll;
 std::atomic<int64_t> retry_at{0};  // monotonic; 0: at once
 
+// A process that is not redirected says so once, if it has a log.
+Phase off(const char* why) {
+  const char* log = saved_variable("MONARCH_IO_LOG");
+  if (log && *log) log_process(log, why);
+  return Phase::kOff;
+}
+
+void set_policy() {
+  const char* exclude = saved_variable("MONARCH_IO_EXCLUDE");
+  const char* log = saved_variable("MONARCH_IO_LOG");
+  if (log && *log) the_client.log = log;
+  if (!exclude || !*exclude) return;
+  the_client.exclude = exclude;
+  the_client.program_excluded = excludes_program(exclude);
+}
+
 Phase connect() {
-  const char* off = getenv("MONARCH_IO_DISABLE");
-  const char* dir = getenv("MONARCH_IO_RUN_DIR");
-  if ((off && strcmp(off, "0") != 0 && *off) || !dir || dir[0] != '/' || strlen(dir) >= sizeof run_dir)
-    return Phase::kOff;
+  if (!save_environment()) return Phase::kNew;
+  const char* disable = saved_variable("MONARCH_IO_DISABLE");
+  const char* dir = saved_variable("MONARCH_IO_RUN_DIR");
+  if (disable && *disable && strcmp(disable, "0") != 0)
+    return off("not redirected: MONARCH_IO_DISABLE is set");
+  if (!dir || dir[0] != '/' || strlen(dir) >= sizeof run_dir)
+    return off("not redirected: MONARCH_IO_RUN_DIR names no run directory");
   memcpy(run_dir, dir, strlen(dir) + 1);
   auto* board = static_cast<Board*>(map_shared(run_dir, "board", sizeof(Board), true));
-  if (!board) return syscall(SYS_faccessat, AT_FDCWD, run_dir, R_OK | X_OK) == 0 ? Phase::kNew : Phase::kOff;
+  if (!board)
+    return syscall(SYS_faccessat, AT_FDCWD, run_dir, R_OK | X_OK) == 0
+               ? Phase::kNew
+               : off("not redirected: the run directory is not there, or not to be read");
   const bool same = memcmp(board->header.magic, kBoardMagic, sizeof kBoardMagic) == 0;
   if (!same || board->header.version != kBoardVersion || !the_client.catalog.open(run_dir)) {
     const bool wait = same && board->header.version == kBoardVersion && agent_lives(*board);
     syscall(SYS_munmap, board, sizeof(Board));
-    return wait ? Phase::kNew : Phase::kOff;
+    return wait ? Phase::kNew : off("not redirected: the run directory is of another version, or not usable");
   }
   the_client.board = board;
+  set_policy();
   return Phase::kOn;
 }
 
@@ -87,10 +110,13 @@ __attribute__((noinline, cold)) Client* start() {
 
 // dlsym(3) is not async-signal-safe: all is looked up before main.
 __attribute__((constructor)) void resolve_all() {
+  save_environment();
   for (int i = 0; i < kHooks; ++i) next_symbol(static_cast<Hook>(i));
 }
 
 }  // namespace
+
+bool is_attached() { return client() != nullptr || phase.load(std::memory_order_acquire) != Phase::kOff; }
 
 void* next_symbol(Hook hook) {
   std::atomic<void*>& slot = next_symbols[static_cast<int>(hook)];

@@ -13,14 +13,20 @@ libmonarch_preload_so_LDADD = $(LIBDL_SONAME)
 EXTRA_libmonarch_preload_so_DEPENDENCIES = %D%/preload.map
 libmonarch_preload_so_SOURCES = \
 	%D%/changes.cc \
+	%D%/environment.cc \
+	%D%/environment.h \
+	%D%/exclude.cc \
 	%D%/hooks.h \
 	%D%/hooks_change.cc \
 	%D%/hooks_count.cc \
 	%D%/hooks_descriptor.cc \
+	%D%/hooks_exec.cc \
 	%D%/hooks_open.cc \
+	%D%/hooks_space.cc \
 	%D%/hooks_stat.cc \
 	%D%/init.cc \
 	%D%/large_reads.cc \
+	%D%/log.cc \
 	%D%/lookup.cc \
 	%D%/originals.cc \
 	%D%/paths.cc \

@@ -73,16 +73,21 @@ __attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath&
   return false;
 }
 
-}  // namespace
+bool excluded(const Client& client, const RelPath& path) {
+  return client.program_excluded || (client.exclude && excludes_file(client, path));
+}
 
-Answer find_copy(Client* client, const RelPath& path, char* copy) {
+Answer decide(Client* client, const RelPath& path, char* copy) {
   Answer answer;
   const auto to_pfs = [&](TaskCounter why) {
     count(client->board, why);
     count(client->board, TaskCounter::opens_pfs);
+    answer.why = why;
     return answer;
   };
   Board* board = client->board;
+  if (__builtin_expect(client->program_excluded || client->exclude, 0) && excluded(*client, path))
+    return to_pfs(TaskCounter::fallback_excluded);
   if (__builtin_expect(board->header.closed.load(std::memory_order_relaxed) != 0, 0))
     return to_pfs(TaskCounter::fallback_no_agent);
   if (is_changed(*client, path, nullptr)) return to_pfs(TaskCounter::fallback_invalid);
@@ -122,6 +127,23 @@ Answer find_copy(Client* client, const RelPath& path, char* copy) {
   copy[where.len] = '/';
   copy_name(found.ref, copy + where.len + 1);
   answer.placed = true;
+  return answer;
+}
+
+}  // namespace
+
+const char* name_of(TaskCounter counter) {
+  constexpr const char* kNames[] = {
+#define X(name, doc) #name,
+      MONARCH_TASK_COUNTERS(X)
+#undef X
+  };
+  return kNames[static_cast<uint32_t>(counter)];
+}
+
+Answer find_copy(Client* client, const RelPath& path, char* copy) {
+  const Answer answer = decide(client, path, copy);
+  if (__builtin_expect(client->log != nullptr, 0)) log_open(*client, path, answer);
   return answer;
 }
 

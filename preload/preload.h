@@ -39,6 +39,10 @@ Result call(Hook hook, long number, Arguments... arguments) {
 struct Client {
   CatalogReader catalog;
   Board* board = nullptr;
+  // What the environment said; nullptr: nothing.
+  const char* exclude = nullptr;  // globs
+  const char* log = nullptr;      // "stderr" or a file
+  bool program_excluded = false;  // every open goes to the PFS; what it changes is marked nevertheless
 };
 // The process's client; nullptr if this process is not to be redirected (no job, switched off, a stale
 // run directory, another version). The first call maps the two files.
@@ -77,12 +81,23 @@ size_t path_of_descriptor(int fd, char* out, size_t room);
 struct Answer {
   bool placed = false;  // a whole copy is on tier number `tier`; else the PFS
   uint32_t tier = 0;
-  uint64_t bytes = 0;  // the file's size; 0 if it is not known
-  Ref large = 0;       // the Entry, if reads with an offset may be served from chunks
+  uint64_t bytes = 0;                        // the file's size; 0 if it is not known
+  Ref large = 0;                             // the Entry, if reads with an offset may be served from chunks
+  TaskCounter why = TaskCounter::opens_pfs;  // not placed: the reason
 };
 // `copy` (kCopyPathBytes) receives the path of a whole copy.
 inline constexpr size_t kCopyPathBytes = kPathBytes + kPartNameBytes + 1;
 Answer find_copy(Client* client, const RelPath& path, char* copy);
+
+// exclude.cc
+bool excludes_program(const char* globs);
+bool excludes_file(const Client& client, const RelPath& path);
+
+// log.cc
+void log_process(const char* log, const char* what);
+void log_open(const Client& client, const RelPath& path, const Answer& answer);
+// A counter's name.
+const char* name_of(TaskCounter counter);
 
 // Counts what became of the open of a copy. On failure the PFS is tried next.
 void count_copy_opened(Client* client, uint32_t tier);

@@ -55,6 +55,10 @@ endif
 
 EXTRA_DIST += %D%/fixtures/hpc-node.xml
 
+check_PROGRAMS += tests/launch
+tests_launch_SOURCES = \
+	%D%/launch.cc
+
 if HAVE_FUSE3
 check_PROGRAMS += tests/slowfs
 tests_slowfs_CPPFLAGS = $(AM_CPPFLAGS) $(FUSE3_CFLAGS)
@@ -66,6 +70,7 @@ endif
 scripts = \
 	%D%/bench.t \
 	%D%/docs.t \
+	%D%/environment.t \
 	%D%/exports.t \
 	%D%/programs.t \
 	%D%/run.t \

@@ -65,7 +65,8 @@ inline constexpr int kStaleSeconds = 60;
   X(chunk_fallbacks, "reads of large files from the PFS because a chunk did not come in time")  \
   X(mmap_bytes, "bytes of dataset files mapped (an estimate of what is read through them)")     \
   X(meta_pfs, "metadata calls below a root that went to the PFS")                               \
-  X(meta_served, "metadata calls below a root that Monarch answered")
+  X(meta_served, "metadata calls below a root that Monarch answered")                           \
+  X(fallback_excluded, "opens on the PFS because MONARCH_IO_EXCLUDE names the file or program")
 
 // Counters that the agent keeps, once.
 #define MONARCH_AGENT_COUNTERS(X)                                 \

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The exec family: programs started with a cleared or replaced environment keep Monarch.
+//
+// A child of vfork(2) runs these in its parent's memory: nothing is written but the stack and counters.
+#include <alloca.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#include "preload/environment.h"
+#include "preload/preload.h"
+
+namespace monarch::preload {
+namespace {
+
+using Strings = char* const*;
+
+// Calls `start` with the environment for a program that was to get `given`.
+template <typename Start>
+int with_environment(Strings given, Start start) {
+  const ChildEnvironment environment(given);
+  const size_t bytes = environment.bytes();
+  return start(bytes > 0 ? environment.build(alloca(bytes)) : given);
+}
+
+int execute(const char* path, Strings argv, Strings given) {
+  return with_environment(given, [&](Strings envp) {
+    return next<int(const char*, Strings, Strings)>(Hook::execve)(path, argv, envp);
+  });
+}
+int execute_found(const char* file, Strings argv, Strings given) {
+  return with_environment(given, [&](Strings envp) {
+    return next<int(const char*, Strings, Strings)>(Hook::execvpe)(file, argv, envp);
+  });
+}
+
+// A copy is not executable: the PFS's file is, with the same flags for what happens to the descriptor.
+int descriptor_to_execute(int fd) {
+  Original original;
+  if (!original_of_descriptor(fd, &original)) return fd;
+  const int file = open_original(original);
+  if (file < 0) return fd;
+  const long flags = syscall(SYS_fcntl, fd, F_GETFD);
+  if ((flags & FD_CLOEXEC) == 0) syscall(SYS_fcntl, file, F_SETFD, 0);
+  return file;
+}
+
+template <typename Start>
+int execute_descriptor(int fd, Start start) {
+  const int file = descriptor_to_execute(fd);
+  const int result = start(file);
+  const int saved = errno;
+  if (file != fd) syscall(SYS_close, file);
+  errno = saved;
+  return result;
+}
+
+size_t count_arguments(const char* first, va_list list) {
+  if (!first) return 0;
+  size_t n = 1;
+  while (va_arg(list, const char*)) ++n;
+  return n;
+}
+void take_arguments(const char* first, va_list list, char** argv) {
+  argv[0] = const_cast<char*>(first);
+  for (size_t i = 0; argv[i];) argv[++i] = va_arg(list, char*);
+}
+
+}  // namespace
+}  // namespace monarch::preload
+
+using namespace monarch::preload;
+
+extern "C" char** environ;
+
+// The arguments of execl and its kin as a vector on the stack; `list` is then behind them.
+#define MONARCH_ARGUMENTS(argv, first, list)                                 \
+  va_list list;                                                              \
+  va_start(list, first);                                                     \
+  const size_t argv##_n = count_arguments(first, list);                      \
+  va_end(list);                                                              \
+  va_start(list, first);                                                     \
+  char** argv = static_cast<char**>(alloca((argv##_n + 1) * sizeof(char*))); \
+  take_arguments(first, list, argv)
+
+MONARCH_EXPORT int execve(const char* path, Strings argv, Strings envp) noexcept {
+  return execute(path, argv, envp);
+}
+MONARCH_EXPORT int execv(const char* path, Strings argv) noexcept { return execute(path, argv, environ); }
+MONARCH_EXPORT int execvp(const char* file, Strings argv) noexcept {
+  return execute_found(file, argv, environ);
+}
+MONARCH_EXPORT int execvpe(const char* file, Strings argv, Strings envp) noexcept {
+  return execute_found(file, argv, envp);
+}
+MONARCH_EXPORT int execl(const char* path, const char* first, ...) noexcept {
+  MONARCH_ARGUMENTS(argv, first, list);
+  va_end(list);
+  return execute(path, argv, environ);
+}
+MONARCH_EXPORT int execlp(const char* file, const char* first, ...) noexcept {
+  MONARCH_ARGUMENTS(argv, first, list);
+  va_end(list);
+  return execute_found(file, argv, environ);
+}
+MONARCH_EXPORT int execle(const char* path, const char* first, ...) noexcept {
+  MONARCH_ARGUMENTS(argv, first, list);
+  char** envp = va_arg(list, char**);
+  va_end(list);
+  return execute(path, argv, envp);
+}
+MONARCH_EXPORT int fexecve(int fd, Strings argv, Strings given) noexcept {
+  return with_environment(given, [&](Strings envp) {
+    return execute_descriptor(
+        fd, [&](int file) { return next<int(int, Strings, Strings)>(Hook::fexecve)(file, argv, envp); });
+  });
+}
+MONARCH_EXPORT int execveat(int dirfd, const char* path, Strings argv, Strings given, int flags) noexcept {
+  const bool itself = path && *path == '\0' && (flags & AT_EMPTY_PATH) != 0;
+  return with_environment(given, [&](Strings envp) {
+    const auto start = [&](int file) {
+      return call<int>(Hook::execveat, SYS_execveat, file, path, argv, envp, flags);
+    };
+    return itself ? execute_descriptor(dirfd, start) : start(dirfd);
+  });
+}
+
+namespace {
+using SpawnFunction = int(pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*,
+                          Strings, Strings);
+}
+MONARCH_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+                               const posix_spawnattr_t* attributes, Strings argv, Strings given) {
+  return with_environment(given, [&](Strings envp) {
+    return next<SpawnFunction>(Hook::posix_spawn)(pid, path, actions, attributes, argv, envp);
+  });
+}
+MONARCH_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
+                                const posix_spawnattr_t* attributes, Strings argv, Strings given) {
+  return with_environment(given, [&](Strings envp) {
+    return next<SpawnFunction>(Hook::posix_spawnp)(pid, file, actions, attributes, argv, envp);
+  });
+}

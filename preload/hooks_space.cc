@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The space family: calls after which a path may lead elsewhere for this process; and dlopen.
+#include <dlfcn.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include "preload/preload.h"
+
+using namespace monarch::preload;
+
+namespace {
+int forgotten(int result) {
+  if (result == 0) forget_directories();
+  return result;
+}
+}  // namespace
+
+MONARCH_EXPORT int chroot(const char* path) noexcept {
+  return forgotten(next<int(const char*)>(Hook::chroot)(path));
+}
+MONARCH_EXPORT int unshare(int flags) noexcept { return forgotten(next<int(int)>(Hook::unshare)(flags)); }
+MONARCH_EXPORT int setns(int fd, int type) noexcept {
+  return forgotten(next<int(int, int)>(Hook::setns)(fd, type));
+}
+MONARCH_EXPORT int mount(const char* source, const char* target, const char* type, unsigned long flags,
+                         const void* data) noexcept {
+  return forgotten(next<int(const char*, const char*, const char*, unsigned long, const void*)>(Hook::mount)(
+      source, target, type, flags, data));
+}
+MONARCH_EXPORT int umount(const char* target) noexcept {
+  return forgotten(next<int(const char*)>(Hook::umount)(target));
+}
+MONARCH_EXPORT int umount2(const char* target, int flags) noexcept {
+  return forgotten(next<int(const char*, int)>(Hook::umount2)(target, flags));
+}
+
+// A library opened with RTLD_DEEPBIND would find libc's open before ours. The linker looks at who calls (for
+// its RUNPATH, and its namespace), so this must stay a jump: no frame of ours, nothing after the call.
+MONARCH_EXPORT __attribute__((optimize("O2", "omit-frame-pointer", "optimize-sibling-calls"),
+                              no_sanitize("address", "undefined", "thread"))) void*
+dlopen(const char* file, int mode) noexcept {
+  return next<void*(const char*, int)>(Hook::dlopen)(file, mode & ~RTLD_DEEPBIND);
+}

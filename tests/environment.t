@@ -1,0 +1,283 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The environment: programs keep Monarch however they are started, beside what else is preloaded, and users can
+switch it off, exclude programs and files, and read in a log what became of each open."""
+
+import os
+import re
+import shutil
+import stat
+import sys
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import BUILD, equal, ok, options, scratch, skip
+
+LAUNCH = f"{BUILD}/tests/launch"
+CAT = shutil.which("cat")
+ENV = shutil.which("env")
+_job = None
+
+
+def placed():
+    """A job that has read a file, the file, and the bytes."""
+    global _job
+    if _job is None:
+        root = scratch("data")
+        e2e.make_tree(root, 12)
+        shutil.copy(CAT, f"{root}/program")
+        with open(f"{root}/script", "w", encoding="ascii") as out:
+            out.write(f"#!/bin/sh\nexec {CAT} \"$1\"\n")
+        os.chmod(f"{root}/script", 0o755)
+        _job = e2e.Job(options([root], {"t": (scratch("tier"), "1G")}), USER_SETTING="1")
+        _job.run(e2e.read_all(root))
+        _job.root = root
+    with open(f"{_job.root}/0000.bin", "rb") as stream:
+        return _job, f"{_job.root}/0000.bin", stream.read()
+
+
+def with_env(job, **more):
+    return {**job.env, **{os.fsencode(name): os.fsencode(value) for name, value in more.items()}}
+
+
+def logged(job, command, **more):
+    """What a command did, and its lines in the log, which shows whether a program has Monarch."""
+    log = f"{scratch()}/log"
+    if os.path.exists(log):
+        os.unlink(log)
+    result = e2e.execute(command, env=with_env(job, **{"MONARCH_IO_LOG": log, **more}))
+    if not os.path.exists(log):
+        return result[:2], [], result[2]
+    with open(log, encoding="utf-8", errors="surrogateescape") as stream:
+        return result[:2], stream.read().splitlines(), result[2]
+
+
+def variables(out):
+    return dict(line.split("=", 1) for line in out.decode().splitlines())
+
+
+# ---- exec
+
+
+def started():
+    job, file, data = placed()
+    for how in ("execve", "execv", "execvp", "execvpe", "execl", "execlp", "execle", "fexecve", "fexecve, cloexec",
+                "execveat", "execveat, descriptor", "posix_spawn", "posix_spawnp", "vfork", "no environment",
+                "1000 variables"):
+        result, lines, err = logged(job, [LAUNCH, how, CAT, file])
+        equal(result, (0, data), f"{how}: the bytes", err)
+        equal([line.split("] ")[1] for line in lines], [f"{file}: tier t"], f"{how}: from the tier")
+        if how not in ("1000 variables",):
+            got = variables(job.run([LAUNCH, how, ENV, "-u_"])[1])
+            want = {"LD_PRELOAD": re.search(r"[^: ]+/libmonarch_preload.so", job.env[b"LD_PRELOAD"].decode())[0],
+                    "MONARCH_IO_RUN_DIR": job.run_dir, "KEPT": "1"}
+            if how == "no environment":
+                del want["KEPT"]
+            equal(got, want, f"{how}: nothing else comes back")
+    result, lines, err = logged(job, [LAUNCH, "100000 variables", CAT, file])
+    equal((result, lines), ((0, data), []), "100000 variables: right, but from the PFS", err)
+    # A program that is itself a file of the dataset, by its descriptor.
+    for how in "fexecve", "fexecve, cloexec", "execveat, descriptor":
+        for program in "program", "script":
+            command = [LAUNCH, how, f"{job.root}/{program}", file]
+            got, want = job.run(command), e2e.execute(command)
+            equal(got[:2], want[:2], f"{how}: a {program} of the dataset", got, want)
+    for name, command in {
+        "env -i": [ENV, "-i", CAT, file],
+        "env -u LD_PRELOAD": [ENV, "-u", "LD_PRELOAD", CAT, file],
+        "python, env={}": ["/usr/bin/python3", "-c", "import subprocess, sys; subprocess.run(sys.argv[1:], env={}, check=True)",
+                           CAT, file],
+        "python, os.execve": ["/usr/bin/python3", "-c", "import os, sys; os.execve(sys.argv[1], sys.argv[1:], {})", CAT, file],
+        "perl": ["perl", "-e", "%ENV = (); exec @ARGV", CAT, file],
+        "bash, exec -c": ["bash", "-c", 'exec -c "$@"', "bash", CAT, file],
+        "sh, unset": ["sh", "-c", 'unset LD_PRELOAD MONARCH_IO_RUN_DIR; "$@"', "sh", CAT, file],
+        "xargs, find": ["sh", "-c", f"env -i find {file} -exec {CAT} {{}} ';'"],
+    }.items():
+        result, lines, err = logged(job, command)
+        equal((result, len([line for line in lines if line.endswith(f"{file}: tier t")])), ((0, data), 1), name, err, lines)
+
+
+def left_alone():
+    """What is in an environment on purpose stays."""
+    job, file, data = placed()
+    for name, words in {
+        "MONARCH_IO_DISABLE": ["MONARCH_IO_DISABLE=1"],
+        "an empty run directory": ["MONARCH_IO_RUN_DIR="],
+        "another run directory": [f"MONARCH_IO_RUN_DIR={scratch('empty')}"],
+    }.items():
+        result, lines, err = logged(job, [ENV, *words, CAT, file])
+        equal(result, (0, data), f"{name}: the bytes", err)
+        ok(not any("tier" in line for line in lines), f"{name}: the PFS", lines)
+    for off, served in (("1", False), ("yes", False), ("0", True), ("", True)):
+        result, lines, _ = logged(job, [CAT, file], MONARCH_IO_DISABLE=off)
+        equal((result, any("tier" in line for line in lines)), ((0, data), served), f"MONARCH_IO_DISABLE={off}", lines)
+    salloc = f"{scratch('salloc')}/salloc"
+    shutil.copy(LAUNCH, salloc)
+    result, lines, err = logged(job, [salloc, "execve", CAT, file])
+    equal((result, lines), ((0, data), []), "what salloc starts is another job's", err)
+    got = job.run([ENV, "-i", "LD_PRELOAD=libm.so.6", CAT, "/proc/self/environ"])[1].split(b"\0")
+    ok(any(re.fullmatch(rb"LD_PRELOAD=libm.so.6:/.*/libmonarch_preload.so", word) for word in got),
+       "an LD_PRELOAD of the user's comes first", got)
+
+
+def stale():
+    """The variables of a job that is over, and of one that was killed."""
+    root = scratch("stale.data")
+    e2e.make_tree(root, 4)
+    file = f"{root}/0000.bin"
+    with open(file, "rb") as stream:
+        data = stream.read()
+    job = e2e.Job(options([root], {"t": (scratch("tier.stale"), "1G")}))
+    job.end()
+    result, lines, err = logged(job, [CAT, file])
+    equal((result, err), ((0, data), ""), "a job that is over: the PFS, and no message")
+    ok(lines and all("not redirected" in line for line in lines), "which its log says", lines)
+    told = len(lines)
+    result, lines, err = logged(job, [ENV, "-i", CAT, file])
+    equal((result, err), ((0, data), ""), "and its variables are handed to nobody")
+    equal(len(lines), told, "not even to a child", lines)
+
+
+def set_user_id():
+    if os.geteuid() != 0:
+        return skip("set-user-id", "needs root")
+    job, file, data = placed()
+    program = f"{scratch('suid')}/cat"
+    shutil.copy(CAT, program)
+    os.chown(program, 65534, 65534)
+    os.chmod(program, 0o4755)
+    if not os.stat(program).st_mode & stat.S_ISUID or os.statvfs(program).f_flag & os.ST_NOSUID:
+        return skip("set-user-id", "nosuid here")
+    result, lines, err = logged(job, [program, file])
+    return equal((result, lines, err), ((0, data), [], ""), "a set-user-id program goes without")
+
+
+# ---- beside others
+
+WRAPPER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <unistd.h>
+int open(const char* p, int flags, ...) {
+  va_list l; va_start(l, flags); int mode = flags & O_CREAT ? va_arg(l, int) : 0; va_end(l);
+  write(2, "W", 1);
+  return ((int (*)(const char*, int, ...))dlsym(RTLD_NEXT, "open"))(p, flags, mode);
+}
+"""
+LIBRARY = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+int read_it(const char* p) { char b[65536]; int f = open(p, O_RDONLY); ssize_t n = read(f, b, sizeof b); return (int)write(1, b, n); }
+"""
+LOADER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char** argv) {
+  void* l = dlopen("libreads.so", RTLD_NOW | RTLD_DEEPBIND);  // found by RUNPATH
+  if (!l) { fprintf(stderr, "%s\\n", dlerror()); return 1; }
+  ((int (*)(const char*))dlsym(l, "read_it"))(argv[1]);
+  return argc - 2;
+}
+"""
+
+
+def compiled(name, text, *words):
+    source = f"{scratch('compiled')}/{name}.c"
+    with open(source, "w", encoding="ascii") as out:
+        out.write(text)
+    target = f"{scratch('compiled')}/{name}"
+    code, _, err = e2e.execute(["cc", "-O1", "-g", "-o", target, source, *words])
+    if code != 0:
+        raise RuntimeError(err)
+    return target
+
+
+def beside_others():
+    if not shutil.which("cc"):
+        return skip("beside other libraries", "no C compiler")
+    job, file, data = placed()
+    ours = job.env[b"LD_PRELOAD"].decode()
+    wrapper = compiled("wrapper.so", WRAPPER, "-shared", "-fPIC", "-ldl")
+    for order in f"{wrapper}:{ours}", f"{ours}:{wrapper}", f"{wrapper} {ours}":
+        result, lines, err = logged(job, [CAT, file], LD_PRELOAD=order)
+        equal((result, len(lines)), ((0, data), 1), "a wrapper of open, by RTLD_NEXT", err)
+        ok("W" in err, "which sees the call", err)
+    compiled("libreads.so", LIBRARY, "-shared", "-fPIC")
+    loader = compiled("loader", LOADER, "-ldl", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN")
+    result, lines, err = logged(job, [loader, file])
+    equal((result, [line.split(": ")[-1] for line in lines]), ((0, data), ["tier t"]),
+          "a library opened with RTLD_DEEPBIND, found by the program's RUNPATH", err)
+    if e2e.SANITIZER:
+        return None
+    for library in "libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libasan":
+        path = library
+        if library == "libasan":
+            path = e2e.execute(["cc", "-print-file-name=libasan.so"])[1].decode().strip()
+            with open(path, "rb") as stream:  # a linker script on some systems
+                if stream.read(4) != b"\x7fELF":
+                    path = "libasan.so.8"
+        if e2e.execute([CAT, "/dev/null"], env={"LD_PRELOAD": path})[2]:
+            skip(library, "not installed")
+            continue
+        result, lines, err = logged(job, [CAT, file], LD_PRELOAD=f"{path}:{ours}", ASAN_OPTIONS="detect_leaks=0")
+        equal((result, len(lines), err), ((0, data), 1, ""), f"{library} before it")
+    instrumented = compiled("asan", LOADER.replace("RTLD_NOW | RTLD_DEEPBIND", "RTLD_NOW"), "-ldl", "-fsanitize=address",
+                            "-Wl,-rpath,$ORIGIN")
+    result, lines, err = logged(job, [instrumented, file], LD_LIBRARY_PATH=scratch("compiled"),  # its own dlopen needs it
+                                LD_PRELOAD=f"{e2e.execute(['cc', '-print-file-name=libasan.so'])[1].decode().strip()}:{ours}",
+                                ASAN_OPTIONS="detect_leaks=0")
+    return equal((result, len(lines)), ((0, data), 1), "a program with AddressSanitizer", err)
+
+
+# ---- the user's settings
+
+
+def exclusions():
+    job, file, data = placed()
+    name = os.path.basename(file)
+    other = f"{job.root}/a/d3/deep/0003.bin"
+    if not os.path.exists(other):
+        other = next(os.path.join(d, n) for d, _, names in os.walk(f"{job.root}/a") for n in names)
+    below = os.path.relpath(other, job.root)
+    for globs, excluded in {
+        "cat": (True, True), "c[a-b]t": (True, True), "c?t:x": (True, True), "x:*/cat": (True, True),
+        os.path.realpath(CAT): (True, True), "dog": (False, False), "ca": (False, False),
+        name: (True, False), "0000.*": (True, False), "*.bin": (True, True), "*.BIN": (False, False),
+        "[!0-9]*.bin": (False, False), below: (False, True), "a/*": (False, True), f"{job.root}/a/*": (False, True),
+        f"{job.root}/*": (True, True), "/elsewhere/*": (False, False), "": (False, False), "::": (False, False),
+        "x*:*0*0*0*0*0*0*0*0*0*0*0*0*0*": (False, False), "\\*.bin": (False, False), "[": (False, False),
+    }.items():
+        result, lines, err = logged(job, [CAT, file, other], MONARCH_IO_EXCLUDE=globs)
+        equal((result[0], result[1][:len(data)]), (0, data), f"MONARCH_IO_EXCLUDE={globs}: the bytes", err)
+        equal([line.endswith("PFS, fallback_excluded") for line in lines], list(excluded),
+              f"MONARCH_IO_EXCLUDE={globs}: who", lines)
+    result, lines, _ = logged(job, [LAUNCH, "execve", CAT, file], MONARCH_IO_EXCLUDE="cat")
+    ok(lines[0].endswith("fallback_excluded"), "a child in a cleared environment is excluded too", lines)
+    # What an excluded program writes, the others see.
+    result, lines, _ = logged(job, ["tee", f"{job.root}/0004.bin"], MONARCH_IO_EXCLUDE="tee")
+    equal(job.run([CAT, f"{job.root}/0004.bin"])[1], b"", "what an excluded program writes is seen by others")
+
+
+def log():
+    job, file, data = placed()
+    code, out, err = e2e.execute([CAT, file, "/dev/null"], env=with_env(job, MONARCH_IO_LOG="stderr"))
+    equal((code, out), (0, data), "MONARCH_IO_LOG=stderr: the bytes")
+    ok(re.fullmatch(rf"monarch\[\d+\] {re.escape(file)}: tier t\n", err), "MONARCH_IO_LOG=stderr: one line", err)
+    _, lines, _ = logged(job, ["sh", "-c", f"for i in 1 2 3 4; do for j in 1 2 3 4 5; do {CAT} {file}; done & done; wait"])
+    equal(sorted(line.split("] ")[1] for line in lines), [f"{file}: tier t"] * 20, "lines of many processes are whole", lines)
+    odd = f"{job.root}/with\nnew line"
+    with open(odd, "wb") as stream:
+        stream.write(b"x")
+    _, lines, _ = logged(job, [CAT, odd, f"{job.root}/absent"])
+    ok(len(lines) == 2 and "with?new line: " in lines[0] and ": PFS, fallback_" in lines[1], "why not", lines)
+    result, lines, err = logged(job, [CAT, file], MONARCH_IO_LOG="/nonexistent/log")
+    equal((result, err), ((0, data), ""), "a log that cannot be written harms nobody")
+    counters = job.end()
+    ok(counters["tasks"]["fallback_excluded"] > 10, "exclusions are counted", counters["tasks"])
+
+
+e2e.main(started, left_alone, stale, set_user_id, beside_others, exclusions, log)
