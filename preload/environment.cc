@@ -25,7 +25,7 @@ namespace monarch::preload {
 namespace {
 
 constexpr char kOurs[] = "MONARCH_IO_";
-constexpr char kOptions[] = "MONARCH_IO_OPT_";  // sbatch's; never for tasks
+constexpr char kOptions[] = "OPT_";  // after that: sbatch's, never for tasks
 constexpr char kPreload[] = "LD_PRELOAD=";
 constexpr char kRunDir[] = "MONARCH_IO_RUN_DIR=";
 constexpr size_t kSavedBytes = 16384;
@@ -95,7 +95,7 @@ bool save_environment() {
   Saving seen = Saving::kNot;
   if (!saving.compare_exchange_strong(seen, Saving::kNow)) return seen == Saving::kDone;
   for (char** e = environ; e && *e; ++e)
-    if (begins(*e, kOurs) && !begins(*e, kOptions)) save(*e);
+    if (begins(*e, kOurs) && !begins(*e + strlen(kOurs), kOptions)) save(*e);
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&save_environment), &info) != 0 && info.dli_fname &&
       info.dli_fname[0] == '/' && strlen(info.dli_fname) < sizeof library)
