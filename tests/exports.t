@@ -28,6 +28,22 @@ glibc_versions() { readelf -VW "$1" | grep -o 'GLIBC_[0-9.]*[0-9]' | sort -u; }
 # The global names of a version script; patterns keep their *.
 listed() { sed 's/#.*//' "$1" | tr '\n' ' ' | sed 's/.*global:\(.*\)local:.*/\1/' | tr -d ' ' | tr ';' '\n' | grep . | sort -u; }
 
+# The table of hooks: "SYMBOL FAMILY" lines.
+hooks() { sed -n '/^#define MONARCH_HOOKS/,/^$/s/.*X(\(\w*\), \(\w*\)).*/\1 \2/p' "$MONARCH_SRCDIR/preload/hooks.h"; }
+# What it says about families, and about what is not hooked: the names that stand first in its comments.
+described() { sed -n '1,/^#define MONARCH_HOOKS/s/^\/\/ \([a-z]\+\) .*/\1/p' "$MONARCH_SRCDIR/preload/hooks.h"; }
+not_hooked() {
+    sed -n '/^\/\/ Deliberately not hooked/,$s/^\/\/ \([a-z].*\)/\1/p' "$MONARCH_SRCDIR/preload/hooks.h" |
+        sed 's/  .*//; s/ of .*//; s/(.*)//' | grep -ow '[a-z_0-9]\+'
+}
+
+# What programs were seen to open, stat, start or change files with; all but the calls that ask about a path.
+readonly wanted='open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 fopen fopen64 freopen freopen64
+    creat creat64 fstat fstat64 __fxstat __fxstat64 fstatat fstatat64 __fxstatat __fxstatat64 statx
+    execve execv execvp execvpe fexecve execl execlp execle posix_spawn posix_spawnp dlopen
+    truncate truncate64 rename renameat renameat2 unlink unlinkat
+    pread pread64 __pread_chk __pread64_chk preadv preadv64 preadv2 preadv64v2'
+
 # Each name of stdin that none of the patterns (arguments) matches.
 unmatched() {
     local name pattern
@@ -69,6 +85,20 @@ large_tls() {
 }
 
 exports_equal_map "$preload" "$MONARCH_SRCDIR/preload/preload.map"
+mapfile -t symbols < <(hooks | cut -d ' ' -f 1)
+mapfile -t families < <(described)
+is_empty 'preload.map lists no more than hooks.h' "$(listed "$MONARCH_SRCDIR/preload/preload.map" | unmatched "${symbols[@]}")"
+mapfile -t mapped < <(listed "$MONARCH_SRCDIR/preload/preload.map")
+is_empty 'preload.map lists all of hooks.h, once' \
+    "$(printf '%s\n' "${symbols[@]}" | unmatched "${mapped[@]}")$(printf '%s\n' "${symbols[@]}" | sort | uniq -d)"
+is_empty 'hooks.h says why for each family' "$(hooks | cut -d ' ' -f 2 | sort -u | unmatched "${families[@]}")"
+# shellcheck disable=SC2086  # words
+is_empty 'hooks.h has all that programs were seen to call' "$(printf '%s\n' $wanted | unmatched "${symbols[@]}")"
+mapfile -t left_out < <(not_hooked)
+is_empty 'what hooks.h says is not hooked is not' "$([ ${#left_out[@]} -gt 9 ] || echo "found only: ${left_out[*]}"
+    printf '%s\n' "${symbols[@]}" | while read -r symbol; do
+        for name in "${left_out[@]}"; do [ "$symbol" != "$name" ] || echo "$name"; done
+    done)"
 # With a version of ours, the calls of programs (open@GLIBC_2.2.5) would pass it by.
 is_empty 'the preload exports carry no version' "$(exported "$preload" | grep @ || true)"
 if [ -n "$SAN_RT" ]; then
