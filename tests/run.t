@@ -536,6 +536,27 @@ def first_opens():
     equal(seen, {(0, threads, threads)}, "the first opens of many threads are all served from the tier", err)
 
 
+def slow_pfs():
+    """Files that take longer than a second each, from the very first: the opens wait for them."""
+    if why := e2e.why_no_slowfs():
+        return skip("a slow PFS", why)
+    source, files, size = scratch("slow.source"), 3, 8 << 20
+    for i in range(files):
+        with open(f"{source}/{i}", "wb") as out:
+            out.write(bytes([i]) * size)
+    pfs = e2e.SlowFs(source, scratch() + "/slow.pfs", "--bw-mib", "8")
+    try:
+        before = pfs.counters()["read_bytes"]
+        words = options([pfs.mount], {"t": (scratch("tier.slow"), "1G")})
+        code, _, err, report = monarch_run(words, [f"{BUILD}/bench/io_reader", pfs.mount, "--threads", str(files),
+                                                   "--epochs", "1"], report=True)
+        equal((code, report["opens_tier"], report["tasks"]["fallback_timeout"]), (0, files, 0),
+              "a slow PFS: the opens wait for what is being copied", err)
+        equal(pfs.counters()["read_bytes"] - before, files * size, "and each byte is read once")
+    finally:
+        pfs.close()
+
+
 def written_by_the_job():
     dataset, _, _ = tree("written", 8)
     tier = scratch("tier.written")
@@ -559,4 +580,4 @@ def written_by_the_job():
 
 e2e.main(swept, exit_codes, help_and_version, refusals, ordinary_user, user_environment, report, paths, signals,
          monarchctl_killed, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch, first_opens,
-         written_by_the_job)
+         slow_pfs, written_by_the_job)

@@ -64,9 +64,12 @@ Status Copier::copy(const CopyRange& range) {
     const bool many = range.writing == Writing::kDirect && end - offset > kPiece;
     if (!pace(range, many ? std::min(kPieces * kPiece, end - offset) : bytes))
       return Error{EINTR, "stopping"};
+    const int64_t start = os::clock_ns(CLOCK_MONOTONIC);
     const uint64_t at_once = many ? copy_by_uring(range, offset) : 0;
     if (at_once == 0) MONARCH_TRY(copy_piece(range, offset, bytes));
-    offset += at_once > 0 ? at_once : bytes;
+    const uint64_t copied = at_once > 0 ? at_once : bytes;
+    offset += copied;
+    note_rate(copied, os::clock_ns(CLOCK_MONOTONIC) - start);
     board_->header.progress.fetch_add(1, std::memory_order_relaxed);
     if (range.writing == Writing::kBuffered) MONARCH_TRY(bound_dirty(range, offset));
   }
@@ -74,6 +77,17 @@ Status Copier::copy(const CopyRange& range) {
   // The application reads the copy from now on.
   os::drop_pages(range.source, static_cast<off_t>(range.offset), static_cast<off_t>(range.bytes));
   return {};
+}
+
+// Piece by piece, not file by file: the first opens must not give up before the first file is whole.
+void Copier::note_rate(uint64_t bytes, int64_t ns) {
+  constexpr uint64_t kTelling = 256 << 10;  // what is smaller tells of latency
+  constexpr double kShare = 1.0 / 16;
+  if (bytes < kTelling || ns <= 0) return;
+  std::atomic<uint64_t>& rate = board_->header.bytes_per_second;
+  const double now = static_cast<double>(bytes) * 1e9 / static_cast<double>(ns);
+  const auto old = static_cast<double>(rate.load(std::memory_order_relaxed));
+  rate.store(static_cast<uint64_t>(old == 0 ? now : old + (now - old) * kShare), std::memory_order_relaxed);
 }
 
 uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset) {

@@ -195,10 +195,9 @@ void PlacementHandler::stage_chunks(const Work& work, Worker* worker) {
     }
     if (!claimed) return;
   }
-  const int64_t start = monotonic_ns();
   const Status copied = copy_run(file, run, background(work), worker);
   if (copied.ok()) {
-    note_rate(run.count * kChunkBytes, monotonic_ns() - start);
+    board_->header.stalled_until_ns.store(0, std::memory_order_relaxed);
     publish_run(file, run);
   } else if (is_invalid(*board_, catalog_->entry(file->ref).hash)) {
     give_up_large(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kWritten));

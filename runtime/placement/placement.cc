@@ -326,7 +326,6 @@ void PlacementHandler::place(const Work& work, const Fd& source, const struct st
   const int number = hierarchy_->reserve(bytes);
   if (number < 0) return no_room(work);
   Tier& tier = this->tier(number);
-  const int64_t start = monotonic_ns();
   Result<Fd> file = tier.create(ref, bytes);
   const Writing writing =
       file.ok() ? tier.driver().prepare(file->get(), bytes, work.why == Why::kDemand) : Writing::kMemory;
@@ -355,23 +354,14 @@ void PlacementHandler::place(const Work& work, const Fd& source, const struct st
     return settle(ref, state_word(State::kNoFit));
   }
   misfits_ = 0;
+  board_->header.stalled_until_ns.store(0, std::memory_order_relaxed);
   // Counted before anyone is woken: who sees the file placed sees it counted.
-  note_rate(bytes, monotonic_ns() - start);
   add(board_, AgentCounter::staged_files);
   add(board_, AgentCounter::staged_bytes, bytes);
   add(board_, work.why == Why::kPrefetch ? AgentCounter::prefetch_files : AgentCounter::demand_files);
   board_->placed_bytes[number].fetch_add(bytes, std::memory_order_relaxed);
   wake_parked(board_, catalog_->entry(ref).hash);
   if (writing == Writing::kBuffered) write_back_[static_cast<size_t>(number)]->add(ref, file.take(), bytes);
-}
-
-void PlacementHandler::note_rate(uint64_t bytes, int64_t ns) {
-  board_->header.stalled_until_ns.store(0, std::memory_order_relaxed);
-  if (bytes < (256 << 10) || ns <= 0) return;
-  const double now = static_cast<double>(bytes) * 1e9 / static_cast<double>(ns);
-  const auto old = static_cast<double>(board_->header.bytes_per_second.load(std::memory_order_relaxed));
-  board_->header.bytes_per_second.store(static_cast<uint64_t>(old == 0 ? now : old * 0.8 + now * 0.2),
-                                        std::memory_order_relaxed);
 }
 
 }  // namespace monarch

@@ -118,7 +118,6 @@ class PlacementHandler {
   void no_room(const Work& work);
   void tier_failed(int tier, const Error& error);
   void copy_lost(Ref ref, int tier, uint64_t bytes, const Error& error);
-  void note_rate(uint64_t bytes, int64_t nanoseconds);
   // Threads that copy `ref` for nobody: now somebody waits. `lock_` held.
   void hurry(Ref ref);
   Tier& tier(int number) { return hierarchy_->tiers()[static_cast<size_t>(number)]; }
