@@ -11,13 +11,14 @@
 //     --seed N                   of the order of files, which differs from epoch to epoch (default 1)
 //     --checksum                 hash all bytes; the same files read alike give the same sum
 //     --check                    after the last epoch, one more in which all bytes are hashed
-//     --pause                    after each epoch wait for a line on standard input
+//     --pause                    before each epoch wait for a line on standard input
 //
 // Each epoch opens every regular file below DIR once: open, fstat, all bytes, close.  The files are
 // listed beforehand, and processes and threads are started, so that an epoch's time runs from its first
 // open to its last close.  mmap touches each page once, or every byte with --checksum.
 //
-// Prints one JSON line per epoch: epoch, seconds, files, bytes, failures, and with --checksum checksum.
+// Prints one JSON line per epoch: epoch, seconds, cpu (processor seconds of all readers), files, bytes,
+// failures, and with --checksum checksum.
 // Exits with 1 if a file could not be read whole, 2 on wrong usage.
 #include <fcntl.h>
 #include <getopt.h>
@@ -68,7 +69,7 @@ struct Options {
 struct Shared {
   pthread_barrier_t start, end;
   std::atomic<size_t> next;  // index into order of the next file to read
-  std::atomic<uint64_t> files, bytes, checksum, failures;
+  std::atomic<uint64_t> files, bytes, checksum, failures, cpu_ns;
 };
 
 Options options;
@@ -187,6 +188,12 @@ void read_file(const std::string& path, bool checksum, char* buffer) {
 
 // ---------------------------------------------------------------- epochs
 
+uint64_t thread_cpu_ns() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
 bool hashed(unsigned epoch) { return options.checksum || epoch > options.epochs; }
 
 void read_epochs() {
@@ -194,7 +201,9 @@ void read_epochs() {
   for (unsigned epoch = 1; epoch <= all_epochs(); epoch++) {
     const bool checksum = hashed(epoch);
     pthread_barrier_wait(&shared->start);
+    const uint64_t cpu_before = thread_cpu_ns();
     for (size_t i; (i = shared->next++) < files.size();) read_file(files[order[i]], checksum, buffer.data());
+    shared->cpu_ns += thread_cpu_ns() - cpu_before;
     pthread_barrier_wait(&shared->end);
   }
 }
@@ -207,9 +216,10 @@ void shuffle(uint64_t seed) {
 }
 
 void print_epoch(unsigned epoch, double seconds) {
-  printf("{\"epoch\": %u, \"seconds\": %.6f, \"files\": %" PRIu64 ", \"bytes\": %" PRIu64
+  printf("{\"epoch\": %u, \"seconds\": %.6f, \"cpu\": %.6f, \"files\": %" PRIu64 ", \"bytes\": %" PRIu64
          ", \"failures\": %" PRIu64,
-         epoch, seconds, shared->files.load(), shared->bytes.load(), shared->failures.load());
+         epoch, seconds, static_cast<double>(shared->cpu_ns) * 1e-9, shared->files.load(),
+         shared->bytes.load(), shared->failures.load());
   if (hashed(epoch)) printf(", \"checksum\": \"%016" PRIx64 "\"", shared->checksum.load());
   printf("}\n");
   fflush(stdout);
@@ -225,15 +235,15 @@ bool wait_for_line() {
 uint64_t coordinate_epochs() {
   uint64_t failures = 0;
   for (unsigned epoch = 1; epoch <= all_epochs(); epoch++) {
+    if (options.pause && !wait_for_line()) _exit(1);
     shuffle(options.seed * 1000003 + epoch);
-    shared->next = shared->files = shared->bytes = shared->checksum = shared->failures = 0;
+    shared->next = shared->files = shared->bytes = shared->checksum = shared->failures = shared->cpu_ns = 0;
     const auto begin = std::chrono::steady_clock::now();
     pthread_barrier_wait(&shared->start);
     pthread_barrier_wait(&shared->end);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     print_epoch(epoch, seconds.count());
     failures += shared->failures;
-    if (options.pause && !wait_for_line()) _exit(1);
   }
   return failures;
 }

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: the programs, file systems to measure on with their counters, tables.
+"""What the benchmarks share: the programs, file systems to measure on with their counters, datasets, readers.
 
 dev/bench sets MONARCH_BENCH_SCRATCH, a private directory that it removes with all mounts and processes
 in it, and MONARCH_BUILD, the build directory.
 """
+import argparse
+import contextlib
 import ctypes
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import dataclass
 
 TOP = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 MIB = 1 << 20
@@ -65,13 +71,16 @@ class SlowFs:
             if self.process.poll() is not None or time.monotonic() > end:
                 die("slowfs did not mount: is /dev/fuse there, and fuse3 installed?")
             time.sleep(0.02)
+        # Opened again by its descriptor, the control file costs no lookup, which would be counted.
+        self.control = os.open(os.path.join(self.mount, ".slowfs"), os.O_PATH)
 
     def counters(self):
-        with open(os.path.join(self.mount, ".slowfs"), encoding="ascii") as file:
+        with open(f"/proc/self/fd/{self.control}", encoding="ascii") as file:
             values = dict(line.split() for line in file if not line.startswith("set "))
         return {ours: sum(int(values[name]) for name in theirs) for ours, theirs in self.COUNTERS.items()}
 
     def close(self):
+        os.close(self.control)
         self.process.terminate()
         self.process.wait()
 
@@ -103,11 +112,207 @@ def difference(after, before):
     return {name: after[name] - before[name] for name in after}
 
 
-def format_table(header, alignment, rows):
-    """Aligned columns; `alignment` has an l or r for each.  None is shown as a dash."""
-    cells = [["-" if cell is None else str(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    lines = ["  ".join(cell.ljust(width) if side == "l" else cell.rjust(width)
-                       for cell, width, side in zip(row, widths, alignment)).rstrip() for row in cells]
-    lines.insert(1, "-" * max(map(len, lines)))
-    return "\n".join(lines)
+# ---------------------------------------------------------------- datasets
+
+@dataclass(frozen=True)
+class Workload:
+    files: int
+    size: int
+    access: str
+    request_kib: int
+
+
+SMALL, MIDDLE, LARGE = (2500, 110 << 10), (16, 50 * MIB), (8, 100 * MIB)
+WORKLOADS = {
+    "small": Workload(*SMALL, "read", 1024),
+    "small-pread": Workload(*SMALL, "pread", 1024),
+    "small-mmap": Workload(*SMALL, "mmap", 1024),
+    "middle-read": Workload(*MIDDLE, "read", 256),
+    "middle-mmap": Workload(*MIDDLE, "mmap", 256),
+    "large": Workload(*LARGE, "pread", 256),
+    "large-read": Workload(*LARGE, "read", 256),
+    "large-mmap": Workload(*LARGE, "mmap", 256),
+}
+FILES_IN_FOLDER = 250
+
+
+def write_dataset(directory, workload, scale):
+    """Write the workload's files; scale sets their number, but no fewer than four.  Returns bytes."""
+    count = max(4, round(workload.files * scale))
+    for number in range(count):
+        folder = os.path.join(directory, f"{number // FILES_IN_FOLDER:03}")
+        os.makedirs(folder, exist_ok=True)
+        content = random.Random(number)
+        with open(os.path.join(folder, f"{number:06}.bin"), "wb") as file:
+            for offset in range(0, workload.size, MIB):
+                file.write(content.randbytes(min(MIB, workload.size - offset)))
+    return count * workload.size
+
+
+def drop_pages(directory):
+    """Write the files below directory back and drop them from the page cache."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError), open(os.path.join(folder, name), "rb") as file:
+                os.fdatasync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def memory():
+    """A tmpfs to write to, or None.  The usual place of tiers here: on disks, what other programs write and
+    removed lately changes the figures more than Monarch does.  (ext4 without a journal looks at each inode
+    that was removed in the last minutes when it makes a new one.)"""
+    return "/dev/shm" if os.path.ismount("/dev/shm") and os.access("/dev/shm", os.W_OK) else None
+
+
+def make_tier_directory(elsewhere):
+    """Where tiers and local copies live: a new directory in `elsewhere`, to which scratch/tier links."""
+    path = os.path.join(scratch(), "tier")
+    if os.path.realpath(elsewhere) == os.path.realpath(scratch()):
+        os.makedirs(path)
+        return path
+    made = tempfile.mkdtemp(prefix="monarch-bench-tier.", dir=elsewhere)
+    os.symlink(made, path)  # so that dev/bench removes it, whatever happens
+    return made
+
+
+@contextlib.contextmanager
+def prepared_dataset(name, pfs, tier_directory, scale, local=True):
+    """The workload's dataset on the PFS, and a copy beside the tier where it is wanted: the paths pfs, local and
+    tier (which is not there yet), and bytes."""
+    source = os.path.join(pfs.source, name)
+    dataset = {"pfs": os.path.join(pfs.mount, name), "local": os.path.join(tier_directory, "local"),
+               "tier": os.path.join(tier_directory, "tier")}
+    dataset["bytes"] = write_dataset(source, WORKLOADS[name], scale)
+    if local:
+        shutil.copytree(source, dataset["local"])
+    yield dataset
+    shutil.rmtree(dataset["local"], ignore_errors=True)
+    shutil.rmtree(source)
+
+
+# ---------------------------------------------------------------- commands that wait for a line
+
+class Stepped:
+    """A command that does one step for each line that it gets, and answers with one line."""
+
+    def __init__(self, command):
+        self.command = command
+        self.process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, line=""):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            die(f"no answer (exit code {self.process.wait()}) from: {' '.join(self.command)}")
+        return line
+
+    def step(self, line=""):
+        self.ask(line)
+        return self.answer()
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        if self.process.wait() != 0:
+            die(f"exit code {self.process.returncode} of: {' '.join(self.command)}")
+
+
+def reader_command(directory, workload, threads, processes, epochs, *more):
+    """bench/io_reader, which reads one epoch for each line and one more that hashes all bytes."""
+    return [program("bench/io_reader"), directory, "--pause", "--check",
+            "--access", workload.access, "--request", str(workload.request_kib), "--threads", str(threads),
+            "--processes", str(processes), "--epochs", str(epochs), *more]
+
+
+class Monarch:
+    """`monarchctl run` around a command.  Makes `tier`, a directory, and removes it in the end."""
+
+    def __init__(self, dataset, tier, tier_bytes, agent=()):
+        """`agent`: KEY = VALUE lines for the configuration's [agent]."""
+        self.tier = tier
+        name = f"monarch.{os.path.basename(tier)}"
+        self.report_file, config = (os.path.join(scratch(), name + end) for end in (".json", ".conf"))
+        os.makedirs(tier)
+        with open(config, "w", encoding="ascii") as file:
+            file.write("\n".join(["[agent]", *agent]) + "\n")
+        os.chmod(config, 0o644)
+        self.prefix = [program("monarchctl"), "run", "--config", config, "--dataset", dataset,
+                       "--tier", f"bench:{tier}:{tier_bytes}", "--report", self.report_file, "--"]
+
+    def report(self):
+        """The counters, once the command has ended."""
+        with open(self.report_file, encoding="utf-8") as file:
+            return json.load(file)
+
+    def remove(self):
+        shutil.rmtree(self.tier)
+
+
+def descendants(pid):
+    found = []
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        for child in map(int, file.read().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def agent_of(process):
+    """The pid of the agent that the `monarchctl run` started."""
+    for pid in descendants(process.pid):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="ascii") as file:
+            if file.read().strip() == "monarchd":
+                return pid
+    return die("no agent: did monarchctl start one?")
+
+
+# ---------------------------------------------------------------- arguments
+
+def words(known):
+    def split(text):
+        unknown = [word for word in text.split(",") if word not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]}: not one of {', '.join(known)}")
+        return text.split(",")
+    return split
+
+
+def positive(kind):
+    def convert(text):
+        value = kind(text)
+        if value <= 0:
+            raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+        return value
+    convert.__name__ = kind.__name__
+    return convert
+
+
+def numbers(kind):
+    return lambda text: [positive(kind)(word) for word in text.split(",")]
+
+
+def arguments(name, description, runs, scale=None, slowfs=True):
+    """A parser with what all benchmarks know.  `runs` and `scale` are defaults."""
+    parser = argparse.ArgumentParser(prog=f"dev/bench {name}", description=description,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--json", action="store_true", help="print all results and parameters as JSON")
+    add("--plot", metavar="FILE", help="draw the figures; the name's end says how (.png, .svg)")
+    add("--runs", type=positive(int), default=runs, help=f"rounds, whose median counts (default {runs})")
+    add("--tier-dir", metavar="DIR", default=memory() or os.environ.get("MONARCH_BENCH_SCRATCH"),
+        help="where tier and local copy are made (default: /dev/shm, if it is a tmpfs)")
+    if scale:
+        add("--scale", type=positive(float), default=scale, help=f"number of files, as a factor (default {scale:g})")
+    if slowfs:
+        add("--open-us", type=int, default=500, help="slowfs: latency of an open (default 500)")
+        add("--read-us", type=int, default=400, help="slowfs: latency of a read (default 400)")
+        add("--meta-us", type=int, default=200, help="slowfs: latency of lookup, getattr, readdir (default 200)")
+        add("--bw-mib", type=int, default=200, help="slowfs: bandwidth in MiB/s; 0: unlimited (default 200)")
+    return parser
+
+
+def slowfs(args):
+    return SlowFs(scratch(), {name: getattr(args, name) for name in ("open_us", "read_us", "meta_us", "bw_mib")})

@@ -9,6 +9,10 @@ bench_remove_tree_LDADD = $(libmonarch)
 bench_remove_tree_SOURCES = \
 	%D%/remove_tree.cc
 
+noinst_PROGRAMS += bench/calls
+bench_calls_SOURCES = \
+	%D%/calls.cc
+
 # A Google Benchmark program NAME is
 #   noinst_PROGRAMS += bench/NAME
 #   bench_NAME_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS) $(BENCHMARK_CFLAGS)
@@ -19,5 +23,9 @@ endif
 
 EXTRA_DIST += \
 	%D%/epochs \
+	%D%/figures.py \
 	%D%/lib.py \
+	%D%/once \
+	%D%/overhead \
+	%D%/partial \
 	%D%/removal

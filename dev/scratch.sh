@@ -10,7 +10,7 @@
 # may be a link to a directory elsewhere, anything may be mounted, and the programs of scratch_programs may run with
 # arguments below it: all of that goes with it.
 
-readonly scratch_programs=(io_reader monarchctl monarchd python3 slowfs)
+readonly scratch_programs=(calls io_reader monarchctl monarchd python3 slowfs)
 
 make_scratch() {
     local base=${TMPDIR:-/var/tmp} lock_file

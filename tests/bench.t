@@ -54,7 +54,7 @@ def epochs():
 def wrong_bytes():
     """A local copy of which one byte differs."""
     module = load("epochs")
-    prepared = module.prepared_dataset
+    prepared = module.lib.prepared_dataset
 
     @contextlib.contextmanager
     def spoilt(*arguments):
@@ -65,7 +65,7 @@ def wrong_bytes():
                 file.write(bytes([byte ^ 1]))
             yield dataset
 
-    with mock.patch.object(module, "prepared_dataset", spoilt):
+    with mock.patch.object(module.lib, "prepared_dataset", spoilt):
         code, out, err = run(module, *FAST)
     equal(code, 1, "epochs fails when a mode reads wrong bytes", err)
     ok("FAILED: small, local, epoch 4" in err, "and says which", err)
