@@ -59,10 +59,14 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/epilog.h \
 	%D%/node/identity.cc \
 	%D%/node/identity.h \
+	%D%/node/removal.cc \
+	%D%/node/removal.h \
 	%D%/node/start.cc \
 	%D%/node/start.h \
 	%D%/node/state.cc \
 	%D%/node/state.h \
+	%D%/node/sweep.cc \
+	%D%/node/sweep.h \
 	%D%/placement/copier.cc \
 	%D%/placement/copier.h \
 	%D%/placement/copying.h \

@@ -17,7 +17,7 @@ constexpr int kNotePatienceMs = 2000;
 constexpr uint32_t kExternStep = 0xfffffffc;  // SLURM_EXTERN_CONT
 
 // What the agent's start told, for the tasks of this step.
-char run_dir[4096], preload[4096];
+char run_dir[4096], preload[4096], unserved[4096];
 bool tried;
 
 // The relative number of a node of the job; 0 for the first.
@@ -87,9 +87,13 @@ void start(spank_t sp, const char* datasets) {
   if (datasets[0]) add("--datasets", datasets);
   arguments[n++] = "--reply-fd";  // its number follows
   arguments[n] = nullptr;
-  char answer[8300] = "";
+  char answer[16384] = "";
   run_monarchd(arguments, kStartPatienceMs, answer, sizeof answer);
   if (strncmp(answer, "ready ", 6) == 0) {
+    if (char* tab = strchr(answer, '\t')) {
+      *tab = '\0';
+      snprintf(unserved, sizeof unserved, "%s", tab + 1);
+    }
     const char* second = strrchr(answer, ' ');
     const size_t first_len = static_cast<size_t>(second - answer) - 6;
     if (first_len > 0 && first_len < sizeof run_dir && strlen(second + 1) < sizeof preload) {
@@ -107,6 +111,7 @@ void start(spank_t sp, const char* datasets) {
 
 const char* started_run_dir() { return run_dir; }
 const char* preload_library() { return preload; }
+const char* unserved_datasets() { return unserved; }
 
 void note_in_prolog() {
   const char* job = trusted("SLURM_JOB_ID");

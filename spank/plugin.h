@@ -55,9 +55,12 @@ void start_in_step(spank_t sp);
 // What the start told, for the tasks; empty without an agent.
 const char* started_run_dir();
 const char* preload_library();
+// For the user, if a dataset of this step's is not one of the agent's, which an earlier step started.
+const char* unserved_datasets();
 
 // task.cc: in a task, as the user; and in a task's sbatch or salloc, whose job is another.
 void set_task_environment(spank_t sp);
+void tell_user(spank_t sp);
 void drop_task_environment();
 
 // epilog.cc: in slurmd's epilog.

@@ -55,7 +55,10 @@ MONARCH_PUBLIC int slurm_spank_task_post_fork(spank_t sp, int, char**) {
 
 // The task itself, as the user, before it executes.
 MONARCH_PUBLIC int slurm_spank_task_init(spank_t sp, int, char**) {
-  if (spank_context() == S_CTX_REMOTE) set_task_environment(sp);
+  if (spank_context() == S_CTX_REMOTE) {
+    set_task_environment(sp);
+    tell_user(sp);
+  }
   return ESPANK_SUCCESS;
 }
 

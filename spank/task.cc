@@ -49,6 +49,12 @@ void unset_environment(spank_t sp) {
 
 }  // namespace
 
+void tell_user(spank_t sp) {
+  uint32_t task = 0;
+  if (!unserved_datasets()[0] || spank_get_item(sp, S_TASK_ID, &task) != ESPANK_SUCCESS || task != 0) return;
+  dprintf(STDERR_FILENO, "monarch: %s\n", unserved_datasets());  // the task's own, by now
+}
+
 void set_task_environment(spank_t sp) {
   for (const char* name : {"MONARCH_IO_OPT_DATASET", "MONARCH_IO_OPT_NO_MONARCH", "MONARCH_IO_OPT_CHECK"})
     spank_unsetenv(sp, name);

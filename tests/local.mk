@@ -72,6 +72,7 @@ scripts = \
 	%D%/docs.t \
 	%D%/environment.t \
 	%D%/exports.t \
+	%D%/node.t \
 	%D%/programs.t \
 	%D%/run.t \
 	%D%/slurm.t \

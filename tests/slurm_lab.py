@@ -218,7 +218,7 @@ exit $code
 
     def left(self, *tiers):
         """All that jobs which have ended left on the nodes, where nothing should be."""
-        places = [f"{self.state}/jobs", f"{self.state}/run", f"{self.state}/spool", self.tier, *tiers]
+        places = [f"{self.state}/jobs", f"{self.state}/removing", f"{self.state}/run", f"{self.state}/spool", self.tier, *tiers]
         found = subprocess.run(["find", *places, "-mindepth", "1", "-maxdepth", "3"], stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, check=False).stdout.decode(errors="surrogateescape")
         left = [p for p in found.splitlines() if p not in [f"{tier}/monarch" for tier in (self.tier, *tiers)]]

@@ -65,19 +65,22 @@ int run_as_agent(Options& o) {
   return monarch::run_agent(o.agent);
 }
 
-// Tells the plugin in one line: "ready RUN_DIR PRELOAD", or "off" and the reason.
+// Tells the plugin in one line: "ready RUN_DIR PRELOAD", with a tab and a text for the user if there is one,
+// or "off" and the reason.
 int reply(const Options& o, const Result<monarch::Started>& started) {
-  const std::string line = started.ok()
-                               ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so\n"
-                               : "off " + started.error().text + "\n";
+  const std::string line =
+      started.ok() ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so" +
+                         (started->unserved.empty() ? "" : "\t") + monarch::one_line(started->unserved) + "\n"
+                   : "off " + monarch::one_line(started.error().text) + "\n";
   if (o.reply_fd >= 0 && ::write(o.reply_fd, line.data(), line.size()) < 0) return 1;
   if (started.ok()) {
     if (started->fresh) spdlog::info("JobId={} node={} agent started", o.request.job.job, o.request.job.node);
     return 0;
   }
   if (started.error().code == ENOENT && o.request.datasets.empty()) return 0;  // nothing wanted
+  if (started.error().code == EALREADY) return 1;                              // it is in the log
   spdlog::error("JobId={} node={} runs without Monarch: {}", o.request.job.job, o.request.job.node,
-                started.error().text);
+                monarch::one_line(started.error().text));
   return 1;
 }
 

@@ -16,9 +16,9 @@ struct EpilogRequest {
 };
 
 // Acts on what it finds on the node, not on the job's options: ends the agent, reads the counters through a
-// child with the owner's identity, removes everything of the job's, and leaves the line for sacct to a
-// detached process. Bounded to about 4 s; what is not removed by then goes on being removed by a detached
-// process, and the record stays until it is done. A job that left nothing is success.
+// child with the owner's identity, sets everything of the job's aside and removes it, and leaves the line for
+// sacct to a detached process. Bounded to about 4 s; what is not removed by then goes on being removed by a
+// process of its own. A job that left nothing is success.
 Status end_job(const EpilogRequest& request);
 
 // Makes the calling process a child of init's with nothing of its parent's: a new session, no descriptors,

@@ -22,11 +22,14 @@
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/layout/catalog_layout.h"
+#include "runtime/node/removal.h"
+#include "runtime/node/sweep.h"
 
 namespace monarch {
 namespace {
 
 constexpr int kLockPatienceMs = 1500;
+constexpr int kKillPatienceMs = 500;
 constexpr int kReadyPatienceMs = 1000;  // a PFS that hangs does not hold up the job's start
 
 // ClusterName of slurm.conf, which is root's; "cluster" if it cannot be found out.
@@ -42,16 +45,18 @@ std::string cluster_name(const std::string& slurm_conf) {
   return "cluster";
 }
 
-// Bytes that other jobs on this node have reserved on the tier at `path`.
+// Bytes that other jobs on this node have reserved on the tier at `path`, those that are being removed
+// included.
 uint64_t reserved_by_others(const StateDir& state, const JobOnNode& job, const std::string& path) {
   uint64_t sum = 0;
-  for (const std::string& key : state.jobs()) {
-    if (key == job.key()) continue;
-    const Result<JobRecord> other = state.read_record(key);
-    if (!other.ok() || other->job.node != job.node) continue;  // slurmd -N: several nodes on this machine
+  const auto add = [&](const Result<JobRecord>& other) {
+    if (!other.ok() || other->job.node != job.node) return;  // slurmd -N: several nodes on this machine
     for (const TierRecord& t : other->tiers)
       if (t.path == path) sum += t.quota;
-  }
+  };
+  for (const std::string& key : state.jobs())
+    if (key != job.key()) add(state.read_record(key));
+  for (const std::string& removal : state.removals()) add(state.read_removal(removal));
   return sum;
 }
 
@@ -245,56 +250,138 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   return s;
 }
 
-}  // namespace
-
-Status note_wanted(const StartRequest& request) {
-  Result<StateDir> state = StateDir::open(request.state_dir);
-  if (!state.ok()) return state.error();
-  Result<Fd> lock = state->lock_job(request.job, true, kLockPatienceMs);
-  if (!lock.ok()) return lock.error();
-  return state->write("jobs/" + request.job.key() + "/wanted", request.datasets);
+// Without the file no job has Monarch; the code is not that of "nothing is wanted".
+Result<Config> load_existing(const std::string& file) {
+  Result<Config> config = load_config(file);
+  if (!config.ok()) return Error{EINVAL, config.error().text};
+  return config;
 }
 
-Result<Started> start_agent(const StartRequest& request) {
-  Result<StateDir> state = StateDir::open(request.state_dir);
-  if (!state.ok()) return state.error();
-  Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);
-  if (!lock.ok()) return lock.error();
-  if (const Result<JobRecord> known = state->read_record(request.job.key()); known.ok()) {
-    if (known->restart == request.restart && known->boot == boot_id()) return Started{known->run_dir, false};
-    // The job was requeued before its epilog was through with the last run, or the node was rebooted.
-    if (known->boot == boot_id()) kill_and_wait(known->agent, 500);
-    MONARCH_TRY(remove_job_files(*known));
-  }
-  std::string datasets = request.datasets;
-  if (datasets.empty()) {
-    Result<std::string> wanted = state->read("jobs/" + request.job.key() + "/wanted");
-    if (!wanted.ok()) return wanted.error();
-    datasets = wanted.take();
-  }
-  // Without a configuration all has its default, and tiers are discovered.
-  Result<Config> config =
-      ::access(request.config.c_str(), F_OK) == 0 ? load_config(request.config) : Config{};
-  if (!config.ok()) return config.error();
+std::vector<std::string> tier_paths(const Config& config) {
+  std::vector<std::string> paths;
+  for (const TierConfig& t : config.tiers) paths.push_back(t.path);
+  return paths;
+}
 
+std::string wanted_file(const JobOnNode& job) { return "jobs/" + job.key() + "/wanted"; }
+std::string serves_file(const JobOnNode& job) { return "jobs/" + job.key() + "/serves"; }
+std::string failed_file(const JobOnNode& job) { return "jobs/" + job.key() + "/failed"; }
+
+// ENOENT: nothing is wanted.
+Result<std::string> datasets_of(const StateDir& state, const StartRequest& request) {
+  if (!request.datasets.empty()) return request.datasets;
+  return state.read(wanted_file(request.job));
+}
+
+JobRecord new_record(const StateDir& state, const StartRequest& request) {
   JobRecord record;
   record.job = request.job;
   record.restart = request.restart;
   record.cluster = cluster_name(request.slurm_conf);
   record.name = record.cluster + "." + std::to_string(request.job.job) + "." +
                 std::to_string(request.restart) + "." + request.job.node;
+  record.serial = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
   record.user = request.user;
   record.boot = boot_id();
-  record.run_dir = state->run_dir(record.name);
+  record.run_dir = state.run_dir(record.name);
   record.nodes = request.nodes;
   record.first_node = request.first_node;
-  const Status started = start_fresh(*state, request, *config, split(datasets, ':'), &record);
+  return record;
+}
+
+// The job was requeued before its epilog was through with the last run, or the node was rebooted.
+Status clear_last_run(const StateDir& state, JobRecord last, Result<Fd>* lock) {
+  const JobOnNode job = last.job;
+  if (last.boot == boot_id()) kill_and_wait(last.agent, kKillPatienceMs);
+  MONARCH_TRY(set_aside(state, last));
+  std::vector<Removal> removals;
+  removals.push_back({std::move(last), lock->take()});
+  remove_in_background(state, std::move(removals), 0);
+  *lock = state.lock_job(job, true, kLockPatienceMs);
+  return lock->ok() ? Status() : Status(lock->error());
+}
+
+// What this request wants and the job's agent does not serve, as a text for the user; or "".
+std::string not_served(const StateDir& state, const StartRequest& request) {
+  const Result<std::string> serves = state.read(serves_file(request.job));
+  if (!serves.ok()) return "";
+  const std::vector<std::string> roots = split(*serves, ':');
+  std::string missing;
+  for (const std::string& given : split(request.datasets, ':')) {
+    const Result<std::string> path = absolute_path(given);
+    if (path.ok() && std::none_of(roots.begin(), roots.end(), [&](const std::string& root) {
+          const Result<std::string> clean = absolute_path(root);
+          return clean.ok() && is_below(*path, *clean);
+        }))
+      missing += (missing.empty() ? "" : ":") + given;
+  }
+  if (missing.empty()) return "";
+  return missing + " is not staged: this job's agent on " + request.job.node + " serves " + *serves +
+         " since an earlier step; name all of them when the job is submitted: --monarch-dataset=" + *serves +
+         ":" + missing;
+}
+
+// The job's first try on this node, by another step; its first line is for this run and boot only.
+std::string run_of(const StartRequest& request) {
+  return std::to_string(request.restart) + " " + boot_id() + "\n";
+}
+
+Status failed_before(const StateDir& state, const StartRequest& request, const std::string& datasets) {
+  const Result<std::string> failure = state.read(failed_file(request.job));
+  const std::string run = run_of(request);
+  if (!failure.ok() || failure->rfind(run, 0) != 0) return {};
+  const size_t reason_end = failure->find('\n', run.size());
+  if (reason_end == std::string::npos || failure->substr(reason_end + 1) != datasets) return {};
+  return Error{EALREADY, failure->substr(run.size(), reason_end - run.size())};
+}
+
+// Leaves nothing but that note, which goes with the job's epilog.
+void note_failure(const StateDir& state, const JobRecord& record, const StartRequest& request,
+                  const std::string& datasets, const std::string& reason) {
+  (void)remove_job_files(state, record).ok();
+  ::unlink((state.path() + "/jobs/" + record.job.key() + "/record.json").c_str());
+  const Status noted =
+      state.write(failed_file(record.job), run_of(request) + one_line(reason) + "\n" + datasets);
+  if (!noted.ok()) spdlog::warn("JobId={} {}", record.job.job, noted.error().text);
+}
+
+}  // namespace
+
+Status note_wanted(const StartRequest& request) {
+  Result<StateDir> state = StateDir::open(request.state_dir);
+  if (!state.ok()) return state.error();
+  sweep(*state, request.job, {});
+  Result<Fd> lock = state->lock_job(request.job, true, kLockPatienceMs);
+  if (!lock.ok()) return lock.error();
+  return state->write(wanted_file(request.job), request.datasets);
+}
+
+Result<Started> start_agent(const StartRequest& request) {
+  Result<StateDir> state = StateDir::open(request.state_dir);
+  if (!state.ok()) return state.error();
+  const bool known = state->read_record(request.job.key()).ok();
+  Result<Config> config = load_existing(request.config);
+  if (!known) sweep(*state, request.job, config.ok() ? tier_paths(*config) : std::vector<std::string>());
+  Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);
+  if (!lock.ok()) return lock.error();
+  Result<std::string> datasets = datasets_of(*state, request);
+  if (!datasets.ok()) return datasets.error();
+  if (Result<JobRecord> last = state->read_record(request.job.key()); last.ok()) {
+    if (last->restart == request.restart && last->boot == boot_id())
+      return Started{last->run_dir, false, not_served(*state, request)};
+    MONARCH_TRY(clear_last_run(*state, last.take(), &lock));
+  }
+  if (Status before = failed_before(*state, request, *datasets); !before.ok()) return before.error();
+
+  JobRecord record = new_record(*state, request);
+  Status started = config.ok() ? start_fresh(*state, request, *config, split(*datasets, ':'), &record)
+                               : Status(config.error());
+  if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
-    (void)remove_job_files(record).ok();
-    (void)state->remove_job(request.job).ok();
+    note_failure(*state, record, request, *datasets, started.error().text);
     return started.error();
   }
-  return Started{record.run_dir, true};
+  return Started{record.run_dir, true, ""};
 }
 
 }  // namespace monarch

@@ -29,11 +29,12 @@ Status note_wanted(const StartRequest& request);
 
 struct Started {
   std::string run_dir;
-  bool fresh = false;  // this call started the agent
+  bool fresh = false;    // this call started the agent
+  std::string unserved;  // for the user: datasets that the agent, started by another step, does not know
 };
 // Starts the job's agent unless it has been started: makes its directories, writes the record, becomes the
-// user in a child, and waits at most a second for the agent to be ready. ENOENT: nothing is wanted.
-// On an error nothing is left.
+// user in a child, and waits a while for the agent to be ready. ENOENT: nothing is wanted. EALREADY: it
+// failed before, in another step, with this text. On an error nothing is left but a note of it.
 Result<Started> start_agent(const StartRequest& request);
 
 }  // namespace monarch

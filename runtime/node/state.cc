@@ -23,6 +23,12 @@ bool is_plain_name(const std::string& text) {
              std::string::npos;
 }
 
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+  return text;
+}
+
 Status ensure_root_directory(const std::string& path, mode_t mode) {
   if (::mkdir(path.c_str(), mode) == 0) {
     if (::chmod(path.c_str(), mode) != 0) return errno_error("chmod " + path);  // whatever the umask
@@ -47,24 +53,12 @@ Result<Fd> open_tier_jobs(const std::string& tier_path) {
   return all;
 }
 
-Status remove_job_files(const JobRecord& record) {
-  Status first;
-  const auto note = [&](const Status& s) {
-    if (!s.ok() && s.error().code != ENOENT && first.ok()) first = s;
-  };
-  for (const TierRecord& t : record.tiers) {
-    const Result<Fd> all = open_tier_jobs(t.path);
-    note(all.ok() ? remove_tree(all->get(), record.name) : Status(all.error()));
-  }
-  note(remove_tree(AT_FDCWD, record.run_dir));
-  return first;
-}
-
 Result<StateDir> StateDir::open(const std::string& path) {
   StateDir state;
   state.path_ = path;
   MONARCH_TRY(ensure_root_directory(path, 0755));
   MONARCH_TRY(ensure_root_directory(path + "/jobs", 0700));
+  MONARCH_TRY(ensure_root_directory(path + "/removing", 0700));
   MONARCH_TRY(ensure_root_directory(path + "/run", 0711));
   MONARCH_TRY(ensure_root_directory(path + "/spool", 0700));
   return state;
@@ -94,13 +88,20 @@ Status StateDir::remove_job(const JobOnNode& job) const {
   return remove_tree(AT_FDCWD, path_ + "/jobs/" + job.key());
 }
 
-std::vector<std::string> StateDir::jobs() const {
-  std::vector<std::string> keys;
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir((path_ + "/jobs").c_str()), &::closedir);
+namespace {
+
+std::vector<std::string> names_in(const std::string& path) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), &::closedir);
   while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
-    if (is_plain_name(e->d_name)) keys.push_back(e->d_name);
-  return keys;
+    if (is_plain_name(e->d_name)) names.push_back(e->d_name);
+  return names;
 }
+
+}  // namespace
+
+std::vector<std::string> StateDir::jobs() const { return names_in(path_ + "/jobs"); }
+std::vector<std::string> StateDir::removals() const { return names_in(path_ + "/removing"); }
 
 Status StateDir::write(const std::string& below, const std::string& text) const {
   const std::string path = path_ + "/" + below, fresh = path + ".new";
@@ -130,28 +131,33 @@ Status StateDir::write_record(const JobRecord& r) const {
   json tiers = json::array();
   for (const TierRecord& t : r.tiers)
     tiers.push_back({{"name", t.name}, {"medium", t.medium}, {"path", t.path}, {"quota", t.quota}});
-  const json record = {{"job", r.job.job},
-                       {"node", r.job.node},
-                       {"restart", r.restart},
-                       {"cluster", r.cluster},
-                       {"name", r.name},
-                       {"uid", r.user.uid},
-                       {"gid", r.user.gid},
-                       {"pid", r.agent.pid},
-                       {"start_time", r.agent.start_time},
-                       {"boot", r.boot},
-                       {"run_dir", r.run_dir},
-                       {"tiers", tiers},
-                       {"nodes", r.nodes},
-                       {"first_node", r.first_node}};
-  return write("jobs/" + r.job.key() + "/record.json", record.dump(1) + "\n");
+  const json record = {{"job", r.job.job},     {"node", r.job.node},   {"restart", r.restart},
+                       {"cluster", r.cluster}, {"name", r.name},       {"uid", r.user.uid},
+                       {"gid", r.user.gid},    {"pid", r.agent.pid},   {"start_time", r.agent.start_time},
+                       {"boot", r.boot},       {"run_dir", r.run_dir}, {"tiers", tiers},
+                       {"serial", r.serial},   {"nodes", r.nodes},     {"first_node", r.first_node}};
+  std::string text;
+  try {
+    text = record.dump(1);
+  } catch (const json::exception& e) {  // a path that is not UTF-8
+    return Error{EINVAL, std::string("record of the job: ") + e.what()};
+  }
+  return write("jobs/" + r.job.key() + "/record.json", text + "\n");
 }
 
 Result<JobRecord> StateDir::read_record(const std::string& key) const {
-  Result<std::string> text = read("jobs/" + key + "/record.json");
+  return record_at("jobs/" + key + "/record.json");
+}
+
+Result<JobRecord> StateDir::read_removal(const std::string& removal) const {
+  return record_at("removing/" + removal + "/record.json");
+}
+
+Result<JobRecord> StateDir::record_at(const std::string& below) const {
+  Result<std::string> text = read(below);
   if (!text.ok()) return text.error();
   const json j = json::parse(*text, nullptr, false);
-  if (!j.is_object()) return Error{EINVAL, path_ + "/jobs/" + key + "/record.json: not valid"};
+  if (!j.is_object()) return Error{EINVAL, path_ + "/" + below + ": not valid"};
   JobRecord r;
   try {
     r.job = {j.at("job").get<uint32_t>(), j.at("node").get<std::string>()};
@@ -163,13 +169,14 @@ Result<JobRecord> StateDir::read_record(const std::string& key) const {
     r.agent = {j.at("pid").get<pid_t>(), j.at("start_time").get<uint64_t>()};
     r.boot = j.at("boot").get<std::string>();
     r.run_dir = j.at("run_dir").get<std::string>();
+    r.serial = j.at("serial").get<uint64_t>();
     r.nodes = j.at("nodes").get<uint32_t>();
     r.first_node = j.at("first_node").get<bool>();
     for (const json& t : j.at("tiers"))
       r.tiers.push_back({t.at("name").get<std::string>(), t.at("medium").get<std::string>(),
                          t.at("path").get<std::string>(), t.at("quota").get<uint64_t>()});
   } catch (const json::exception& e) {
-    return Error{EINVAL, path_ + "/jobs/" + key + "/record.json: " + e.what()};
+    return Error{EINVAL, path_ + "/" + below + ": " + e.what()};
   }
   return r;
 }

@@ -2,7 +2,9 @@
 // What root remembers of a job on this node: the state directory, which no user can write.
 //
 //   STATE/jobs/            0700, root's
-//   STATE/jobs/JOB.NODE/   one per job: lock, wanted (the option, as the prolog saw it), record.json
+//   STATE/jobs/JOB.NODE/   one per job: lock; wanted (the option, as the prolog saw it); record.json and
+//                          serves (the datasets) of its agent, or failed (why there is none)
+//   STATE/removing/        0700, root's: what is being removed, a directory of jobs/ each, as NAME.SERIAL
 //   STATE/run/             0711, root's
 //   STATE/run/NAME/        0700, the job owner's: catalog, board, log; agent.conf is root's
 //   STATE/spool/           0700, root's: lines for sacct that are not yet written
@@ -30,7 +32,8 @@ struct TierRecord {
   uint64_t quota = 0;  // bytes reserved for the job
 };
 
-// record.json: written by root, read by root.
+// record.json: written by root, read by root. It goes to removing/ with its directory when the job has ended
+// on this node; then the job's directories are called aside(), beside where they were.
 struct JobRecord {
   JobOnNode job;
   uint32_t restart = 0;
@@ -41,8 +44,11 @@ struct JobRecord {
   std::string boot;
   std::string run_dir;
   std::vector<TierRecord> tiers;
+  uint64_t serial = 0;     // differs between all that have this name
   uint32_t nodes = 1;      // of the job
   bool first_node = true;  // this is the job's first node
+  std::string removal() const { return name + "." + std::to_string(serial); }
+  std::string aside() const { return ".removed." + removal(); }
 };
 
 class StateDir {
@@ -56,14 +62,17 @@ class StateDir {
   // `patience_ms` for the lock. Closing the descriptor unlocks. ENOENT if it is not there.
   Result<Fd> lock_job(const JobOnNode& job, bool make, int patience_ms) const;
   Status remove_job(const JobOnNode& job) const;
-  std::vector<std::string> jobs() const;  // the keys
+  std::vector<std::string> jobs() const;      // the keys
+  std::vector<std::string> removals() const;  // the names in removing/
 
   Status write(const std::string& below, const std::string& text) const;  // whole or not at all, 0600
   Result<std::string> read(const std::string& below) const;
   Status write_record(const JobRecord& record) const;
   Result<JobRecord> read_record(const std::string& key) const;
+  Result<JobRecord> read_removal(const std::string& removal) const;
 
  private:
+  Result<JobRecord> record_at(const std::string& below) const;
   std::string path_;
 };
 
@@ -74,8 +83,9 @@ Status ensure_root_directory(const std::string& path, mode_t mode);
 // write.
 Result<Fd> open_tier_jobs(const std::string& tier_path);
 
-// Removes the job's directories on the tiers and its run directory, as root. Returns the first error.
-Status remove_job_files(const JobRecord& record);
+// `text` without line breaks and other control characters, which become '?': for logs and answers of one
+// line.
+std::string one_line(std::string text);
 
 // Whether `text` can be a part of a file name: letters, digits, '.', '_' and '-', not starting with '.'.
 bool is_plain_name(const std::string& text);

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Removing what a job had on this node: out of the way at once, by renaming, and then gone, by a process of
+// its own.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/result.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+// Runs `work`, with a descriptor to write to, in a child that has become `user` and has no other descriptors;
+// kills it after `patience_ms`. Reads what it writes into `out`, exactly `bytes` or nothing. True: it
+// returned true in time.
+bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const std::function<bool(int)>& work);
+
+// Renames the job's directories on the tiers and its run directory to record.aside(), and its record from
+// jobs/ to removing/: its name and its key are free again, its reservation counts until all is gone. `lock`
+// is that of the job, and stays with the record. What cannot be renamed is the remover's to try again.
+Status set_aside(const StateDir& state, const JobRecord& record);
+
+// Removes the job's directories where they are, here and now. Returns the first error.
+Status remove_job_files(const StateDir& state, const JobRecord& record);
+
+// A record in removing/, and the lock on its directory: who holds it removes.
+struct Removal {
+  JobRecord record;
+  Fd lock;
+};
+
+// Removes in a process of its own, which outlives the caller, takes the locks with it, and tries for 30 s
+// where something fails; the records go when all is gone. Waits for it at most `patience_ms`. True: all is
+// gone.
+bool remove_in_background(const StateDir& state, std::vector<Removal> removals, int patience_ms);
+
+}  // namespace monarch

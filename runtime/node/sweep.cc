@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/sweep.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <regex>
+#include <set>
+
+#include "runtime/base/os.h"
+#include "runtime/base/remove_tree.h"
+#include "runtime/node/removal.h"
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kClockSlackSeconds = 60;  // of the clock, which may have been set after the boot
+constexpr char kAside[] = ".removed.";
+
+// The lock on a directory of jobs/ or removing/, if nobody has it.
+Fd lock_now(const std::string& dir) {
+  Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat held, now;
+  if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(fd.get(), &held) != 0 ||
+      ::stat(dir.c_str(), &now) != 0 || held.st_ino != now.st_ino)
+    return Fd();
+  return fd;
+}
+
+int64_t boot_time() {
+  std::ifstream in("/proc/stat");
+  for (std::string word; in >> word;) {
+    int64_t seconds = 0;
+    if (word == "btime" && in >> seconds) return seconds;
+  }
+  return 0;
+}
+
+bool before_this_boot(const struct stat& st) { return st.st_ctim.tv_sec + kClockSlackSeconds < boot_time(); }
+
+bool is_dead(const JobRecord& record) {
+  if (record.boot != boot_id()) return true;
+  return !is_running(record.agent) && !has_slurmstepd(record.job.job);
+}
+
+void sweep_job(const StateDir& state, const std::string& key, std::vector<Removal>* out) {
+  const std::string dir = state.path() + "/jobs/" + key;
+  Fd lock = lock_now(dir);
+  if (!lock) return;
+  Result<JobRecord> record = state.read_record(key);
+  if (!record.ok()) {
+    struct stat st;  // noted by the prolog, and nothing more
+    if (::fstat(lock.get(), &st) == 0 && before_this_boot(st)) (void)remove_tree(AT_FDCWD, dir).ok();
+    return;
+  }
+  if (!is_dead(*record)) return;
+  const Status s = set_aside(state, *record);
+  if (!s.ok()) return spdlog::warn("JobId={} sweep: {}", record->job.job, s.error().text);
+  spdlog::info("JobId={} node={} swept: nothing of it runs any more", record->job.job, record->job.node);
+  out->push_back({record.take(), std::move(lock)});
+}
+
+void sweep_removal(const StateDir& state, const std::string& name, std::vector<Removal>* out) {
+  Fd lock = lock_now(state.path() + "/removing/" + name);
+  Result<JobRecord> record = state.read_removal(name);
+  if (lock && record.ok()) out->push_back({record.take(), std::move(lock)});
+}
+
+// What a record accounts for, by its name on a tier.
+std::set<std::string> known_names(const StateDir& state) {
+  std::set<std::string> known;
+  for (const std::string& key : state.jobs())
+    if (const Result<JobRecord> r = state.read_record(key); r.ok()) known.insert({r->name, r->aside()});
+  for (const std::string& name : state.removals()) known.insert(kAside + name);
+  return known;
+}
+
+// CLUSTER.JOB.RESTART.NODE: the job; 0 if it is no such name.
+uint32_t job_of(const std::string& name) {
+  static const std::regex kName(R"(.+?\.([1-9][0-9]{0,9})\.[0-9]+\..+)");
+  std::smatch parts;
+  return std::regex_match(name, parts, kName)
+             ? static_cast<uint32_t>(std::strtoul(parts[1].str().c_str(), nullptr, 10))
+             : 0;
+}
+
+bool is_orphan(int jobs, const std::string& name, const std::set<std::string>& known) {
+  struct stat st;
+  if (known.count(name) || ::fstatat(jobs, name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return false;
+  if (name.rfind(kAside, 0) == 0) return true;
+  const uint32_t job = is_plain_name(name) && S_ISDIR(st.st_mode) ? job_of(name) : 0;
+  return job != 0 && before_this_boot(st) && !has_slurmstepd(job);
+}
+
+// The state directory is often lost with the memory that it is in, and the tiers are not.
+std::vector<std::string> orphans(const std::string& tier, const std::set<std::string>& known) {
+  std::vector<std::string> found;
+  const Result<Fd> jobs = open_tier_jobs(tier);
+  if (!jobs.ok()) return found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::fdopendir(::dup(jobs->get())), &::closedir);
+  while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr) {
+    const std::string name = e->d_name;
+    if (name != "." && name != ".." && is_orphan(jobs->get(), name, known)) found.push_back(name);
+  }
+  return found;
+}
+
+// Nobody charges an orphan to a job, so nobody waits for its end.
+void remove_orphans(const std::string& tier, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  spdlog::info("tier {}: {} left over directories are removed", tier, names.size());
+  if (::fork() != 0) return;
+  ::setsid();
+  const Result<Fd> jobs = open_tier_jobs(tier);
+  for (const std::string& name : names) {
+    const std::string aside = name.rfind(kAside, 0) == 0 ? name : kAside + name;
+    if (jobs.ok() && os::renameat(jobs->get(), name.c_str(), jobs->get(), aside.c_str()) == 0)
+      (void)remove_tree(jobs->get(), aside).ok();
+  }
+  ::_exit(0);
+}
+
+}  // namespace
+
+bool has_slurmstepd(uint32_t job) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), &::closedir);
+  if (!proc) return true;
+  const std::string begin = "slurmstepd: [" + std::to_string(job);
+  while (const dirent* e = ::readdir(proc.get())) {
+    if (e->d_name[0] < '0' || e->d_name[0] > '9') continue;
+    const std::string path = std::string("/proc/") + e->d_name;
+    struct stat st;
+    std::ifstream in(path + "/cmdline");
+    std::string title(begin.size() + 1, '\0');
+    in.read(title.data(), static_cast<std::streamsize>(title.size()));
+    const char after = title.back();  // "[12.batch]", of a job of several components "[12+1.batch]"
+    if (title.compare(0, begin.size(), begin) == 0 && (after == '.' || after == '+') &&
+        ::stat(path.c_str(), &st) == 0 && st.st_uid == 0)
+      return true;
+  }
+  return false;
+}
+
+void sweep(const StateDir& state, const JobOnNode& own, const std::vector<std::string>& tiers) {
+  std::vector<Removal> removals;
+  for (const std::string& name : state.removals()) sweep_removal(state, name, &removals);
+  for (const std::string& key : state.jobs())
+    if (key != own.key()) sweep_job(state, key, &removals);
+  const std::set<std::string> known = known_names(state);
+  for (const std::string& tier : tiers) remove_orphans(tier, orphans(tier, known));
+  remove_in_background(state, std::move(removals), 0);
+}
+
+}  // namespace monarch

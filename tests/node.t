@@ -1,0 +1,369 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Root's helpers without Slurm: what they leave behind when they, the job or the node die, and who removes it."""
+
+import contextlib
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+
+UID = 65534
+GONE_SECONDS = 30  # in which all that an epilog left to the background must be gone
+MANY = 40000  # files that no helper removes before a test has looked
+
+
+class Node:
+    """A node with one tier, on which the helpers run as the plugin runs them."""
+
+    def __init__(self, name):
+        self.dir = scratch(name)
+        os.chmod(self.dir, 0o755)
+        self.state, self.tier, self.data = (f"{self.dir}/{part}" for part in ("state", "tier", "data"))
+        self.config, self.log = f"{self.dir}/monarch.conf", f"{self.dir}/log"
+        os.mkdir(self.tier)
+        os.chmod(self.tier, 0o1777)
+        e2e.make_tree(self.data, 30)
+        subprocess.run(["chmod", "-R", "a+rX", self.data], check=True)
+        self.configure()
+
+    def configure(self, text=None):
+        with open(self.config, "w", encoding="utf-8") as file:
+            file.write(text or f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n")
+
+    def _words(self, hook, job):
+        return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--node", "n1", "--log", self.log]
+
+    def start(self, job, datasets=None, restart=0, before=()):
+        """What `monarchd --start` answers."""
+        words = [*self._words("--start", job), "--config", self.config, "--restart", str(restart), "--uid", str(UID),
+                 "--gid", str(UID), "--datasets", self.data if datasets is None else datasets]
+        read, write = os.pipe()
+        process = e2e.start([*before, *words, "--reply-fd", str(write)], pass_fds=[write], stdin=subprocess.DEVNULL,
+                            env={"PATH": "/usr/bin:/bin"})
+        os.close(write)
+        with os.fdopen(read, encoding="utf-8", errors="surrogateescape") as answer:
+            line = answer.readline()
+        process.wait(e2e.PATIENCE)
+        return line
+
+    def prolog(self, job, datasets):
+        return e2e.execute([*self._words("--prolog", job), "--datasets", datasets])
+
+    def epilog(self, job):
+        """Its exit code, and how long it took."""
+        begin = time.monotonic()
+        code = e2e.execute([*self._words("--epilog", job), "--account-program", ""])[0]
+        return code, time.monotonic() - begin
+
+    def record(self, job):
+        with open(f"{self.state}/jobs/{job}.n1/record.json", encoding="utf-8") as file:
+            return json.load(file)
+
+    def pretend(self, job, **fields):
+        """Changes what root noted."""
+        record = {**self.record(job), **fields}
+        with open(f"{self.state}/jobs/{job}.n1/record.json", "w", encoding="utf-8") as file:
+            json.dump(record, file)
+
+    def job_dir(self, job, restart=0):
+        return f"{self.tier}/monarch/cluster.{job}.{restart}.n1"
+
+    def kill_agent(self, job):
+        pid = self.record(job)["pid"]
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not running(pid))
+
+    def fill(self, job, files=MANY):
+        """Files of the owner's in the job's directory, as many as a large dataset has."""
+        os.makedirs(f"{self.job_dir(job)}/many")
+        for n in range(files):
+            if n % 1000 == 0:
+                os.mkdir(f"{self.job_dir(job)}/many/{n // 1000}")
+            os.close(os.open(f"{self.job_dir(job)}/many/{n // 1000}/{n}", os.O_CREAT | os.O_WRONLY))
+        subprocess.run(["chown", "-R", f"{UID}:{UID}", f"{self.job_dir(job)}/many"], check=True)
+
+    def left(self, job):
+        """All that is there of a job, on the tier and in the state directory."""
+        return [p for p in glob.glob(f"{self.state}/*/*", include_hidden=True) + glob.glob(f"{self.tier}/monarch/*", include_hidden=True)
+                if re.search(rf"[/.]{job}\.", p.replace(self.dir, ""))]
+
+    def helpers(self):
+        """pids of root's helpers, removers included."""
+        found = subprocess.run(["pgrep", "-f", f"^{BUILD}/monarchd --(epilog|start|prolog) --state-dir {self.state} "],
+                               stdout=subprocess.PIPE, check=False)
+        return list(map(int, found.stdout.split()))
+
+    def signal_helpers(self, number):
+        pids = self.helpers()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return pids
+
+    def logged(self):
+        with open(self.log, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+
+    def close(self):
+        for key in glob.glob(f"{self.state}/jobs/*.n1"):
+            self.epilog(os.path.basename(key).split(".")[0])
+        wait_until(lambda: not self.helpers() and not glob.glob(f"{self.state}/removing/*"), GONE_SECONDS)
+        self.signal_helpers(signal.SIGKILL)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def running(pid):
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+@contextlib.contextmanager
+def node(name):
+    made = Node(name)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def slurmstepd(job, user=0):
+    """A process that looks like a job's slurmstepd."""
+    process = e2e.start(["setpriv", f"--reuid={user}", "--clear-groups", "bash", "-c",
+                         f"exec -a 'slurmstepd: [{job}.batch]' sleep 600"], stdin=subprocess.DEVNULL)
+
+    def titled():
+        with open(f"/proc/{process.pid}/cmdline", encoding="utf-8") as file:
+            return file.read().startswith("slurmstepd")
+    wait_until(titled)
+    return process
+
+
+def quota(n, job):
+    with open(f"{n.record(job)['run_dir']}/agent.conf", encoding="utf-8") as file:
+        return int(re.search(r"^quota = (\d+)$", file.read(), re.MULTILINE).group(1))
+
+
+# ---- removal
+
+
+def large_tree():
+    """Out of the way when the epilog returns, and gone soon after."""
+    with node("large") as n:
+        contains(n.start(1), ["ready "], "a job starts")
+        n.fill(1)
+        code, took = n.epilog(1)
+        equal(code, 0, "epilog of a large tree: it succeeds")
+        ok(took < 5, "epilog of a large tree: it returns within 5 s", f"{took:.2f} s")
+        ok(not os.path.exists(n.job_dir(1)) and not os.path.exists(f"{n.state}/jobs/1.n1"),
+           "epilog of a large tree: the tree is out of the way", n.left(1))
+        begin = time.monotonic()
+        ok(wait_until(lambda: not n.left(1), GONE_SECONDS), f"a large tree is gone within {GONE_SECONDS} s", n.left(1))
+        print(f"# {MANY} files: the epilog took {took:.2f} s, the rest {time.monotonic() - begin:.2f} s")
+        equal(os.listdir(f"{n.tier}/monarch"), [], "nothing is on the tier")
+
+
+def slow_removal():
+    """The epilog does not wait for a removal that takes long."""
+    with node("slow") as n:
+        n.start(1)
+        n.fill(1)
+        begin = time.monotonic()
+        epilog = e2e.start([*n._words("--epilog", 1), "--account-program", ""], stdin=subprocess.DEVNULL)
+        wait_until(lambda: glob.glob(f"{n.state}/removing/*") and len(n.helpers()) > 1)
+        removers = [pid for pid in n.helpers() if pid != epilog.pid]
+        for pid in removers:
+            os.kill(pid, signal.SIGSTOP)
+        equal(epilog.wait(e2e.PATIENCE), 0, "the epilog of a removal that takes long: it succeeds")
+        took = time.monotonic() - begin
+        ok(took < 5, "the epilog of a removal that takes long: it returns within 5 s", f"{took:.2f} s")
+        ok(n.left(1) and not os.path.exists(n.job_dir(1)), "the epilog of a removal that takes long: the tree is out of the way", n.left(1))
+        for pid in removers:
+            os.kill(pid, signal.SIGCONT)
+        ok(wait_until(lambda: not n.left(1), GONE_SECONDS), f"and gone within {GONE_SECONDS} s", n.left(1))
+
+
+def remover_killed():
+    """What is being removed is charged; a remover that was killed is followed by the next job's."""
+    with node("killed") as n:
+        n.start(1)
+        n.fill(1)
+        epilog = e2e.start([*n._words("--epilog", 1), "--account-program", ""], stdin=subprocess.DEVNULL)
+        ok(wait_until(lambda: glob.glob(f"{n.state}/removing/*")), "the job is set aside")
+        stopped = n.signal_helpers(signal.SIGSTOP)
+        left = n.left(1)
+        ok(len(stopped) >= 2 and len(left) >= 2 and not os.path.exists(n.job_dir(1)), "its remover was stopped in the middle", stopped, left)
+        contains(n.start(2), ["ready "], "the next job starts meanwhile")
+        equal(quota(n, 2), 0, "what is being removed is charged")
+        equal(sorted(n.left(1)), sorted(left), "a remover that lives is left alone")
+        contains(n.start(1, restart=1), ["ready "], "the same job can start again")
+        n.signal_helpers(signal.SIGKILL)
+        epilog.wait(e2e.PATIENCE)
+        ok(n.left(1), "a remover that was killed leaves something")
+        contains(n.start(3), ["ready "], "a job after that starts")
+        ok(wait_until(lambda: not glob.glob(f"{n.state}/removing/*"), GONE_SECONDS), "a later job's start removes it", n.left(1))
+        equal(glob.glob(f"{n.tier}/monarch/.removed.*"), [], "nothing of it is on the tier")
+        ok(os.path.isdir(n.job_dir(1, restart=1)) and running(n.record(1)["pid"]), "the job that was started again is left alone")
+        n.epilog(2)
+        n.epilog(1)
+        wait_until(lambda: not glob.glob(f"{n.state}/removing/*"), GONE_SECONDS)
+        contains(n.start(4), ["ready "], "a job after all that starts")
+        equal(quota(n, 4) + quota(n, 3), 100 << 20, "and its share is what the others leave")
+
+
+def every_moment():
+    """The epilog is killed at a random moment, again and again; the next job's start cleans up."""
+    with node("moments") as n:
+        for turn in range(12):
+            job = 10 + turn
+            n.start(job)
+            n.fill(job, 2000)
+            epilog = e2e.start([*n._words("--epilog", job), "--account-program", ""], stdin=subprocess.DEVNULL)
+            time.sleep(turn * 0.008)
+            n.signal_helpers(signal.SIGKILL)
+            epilog.wait(e2e.PATIENCE)
+            if os.path.exists(f"{n.state}/jobs/{job}.n1/record.json"):
+                n.kill_agent(job)
+        n.start(99)
+        ok(wait_until(lambda: not n.helpers(), GONE_SECONDS), "the sweep ends")
+        equal([p for turn in range(12) for p in n.left(10 + turn)], [], "an epilog killed at any moment leaves nothing for ever")
+
+
+# ---- the sweep
+
+
+def other_boot():
+    """What another boot left goes; a live job's stays, whatever died of it."""
+    with node("boot") as n:
+        for job in (1, 2, 3, 4):
+            contains(n.start(job), ["ready "], f"job {job} starts")
+        n.prolog(5, n.data)
+        pid = n.record(1)["pid"]
+        n.pretend(1, boot="another")
+        n.kill_agent(3)
+        n.kill_agent(4)
+        stepd, faked = slurmstepd(3), slurmstepd(4, UID)
+        n.start(6)
+        ok(wait_until(lambda: not n.left(1), GONE_SECONDS), "a job of another boot is swept", n.left(1))
+        ok(running(pid), "a process of this boot that has its agent's pid is left alone")
+        ok(wait_until(lambda: not n.left(4), GONE_SECONDS), "a job is swept of which nothing runs but a user's false slurmstepd", n.left(4))
+        ok(os.path.isdir(n.job_dir(2)) and running(n.record(2)["pid"]), "a job with an agent is left alone")
+        ok(os.path.isdir(n.job_dir(3)), "a job without an agent and with a slurmstepd is left alone")
+        ok(os.path.exists(f"{n.state}/jobs/5.n1/wanted"), "a job that the prolog noted is left alone")
+        e2e.end(stepd)
+        e2e.end(faked)
+        n.prolog(7, n.data)
+        ok(wait_until(lambda: not n.left(3), GONE_SECONDS), "the next prolog sweeps it when that has ended", n.left(3))
+        os.kill(pid, signal.SIGKILL)
+
+
+def state_lost():
+    """The state directory was in memory, the tier was not."""
+    with node("lost") as n:
+        contains(n.start(1), ["ready "], "a job starts")
+        n.kill_agent(1)
+        n.fill(1, 100)
+        shutil.rmtree(n.state)
+        canary = [f"{n.tier}/monarch/{name}" for name in ("precious", "a.b.c.d", "cluster.0.0.n1")]
+        for path in canary:
+            os.mkdir(path)
+        os.makedirs(f"{n.tier}/monarch/.removed.cluster.8.0.n1.5/sub")
+        n.start(2)
+        ok(wait_until(lambda: not glob.glob(f"{n.tier}/monarch/.removed.*")), "what was set aside is removed")
+        ok(os.path.isdir(n.job_dir(1)), "a directory without a record stays if it is of this boot")
+        with open("/proc/stat", encoding="utf-8") as file, open(f"{n.dir}/stat", "w", encoding="utf-8") as fake:
+            fake.write(re.sub(r"^btime .*$", f"btime {int(time.time()) + 1000}", file.read(), flags=re.MULTILINE))
+        later = ["unshare", "-m", "sh", "-c", f'mount --bind {n.dir}/stat /proc/stat && exec "$@"', "sh"]
+        stepd = slurmstepd(1)
+        n.start(3, before=later)
+        ok(os.path.isdir(n.job_dir(1)), "and if its job has a slurmstepd")
+        e2e.end(stepd)
+        n.start(4, before=later)
+        ok(wait_until(lambda: not n.left(1), GONE_SECONDS), "it is removed if it is older than this boot", n.left(1))
+        ok(all(map(os.path.isdir, [*canary, n.job_dir(2)])), "what is no job's, and what has a record, stays")
+        for path in canary:
+            os.rmdir(path)
+
+
+# ---- starting
+
+
+def tried_once():
+    """A failure is noted: a second step does not try and log again."""
+    with node("tried") as n:
+        bad = f"{n.dir}/nowhere"
+        first, second = n.start(1, bad), n.start(1, bad)
+        contains(first, ["off ", bad, "No such file"], "a start that fails tells why")
+        equal(second, first, "the second step is told the same")
+        equal(n.logged().count("JobId=1 node=n1 runs without Monarch"), 1, "and the log has it once")
+        equal(n.left(1), [f"{n.state}/jobs/1.n1"], "nothing but a note is left")
+        os.mkdir(bad, 0o755)
+        equal(n.start(1, bad), first, "it is not tried again")
+        contains(n.start(1), ["ready "], "but for other datasets")
+        n.epilog(1)
+        equal(n.left(1), [], "the epilog removes the note, too")
+        n.start(2, f"{n.dir}/gone")
+        os.mkdir(f"{n.dir}/gone", 0o755)
+        contains(n.start(2, f"{n.dir}/gone", restart=1), ["ready "], "a restarted job tries again")
+        os.unlink(n.config)
+        contains(n.start(3), ["off ", "monarch.conf", "No such file"], "without monarch.conf no job has Monarch")
+        n.configure()
+
+
+def other_datasets():
+    """A later step that names what the agent does not serve is told so."""
+    with node("other") as n:
+        other = f"{n.dir}/other"
+        shutil.copytree(n.data, other)
+        n.start(1)
+        for name, path in (("the same", n.data), ("a directory in it", f"{n.data}/a"), ("the same with slashes", f"{n.data}//.")):
+            answer = n.start(1, path)
+            ok(answer.startswith("ready ") and "\t" not in answer, f"a later step that names {name} is served", answer)
+        answer = n.start(1, f"{n.data}:{other}")
+        contains(answer, ["ready ", f"\t{other} is not staged", f"--monarch-dataset={n.data}:{other}"], "a later step that names another is told")
+
+
+def odd_paths():
+    """Names of datasets that could break a line, a list or a file."""
+    with node("odd") as n:
+        for number, name in enumerate((" spaces in it ", "'quotes\"", "per%cent%s%n", "comma,comma", "semi;#colon", "new\nline", "tab\tin it",
+                                       "$(touch x)`x`", "\udcff\udcfe", "-dash", "é" * 100)):
+            path = f"{n.dir}/{name}"
+            shutil.copytree(n.data, path)
+            answer = n.start(number + 1, path)
+            ok(answer.startswith("ready ") and answer.count("\n") == 1, f"a dataset called {name!a}", answer)
+            run_dir = n.record(number + 1)["run_dir"]
+            want = len(os.listdir(path)) > 0 and 30
+            staged = f"{n.job_dir(number + 1)}"
+            ok(wait_until(lambda tree=staged: sum(len(files) for _, _, files in os.walk(tree)) == want), f"is staged: {name!a}", run_dir)
+            contains(n.start(number + 1, f"{path}.other"), ["ready ", "is not staged"], f"another one than {name!a}")
+            equal(n.epilog(number + 1)[0], 0, f"its job ends: {name!a}")
+        deep = n.dir + "/" + "/".join(["d" * 200] * 22)
+        contains(n.start(50, deep), ["off "], "a path longer than PATH_MAX")
+        for number, (name, make) in enumerate({"file": lambda p: open(p, "w", encoding="utf-8").close(), "fifo": os.mkfifo,
+                                               "link to itself": lambda p: os.symlink(p, p)}.items()):
+            make(f"{n.dir}/{name}")
+            begin = time.monotonic()
+            contains(n.start(60 + number, f"{n.dir}/{name}"), ["off ", name], f"a dataset that is a {name}")
+            ok(time.monotonic() - begin < 10, f"a dataset that is a {name}: nobody waits for it")
+        for number, text in enumerate(("", ":", "::", "relative/path")):
+            answer = n.start(70 + number, text)
+            ok(not answer.startswith("ready"), f"datasets {text!r}", answer)
+
+
+if os.geteuid() != 0:
+    print("1..0 # SKIP needs root")
+    sys.exit(0)
+e2e.main(large_tree, slow_removal, remover_killed, every_moment, other_boot, state_lost, tried_once, other_datasets, odd_paths)
