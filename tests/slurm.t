@@ -276,6 +276,23 @@ def inner_srun():
     check_line(f"{variant}option on one srun", job, data, 2)
 
 
+def other_dataset():
+    """A step that asks for what the job's agent does not serve is told; it reads that from the PFS."""
+    data, other = dataset(), dataset()
+    job = cluster.submit([f"--monarch-dataset={data.path}"],
+                         f"{data.read()}; srun -Q -e %j.err --monarch-dataset={other.path} sh -c {quoted(other.read(2))}; "
+                         f"srun -Q -e %j.own sh -c {quoted(data.read())}")
+    ledger.expect(data.FILES + 2 * other.FILES, data.bytes + 2 * other.bytes)
+    yield
+    equal(cluster.wait(job), "COMPLETED", "another dataset in a step: how Slurm says that it ended")
+    equal(cluster.output(job), data.sums + other.sums * 2 + data.sums, "another dataset in a step: the bytes are right")
+    message = cluster.output(f"{job}.err").decode()
+    contains(message, [f"monarch: {other.path} is not staged", f"serves {data.path}", f"--monarch-dataset={data.path}:{other.path}"],
+             "another dataset in a step: the step's standard error tells")
+    equal(message.count("monarch:"), 1, "another dataset in a step: once", message)
+    equal(cluster.output(f"{job}.own"), b"", "another dataset in a step: a step that asks for none is told nothing")
+
+
 def user_preload():
     data = dataset()
     own = glob.glob("/lib/*/libm.so.6")[0]
@@ -498,6 +515,7 @@ def runs_without(name, *log_parts):
     equal(cluster.output(job), data.sums * 2 + b"preload=\n", f"{name}: without Monarch, and reads the right bytes")
     if log_parts:
         contains(cluster.log_of(job), [*log_parts, "runs without Monarch"], f"{name}: the log tells")
+        equal(cluster.log_of(job).count("runs without Monarch"), 1, f"{name}: once, though two steps asked", cluster.log_of(job))
     return job
 
 
@@ -609,7 +627,7 @@ def servers():
 
 def jobs():
     e2e.together(one_node, two_nodes, two_steps, salloc, array, scancel, requeue, no_option, no_monarch, sbatch_line,
-                 environment_twin, inner_srun, user_preload, many_datasets, servers)
+                 environment_twin, inner_srun, other_dataset, user_preload, many_datasets, servers)
 
 
 def other_configuration(name, options, *tests):

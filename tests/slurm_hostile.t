@@ -288,7 +288,7 @@ def check(name, job, line_part):
     took = cluster.epilog_ms(job)
     ok(took and max(took) < EPILOG_MS, f"{name}: the epilog is quick", took)
     print(f"# {took} ms; {line}")
-    wait_until(lambda: not left(job), 60)  # in the background, if it is much
+    wait_until(lambda: not left(job), 30)  # in the background, if it is much
     equal(left(job)[:5], [], f"{name}: nothing is left", cluster.log_of(job)[-2000:])
 
 

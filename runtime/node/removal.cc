@@ -105,6 +105,8 @@ bool remove_one(const StateDir& state, const JobRecord& record, int attempt) {
 [[noreturn]] void remove_all(const StateDir& state, std::vector<Removal> removals) {
   ::setsid();
   ::signal(SIGHUP, SIG_IGN);
+  const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (int fd = 0; fd < 3; ++fd) ::dup2(null.get(), fd);  // nobody is to wait for the end of its output
   for (int attempt = 0; attempt < kAttempts && !removals.empty(); ++attempt) {
     if (attempt > 0) ::sleep(1);
     std::erase_if(removals, [&](const Removal& r) { return remove_one(state, r.record, attempt); });
