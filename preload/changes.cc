@@ -168,7 +168,7 @@ __attribute__((noinline)) void mark_named(Client* c, Change change, const Object
 
 void will_change(Change change, int dirfd, const char* path, int flags) {
   Client* c = client();
-  if (!c || !path || !*path) return;
+  if (!c || unreadable(path) || !*path) return;
   const int saved = errno;
   mark_named(c, change, {dirfd, path, flags & AT_SYMLINK_NOFOLLOW});
   errno = saved;

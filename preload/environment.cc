@@ -112,28 +112,30 @@ const char* saved_variable(const char* name) {
 }
 
 ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
-  if (!is_attached() || starts_jobs() || saving.load(std::memory_order_acquire) != Saving::kDone ||
-      !library[0])
-    return;
-  const char* run_dir = nullptr;
-  for (size_t i = 0; i < saved_count; ++i) {
-    if (begins(saved[i], kRunDir)) run_dir = saved[i];
-    if (!same_variable(given, saved[i])) add_[adds_++] = saved[i];
-  }
-  const char* had = run_dir ? same_variable(given, run_dir) : nullptr;
-  if (!run_dir || (had && strcmp(had, run_dir) != 0)) {  // another job's, or none on purpose
-    adds_ = 0;
-    return;
-  }
+  if (saving.load(std::memory_order_acquire) != Saving::kDone || !library[0]) return;
   preload_ = same_variable(given, kPreload);
   const bool listed = preload_ && lists_library(preload_ + strlen(kPreload));
   const int before = errno;
   const bool there = syscall(SYS_faccessat, AT_FDCWD, library, R_OK) == 0;
   errno = before;
-  if (!there) adds_ = 0;  // another root directory: the linker would complain
-  if (listed == there) return;
-  change_ = listed ? Change::kRemove : Change::kAdd;
+  if (there && is_attached() && !starts_jobs()) {
+    add_variables();
+    if (!listed && belongs_) change_ = Change::kAdd;
+  } else if (listed && !there) {  // another root directory: the linker would complain
+    change_ = Change::kRemove;
+  }
   list_bytes_ = (preload_ ? strlen(preload_) : strlen(kPreload)) + 1 + strlen(library) + 1;
+}
+
+void ChildEnvironment::add_variables() {
+  const char* run_dir = nullptr;
+  for (size_t i = 0; i < saved_count; ++i) {
+    if (begins(saved[i], kRunDir)) run_dir = saved[i];
+    if (!same_variable(given_, saved[i])) add_[adds_++] = saved[i];
+  }
+  const char* had = run_dir ? same_variable(given_, run_dir) : nullptr;
+  belongs_ = run_dir && (!had || strcmp(had, run_dir) == 0);
+  if (!belongs_) adds_ = 0;  // another job's, or none on purpose
 }
 
 size_t ChildEnvironment::bytes() const {

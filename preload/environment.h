@@ -29,7 +29,10 @@ class ChildEnvironment {
   static constexpr size_t kMostBytes = 24 * 1024;
   enum class Change { kNone, kAdd, kRemove };
 
+  void add_variables();
+
   char* const* given_;
+  bool belongs_ = false;  // to this process's job
   const char* add_[kSavedVariables];
   size_t adds_ = 0;
   const char* preload_ = nullptr;  // the entry for LD_PRELOAD

@@ -34,7 +34,7 @@ void will_change_link(Change change, const char* path) {
 // fchownat(fd, "", ..., AT_EMPTY_PATH), utimensat(fd, nullptr, ...) and kin are about the descriptor. True:
 // it is a copy's, for which the call without "at" is the same.
 bool of_copy(Change change, int dirfd, const char* path, int flags) {
-  if (path && (*path != '\0' || (flags & AT_EMPTY_PATH) == 0)) {
+  if (path && (unreadable(path) || *path != '\0' || (flags & AT_EMPTY_PATH) == 0)) {
     will_change(change, dirfd, path, flags);
     return false;
   }

@@ -98,7 +98,7 @@ __attribute__((noinline)) void open_original_to_write(const char* link, int flag
 
 inline Attempt open_copy(int dirfd, const char* path, int flags) {
   Attempt attempt;
-  if (!path) return attempt;
+  if (unreadable(path)) return attempt;
   if (only_reads(flags)) {
     Client* c = client();
     if (c && may_be_below(*c, path)) open_below(c, dirfd, path, flags, &attempt);
@@ -157,7 +157,7 @@ __attribute__((noinline)) FILE* write_original(FopenFunction* real, const char* 
 
 FILE* open_stream(Hook hook, const char* path, const char* mode) {
   auto* real = next<FopenFunction>(hook);
-  Client* c = path && mode ? client() : nullptr;
+  Client* c = !unreadable(path) && mode ? client() : nullptr;
   if (!c) return real(path, mode);
   const StreamMode how = mode_of_stream(mode);
   if (how.reads) return may_be_below(*c, path) ? open_stream_below(c, real, path, mode) : real(path, mode);

@@ -10,29 +10,26 @@
 using namespace monarch::preload;
 
 namespace {
-int forgotten(int result) {
+// The call, by which the run directory may come out of sight too: what is mapped before stays.
+template <typename Function, typename... Arguments>
+int moved(Hook hook, Function* /*its type*/, Arguments... arguments) {
+  client();
+  const int result = next<Function>(hook)(arguments...);
   if (result == 0) forget_directories();
   return result;
 }
 }  // namespace
 
-MONARCH_EXPORT int chroot(const char* path) noexcept {
-  return forgotten(next<int(const char*)>(Hook::chroot)(path));
-}
-MONARCH_EXPORT int unshare(int flags) noexcept { return forgotten(next<int(int)>(Hook::unshare)(flags)); }
-MONARCH_EXPORT int setns(int fd, int type) noexcept {
-  return forgotten(next<int(int, int)>(Hook::setns)(fd, type));
-}
+MONARCH_EXPORT int chroot(const char* path) noexcept { return moved(Hook::chroot, &chroot, path); }
+MONARCH_EXPORT int unshare(int flags) noexcept { return moved(Hook::unshare, &unshare, flags); }
+MONARCH_EXPORT int setns(int fd, int type) noexcept { return moved(Hook::setns, &setns, fd, type); }
 MONARCH_EXPORT int mount(const char* source, const char* target, const char* type, unsigned long flags,
                          const void* data) noexcept {
-  return forgotten(next<int(const char*, const char*, const char*, unsigned long, const void*)>(Hook::mount)(
-      source, target, type, flags, data));
+  return moved(Hook::mount, &mount, source, target, type, flags, data);
 }
-MONARCH_EXPORT int umount(const char* target) noexcept {
-  return forgotten(next<int(const char*)>(Hook::umount)(target));
-}
+MONARCH_EXPORT int umount(const char* target) noexcept { return moved(Hook::umount, &umount, target); }
 MONARCH_EXPORT int umount2(const char* target, int flags) noexcept {
-  return forgotten(next<int(const char*, int)>(Hook::umount2)(target, flags));
+  return moved(Hook::umount2, &umount2, target, flags);
 }
 
 // A library opened with RTLD_DEEPBIND would find libc's open before ours. The linker looks at who calls (for

@@ -124,7 +124,7 @@ int restored(int rc, struct statx* st) {
 
 // Whether a call on (dirfd, path) is about the descriptor itself.
 bool of_descriptor(const char* path, int flags) {
-  return (flags & AT_EMPTY_PATH) != 0 && (!path || *path == '\0');
+  return (flags & AT_EMPTY_PATH) != 0 && (unreadable(path) || *path == '\0');
 }
 
 // For a libc that lacks the symbol (fstat before glibc 2.33, __fxstat in others).

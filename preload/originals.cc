@@ -68,7 +68,8 @@ bool original_of_link(const char* path, Original* original) {
 
 const char* path_to_write(const char* path, char* buffer) {
   Original original;
-  return path && original_of_link(path, &original) && path_of_original(original, buffer) ? buffer : path;
+  return !unreadable(path) && original_of_link(path, &original) && path_of_original(original, buffer) ? buffer
+                                                                                                      : path;
 }
 
 bool path_of_original(const Original& original, char* out) {

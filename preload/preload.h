@@ -4,6 +4,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include <atomic>
@@ -47,6 +48,12 @@ struct Client {
 // The process's client; nullptr if this process is not to be redirected (no job, switched off, a stale
 // run directory, another version). The first call maps the two files.
 Client* client();
+
+// No text: NULL, or an offset from it. The kernel says EFAULT, where reading it would end the program.
+inline bool unreadable(const char* path) {
+  constexpr uintptr_t kNullPage = 4096;
+  return reinterpret_cast<uintptr_t>(path) < kNullPage;
+}
 
 // Where `path`, relative to the directory `dirfd`, leads, read as text. Costs no system call for absolute
 // paths outside the roots. "..", and what is too long for the kernel, is kOutside: not to be known as text.

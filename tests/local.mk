@@ -73,6 +73,7 @@ scripts = \
 	%D%/environment.t \
 	%D%/exports.t \
 	%D%/node.t \
+	%D%/paths.t \
 	%D%/programs.t \
 	%D%/run.t \
 	%D%/slurm.t \

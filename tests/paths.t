@@ -1,0 +1,243 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Names of files: whatever way a program writes one, it gets the file that it would get natively; and the ways
+that tell which file it is without asking the PFS get the tier's copy."""
+
+import os
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import equal, ok, options, scratch, skip
+
+PYTHON = "/usr/bin/python3"
+
+# Opens each of the names on stdin (NUL-separated), relative to what the first lines prepare.
+PROBE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+root = os.fsencode(sys.argv[1])
+def show(name, dir_fd=None):
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=dir_fd)
+        try: print(os.pread(fd, 100, 0), os.fstat(fd).st_ino)
+        except OSError as e: print("read", e.errno)
+        os.close(fd)
+    except (OSError, ValueError) as e: print("open", getattr(e, "errno", "value"))
+"""
+
+
+class Tree:
+    """A dataset with one file, whose bytes tell its path, per kind of name."""
+
+    def __init__(self):
+        self.root = f"{scratch()}/data"
+        for path in ("f", "sub/f", "sub/deep/f", "real/f", "real/inner/f", "odd/ space ", "odd/new\nline", "odd/..x",
+                     "odd/...", "odd/-n", "odd/caf\u00e9", "odd/back\\slash", "odd/*", "odd/" + "x" * 255, "odd/\udcff\udc80\x01"):
+            self.write(path)
+        long = "/".join("d" * 200 for _ in range(18))
+        os.makedirs(f"{self.root}/short")
+        here = os.getcwd()  # deeper than one path may be long
+        os.chdir(f"{self.root}/short")
+        for part in long.split("/"):
+            os.mkdir(part)
+            os.chdir(part)
+        with open("f", "w", encoding="ascii") as out:
+            out.write("the long one")
+        os.chdir(here)
+        self.long = f"{self.root}/short/{long}/f"
+        os.symlink("f", f"{self.root}/to-f")
+        os.symlink("real", f"{self.root}/to-real")
+        os.symlink("../sub/f", f"{self.root}/real/up")
+        os.symlink("real/inner", f"{self.root}/inner")
+        os.symlink("loop", f"{self.root}/loop")
+        os.symlink(self.root, f"{scratch()}/alias")
+        self.write("f", f"{scratch()}/outside")  # what a wrong reading of ".." would find
+        self.write("x", f"{scratch()}")
+
+    def write(self, path, root=None):
+        root = root or self.root
+        os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
+        with open(f"{root}/{path}", "w", encoding="utf-8", errors="surrogateescape") as out:
+            out.write(f"{root[-7:]} {path}")
+
+
+_tree = _job = None
+
+
+def tree():
+    global _tree, _job
+    if _tree is None:
+        _tree = Tree()
+        _job = e2e.Job(options([_tree.root], {"t": (scratch("tier"), "1G")}))
+        _job.run(e2e.read_all(_tree.root))
+    return _tree, _job
+
+
+def both(name, text, tier=None, job=None, before=(), root=None):
+    """Runs a probe natively and in the job; `tier`: how many of its opens are the tier's."""
+    t, usual = tree()
+    job = job or usual
+    log = f"{scratch()}/log"
+    if os.path.exists(log):
+        os.unlink(log)
+    command = [*before, PYTHON, "-c", PROBE + text, root or t.root, scratch()]
+    native = e2e.execute(command)
+    got = e2e.execute(command, env={**job.env, b"MONARCH_IO_LOG": os.fsencode(log)})
+    equal(got[:2], native[:2], f"{name}: as natively", got[2], native[2])
+    lines = []
+    if os.path.exists(log):
+        with open(log, encoding="utf-8", errors="replace") as stream:
+            lines = stream.read().splitlines()
+    if tier is not None:
+        equal(sum(line.endswith(": tier t") for line in lines), tier, f"{name}: from the tier", lines)
+    return native[1].decode(errors="replace")
+
+
+def absolute():
+    both("plain", "show(root + b'/f'); show(root + b'/sub/deep/f')", 2)
+    both("doubled slashes, dots", "for n in (b'//f', b'/./f', b'/sub//f', b'/sub/./deep/././f', b'///sub/f'): show(root + n);"
+         "\nshow(b'/' + root + b'/f'); show(root.replace(b'/', b'//') + b'/f'); show(root.replace(b'/', b'/./') + b'/f')", 8)
+    both("a slash at the end", "for n in (b'/f/', b'/f/.', b'/sub/f//', b'/sub/', b'', b'/', b'/.'): show(root + n)", 0)
+    both("odd names", "for n in sorted(os.listdir(root + b'/odd')): show(root + b'/odd/' + n)", 10)
+    both("what is not there", "for n in (b'/g', b'/f/g', b'/sub/g', b'/sub/f/../f', b'/' + b'y' * 256, b'x'): show(root + n)", 0)
+    both("almost the root", "show(root + b'2/f'); show(root[:-1] + b'/f'); show(os.path.dirname(root) + b'/outside/f')", 0)
+    both("no name", "print(libc.open(None, 0), ctypes.get_errno()); print(libc.openat(-100, None, 0), ctypes.get_errno());"
+         "print(libc.open(ctypes.c_void_p(1), 0), ctypes.get_errno()); show(b'')", 0)
+
+
+def long_names():
+    t, _ = tree()
+    equal(both("4096 bytes", f"""
+name = os.fsencode({t.long!r})
+show(name)
+for n in (4093, 4094, 4095, 4096, 4097, 5000, 9000): show(root + b'/' * (n - len(root) - 1) + b'f')
+for n in (4095, 4096): show(b'/.' * ((n - len(root) - 2) // 2) + b'/' * ((n - len(root)) % 2) + root + b'/f')
+for n in (4095, 4096):
+    os.chdir(root)
+    show(b'./' * ((n - 1) // 2) + b'f' * (n - (n - 1) // 2 * 2))
+""").count("open 36"), 6, "and some are too long")
+    both("deeper than one path is long", f"""
+os.chdir(root + b'/short')
+for part in {t.long.split('/short/', 1)[1]!r}.split('/')[:-1]: os.chdir(part)
+show('f'); show('./f'); show('../' + 'd' * 200 + '/f')
+""")
+
+
+def parents():
+    both("..", "for n in (b'/sub/../f', b'/../data/f', b'/to-real/../f', b'/to-real/../sub/f', b'/inner/../f', b'/real/../x',"
+         "b'/../x', b'/real/inner/../../f', b'/..//outside/f', b'/to-real/inner/../up'): show(root + n)", 0)
+    both("symbolic links inside", "for n in (b'/to-f', b'/to-real/f', b'/to-real/inner/f', b'/real/up', b'/inner/f', b'/loop',"
+         "b'/loop/f', b'/to-f/', b'/to-real/'): show(root + n)", 0)
+
+
+def relative():
+    both("after chdir", "for d in (b'', b'/sub', b'/sub/deep', b'/real/inner'):\n os.chdir(root + d)\n for n in (b'f', b'./f', b'.//f'):"
+         " show(n)", 12)
+    both("after fchdir", "os.fchdir(os.open(root + b'/sub', os.O_RDONLY)); show(b'f'); show(b'deep/f')", 2)
+    both("after chdir by a symbolic link", "os.chdir(root + b'/to-real'); show(b'f'); show(b'inner/f'); show(b'../f')", 2)
+    both("from above", "os.chdir(root + b'/..'); show(b'data/f'); show(b'./data//sub/./f'); show(b'data2/f'); show(b'alias/f');"
+         "os.chdir('/'); show(root[1:] + b'/f')", 3)
+    both("openat", "r = os.open(root, os.O_RDONLY); s = os.open(root + b'/sub', os.O_PATH); u = os.open(root + b'/..', 0);"
+         "a = os.open(root + b'/to-real', 0)\n"
+         "for d, n in ((r, b'f'), (r, b'sub/f'), (s, b'f'), (s, b'./deep/f'), (u, b'data/f'), (a, b'f'), (u, root + b'/f'),"
+         "(9, root + b'/f')): show(n, d)", 8)
+    both("openat of what is no directory", "f = os.open(root + b'/f', 0)\nfor d, n in ((f, b'f'), (999, b'f'), (-5, b'f'), (f, b''))"
+         ": show(n, d)", 1)
+    both("a directory that is gone", "d = os.path.join(os.fsencode(sys.argv[2]), b'gone'); os.mkdir(d); os.chdir(d); os.rmdir(d);"
+         "show(b'f'); show(b'../data/f'); show(b'../x'); show(b'.')", 0)
+    both("a directory that moved", "d = os.fsencode(sys.argv[2]); os.mkdir(d + b'/here'); os.chdir(d + b'/here');"
+         "os.rename(d + b'/here', d + b'/there'); show(b'../x'); show(b'f'); os.rmdir(d + b'/there')", 0)
+
+
+def other_roots():
+    """A dataset given by a symbolic link, and by a bind mount."""
+    t, _ = tree()
+    job = e2e.Job(options([f"{scratch()}/alias"], {"t": (scratch("tier.alias"), "1G")}))
+    text = "for n in (b'/f', b'/sub/f'): show(root + n); show(os.path.realpath(root) + n)\nos.chdir(root); show(b'f')"
+    both("given by a symbolic link", text, 5, job, root=f"{scratch()}/alias")
+    both("the real path of one given by a symbolic link", text, 5, job)
+    job.end()
+    both("a symbolic link that was not given", "show(root + b'/f'); show(root + b'/../alias/f'); os.chdir(root); show(b'f')", 1,
+         root=f"{scratch()}/alias")
+    other = scratch("bound")
+    if os.geteuid() != 0 or e2e.execute(["mount", "--bind", t.root, other])[0] != 0:
+        return skip("a bind mount", "cannot mount")
+    try:
+        job = e2e.Job(options([other], {"t": (scratch("tier.bound"), "1G")}))
+        both("given by a bind mount", text, 5, job, root=other)
+        both("the other mount of one given by a bind mount", "show(root + b'/f')", 0, job)
+        job.end()
+        both("a bind mount that was not given", text, 0, root=other)
+        nested = scratch("nested")
+        job = e2e.Job(options([f"{t.root}/sub", t.root, f"{t.root}/sub/deep"], {"t": (nested, "1G")}))
+        both("nested datasets", "for n in (b'/f', b'/sub/f', b'/sub/deep/f'): show(root + n)", 3, job)
+        job.end()
+    finally:
+        e2e.execute(["umount", other])
+    return None
+
+
+NAMESPACE = """
+show(root + b'/f')
+CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
+print(libc.unshare(CLONE_NEWNS), libc.mount(b'none', b'/', None, MS_REC | MS_PRIVATE, None))
+show(root + b'/f')
+print(libc.mount(os.fsencode(sys.argv[2]) + b'/outside', root, None, MS_BIND, None))
+show(root + b'/f')
+os.chdir(root)
+show(b'f')
+if os.fork() == 0:
+    show(root + b'/f')
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+sys.stdout.flush()
+os.system("cat " + sys.argv[1] + "/f")
+print(libc.umount2(root, 2))
+show(root + b'/f')
+"""
+CHROOT = """
+show(root + b'/f')
+new = os.fsencode(sys.argv[2]) + b'/newroot'
+inside, outside = os.open(root, 0), os.open('/', 0)
+os.chroot(new)
+show(root + b'/f')
+show(b'f', inside)
+show(root[1:] + b'/f', outside)
+os.chdir('/')
+show(root[1:] + b'/f')
+os.fchdir(inside)
+show(b'f')
+show(b'sub/f')
+"""
+
+
+def namespaces():
+    if os.geteuid() != 0:
+        return skip("namespaces", "needs root")
+    t, job = tree()
+    t.write("f", f"{scratch()}/newroot/{t.root}")
+    with open(f"{scratch()}/newroot/{t.root}/f", "w", encoding="ascii") as out:
+        out.write("in the new root")
+    text = both("a mount over the root", NAMESPACE, 3)
+    ok(text.count("outside f") >= 4, "a mount over the root: it is seen", text)
+    text = both("chroot", CHROOT, 1)
+    ok(text.count("in the new root") == 2, "chroot: it is seen", text)
+    # A program in another root, where neither the library nor the run directory is.
+    busybox = e2e.execute(["sh", "-c", "command -v busybox"])[1].decode().strip()
+    new = f"{scratch()}/newroot"
+    if busybox:
+        e2e.execute(["cp", "-L", busybox, f"{new}/busybox"])
+    else:
+        libraries = subprocess.run(["sh", "-c", "ldd $(command -v cat) | grep -o '/[^ ]*'"], stdout=subprocess.PIPE, check=True)
+        e2e.execute(["sh", "-c", f"cp -L --parents $(command -v cat) {libraries.stdout.decode().replace(chr(10), ' ')} {new}"])
+    cat = ["/busybox", "cat"] if busybox else ["cat"]
+    for command in (["chroot", new, *cat, f"{t.root}/f"], ["env", "-i", "/usr/sbin/chroot", new, *cat, f"{t.root}/f"]):
+        equal(job.run(command), e2e.execute(command), "a program in another root: as natively, and no message")
+    private = ["unshare", "-m", "sh", "-c", f"mount --bind {scratch()}/outside {t.root} && exec cat {t.root}/f"]
+    return equal(job.run(private), (0, b"outside f", ""), "a program in a mount namespace of its own")
+
+
+e2e.main(absolute, long_names, parents, relative, other_roots, namespaces)
