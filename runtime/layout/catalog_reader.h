@@ -93,6 +93,18 @@ class CatalogReader {
     return nullptr;
   }
 
+  // Maps what find_copy() needs for all copies that there are by now, so that it needs no descriptor later.
+  void map_identities() const {
+    const uint32_t generation = header_->inode_generation.load(std::memory_order_acquire);
+    const uint32_t idents = last_segment(Space::kIdents), dirs = last_segment(Space::kDirs);
+    const uint32_t all = generation << 16 | idents << 8 | dirs | 1u << 31;
+    if (identities_mapped_.load(std::memory_order_relaxed) == all) return;
+    for (uint32_t k = 0; k <= idents; ++k) segment(Space::kIdents, k);
+    for (uint32_t k = 0; k <= dirs; ++k) segment(Space::kDirs, k);
+    table("inodes", inodes_, generation, sizeof(uint32_t));
+    identities_mapped_.store(all, std::memory_order_relaxed);
+  }
+
   const Entry* entry(Ref ref) const {
     return static_cast<const Entry*>(at(Space::kEntries, ref, sizeof(Entry)));
   }
@@ -141,9 +153,19 @@ class CatalogReader {
     const uint64_t offset = uint64_t{ref} * 8;
     const uint32_t k = segment_of(offset);
     if (k >= kMaxSegments || offset + bytes > segment_start(k) + segment_bytes(k)) return nullptr;
-    const auto s = static_cast<uint32_t>(space);
-    const void* base = mapped(kSpaceNames[s], &segments_[s][k], k, segment_bytes(k));
+    const void* base = segment(space, k);
     return base ? static_cast<const char*>(base) + (offset - segment_start(k)) : nullptr;
+  }
+
+  const void* segment(Space space, uint32_t k) const {
+    const auto s = static_cast<uint32_t>(space);
+    return mapped(kSpaceNames[s], &segments_[s][k], k, segment_bytes(k));
+  }
+  // The segment that the space has grown to.
+  uint32_t last_segment(Space space) const {
+    const uint64_t used = header_->used_bytes[static_cast<uint32_t>(space)].load(std::memory_order_relaxed);
+    const uint32_t k = used ? segment_of(used - 1) : 0;
+    return k < kMaxSegments ? k : kMaxSegments - 1;
   }
 
   const void* table(const char* name, std::atomic<const void*>* generations, uint32_t g, size_t slot) const {
@@ -181,6 +203,7 @@ class CatalogReader {
   mutable std::atomic<const void*> segments_[kSpaces][kMaxSegments] = {};
   mutable std::atomic<const void*> index_[kMaxGenerations] = {};
   mutable std::atomic<const void*> inodes_[kMaxGenerations] = {};
+  mutable std::atomic<uint32_t> identities_mapped_{0};  // how far map_identities() got
 };
 
 }  // namespace monarch
