@@ -92,6 +92,7 @@ void without_library(const char* list, char* out) {
 }  // namespace
 
 bool save_environment() {
+  if (!environ) return false;
   Saving seen = Saving::kNot;
   if (!saving.compare_exchange_strong(seen, Saving::kNow)) return seen == Saving::kDone;
   for (char** e = environ; e && *e; ++e)

@@ -52,7 +52,6 @@ void set_policy() {
 }
 
 Phase connect() {
-  if (!save_environment()) return Phase::kNew;
   const char* disable = saved_variable("MONARCH_IO_DISABLE");
   const char* dir = saved_variable("MONARCH_IO_RUN_DIR");
   if (disable && *disable && strcmp(disable, "0") != 0)
@@ -93,6 +92,7 @@ Phase wait_for_start() {
 }
 
 __attribute__((noinline, cold)) Client* start() {
+  if (!save_environment()) return nullptr;
   if (const int64_t at = retry_at.load(std::memory_order_relaxed); at != 0 && monotonic_ns() < at)
     return nullptr;
   Phase seen = Phase::kNew;

@@ -148,6 +148,7 @@ Answer find_copy(Client* client, const RelPath& path, char* copy) {
 }
 
 void count_copy_opened(Client* client, uint32_t tier) {
+  client->catalog.map_identities();  // fstat may come when no descriptor is left
   my_shard(client->board).opens_tier[tier].fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -55,9 +55,16 @@ endif
 
 EXTRA_DIST += %D%/fixtures/hpc-node.xml
 
-check_PROGRAMS += tests/launch
+check_PROGRAMS += tests/launch tests/safety tests/strict.so
 tests_launch_SOURCES = \
 	%D%/launch.cc
+tests_safety_LDADD = -lpthread
+tests_safety_SOURCES = \
+	%D%/safety.cc
+tests_strict_so_CXXFLAGS = $(so_compile_flags)
+tests_strict_so_LDFLAGS = $(so_link_flags)
+tests_strict_so_SOURCES = \
+	%D%/strict.cc
 
 if HAVE_FUSE3
 check_PROGRAMS += tests/slowfs
@@ -76,6 +83,7 @@ scripts = \
 	%D%/paths.t \
 	%D%/programs.t \
 	%D%/run.t \
+	%D%/safety.t \
 	%D%/slurm.t \
 	%D%/slurm_hostile.t \
 	%D%/writes.t

@@ -1,0 +1,139 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The preload library where little is allowed: before and after main, on small stacks, in signal handlers, without
+descriptors, under seccomp filters, with cancellation; and it neither allocates, nor locks, nor keeps a descriptor."""
+
+import os
+import re
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import BUILD, equal, ok, options, scratch, skip
+
+SAFETY = f"{BUILD}/tests/safety"
+STRICT = f"{BUILD}/tests/strict.so"
+PRELOAD = f"{BUILD}/libmonarch_preload.so"
+FILES = 8
+
+
+def dataset(name):
+    root = scratch(f"{name.replace(' ', '-')}.data")
+    e2e.make_tree(root, FILES, 20000)
+    return root, sorted(os.path.join(d, n) for d, _, names in os.walk(root) for n in names)
+
+
+def reset(files):
+    for file in files:
+        os.chmod(file, 0o644)
+
+
+def lines_of(log):
+    if not os.path.exists(log):
+        return []
+    with open(log, encoding="utf-8") as stream:
+        return stream.read().splitlines()
+
+
+def same(case, served, **more):
+    """A case natively, and in a job that has read nothing yet, then all; `served`: it opens copies then."""
+    root, files = dataset(case)
+    command = [SAFETY, case, *files]
+    native = e2e.execute(command, **more)
+    reset(files)
+    ok(native[0] == 0 and native[1], f"{case}: natively", native)
+    for state in "cold", "placed":
+        job = e2e.Job(options([root], {"t": (scratch(f"{case}.{state}"), "1G")}))
+        log = f"{scratch()}/log"
+        if os.path.exists(log):
+            os.unlink(log)
+        if state == "placed":
+            job.run(["cat", *files])
+        got = e2e.execute(command, env={**job.env, b"MONARCH_IO_LOG": os.fsencode(log)}, **more)
+        equal(got[:2], native[:2], f"{case}: {state} as natively", got[2], native[2])
+        if state == "placed" and served:
+            ok(any(line.endswith(": tier t") for line in lines_of(log)), f"{case}: from the tier", lines_of(log)[:5])
+        reset(files)
+        counters = job.end()
+        equal(counters["tasks"]["fallback_timeout"], 0, f"{case}: {state}: no wait in vain", counters["tasks"])
+
+
+def early():
+    same("early", True)
+
+
+def small_stacks():
+    same("small stack", True)
+    same("tiny stack", False)
+
+
+def signal_handlers():
+    same("signals", True)
+
+
+def descriptors():
+    same("no descriptors", True)
+    same("few descriptors", True)
+    same("mappings", True)
+
+
+def filters():
+    if e2e.SANITIZER:
+        return skip("seccomp", "the sanitizer needs what is forbidden")
+    same("forbidden", False)
+    return same("killing", True)
+
+
+def errno_and_cancellation():
+    same("errors", True)
+    same("cancellation", True)
+
+
+def counts_of(command, env):
+    result = subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=e2e.PATIENCE,
+                            check=False)
+    text = result.stderr.decode()
+    found = re.findall(r"strict: (\d+)", text)
+    return result.returncode, [int(n) for n in found], text
+
+
+def allocations():
+    """As many allocations and locks as natively, whoever makes them on our behalf."""
+    if e2e.SANITIZER:
+        return skip("allocations", "the sanitizer allocates")
+    root, files = dataset("strict")
+    job = e2e.Job(options([root], {"t": (scratch("strict.tier"), "1G")}))
+    strict = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    ours = {os.fsdecode(k): os.fsdecode(v) for k, v in job.env.items()}
+    for name, command in {
+        "a program": [SAFETY, "calls", *files],
+        "early": [SAFETY, "early", *files],
+        "cat": ["cat", *files],
+        "head, which uses no stdio": ["head", "-c", "100", *files],
+        "env -i": ["env", "-i", f"LD_PRELOAD={STRICT}", "cat", *files],
+    }.items():
+        native = counts_of(command, {**strict, "LD_PRELOAD": STRICT})
+        for state in "cold", "placed":
+            got = counts_of(command, {**ours, "LD_PRELOAD": f"{STRICT}:{PRELOAD}"})
+            equal(got[:2], native[:2], f"{name}: as many allocations and locks as natively, {state}", got[2], native[2])
+        ok(native[1] and native[1][0] >= 0, f"{name}: they are counted", native)
+    equal(counts_of(["cat", *files], {**ours, "LD_PRELOAD": f"{STRICT}:{PRELOAD}"})[0], 0, "none by the library itself")
+    return ok(job.end()["opens_tier"] > 10, "and it served files")
+
+
+def imports():
+    """What the library could call at all."""
+    if e2e.SANITIZER:
+        return skip("imports", "sanitizer build")
+    out = subprocess.run(["nm", "-D", "--undefined-only", PRELOAD], stdout=subprocess.PIPE, check=True).stdout.decode()
+    names = {line.split()[-1].split("@")[0] for line in out.splitlines() if " U " in line}
+    allowed = set("""
+        __errno_location __environ __progname syscall sched_getcpu clock_gettime dlsym dladdr environ fileno_unlocked program_invocation_short_name
+        memchr memcmp memcpy memmove memset strchr strcmp strcspn strlen strncmp strnlen strrchr
+        statfs statfs64 statvfs statvfs64 fchown futimens futimes close_range __stack_chk_fail""".split())
+    equal(sorted(names - allowed), [], "it imports nothing that could allocate, lock or wait")
+    return ok("syscall" in names and "dlsym" in names, "which nm can tell", out)
+
+
+e2e.main(early, small_stacks, signal_handlers, descriptors, filters, errno_and_cancellation, allocations, imports)
