@@ -2,7 +2,6 @@
 // The exec family: programs started with a cleared or replaced environment keep Monarch.
 //
 // A child of vfork(2) runs these in its parent's memory: nothing is written but the stack and counters.
-#include <alloca.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -22,7 +21,7 @@ template <typename Start>
 int with_environment(Strings given, Start start) {
   const ChildEnvironment environment(given);
   const size_t bytes = environment.bytes();
-  return start(bytes > 0 ? environment.build(alloca(bytes)) : given);
+  return start(bytes > 0 ? environment.build(__builtin_alloca(bytes)) : given);
 }
 
 int execute(const char* path, Strings argv, Strings given) {
@@ -63,9 +62,17 @@ size_t count_arguments(const char* first, va_list list) {
   while (va_arg(list, const char*)) ++n;
   return n;
 }
-void take_arguments(const char* first, va_list list, char** argv) {
+// Calls `start` with the arguments of execl and its kin as a vector on the stack; *list is then behind them.
+template <typename Start>
+int with_arguments(const char* first, va_list* list, Start start) {
+  va_list again;
+  va_copy(again, *list);
+  const size_t n = count_arguments(first, again);
+  va_end(again);
+  auto** argv = static_cast<char**>(__builtin_alloca((n + 1) * sizeof(char*)));
   argv[0] = const_cast<char*>(first);
-  for (size_t i = 0; argv[i];) argv[++i] = va_arg(list, char*);
+  for (size_t i = 0; argv[i];) argv[++i] = va_arg(*list, char*);
+  return start(argv);
 }
 
 }  // namespace
@@ -74,16 +81,6 @@ void take_arguments(const char* first, va_list list, char** argv) {
 using namespace monarch::preload;
 
 extern "C" char** environ;
-
-// The arguments of execl and its kin as a vector on the stack; `list` is then behind them.
-#define MONARCH_ARGUMENTS(argv, first, list)                                 \
-  va_list list;                                                              \
-  va_start(list, first);                                                     \
-  const size_t argv##_n = count_arguments(first, list);                      \
-  va_end(list);                                                              \
-  va_start(list, first);                                                     \
-  char** argv = static_cast<char**>(alloca((argv##_n + 1) * sizeof(char*))); \
-  take_arguments(first, list, argv)
 
 MONARCH_EXPORT int execve(const char* path, Strings argv, Strings envp) noexcept {
   return execute(path, argv, envp);
@@ -96,20 +93,27 @@ MONARCH_EXPORT int execvpe(const char* file, Strings argv, Strings envp) noexcep
   return execute_found(file, argv, envp);
 }
 MONARCH_EXPORT int execl(const char* path, const char* first, ...) noexcept {
-  MONARCH_ARGUMENTS(argv, first, list);
+  va_list list;
+  va_start(list, first);
+  const int result = with_arguments(first, &list, [&](char** argv) { return execute(path, argv, environ); });
   va_end(list);
-  return execute(path, argv, environ);
+  return result;
 }
 MONARCH_EXPORT int execlp(const char* file, const char* first, ...) noexcept {
-  MONARCH_ARGUMENTS(argv, first, list);
+  va_list list;
+  va_start(list, first);
+  const int result =
+      with_arguments(first, &list, [&](char** argv) { return execute_found(file, argv, environ); });
   va_end(list);
-  return execute_found(file, argv, environ);
+  return result;
 }
 MONARCH_EXPORT int execle(const char* path, const char* first, ...) noexcept {
-  MONARCH_ARGUMENTS(argv, first, list);
-  char** envp = va_arg(list, char**);
+  va_list list;
+  va_start(list, first);
+  const int result =
+      with_arguments(first, &list, [&](char** argv) { return execute(path, argv, va_arg(list, char**)); });
   va_end(list);
-  return execute(path, argv, envp);
+  return result;
 }
 MONARCH_EXPORT int fexecve(int fd, Strings argv, Strings given) noexcept {
   return with_environment(given, [&](Strings envp) {
