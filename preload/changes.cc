@@ -189,15 +189,20 @@ void changes_descriptor(Change change, int fd) {
   errno = saved;
 }
 
+bool is_changed_in_place(const Client& c, const Entry& entry) {
+  if (__builtin_expect(is_invalid(*c.board, entry.hash), 0)) return true;
+  if ((c.board->header.changed.load(std::memory_order_acquire) & kChangedInodes) == 0) return false;
+  const Identity* id = c.catalog.identity(entry.identity.load(std::memory_order_acquire));
+  const Attributes* attributes = id ? c.catalog.attributes(id->attributes) : nullptr;
+  return attributes && is_invalid(*c.board, mark_of_inode(attributes->dev, id->pfs_ino));
+}
+
 bool is_changed(const Client& c, const RelPath& path, const Entry* entry) {
   if (__builtin_expect(is_invalid(*c.board, path.hash), 0)) return true;
   const uint32_t kinds = c.board->header.changed.load(std::memory_order_acquire);
   if (__builtin_expect(kinds == 0, 1)) return false;
   if ((kinds & kChangedDirectories) != 0 && below_changed_directory(c, path)) return true;
-  if ((kinds & kChangedInodes) == 0 || !entry) return false;
-  const Identity* id = c.catalog.identity(entry->identity.load(std::memory_order_acquire));
-  const Attributes* attributes = id ? c.catalog.attributes(id->attributes) : nullptr;
-  return attributes && is_invalid(*c.board, mark_of_inode(attributes->dev, id->pfs_ino));
+  return entry && is_changed_in_place(c, *entry);
 }
 
 }  // namespace monarch::preload

@@ -98,7 +98,7 @@ ssize_t read_copy(Client* client, const Entry& e, Ref ref, void* buffer, size_t 
 
 ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes, off_t offset) {
   const Entry* e = client->catalog.entry(ref);
-  if (!e || bytes == 0 || offset < 0 || is_invalid(*client->board, e->hash)) return -1;
+  if (!e || bytes == 0 || offset < 0 || is_changed_in_place(*client, *e)) return -1;
   const State state = state_of(e->state.load(std::memory_order_acquire));
   const uint64_t size = e->size.load(std::memory_order_relaxed), at = static_cast<uint64_t>(offset);
   if ((state != State::kLarge && state != State::kPlaced) || at >= size)

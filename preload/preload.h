@@ -167,6 +167,8 @@ int open_original(const Original& original);
 // Whether an open of `path`, found as `entry` (nullptr: not yet), must go to the PFS because the job
 // changed the file.
 bool is_changed(const Client& client, const RelPath& path, const Entry* entry);
+// Of these reasons, those that concern the file itself: for a descriptor that is open on it.
+bool is_changed_in_place(const Client& client, const Entry& entry);
 
 }  // namespace monarch::preload
 

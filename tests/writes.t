@@ -388,6 +388,40 @@ def unreadable():
     return job.end()
 
 
+LARGE = """
+import os, subprocess, sys
+name, link, how = sys.argv[1:]
+fd = os.open(name, os.O_RDONLY)
+def look(): return [bytes({*os.pread(fd, 100000, at)}) for at in range(0, 4 << 20, 500000)]
+print(look(), look())
+subprocess.run(["sh", "-ec", how, "sh", name, link], check=True)
+print(look())
+"""
+
+
+def large_files():
+    """Served from chunks, to a descriptor that is open on the PFS's file: it is to see changes in place."""
+    root, out = scratch("large.data"), scratch("large.outside")
+    config = f"{scratch()}/large.conf"
+    with open(config, "w", encoding="ascii") as stream:
+        stream.write("[agent]\nstage_wait_max = 1M\nprefetch = off\n")
+    os.chmod(config, 0o644)
+    overwrite = 'touch -r "$1" "$1.times"; head -c 4194304 /dev/zero | tr "\\0" b | dd of="$2" conv=notrunc status=none'
+    ways = {"by its name": overwrite.replace("$2", "$1"), "by a hard link": overwrite,
+            "by its name, with the old times": overwrite.replace("$2", "$1") + '; touch -r "$1.times" "$1"',
+            "by a hard link, with the old times": overwrite + '; touch -r "$1.times" "$2"'}
+    for i in range(len(ways)):
+        with open(f"{root}/{i}", "wb") as stream:
+            stream.write(b"a" * (4 << 20))
+        os.link(f"{root}/{i}", f"{out}/{i}")
+    job = e2e.Job(options([root], {"t": (scratch("large.tier"), "1G")}, "--config", config))
+    for i, (name, how) in enumerate(ways.items()):
+        got = job.run([PYTHON, "-c", LARGE, f"{root}/{i}", f"{out}/{i}", how])
+        equal(got[:2], (0, f"{[b'a'] * 9} {[b'a'] * 9}\n{[b'b'] * 9}\n".encode()), f"a large file overwritten {name}", got[2])
+    counters = job.end()
+    ok(counters["tiers"][0]["read_bytes"] > 0, "large files: they were served from chunks before", counters)
+
+
 # ---- the race
 
 RACE = """
@@ -439,4 +473,4 @@ def race():
         ok(counters["opens_tier"] > 0 and counters["tasks"]["fallback_invalid"] > 0, f"{files} files: from both", counters)
 
 
-e2e.main(by_programs, by_git, by_sqlite, by_calls, by_descriptors, file_systems_and_locks, by_mount, directories, unreadable, race)
+e2e.main(by_programs, by_git, by_sqlite, by_calls, by_descriptors, file_systems_and_locks, by_mount, directories, unreadable, large_files, race)
