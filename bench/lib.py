@@ -58,8 +58,8 @@ class SlowFs:
     DESCRIPTION = "slowfs (open {open_us} us, read {read_us} us, metadata {meta_us} us, {bw_mib} MiB/s)"
     COUNTERS = {"opens": ["open"], "reads": ["read"], "bytes": ["read_bytes"], "stats": ["lookup", "getattr"]}
 
-    def __init__(self, directory, delays):
-        self.source = os.path.join(directory, "slowfs-source")
+    def __init__(self, directory, delays, source=None):
+        self.source = source or os.path.join(directory, "slowfs-source")
         self.mount = os.path.join(directory, "slowfs")
         self.description = self.DESCRIPTION.format(**delays)
         os.makedirs(self.source)
@@ -149,6 +149,22 @@ def write_dataset(directory, workload, scale):
     return count * workload.size
 
 
+FILES_IN_EMPTY_FOLDER = 1000
+
+
+def empty_file(number):
+    """The path, below its dataset, of a file of make_empty_files."""
+    return f"{number // FILES_IN_EMPTY_FOLDER // 100:02}/{number // FILES_IN_EMPTY_FOLDER:04}/n{number:07}.jpg"
+
+
+def make_empty_files(directory, count):
+    for number in range(count):
+        path = os.path.join(directory, empty_file(number))
+        if number % FILES_IN_EMPTY_FOLDER == 0:
+            os.makedirs(os.path.dirname(path))
+        os.mknod(path)
+
+
 def drop_pages(directory):
     """Write the files below directory back and drop them from the page cache."""
     for folder, _, names in os.walk(directory):
@@ -177,18 +193,23 @@ def make_tier_directory(elsewhere):
 
 
 @contextlib.contextmanager
-def prepared_dataset(name, pfs, tier_directory, scale, local=True):
-    """The workload's dataset on the PFS, and a copy beside the tier where it is wanted: the paths pfs, local and
-    tier (which is not there yet), and bytes."""
+def prepared_dataset(name, pfs, tier_directory, scale):
+    """The workload's dataset on the PFS: its path there, `pfs`, and behind it, `source`; `local` and `tier`, of which
+    nothing is there yet; and `bytes`."""
     source = os.path.join(pfs.source, name)
-    dataset = {"pfs": os.path.join(pfs.mount, name), "local": os.path.join(tier_directory, "local"),
+    dataset = {"pfs": os.path.join(pfs.mount, name), "source": source, "local": os.path.join(tier_directory, "local"),
                "tier": os.path.join(tier_directory, "tier")}
     dataset["bytes"] = write_dataset(source, WORKLOADS[name], scale)
-    if local:
-        shutil.copytree(source, dataset["local"])
     yield dataset
-    shutil.rmtree(dataset["local"], ignore_errors=True)
     shutil.rmtree(source)
+
+
+@contextlib.contextmanager
+def local_copy(source, local):
+    """A new copy for each round: where a copy's pages happen to lie in memory makes a tenth of difference."""
+    shutil.copytree(source, local)
+    yield
+    shutil.rmtree(local)
 
 
 # ---------------------------------------------------------------- commands that wait for a line
@@ -222,8 +243,8 @@ class Stepped:
 
 
 def reader_command(directory, workload, threads, processes, epochs, *more):
-    """bench/io_reader, which reads one epoch for each line and one more that hashes all bytes."""
-    return [program("bench/io_reader"), directory, "--pause", "--check",
+    """bench/io_reader, which reads one epoch for each line; with "--check", one more that hashes all bytes."""
+    return [program("bench/io_reader"), directory, "--pause",
             "--access", workload.access, "--request", str(workload.request_kib), "--threads", str(threads),
             "--processes", str(processes), "--epochs", str(epochs), *more]
 
@@ -261,11 +282,14 @@ def descendants(pid):
 
 
 def agent_of(process):
-    """The pid of the agent that the `monarchctl run` started."""
-    for pid in descendants(process.pid):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="ascii") as file:
-            if file.read().strip() == "monarchd":
-                return pid
+    """The pid of the agent that the `monarchctl run` starts."""
+    end = time.monotonic() + 30
+    while process.poll() is None and time.monotonic() < end:
+        for pid in descendants(process.pid):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="ascii") as file:
+                if file.read().strip() == "monarchd":
+                    return pid
+        time.sleep(0.001)
     return die("no agent: did monarchctl start one?")
 
 
@@ -314,5 +338,6 @@ def arguments(name, description, runs, scale=None, slowfs=True):
     return parser
 
 
-def slowfs(args):
-    return SlowFs(scratch(), {name: getattr(args, name) for name in ("open_us", "read_us", "meta_us", "bw_mib")})
+def slowfs(args, source=None):
+    delays = {name: getattr(args, name) for name in ("open_us", "read_us", "meta_us", "bw_mib")}
+    return SlowFs(scratch(), delays, source)

@@ -54,18 +54,18 @@ def epochs():
 def wrong_bytes():
     """A local copy of which one byte differs."""
     module = load("epochs")
-    prepared = module.lib.prepared_dataset
+    copy = module.lib.local_copy
 
     @contextlib.contextmanager
-    def spoilt(*arguments):
-        with prepared(*arguments) as dataset:
-            with open(f"{dataset['local']}/000/000007.bin", "r+b") as file:
+    def spoilt(source, local):
+        with copy(source, local):
+            with open(f"{local}/000/000007.bin", "r+b") as file:
                 byte = file.read(1)[0]
                 file.seek(0)
                 file.write(bytes([byte ^ 1]))
-            yield dataset
+            yield
 
-    with mock.patch.object(module.lib, "prepared_dataset", spoilt):
+    with mock.patch.object(module.lib, "local_copy", spoilt):
         code, out, err = run(module, *FAST)
     equal(code, 1, "epochs fails when a mode reads wrong bytes", err)
     ok("FAILED: small, local, epoch 4" in err, "and says which", err)
