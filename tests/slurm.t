@@ -114,7 +114,8 @@ def one_node():
     check_job(f"{variant}one node", job, data, 3)
     check_line(f"{variant}one node", job, data, 3)
     starts = 1 if variant in (UNSET, ALLOC) else 2  # the extern step comes with Contain
-    equal(cluster.calls_for(job), ["--prolog", *["--start"] * starts, "--epilog"], f"{variant}one node: what ran as root")
+    equal(cluster.calls_for(job), ["--prolog", *["--start"] * starts, "--epilog"], f"{variant}one node: what ran as root",
+          cluster.log_of(job))
 
 
 def two_nodes():
