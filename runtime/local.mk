@@ -59,6 +59,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/epilog.h \
 	%D%/node/identity.cc \
 	%D%/node/identity.h \
+	%D%/node/memory_tier.cc \
+	%D%/node/memory_tier.h \
 	%D%/node/removal.cc \
 	%D%/node/removal.h \
 	%D%/node/start.cc \

@@ -187,6 +187,42 @@ def large_tree():
         equal(os.listdir(f"{n.tier}/monarch"), [], "nothing is on the tier")
 
 
+def memory_tier():
+    """A tmpfs for each job, mounted in its directory."""
+    def mounted(job):
+        with open("/proc/self/mountinfo", encoding="utf-8") as file:
+            return [line for line in file if f" {n.job_dir(job)} " in line]
+
+    with node("memory") as n:
+        n.configure(f"[tier.ram]\npath = {n.tier}\ndriver = tmpfs\nquota = 8M\nmedium = ram\n")
+        contains(n.start(1), ["ready "], "a job with a memory tier starts")
+        equal(len(mounted(1)), 1, "its tmpfs is mounted", mounted(1))
+        contains(mounted(1)[0], ["nosuid,nodev", "size=8192k", "mode=700", f"uid={UID}"], "with the job's quota, for the owner")
+        equal(os.stat(n.job_dir(1)).st_uid, UID, "the owner's directory")
+        total = sum(os.path.getsize(os.path.join(top, name)) for top, _, names in os.walk(n.data) for name in names)
+        ok(wait_until(lambda: sum(os.path.getsize(os.path.join(top, name)) for top, _, names in os.walk(n.job_dir(1))
+                                  for name in names) == total), "the dataset is staged in it")
+        overfill = f"exec 3>{n.job_dir(1)}/hostile; head -c 16M /dev/zero >&3"
+        code, _, err = e2e.execute(["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "sh", "-c", overfill])
+        ok(code != 0 and "No space left" in err, "its owner cannot overfill it", err)
+        with open(f"{n.job_dir(1)}/hostile", "rb") as kept_open:
+            code, took = n.epilog(1)
+            equal(code, 0, "the epilog of a memory tier")
+            ok(took < 5, "returns within 5 s, though a file there is open", f"{took:.2f} s")
+            equal(mounted(1), [], "nothing is mounted any more")
+            ok(len(kept_open.read(1)) == 1, "who has a file open keeps it")
+        ok(wait_until(lambda: not n.left(1)), "and nothing is left", n.left(1))
+        contains(n.start(2), ["ready "], "the next job starts")
+        n.kill_agent(2)
+        n.pretend(2, boot="another")
+        n.start(3)
+        ok(wait_until(lambda: not n.left(2) and not mounted(2)), "what nobody ended gives its memory back", n.left(2),
+           mounted(2))
+        n.epilog(3)
+        contains(n.start(4), ["ready "], "to the next job")
+        n.epilog(4)
+
+
 def slow_removal():
     """The epilog does not wait for a removal that takes long."""
     with node("slow") as n:
@@ -382,4 +418,4 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, slow_removal, remover_killed, every_moment, other_boot, state_lost, tried_once, other_datasets, odd_paths)
+e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, other_boot, state_lost, tried_once, other_datasets, odd_paths)

@@ -110,6 +110,8 @@ MemoryState read_memory(const std::string& proc, const std::string& cgroups) {
   return state;
 }
 
+uint64_t total_memory() { return field("/proc/meminfo", "MemTotal:").value_or(0) << 10; }
+
 uint64_t spare_memory() { return fresh_state().spare; }
 
 bool memory_is_short() {

@@ -17,6 +17,9 @@ struct MemoryState {
 // "<proc>/self/cgroup" below `cgroups`. What is not there does not limit.
 MemoryState read_memory(const std::string& proc = "/proc", const std::string& cgroups = "/sys/fs/cgroup");
 
+// All of the node's memory, in bytes; 0 if it is not known.
+uint64_t total_memory();
+
 // read_memory().spare, at most 100 ms old. Any thread.
 uint64_t spare_memory();
 

@@ -50,6 +50,12 @@ Result<AgentConfig::Io> parse_io(const std::string& text) {
   return bad_input("'" + text + "' is none of normal, low, idle");
 }
 
+Result<TierConfig::Kind> parse_kind(const std::string& text) {
+  if (text == "directory") return TierConfig::Kind::kDirectory;
+  if (text == "tmpfs") return TierConfig::Kind::kTmpfs;
+  return bad_input("driver '" + text + "' is none of directory, tmpfs");
+}
+
 // So many bytes, opens or the like per second; 0 for no limit.
 Result<uint64_t> parse_rate(const std::string& text) {
   if (text == "none" || text == "0") return uint64_t{0};
@@ -117,9 +123,10 @@ Status set_tier_key(TierConfig* tier, const std::string& key, const std::string&
   }
   if (key == "quota") return assign(parse_quota(value), &tier->quota);
   if (key == "medium") return assign(parse_medium(value), &tier->medium);
+  if (key == "driver") return assign(parse_kind(value), &tier->kind);
   if (key == "min_free") return assign(parse_quota(value), &tier->min_free);
   return bad_input("unknown key '" + key + "' in [tier." + tier->name +
-                   "]; known are path, quota, medium, min_free");
+                   "]; known are path, quota, medium, driver, min_free");
 }
 
 // The tier of section [tier.NAME], or nullptr.
@@ -333,6 +340,13 @@ Status check_writable(const Config& config) {
   for (const TierConfig& tier : config.tiers)
     if (::access(tier.path.c_str(), W_OK | X_OK) != 0)
       return errno_error("tier " + tier.name + " (" + tier.path + "): you cannot write to it");
+  for (const TierConfig& tier : config.tiers) {
+    struct statfs fs;
+    if (tier.kind == TierConfig::Kind::kTmpfs && ::statfs(tier.path.c_str(), &fs) == 0 &&
+        fs.f_type != TMPFS_MAGIC)
+      return bad_input("tier " + tier.name + ": driver = tmpfs, but " + tier.path +
+                       " is on no tmpfs, and only root can mount one; name a directory such as /dev/shm");
+  }
   return {};
 }
 

@@ -30,6 +30,9 @@ struct TierConfig {
   std::string path;  // absolute, clean
   Quota quota;
   Medium medium = Medium::kSsd;
+  // kDirectory: directories below `path`. kTmpfs: for each job of Slurm's, root mounts a tmpfs of the job's
+  // quota there, which nobody can overfill; `quota` is then a share of the node's memory.
+  enum class Kind { kDirectory, kTmpfs } kind = Kind::kDirectory;
   Quota min_free{0, 5};  // space that is left free on the tier's file system for others
 };
 

@@ -51,12 +51,6 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
   if (!base) return errno_error(what + "open " + config.path);
   if (tier.copies_path_.size() + kCopyNameBytes > kPathBytes)
     return Error{ENAMETOOLONG, what + "the path " + tier.copies_path_ + " is too long"};
-  tier.driver_ = driver_of(base.get());
-  uint64_t size = 0;
-  tier.driver_->free_bytes(base.get(), &size);
-  if (size == 0) return errno_error(what + "statvfs " + config.path);
-  tier.quota_ = config.quota.of(size);
-  tier.floor_ = config.min_free.of(size);
   if (os::mkdirat(base.get(), job_dir.c_str(), 0700) != 0 && errno != EEXIST)
     return errno_error(what + "make " + tier.copies_path_);
   tier.copies_ = Fd(os::openat(base.get(), job_dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -68,6 +62,12 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
   if (::flock(tier.copies_.get(), LOCK_SH | LOCK_NB) != 0)
     return errno_error(what + "lock " + tier.copies_path_);
   tier.device_ = st.st_dev;
+  tier.driver_ = driver_of(tier.copies_.get());
+  uint64_t size = 0;
+  tier.driver_->free_bytes(tier.copies_.get(), &size);
+  if (size == 0) return errno_error(what + "statvfs " + tier.copies_path_);
+  tier.quota_ = config.quota.of(size);
+  tier.floor_ = config.min_free.of(size);
   Fd probe(os::openat(tier.copies_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   tier.tmpfile_ = static_cast<bool>(probe);
   return tier;

@@ -12,6 +12,7 @@
 
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/node/memory_tier.h"
 
 namespace monarch {
 namespace {
@@ -49,6 +50,7 @@ bool reap(pid_t pid, int64_t end) {
 
 // In the directory of all jobs, `record`'s own; a missing one is success.
 Status rename_aside(int jobs, const JobRecord& record) {
+  unmount_tmpfs(jobs, record.name);
   if (os::renameat(jobs, record.name.c_str(), jobs, record.aside().c_str()) == 0 || errno == ENOENT)
     return {};
   return errno_error("set aside " + record.name);
@@ -155,7 +157,10 @@ Status set_aside(const StateDir& state, const JobRecord& record) {
 }
 
 Status remove_job_files(const StateDir& state, const JobRecord& record) {
-  return in_each_place(state, record, [&](int jobs) { return remove_tree(jobs, record.name); });
+  return in_each_place(state, record, [&](int jobs) {
+    unmount_tmpfs(jobs, record.name);
+    return remove_tree(jobs, record.name);
+  });
 }
 
 bool remove_in_background(const StateDir& state, std::vector<Removal> removals, int patience_ms) {

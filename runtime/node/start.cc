@@ -17,11 +17,13 @@
 #include <fstream>
 
 #include "runtime/base/argv.h"
+#include "runtime/base/memory.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/layout/catalog_layout.h"
+#include "runtime/node/memory_tier.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/sweep.h"
 
@@ -76,6 +78,7 @@ Status make_job_dir(const TierConfig& tier, const std::string& name, const User&
   if (os::mkdirat(all->get(), name.c_str(), 0700) != 0) return errno_error(what + "/monarch/" + name);
   const Fd own(os::open_beneath(all->get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!own || ::fchown(own.get(), user.uid, user.gid) != 0) return errno_error(what + "/monarch/" + name);
+  if (tier.kind == TierConfig::Kind::kTmpfs) return mount_tmpfs(own, tier.quota.bytes, user);
   return {};
 }
 
@@ -97,9 +100,11 @@ std::vector<TierConfig> job_tiers(const StateDir& state, const StartRequest& req
       spdlog::warn("JobId={} tier {} ({}): {}", request.job.job, tier.name, tier.path, std::strerror(errno));
       continue;
     }
-    const uint64_t quota = tier.quota.of(uint64_t{fs.f_blocks} * fs.f_frsize);
+    const bool memory = tier.kind == TierConfig::Kind::kTmpfs;
+    const uint64_t quota = tier.quota.of(memory ? total_memory() : uint64_t{fs.f_blocks} * fs.f_frsize);
     const uint64_t taken = reserved_by_others(state, request.job, tier.path);
     tier.quota = Quota{quota - std::min(quota, taken), -1};
+    if (memory) tier.min_free = Quota{};  // nobody else is on it
     if (tiers.size() < kMaxTiers) tiers.push_back(std::move(tier));
   }
   return tiers;

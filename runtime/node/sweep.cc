@@ -16,6 +16,7 @@
 
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/node/memory_tier.h"
 #include "runtime/node/removal.h"
 
 namespace monarch {
@@ -120,6 +121,7 @@ void remove_orphans(const std::string& tier, const std::vector<std::string>& nam
   ::setsid();
   const Result<Fd> jobs = open_tier_jobs(tier);
   for (const std::string& name : names) {
+    if (jobs.ok()) unmount_tmpfs(jobs->get(), name);
     const std::string aside = name.rfind(kAside, 0) == 0 ? name : kAside + name;
     if (jobs.ok() && os::renameat(jobs->get(), name.c_str(), jobs->get(), aside.c_str()) == 0)
       (void)remove_tree(jobs->get(), aside).ok();

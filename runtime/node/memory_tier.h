@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory as a tier: a tmpfs for each job, mounted by root in the job's directory. Its size binds whoever owns
+// the job, and it is gone at once, whatever is in it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/result.h"
+#include "runtime/node/identity.h"
+
+namespace monarch {
+
+// Mounts a tmpfs of `bytes` for `user` on the directory `dir`.
+Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user);
+
+// Takes it away from the directory `name` in the directory `jobs`; what still has a file of it open keeps
+// that. Nothing if there is none.
+void unmount_tmpfs(int jobs, const std::string& name);
+
+}  // namespace monarch
