@@ -53,9 +53,13 @@ tests_unit_SOURCES = \
 TESTS += tests/unit
 endif
 
-EXTRA_DIST += %D%/fixtures/hpc-node.xml
+EXTRA_DIST += \
+	%D%/fixtures/differential.seeds \
+	%D%/fixtures/hpc-node.xml
 
-check_PROGRAMS += tests/launch tests/safety tests/strict.so
+check_PROGRAMS += tests/differential tests/launch tests/safety tests/strict.so
+tests_differential_SOURCES = \
+	%D%/differential.cc
 tests_launch_SOURCES = \
 	%D%/launch.cc
 tests_safety_LDADD = -lpthread
@@ -76,6 +80,7 @@ endif
 
 scripts = \
 	%D%/bench.t \
+	%D%/differential.t \
 	%D%/docs.t \
 	%D%/environment.t \
 	%D%/exports.t \

@@ -1,0 +1,542 @@
+// SPDX-License-Identifier: Apache-2.0
+// differential make SEED ROOT         makes a tree of files below ROOT
+// differential run SEED CALLS ROOT    makes that many random calls on it, and prints what each gave
+//
+// What is printed depends on the seed and on what the calls did, not on inodes, descriptors' targets or the
+// time, so the same tree natively and in a job has to give the same text. For tests/differential.t.
+//
+// Left out is what Monarch documents as different: a descriptor of a copy keeps its bytes when the file is
+// changed in place, or is told nothing of links, when the file has no name any more.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <initializer_list>
+
+namespace {
+
+uint64_t state;
+uint64_t random64() {
+  uint64_t x = state += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+unsigned below(unsigned n) { return static_cast<unsigned>(random64() % n); }
+
+constexpr int kNames = 24, kDirectories = 4, kOpen = 8;
+const char* root;
+int descriptors[kOpen];
+time_t started;
+
+uint64_t sum(const void* data, size_t n) {
+  uint64_t h = 1469598103934665603u;
+  for (size_t i = 0; i < n; ++i) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 1099511628211u;
+  return h;
+}
+
+void name_of(unsigned n, char* out, size_t room) {
+  static const char* const kDirectoryNames[kDirectories] = {"", "a/", "a/b/", "c/"};
+  snprintf(out, room, "%sf%u", kDirectoryNames[n % kDirectories], n);
+}
+
+// ---- the tree
+
+int make_tree() {
+  char path[4096];
+  for (const char* d : {"", "/a", "/a/b", "/c"}) {
+    snprintf(path, sizeof path, "%s%s", root, d);
+    if (mkdir(path, 0755) != 0 && errno != EEXIST) return 1;
+  }
+  for (unsigned i = 0; i < kNames; ++i) {
+    char name[64];
+    name_of(i, name, sizeof name);
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    if (i % 11 == 10) {
+      if (symlink("f0", path) != 0) return 1;
+      continue;
+    }
+    FILE* out = fopen(path, "w");
+    if (!out) return 1;
+    const unsigned bytes = i % 7 == 6 ? 0 : i % 5 == 4 ? 3000000 + below(100000) : below(60000);
+    for (unsigned k = 0; k < bytes; k += 8) {
+      const uint64_t word = random64();
+      fwrite(&word, 1, 8, out);
+    }
+    fclose(out);
+    const timespec times[2] = {{1000000000 + i, 0}, {1100000000 + i, 123456789}};
+    utimensat(AT_FDCWD, path, times, 0);
+    chmod(path, i % 3 ? 0644 : 0640);
+  }
+  snprintf(path, sizeof path, "%s/hard", root);
+  char other[4096];
+  snprintf(other, sizeof other, "%s/f4", root);
+  return link(other, path) != 0;
+}
+
+// ---- paths
+
+// One of the tree's names, or nearly, in one of the ways to write it. Relative ones are right after
+// chdir(root) only.
+const char* some_path(char* out, size_t room) {
+  char name[64];
+  if (below(20) == 0) {
+    static const char* const kOthers[] = {"absent", "a",    "c/", "a/b/.",   "hard",
+                                          "f0/",    "f0/x", "",   "a/../f0", "c/./f3"};
+    snprintf(name, sizeof name, "%s", kOthers[below(sizeof kOthers / sizeof *kOthers)]);
+  } else {
+    name_of(below(kNames), name, sizeof name);
+  }
+  switch (below(8)) {
+    case 0:
+      snprintf(out, room, "%s", name);
+      break;
+    case 1:
+      snprintf(out, room, "./%s", name);
+      break;
+    case 2:
+      snprintf(out, room, "%s//%s", root, name);
+      break;
+    case 3:
+      snprintf(out, room, "%s/./a/../%s", root, name);
+      break;
+    default:
+      snprintf(out, room, "%s/%s", root, name);
+  }
+  return out;
+}
+const char* shown(const char* path) {
+  return strncmp(path, root, strlen(root)) == 0 ? path + strlen(root) : path;
+}
+
+// The kernel's own answer, past all hooks.
+bool look(int dirfd, const char* path, int flags, struct stat* st) {
+  return syscall(SYS_newfstatat, dirfd, path, st, flags) == 0;
+}
+// Whether one of our descriptors is open on what the path leads to.
+bool is_open(const char* path) {
+  struct stat there, here;
+  if (!look(AT_FDCWD, path, 0, &there)) return false;
+  for (const int fd : descriptors)
+    if (fd >= 0 && fstat(fd, &here) == 0 && here.st_ino == there.st_ino && here.st_dev == there.st_dev)
+      return true;
+  return false;
+}
+
+char opened_as[kOpen][4096];
+
+// ---- what is printed
+
+void show_time(const char* what, const timespec& t) {
+  if (t.tv_sec >= started) {
+    printf(" %s=now", what);
+  } else {
+    printf(" %s=%lld.%09ld", what, static_cast<long long>(t.tv_sec), t.tv_nsec);
+  }
+}
+void show_stat(const struct stat& st, const char* path) {
+  struct stat top, now;
+  look(AT_FDCWD, root, 0, &top);
+  printf(" mode=%o uid=%u gid=%u dev=%d blksize=%ld", st.st_mode, st.st_uid, st.st_gid,
+         st.st_dev == top.st_dev, static_cast<long>(st.st_blksize));
+  if (!S_ISDIR(st.st_mode)) printf(" size=%lld", static_cast<long long>(st.st_size));
+  show_time("mtime", st.st_mtim);
+  if (path && look(AT_FDCWD, path, 0, &now) && now.st_ino == st.st_ino)
+    printf(" as by path: %d%d%d%d%d", now.st_dev == st.st_dev, now.st_nlink == st.st_nlink,
+           now.st_ctim.tv_nsec == st.st_ctim.tv_nsec, now.st_mtim.tv_nsec == st.st_mtim.tv_nsec,
+           now.st_blocks == st.st_blocks);
+}
+void show_result(long result) {
+  if (result < 0) {
+    printf(" = -%d", errno);
+  } else {
+    printf(" = %ld", result);
+  }
+}
+void show_read(long got, const void* data) {
+  show_result(got);
+  if (got > 0) printf(" %016llx", static_cast<unsigned long long>(sum(data, static_cast<size_t>(got))));
+}
+
+// ---- the calls
+
+char buffer[1 << 17];
+
+int some_slot() { return static_cast<int>(below(kOpen)); }
+size_t some_size() { return below(3) ? below(5000) : below(sizeof buffer); }
+
+void do_open() {
+  char path[4096];
+  const int slot = some_slot();
+  if (descriptors[slot] >= 0) close(descriptors[slot]);
+  descriptors[slot] = -1;
+  some_path(path, sizeof path);
+  static constexpr int kFlags[] = {O_RDONLY,
+                                   O_RDONLY,
+                                   O_RDONLY | O_CLOEXEC,
+                                   O_RDONLY | O_NOFOLLOW,
+                                   O_RDONLY | O_DIRECTORY,
+                                   O_RDONLY | O_NONBLOCK,
+                                   O_PATH,
+                                   O_RDONLY | O_CREAT | O_EXCL,
+                                   O_RDONLY | O_NOCTTY,
+                                   O_RDONLY};
+  const int flags = kFlags[below(10)];
+  switch (below(4)) {
+    case 0:
+      descriptors[slot] = openat(AT_FDCWD, path, flags, 0600);
+      break;
+    case 1:
+      descriptors[slot] = open64(path, flags, 0600);
+      break;
+    default:
+      descriptors[slot] = open(path, flags, 0600);
+  }
+  printf("open %s %o", shown(path), flags);
+  show_result(descriptors[slot] < 0 ? -1 : 0);
+  if (descriptors[slot] >= 0) {
+    if (!realpath(path, opened_as[slot])) opened_as[slot][0] = '\0';
+    printf(" getfl=%o getfd=%d", fcntl(descriptors[slot], F_GETFL), fcntl(descriptors[slot], F_GETFD));
+  }
+}
+void do_stream() {
+  char path[4096];
+  FILE* stream = fopen(some_path(path, sizeof path), "re");
+  printf("fopen %s", shown(path));
+  if (!stream) return show_result(-1);
+  const size_t skip = some_size(), want = some_size();
+  fseek(stream, static_cast<long>(skip), SEEK_SET);
+  const size_t got = fread(buffer, 1, want, stream);
+  show_read(static_cast<long>(got), buffer);
+  printf(" at %ld eof %d", ftell(stream), feof(stream));
+  fclose(stream);
+}
+void do_read(int slot) {
+  const int fd = descriptors[slot];
+  const size_t n = some_size();
+  iovec parts[2] = {{buffer, n / 3}, {buffer + n / 3, n - n / 3}};
+  const off_t at = below(4) ? below(70000) : below(4000000);
+  printf("read %d", slot);
+  switch (below(6)) {
+    case 0:
+      return show_read(pread(fd, buffer, n, at), buffer);
+    case 1:
+      return show_read(readv(fd, parts, 2), buffer);
+    case 2:
+      return show_read(preadv(fd, parts, 2, at), buffer);
+    case 3:
+      return show_read(preadv2(fd, parts, 2, -1, 0), buffer);
+    case 4:
+      return show_read(pread64(fd, buffer, n, -1), buffer);
+    default:
+      return show_read(read(fd, buffer, n), buffer);
+  }
+}
+void do_seek(int slot) {
+  static constexpr int kWhence[] = {SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA};
+  const int whence = kWhence[below(3)];
+  const off_t by = static_cast<off_t>(below(80000)) - 20000;
+  printf("lseek %d %lld %d", slot, static_cast<long long>(by), whence);
+  show_result(lseek(descriptors[slot], by, whence));
+}
+void do_stat(int slot) {
+  const int fd = descriptors[slot];
+  struct stat st;
+  long rc = -1;
+  printf("fstat %d", slot);
+  switch (below(3)) {
+    case 0:
+      rc = fstatat(fd, "", &st, AT_EMPTY_PATH);
+      break;
+    case 1: {
+      struct statx x;
+      rc = statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &x);
+      if (rc == 0) {
+        fstat(fd, &st);
+        printf(" statx %d%d%d%d", x.stx_ino == st.st_ino, x.stx_mode == st.st_mode,
+               x.stx_size == static_cast<uint64_t>(st.st_size), x.stx_mtime.tv_sec == st.st_mtim.tv_sec);
+      }
+      break;
+    }
+    default:
+      rc = fstat(fd, &st);
+  }
+  show_result(rc);
+  if (rc == 0) show_stat(st, opened_as[slot]);
+}
+void do_path_stat() {
+  char path[4096];
+  struct stat st;
+  const long rc = stat(some_path(path, sizeof path), &st);
+  printf("stat %s", shown(path));
+  show_result(rc);
+  if (rc == 0) show_stat(st, nullptr);
+  printf(" access %d", access(path, R_OK | W_OK));
+}
+void do_copy_descriptor(int slot) {
+  const int to = some_slot();
+  printf("dup %d %d", slot, to);
+  if (to == slot || descriptors[slot] < 0) return;
+  if (descriptors[to] >= 0 && below(2)) {
+    show_result(dup2(descriptors[slot], descriptors[to]) == descriptors[to] ? 0 : -1);
+  } else {
+    if (descriptors[to] >= 0) close(descriptors[to]);
+    descriptors[to] = below(2) ? dup(descriptors[slot]) : fcntl(descriptors[slot], F_DUPFD_CLOEXEC, 20);
+    show_result(descriptors[to] >= 0 ? 0 : -1);
+  }
+  memcpy(opened_as[to], opened_as[slot], sizeof opened_as[to]);
+}
+void do_map(int slot) {
+  struct stat st;
+  printf("mmap %d", slot);
+  if (fstat(descriptors[slot], &st) != 0 || !S_ISREG(st.st_mode)) return;
+  const auto bytes = static_cast<size_t>(st.st_size);
+  void* m = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptors[slot], 0);
+  show_result(m == MAP_FAILED ? -1 : 0);
+  if (m == MAP_FAILED) return;
+  printf(" %016llx", static_cast<unsigned long long>(sum(m, bytes)));
+  munmap(m, bytes);
+}
+void do_list() {
+  char path[4096];
+  static const char* const kWhich[] = {"", "/a", "/a/b", "/c"};
+  snprintf(path, sizeof path, "%s%s", root, kWhich[below(4)]);
+  DIR* dir = opendir(path);
+  uint64_t all = 0;
+  long n = 0;
+  while (const dirent* e = dir ? readdir(dir) : nullptr) {
+    all += sum(e->d_name, strlen(e->d_name)) * (e->d_type + 1u);
+    ++n;
+  }
+  if (dir) closedir(dir);
+  printf("readdir %s = %ld %016llx", shown(path), n, static_cast<unsigned long long>(all));
+}
+void do_copy_bytes(int slot) {
+  const int out = memfd_create("out", MFD_CLOEXEC);
+  off_t at = below(50000);
+  printf("sendfile %d", slot);
+  show_result(sendfile(out, descriptors[slot], below(2) ? &at : nullptr, some_size()));
+  const ssize_t n = pread(out, buffer, sizeof buffer, 0);
+  printf(" at %lld %016llx", static_cast<long long>(at),
+         static_cast<unsigned long long>(sum(buffer, n > 0 ? n : 0)));
+  close(out);
+}
+
+// The child's reads move the offset that it shares; what it opens is its own.
+void do_fork(int slot) {
+  fflush(stdout);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    printf("child: ");
+    do_read(slot);
+    printf(" child: ");
+    do_open();
+    fflush(stdout);
+    _exit(3);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  printf(" fork = %d", status);
+}
+void do_exec(int slot) {
+  fflush(stdout);
+  const pid_t pid = below(2) ? fork() : vfork();
+  if (pid == 0) {
+    dup2(descriptors[slot], 0);
+    execl("/proc/self/exe", "differential", "child", root, nullptr);
+    _exit(9);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  printf(" exec = %d", status);
+}
+int child() {
+  struct stat st;
+  printf("child: fstat");
+  show_result(fstat(0, &st));
+  show_stat(st, nullptr);
+  printf(" read");
+  show_read(read(0, buffer, 1000), buffer);
+  fflush(stdout);
+  return 5;
+}
+void do_pass(int slot) {
+  int ends[2];
+  printf("SCM_RIGHTS %d", slot);
+  if (descriptors[slot] < 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return;
+  char byte = 'x', control[CMSG_SPACE(sizeof(int))] = {};
+  iovec part = {&byte, 1};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(head), &descriptors[slot], sizeof(int));
+  sendmsg(ends[0], &message, 0);
+  close(descriptors[slot]);
+  recvmsg(ends[1], &message, 0);
+  memcpy(&descriptors[slot], CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
+  close(ends[0]);
+  close(ends[1]);
+  do_stat(slot);
+}
+
+// ---- changes: not in place of what is open
+
+void do_write() {
+  char path[4096];
+  some_path(path, sizeof path);
+  printf("write %s", shown(path));
+  if (is_open(path)) return;
+  static constexpr int kFlags[] = {O_RDWR, O_WRONLY | O_TRUNC, O_WRONLY | O_APPEND, O_RDWR | O_CREAT,
+                                   O_WRONLY | O_CREAT | O_TRUNC};
+  const int fd = open(path, kFlags[below(5)], 0644);
+  show_result(fd < 0 ? -1 : 0);
+  if (fd < 0) return;
+  const size_t n = below(2000);
+  memset(buffer, static_cast<int>(below(256)), n);
+  show_result(write(fd, buffer, n));
+  struct stat st;
+  fstat(fd, &st);
+  show_stat(st, nullptr);
+  close(fd);
+}
+void do_change() {
+  char path[4096], other[4096];
+  some_path(path, sizeof path);
+  some_path(other, sizeof other);
+  const unsigned which = below(9);
+  printf("change %u %s %s", which, shown(path), shown(other));
+  if (is_open(path) || is_open(other)) return;
+  const timespec times[2] = {{1200000000, 0}, {1200000000 + below(1000), 0}};
+  switch (which) {
+    case 0:
+      return show_result(rename(path, other));
+    case 1:
+      return show_result(unlink(path));
+    case 2:
+      return show_result(link(path, other));
+    case 3:
+      return show_result(symlink("f1", path));
+    case 4:
+      return show_result(truncate(path, below(40000)));
+    case 5:
+      return show_result(chmod(path, below(2) ? 0600 : 0644));
+    case 6:
+      return show_result(utimensat(AT_FDCWD, path, times, below(2) ? AT_SYMLINK_NOFOLLOW : 0));
+    case 7: {
+      snprintf(other, sizeof other, "%s/new.tmp", root);
+      const int fd = open(other, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+      show_result(write(fd, path, strlen(shown(path))));
+      close(fd);
+      return show_result(rename(other, path));
+    }
+    default:
+      return show_result(remove(path));
+  }
+}
+void do_change_descriptor(int slot) {
+  struct stat there, here;
+  printf("fchange %d", slot);
+  if (fstat(descriptors[slot], &here) != 0 || !look(AT_FDCWD, opened_as[slot], 0, &there) ||
+      here.st_ino != there.st_ino)
+    return;
+  const timespec times[2] = {{1300000000, 0}, {1300000000 + below(1000), 0}};
+  switch (below(3)) {
+    case 0:
+      return show_result(fchmod(descriptors[slot], below(2) ? 0600 : 0644));
+    case 1:
+      return show_result(futimens(descriptors[slot], times));
+    default:
+      return show_result(flistxattr(descriptors[slot], buffer, sizeof buffer));
+  }
+}
+void do_other(int slot) {
+  struct statvfs a, b;
+  switch (below(5)) {
+    case 0:
+      printf("fstatvfs %d", slot);
+      if (fstatvfs(descriptors[slot], &a) == 0 && statvfs(root, &b) == 0) printf(" %d", a.f_fsid == b.f_fsid);
+      return;
+    case 1:
+      printf("flock %d", slot);
+      return show_result(flock(descriptors[slot], LOCK_SH | LOCK_NB));
+    case 2:
+      printf("chdir");
+      return show_result(chdir(root));
+    case 3:
+      printf("fadvise, fsync %d %d", posix_fadvise(descriptors[slot], 0, 0, POSIX_FADV_WILLNEED),
+             fsync(descriptors[slot]));
+      return;
+    default:
+      printf("write to a descriptor for reading");
+      show_result(write(descriptors[slot], "x", 1));
+      return show_result(ftruncate(descriptors[slot], 0));
+  }
+}
+
+void one_call() {
+  const int slot = some_slot();
+  const unsigned which = below(100);
+  if (which < 22) return do_open();
+  if (which < 46) return do_read(slot);
+  if (which < 52) return do_seek(slot);
+  if (which < 62) return do_stat(slot);
+  if (which < 66) return do_path_stat();
+  if (which < 70) return do_copy_descriptor(slot);
+  if (which < 73) return do_map(slot);
+  if (which < 76) return do_list();
+  if (which < 79) return do_copy_bytes(slot);
+  if (which < 81) return do_fork(slot);
+  if (which < 83) return do_exec(slot);
+  if (which < 85) return do_pass(slot);
+  if (which < 88) return do_stream();
+  if (which < 91) return do_write();
+  if (which < 95) return do_change();
+  if (which < 97) return do_change_descriptor(slot);
+  return do_other(slot);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 3 && strcmp(argv[1], "child") == 0) {
+    root = argv[2];
+    started = time(nullptr) - 3600;
+    return child();
+  }
+  if (argc < 4) return 2;
+  state = strtoull(argv[2], nullptr, 0);
+  root = argv[argc - 1];
+  if (strcmp(argv[1], "make") == 0) return make_tree();
+  started = time(nullptr) - 3600;  // what is newer was changed here
+  for (int& fd : descriptors) fd = -1;
+  if (chdir(root) != 0) return 1;
+  const long calls = strtol(argv[3], nullptr, 0);
+  for (long i = 0; i < calls; ++i) {
+    printf("%ld ", i);
+    one_call();
+    putchar('\n');
+  }
+  return 0;
+}

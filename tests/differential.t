@@ -1,0 +1,94 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Random calls on a dataset give natively and in a job the same results, call by call: returns, errors, bytes, stat
+fields.  30 s here, 10 minutes with MONARCH_TEST_ALL=1.  `tests/differential.t SEED...` runs single seeds; those that
+failed once are in tests/fixtures/differential.seeds and are run first."""
+
+import os
+import random
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import BUILD, SOURCE, ok, options, scratch
+
+DIFFERENTIAL = f"{BUILD}/tests/differential"
+CALLS = 400
+SECONDS = 600 if os.environ.get("MONARCH_TEST_ALL") else 30
+
+# What the job may keep, and how: (quota, configuration, whether all is read before).
+KINDS = {
+    "placed": ("1G", "", True),
+    "cold": ("1G", "prefetch = off", False),
+    "large": ("1G", "stage_wait_max = 16K\nprefetch = off", False),
+    "full": ("300K", "", False),
+}
+
+
+def fresh(seed):
+    root = f"{scratch()}/tree"
+    e2e.execute(["rm", "-rf", root])
+    os.mkdir(root)
+    code, _, err = e2e.execute([DIFFERENTIAL, "make", str(seed), root])
+    if code != 0:
+        raise RuntimeError(err)
+    return root
+
+
+def compare(seed, kind):
+    """The first calls that differ, with some before them; none: []."""
+    quota, config, read = KINDS[kind]
+    path = f"{scratch()}/conf"
+    with open(path, "w", encoding="ascii") as out:
+        out.write(f"[agent]\n{config}\n")
+    os.chmod(path, 0o644)
+    command = [DIFFERENTIAL, "run", str(seed), str(CALLS), fresh(seed)]
+    native = e2e.execute(command)
+    root = fresh(seed)
+    job = e2e.Job(options([root], {"t": (scratch("tier"), quota)}, "--config", path))
+    if read:
+        job.run(e2e.read_all(root))
+    got = job.run(command)
+    counters = job.end()
+    if got[:2] == native[:2]:
+        return [], counters
+    lines = [out.decode(errors="replace").splitlines() for out in (native[1], got[1])]
+    at = next((i for i, (a, b) in enumerate(zip(*lines)) if a != b), min(map(len, lines)))
+    return [f"seed {seed}, {kind}: exit codes {native[0]} {got[0]} {got[2]}", *lines[0][max(0, at - 5):at],
+            f"native:  {lines[0][at:at + 1]}", f"Monarch: {lines[1][at:at + 1]}"], counters
+
+
+def known():
+    with open(f"{SOURCE}/tests/fixtures/differential.seeds", encoding="ascii") as stream:
+        return [line.split() for line in stream if line.strip() and not line.startswith("#")]
+
+
+def run():
+    given = [(int(word), kind) for word in SEEDS for kind in KINDS]
+    fixed = given or [(int(seed), kind) for seed, kind in known()]
+    for seed, kind in fixed:
+        different, counters = compare(seed, kind)
+        ok(not different, f"seed {seed}, {kind}", *different)
+    if given:
+        return
+    first = random.SystemRandom().randrange(1 << 32)
+    print(f"# seeds from {first} on", flush=True)
+    end, runs, served, failed = time.monotonic() + SECONDS, dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0), 0
+    seed = first
+    while time.monotonic() < end and failed < 5:
+        for kind in KINDS:
+            different, counters = compare(seed, kind)
+            runs[kind] += 1
+            served[kind] += counters["opens_tier"] + counters["tiers"][0]["read_bytes"]
+            if different:
+                failed += 1
+                ok(False, f"seed {seed}, {kind}", *different)
+        seed += 1
+    for kind, number in runs.items():
+        ok(number > 0 and served[kind] > 0, f"{kind}: {number} runs of {CALLS} calls, and the tier served some", served)
+    ok(failed == 0, "natively and in the job the same")
+
+
+SEEDS, sys.argv[1:] = sys.argv[1:], []  # e2e.main takes words for names of tests
+e2e.main(run)
