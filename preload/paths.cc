@@ -36,8 +36,17 @@ const char* next_component(const char* p) {
 
 // If `path` (absolute) leads below `prefix`, its rest, at the first byte of a component; else nullptr.
 const char* rest_below(const char* path, const Prefix& prefix) {
-  const char* p = path;
-  for (const char* q = prefix.path; *q; ++q) {
+  // Most paths say by their first byte that differs that they lead elsewhere. What differs by a slash or a
+  // "." may lead below nevertheless.
+  const char *p = path, *q = prefix.path;
+  while (*p == *q && *q) {
+    ++p;
+    ++q;
+  }
+  if (*q == '\0') return *p == '/' ? next_component(p) : nullptr;
+  if (*p != '/' && *p != '.') return nullptr;
+  p = path;
+  for (q = prefix.path; *q; ++q) {
     if (*p != *q) return nullptr;
     p = *p == '/' ? next_component(p) : p + 1;
   }

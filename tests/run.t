@@ -264,8 +264,9 @@ def paths():
     reads("a dataset by a symlink, read by its real path", [link], read_all(one), 6)
     reads("a relative dataset", ["one"], read_all(one), 6)
     reads("an unclean dataset", [f"{scratch('paths')}//./one/"], read_all(one), 6)
-    for spelled in (f"{one}//{file}", f"{one}/./{file}", f"/{one}/{below}/.//./{name}", f"one/{file}", f"./one/{file}",
-                    f"link/{file}", f"{link}/{file}"):
+    unclean = scratch('paths')
+    for spelled in (f"{one}//{file}", f"{one}/./{file}", f"{unclean}//one/{file}", f"{unclean}/.//./one/{file}",
+                    f"/{one}/{below}/.//./{name}", f"one/{file}", f"./one/{file}", f"link/{file}", f"{link}/{file}"):
         reads(f"cat {spelled.replace(scratch(), '')}", [link], ["cat", spelled], 1)
     reads("relative in the dataset", [one], ["cat", name], 1, cwd=f"{one}/{below}")
     reads("relative after chdir", [one], ["sh", "-c", f"cd one/{below} && cat {name} ./{name}"], 2)
