@@ -34,7 +34,8 @@ def load(name):
 def run(module, *words):
     """Exit code, output and messages of the benchmark's main()."""
     out, err = io.StringIO(), io.StringIO()
-    with mock.patch.object(sys, "argv", ["bench", *words]), contextlib.redirect_stdout(out):
+    tier = ["--tier-dir", os.environ["MONARCH_BENCH_SCRATCH"]]
+    with mock.patch.object(sys, "argv", ["bench", *words, *tier]), contextlib.redirect_stdout(out):
         with contextlib.redirect_stderr(err):
             code = module.main()
     return code, out.getvalue(), err.getvalue()

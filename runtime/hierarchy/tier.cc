@@ -166,7 +166,7 @@ Result<Fd> Tier::create_part(Ref entry, uint64_t bytes) {
   part_name(entry, part);
   Fd file(os::openat(copies_.get(), part, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return errno_error("tier " + name() + ": create a partial copy");
-  if (bytes > 0 && driver_->allocate_ahead(file.get(), bytes) != 0) {
+  if (bytes > 0 && driver_->allocate(file.get(), bytes) != 0) {
     const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
     remove_part(entry);
     return error;

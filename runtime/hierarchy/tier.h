@@ -45,7 +45,8 @@ class Tier {
   bool reserve(uint64_t bytes);
   void release(uint64_t bytes) { used_.fetch_sub(space_of(bytes), std::memory_order_relaxed); }
 
-  // An empty file with `bytes` allocated, for reading and writing, not visible to anyone.
+  // An empty file with `bytes` allocated (on a tmpfs, where that takes as long as writing and writing tells
+  // by itself that it is full, with nothing allocated), for reading and writing, not visible to anyone.
   Result<Fd> create(Ref entry, uint64_t bytes);
   // Gives up a file of create() that will not be published.
   void discard(Ref entry);
@@ -80,6 +81,7 @@ class Tier {
   // How many more bytes the file system can take before its free-space floor.
   uint64_t headroom() const;
   Status ensure_bucket(Ref entry);
+  bool allocates_first() const { return config_.medium != Medium::kRam; }
 
   Status write_and_read() const;
   int64_t leave_alone();  // until the next probe; returns for how many seconds
