@@ -22,10 +22,14 @@ if HAVE_BENCHMARK
 endif
 
 EXTRA_DIST += \
+	%D%/all \
 	%D%/epochs \
 	%D%/figures.py \
 	%D%/lib.py \
+	%D%/memory \
 	%D%/once \
 	%D%/overhead \
 	%D%/partial \
-	%D%/removal
+	%D%/removal \
+	%D%/scale \
+	%D%/start

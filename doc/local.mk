@@ -9,4 +9,5 @@ dist_man_MANS += \
 	%D%/spank_monarch.8
 EXTRA_DIST += \
 	%D%/design.md \
+	%D%/performance.md \
 	%D%/slurm.md
