@@ -72,7 +72,8 @@ def plot(entries, title, file):
 
     names = list(dict.fromkeys(entry["figure"] for entry in entries))
     heights = [sum(entry["figure"] == name for entry in entries) for name in names]
-    drawing, panels = pyplot.subplots(len(names), 1, squeeze=False, figsize=(7.5, 0.9 * len(names) + 0.24 * sum(heights)),
+    size = (7.5, 0.9 * len(names) + 0.24 * sum(heights))
+    drawing, panels = pyplot.subplots(len(names), 1, squeeze=False, figsize=size,
                                       height_ratios=[count + 1.5 for count in heights])
     for name, (panel,) in zip(names, panels):
         mine = [entry for entry in entries if entry["figure"] == name]
