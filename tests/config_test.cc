@@ -43,6 +43,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "path=/scratch\n"
       "quota=80%\n"
       "medium=nvme\n"
+      "driver=tmpfs\n"
       "min_free=2G\n"
       "[agent]\n"
       "threads = 3\n"
@@ -69,6 +70,8 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(nvme.path, "/scratch");
   EXPECT_EQ(nvme.quota.of(1000), 800u);
   EXPECT_EQ(nvme.medium, Medium::kNvme);
+  EXPECT_EQ(nvme.kind, TierConfig::Kind::kTmpfs);
+  EXPECT_EQ(ram.kind, TierConfig::Kind::kDirectory);
   EXPECT_EQ(nvme.min_free.of(1), uint64_t{2} << 30);
   EXPECT_EQ(config->agent.threads, 3);
   EXPECT_EQ(config->agent.walk_threads, 2);
@@ -119,7 +122,7 @@ TEST_F(ConfigFile, TheSampleIsGood) {
 TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";  // lines 1 to 3
   EXPECT_EQ(error_of(tier + "speed = 3\n"),
-            "4: unknown key 'speed' in [tier.a]; known are path, quota, medium, min_free");
+            "4: unknown key 'speed' in [tier.a]; known are path, quota, medium, driver, min_free");
   EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0),
             0u);
   EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"),

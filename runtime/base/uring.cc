@@ -26,7 +26,8 @@ class Ring : public Uring {
     return made_;
   }
 
-  void copy(int from, int to, UringPiece* pieces, unsigned count) override {
+  void copy(int from, int to, UringPiece* pieces, unsigned count,
+            const std::function<void()>& done) override {
     if (!made_) return;
     for (unsigned i = 0; i < count; ++i) {
       UringPiece& p = pieces[i];
@@ -47,20 +48,21 @@ class Ring : public Uring {
       if (n <= 0 && n != -EINTR && n != -EAGAIN && n != -EBUSY) break;
       if (n > 0) submitted += static_cast<unsigned>(n);
     }
-    collect(pieces, submitted);
+    collect(pieces, submitted, done);
     if (submitted < 2 * count) drop_unsubmitted();
   }
 
  private:
   // The buffers belong to the kernel until each completion is there, so there is no giving up.
-  void collect(UringPiece* pieces, unsigned expected) {
+  void collect(UringPiece* pieces, unsigned expected, const std::function<void()>& done) {
     while (expected > 0) {
-      io_uring_cqe* done = nullptr;
-      if (::io_uring_wait_cqe(&ring_, &done) != 0) continue;
-      const uint64_t which = done->user_data;
+      io_uring_cqe* cqe = nullptr;
+      if (::io_uring_wait_cqe(&ring_, &cqe) != 0) continue;
+      const uint64_t which = cqe->user_data;
       UringPiece& p = pieces[which / 2];
-      if (which % 2 == 1) p.done = done->res >= 0 && static_cast<size_t>(done->res) == p.write_bytes;
-      ::io_uring_cqe_seen(&ring_, done);
+      if (which % 2 == 1) p.done = cqe->res >= 0 && static_cast<size_t>(cqe->res) == p.write_bytes;
+      ::io_uring_cqe_seen(&ring_, cqe);
+      if (which % 2 == 1 && p.done) done();
       --expected;
     }
   }

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 
 namespace monarch {
@@ -26,9 +27,11 @@ class Uring {
   static std::unique_ptr<Uring> create(unsigned pieces);
   virtual ~Uring() = default;
 
-  // Copies `count` pieces, at most as many as the ring was made for, and waits for all. What went wrong with
-  // a piece is not told: whoever needs to know makes the calls again, one by one.
-  virtual void copy(int from, int to, UringPiece* pieces, unsigned count) = 0;
+  // Copies `count` pieces, at most as many as the ring was made for, and waits for all; calls `done` after
+  // each that was copied. What went wrong with one is not told: whoever needs to know makes the calls again,
+  // one by one.
+  virtual void copy(int from, int to, UringPiece* pieces, unsigned count,
+                    const std::function<void()>& done) = 0;
 };
 
 }  // namespace monarch

@@ -88,8 +88,9 @@ inline int64_t wait_limit_ns(uint64_t size, uint64_t bytes_per_second) {
 }
 
 // How long one request may still wait. What is being copied gets wait_limit_ns; what is queued behind other
-// copies waits on while the agent copies anything at all, kQueueLimitNs at most. Who has waited in vain while
-// nothing was copied (the PFS hangs) spares the others: for kStallNs, or until a copy succeeds, nobody waits.
+// copies, and all before a rate is known, waits on while the agent copies anything at all, kQueueLimitNs at
+// most. Who has waited in vain while nothing was copied (the PFS hangs) spares the others: for kStallNs, or
+// until a copy succeeds, nobody waits.
 class Patience {
  public:
   explicit Patience(Board* board)
@@ -103,13 +104,14 @@ class Patience {
     const int64_t now = monotonic_ns();
     if (now < board_->header.stalled_until_ns.load(std::memory_order_relaxed)) return 0;
     const uint64_t progress = board_->header.progress.load(std::memory_order_relaxed);
-    const bool begun = in_work && !in_work_, moves = !in_work && progress != progress_;
+    const uint64_t rate = board_->header.bytes_per_second.load(std::memory_order_relaxed);
+    const bool begun = in_work && !in_work_;
+    const bool moves = (!in_work || rate == 0) && progress != progress_;
     if (begun || (moves && now - start_ < kQueueLimitNs)) {
       since_ = now;
       progress_ = progress;
       in_work_ = in_work;
     }
-    const uint64_t rate = board_->header.bytes_per_second.load(std::memory_order_relaxed);
     const int64_t left = since_ + wait_limit_ns(size, rate) - now;
     if (left <= 0 && progress == progress_)
       board_->header.stalled_until_ns.store(now + kStallNs, std::memory_order_relaxed);

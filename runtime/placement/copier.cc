@@ -70,7 +70,7 @@ Status Copier::copy(const CopyRange& range) {
     const uint64_t copied = at_once > 0 ? at_once : bytes;
     offset += copied;
     note_rate(copied, os::clock_ns(CLOCK_MONOTONIC) - start);
-    board_->header.progress.fetch_add(1, std::memory_order_relaxed);
+    note_progress();
     if (range.writing == Writing::kBuffered) MONARCH_TRY(bound_dirty(range, offset));
   }
   if (range.writing == Writing::kDirect) MONARCH_TRY(end_direct(range, end));
@@ -78,6 +78,9 @@ Status Copier::copy(const CopyRange& range) {
   os::drop_pages(range.source, static_cast<off_t>(range.offset), static_cast<off_t>(range.bytes));
   return {};
 }
+
+// Whoever waits in the queue sees that it moves.
+void Copier::note_progress() { board_->header.progress.fetch_add(1, std::memory_order_relaxed); }
 
 // Piece by piece, not file by file: the first opens must not give up before the first file is whole.
 void Copier::note_rate(uint64_t bytes, int64_t ns) {
@@ -108,7 +111,7 @@ uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset) {
     at += bytes;
     left -= bytes;
   }
-  uring_->copy(range.source, range.copy, pieces, count);
+  uring_->copy(range.source, range.copy, pieces, count, [this] { note_progress(); });
   uint64_t copied = 0;
   for (unsigned i = 0; i < count && pieces[i].done; ++i) {
     copied += pieces[i].read_bytes;

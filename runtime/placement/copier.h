@@ -65,6 +65,7 @@ class Copier {
     void operator()(void* p) const { std::free(p); }
   };
   char* buffer(unsigned piece);
+  void note_progress();
   void note_rate(uint64_t bytes, int64_t nanoseconds);
   bool pace(const CopyRange& range, uint64_t bytes);
   Status copy_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);
