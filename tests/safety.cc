@@ -97,9 +97,12 @@ void small_stack() {
   pthread_create(
       &thread, &attributes,
       [](void*) -> void* {
+        // A program with an instrumented library needs the sanitizer's runtime, by its own variables.
+        const char* sanitizer = getenv("SAN_RT");
+        char** environment = sanitizer && *sanitizer ? environ : nullptr;
         const pid_t pid = vfork();
         if (pid == 0) {
-          execle("/bin/true", "true", nullptr, nullptr);
+          execle("/bin/true", "true", nullptr, environment);
           _exit(9);
         }
         int status = -1;

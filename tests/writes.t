@@ -91,7 +91,7 @@ BY_PROGRAMS = {
     "truncate": 'truncate -s 3 "$1/a/d3/deep/0003.bin" 2>/dev/null || truncate -s 3 "$1/0020.bin"',
     "rm": 'rm "$1/0020.bin"; if cat "$1/0020.bin" 2>/dev/null; then exit 1; fi',
     "rm, then another file": 'echo again >"$1/0020.bin"',
-    "tee -a, >>, dd": 'echo 1 | tee -a "$1/0020.bin"; echo 2 >>"$1/0020.bin"; echo x | dd of="$1/0020.bin" conv=notrunc',
+    "tee -a, >>, <>": 'echo 1 | tee -a "$1/0020.bin"; echo 2 >>"$1/0020.bin"; echo x 1<>"$1/0020.bin"',
     "ln -f": 'echo linked >"$2/l"; ln -f "$2/l" "$1/0020.bin"',
     "ln -sf": 'ln -sf ../nowhere "$1/0020.bin"; if cat "$1/0020.bin" 2>/dev/null; then exit 1; fi; rm "$1/0020.bin"',
     "patch": 'printf "a\\nb\\n" >"$1/p"; cat "$1/p" >/dev/null; printf "1c1\\n< a\\n---\\n> c\\n" | patch -s "$1/p"',
@@ -406,7 +406,7 @@ def large_files():
     with open(config, "w", encoding="ascii") as stream:
         stream.write("[agent]\nstage_wait_max = 1M\nprefetch = off\n")
     os.chmod(config, 0o644)
-    overwrite = 'touch -r "$1" "$1.times"; head -c 4194304 /dev/zero | tr "\\0" b | dd of="$2" conv=notrunc status=none'
+    overwrite = 'touch -r "$1" "$1.times"; head -c 4194304 /dev/zero | tr "\\0" b 1<>"$2"'
     ways = {"by its name": overwrite.replace("$2", "$1"), "by a hard link": overwrite,
             "by its name, with the old times": overwrite.replace("$2", "$1") + '; touch -r "$1.times" "$1"',
             "by a hard link, with the old times": overwrite + '; touch -r "$1.times" "$2"'}
