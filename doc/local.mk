@@ -10,4 +10,24 @@ dist_man_MANS += \
 EXTRA_DIST += \
 	%D%/design.md \
 	%D%/performance.md \
+	%D%/performance/epochs-demand.json \
+	%D%/performance/epochs-demand.svg \
+	%D%/performance/epochs-large.json \
+	%D%/performance/epochs-large.svg \
+	%D%/performance/epochs-processes.json \
+	%D%/performance/epochs-processes.svg \
+	%D%/performance/epochs-small.json \
+	%D%/performance/epochs-small.svg \
+	%D%/performance/memory.json \
+	%D%/performance/memory.svg \
+	%D%/performance/once.json \
+	%D%/performance/once.svg \
+	%D%/performance/overhead.json \
+	%D%/performance/overhead.svg \
+	%D%/performance/partial.json \
+	%D%/performance/partial.svg \
+	%D%/performance/scale.json \
+	%D%/performance/scale.svg \
+	%D%/performance/start.json \
+	%D%/performance/start.svg \
 	%D%/slurm.md
