@@ -22,6 +22,8 @@ EXTRA_DIST += \
 	%D%/performance/memory.svg \
 	%D%/performance/once.json \
 	%D%/performance/once.svg \
+	%D%/performance/overhead-many.json \
+	%D%/performance/overhead-many.svg \
 	%D%/performance/overhead.json \
 	%D%/performance/overhead.svg \
 	%D%/performance/partial.json \
