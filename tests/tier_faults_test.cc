@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <atomic>
+#include <tuple>
 
 #include "tests/placement_fixture.h"
 
@@ -125,6 +126,55 @@ TEST_F(PlacementTest, AParkedFileThatIsReplacedIsDropped) {
   placement_->demand_chunk(rel("0"), 0);
   ASSERT_TRUE(eventually([&] { return word("0") == state_word(State::kDropped, Reason::kChanged); }));
   ASSERT_TRUE(eventually([&] { return tier().used() == kOthers * 2 * kMiB; }));
+}
+
+// Short of descriptors or memory, for the source or for the copy: that tells nothing about either.
+class Shortage : public PlacementTest, public ::testing::WithParamInterface<std::tuple<Call, int>> {};
+
+TEST_P(Shortage, WhatWasPutOffIsTriedAgain) {
+  const auto [call, error] = GetParam();
+  config_.stage_wait_max = kMiB;
+  scratch_.file("pfs/f", noise(1000, 1));
+  scratch_.file("pfs/large", noise(2 * kMiB, 2));
+  start();
+  {
+    Intercept shortage(call, error);
+    EXPECT_EQ(demand("f"), state_word(State::kNoFit, Reason::kTierError));
+    demand("large");
+    placement_->demand_chunk(rel("large"), 1);
+    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::put_off_files) >= 1; }));
+  }
+  EXPECT_FALSE(tier().closed());
+  EXPECT_EQ(counter(AgentCounter::source_errors) + counter(AgentCounter::tier_errors), 0u);
+  placement_->demand(rel("none"));  // wakes a thread, which sleeps until it is time
+  ASSERT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
+  const struct stat st = source_stat("f");
+  demand("f");
+  expect_placed("f", st);
+  demand("large");
+  placement_->demand_chunk(rel("large"), 1);
+  ASSERT_TRUE(placed_at_last("large"));
+  EXPECT_TRUE(contents(copy_of("large")) == contents(pfs_ + "/large"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, Shortage,
+                         ::testing::Combine(::testing::Values(Call::kOpenBeneath, Call::kOpenat),
+                                            ::testing::Values(EMFILE, ENFILE, ENOMEM)));
+
+// Copying goes on while descriptors are short now and then; so all is placed, and nothing is counted twice.
+TEST_F(PlacementTest, ADatasetIsPlacedAfterAShortage) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  constexpr int kFiles = 200;
+  for (int i = 0; i < kFiles; ++i)
+    scratch_.file("pfs/d" + std::to_string(i % 7) + "/" + std::to_string(i), noise(1000, 1));
+  std::atomic<int> calls{0};
+  Intercept shortage(Call::kOpenBeneath, [&](Arguments&) { return ++calls % 60 == 59 ? EMFILE : 0; });
+  start();
+  start_walk();
+  ASSERT_TRUE(eventually([&] { return walked(); }));
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kFiles; }));
+  EXPECT_EQ(counter(AgentCounter::walk_errors), 0u);
+  EXPECT_EQ(counter(AgentCounter::dataset_bytes), 1000u * kFiles);
 }
 
 // Several threads copy for one file when its tier fails: its space comes back once, after the last of them.

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -144,6 +145,15 @@ void remove_all(const AgentOptions& options) {
   if (!s.ok()) spdlog::error("clean up: {}", s.error().text);
 }
 
+// Sources, copies and their write-back take some hundred descriptors; the soft limit often is 1024 for the
+// sake of programs that use select(2).
+void raise_descriptor_limit() {
+  rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
 void tell_ready(int fd, const std::string& text) {
@@ -156,6 +166,7 @@ void tell_ready(int fd, const std::string& text) {
 
 int run_agent(const AgentOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
+  raise_descriptor_limit();
   sigset_t ends;
   sigemptyset(&ends);
   for (const int s : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&ends, s);

@@ -23,6 +23,10 @@ inline bool is_write_back_error(int error) {
   return error == EIO || error == ENOSPC || error == EDQUOT || error == EROFS;
 }
 
+// Whether an error says that this process or the node ran short of descriptors or memory. That tells nothing
+// about the file, and may pass.
+inline bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM; }
+
 }  // namespace monarch
 
 namespace monarch::os {

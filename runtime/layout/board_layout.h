@@ -87,7 +87,8 @@ inline constexpr int kStaleSeconds = 60;
   X(source_errors, "files given up because the PFS failed")       \
   X(tier_errors, "files given up because a tier failed")          \
   X(requests, "requests taken from the ring")                     \
-  X(dataset_bytes, "bytes of the dataset's files as far as they are known")
+  X(dataset_bytes, "bytes of dataset files, as far as known")     \
+  X(put_off_files, "files tried again later: the agent ran short of descriptors or memory")
 
 enum class TaskCounter : uint32_t {
 #define X(name, doc) name,

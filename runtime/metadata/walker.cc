@@ -6,12 +6,18 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 
 #include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
 
 namespace monarch {
+namespace {
+
+constexpr auto kShortagePause = std::chrono::seconds(1);
+
+}  // namespace
 
 Walker::Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle* stats,
                std::function<void()> found)
@@ -62,12 +68,25 @@ void Walker::run() {
   }
 }
 
+Fd Walker::open(const Directory& directory) {
+  const char* name = directory.path.empty() ? "." : directory.path.c_str();
+  for (;;) {
+    Fd fd(
+        os::open_beneath(dataset_->roots[directory.root].fd.get(), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd || !is_shortage(errno)) return fd;
+    std::unique_lock<std::mutex> hold(lock_);
+    if (changed_.wait_for(hold, kShortagePause, [this] { return stopping_.load(); })) {
+      errno = EINTR;
+      return fd;
+    }
+  }
+}
+
 void Walker::list(const Directory& directory) {
   const DatasetRoot& root = dataset_->roots[directory.root];
   const auto give_up = [this] { return stopping_.load(); };
   if (!stats_->wait(1, give_up)) return;
-  const char* name = directory.path.empty() ? "." : directory.path.c_str();
-  Fd fd(os::open_beneath(root.fd.get(), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Fd fd = open(directory);
   if (!fd && errno == EXDEV) return;  // another file system below: left alone
   const int raw = fd.get();
   std::unique_ptr<DIR, int (*)(DIR*)> dir(fd ? ::fdopendir(raw) : nullptr, &::closedir);

@@ -36,6 +36,8 @@ class Walker {
     std::string path;  // relative, empty for the root
   };
   void run();
+  // Opens a directory; waits while descriptors or memory are short. Empty: errno says why.
+  Fd open(const Directory& directory);
   void list(const Directory& directory);
 
   Catalog* const catalog_;

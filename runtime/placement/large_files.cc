@@ -49,6 +49,10 @@ PlacementHandler::Large PlacementHandler::large_file(const Work& work, Worker* w
   Fd source = open_large_source(work, worker, &st);
   if (!source) {
     const int error = errno;
+    if (is_shortage(error)) {
+      put_off(work.ref, error);
+      return nullptr;
+    }
     spdlog::warn("stage {}: {}", catalog_->path_of(work.ref), std::strerror(error));
     add(board_, AgentCounter::source_errors);
     settle(work.ref, verdict_on_open(error));
@@ -94,6 +98,10 @@ PlacementHandler::Large PlacementHandler::start_large(const Work& work, Fd sourc
   Result<Fd> copy = tier.create_part(ref, file->reserved == bytes ? bytes : 0);
   if (!copy.ok()) {
     tier.release(file->reserved);
+    if (is_shortage(copy.error().code)) {
+      put_off(ref, copy.error().code);
+      return nullptr;
+    }
     tier_failed(file->tier, copy.error());
     settle(ref, state_word(State::kNoFit, Reason::kTierError));
     return nullptr;
@@ -121,11 +129,13 @@ bool PlacementHandler::unpark(const Large& file, const Work& work, Worker* worke
   }
   struct stat st;
   Fd source = open_large_source(work, worker, &st);
+  if (!source && is_shortage(errno)) return put_off_large(file, errno);
   if (!source || !same_file(st, file->st)) {
     give_up_large(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
     return false;
   }
   Result<Fd> copy = tier(file->tier).open_part(file->ref);
+  if (!copy.ok() && is_shortage(copy.error().code)) return put_off_large(file, copy.error().code);
   if (!copy.ok()) {
     tier_failed(file->tier, copy.error());
     give_up_large(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
@@ -201,6 +211,8 @@ void PlacementHandler::stage_chunks(const Work& work, Worker* worker) {
     publish_run(file, run);
   } else if (is_invalid(*board_, catalog_->entry(file->ref).hash)) {
     give_up_large(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kWritten));
+  } else if (is_shortage(copied.error().code)) {
+    put_off_large(file, copied.error().code);
   } else if (is_source_error(copied.error())) {
     spdlog::warn("stage {}: {}", catalog_->path_of(file->ref), copied.error().text);
     const Verdict v = verdict_on_read(copied.error());
@@ -298,10 +310,17 @@ void PlacementHandler::give_up_large(const Large& file, AgentCounter counter, ui
     release = file->in_flight == 0;
   }
   settle(file->ref, word);
-  if (counter != AgentCounter::tier_errors) add(board_, counter);  // tier_failed counts those
+  // tier_failed and ran_short count those.
+  if (counter != AgentCounter::tier_errors && counter != AgentCounter::put_off_files) add(board_, counter);
   const Entry& e = catalog_->entry(file->ref);
   for (uint32_t n = 0; n < file->count && n < kParking; ++n) wake_parked(board_, e.hash, n);
   if (release) release_large(file);
+}
+
+bool PlacementHandler::put_off_large(const Large& file, int error) {
+  give_up_large(file, AgentCounter::put_off_files, state_word(State::kNoFit, Reason::kTierError));
+  ran_short(error);
+  return false;
 }
 
 void PlacementHandler::release_large(const Large& file) {

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kShortMemoryNs = 1000000000;  // how often a thread looks whether there is memory again
 constexpr int kMisfitsToStop = 8;
+constexpr int64_t kFirstShortageNs = 1000000000, kMostShortageNs = 300 * kFirstShortageNs;
 
 }  // namespace
 
@@ -127,7 +128,7 @@ bool PlacementHandler::next_background(Work* work) {
     }
     filling_.pop_front();
   }
-  if (!prefetching_ || memory_is_short()) return false;
+  if (!prefetching_ || short_until_ns_ != 0 || memory_is_short()) return false;
   bool found = false;
   cursor_ = catalog_->walk(cursor_, [&](Ref ref) {
     if (found) return false;
@@ -140,12 +141,13 @@ bool PlacementHandler::next_background(Work* work) {
   return found;
 }
 
-// An idle agent sleeps without a limit. It looks again by itself only while a tier is closed or memory is
-// short.
+// An idle agent sleeps without a limit. It looks again by itself only while a tier is closed, or memory or
+// descriptors are short.
 void PlacementHandler::wait_for_work(std::unique_lock<std::mutex>* hold) {
   int64_t due = INT64_MAX;
   for (const Tier& t : hierarchy_->tiers())
     if (t.may_recover()) due = std::min(due, t.next_probe_ns());
+  if (const int64_t until = short_until_ns_; until != 0) due = std::min(due, until);
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
   if (prefetching_ && memory_is_short()) due = std::min(due, now + kShortMemoryNs);
   if (due == INT64_MAX || probing_) return work_.wait(*hold);
@@ -156,7 +158,8 @@ void PlacementHandler::wait_for_work(std::unique_lock<std::mutex>* hold) {
   }
 }
 
-// Of the tiers that were closed, those that work again take files again: also those that found them closed.
+// Of the tiers that were closed, those that work again take files again: also those that found them closed,
+// and those for which descriptors or memory were short.
 void PlacementHandler::probe_tiers(std::unique_lock<std::mutex>* hold) {
   probing_ = true;
   hold->unlock();
@@ -169,6 +172,11 @@ void PlacementHandler::probe_tiers(std::unique_lock<std::mutex>* hold) {
   if (opened) {
     board_->header.full.store(0, std::memory_order_relaxed);
     misfits_ = 0;
+  }
+  int64_t until = short_until_ns_;
+  const bool rested = until != 0 && until <= os::clock_ns(CLOCK_MONOTONIC) &&
+                      short_until_ns_.compare_exchange_strong(until, 0);
+  if (opened || rested) {
     catalog_->walk(0, [&](Ref ref) {
       catalog_->move(ref, state_word(State::kNoFit, Reason::kTierError), state_word(State::kKnown));
       return true;
@@ -176,8 +184,8 @@ void PlacementHandler::probe_tiers(std::unique_lock<std::mutex>* hold) {
   }
   hold->lock();
   probing_ = false;
-  if (!opened) return;
-  prefetching_ = config_.prefetch != AgentConfig::Prefetch::kOff;
+  if (!opened && !rested) return;
+  if (opened) prefetching_ = config_.prefetch != AgentConfig::Prefetch::kOff;
   cursor_ = 0;
   work_.notify_all();
 }
@@ -236,6 +244,7 @@ void PlacementHandler::stage(const Work& work, Worker* worker) {
     Fd look(os::open_beneath(root.fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
     struct stat st;
     if (!look || os::fstat(look.get(), &st) != 0) {
+      if (is_shortage(errno)) return put_off(work.ref, errno);
       add(board_, AgentCounter::pass_files);
       return settle(work.ref, verdict_on_open(errno));
     }
@@ -248,6 +257,7 @@ void PlacementHandler::stage(const Work& work, Worker* worker) {
   struct stat st;
   if (!source || os::fstat(source.get(), &st) != 0) {
     const int error = errno;
+    if (is_shortage(error)) return put_off(work.ref, error);
     add(board_, error == ENOENT || error == EACCES ? AgentCounter::pass_files : AgentCounter::source_errors);
     if (error != ENOENT) spdlog::warn("stage {}/{}: {}", root.path, path, std::strerror(error));
     return settle(work.ref, verdict_on_open(error));
@@ -287,6 +297,23 @@ void PlacementHandler::no_room(const Work& work) {
                          : "the tiers are full; the rest of the dataset stays on the PFS");
   const std::lock_guard<std::mutex> hold(lock_);
   prefetching_ = false;
+}
+
+void PlacementHandler::ran_short(int error) {
+  add(board_, AgentCounter::put_off_files);
+  const int64_t pause = std::clamp(2 * shortage_ns_.load(), kFirstShortageNs, kMostShortageNs);
+  int64_t none = 0;
+  if (!short_until_ns_.compare_exchange_strong(none, os::clock_ns(CLOCK_MONOTONIC) + pause)) return;
+  shortage_ns_ = pause;
+  spdlog::warn("prefetch rests for {} s, and files are read from the PFS: {}", pause / kFirstShortageNs,
+               std::strerror(error));
+  work_.notify_all();  // somebody has to wait for its end
+}
+
+// Settled first: who ends the pause then finds it.
+void PlacementHandler::put_off(Ref ref, int error) {
+  settle(ref, state_word(State::kNoFit, Reason::kTierError));
+  ran_short(error);
 }
 
 // A device that fails is not read either.
@@ -337,6 +364,7 @@ void PlacementHandler::place(const Work& work, const Fd& source, const struct st
     tier.discard(ref);
     tier.release(bytes);
     if (stopping_) return;
+    if (!made.ok() && is_shortage(made.error().code)) return put_off(ref, made.error().code);
     if (made.ok() || !is_source_error(made.error())) {
       tier_failed(number, made.ok() ? errno_error("look at the copy") : made.error());
       return settle(ref, state_word(State::kNoFit, Reason::kTierError));
@@ -354,6 +382,7 @@ void PlacementHandler::place(const Work& work, const Fd& source, const struct st
     return settle(ref, state_word(State::kNoFit));
   }
   misfits_ = 0;
+  shortage_ns_ = 0;
   board_->header.stalled_until_ns.store(0, std::memory_order_relaxed);
   // Counted before anyone is woken: who sees the file placed sees it counted.
   add(board_, AgentCounter::staged_files);

@@ -116,6 +116,9 @@ class PlacementHandler {
   // Stores the verdict and wakes who waits for it.
   void settle(Ref ref, uint64_t word);
   void no_room(const Work& work);
+  // The agent lacks descriptors or memory: prefetch rests, and what was put off is tried again later.
+  void ran_short(int error);
+  void put_off(Ref ref, int error);
   void tier_failed(int tier, const Error& error);
   void copy_lost(Ref ref, int tier, uint64_t bytes, const Error& error);
   // Threads that copy `ref` for nobody: now somebody waits. `lock_` held.
@@ -136,6 +139,7 @@ class PlacementHandler {
   void end_run(const Large& file);
   void finish_large(const Large& file);
   void give_up_large(const Large& file, AgentCounter counter, uint64_t word);
+  bool put_off_large(const Large& file, int error);  // false
   void release_large(const Large& file);
 
   Catalog* const catalog_;
@@ -147,6 +151,9 @@ class PlacementHandler {
   std::vector<std::unique_ptr<WriteBack>> write_back_;  // by tier
   std::atomic<uint64_t> files_seen_{0}, bytes_seen_{0};
   std::atomic<int> misfits_{0};  // files in a row for which there was no room
+  // When what was put off is tried again, by CLOCK_MONOTONIC; 0: nothing was.
+  std::atomic<int64_t> short_until_ns_{0};
+  std::atomic<int64_t> shortage_ns_{0};  // how long the last pause was
 
   std::mutex starting_large_;  // one at a time; taken before lock_
   std::mutex lock_;            // guards what follows
