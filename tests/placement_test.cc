@@ -537,7 +537,7 @@ TEST_F(PlacementTest, StopEndsACopyInTheMiddle) {
     Intercept opens(Call::kOpenat, [&](Arguments& a) {
       return !tmpfile && (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0;
     });
-    scratch_.file("pfs/f", noise(20 << 20, 1));
+    scratch_.file("pfs/f", noise((4 << 20) - 1, 1));
     start();
     std::atomic<int> reads{0};
     std::atomic<bool> held{true};

@@ -205,7 +205,6 @@ TEST_F(PlacementTest, PrefetchKeepsToTheRatesAndDemandDoesNot) {
   config_.pfs_opens = 1;
   for (int i = 0; i < 20; ++i) scratch_.file("pfs/" + std::to_string(i), noise(1000, 1));
   start();
-  EXPECT_EQ((*board_)->header.paced, 1u);
   walk();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   EXPECT_LE(counter(AgentCounter::agent_opens_pfs), 3u) << "20 files were opened at 1 per second";

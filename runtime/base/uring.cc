@@ -5,6 +5,11 @@
 
 #ifdef HAVE_LIBURING
 #include <liburing.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
 #endif
 
 namespace monarch {
@@ -12,79 +17,132 @@ namespace monarch {
 #ifdef HAVE_LIBURING
 namespace {
 
+constexpr uint64_t kBlock = 4096;
+
 class Ring : public Uring {
  public:
-  Ring() = default;
+  Ring(char* const* buffers, unsigned count, size_t piece) : piece_(piece) {
+    for (unsigned i = 0; i < count; ++i) slots_.push_back({buffers[i], 0, 0, 0, 0});
+  }
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
-  ~Ring() override {
-    if (made_) ::io_uring_queue_exit(&ring_);
+  ~Ring() override { close(); }
+
+  bool open() {
+    open_ = ::io_uring_queue_init(2 * static_cast<unsigned>(slots_.size()), &ring_, 0) == 0;
+    return open_;
   }
 
-  bool make(unsigned pieces) {
-    made_ = ::io_uring_queue_init(2 * pieces, &ring_, 0) == 0;
-    return made_;
-  }
-
-  void copy(int from, int to, UringPiece* pieces, unsigned count,
-            const std::function<void()>& done) override {
-    if (!made_) return;
-    for (unsigned i = 0; i < count; ++i) {
-      UringPiece& p = pieces[i];
-      io_uring_sqe* read = ::io_uring_get_sqe(&ring_);
-      ::io_uring_prep_read(read, from, p.buffer, static_cast<unsigned>(p.read_bytes),
-                           static_cast<uint64_t>(p.offset));
-      // A short read breaks the link: the write is cancelled then.
-      read->flags |= IOSQE_IO_LINK;
-      read->user_data = 2 * i;
-      io_uring_sqe* write = ::io_uring_get_sqe(&ring_);
-      ::io_uring_prep_write(write, to, p.buffer, static_cast<unsigned>(p.write_bytes),
-                            static_cast<uint64_t>(p.offset));
-      write->user_data = 2 * i + 1;
+  uint64_t copy(const UringRange& range, const std::function<bool(uint64_t)>& before,
+                const std::function<void(uint64_t)>& after) override {
+    if (!open_) return 0;
+    const uint64_t end = range.offset + range.bytes;
+    uint64_t next = range.offset;
+    gap_ = UINT64_MAX;
+    for (bool more = true;;) {
+      for (size_t i = 0; more && i < slots_.size() && next < end; ++i) {
+        if (slots_[i].pending != 0) continue;
+        const uint64_t bytes = std::min<uint64_t>(piece_, end - next);
+        more = before(bytes);
+        if (!more) break;
+        start(range, i, next, bytes);
+        next += bytes;
+      }
+      if (!submit()) break;
+      if (in_flight_ == 0) break;
+      collect(after);
+      more = more && gap_ == UINT64_MAX;
     }
-    unsigned submitted = 0;
-    while (submitted < 2 * count) {
-      const int n = ::io_uring_submit(&ring_);
-      if (n <= 0 && n != -EINTR && n != -EAGAIN && n != -EBUSY) break;
-      if (n > 0) submitted += static_cast<unsigned>(n);
-    }
-    collect(pieces, submitted, done);
-    if (submitted < 2 * count) drop_unsubmitted();
+    while (in_flight_ > 0) collect(after);  // the buffers are the kernel's until then
+    return std::min(gap_, next) - range.offset;
   }
 
  private:
-  // The buffers belong to the kernel until each completion is there, so there is no giving up.
-  void collect(UringPiece* pieces, unsigned expected, const std::function<void()>& done) {
-    while (expected > 0) {
-      io_uring_cqe* cqe = nullptr;
-      if (::io_uring_wait_cqe(&ring_, &cqe) != 0) continue;
-      const uint64_t which = cqe->user_data;
-      UringPiece& p = pieces[which / 2];
-      if (which % 2 == 1) p.done = cqe->res >= 0 && static_cast<size_t>(cqe->res) == p.write_bytes;
-      ::io_uring_cqe_seen(&ring_, cqe);
-      if (which % 2 == 1 && p.done) done();
-      --expected;
-    }
-  }
-  void drop_unsubmitted() {
-    const unsigned entries = ring_.sq.ring_entries;
-    ::io_uring_queue_exit(&ring_);
-    made_ = ::io_uring_queue_init(entries, &ring_, 0) == 0;
+  struct Slot {
+    char* buffer;
+    uint64_t offset, bytes, written;
+    unsigned pending;  // completions to come
+  };
+
+  void start(const UringRange& range, size_t i, uint64_t offset, uint64_t bytes) {
+    Slot& slot = slots_[i];
+    const uint64_t write = range.whole_blocks ? (bytes + kBlock - 1) / kBlock * kBlock : bytes;
+    slot = {slot.buffer, offset, bytes, write, 2};
+    std::memset(slot.buffer + bytes, 0, write - bytes);
+    io_uring_sqe* read_it = ::io_uring_get_sqe(&ring_);
+    ::io_uring_prep_read(read_it, range.from, slot.buffer, static_cast<unsigned>(bytes), offset);
+    read_it->flags |= IOSQE_IO_LINK;  // a short read breaks the link: the write is cancelled then
+    read_it->user_data = 2 * i;
+    io_uring_sqe* write_it = ::io_uring_get_sqe(&ring_);
+    ::io_uring_prep_write(write_it, range.to, slot.buffer, static_cast<unsigned>(write), offset);
+    write_it->user_data = 2 * i + 1;
+    unsubmitted_ += 2;
   }
 
+  // False: the kernel takes no more, and the ring is of no use any longer.
+  bool submit() {
+    while (unsubmitted_ > 0) {
+      const int n = ::io_uring_submit(&ring_);
+      if (n > 0) {
+        unsubmitted_ -= static_cast<unsigned>(n);
+        in_flight_ += static_cast<unsigned>(n);
+      } else if (n != -EINTR && n != -EAGAIN && n != -EBUSY) {
+        abandon();
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void collect(const std::function<void(uint64_t)>& after) {
+    io_uring_cqe* done = nullptr;
+    if (::io_uring_wait_cqe(&ring_, &done) != 0) return;
+    const uint64_t which = done->user_data;
+    const int64_t result = done->res;
+    ::io_uring_cqe_seen(&ring_, done);
+    --in_flight_;
+    Slot& slot = slots_[which / 2];
+    --slot.pending;
+    if (which % 2 == 0) return;  // the write tells how the read went, too
+    if (result >= 0 && static_cast<uint64_t>(result) == slot.written) {
+      after(slot.bytes);
+    } else {
+      gap_ = std::min(gap_, slot.offset);
+    }
+  }
+
+  void abandon() {
+    while (in_flight_ > 0) collect([](uint64_t) {});
+    for (Slot& slot : slots_) {
+      if (slot.pending != 0) gap_ = std::min(gap_, slot.offset);
+      slot.pending = 0;
+    }
+    unsubmitted_ = 0;
+    close();
+  }
+
+  void close() {
+    if (open_) ::io_uring_queue_exit(&ring_);
+    open_ = false;
+  }
+
+  const size_t piece_;
+  std::vector<Slot> slots_;
   io_uring ring_{};
-  bool made_ = false;
+  bool open_ = false;
+  unsigned unsubmitted_ = 0, in_flight_ = 0;
+  uint64_t gap_ = 0;  // where the first piece was that failed
 };
 
 }  // namespace
 
-std::unique_ptr<Uring> Uring::create(unsigned pieces) {
-  auto ring = std::make_unique<Ring>();
-  if (!ring->make(pieces)) return nullptr;
+std::unique_ptr<Uring> Uring::create(char* const* buffers, unsigned count, size_t piece) {
+  auto ring = std::make_unique<Ring>(buffers, count, piece);
+  if (!ring->open()) return nullptr;
   return ring;
 }
 #else
-std::unique_ptr<Uring> Uring::create(unsigned) { return nullptr; }
+std::unique_ptr<Uring> Uring::create(char* const*, unsigned, size_t) { return nullptr; }
 #endif
 
 }  // namespace monarch

@@ -3,35 +3,33 @@
 // for each.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
 namespace monarch {
 
-// One read and the write of what it returned to the same offset of another file.
-struct UringPiece {
-  off_t offset = 0;
-  size_t read_bytes = 0;
-  size_t write_bytes = 0;  // >= read_bytes where the end is padded to whole blocks
-  char* buffer = nullptr;  // of write_bytes at least
-  bool done = false;       // both were made, in full
+struct UringRange {
+  int from = -1, to = -1;
+  uint64_t offset = 0, bytes = 0;  // the same place in both files
+  bool whole_blocks = false;       // the last write is padded with zeros to whole blocks of 4096 bytes
 };
 
 // A ring for one thread.
 class Uring {
  public:
-  // nullptr: built without liburing, or the kernel or its policy (seccomp, kernel.io_uring_disabled) refuses.
-  static std::unique_ptr<Uring> create(unsigned pieces);
+  // With one buffer, of `piece` bytes each, for each piece that is to be in flight at a time. nullptr: built
+  // without liburing, or the kernel or its policy (seccomp, kernel.io_uring_disabled) refuses.
+  static std::unique_ptr<Uring> create(char* const* buffers, unsigned count, size_t piece);
   virtual ~Uring() = default;
 
-  // Copies `count` pieces, at most as many as the ring was made for, and waits for all; calls `done` after
-  // each that was copied. What went wrong with one is not told: whoever needs to know makes the calls again,
-  // one by one.
-  virtual void copy(int from, int to, UringPiece* pieces, unsigned count,
-                    const std::function<void()>& done) = 0;
+  // Copies a range piece by piece. `before` is asked before each, and may wait; false ends the copying.
+  // `after` is called when one has been copied. Returns how many bytes from the range's start on have been
+  // copied without a gap. What went wrong with the next one is not told: whoever needs to know makes the
+  // calls again, one by one.
+  virtual uint64_t copy(const UringRange& range, const std::function<bool(uint64_t bytes)>& before,
+                        const std::function<void(uint64_t bytes)>& after) = 0;
 };
 
 }  // namespace monarch

@@ -133,8 +133,6 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
                                 Found* found) {
   Patience patience(board);
   std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, kWholeFile)];
-  // What is copied at the admin's rate is copied at once for who waits: so it is asked for, too.
-  const bool paced = board->header.paced.load(std::memory_order_relaxed) != 0;
   Posted posted{nullptr, 0};
   bool asked = false;
   for (;;) {
@@ -147,7 +145,8 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
     const uint64_t size = *found ? found->entry->size.load(std::memory_order_relaxed) : 0;
     const int64_t left = patience.left(state == State::kStaging, size);
     if (left <= 0) return WaitEnd::kTimeout;
-    if (!asked && (state == State::kKnown || (paced && state == State::kStaging))) {
+    // What is prefetched may be copied slowly, or wait for its turn: so it is asked for, too.
+    if (!asked && state != State::kQueued) {
       posted = post_request(board, path);
       if (!posted.slot) return WaitEnd::kRingFull;
       asked = true;

@@ -151,8 +151,6 @@ struct BoardHeader {
   alignas(64) std::atomic<uint32_t> closed;    // 1: redirect nothing more (tear-down, or a directory renamed)
   // 1: no tier has room for a file of usual size: opens of what is not placed do not ask.
   std::atomic<uint32_t> full;
-  std::atomic<uint32_t>
-      paced;  // 1: what nobody has asked for is copied slowly; so ask also while it is copied
   std::atomic<uint32_t> next_slot;         // where tasks begin to look for a free slot
   std::atomic<uint32_t> changed;           // which kinds of marks there are: Changed, or-ed
   std::atomic<uint64_t> bytes_per_second;  // measured rate of staging, for how long an open waits

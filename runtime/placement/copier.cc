@@ -18,6 +18,7 @@ namespace monarch {
 namespace {
 
 constexpr uint64_t kBlock = 4096;  // what O_DIRECT wants offsets, sizes and buffers to be multiples of
+constexpr uint64_t kLeastForUring = 4 * (1 << 20);  // smaller ones are quicker piece by piece
 constexpr uint64_t kWindow = 8 * (1 << 20);  // dirty pages of one file before their write-back is waited for
 
 uint64_t whole_blocks(uint64_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
@@ -60,17 +61,20 @@ Status Copier::copy(const CopyRange& range) {
   const uint64_t end = range.offset + range.bytes;
   uint64_t offset = range.offset;
   while (offset < end) {
-    const uint64_t bytes = std::min(kPiece, end - offset);
-    const bool many = range.writing == Writing::kDirect && end - offset > kPiece;
-    if (!pace(range, many ? std::min(kPieces * kPiece, end - offset) : bytes))
-      return Error{EINTR, "stopping"};
-    const int64_t start = os::clock_ns(CLOCK_MONOTONIC);
-    const uint64_t at_once = many ? copy_by_uring(range, offset) : 0;
-    if (at_once == 0) MONARCH_TRY(copy_piece(range, offset, bytes));
-    const uint64_t copied = at_once > 0 ? at_once : bytes;
+    // Several pieces at a time, by the window where pages get dirty; else one.
+    const uint64_t window = range.writing == Writing::kBuffered ? kWindow : end - offset;
+    uint64_t copied =
+        end - offset >= kLeastForUring ? copy_by_uring(range, offset, std::min(window, end - offset)) : 0;
+    if (*stopping_) return Error{EINTR, "stopping"};
+    if (copied == 0) {
+      copied = std::min(kPiece, end - offset);
+      if (!pace(range, copied)) return Error{EINTR, "stopping"};
+      const int64_t start = os::clock_ns(CLOCK_MONOTONIC);
+      MONARCH_TRY(copy_piece(range, offset, copied));
+      note_rate(copied, os::clock_ns(CLOCK_MONOTONIC) - start);
+      note_progress();
+    }
     offset += copied;
-    note_rate(copied, os::clock_ns(CLOCK_MONOTONIC) - start);
-    note_progress();
     if (range.writing == Writing::kBuffered) MONARCH_TRY(bound_dirty(range, offset));
   }
   if (range.writing == Writing::kDirect) MONARCH_TRY(end_direct(range, end));
@@ -93,32 +97,27 @@ void Copier::note_rate(uint64_t bytes, int64_t ns) {
   rate.store(static_cast<uint64_t>(old == 0 ? now : old + (now - old) * kShare), std::memory_order_relaxed);
 }
 
-uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset) {
+uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset, uint64_t bytes) {
   if (no_uring_) return 0;
-  if (!uring_) uring_ = Uring::create(kPieces);
   if (!uring_) {
-    no_uring_ = true;
-    return 0;
+    char* buffers[kPieces];
+    for (unsigned i = 0; i < kPieces; ++i) buffers[i] = buffer(i);
+    uring_ = Uring::create(buffers, kPieces, kPiece);
+    no_uring_ = !uring_;
+    if (no_uring_) return 0;
   }
-  UringPiece pieces[kPieces];
-  unsigned count = 0;
-  uint64_t left = range.offset + range.bytes - offset;
-  for (uint64_t at = offset; count < kPieces && left > 0; ++count) {
-    const uint64_t bytes = std::min(kPiece, left);
-    UringPiece& p = pieces[count];
-    p = {static_cast<off_t>(at), bytes, whole_blocks(bytes), buffer(count), false};
-    std::memset(p.buffer + bytes, 0, p.write_bytes - bytes);
-    at += bytes;
-    left -= bytes;
-  }
-  uring_->copy(range.source, range.copy, pieces, count, [this] { note_progress(); });
+  const int64_t start = os::clock_ns(CLOCK_MONOTONIC);
   uint64_t copied = 0;
-  for (unsigned i = 0; i < count && pieces[i].done; ++i) {
-    copied += pieces[i].read_bytes;
-    add(board_, AgentCounter::agent_reads_pfs);
-    add(board_, AgentCounter::agent_bytes_pfs, pieces[i].read_bytes);
-  }
-  return copied;
+  return uring_->copy(
+      {range.source, range.copy, offset, bytes, range.writing == Writing::kDirect},
+      [&](uint64_t piece) { return pace(range, piece); },
+      [&](uint64_t piece) {
+        add(board_, AgentCounter::agent_reads_pfs);
+        add(board_, AgentCounter::agent_bytes_pfs, piece);
+        copied += piece;
+        note_rate(copied, os::clock_ns(CLOCK_MONOTONIC) - start);
+        note_progress();
+      });
 }
 
 Status Copier::copy_piece(const CopyRange& range, uint64_t offset, uint64_t bytes) {

@@ -72,8 +72,8 @@ class Copier {
   Status write_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);
   Status end_direct(const CopyRange& range, uint64_t end);
   Status bound_dirty(const CopyRange& range, uint64_t written);
-  // As many pieces as io_uring copied in full from `offset` on; 0 if there is none.
-  uint64_t copy_by_uring(const CopyRange& range, uint64_t offset);
+  // How many of `bytes` from `offset` on io_uring has copied; 0 if there is none.
+  uint64_t copy_by_uring(const CopyRange& range, uint64_t offset, uint64_t bytes);
 
   Board* const board_;
   Rates* const rates_;

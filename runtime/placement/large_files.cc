@@ -252,10 +252,11 @@ void PlacementHandler::publish_run(const Large& file, const Run& run) {
   {
     const std::lock_guard<std::mutex> hold(lock_);
     if (file->failed) return;
-    for (uint32_t i = 0; i < run.count; ++i) catalog_->set_chunk(file->chunks, run.first + i);
     file->done += run.count;
     file->placed += bytes;
     whole = file->done == file->count;
+    // The last ones are told by the whole file: who reads the end of it and opens it again gets the copy.
+    for (uint32_t i = 0; i < run.count && !whole; ++i) catalog_->set_chunk(file->chunks, run.first + i);
     closed = file->done == file->allowed && !whole;
     if (closed) large_.erase(file->ref);  // nothing more to do; its ends are closed with its last run
   }
@@ -263,9 +264,9 @@ void PlacementHandler::publish_run(const Large& file, const Run& run) {
   add(board_, AgentCounter::staged_bytes, bytes);
   board_->placed_bytes[file->tier].fetch_add(bytes, std::memory_order_relaxed);
   if (closed) catalog_->close_chunks(file->chunks);
+  if (whole) finish_large(file, run);
   const uint32_t hash = catalog_->entry(file->ref).hash;
   for (uint32_t i = 0; i < run.count; ++i) wake_parked(board_, hash, run.first + i);
-  if (whole) finish_large(file);
 }
 
 // The last thread that copies for a file closes what is not needed any more.
@@ -280,7 +281,7 @@ void PlacementHandler::end_run(const Large& file) {
   if (release) release_large(file);
 }
 
-void PlacementHandler::finish_large(const Large& file) {
+void PlacementHandler::finish_large(const Large& file, const Run& last) {
   Tier& tier = this->tier(file->tier);
   std::shared_ptr<Ends> ends;
   {
@@ -294,8 +295,11 @@ void PlacementHandler::finish_large(const Large& file) {
     return give_up_large(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   }
   // A full run directory: what is staged in chunks stays in use as such.
-  if (catalog_->place(file->ref, static_cast<uint32_t>(file->tier), made.st_ino, file->st))
+  if (catalog_->place(file->ref, static_cast<uint32_t>(file->tier), made.st_ino, file->st)) {
     add(board_, AgentCounter::staged_files);
+  } else {
+    for (uint32_t i = 0; i < last.count; ++i) catalog_->set_chunk(file->chunks, last.first + i);
+  }
   const std::lock_guard<std::mutex> hold(lock_);
   large_.erase(file->ref);
 }

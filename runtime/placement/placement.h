@@ -59,6 +59,7 @@ class PlacementHandler {
   };
   static bool background(const Work& work) { return work.why == Why::kPrefetch || work.why == Why::kFill; }
 
+  class Turn;
   // A copy thread. The scheduler's side of it is guarded by lock_.
   struct Worker {
     Worker(Board* board, Rates* rates, const std::atomic<bool>* stopping) : copier(board, rates, stopping) {}
@@ -137,7 +138,7 @@ class PlacementHandler {
   Status copy_run(const Large& file, const Run& run, bool paced, Worker* worker);
   void publish_run(const Large& file, const Run& run);
   void end_run(const Large& file);
-  void finish_large(const Large& file);
+  void finish_large(const Large& file, const Run& last);
   void give_up_large(const Large& file, AgentCounter counter, uint64_t word);
   bool put_off_large(const Large& file, int error);  // false
   void release_large(const Large& file);
@@ -167,6 +168,8 @@ class PlacementHandler {
   uint64_t cursor_ = 0;         // how far prefetch is in the catalog's log
   int background_ = 0;          // threads that work on something that nobody waits for
   bool prefetching_;
+  int large_prefetches_ = 0;  // see Turn
+  std::condition_variable turn_ended_;
   bool probing_ = false;  // a thread tries a closed tier
   std::atomic<bool> stopping_{false};
   std::vector<std::unique_ptr<Worker>> workers_;
