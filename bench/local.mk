@@ -27,6 +27,7 @@ EXTRA_DIST += \
 	%D%/figures.py \
 	%D%/lib.py \
 	%D%/memory \
+	%D%/neighbour \
 	%D%/once \
 	%D%/overhead \
 	%D%/partial \
