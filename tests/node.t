@@ -278,9 +278,27 @@ def every_moment():
             epilog.wait(e2e.PATIENCE)
             if os.path.exists(f"{n.state}/jobs/{job}.n1/record.json"):
                 n.kill_agent(job)
+        # Who was killed inside a system call keeps his lock until he has died, and the sweep leaves him alone.
+        ok(wait_until(lambda: not n.helpers(), GONE_SECONDS), "those that were killed die")
         n.start(99)
         ok(wait_until(lambda: not n.helpers(), GONE_SECONDS), "the sweep ends")
         equal([p for turn in range(12) for p in n.left(10 + turn)], [], "an epilog killed at any moment leaves nothing for ever")
+
+
+def remover_killed_at_its_end():
+    """The record was removed, or a power failure emptied it, and its directory was not."""
+    with node("end") as n:
+        n.start(1)
+        n.epilog(1)
+        wait_until(lambda: not n.left(1))
+        for name, text in ("cluster.1.0.n1.1", None), ("cluster.1.0.n1.2", ""):
+            os.mkdir(f"{n.state}/removing/{name}", 0o700)
+            if text is not None:
+                with open(f"{n.state}/removing/{name}/record.json", "w", encoding="utf-8") as file:
+                    file.write(text)
+            os.makedirs(f"{n.tier}/monarch/.removed.{name}/sub")
+        contains(n.start(2), ["ready "], "a job starts where a remover was killed at its very end")
+        ok(wait_until(lambda: not n.left(1)), "and what is left without a record is removed", n.left(1))
 
 
 # ---- the sweep
@@ -418,4 +436,4 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, other_boot, state_lost, tried_once, other_datasets, odd_paths)
+e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, tried_once, other_datasets, odd_paths)

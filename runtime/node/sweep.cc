@@ -68,10 +68,18 @@ void sweep_job(const StateDir& state, const std::string& key, std::vector<Remova
   out->push_back({record.take(), std::move(lock)});
 }
 
+// The record goes last of all that is the job's, but not last of its directory: a remover that was killed
+// between the two, or a power failure, leaves a directory that names nothing.
 void sweep_removal(const StateDir& state, const std::string& name, std::vector<Removal>* out) {
-  Fd lock = lock_now(state.path() + "/removing/" + name);
+  const std::string dir = state.path() + "/removing/" + name;
+  Fd lock = lock_now(dir);
+  if (!lock) return;
   Result<JobRecord> record = state.read_removal(name);
-  if (lock && record.ok()) out->push_back({record.take(), std::move(lock)});
+  if (record.ok()) {
+    out->push_back({record.take(), std::move(lock)});
+  } else if (record.error().code == ENOENT || record.error().code == EINVAL) {
+    (void)remove_tree(AT_FDCWD, dir).ok();
+  }
 }
 
 // What a record accounts for, by its name on a tier.
