@@ -634,7 +634,11 @@ def jobs():
 def other_configuration(name, options, *tests):
     global variant, ledger
     variant = name
+    last = cluster.submit(["--hold"], "true")
     cluster.up("--nodes", "4", *options)
+    first = cluster.submit(["--hold"], "true")
+    ok(first > last, f"{variant}no job id comes twice", last, first)
+    cluster.execute(["scancel", str(first)])
     ledger = Ledger()
     e2e.together(*tests, servers)
 

@@ -77,6 +77,9 @@ class Cluster:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False)
         if result.returncode != 0:
             raise RuntimeError("dev/lab slurm up: " + result.stdout.decode()[-3000:])
+        if self._own_slurmdbd:
+            e2e.end(self._own_slurmdbd)
+            self._own_slurmdbd = None
         self.conf = self.status()["slurm_conf"]
         self.user = pwd.getpwnam(USER)
         self.out = scratch("out")
