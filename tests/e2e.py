@@ -265,11 +265,13 @@ def monarch_run(words, command, report=False, before=(), **more):
 class Job:
     """A `monarchctl run` whose command waits, so that programs can be run in its environment from here."""
 
+    program = f"{BUILD}/monarchctl"
+
     def __init__(self, words, **env):
         self._report = f"{scratch()}/report.{random.getrandbits(64):x}"
         command = ["sh", "-c", 'env -0; printf "\\0"; read -r _; exit 0']
         self._process = start(
-            [f"{BUILD}/monarchctl", "run", *words, "--report", self._report, "--", *command],
+            [self.program, "run", *words, "--report", self._report, "--", *command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(**env))
         self.pid = self._process.pid
         text = b""

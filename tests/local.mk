@@ -86,6 +86,7 @@ scripts = \
 	%D%/exports.t \
 	%D%/node.t \
 	%D%/paths.t \
+	%D%/faults.t \
 	%D%/programs.t \
 	%D%/run.t \
 	%D%/safety.t \
