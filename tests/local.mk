@@ -70,6 +70,10 @@ tests_strict_so_LDFLAGS = $(so_link_flags)
 tests_strict_so_SOURCES = \
 	%D%/strict.cc
 
+check_PROGRAMS += tests/stress
+tests_stress_SOURCES = \
+	%D%/stress.cc
+
 if HAVE_FUSE3
 check_PROGRAMS += tests/slowfs
 tests_slowfs_CPPFLAGS = $(AM_CPPFLAGS) $(FUSE3_CFLAGS)
@@ -92,6 +96,7 @@ scripts = \
 	%D%/safety.t \
 	%D%/slurm.t \
 	%D%/slurm_hostile.t \
+	%D%/stress.t \
 	%D%/writes.t
 EXTRA_DIST += \
 	%D%/e2e.py \
