@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <random>
 #include <set>
@@ -386,6 +387,248 @@ TEST(CatalogModel, BehavesLikeAMap) {
     EXPECT_EQ(visited.size(), catalog->header().entry_count);
     EXPECT_EQ(std::set<Ref>(visited.begin(), visited.end()).size(), visited.size());
     for (const auto& [key, m] : model) EXPECT_TRUE(std::binary_search(visited.begin(), visited.end(), m.ref));
+  }
+}
+
+// Several threads add, stage, place, drop and stage again, as the agent's do, while readers look: whatever a
+// reader finds must have been true at some time, and what was true for good must stay so.
+class Crowd {
+ public:
+  static constexpr uint32_t kFiles = 600, kWriters = 3, kReaders = 3, kSteps = 15000, kTiers = 2;
+
+  Crowd(uint32_t seed, const std::string& run_dir) : catalog_(make_catalog(run_dir)), run_dir_(run_dir) {
+    Paths paths(seed);
+    std::set<std::string> distinct;
+    while (distinct.size() < kFiles) distinct.insert(paths.next());
+    for (const std::string& path : distinct) files_.emplace_back().path = path;
+  }
+
+  void write(uint32_t writer, uint32_t seed) {
+    std::mt19937 random(seed * 100 + writer);
+    std::vector<uint64_t> inodes;  // free ones; few, so that each is used again and again
+    for (uint64_t i = 1; i <= kFiles / 4; ++i) inodes.push_back(writer * 1000 + i);
+    for (uint32_t step = 0; step < kSteps && !failed_; ++step) {
+      const uint32_t n = random() % kFiles;
+      File& f = files_[n];
+      const Ref ref = catalog_->add(rel(f.path, n % 2), DT_REG);
+      const Ref before = f.ref.exchange(ref);
+      check(ref != 0 && (before == 0 || before == ref), "one entry per path");
+      if (n % kWriters == writer && kind(n) != kLeftAlone) advance(n, ref, &inodes, &random);
+    }
+  }
+
+  void read(uint32_t seed) {
+    std::mt19937 random(seed);
+    CatalogReader reader;
+    check(reader.open(run_dir_.c_str()), "open");
+    std::vector<Seen> seen(kFiles);
+    while (!done_ && !failed_) {
+      for (int i = 0; i < 100; ++i) {
+        const uint32_t n = random() % kFiles;
+        look(reader, n, &seen[n]);
+        look_for_copy(reader, random() % kTiers, random() % kWriters * 1000 + 1 + random() % (kFiles / 4));
+        ++looked_;
+      }
+    }
+  }
+
+  // All writers have ended: the catalog is what the model says.
+  void compare() {
+    CatalogReader reader;
+    ASSERT_TRUE(reader.open(run_dir_.c_str()));
+    for (uint32_t n = 0; n < kFiles; ++n) {
+      const File& f = files_[n];
+      SCOPED_TRACE(n);
+      const Found found = reader.find(rel(f.path, n % 2));
+      ASSERT_EQ(found.ref, f.ref);
+      EXPECT_FALSE(reader.find(rel(f.path, 1 - n % 2))) << "the other root";
+      if (!f.ref) continue;
+      EXPECT_EQ(found.entry->state, f.word);
+      if (f.inode == 0) continue;
+      const Identity* id = reader.find_copy(tier_of_file(n), f.inode);
+      ASSERT_NE(id, nullptr);
+      EXPECT_EQ(id->entry, f.ref);
+      EXPECT_EQ(id->pfs_ino, pfs_inode(n, f.generation));
+    }
+  }
+
+  void finish() { done_ = true; }
+  bool failed() const { return failed_; }
+  uint64_t looked() const { return looked_; }
+  uint64_t placed() const { return placed_; }
+
+ private:
+  enum Kind { kLeftAlone, kSmall, kLarge, kDroppedAtLast };
+  struct File {
+    std::string path;
+    std::atomic<Ref> ref{0};
+    // Its writer's:
+    uint64_t word = state_word(State::kKnown);
+    uint32_t generation = 0;
+    uint64_t inode = 0;  // of its copy
+    Ref chunks = 0;
+  };
+  // What a reader has seen of a file.
+  struct Seen {
+    bool known = false, dropped = false;
+    uint64_t generation = 0, bits = 0;
+    Ref chunks = 0;
+  };
+  static Kind kind(uint32_t n) { return static_cast<Kind>(n / kWriters % 4); }
+  static uint32_t tier_of_file(uint32_t n) { return n / 7 % kTiers; }
+  static uint64_t size_of(uint32_t n) { return kind(n) == kLarge ? (2 + n % 60) * kChunkBytes - 5 : 100 + n; }
+  static uint64_t pfs_inode(uint32_t n, uint64_t generation) { return uint64_t{n} << 32 | generation; }
+
+  void check(bool good, const char* what) {
+    if (!good && !failed_.exchange(true)) ADD_FAILURE() << what;
+  }
+
+  // One step of the file's life.
+  void advance(uint32_t n, Ref ref, std::vector<uint64_t>* inodes, std::mt19937* random) {
+    File& f = files_[n];
+    const auto to = [&](uint64_t word) {
+      check(catalog_->move(ref, f.word, word), "another thread has moved it");
+      f.word = word;
+    };
+    switch (state_of(f.word)) {
+      case State::kKnown:
+        return to(state_word(State::kQueued));
+      case State::kQueued:
+        return to(state_word(State::kStaging));
+      case State::kStaging:
+        catalog_->entry(ref).size.store(size_of(n), std::memory_order_release);
+        return kind(n) == kLarge ? to(large_word(0)) : place(n, ref, inodes);
+      case State::kLarge:
+        return add_chunk(n, ref, inodes, random);
+      case State::kPlaced:
+        if ((*random)() % 3 == 0) drop(n, ref, inodes);
+        return;
+      case State::kNoFit:
+        return to(state_word(State::kKnown));
+      default:
+        return;
+    }
+  }
+
+  struct stat source(uint32_t n) {
+    struct stat st = source_stat(pfs_inode(n, ++files_[n].generation));
+    st.st_size = static_cast<off_t>(size_of(n));
+    return st;
+  }
+
+  void place(uint32_t n, Ref ref, std::vector<uint64_t>* inodes) {
+    File& f = files_[n];
+    if (inodes->empty()) return;
+    // A large file has the identity of its chunks.
+    const struct stat st = f.chunks ? source_stat(pfs_inode(n, f.generation)) : source(n);
+    check(catalog_->place(ref, tier_of_file(n), inodes->back(), st), "place");
+    f.inode = inodes->back();
+    inodes->pop_back();
+    f.chunks = 0;
+    f.word = state_word(State::kPlaced, Reason::kNone, tier_of_file(n));
+    ++placed_;
+  }
+
+  void add_chunk(uint32_t n, Ref ref, std::vector<uint64_t>* inodes, std::mt19937* random) {
+    File& f = files_[n];
+    if (!f.chunks) {
+      f.chunks = catalog_->start_chunks(ref, tier_of_file(n), source(n));
+      check(f.chunks != 0, "start_chunks");
+      f.word = large_word(f.chunks);
+    } else if ((*random)() % 8 == 0) {
+      place(n, ref, inodes);
+    } else {
+      catalog_->set_chunk(f.chunks, (*random)() % chunk_count(size_of(n)));
+    }
+  }
+
+  void drop(uint32_t n, Ref ref, std::vector<uint64_t>* inodes) {
+    File& f = files_[n];
+    const bool last = kind(n) == kDroppedAtLast && f.generation > 3;
+    f.word =
+        last ? state_word(State::kDropped, Reason::kChanged) : state_word(State::kNoFit, Reason::kTierError);
+    catalog_->drop(ref, state_of(f.word), reason_of(f.word));
+    inodes->insert(inodes->begin(), f.inode);
+    f.inode = 0;
+  }
+
+  void look(const CatalogReader& reader, uint32_t n, Seen* seen) {
+    const Ref added = files_[n].ref.load(std::memory_order_acquire);
+    const Found found = reader.find(rel(files_[n].path, n % 2));
+    check(found || (added == 0 && !seen->known), "what was added is found");
+    if (!found) return;
+    seen->known = true;
+    check(added == 0 || found.ref == added, "the entry of a path does not change");
+    check(path_of(reader, *found.entry) == files_[n].path, "it has the path that was asked for");
+    const uint64_t word = found.entry->state.load(std::memory_order_acquire);
+    const State state = state_of(word);
+    check(kind(n) != kLeftAlone || word == state_word(State::kKnown), "nobody has moved it");
+    check(!seen->dropped || state == State::kDropped, "dropped is for good");
+    check(state != State::kDropped || kind(n) == kDroppedAtLast, "nobody has dropped it");
+    check(state != State::kLarge || kind(n) == kLarge, "it is not large");
+    seen->dropped = state == State::kDropped;
+    if (state == State::kPlaced) {
+      check(word == state_word(State::kPlaced, Reason::kNone, tier_of_file(n)), "it is on its tier");
+      check(found.entry->size.load(std::memory_order_acquire) == size_of(n), "its size is known before");
+    }
+    if (state == State::kPlaced || chunks_of(word) != 0) look_at_identity(reader, n, found, seen);
+    if (state == State::kLarge && chunks_of(word) != 0)
+      look_at_chunks(reader, n, found.ref, chunks_of(word), seen);
+  }
+
+  void look_at_identity(const CatalogReader& reader, uint32_t n, const Found& found, Seen* seen) {
+    const Identity* id = reader.identity(found.entry->identity.load(std::memory_order_acquire));
+    if (!id) return check(false, "its identity is known before");
+    const uint64_t generation = id->pfs_ino & 0xffffffff;
+    check(id->entry == found.ref && id->pfs_ino >> 32 == n, "the identity is its own");
+    check(generation >= seen->generation, "identities do not grow older");
+    check(reader.attributes(id->attributes) != nullptr, "attributes");
+    seen->generation = generation;
+  }
+
+  void look_at_chunks(const CatalogReader& reader, uint32_t n, Ref entry, Ref ref, Seen* seen) {
+    const Chunks* chunks = reader.chunks(ref);
+    if (!chunks) return check(false, "chunks");
+    check(
+        chunks->entry == entry && chunks->tier == tier_of_file(n) && chunks->count == chunk_count(size_of(n)),
+        "the chunks are its own");
+    const uint64_t bits = chunks->bits[0].load(std::memory_order_acquire);
+    check(bits >> chunks->count == 0, "no chunks beyond its end");
+    check(seen->chunks != ref || (seen->bits & ~bits) == 0, "a chunk that was there stays");
+    seen->chunks = ref;
+    seen->bits = bits;
+  }
+
+  void look_for_copy(const CatalogReader& reader, uint32_t tier, uint64_t inode) {
+    const Identity* id = reader.find_copy(tier, inode);
+    if (!id) return;
+    const auto n = static_cast<uint32_t>(id->pfs_ino >> 32);
+    check(n < kFiles && id->tier_ino == inode && tier_of_file(n) == tier && inode / 1000 == n % kWriters,
+          "a copy's identity is that of a file with a copy there");
+    check(n < kFiles && path_of(reader, *reader.entry(id->entry)) == files_[n].path,
+          "the entry of that file");
+  }
+
+  const std::unique_ptr<Catalog> catalog_;
+  const std::string run_dir_;
+  std::deque<File> files_;
+  std::atomic<bool> done_{false}, failed_{false};
+  std::atomic<uint64_t> looked_{0}, placed_{0};
+};
+
+TEST(CatalogModel, ReadersSeeOnlyWhatWasTrue) {
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Scratch scratch;
+    Crowd crowd(seed, scratch.path());
+    Threads readers(Crowd::kReaders, [&](uint32_t r) { crowd.read(seed * 10 + r); });
+    Threads(Crowd::kWriters, [&](uint32_t w) { crowd.write(w, seed); }).join();
+    crowd.finish();
+    readers.join();
+    ASSERT_FALSE(crowd.failed());
+    EXPECT_GT(crowd.looked(), 1000u);
+    EXPECT_GT(crowd.placed(), Crowd::kFiles);
+    crowd.compare();
   }
 }
 

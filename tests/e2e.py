@@ -187,6 +187,22 @@ def _remove_scratch(path):
 _processes = []
 
 
+def sanitizer_log():
+    """Environment with which sanitizers write to files, also of processes whose standard error is lost, such as agents'."""
+    path = f"log_path={scratch('sanitizer')}/log"
+    return {name: ":".join(filter(None, (os.environ.get(name), path)))
+            for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS")}
+
+
+def sanitizer_found():
+    """What they wrote."""
+    text = ""
+    for log in glob.glob(f"{scratch('sanitizer')}/log*"):
+        with open(log, encoding="utf-8", errors="replace") as stream:
+            text += stream.read()
+    return text
+
+
 def environment(**more):
     """The environment for monarchctl: what a sanitizer needs comes first in the user's own LD_PRELOAD."""
     env = {**os.environ, "LC_ALL": "C.UTF-8"}

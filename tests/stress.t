@@ -90,7 +90,7 @@ def one_round(kind, seconds, pfs, tiers, numbers):
     with open(config, "w", encoding="utf-8") as out:
         out.write("\n".join(["[agent]", *words, ""]))
     pfs.command(*CALM, "set open-us 500", f"set bw-mib {40 if kind == KILLED else 300}", "reset")
-    job = e2e.Job([*options([pfs.mount], tiers), "--config", config])
+    job = e2e.Job([*options([pfs.mount], tiers), "--config", config], **e2e.sanitizer_log())
     seed = numbers.getrandbits(32)
     if kind == "faults":
         with beside(shake, pfs, numbers):
@@ -109,6 +109,7 @@ def one_round(kind, seconds, pfs, tiers, numbers):
         ok(report["tasks"]["fallback_no_agent"] > 0, f"{kind}: opens did without it", report)
     ok(wait_until(lambda: not e2e.traces(job.pid, *[path for path, _ in tiers.values()]), 5), f"{kind}: nothing is left",
        e2e.traces(job.pid))
+    equal(e2e.sanitizer_found(), "", f"{kind}: sanitizers found nothing")
 
 
 def stress():
