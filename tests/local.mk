@@ -88,9 +88,9 @@ scripts = \
 	%D%/docs.t \
 	%D%/environment.t \
 	%D%/exports.t \
+	%D%/faults.t \
 	%D%/node.t \
 	%D%/paths.t \
-	%D%/faults.t \
 	%D%/programs.t \
 	%D%/run.t \
 	%D%/safety.t \
