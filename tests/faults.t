@@ -128,9 +128,11 @@ def pfs_errors():
             equal(out, native, f"{fault}: the bytes are right")
             equal(job.run([PYTHON, "-c", PREAD, *names])[1], native, f"{fault}: the next time, too")
             report = job.end()
-            equal((report["agent"][counter], report["agent"]["staged_files"]), (2, 0), f"{fault}: both were given up",
-                  report)
-            ok(report["tasks"][reason] >= 2 and report["tasks"]["chunk_fallbacks"] >= 1, f"{fault}: counted", report)
+            # Of the large one, the demanded chunk is read once; one of several in flight is read again.
+            given_up = report["agent"][counter]
+            equal((given_up >= 1, given_up + report["agent"]["staged_files"]), (True, 2), f"{fault}: given up", report)
+            ok(report["tasks"][reason] >= given_up and report["tasks"]["chunk_fallbacks"] >= given_up - 1,
+               f"{fault}: counted", report)
             nothing_left(job, fault, tier)
             # For good: the program sees what it sees natively.
             pfs.command("set fault-limit 0")
