@@ -392,9 +392,9 @@ void do_pass(int slot) {
   head->cmsg_type = SCM_RIGHTS;
   head->cmsg_len = CMSG_LEN(sizeof(int));
   memcpy(CMSG_DATA(head), &descriptors[slot], sizeof(int));
-  sendmsg(ends[0], &message, 0);
+  if (sendmsg(ends[0], &message, 0) < 0) abort();
   close(descriptors[slot]);
-  recvmsg(ends[1], &message, 0);
+  if (recvmsg(ends[1], &message, 0) < 0) abort();
   memcpy(&descriptors[slot], CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
   close(ends[0]);
   close(ends[1]);
