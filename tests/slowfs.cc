@@ -871,8 +871,9 @@ void op_release(fuse_req_t req, fuse_ino_t number, fuse_file_info* file) {
 
 void read_control(fuse_req_t req, size_t size, off_t offset, fuse_file_info* file) {
   const auto& text = *reinterpret_cast<std::string*>(file->fh);
-  const size_t at = std::min(static_cast<size_t>(offset), text.size());
-  fuse_reply_buf(req, text.data() + at, std::min(size, text.size() - at));
+  // A copy: the reader may close, and so free the text, before the call that replies has returned.
+  const std::string part = text.substr(std::min(static_cast<size_t>(offset), text.size()), size);
+  fuse_reply_buf(req, part.data(), part.size());
 }
 
 void op_read(fuse_req_t req, fuse_ino_t number, size_t size, off_t offset, fuse_file_info* file) {
