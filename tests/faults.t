@@ -50,6 +50,11 @@ for path in sys.argv[1:]:
 """
 
 
+def native_run(command):
+    """As e2e.execute, without Monarch and without a sanitizer, which not every program bears."""
+    return e2e.execute(command, env={name: value for name, value in e2e.environment().items() if name != "LD_PRELOAD"})
+
+
 def config(**keys):
     """The option for a configuration file with these keys of [agent]."""
     path = f"{scratch('config')}/{random.getrandbits(64):x}.conf"
@@ -137,7 +142,7 @@ def pfs_errors():
             # For good: the program sees what it sees natively.
             pfs.command("set fault-limit 0")
             for name in names:
-                want = e2e.execute([PYTHON, "-c", PREAD, name])
+                want = native_run([PYTHON, "-c", PREAD, name])
                 got = monarch_run(words, [PYTHON, "-c", PREAD, name])
                 equal((got[0], got[1], got[2].splitlines()[-1:]), (want[0], want[1], want[2].splitlines()[-1:]),
                       f"{fault} for ever: the program's error is the PFS's")
@@ -158,7 +163,7 @@ def all_threads_hang():
         write(f"{source}/hang{i}", noise(1000, i))
     for i in range(others):
         write(f"{source}/other/{i}", noise(1000, 100 + i))
-    native = e2e.execute(read_all(source))[1]
+    native = native_run(read_all(source))[1]
     with slow(source, "--hang", "forever", "--match", "hang", "--fault-limit", str(threads)) as pfs:
         job = e2e.Job([*options([pfs.mount], {"t": (tier, "1G")}), *config(prefetch="off", threads=threads)])
         first = [e2e.start(["cat", f"{pfs.mount}/hang{i}"], env=job.env, **PIPES) for i in range(threads)]
@@ -262,10 +267,10 @@ def changed_between_chunks():
         return skip("files that change between their chunks", why)
     source, tier = scratch("chunks"), scratch("tier.chunks")
     for i in range(len(CHANGES)):
-        write(f"{source}/{i}", noise(12 * MIB, i))
-    with slow(source, "--read-us", "100000") as pfs:
+        write(f"{source}/{i}", noise(24 * MIB, i))
+    with slow(source) as pfs:
         job = e2e.Job([*options([pfs.mount], {"t": (tier, "1G")}),
-                       *config(prefetch="off", threads=3, stage_wait_max="64K")])
+                       *config(prefetch="off", threads=3, stage_wait_max="64K", pfs_bandwidth="8M")])
         paths = [f"{pfs.mount}/{i}" for i in range(len(CHANGES))]
         native = [e2e.start([PYTHON, "-c", STEPS, path], **PIPES) for path in paths]
         staged = [e2e.start([PYTHON, "-c", STEPS, path], env=job.env, **PIPES) for path in paths]
@@ -281,14 +286,18 @@ def changed_between_chunks():
         for path, change in zip(paths, CHANGES.values()):
             change(path)
         time.sleep(1.1)  # the kernel knows old sizes and times for a second
-        pfs.command("set read-us 0")
-        wants, gots = zip(*[step(f"0 {11 * MIB} {5 * MIB + 1} {MIB + 5}\n".encode()) for _ in range(2)])
+        wants, gots = zip(*[step(f"0 {23 * MIB} {5 * MIB + 1} {MIB + 5}\n".encode()) for _ in range(2)])
         for i, name in enumerate(CHANGES):
             equal([got[i] for got in gots], [want[i] for want in wants],
                   f"a file that {name} between its chunks: the same as natively")
+
+        def held():
+            seen = pfs.counters()
+            return seen["open"] + seen["create"] - seen["release"]
+
+        ok(wait_until(lambda: held() == len(native + staged)), "the agent has closed them", pfs.counters())
         for process in native + staged:
             e2e.finish(process, text=b"")
-        at_rest(pfs)
         for name, path in zip(CHANGES, paths):
             if os.path.exists(path):
                 equal(job.run([PYTHON, "-c", PREAD, path])[1], sums(path),
@@ -311,7 +320,7 @@ def tiers_recover():
     for i in range(files):
         write(f"{dataset}/{i:02}", noise(size, i))
     paths = [f"{dataset}/{i:02}" for i in range(files)]
-    native = e2e.execute(read_all(dataset))[1]
+    native = native_run(read_all(dataset))[1]
     cases = {}
     for name in ("filled by a rival", "read-only"):
         tier = scratch(f"tier.{name.replace(' ', '-')}")
@@ -320,7 +329,7 @@ def tiers_recover():
     for name, (tier, job) in cases.items():
         job.run(["cat", *paths[:10]])
         if name == "read-only":
-            ok(wait_until(lambda at=tier: e2e.execute(["mount", "-o", "remount,ro", at])[0] == 0), "remounted")
+            ok(wait_until(lambda at=tier: native_run(["mount", "-o", "remount,ro", at])[0] == 0), "remounted")
         else:
             with open(f"{tier}/rival", "wb") as rival, contextlib.suppress(OSError):
                 while rival.write(bytes(MIB)):
@@ -353,9 +362,9 @@ def tier_removed():
     dataset, tier = scratch("removed"), scratch("tier.removed")
     e2e.make_tree(dataset, 40)
     write(f"{dataset}/large", noise(8 * MIB))
-    native = e2e.execute(read_all(dataset))[1]
+    native = native_run(read_all(dataset))[1]
     job = e2e.Job([*options([dataset], {"t": (tier, "1G")}), *config(prefetch="off", stage_wait_max="1M")])
-    half = e2e.execute(["sh", "-c", 'find "$1" -type f | sort | head -20', "sh", dataset])[1].decode().split()
+    half = native_run(["sh", "-c", 'find "$1" -type f | sort | head -20', "sh", dataset])[1].decode().split()
     job.run(["cat", *half])
     held = e2e.start([PYTHON, "-c", STEPS, f"{dataset}/large"], env=job.env, **PIPES)
     plain = e2e.start([PYTHON, "-c", STEPS, f"{dataset}/large"], **PIPES)
@@ -391,7 +400,7 @@ def agent_killed():
     numbers, rounds, served = random.Random(SEED), 50 if ALL else 10, 0
     with slow(source, "--open-us", "3000", "--cache") as pfs:
         reader = [f"{BUILD}/bench/io_reader", pfs.mount, "--threads", "4", "--checksum"]
-        want = {access: json.loads(e2e.execute([*reader, "--epochs", "1", "--access", access])[1])["checksum"]
+        want = {access: json.loads(native_run([*reader, "--epochs", "1", "--access", access])[1])["checksum"]
                 for access in ("read", "pread", "mmap")}
         results = []
         for i in range(rounds):
@@ -427,7 +436,7 @@ def tasks_killed():
     source, tier, kills, wave = scratch("tasks"), scratch("tier.tasks"), 320 if ALL else 160, 16
     for i in range(kills):
         write(f"{source}/{i}", noise(2000, i))
-    native = e2e.execute(read_all(source))[1]
+    native = native_run(read_all(source))[1]
     numbers = random.Random(SEED)
     with slow(source, "--open-us", "10000") as pfs:
         job = e2e.Job([*options([pfs.mount], {"t": (tier, "1G")}), *config(prefetch="off", threads=4)])
@@ -457,7 +466,7 @@ def descriptors_short():
     dataset, tier = scratch("limit"), scratch("tier.limit")
     e2e.make_tree(dataset, 30)
     write(f"{dataset}/large", noise(3 * MIB))
-    native = e2e.execute(read_all(dataset))[1]
+    native = native_run(read_all(dataset))[1]
     job = e2e.Job([*options([dataset], {"t": (tier, "1G")}), *config(prefetch="off", stage_wait_max="1M")])
     agent = job.agent()
     soft, hard = resource.prlimit(agent, resource.RLIMIT_NOFILE)
@@ -472,13 +481,13 @@ def descriptors_short():
     yield
     ok(wait_until(lambda: tier_of(job, f"{dataset}/0004.bin", tier)), "with descriptors again: files are placed")
     equal(job.run(read_all(dataset))[:2], (0, native), "with descriptors again: the bytes are right")
-    want = e2e.execute(["sh", "-c", 'ulimit -n 16; exec "$@"', "sh", *read_all(dataset)])
+    want = native_run(["sh", "-c", 'ulimit -n 16; exec "$@"', "sh", *read_all(dataset)])
     equal(job.run(["sh", "-c", 'ulimit -n 16; exec "$@"', "sh", *read_all(dataset)])[:2], want[:2], "ulimit -n 16")
     script = ("import os, sys\nfds = []\ntry:\n while True: fds.append(os.open(sys.argv[1], os.O_RDONLY))\n"
               "except OSError as e:\n print(len(fds), fds[-1], e.errno, len(os.read(fds[-1], 1 << 20)))")
     command = ["sh", "-c", 'ulimit -n 16; exec "$@"', "sh", PYTHON, "-c", script]
     for name in ("0000.bin", "large"):
-        equal(job.run([*command, f"{dataset}/{name}"])[:2], e2e.execute([*command, f"{dataset}/{name}"])[:2],
+        equal(job.run([*command, f"{dataset}/{name}"])[:2], native_run([*command, f"{dataset}/{name}"])[:2],
               f"a task has as many descriptors as natively: {name}")
     report = job.end()
     ok(report["agent"]["put_off_files"] >= 30, "what was put off is counted", report["agent"])
@@ -502,12 +511,12 @@ class Faked(e2e.Job):
 
 
 def clock_jumps():
-    library = e2e.execute(["sh", "-c", "ls /usr/lib/*/faketime/libfaketimeMT.so.1"])[1].decode().strip()
+    library = native_run(["sh", "-c", "ls /usr/lib/*/faketime/libfaketimeMT.so.1"])[1].decode().strip()
     if why := e2e.why_no_slowfs() or ("" if library else "no libfaketime") or (e2e.SANITIZER and "sanitizer"):
         return skip("clock jumps", why)
     source, tier, files = scratch("clock"), scratch("tier.clock"), 60
     e2e.make_tree(source, files)
-    native = e2e.execute(read_all(source))[1]
+    native = native_run(read_all(source))[1]
     clock = f"{scratch()}/clock.rc"
     write(clock, b"+0\n")
     with slow(source, "--open-us", "20000") as pfs:
@@ -776,7 +785,8 @@ def flat():
     equal(read(10, 100), 0, "10000 files")
     after = now()
     ok(after[0] <= before[0], "descriptors of the agent are flat", before, after)
-    ok(after[1] <= before[1] + 4096, "its memory, catalog apart, is flat", before, after)
+    if not e2e.SANITIZER:
+        ok(after[1] <= before[1] + 4096, "its memory, catalog apart, is flat", before, after)
     report = job.end()
     equal((report["agent"]["staged_files"], report["opens_tier"]), (files, files), "each file was placed")
     nothing_left(job, "10000 files", tier)
@@ -844,7 +854,7 @@ def types():
     placeable = make_types(dataset)
     os.symlink(dataset, f"{scratch()}/types.link")
     before = e2e.NOBODY if ROOT else []
-    if before and e2e.execute([*before, "test", "-x", f"{BUILD}/monarchctl"])[0] != 0:
+    if before and native_run([*before, "test", "-x", f"{BUILD}/monarchctl"])[0] != 0:
         return skip("links and types", f"user nobody cannot reach {BUILD}")
     reports = scratch("types.reports")
     for path in (tier, reports):
@@ -855,7 +865,7 @@ def types():
         ("by a symlink", [f"{scratch()}/types.link"], f"{scratch()}/types.link/"),
         ("nested", [f"{dataset}/d", dataset], dataset),
     ):
-        want = e2e.execute([*before, *script, read])
+        want = native_run([*before, *script, read])
         equal(want[0], 0, f"links and types {name}: natively", want[2])
         for prefetch in "on", "off":
             words = [*options(datasets, {"t": (tier, "1G")}), *config(prefetch=prefetch)]
