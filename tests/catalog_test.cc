@@ -394,7 +394,7 @@ TEST(CatalogModel, BehavesLikeAMap) {
 // reader finds must have been true at some time, and what was true for good must stay so.
 class Crowd {
  public:
-  static constexpr uint32_t kFiles = 600, kWriters = 3, kReaders = 3, kSteps = 15000, kTiers = 2;
+  static constexpr uint32_t kFiles = 600, kWriters = 3, kReaders = 3, kSteps = 60000, kTiers = 2;
 
   Crowd(uint32_t seed, const std::string& run_dir) : catalog_(make_catalog(run_dir)), run_dir_(run_dir) {
     Paths paths(seed);
@@ -413,6 +413,7 @@ class Crowd {
       const Ref ref = catalog_->add(rel(f.path, n % 2), DT_REG);
       const Ref before = f.ref.exchange(ref);
       check(ref != 0 && (before == 0 || before == ref), "one entry per path");
+      hot_.store(n, std::memory_order_relaxed);
       if (n % kWriters == writer && kind(n) != kLeftAlone) advance(n, ref, &inodes, &random);
     }
   }
@@ -424,7 +425,8 @@ class Crowd {
     std::vector<Seen> seen(kFiles);
     while (!done_ && !failed_) {
       for (int i = 0; i < 100; ++i) {
-        const uint32_t n = random() % kFiles;
+        // Now and then any file, else what a writer is at.
+        const uint32_t n = i % 8 == 0 ? random() % kFiles : hot_.load(std::memory_order_relaxed);
         look(reader, n, &seen[n]);
         look_for_copy(reader, random() % kTiers, random() % kWriters * 1000 + 1 + random() % (kFiles / 4));
         ++looked_;
@@ -613,6 +615,7 @@ class Crowd {
   const std::string run_dir_;
   std::deque<File> files_;
   std::atomic<bool> done_{false}, failed_{false};
+  std::atomic<uint32_t> hot_{0};
   std::atomic<uint64_t> looked_{0}, placed_{0};
 };
 
