@@ -87,42 +87,48 @@ inline int64_t wait_limit_ns(uint64_t size, uint64_t bytes_per_second) {
   return need < 3.6e12 ? static_cast<int64_t>(need) : 3600000000000;
 }
 
-// How long one request may still wait. What is being copied gets wait_limit_ns; what is queued behind other
-// copies, and all before a rate is known, waits on while the agent copies anything at all, kQueueLimitNs at
-// most. Who has waited in vain while nothing was copied (the PFS hangs) spares the others: for kStallNs, or
-// until a copy succeeds, nobody waits.
+// How long one request may still wait: wait_limit_ns since the agent last copied a piece of anything. But
+// while a file is queued, or no rate is known yet, kQueueLimitNs at most; while it is being copied, for
+// kMoreLimits times the limit at most, since the rate is a guess and another file's progress is no proof. Who
+// has waited in vain while nothing was copied (the PFS hangs) spares the others: for kStallNs, or until a
+// copy succeeds, nobody waits.
 class Patience {
  public:
   explicit Patience(Board* board)
       : board_(board),
         start_(monotonic_ns()),
         since_(start_),
+        moved_(start_),
         progress_(board->header.progress.load(std::memory_order_relaxed)) {}
 
   // Nanoseconds, or <= 0: give up. `size` of the file, 0 if it is not known.
   int64_t left(bool in_work, uint64_t size) {
+    const BoardHeader& header = board_->header;
     const int64_t now = monotonic_ns();
-    if (now < board_->header.stalled_until_ns.load(std::memory_order_relaxed)) return 0;
-    const uint64_t progress = board_->header.progress.load(std::memory_order_relaxed);
-    const uint64_t rate = board_->header.bytes_per_second.load(std::memory_order_relaxed);
-    const bool begun = in_work && !in_work_;
-    const bool moves = (!in_work || rate == 0) && progress != progress_;
-    if (begun || (moves && now - start_ < kQueueLimitNs)) {
-      since_ = now;
-      progress_ = progress;
-      in_work_ = in_work;
+    if (now < header.stalled_until_ns.load(std::memory_order_relaxed)) return 0;
+    const uint64_t rate = header.bytes_per_second.load(std::memory_order_relaxed);
+    const int64_t limit = wait_limit_ns(size, rate);
+    if (in_work && !in_work_) since_ = start_ = now;
+    in_work_ = in_work;
+    const uint64_t progress = header.progress.load(std::memory_order_relaxed);
+    if (progress != progress_) {
+      moved_ = now;
+      if (now - start_ < (in_work && rate != 0 ? kMoreLimits * limit : kQueueLimitNs)) since_ = now;
     }
-    const int64_t left = since_ + wait_limit_ns(size, rate) - now;
-    if (left <= 0 && progress == progress_)
+    progress_ = progress;
+    const int64_t left = since_ + limit - now;
+    if (left <= 0 && now - moved_ >= kWaitFloorNs)
       board_->header.stalled_until_ns.store(now + kStallNs, std::memory_order_relaxed);
     return left;
   }
 
  private:
   static constexpr int64_t kQueueLimitNs = 30 * 1000000000ll, kStallNs = 5 * 1000000000ll;
+  static constexpr int64_t kMoreLimits = 3;
   Board* const board_;
-  const int64_t start_;
+  int64_t start_;  // of waiting in the queue, then of the copying
   int64_t since_;
+  int64_t moved_;  // when the agent was last seen to have copied something
   uint64_t progress_;
   bool in_work_ = false;
 };
