@@ -43,7 +43,7 @@ def make_dataset(path):
             archive.write(f"{path}/text/{i}.txt", f"{i}.txt")
     modes = (0o644, 0o600, 0o444, 0o755, 0o640, 0o4711)
     for i, name in enumerate(sorted(os.listdir(f"{path}/text"))):
-        os.chown(f"{path}/text/{name}", 1000 + i, 2000 + i)
+        os.chown(f"{path}/text/{name}", 71000 + i, 72000 + i)  # no user's: tests make some
         os.chmod(f"{path}/text/{name}", modes[i % len(modes)])
         os.utime(f"{path}/text/{name}", ns=(10**18 + i, 10**18 - i * 10**16 - 123456789))
     os.link(f"{path}/text/1.txt", f"{path}/text/hard link")
