@@ -64,6 +64,10 @@ Phase connect() {
     return syscall(SYS_faccessat, AT_FDCWD, run_dir, R_OK | X_OK) == 0
                ? Phase::kNew
                : off("not redirected: the run directory is not there, or not to be read");
+  if (!is_made(*board)) {
+    syscall(SYS_munmap, board, sizeof(Board));
+    return Phase::kNew;
+  }
   const bool same = memcmp(board->header.magic, kBoardMagic, sizeof kBoardMagic) == 0;
   if (!same || board->header.version != kBoardVersion || !the_client.catalog.open(run_dir)) {
     const bool wait = same && board->header.version == kBoardVersion && agent_lives(*board);

@@ -21,6 +21,21 @@ UID = 65534
 GONE_SECONDS = 30  # in which all that an epilog left to the background must be gone
 MANY = 5000
 
+READER = """
+import os, sys, time
+def where():
+    fd = os.open(sys.argv[1], os.O_RDONLY)
+    name = os.readlink(f"/proc/self/fd/{fd}")
+    os.close(fd)
+    return "PFS" if name == sys.argv[1] else "tier" if name.startswith(sys.argv[2] + "/") else name
+print(where(), flush=True)
+sys.stdin.readline()
+end = time.monotonic() + 20
+while where() != "tier" and time.monotonic() < end:
+    time.sleep(0.05)
+print(where(), flush=True)
+"""
+
 
 class Node:
     """A node with one tier, on which the helpers run as the plugin runs them."""
@@ -43,15 +58,20 @@ class Node:
     def _words(self, hook, job):
         return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--node", "n1", "--log", self.log]
 
-    def start(self, job, datasets=None, restart=0, before=()):
-        """What `monarchd --start` answers."""
+    def begin(self, job, datasets=None, restart=0, before=()):
+        """Starts `monarchd --start`; the process, and a file of its answer."""
         words = [*self._words("--start", job), "--config", self.config, "--restart", str(restart), "--uid", str(UID),
                  "--gid", str(UID), "--datasets", self.data if datasets is None else datasets]
         read, write = os.pipe()
         process = e2e.start([*before, *words, "--reply-fd", str(write)], pass_fds=[write], stdin=subprocess.DEVNULL,
                             env={"PATH": "/usr/bin:/bin"})
         os.close(write)
-        with os.fdopen(read, encoding="utf-8", errors="surrogateescape") as answer:
+        return process, os.fdopen(read, encoding="utf-8", errors="surrogateescape")
+
+    def start(self, *words, **more):
+        """What `monarchd --start` answers."""
+        process, answer = self.begin(*words, **more)
+        with answer:
             line = answer.readline()
         process.wait(e2e.PATIENCE)
         return line
@@ -121,6 +141,19 @@ class Node:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         return pids
+
+    def task(self, run_dir):
+        """Starts a task of the job's that opens a file; the task, whether it got the "PFS" or the "tier", after how long."""
+        file = next(os.path.join(top, name) for top, _, names in os.walk(self.data) for name in names)
+        begin = time.monotonic()
+        task = e2e.start([*e2e.NOBODY, "/usr/bin/python3", "-c", READER, file, self.tier], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         env={"PATH": "/usr/bin:/bin", "LD_PRELOAD": f"{BUILD}/libmonarch_preload.so", "MONARCH_IO_RUN_DIR": run_dir})
+        return task, task.stdout.readline().decode().strip(), time.monotonic() - begin
+
+    def task_goes_on(self, task):
+        """Lets it open the file again until that is the tier's; which it is in the end."""
+        out, _ = task.communicate(b"go on\n", e2e.PATIENCE)
+        return out.decode().strip()
 
     def logged(self):
         with open(self.log, encoding="utf-8", errors="surrogateescape") as file:
@@ -382,6 +415,107 @@ def tried_once():
         n.configure()
 
 
+def start_killed():
+    """A start is killed at any moment; the next step's start mends it, and no agent is left that nobody knows."""
+    def agents():
+        found = subprocess.run(["pgrep", "-f", f"^monarchd .* --run-dir {n.state}/run/"], stdout=subprocess.PIPE, check=False)
+        return list(map(int, found.stdout.split()))
+
+    with node("starts") as n:
+        recorded = 0
+        for turn in range(16):
+            job = 10 + turn
+            process, answer = n.begin(job)
+            if turn < 8:
+                time.sleep(turn * 0.002)
+            else:  # about when it forks the agent
+                wait_until(lambda record=f"{n.state}/jobs/{job}.n1/record.json": os.path.exists(record) or process.poll() is not None)
+                time.sleep((turn - 8) * 0.0002)
+            process.kill()  # alone: the child that it may have had goes on
+            process.wait(e2e.PATIENCE)
+            answer.close()
+            recorded += os.path.exists(f"{n.state}/jobs/{job}.n1/record.json")
+            contains(n.start(job), ["ready "], "the next step's start serves where one was killed")
+            ok(running(n.record(job)["pid"]), "with an agent that runs")
+        ok(recorded >= 4, "starts were killed in the middle", recorded)
+        equal(sorted(agents()), sorted(n.record(10 + turn)["pid"] for turn in range(16)), "every agent is recorded")
+        for turn in range(16):
+            n.epilog(10 + turn)
+        ok(wait_until(lambda: not [p for turn in range(16) for p in n.left(10 + turn)]), "and nothing is left of their jobs")
+        equal(agents(), [], "nor an agent")
+
+
+def start_late(n, job):
+    """Starts agents until it stopped one before it was ready: its job, what was answered, after how long, its pid."""
+    def of(process, name):
+        with contextlib.suppress(OSError), open(f"/proc/{process}/{name}", encoding="ascii", errors="replace") as file:
+            return file.read()
+        return ""
+
+    for number in range(job, job + 100):
+        begin = time.monotonic()
+        process, answer = n.begin(number)
+        child = ""
+        while not child and process.poll() is None:  # without pause: it is ready in some 10 ms
+            child = of(process.pid, f"task/{process.pid}/children").strip()
+        while "Uid:\t0\t" in of(child or "none", "status"):  # a user can stop it when it is his
+            pass
+        os.kill(int(child), signal.SIGSTOP)
+        with answer:
+            line = answer.readline()
+        process.wait(e2e.PATIENCE)
+        took = time.monotonic() - begin
+        if took > 0.9:
+            break
+    return number, line, took, int(child)
+
+
+def late_agent():
+    """An agent that takes long does not hold up the job, and serves it from when it is ready."""
+    with node("late") as n:
+        job, line, took, pid = start_late(n, 1)
+        contains(line, ["ready "], "an agent that is late: the job is told where it will be")
+        ok(0.9 < took < 10, "after the second that a hook waits", f"{took:.2f} s")
+        contains(n.logged(), [f"JobId={job} the agent is not ready after 1000 ms"], "the log tells")
+        task, first, took = n.task(line.split()[1])
+        equal(first, "PFS", "a task reads the PFS meanwhile")
+        ok(took < 10, "and does not wait", f"{took:.2f} s")
+        os.kill(pid, signal.SIGCONT)
+        equal(n.task_goes_on(task), "tier", "and the tier's copy when the agent is ready")
+        n.epilog(job)
+        ok(wait_until(lambda: not n.left(job)), "nothing is left", n.left(job))
+        job, line, _, pid = start_late(n, 200)
+        contains(line, ["ready "], "a job whose agent never gets ready")
+        code, took = n.epilog(job)
+        ok(code == 0 and took < 5, "its epilog is quick", code, took)
+        ok(not running(pid) and wait_until(lambda: not n.left(job)), "and leaves nothing", n.left(job))
+
+
+def board_in_the_making():
+    """A task that begins while the agent makes its board uses it when it is made."""
+    with node("board") as n:
+        n.start(1)
+        run_dir, begun = n.record(1)["run_dir"], f"{n.dir}/begun"
+        os.mkdir(begun, 0o755)
+        with open(f"{begun}/board", "wb") as file:
+            file.truncate(os.path.getsize(f"{run_dir}/board"))
+        os.chown(f"{begun}/board", UID, UID)
+        os.symlink(begun, f"{n.dir}/run")
+        task, first, _ = n.task(f"{n.dir}/run")
+        equal(first, "PFS", "a task that finds an empty board reads the PFS")
+        os.symlink(run_dir, f"{n.dir}/made")
+        os.rename(f"{n.dir}/made", f"{n.dir}/run")
+        equal(n.task_goes_on(task), "tier", "and the tier's copy when there is a whole one")
+
+
+def agent_descriptors():
+    """Who runs the helper by hand does not lend the agent a terminal."""
+    with node("descriptors") as n:
+        contains(n.start(1), ["ready "], "a job starts by hand")
+        pid = n.record(1)["pid"]
+        equal([os.readlink(f"/proc/{pid}/fd/{fd}") for fd in range(3)], ["/dev/null"] * 3, "0 to 2 of its agent")
+
+
 def other_datasets():
     """A later step that names what the agent does not serve is told so."""
     with node("other") as n:
@@ -436,4 +570,5 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, tried_once, other_datasets, odd_paths)
+e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, tried_once, start_killed, late_agent, board_in_the_making, agent_descriptors,
+         other_datasets, odd_paths)

@@ -183,6 +183,13 @@ constexpr uint32_t parking_of(uint32_t hash, uint32_t chunk) {
   return (chunk == kWholeFile ? hash : hash + (chunk + 1) * 0x9e3779b1u) % kParking;
 }
 
+// Whether an agent has ever held its mutex: until then the board is being made, and holds nothing yet. An
+// agent that ends does not give the mutex back, so its board counts as made.
+inline bool is_made(const Board& board) {
+  const auto* word = reinterpret_cast<const std::atomic<uint32_t>*>(&board.header.agent_lives);
+  return word->load(std::memory_order_acquire) != 0;
+}
+
 // What an invalid bit may stand for beside the path of a file. A hit looks for such a mark only when the job
 // has set one.
 enum Changed : uint32_t {

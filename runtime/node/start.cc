@@ -144,8 +144,32 @@ Status make_run_dir(const std::string& path, const std::string& conf, const User
   return {};
 }
 
+constexpr int kReadyFd = 3, kGoFd = 4;
+
+// /dev/null in the place of 0 to 2, `tell` in that of kReadyFd, `go` in that of kGoFd, and nothing else: what
+// was open is root's log, the job's lock and, where a person runs the helper, a terminal, and the user can
+// get at the descriptors of the agent.
+void leave_only(int tell, int go) {
+  tell = ::fcntl(tell, F_DUPFD, kGoFd + 1);  // out of the way of what follows
+  go = ::fcntl(go, F_DUPFD, kGoFd + 1);
+  const int null = ::open("/dev/null", O_RDWR);
+  for (int fd = 0; fd < kReadyFd; ++fd) ::dup2(null, fd);
+  ::dup2(tell, kReadyFd);
+  ::dup3(go, kGoFd, O_CLOEXEC);
+  if (::syscall(SYS_close_range, kGoFd + 1u, ~0u, 0u) != 0)
+    for (int fd = kGoFd + 1; fd < 4096; ++fd) ::close(fd);
+}
+
+// Until the parent has recorded who this is: an agent that no record names would outlive its job.
+bool wait_recorded() {
+  char byte;
+  ssize_t n;
+  while ((n = ::read(kGoFd, &byte, 1)) < 0 && errno == EINTR) continue;
+  return n == 1;
+}
+
 // In the child: an ordinary process of the user's, with nothing of root's or slurmstepd's.
-[[noreturn]] void exec_agent(const JobRecord& record, const std::vector<std::string>& datasets, Fd ready) {
+[[noreturn]] void exec_agent(const JobRecord& record, const std::vector<std::string>& datasets) {
   std::ofstream("/proc/self/oom_score_adj") << "1000\n";
   ::setsid();
   rlimit none{0, 0}, files;
@@ -156,17 +180,8 @@ Status make_run_dir(const std::string& path, const std::string& conf, const User
   }
   ::umask(077);
   std::string error;
-  int tell = ready.get();
   if (const Status s = become(record.user); !s.ok()) error = s.error().text;
   if (error.empty()) {
-    // Root's log and what else was open: the user can get at the descriptors of the agent.
-    constexpr int kReadyFd = 3;
-    if (tell == kReadyFd)
-      ::fcntl(kReadyFd, F_SETFD, 0);
-    else
-      tell = ::dup2(tell, kReadyFd);
-    if (::syscall(SYS_close_range, kReadyFd + 1u, ~0u, 0u) != 0)
-      for (int fd = kReadyFd + 1; fd < 4096; ++fd) ::close(fd);
     std::vector<std::string> words = {"monarchd",
                                       "--config",
                                       record.run_dir + "/agent.conf",
@@ -185,7 +200,7 @@ Status make_run_dir(const std::string& path, const std::string& conf, const User
     error = std::string("exec: ") + std::strerror(errno);
   }
   error += "\n";
-  (void)!::write(tell, error.data(), error.size());
+  (void)!::write(kReadyFd, error.data(), error.size());
   ::_exit(1);
 }
 
@@ -216,6 +231,40 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
+// Forks the agent, records it, and waits for it, as long as a hook may.
+Status run_agent_child(const StateDir& state, const std::vector<std::string>& datasets, JobRecord* record) {
+  int ready_ends[2], go_ends[2];
+  if (::pipe2(ready_ends, O_CLOEXEC) != 0) return errno_error("pipe");
+  const Fd ready(ready_ends[0]);
+  Fd tell(ready_ends[1]);
+  if (::pipe2(go_ends, O_CLOEXEC) != 0) return errno_error("pipe");
+  const Fd wait(go_ends[0]);
+  Fd go(go_ends[1]);
+  const pid_t pid = ::fork();
+  if (pid < 0) return errno_error("fork");
+  if (pid == 0) {
+    leave_only(tell.get(), wait.get());
+    if (!wait_recorded()) ::_exit(1);
+    exec_agent(*record, datasets);
+  }
+  tell.reset();
+  Result<ProcessId> agent = identify(pid);
+  if (agent.ok()) record->agent = *agent;
+  Status s = agent.ok() ? state.write_record(*record) : Status(agent.error());
+  if (s.ok() && ::write(go.get(), "", 1) != 1) s = errno_error("tell the agent to begin");
+  const std::string said = s.ok() ? wait_ready(ready) : "";
+  if (s.ok() && said.empty())
+    spdlog::warn("JobId={} the agent is not ready after {} ms; tasks use it from when it is", record->job.job,
+                 kReadyPatienceMs);
+  else if (s.ok() && said != "ready")
+    s = Error{ECHILD, said};
+  if (!s.ok()) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+  return s;
+}
+
 // The directories and the agent of a job that has none yet. `record` says what was made, also on an error.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
                    const std::vector<std::string>& datasets, JobRecord* record) {
@@ -236,23 +285,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   }
   if (usable.empty()) return Error{ENOSPC, "no tier can be used on this node; monarchctl tiers tells why"};
   MONARCH_TRY(make_run_dir(record->run_dir, agent_conf(config.agent, usable, request.nodes), request.user));
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
-  const Fd ready(ends[0]);
-  Fd tell(ends[1]);
-  const pid_t pid = ::fork();
-  if (pid < 0) return errno_error("fork");
-  if (pid == 0) exec_agent(*record, datasets, std::move(tell));
-  tell.reset();
-  if (const Result<ProcessId> agent = identify(pid); agent.ok()) record->agent = *agent;
-  Status s = state.write_record(*record);
-  const std::string said = s.ok() ? wait_ready(ready) : "";
-  if (s.ok() && said != "ready" && !said.empty()) s = Error{ECHILD, said};
-  if (!s.ok()) {
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-  }
-  return s;
+  return run_agent_child(state, datasets, record);
 }
 
 // Without the file no job has Monarch; the code is not that of "nothing is wanted".
@@ -294,7 +327,8 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
   return record;
 }
 
-// The job was requeued before its epilog was through with the last run, or the node was rebooted.
+// The job was requeued before its epilog was through with the last run, or the node was rebooted, or a start
+// was killed in the middle.
 Status clear_last_run(const StateDir& state, JobRecord last, Result<Fd>* lock) {
   const JobOnNode job = last.job;
   if (last.boot == boot_id()) kill_and_wait(last.agent, kKillPatienceMs);
@@ -372,7 +406,8 @@ Result<Started> start_agent(const StartRequest& request) {
   Result<std::string> datasets = datasets_of(*state, request);
   if (!datasets.ok()) return datasets.error();
   if (Result<JobRecord> last = state->read_record(request.job.key()); last.ok()) {
-    if (last->restart == request.restart && last->boot == boot_id())
+    // Without an agent it is what a helper left that was killed in the middle.
+    if (last->restart == request.restart && last->boot == boot_id() && last->agent.pid > 0)
       return Started{last->run_dir, false, not_served(*state, request)};
     MONARCH_TRY(clear_last_run(*state, last.take(), &lock));
   }
