@@ -508,6 +508,24 @@ def board_in_the_making():
         equal(n.task_goes_on(task), "tier", "and the tier's copy when there is a whole one")
 
 
+def waited_in_vain():
+    """The log tells how many opens did, which sacct's line has no room for."""
+    with node("vain") as n:
+        n.configure(f"[tier.nvme]\npath = {n.tier}\nquota = 100M\nmin_free = 0\n[agent]\nprefetch = off\n")
+        n.start(1)
+        os.kill(n.record(1)["pid"], signal.SIGSTOP)
+        task, first, took = n.task(n.record(1)["run_dir"])
+        e2e.end(task)
+        equal(first, "PFS", "an open that waited in vain reads the PFS")
+        ok(0.9 < took < 10, "after a second", f"{took:.2f} s")
+        n.epilog(1)
+        found = re.findall(r" JobId=1 node=n1 monarch=1 .* err=0 timeouts=(\d+)$", n.logged(), re.MULTILINE)
+        ok(len(found) == 1 and int(found[0]) >= 1, "the log has their number", found, n.logged())
+        n.start(2)
+        n.epilog(2)
+        ok(re.search(r" JobId=2 node=n1 monarch=1 .* err=0$", n.logged(), re.MULTILINE), "and nothing where there were none", n.logged())
+
+
 def agent_descriptors():
     """Who runs the helper by hand does not lend the agent a terminal."""
     with node("descriptors") as n:
@@ -570,5 +588,5 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, tried_once, start_killed, late_agent, board_in_the_making, agent_descriptors,
-         other_datasets, odd_paths)
+e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, tried_once,
+         start_killed, late_agent, board_in_the_making, waited_in_vain, agent_descriptors, other_datasets, odd_paths)

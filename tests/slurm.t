@@ -45,11 +45,12 @@ def quoted(script):
 
 
 class Ledger:
-    """What the servers should have counted since it was made, as [least, most]."""
+    """What the servers should have counted since it was made, as [least, most]; most grows with the opens that
+    waited in vain, each of which reads a file beside the agent."""
 
     def __init__(self):
         self.opens, self.bytes = [0, 0], [0, 0]
-        self.before = pfs.counters()
+        self.before, self.timeouts = pfs.counters(), cluster.timeouts()
 
     def expect(self, opens, read_bytes):
         for total, part in (self.opens, opens), (self.bytes, read_bytes):
@@ -57,10 +58,19 @@ class Ledger:
             total[1] += part[1] if isinstance(part, tuple) else part
 
     def check(self, name):
-        now = pfs.counters()
+        now, vain = pfs.counters(), cluster.timeouts() - self.timeouts
+        if vain:
+            print(f"# {name}: {vain} opens waited in vain")
+            self.expect((0, vain), (0, vain * Dataset.largest))
         for what, key, (least, most) in ("opens", "open", self.opens), ("bytes read", "read_bytes", self.bytes):
             got = now[key] - self.before[key]
             ok(least <= got <= most, f"{name}: {what} that the PFS's servers counted", f"{got}: not {least} to {most}")
+
+
+def shared_bytes(data, readers):
+    """What the servers count if nodes, which are one machine with one mount here, read the same files at a time: what
+    one has read may serve all, or be dropped from the page cache by each open of another, and read again."""
+    return data.bytes, readers ** 2 * data.bytes
 
 
 def dataset():
@@ -78,6 +88,9 @@ def check_line(name, job, data, times, nodes="1/1"):
     line = cluster.comment(job)
     got = fields(line)
     ok(line.startswith("monarch=1 ") and len(line) <= 255, f"{name}: the line in sacct", line)
+    if vain := cluster.timeouts(job):
+        equal((got.get("nodes"), got.get("err")), (nodes, "0"), f"{name}: what it says, {vain} opens having waited in vain", line)
+        return
     want = {"pfs": f"{size_text(data.bytes)}/{size_text(times * data.bytes)}", "nvme": size_text(data.bytes),
             "staged": "100%", "nodes": nodes, "err": "0"}
     equal({key: got.get(key) for key in want}, want, f"{name}: what it says", line)
@@ -122,7 +135,7 @@ def two_nodes():
     data = dataset()
     job = cluster.submit(["-N2", f"--monarch-dataset={data.path}"],
                          f"srun -N2 -n2 -o '%j.%t' sh -c {quoted(data.read(2))}")
-    ledger.expect(2 * data.FILES, (data.bytes, 2 * data.bytes))  # one read may serve both: this is one machine
+    ledger.expect(2 * data.FILES, shared_bytes(data, 2))
     yield
     equal(cluster.wait(job), "COMPLETED", f"{variant}two nodes: how Slurm says that it ended")
     for task in "01":
@@ -130,6 +143,9 @@ def two_nodes():
     check_line(f"{variant}two nodes", job, data, 2, "1/2")
     contains(cluster.log_of(job), ["node=node", "nodes=1/2"], f"{variant}two nodes: the log has a line of each")
     equal(cluster.log_of(job).count(" monarch=1 "), 2, f"{variant}two nodes: the log has a line of each", cluster.log_of(job))
+    if not cluster.timeouts(job):
+        equal(cluster.log_of(job).count(f" pfs={size_text(data.bytes)}/{size_text(2 * data.bytes)} "), 2,
+              f"{variant}two nodes: each read the PFS once", cluster.log_of(job))
 
 
 def two_steps():
@@ -158,7 +174,7 @@ def salloc():
 def array():
     data = dataset()
     job = cluster.submit(["--array=1-3", f"--monarch-dataset={data.path}"], data.read(2))
-    ledger.expect(3 * data.FILES, (data.bytes, 3 * data.bytes))
+    ledger.expect(3 * data.FILES, shared_bytes(data, 3))
     yield
     equal(cluster.wait(job), "COMPLETED", "job array: how Slurm says that they ended")
     members = sorted(int(record["JobId"]) for record in cluster.jobs(job))
@@ -627,11 +643,19 @@ def servers():
 
 
 def jobs():
-    e2e.together(one_node, two_nodes, two_steps, salloc, array, scancel, requeue, no_option, no_monarch, sbatch_line,
-                 environment_twin, inner_srun, other_dataset, user_preload, many_datasets, servers)
+    e2e.together(one_node, two_steps, salloc, scancel, requeue, no_option, no_monarch, sbatch_line, environment_twin, inner_srun,
+                 other_dataset, user_preload, many_datasets, servers)
+    shared(two_nodes, array)
 
 
-def other_configuration(name, options, *tests):
+def shared(*tests):
+    """Apart from the others, whose bytes are known exactly."""
+    global ledger
+    ledger = Ledger()
+    e2e.together(*tests, servers)
+
+
+def other_configuration(name, options, *tests, two_nodes_too=True):
     global variant, ledger
     variant = name
     last = cluster.submit(["--hold"], "true")
@@ -641,21 +665,23 @@ def other_configuration(name, options, *tests):
     cluster.execute(["scancel", str(first)])
     ledger = Ledger()
     e2e.together(*tests, servers)
+    if two_nodes_too:
+        shared(two_nodes)
 
 
 def prolog_flags_unset():
     yield  # the time limit's job ends first
-    other_configuration(UNSET, ["--proctrack", "cgroup"], one_node, two_nodes, salloc, scancel, inner_srun, no_option)
+    other_configuration(UNSET, ["--proctrack", "cgroup"], one_node, salloc, scancel, inner_srun, no_option)
 
 
 def prolog_flags_alloc():
     yield
-    other_configuration(ALLOC, ["--prolog-flags", "Alloc"], one_node, inner_srun)
+    other_configuration(ALLOC, ["--prolog-flags", "Alloc"], one_node, inner_srun, two_nodes_too=False)
 
 
 def contain_cgroup():
     yield
-    other_configuration(CGROUP, ["--prolog-flags", "Contain", "--proctrack", "cgroup"], one_node, two_nodes, salloc, scancel,
+    other_configuration(CGROUP, ["--prolog-flags", "Contain", "--proctrack", "cgroup"], one_node, salloc, scancel,
                         inner_srun, no_option)
 
 
@@ -664,8 +690,7 @@ def contain_tmpfs():
     if cluster.prefix.startswith("/tmp/"):
         e2e.skip("job_container/tmpfs", "Monarch is installed in /tmp, which jobs do not see then")
         return
-    other_configuration(CONTAINER, ["--prolog-flags", "Contain", "--job-container", "tmpfs"], one_node, two_nodes, salloc,
-                        scancel, inner_srun, no_option)
+    other_configuration(CONTAINER, ["--prolog-flags", "Contain", "--job-container", "tmpfs"], one_node, salloc, scancel, inner_srun, no_option)
 
 
 if reason := slurm_lab.why_no_slurm() or e2e.why_no_glusterfs():

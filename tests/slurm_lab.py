@@ -149,6 +149,13 @@ exit $code
             return "".join(line for line in file if f"JobId={job} " in line)
         return ""
 
+    def timeouts(self, job=None):
+        """How many opens of a job, or of all, waited in vain and read the PFS, by the jobs' own counters."""
+        with contextlib.suppress(FileNotFoundError), open(self.log, encoding="utf-8") as file:
+            found = [re.search(r" JobId=(\d+) .* timeouts=(\d+)$", line) for line in file]
+            return sum(int(m.group(2)) for m in found if m and job in (None, int(m.group(1))))
+        return 0
+
     def record(self, job, node="node1"):
         """What root noted of the job on a node; None before the agent is there."""
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -251,6 +258,7 @@ class Dataset:
     """A copy of one tree of files, on a PFS or elsewhere, and what reading all of it prints."""
 
     FILES = 40
+    largest = 0  # bytes; of each dataset, since all are copies of one
     _count = 0
 
     def __init__(self, parent):
@@ -261,7 +269,8 @@ class Dataset:
             e2e.make_tree(model, self.FILES)
             subprocess.run(["chmod", "-R", "a+rX", model], check=True)
         subprocess.run(["cp", "-r", model, self.path], check=True)
-        self.bytes = sum(os.path.getsize(f"{d}/{f}") for d, _, files in os.walk(model) for f in files)
+        sizes = [os.path.getsize(f"{d}/{f}") for d, _, files in os.walk(model) for f in files]
+        self.bytes, Dataset.largest = sum(sizes), max(sizes)
         self.directories = sum(1 for _ in os.walk(model))
         self.sums = e2e.execute(e2e.read_all(model))[1].replace(model.encode(), self.path.encode())
 

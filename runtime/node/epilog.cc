@@ -27,6 +27,12 @@ bool counters_of(const JobRecord& record, JobCounters* counters) {
          plausible(*counters);
 }
 
+// For the log alone: sacct's line has no room for what is rare.
+std::string rarities(const JobCounters& counters) {
+  const uint64_t timeouts = counters[TaskCounter::fallback_timeout];
+  return timeouts == 0 ? "" : fmt::format(" timeouts={}", timeouts);
+}
+
 }  // namespace
 
 bool detach() {
@@ -57,7 +63,8 @@ Status end_job(const EpilogRequest& request) {
   JobCounters counters{};
   const bool counted = counters_of(*record, &counters);
   const std::string line = comment_line(*record, counted ? &counters : nullptr, 1);
-  spdlog::info("JobId={} node={} {}", record->job.job, record->job.node, line);
+  spdlog::info("JobId={} node={} {}{}", record->job.job, record->job.node, line,
+               counted ? rarities(counters) : "");
   const bool account = !request.account_program.empty() && record->first_node;
   // Before anything is removed: whatever happens to this process, the line is kept.
   Status kept = account ? spool(*state, *record, line) : Status();
