@@ -107,6 +107,17 @@ void start(spank_t sp, const char* datasets) {
   }
 }
 
+// Starts what the prolog noted. Without a note there is nothing to do: not even a process.
+void start_if_noted(spank_t sp) {
+  uint32_t job = 0;
+  if (tried || spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS) return;
+  char path[4096 + 512];
+  snprintf(path, sizeof path, "%s/jobs/%u.%s/wanted", settings().state_dir, job, trusted("SLURMD_NODENAME"));
+  if (access(path, F_OK) != 0) return;
+  tried = true;
+  start(sp, "");
+}
+
 }  // namespace
 
 const char* started_run_dir() { return run_dir; }
@@ -123,16 +134,13 @@ void note_in_prolog() {
 }
 
 void start_in_extern_step(spank_t sp) {
-  uint32_t step = 0, job = 0;
-  if (tried || spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step != kExternStep ||
-      spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
-    return;
-  // Without a note there is nothing to do: not even a process.
-  char path[4096 + 512];
-  snprintf(path, sizeof path, "%s/jobs/%u.%s/wanted", settings().state_dir, job, trusted("SLURMD_NODENAME"));
-  if (access(path, F_OK) != 0) return;
-  tried = true;
-  start(sp, "");
+  uint32_t step = 0;
+  if (spank_get_item(sp, S_JOB_STEPID, &step) == ESPANK_SUCCESS && step == kExternStep) start_if_noted(sp);
+}
+
+void start_without_option(spank_t sp) {
+  uint32_t step = 0;
+  if (spank_get_item(sp, S_JOB_STEPID, &step) == ESPANK_SUCCESS && step != kExternStep) start_if_noted(sp);
 }
 
 void start_in_step(spank_t sp) {

@@ -51,6 +51,8 @@ void check_at_submit();
 void note_in_prolog();
 void start_in_extern_step(spank_t sp);
 void start_in_step(spank_t sp);
+// In a step that was given no option, nor --no-monarch: by what the prolog noted.
+void start_without_option(spank_t sp);
 
 // What the start told, for the tasks; empty without an agent.
 const char* started_run_dir();

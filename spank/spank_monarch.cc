@@ -35,6 +35,8 @@ MONARCH_PUBLIC int slurm_spank_init_post_opt(spank_t sp, int, char**) {
     if (wanted()) check_at_submit();
   } else if (context == S_CTX_REMOTE && wanted()) {
     start_in_step(sp);
+  } else if (context == S_CTX_REMOTE && !request().refused) {
+    start_without_option(sp);
   }
   return ESPANK_SUCCESS;
 }

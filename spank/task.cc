@@ -51,7 +51,11 @@ void unset_environment(spank_t sp) {
 
 void tell_user(spank_t sp) {
   uint32_t task = 0;
+  char components[16];
   if (!unserved_datasets()[0] || spank_get_item(sp, S_TASK_ID, &task) != ESPANK_SUCCESS || task != 0) return;
+  // In a heterogeneous job each step has the first component's option from the environment: nobody asked for
+  // it.
+  if (spank_getenv(sp, "SLURM_HET_SIZE", components, sizeof components) == ESPANK_SUCCESS) return;
   dprintf(STDERR_FILENO, "monarch: %s\n", unserved_datasets());  // the task's own, by now
 }
 

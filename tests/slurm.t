@@ -337,6 +337,104 @@ def many_datasets():
     equal((line.get("pfs"), line.get("staged")), ("/".join([size_text(2 * first.bytes)] * 2), "100%"), "two datasets: the line")
 
 
+# ---- jobs that are rare
+
+
+def heterogeneous():
+    """Each component is a job to Slurm, with its own number and option."""
+    first, second = dataset(), dataset()
+    code, out, err = cluster.execute(["sbatch", "--parsable", "--exclusive", "-o", "%j", f"--monarch-dataset={first.path}", ":", "--exclusive",
+                                      f"--monarch-dataset={second.path}", f"--wrap={first.read(2)}; srun -Q --het-group=1 sh -c {quoted(second.read(2))}"])
+    equal(code, 0, "heterogeneous job: sbatch accepts it", err)
+    job = int(out)
+    ledger.expect(first.FILES + second.FILES, first.bytes + second.bytes)
+    yield
+    equal(cluster.wait(job), "COMPLETED", "heterogeneous job: how Slurm says that it ended")
+    cluster.wait(job + 1)
+    out = cluster.output(job)
+    ok(out.startswith(first.sums * 2), "heterogeneous job: the bytes are right in the first component", out)
+    equal(out[2 * len(first.sums):], second.sums * 2, "heterogeneous job: the bytes are right in the second component")
+    for component, data in enumerate((first, second)):
+        check_line(f"heterogeneous job, component {component}", job + component, data, 2)
+
+
+def by_root():
+    """root submits for a user, and for itself."""
+    data = dataset()
+    code, out, err = cluster.execute(["sbatch", "--parsable", "--exclusive", "-o", "%j", f"--uid={slurm_lab.USER}",
+                                      f"--monarch-dataset={data.path}", f"--wrap={data.read(2)}"], root=True)
+    equal(code, 0, "sbatch --uid: root may", err)
+    job = int(out)
+    own = cluster.submit([f"--monarch-dataset={local_dataset().path}"], "id -u" + TASK_ENV, root=True)
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    check_job("sbatch --uid", job, data, 2)
+    check_line("sbatch --uid", job, data, 2)
+    equal(cluster.wait(own), "COMPLETED", "root's own job: how Slurm says that it ended")
+    equal(cluster.output(own), b"0\npreload=\n", "root's own job: it runs, without Monarch")
+    equal(cluster.calls_for(own).count("--start"), 0, "root's own job: no agent", cluster.calls_for(own))
+
+
+def suspended():
+    data = dataset()
+    job = cluster.submit([f"--monarch-dataset={data.path}"], f"{data.read()}; touch half.$SLURM_JOB_ID; "
+                         f"while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; {data.read(2)}")
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    cluster.wait_running(job, f"half.{job}")
+    for verb in "suspend", "resume":
+        code, _, err = cluster.execute(["scontrol", verb, str(job)], root=True)
+        equal(code, 0, f"suspend and resume: scontrol {verb}", err)
+        if verb == "suspend":
+            go(job)
+            time.sleep(1.5)
+    check_job("suspend and resume", job, data, 3)
+    check_line("suspend and resume", job, data, 3)
+
+
+def overlapping_steps():
+    data = dataset()
+    step = f"srun -Q --overlap -n1 -o %j.%s sh -c {quoted(data.read())}"
+    job = cluster.submit([f"--monarch-dataset={data.path}"], f"{step} & {step} & wait")
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    equal(cluster.wait(job), "COMPLETED", "srun --overlap: how Slurm says that it ended")
+    equal([cluster.output(f"{job}.{step}") for step in "01"], [data.sums] * 2, "srun --overlap: the bytes are right in each step")
+    check_line("srun --overlap", job, data, 2)
+
+
+def no_steps():
+    process = cluster.start(["salloc", "--exclusive", f"--monarch-dataset={local_dataset().path}", "sh", "-c", "echo $SLURM_JOB_ID"])
+    yield
+    code, out, err = e2e.finish(process, slurm_lab.PATIENCE)
+    equal(code, 0, "salloc without steps: it ends well", err)
+    cluster.wait(int(out))
+    line = cluster.comment(int(out))
+    equal((line.startswith("monarch=1 "), fields(line).get("err")), (True, "0"), "salloc without steps: the line in sacct", line)
+
+
+def options_twice():
+    data = dataset()
+    job = cluster.submit(["--monarch-dataset=/nonexistent", f"--monarch-dataset={data.path}", "--export=NONE"], data.read(2))
+    ledger.expect(data.FILES, data.bytes)
+    yield
+    check_job("the option twice, --export=NONE", job, data, 2)
+    check_line("the option twice, --export=NONE: the last counts", job, data, 2)
+
+
+def removes_its_own():
+    """A job that removes what Monarch made for it, while it runs, reads on."""
+    data = [local_dataset() for _ in range(2)]
+    places = ("$MONARCH_IO_RUN_DIR", f"{cluster.tier}/monarch/$(basename $MONARCH_IO_RUN_DIR)")
+    jobs_ = [cluster.submit([f"--monarch-dataset={data[i].path}"], f"{data[i].read()}; rm -rf {places[i]}/*; {data[i].read(2)}") for i in range(2)]
+    yield
+    for name, job, read in zip(("run directory", "directory on the tier"), jobs_, data):
+        check_job(f"a job that empties its {name}", job, read, 3)
+        line = cluster.comment(job)
+        ok(line.startswith("monarch=1 "), f"a job that empties its {name}: the line in sacct", line)
+        ok(("counters=lost" in line) == (name == "run directory"), f"a job that empties its {name}: whether the counters are lost", line)
+
+
 # ---- at submission
 
 
@@ -648,6 +746,12 @@ def jobs():
     shared(two_nodes, array)
 
 
+def rare_jobs():
+    global ledger
+    ledger = Ledger()
+    e2e.together(heterogeneous, by_root, suspended, overlapping_steps, no_steps, options_twice, removes_its_own, servers)
+
+
 def shared(*tests):
     """Apart from the others, whose bytes are known exactly."""
     global ledger
@@ -697,5 +801,5 @@ if reason := slurm_lab.why_no_slurm() or e2e.why_no_glusterfs():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(*([timeout] if ALL else []), jobs, submission, agent_process, agent_killed, all_killed, monarchd_missing, config_errors, bad_tiers,
+e2e.main(*([timeout] if ALL else []), jobs, rare_jobs, submission, agent_process, agent_killed, all_killed, monarchd_missing, config_errors, bad_tiers,
          hanging_in_job, slurmdbd_away, prolog_flags_unset, prolog_flags_alloc, *([contain_cgroup, contain_tmpfs] if ALL else []))
