@@ -41,7 +41,7 @@ class Node:
     """A node with one tier, on which the helpers run as the plugin runs them."""
 
     def __init__(self, name):
-        self.dir = scratch(name)
+        self.dir, self.uid = scratch(name), UID
         os.chmod(self.dir, 0o755)
         self.state, self.tier, self.data = (f"{self.dir}/{part}" for part in ("state", "tier", "data"))
         self.config, self.log = f"{self.dir}/monarch.conf", f"{self.dir}/log"
@@ -60,8 +60,8 @@ class Node:
 
     def begin(self, job, datasets=None, restart=0, before=()):
         """Starts `monarchd --start`; the process, and a file of its answer."""
-        words = [*self._words("--start", job), "--config", self.config, "--restart", str(restart), "--uid", str(UID),
-                 "--gid", str(UID), "--datasets", self.data if datasets is None else datasets]
+        words = [*self._words("--start", job), "--config", self.config, "--restart", str(restart), "--uid", str(self.uid),
+                 "--gid", str(self.uid), "--datasets", self.data if datasets is None else datasets]
         read, write = os.pipe()
         process = e2e.start([*before, *words, "--reply-fd", str(write)], pass_fds=[write], stdin=subprocess.DEVNULL,
                             env={"PATH": "/usr/bin:/bin"})
@@ -526,6 +526,19 @@ def waited_in_vain():
         ok(re.search(r" JobId=2 node=n1 monarch=1 .* err=0$", n.logged(), re.MULTILINE), "and nothing where there were none", n.logged())
 
 
+def nameless_user():
+    """A user whom this node's passwd does not know."""
+    with node("nameless") as n:
+        n.uid = 2000054321
+        equal(subprocess.run(["getent", "passwd", str(n.uid)], check=False).returncode, 2, "a user without an entry in passwd")
+        contains(n.start(1), ["ready "], "has an agent")
+        equal((os.stat(n.job_dir(1)).st_uid, os.stat(n.record(1)["run_dir"]).st_uid), (n.uid, n.uid), "and directories")
+        ok(wait_until(lambda: sum(len(files) for _, _, files in os.walk(n.job_dir(1))) == 30), "the dataset is staged")
+        equal(n.epilog(1)[0], 0, "the epilog succeeds")
+        ok(wait_until(lambda: not n.left(1)), "nothing is left", n.left(1))
+        contains(n.logged(), ["JobId=1 node=n1 monarch=1 hit="], "and the counters were read")
+
+
 def agent_descriptors():
     """Who runs the helper by hand does not lend the agent a terminal."""
     with node("descriptors") as n:
@@ -589,4 +602,4 @@ if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, tried_once,
-         start_killed, late_agent, board_in_the_making, waited_in_vain, agent_descriptors, other_datasets, odd_paths)
+         start_killed, late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, odd_paths)
