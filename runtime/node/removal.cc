@@ -87,10 +87,15 @@ bool name_is_taken(const StateDir& state, const JobRecord& record) {
   return now.ok() && now->name == record.name;
 }
 
+// In the job's directory of the state: set_aside() could not move all.
+constexpr char kUnmoved[] = "/unmoved";
+
 Status remove_now(const StateDir& state, const JobRecord& record) {
   empty_as_owner(state, record);
+  // Otherwise what has that name is the next run's, though it may not have said so yet.
+  const bool unmoved = state.read("removing/" + record.removal() + kUnmoved).ok();
   return in_each_place(state, record, [&](int jobs) -> Status {
-    if (!name_is_taken(state, record)) MONARCH_TRY(rename_aside(jobs, record));
+    if (unmoved && !name_is_taken(state, record)) MONARCH_TRY(rename_aside(jobs, record));
     return remove_tree(jobs, record.aside());
   });
 }
@@ -149,7 +154,10 @@ bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
 
 Status set_aside(const StateDir& state, const JobRecord& record) {
   const Status moved = in_each_place(state, record, [&](int jobs) { return rename_aside(jobs, record); });
-  if (!moved.ok()) spdlog::warn("JobId={} {}", record.job.job, moved.error().text);
+  if (!moved.ok()) {
+    spdlog::warn("JobId={} {}", record.job.job, moved.error().text);
+    MONARCH_TRY(state.write("jobs/" + record.job.key() + kUnmoved, ""));
+  }
   const std::string from = state.path() + "/jobs/" + record.job.key();
   const std::string to = state.path() + "/removing/" + record.removal();
   if (::rename(from.c_str(), to.c_str()) != 0) return errno_error("rename " + from + " to " + to);

@@ -406,8 +406,9 @@ Result<Started> start_agent(const StartRequest& request) {
   Result<std::string> datasets = datasets_of(*state, request);
   if (!datasets.ok()) return datasets.error();
   if (Result<JobRecord> last = state->read_record(request.job.key()); last.ok()) {
-    // Without an agent it is what a helper left that was killed in the middle.
-    if (last->restart == request.restart && last->boot == boot_id() && last->agent.pid > 0)
+    // Without that file it is what a helper left that was killed in the middle.
+    const bool started = state->read(serves_file(request.job)).ok();
+    if (last->restart == request.restart && last->boot == boot_id() && started)
       return Started{last->run_dir, false, not_served(*state, request)};
     MONARCH_TRY(clear_last_run(*state, last.take(), &lock));
   }
