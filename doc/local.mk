@@ -20,6 +20,8 @@ EXTRA_DIST += \
 	%D%/performance/epochs-small.svg \
 	%D%/performance/memory.json \
 	%D%/performance/memory.svg \
+	%D%/performance/neighbour.json \
+	%D%/performance/neighbour.svg \
 	%D%/performance/once.json \
 	%D%/performance/once.svg \
 	%D%/performance/overhead-many.json \
