@@ -412,7 +412,7 @@ TEST_F(WaitTest, IsWokenWhenTheFileIsPlaced) {
   EXPECT_EQ(settled, kTasks);
 }
 
-// It may be prefetched slowly, or wait for its turn: the agent is to know that somebody waits.
+// It may be prefetched slowly: the agent is to know that somebody waits.
 TEST_F(WaitTest, WhatIsBeingStagedIsAskedForOnce) {
   LivingThread agent(board_);
   const Ref ref = catalog_->add(rel("f"), DT_REG);

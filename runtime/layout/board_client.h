@@ -151,7 +151,7 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
     const uint64_t size = *found ? found->entry->size.load(std::memory_order_relaxed) : 0;
     const int64_t left = patience.left(state == State::kStaging, size);
     if (left <= 0) return WaitEnd::kTimeout;
-    // What is prefetched may be copied slowly, or wait for its turn: so it is asked for, too.
+    // What is prefetched may be copied slowly: so it is asked for, too.
     if (!asked && state != State::kQueued) {
       posted = post_request(board, path);
       if (!posted.slot) return WaitEnd::kRingFull;

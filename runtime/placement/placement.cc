@@ -19,7 +19,6 @@ namespace {
 
 constexpr int64_t kShortMemoryNs = 1000000000;  // how often a thread looks whether there is memory again
 constexpr int kMisfitsToStop = 8;
-constexpr uint64_t kLargePrefetch = 8 << 20;  // from here on prefetch copies few at a time
 constexpr int64_t kFirstShortageNs = 1000000000, kMostShortageNs = 300 * kFirstShortageNs;
 
 }  // namespace
@@ -333,32 +332,6 @@ void PlacementHandler::copy_lost(Ref ref, int number, uint64_t bytes, const Erro
   tier(number).release(bytes);
   board_->placed_bytes[number].fetch_sub(bytes, std::memory_order_relaxed);
 }
-
-// Copied side by side, files would become whole at the same time, late; one after the other, who reads them
-// in turn has the first one early. What somebody waits for does not stand in line.
-class PlacementHandler::Turn {
- public:
-  Turn(PlacementHandler* handler, bool wanted, Worker* worker) : handler_(wanted ? handler : nullptr) {
-    if (!wanted) return;
-    std::unique_lock<std::mutex> hold(handler->lock_);
-    while (handler->large_prefetches_ >= kAtOnce && !handler->stopping_ && !worker->copier.hurried())
-      handler->turn_ended_.wait_for(hold, kSlice);
-    ++handler->large_prefetches_;
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-  ~Turn() {
-    if (!handler_) return;
-    const std::lock_guard<std::mutex> hold(handler_->lock_);
-    --handler_->large_prefetches_;
-    handler_->turn_ended_.notify_one();
-  }
-
- private:
-  static constexpr int kAtOnce = 2;
-  static constexpr std::chrono::milliseconds kSlice{20};  // how soon it is seen that somebody waits
-  PlacementHandler* const handler_;
-};
 
 Status PlacementHandler::make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier,
                                    const Fd& copy, Writing writing, Worker* worker) {

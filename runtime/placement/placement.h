@@ -59,7 +59,6 @@ class PlacementHandler {
   };
   static bool background(const Work& work) { return work.why == Why::kPrefetch || work.why == Why::kFill; }
 
-  class Turn;
   // A copy thread. The scheduler's side of it is guarded by lock_.
   struct Worker {
     Worker(Board* board, Rates* rates, const std::atomic<bool>* stopping) : copier(board, rates, stopping) {}
@@ -168,8 +167,6 @@ class PlacementHandler {
   uint64_t cursor_ = 0;         // how far prefetch is in the catalog's log
   int background_ = 0;          // threads that work on something that nobody waits for
   bool prefetching_;
-  int large_prefetches_ = 0;  // see Turn
-  std::condition_variable turn_ended_;
   bool probing_ = false;  // a thread tries a closed tier
   std::atomic<bool> stopping_{false};
   std::vector<std::unique_ptr<Worker>> workers_;
