@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include "preload/preload.h"
 
@@ -15,18 +14,10 @@ namespace {
 // Whether `fd` is open on the very file of the PFS that `e` was when its staging began. Without a call to the
 // PFS where the kernel knows the answer (AT_STATX_DONT_SYNC).
 bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
-  const Identity* id = catalog.identity(e.identity.load(std::memory_order_acquire));
-  const Attributes* attributes = id ? catalog.attributes(id->attributes) : nullptr;
-  if (!attributes) return false;
   struct statx st;
-  if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE | STATX_MTIME,
-              &st) != 0)
-    return false;
-  return st.stx_ino == id->pfs_ino &&
-         gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == attributes->dev &&
-         st.stx_size == e.size.load(std::memory_order_relaxed) &&
-         int64_t{st.stx_mtime.tv_sec} * 1000000000 + st.stx_mtime.tv_nsec ==
-             e.mtime.load(std::memory_order_relaxed);
+  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE | STATX_MTIME,
+                 &st) == 0 &&
+         is_file_of(catalog, e, st);
 }
 
 // Opens the copy, partial or whole; -1 if it cannot be.

@@ -49,28 +49,15 @@ WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
 
 // Whether the file on the PFS still is the one that was copied (consistency = open).
 __attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath& path, const Entry& e) {
-  const CatalogHeader& header = client.catalog.header();
-  const Identity* id = client.catalog.identity(e.identity.load(std::memory_order_acquire));
-  char full[kPathBytes];
-  for (uint32_t i = 0; i < header.prefix_count; ++i) {
-    const Prefix& prefix = header.prefixes[i];
-    if (prefix.root != path.root || prefix.below_len != 0) continue;
-    if (!id || prefix.len + 1 + path.len >= sizeof full) return false;
-    memcpy(full, prefix.path, prefix.len);
-    full[prefix.len] = '/';
-    memcpy(full + prefix.len + 1, path.path, path.len);
-    full[prefix.len + 1 + path.len] = '\0';
-    count(client.board, TaskCounter::meta_pfs);
-    const int saved = errno;
-    struct statx st;
-    const long rc = syscall(SYS_statx, AT_FDCWD, full, AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC,
-                            STATX_INO | STATX_SIZE | STATX_MTIME, &st);
-    errno = saved;
-    return rc == 0 && st.stx_ino == id->pfs_ino && st.stx_size == e.size.load(std::memory_order_relaxed) &&
-           int64_t{st.stx_mtime.tv_sec} * 1000000000 + st.stx_mtime.tv_nsec ==
-               e.mtime.load(std::memory_order_relaxed);
-  }
-  return false;
+  char full[kFullPathBytes];
+  if (!pfs_path(client, path, full)) return false;
+  count(client.board, TaskCounter::meta_pfs);
+  const int saved = errno;
+  struct statx st;
+  const long rc = syscall(SYS_statx, AT_FDCWD, full, AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC,
+                          STATX_INO | STATX_SIZE | STATX_MTIME, &st);
+  errno = saved;
+  return rc == 0 && is_file_of(client.catalog, e, st);
 }
 
 bool excluded(const Client& client, const RelPath& path) {

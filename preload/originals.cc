@@ -72,18 +72,31 @@ const char* path_to_write(const char* path, char* buffer) {
                                                                                                       : path;
 }
 
-bool path_of_original(const Original& original, char* out) {
-  const Client* c = client();
-  if (!c) return false;
-  const char* root = root_path(*c, original.entry->root);
+bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st) {
+  const Identity* id = catalog.identity(e.identity.load(std::memory_order_acquire));
+  const Attributes* attributes = id ? catalog.attributes(id->attributes) : nullptr;
+  return attributes && st.stx_ino == id->pfs_ino &&
+         gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == attributes->dev &&
+         st.stx_size == e.size.load(std::memory_order_relaxed) &&
+         st.stx_mtime.tv_sec * kSecond + st.stx_mtime.tv_nsec == e.mtime.load(std::memory_order_relaxed);
+}
+
+bool pfs_path(const Client& c, const RelPath& path, char* out) {
+  const char* root = root_path(c, path.root);
   if (!root) return false;
   const size_t len = strlen(root);
   memcpy(out, root, len);
   out[len] = '/';
-  RelPath path;
-  if (!c->catalog.path_of(*original.entry, out + len + 1, &path)) return false;
+  memcpy(out + len + 1, path.path, path.len);
   out[len + 1 + path.len] = '\0';
   return true;
+}
+
+bool path_of_original(const Original& original, char* out) {
+  const Client* c = client();
+  char text[kRelPathBytes];
+  RelPath path;
+  return c && c->catalog.path_of(*original.entry, text, &path) && pfs_path(*c, path, out);
 }
 
 int open_original(const Original& original) {

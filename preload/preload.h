@@ -155,6 +155,12 @@ bool original_of_link(const char* path, Original* original);
 // What to write to in place of `path`: the PFS's file, for a link to a copy's descriptor (/proc/self/fd/N);
 // else `path`. `buffer` holds kFullPathBytes.
 const char* path_to_write(const char* path, char* buffer);
+// Whether `st` (STATX_INO, STATX_SIZE, STATX_MTIME) is that of the very file on the PFS that `e` was when it
+// was copied, or its copying began.
+bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st);
+// The absolute path on the PFS of a path below a root; `out` holds kFullPathBytes. False: the root is not to
+// be had in this mount namespace.
+bool pfs_path(const Client& c, const RelPath& path, char* out);
 // The file's absolute path on the PFS; `out` holds kFullPathBytes. False: it is not to be had.
 inline constexpr size_t kFullPathBytes = 2 * kPathBytes;
 bool path_of_original(const Original& original, char* out);
