@@ -45,6 +45,7 @@ tests_unit_SOURCES = \
 	%D%/paths_test.cc \
 	%D%/placement_fixture.h \
 	%D%/placement_test.cc \
+	%D%/prefetch_test.cc \
 	%D%/scratch.h \
 	%D%/tier_faults_test.cc \
 	%D%/tiers.h \

@@ -18,7 +18,6 @@ namespace monarch {
 namespace {
 
 constexpr uint64_t kBlock = 4096;  // what O_DIRECT wants offsets, sizes and buffers to be multiples of
-constexpr uint64_t kLeastForUring = 4 * (1 << 20);  // smaller ones are quicker piece by piece
 constexpr uint64_t kWindow = 8 * (1 << 20);  // dirty pages of one file before their write-back is waited for
 
 uint64_t whole_blocks(uint64_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
@@ -64,7 +63,7 @@ Status Copier::copy(const CopyRange& range) {
     // Several pieces at a time, by the window where pages get dirty; else one.
     const uint64_t window = range.writing == Writing::kBuffered ? kWindow : end - offset;
     uint64_t copied =
-        end - offset >= kLeastForUring ? copy_by_uring(range, offset, std::min(window, end - offset)) : 0;
+        end - offset >= kSeveralPieces ? copy_by_uring(range, offset, std::min(window, end - offset)) : 0;
     if (*stopping_) return Error{EINTR, "stopping"};
     if (copied == 0) {
       copied = std::min(kPiece, end - offset);

@@ -19,6 +19,10 @@ namespace {
 
 constexpr int64_t kShortMemoryNs = 1000000000;  // how often a thread looks whether there is memory again
 constexpr int kMisfitsToStop = 8;
+// How many prefetched files are copied at a time that have several pieces in flight each, and how many more
+// are opened meanwhile.
+constexpr int kTurns = 2;
+constexpr size_t kMostInLine = 4;
 constexpr int64_t kFirstShortageNs = 1000000000, kMostShortageNs = 300 * kFirstShortageNs;
 
 }  // namespace
@@ -68,12 +72,19 @@ void PlacementHandler::demand(const RelPath& path) {
   {
     std::lock_guard<std::mutex> hold(lock_);
     if (!queued) return hurry(ref);  // in work, or settled
-    demanded_.push_back(ref);
+    demanded_.push_back({ref, Why::kDemand});
   }
   work_.notify_one();
 }
 
 void PlacementHandler::hurry(Ref ref) {
+  const auto at = std::find_if(in_line_.begin(), in_line_.end(), [&](const Work& w) { return w.ref == ref; });
+  if (at != in_line_.end()) {
+    at->why = Why::kDemand;
+    demanded_.push_back(std::move(*at));
+    in_line_.erase(at);
+    return work_.notify_one();
+  }
   for (const auto& worker : workers_)
     if (worker->ref == ref) worker->copier.hurry();
 }
@@ -103,7 +114,7 @@ void PlacementHandler::demand_chunk(const RelPath& path, uint32_t chunk) {
 
 bool PlacementHandler::next(Work* work) {
   if (!demanded_.empty()) {
-    *work = {demanded_.front(), Why::kDemand, 0};
+    *work = std::move(demanded_.front());
     demanded_.pop_front();
     return true;
   }
@@ -126,12 +137,19 @@ bool PlacementHandler::next_background(Work* work) {
     }
     filling_.pop_front();
   }
-  if (!prefetching_ || short_until_ns_ != 0 || memory_is_short()) return false;
+  if ((!prefetching_ && in_line_.empty()) || memory_is_short()) return false;
+  if (!in_line_.empty() && turns_ < kTurns) {
+    ++turns_;
+    *work = std::move(in_line_.front());
+    in_line_.pop_front();
+    return true;
+  }
+  if (!prefetching_ || short_until_ns_ != 0 || in_line_.size() >= kMostInLine) return false;
   bool found = false;
   cursor_ = catalog_->walk(cursor_, [&](Ref ref) {
     if (found) return false;
     if (catalog_->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
-      *work = {ref, Why::kPrefetch, 0};
+      *work = {ref, Why::kPrefetch};
       found = true;
     }
     return true;
@@ -147,7 +165,7 @@ void PlacementHandler::wait_for_work(std::unique_lock<std::mutex>* hold) {
     if (t.may_recover()) due = std::min(due, t.next_probe_ns());
   if (const int64_t until = short_until_ns_; until != 0) due = std::min(due, until);
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
-  if (prefetching_ && memory_is_short()) due = std::min(due, now + kShortMemoryNs);
+  if ((prefetching_ || !in_line_.empty()) && memory_is_short()) due = std::min(due, now + kShortMemoryNs);
   if (due == INT64_MAX || probing_) return work_.wait(*hold);
   if (due > now) {
     work_.wait_for(*hold, std::chrono::nanoseconds(due - now));
@@ -202,6 +220,7 @@ void PlacementHandler::run(Worker* worker) {
     if (!move_to.empty()) (void)run_on(move_to).ok();  // where the job may not run it is no loss
     set_io_priority(background(work) ? config_.background_io : AgentConfig::Io::kNormal);
     do_work(work, worker);
+    work.opened.reset();  // a close may take its time, too
     hold.lock();
     worker->ref = 0;
     background_ -= background(work);
@@ -212,6 +231,13 @@ void PlacementHandler::run(Worker* worker) {
 void PlacementHandler::do_work(const Work& work, Worker* worker) {
   if (work.why == Why::kChunk || work.why == Why::kFill) {
     stage_chunks(work, worker);
+  } else if (work.opened) {
+    if (is_invalid(*board_, catalog_->entry(work.ref).hash)) {
+      settle(work.ref, state_word(State::kDropped, Reason::kWritten));
+    } else {
+      place(work, work.opened->source, work.opened->st, worker);
+    }
+    if (work.why == Why::kPrefetch) end_turn();
   } else if (work.why == Why::kPrefetch ||
              catalog_->move(work.ref, state_word(State::kQueued), state_word(State::kStaging))) {
     stage(work, worker);
@@ -268,7 +294,13 @@ void PlacementHandler::stage(const Work& work, Worker* worker) {
     bytes_seen_ += bytes;
     ++files_seen_;
   }
-  if (bytes <= config_.stage_wait_max) return place(work, source, st, worker);
+  if (bytes <= config_.stage_wait_max) {
+    const bool turn = work.why == Why::kPrefetch && bytes >= Copier::kSeveralPieces;
+    if (turn && !take_turn(work, &source, st, *worker)) return;
+    place(work, source, st, worker);
+    if (turn) end_turn();
+    return;
+  }
   const std::lock_guard<std::mutex> one(starting_large_);  // before any task can ask for a chunk
   settle(work.ref, large_word(0));                         // opens do not wait for it
   if (work.why == Why::kDemand) return;                    // staged once it is known to be read in chunks
@@ -278,6 +310,21 @@ void PlacementHandler::stage(const Work& work, Worker* worker) {
     filling_.push_back(file);
     work_.notify_all();
   }
+}
+
+bool PlacementHandler::take_turn(const Work& work, Fd* source, const struct stat& st, const Worker& worker) {
+  const std::lock_guard<std::mutex> hold(lock_);
+  if (turns_ < kTurns || worker.copier.hurried()) {
+    ++turns_;
+    return true;
+  }
+  in_line_.push_back({work.ref, work.why, 0, std::make_shared<Opened>(Opened{std::move(*source), st})});
+  return false;
+}
+
+void PlacementHandler::end_turn() {
+  const std::lock_guard<std::mutex> hold(lock_);
+  --turns_;  // run() tells the next one
 }
 
 // No tier had room for a file. After some in a row, and with no room for one of usual size, the tiers count

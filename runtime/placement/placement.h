@@ -52,10 +52,16 @@ class PlacementHandler {
 
  private:
   enum class Why { kDemand, kPrefetch, kChunk, kFill };
+  // A file that was opened and is copied later.
+  struct Opened {
+    Fd source;
+    struct stat st {};
+  };
   struct Work {
-    Ref ref;
-    Why why;
-    uint32_t chunk;
+    Ref ref = 0;
+    Why why = Why::kDemand;
+    uint32_t chunk = 0;
+    std::shared_ptr<Opened> opened = nullptr;  // set: its turn has come
   };
   static bool background(const Work& work) { return work.why == Why::kPrefetch || work.why == Why::kFill; }
 
@@ -121,8 +127,12 @@ class PlacementHandler {
   void put_off(Ref ref, int error);
   void tier_failed(int tier, const Error& error);
   void copy_lost(Ref ref, int tier, uint64_t bytes, const Error& error);
-  // Threads that copy `ref` for nobody: now somebody waits. `lock_` held.
+  // What is copied for nobody, or stands in line for that: now somebody waits. `lock_` held.
   void hurry(Ref ref);
+  // Prefetched files of several pieces are copied few at a time, so that each is whole soon. False: `work`
+  // was put in line.
+  bool take_turn(const Work& work, Fd* source, const struct stat& st, const Worker& worker);
+  void end_turn();
   Tier& tier(int number) { return hierarchy_->tiers()[static_cast<size_t>(number)]; }
 
   // The large file's staging, begun if need be; nullptr if it cannot be.
@@ -158,7 +168,9 @@ class PlacementHandler {
   std::mutex starting_large_;  // one at a time; taken before lock_
   std::mutex lock_;            // guards what follows
   std::condition_variable work_;
-  std::deque<Ref> demanded_;
+  std::deque<Work> demanded_;
+  std::deque<Work> in_line_;  // opened and kStaging, waiting for their turn
+  int turns_ = 0;             // threads that have one
   std::deque<std::pair<Ref, uint32_t>> demanded_chunks_;
   std::map<Ref, Large> large_;  // those being staged
   std::deque<Large> filling_;   // those to be filled when nothing is demanded
