@@ -41,6 +41,8 @@ tests_unit_SOURCES = \
 	%D%/faulty_os.h \
 	%D%/hierarchy_test.cc \
 	%D%/large_files_test.cc \
+	%D%/locality_test.cc \
+	%D%/machine.h \
 	%D%/memory_test.cc \
 	%D%/paths_test.cc \
 	%D%/placement_fixture.h \

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/hierarchy/locality: on a made-up node of two sockets, and on this machine.
+#include "runtime/hierarchy/locality.h"
+
+#include <numaif.h>
+#include <sched.h>
+
+#include <thread>
+
+#include "tests/machine.h"
+
+namespace monarch {
+namespace {
+
+// An NVMe disk on each socket; of the tiers, those on `points` are configured.
+std::string near_tiers_on(const std::vector<std::string>& points, bool lists = true) {
+  Machine m(hpc_node());
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.nvme("nvme1n1", "259:1");
+  m.mount("259:0", "/first", "xfs", "/dev/nvme0n1");
+  m.mount("259:1", "/second", "xfs", "/dev/nvme1n1");
+  for (const char* point : {"/first", "/second", "/elsewhere"}) m.dir(point, 01777);
+  if (lists) {
+    m.file("sys/devices/system/node/node0/cpulist", "0-1\n");
+    m.file("sys/devices/system/node/node1/cpulist", "2-3,6\n");
+  }
+  std::vector<TierConfig> tiers;
+  for (const std::string& point : points) {
+    TierConfig tier;
+    tier.name = "t" + std::to_string(tiers.size());
+    tier.path = point;
+    tier.quota.bytes = 1 << 20;
+    tiers.push_back(tier);
+  }
+  return processors_near(tiers, m.sources());
+}
+
+TEST(Locality, ThreadsBelongNearTheDisksOfTheTiers) {
+  EXPECT_EQ(near_tiers_on({"/first"}), "0-1");
+  EXPECT_EQ(near_tiers_on({"/second"}), "2-3,6");
+  EXPECT_EQ(near_tiers_on({"/second", "/first"}), "0-1,2-3,6");
+  EXPECT_EQ(near_tiers_on({"/elsewhere"}), "") << "on a disk of which no node is known";
+  EXPECT_EQ(near_tiers_on({"/first"}, false), "") << "the kernel lists no processors";
+}
+
+std::vector<int> allowed() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  EXPECT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
+  std::vector<int> list;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &set)) list.push_back(i);
+  return list;
+}
+
+TEST(Locality, AThreadMovesToThoseOfTheProcessorsThatItMayUse) {
+  const std::vector<int> before = allowed();
+  ASSERT_FALSE(before.empty());
+  std::thread([&] {
+    const int last = before.back();
+    EXPECT_TRUE(run_on(std::to_string(last)).ok());
+    EXPECT_EQ(allowed(), std::vector<int>{last});
+    if (before.size() == 1) return;
+    EXPECT_TRUE(run_on(std::to_string(before.front())).ok());
+    EXPECT_EQ(allowed(), std::vector<int>{last}) << "none that it may use: it stays";
+  }).join();
+  EXPECT_EQ(allowed(), before) << "only that thread";
+}
+
+TEST(Locality, WhatIsNoListOfProcessorsIsAnError) {
+  const std::vector<int> before = allowed();
+  EXPECT_FALSE(run_on("near the disk").ok());
+  EXPECT_EQ(allowed(), before);
+}
+
+TEST(Locality, NodesThatAreShortOfMemoryAreLeftAlone) {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  EXPECT_EQ(nodes_with_memory({10 * kGiB, 2 * kGiB, 3 * kGiB}, {64 * kGiB, 64 * kGiB, 0}),
+            std::vector<int>{0});
+  EXPECT_EQ(nodes_with_memory({10 * kGiB, 40 * kGiB}, {64 * kGiB, 64 * kGiB}), (std::vector<int>{0, 1}));
+  EXPECT_TRUE(nodes_with_memory({}, {}).empty());
+}
+
+int policy_of_this_thread() {
+  int mode = -1;
+  return ::get_mempolicy(&mode, nullptr, 0, nullptr, 0) == 0 ? mode : MPOL_DEFAULT;  // a kernel without NUMA
+}
+
+TEST(Locality, TheMemoryPolicyLastsAsLongAsTheObject) {
+  const int before = policy_of_this_thread();
+  const bool may_choose = ::set_mempolicy(MPOL_DEFAULT, nullptr, 0) == 0;
+  {
+    const MemoryPolicy spread(true);
+    // A container may forbid the call.
+    const bool several = std::filesystem::exists("/sys/devices/system/node/node1") && may_choose;
+    EXPECT_EQ(policy_of_this_thread(), several ? MPOL_INTERLEAVE : before);
+  }
+  EXPECT_EQ(policy_of_this_thread(), before);
+  const MemoryPolicy none(false);
+  EXPECT_EQ(policy_of_this_thread(), before);
+}
+
+}  // namespace
+}  // namespace monarch
