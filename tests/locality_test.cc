@@ -76,10 +76,15 @@ TEST(Locality, WhatIsNoListOfProcessorsIsAnError) {
 
 TEST(Locality, NodesThatAreShortOfMemoryAreLeftAlone) {
   constexpr uint64_t kGiB = uint64_t{1} << 30;
-  EXPECT_EQ(nodes_with_memory({10 * kGiB, 2 * kGiB, 3 * kGiB}, {64 * kGiB, 64 * kGiB, 0}),
-            std::vector<int>{0});
-  EXPECT_EQ(nodes_with_memory({10 * kGiB, 40 * kGiB}, {64 * kGiB, 64 * kGiB}), (std::vector<int>{0, 1}));
-  EXPECT_TRUE(nodes_with_memory({}, {}).empty());
+  constexpr int kSelf = 10, kOtherSocket = 21, kFar = 31;
+  const NodeMemory some{10 * kGiB, 64 * kGiB, kSelf}, little{2 * kGiB, 64 * kGiB, kSelf}, none{0, 0, kSelf};
+  EXPECT_EQ(nodes_with_memory({some, little, none}), std::vector<int>{0});
+  EXPECT_EQ(nodes_with_memory({some, some}), (std::vector<int>{0, 1}));
+  EXPECT_TRUE(nodes_with_memory({little, none}).empty());
+  EXPECT_TRUE(nodes_with_memory({}).empty());
+  const NodeMemory next{60 * kGiB, 64 * kGiB, kOtherSocket}, last{60 * kGiB, 64 * kGiB, kFar};
+  EXPECT_EQ(nodes_with_memory({last, next, some}), std::vector<int>{2}) << "the nearest that has any";
+  EXPECT_EQ(nodes_with_memory({last, next, little}), std::vector<int>{1});
 }
 
 int policy_of_this_thread() {

@@ -20,7 +20,8 @@ std::string processors_near(const std::vector<TierConfig>& tiers, const Sources&
 Status run_on(const std::string& processors);
 
 // While it lives, new pages of the calling thread (those of a tmpfs file that it writes too) are interleaved
-// over the NUMA nodes that it may use and that have memory to spare. Nothing on a machine of one node, or if
+// over the nearest NUMA nodes that it may use and that have memory to spare: near the processors that the
+// process may run on, so those of the job. Nothing on a machine of one node, or if
 // `wanted` is false.
 class MemoryPolicy {
  public:
@@ -33,7 +34,11 @@ class MemoryPolicy {
   bool set_ = false;
 };
 
-// The nodes among `free`/`all` bytes of each that have memory to spare, as MemoryPolicy takes them.
-std::vector<int> nodes_with_memory(const std::vector<uint64_t>& free, const std::vector<uint64_t>& all);
+struct NodeMemory {
+  uint64_t free = 0, all = 0;  // bytes
+  int distance = 0;  // as numa(3) gives it (10: the node itself), from the nearest of the processors
+};
+// Which of the nodes MemoryPolicy takes: of those that have memory to spare, the nearest.
+std::vector<int> nodes_with_memory(const std::vector<NodeMemory>& nodes);
 
 }  // namespace monarch
