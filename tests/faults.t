@@ -312,8 +312,77 @@ def changed_between_chunks():
 # ---- tiers
 
 
+class Disk:
+    """A tier of its own that can be taken away: a tmpfs, or a Btrfs with a quota."""
+
+    def __init__(self, name, quota=False):
+        self.mount = self.path = scratch(f"tier.{name}")
+        if quota:
+            image = scratch(f"image.{name}") + "/btrfs"
+            with open(image, "wb") as file:
+                file.truncate(256 * MIB)
+            self._call("mkfs.btrfs", "-q", image)
+            self._call("mount", "-o", "loop", image, self.mount)
+            self._call("btrfs", "quota", "enable", self.mount)
+            self.path = f"{self.mount}/tier"
+            self._call("btrfs", "subvolume", "create", self.path)
+            self.group = "0/" + native_run(["btrfs", "inspect-internal", "rootid", self.path])[1].decode().strip()
+        else:
+            self._call("mount", "-t", "tmpfs", "-o", "size=64M", "monarch-test", self.mount)
+        self.rival = f"{self.path}/rival"
+
+    @staticmethod
+    def _call(*command):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    def read_only(self):
+        ok(wait_until(lambda: native_run(["mount", "-o", "remount,ro", self.path])[0] == 0), "remounted")
+
+    def read_write(self):
+        self._call("mount", "-o", "remount,rw", self.path)
+
+    def fill(self):
+        with open(self.rival, "wb") as rival, contextlib.suppress(OSError):
+            while rival.write(bytes(MIB)):
+                rival.flush()
+
+    def empty(self):
+        os.unlink(self.rival)
+
+    def limit(self):
+        """No more than what is there by now."""
+        self._call("sync", "-f", self.path)
+        self._call("btrfs", "qgroup", "limit", "1M", self.group, self.mount)
+        try:
+            with open(self.rival, "wb") as rival:
+                rival.write(bytes(2 * MIB))
+                os.fsync(rival.fileno())
+        except OSError as error:
+            equal(error.errno, errno.EDQUOT, "a tier over its quota: that is what it says")
+        else:
+            ok(False, "a tier over its quota: it takes nothing more")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.rival)
+
+    def unlimit(self):
+        self._call("btrfs", "qgroup", "limit", "none", self.group, self.mount)
+
+    def close(self):
+        self._call("umount", self.mount)
+
+
+def why_no_btrfs():
+    with open("/proc/filesystems", encoding="ascii") as known:
+        if "btrfs" not in known.read().split():
+            return "this kernel has no Btrfs"
+    if not shutil.which("mkfs.btrfs"):
+        return "Btrfs needs btrfs-progs (dev/deps)"
+    return "" if native_run(["losetup", "-f"])[0] == 0 else "no loop device is to be had"
+
+
 def tiers_recover():
-    """A rival fills a tier, a tier turns read-only: the rest is the PFS's until the tier takes files again."""
+    """A rival fills a tier, a tier turns read-only, its quota is used up: the rest is the PFS's until the tier
+    takes files again."""
     if not ROOT:
         return skip("tiers that recover", "mounting needs root")
     dataset, files, size = scratch("recover"), 30, MIB
@@ -321,41 +390,37 @@ def tiers_recover():
         write(f"{dataset}/{i:02}", noise(size, i))
     paths = [f"{dataset}/{i:02}" for i in range(files)]
     native = native_run(read_all(dataset))[1]
+    faults = {"filled by a rival": (Disk.fill, Disk.empty), "read-only": (Disk.read_only, Disk.read_write),
+              "over its quota": (Disk.limit, Disk.unlimit)}
+    if why_no_btrfs():
+        skip("a tier over its quota", why_no_btrfs())
+        del faults["over its quota"]
     cases = {}
-    for name in ("filled by a rival", "read-only"):
-        tier = scratch(f"tier.{name.replace(' ', '-')}")
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64M", "monarch-test", tier], check=True)
-        cases[name] = tier, e2e.Job([*options([dataset], {"t": (tier, "60M")}), *config(prefetch="off")])
+    for name in faults:
+        tier = Disk(name.replace(" ", "-"), name == "over its quota")
+        cases[name] = tier, e2e.Job([*options([dataset], {"t": (tier.path, "60M")}), *config(prefetch="off")])
     for name, (tier, job) in cases.items():
         job.run(["cat", *paths[:10]])
-        if name == "read-only":
-            ok(wait_until(lambda at=tier: native_run(["mount", "-o", "remount,ro", at])[0] == 0), "remounted")
-        else:
-            with open(f"{tier}/rival", "wb") as rival, contextlib.suppress(OSError):
-                while rival.write(bytes(MIB)):
-                    rival.flush()
+        faults[name][0](tier)
         begin = time.monotonic()
         equal(job.run(read_all(dataset))[:2], (0, native), f"a tier {name}: the bytes are right")
         ok(time.monotonic() - begin < MARGIN, f"a tier {name}: nothing waits for it")
     since = time.monotonic()
     for name, (tier, job) in cases.items():
-        if name == "read-only":
-            subprocess.run(["mount", "-o", "remount,rw", tier], check=True)
-        else:
-            os.unlink(f"{tier}/rival")
+        faults[name][1](tier)
     yield
     time.sleep(max(0.0, since + 10.5 - time.monotonic()))
     for name, (tier, job) in cases.items():
-        ok(wait_until(lambda at=tier, of=job: tier_of(of, paths[-1], at)), f"a tier {name}: it takes files again")
+        ok(wait_until(lambda at=tier, of=job: tier_of(of, paths[-1], at.path)), f"a tier {name}: it takes files again")
         equal(job.run(read_all(dataset))[:2], (0, native), f"a tier {name}: the bytes are right afterwards")
         report = job.end()
         equal((report["agent"]["staged_files"], report["tiers"][0]["placed_bytes"]), (files, files * size),
               f"a tier {name}: all is placed in the end", report)
         ok(report["tasks"]["fallback_no_fit"] >= 20, f"a tier {name}: what it did not take is counted", report["tasks"])
-        ok(report["agent"]["tier_errors" if name == "read-only" else "no_fit_files"] >= 1, f"a tier {name}: and why",
-           report["agent"])
-        nothing_left(job, f"a tier {name}", tier)
-        subprocess.run(["umount", tier], check=True)
+        ok(report["agent"]["no_fit_files" if name == "filled by a rival" else "tier_errors"] >= 1,
+           f"a tier {name}: and why", report["agent"])
+        nothing_left(job, f"a tier {name}", tier.path)
+        tier.close()
 
 
 def tier_removed():
