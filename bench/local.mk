@@ -33,4 +33,5 @@ EXTRA_DIST += \
 	%D%/partial \
 	%D%/removal \
 	%D%/scale \
-	%D%/start
+	%D%/start \
+	%D%/tuning

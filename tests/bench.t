@@ -73,8 +73,19 @@ def wrong_bytes():
     ok("direct" in out, "the table is printed nevertheless", out)
 
 
+def tuning():
+    code, out, err = run(load("tuning"), "--runs", "1", "--scale", "0.01", "--threads", "1,2", "--sizes", "1,2", "--volume", "4",
+                         "--json")
+    equal(code, 0, "tuning ends well", err)
+    found = {(f["figure"], f["condition"]) for f in json.loads(out)["figures"]}
+    equal(found, {*[("epoch 1 / direct", f"{readers} readers, threads = {n}") for readers in (4, 16) for n in (1, 2)],
+                  *[("epoch 1 / direct", f"files of {size} MiB, {kind}") for size in (1, 2)
+                    for kind in ("waited for", "not waited for")],
+                  *[("an open takes", f"files of {size} MiB") for size in (1, 2)]}, "tuning has all its figures")
+
+
 why = e2e.why_no_slowfs()
 if why:
     skip("dev/bench", why)
     e2e.main()
-e2e.main(epochs, wrong_bytes)
+e2e.main(epochs, wrong_bytes, tuning)
