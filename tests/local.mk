@@ -87,6 +87,7 @@ endif
 
 scripts = \
 	%D%/bench.t \
+	%D%/demo.t \
 	%D%/differential.t \
 	%D%/docs.t \
 	%D%/environment.t \

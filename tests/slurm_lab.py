@@ -41,7 +41,8 @@ def why_no_slurm():
     return f"not installed: {', '.join(missing)} (run dev/deps slurm)" if missing else ""
 
 
-def _install():
+def install():
+    """Installs what was built, below the build directory."""
     with open(f"{BUILD}/.install.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
@@ -55,7 +56,7 @@ class Cluster:
     """Slurm on this machine, each of its nodes with the same tier; a file or directory of each below scratch()."""
 
     def __init__(self):
-        _install()
+        install()
         self.prefix = install_prefix()
         self.tier = self.new_tier("tier")
         self.state = f"{scratch()}/state"

@@ -1,0 +1,50 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""dev/demo, small: it compares what it measures with what it claims by itself, and leaves nothing behind."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import slurm_lab  # pylint: disable=wrong-import-position
+from e2e import BUILD, SOURCE, equal, ok, skip
+
+FILES, EPOCHS = 120, 2
+PATIENCE = 300
+
+
+def why_not():
+    """Why the demo's programs are not here."""
+    for module in ("torch", "sklearn", "PIL"):
+        if not importlib.util.find_spec(module):
+            return f"python3 has no {module} (dev/deps demo)"
+    return slurm_lab.why_no_slurm() or e2e.why_no_glusterfs()
+
+
+def demo():
+    slurm_lab.install()
+    done = subprocess.run([f"{SOURCE}/dev/demo", "--no-build", "--json", "--files", str(FILES), "--epochs", str(EPOCHS),
+                           "--latency-us", "200"], env={**os.environ, "MONARCH_BUILD": BUILD}, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=PATIENCE, check=False)
+    equal(done.returncode, 0, "the demo's claims hold", done.stderr)
+    result = json.loads(done.stdout)
+    opens = {mode: [epoch["pfs_opens"] for epoch in found["epochs"]] for mode, found in result["modes"].items()}
+    equal(opens, {"native": [FILES] * EPOCHS, "monarch": [FILES] + [0] * (EPOCHS - 1)}, "what the servers opened")
+    ok("monarch=1" in json.dumps(result), "sacct's line is shown", result)
+    own = re.search(r"/\S+/monarch-demo\.\w+", done.stderr)
+    ok(own, "it tells where it works", done.stderr)
+    with open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
+        equal([line for line in mounts if own.group() in line], [], "no mount is left")
+    ok(not os.path.exists(own.group()), "nor its directory")
+
+
+why = why_not()
+if why:
+    skip("dev/demo", why)
+    e2e.main()
+e2e.main(demo)
