@@ -19,6 +19,7 @@ import json
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -352,6 +353,23 @@ def make_tree(path, files, most=30000, seed=1):
 def read_all(*directories):
     """A command that opens each regular file below the directories once and prints checksums."""
     return ["sh", "-c", 'find "$@" -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum', "sh", *directories]
+
+
+def written(path):
+    """What a program left at its place to write to: names, stat and contents."""
+    if not os.path.lexists(path):
+        return []
+    names = [path] + [os.path.join(d, n) for d, dirs, files in os.walk(path) for n in dirs + files]
+    result = []
+    for name in sorted(names):
+        st = os.lstat(name)
+        if stat.S_ISREG(st.st_mode):
+            content = sum_of(name)
+        else:
+            content = os.readlink(name) if stat.S_ISLNK(st.st_mode) else ""
+        result.append((os.path.relpath(name, path), st.st_mode, st.st_uid, st.st_gid, st.st_nlink, content,
+                       None if stat.S_ISDIR(st.st_mode) else st.st_size))
+    return result
 
 
 def sum_of(path):

@@ -93,6 +93,7 @@ scripts = \
 	%D%/environment.t \
 	%D%/exports.t \
 	%D%/faults.t \
+	%D%/matrix.t \
 	%D%/node.t \
 	%D%/paths.t \
 	%D%/programs.t \
@@ -104,7 +105,29 @@ scripts = \
 	%D%/writes.t
 EXTRA_DIST += \
 	%D%/e2e.py \
+	%D%/matrix/Reader.java \
+	%D%/matrix/datasets.py \
+	%D%/matrix/formats.py \
+	%D%/matrix/lenet.js \
+	%D%/matrix/library.c \
+	%D%/matrix/loader.py \
+	%D%/matrix/namespace.c \
+	%D%/matrix/place.py \
+	%D%/matrix/ranks.c \
+	%D%/matrix/reader.c \
+	%D%/matrix/reader.go \
+	%D%/matrix/reader.js \
+	%D%/matrix/reader.pl \
+	%D%/matrix/reader.rs \
+	%D%/matrix/streams.cc \
+	%D%/matrix/sums.h \
+	%D%/matrix/trace.c \
+	%D%/matrix/uring.c \
 	%D%/slurm_lab.py
 
 dist_check_SCRIPTS += $(scripts)
 TESTS += $(scripts)
+
+# TensorFlow.js, which matrix.t gets from npm's registry.
+clean-local:
+	rm -rf %D%/tfjs-*

@@ -1,16 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Real programs on a real parallel file system: each has to print, write and return the same natively, while
-the dataset is being staged, and from the tier, when the PFS's servers must not notice it at all."""
+"""The system's programs on a real parallel file system: each has to print, write and return the same natively, while
+the dataset is being staged, and from the tier, when the PFS's servers must not notice it at all.  Others, and those
+that Monarch does not see, are in matrix.t."""
 
 import hashlib
-import importlib.util
 import os
 import shutil
-import stat
 import subprocess
 import sys
-import zipfile
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
@@ -38,9 +36,6 @@ def make_dataset(path):
     for i in range(16):
         with open(f"{path}/text/{i}.txt", "w", encoding="utf-8") as out:
             out.writelines(f"line {i * n % 97}\n" for n in range(200))
-    with zipfile.ZipFile(f"{path}/archive.zip", "w") as archive:
-        for i in range(8):
-            archive.write(f"{path}/text/{i}.txt", f"{i}.txt")
     modes = (0o644, 0o600, 0o444, 0o755, 0o640, 0o4711)
     for i, name in enumerate(sorted(os.listdir(f"{path}/text"))):
         os.chown(f"{path}/text/{name}", 71000 + i, 72000 + i)  # no user's: tests make some
@@ -51,15 +46,6 @@ def make_dataset(path):
     os.symlink("text/3.txt", f"{path}/to-file")
     os.symlink("text", f"{path}/to-directory")
     os.symlink("nowhere", f"{path}/dangling")
-    if importlib.util.find_spec("numpy"):
-        execute_python(f"""
-        import numpy
-        numpy.arange(50000, dtype='f4').reshape(250, 200).tofile('{path}/raw.f4')
-        numpy.save('{path}/array.npy', numpy.arange(30000).reshape(300, 100))""")
-    if importlib.util.find_spec("PIL"):
-        execute_python(f"""
-        from PIL import Image
-        for i in range(4): Image.linear_gradient('L').rotate(30 * i).save(f'{path}/image{{i}}.png')""")
     files = 0
     for directory, _, names in os.walk(os.fsencode(path)):
         os.utime(directory, (10**9, 10**9))  # the same on all servers
@@ -67,16 +53,10 @@ def make_dataset(path):
     return files
 
 
-def execute_python(text):
-    code, _, err = e2e.execute([PYTHON, "-c", "if True:" + text])
-    if code != 0:
-        raise RuntimeError(err)
-
-
 # ---- the programs
 
 PRELUDE = """
-import ctypes, hashlib, mmap, os, shutil, socket, subprocess, sys, zipfile
+import ctypes, hashlib, mmap, os, shutil, socket, subprocess, sys
 root, out = sys.argv[1:3]
 files = sorted(os.path.join(d, n) for d, _, names in os.walk(os.fsencode(root)) for n in names
                if not os.path.islink(os.path.join(d, n)))
@@ -122,11 +102,6 @@ for f in files:
         if os.fstat(stream.fileno()).st_size:
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m: show(f, m[:])
 """,
-    "python zipfile": """
-with zipfile.ZipFile(os.path.join(root, "archive.zip")) as z:
-    print(z.testzip())
-    for name in z.namelist(): show(name, z.read(name))
-""",
     "python shutil.copyfile": """
 os.mkdir(out)
 for i, f in enumerate(files): shutil.copyfile(f, os.path.join(out, str(i)))
@@ -147,36 +122,7 @@ for f in texts[:4]:
         show(f, subprocess.run(["cat"], stdin=stream, stdout=subprocess.PIPE, check=True).stdout)
     show(f, subprocess.run(b"wc < '" + f + b"'", shell=True, stdout=subprocess.PIPE, check=True).stdout)
 """,
-    "numpy fromfile, load, memmap": """
-import numpy
-raw, array = os.path.join(root, "raw.f4"), os.path.join(root, "array.npy")
-show("fromfile", numpy.fromfile(raw, "f4").tobytes())
-show("load", numpy.load(array).tobytes())
-show("load mmap_mode", numpy.load(array, mmap_mode="r")[::3].tobytes())
-show("memmap", numpy.memmap(raw, "f4", "r", 400, (200, 200)).tobytes())
-""",
-    "PIL": """
-from PIL import Image
-for f in files:
-    if f.endswith(b".png"): show(f, Image.open(os.fsdecode(f)).convert("RGB").tobytes())
-""",
 }
-
-LOADER = """
-import sys, torch
-from torch.utils.data import DataLoader, Dataset
-class Files(Dataset):
-    def __len__(self): return 96
-    def __getitem__(self, i):
-        with open(f"{sys.argv[1]}/large.bin" if i % 16 == 0 else names[i], "rb") as stream: data = stream.read()
-        return torch.tensor([i, len(data), sum(data[:1000])])
-import os
-names = sorted(os.path.join(d, n) for d, _, found in os.walk(sys.argv[1]) for n in found if n.endswith(".bin"))
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for how in "fork", "spawn":
-        for batch in DataLoader(Files(), 8, num_workers=2, multiprocessing_context=how): print(how, batch.tolist())
-"""
 
 PROCESSES_C = r"""
 // Descriptors of dataset files over fork, vfork, posix_spawn, exec and dup.
@@ -295,7 +241,6 @@ def programs():
         "bash redirection": lambda root, out: ["bash", "-c", """
             for f in "$1"/text/*.txt; do read -r a b < "$f"; mapfile -t all < "$f"; echo "$a $b ${#all[@]}"; done
             exec 5< "$1/large.bin"; md5sum <&5""", "bash", root],
-        "gzip -c": lambda root, out: ["gzip", "-c", f"{root}/large.bin", f"{root}/text/1.txt"],
         "tail, wc, sort, diff, sed, awk": shell("""
             tail -c 50 "$1"/text/*.txt; wc "$1"/text/*.txt; sort "$1"/text/1*.txt | uniq -c
             sed -n 5,9p "$1/text/3.txt"; awk 'NR % 20 == 0' "$1"/text/*.txt; diff "$1/text/1.txt" "$1/text/2.txt" """),
@@ -305,12 +250,6 @@ def programs():
         with open(script, "w", encoding="utf-8") as out:
             out.write(PRELUDE + text)
         found[name] = lambda root, out, script=script: [PYTHON, script, root, out]
-    loader = f"{scratch('scripts')}/loader.py"
-    with open(loader, "w", encoding="utf-8") as out:
-        out.write(LOADER)
-    found["DataLoader, fork and spawn"] = "python3-torch is not installed"
-    if importlib.util.find_spec("torch"):
-        found["DataLoader, fork and spawn"] = lambda root, out: [PYTHON, loader, root]
     found["C: fork, vfork, spawn, dup"] = "no C compiler"
     if compiler := shutil.which("cc"):
         program = f"{scratch('scripts')}/processes"
@@ -320,30 +259,10 @@ def programs():
         found["C: fork, vfork, spawn, dup"] = (lambda root, out: [program, root]) if code == 0 else err
     if not shutil.which("rsync"):
         found["rsync -a"] = "rsync is not installed"
-    for package in ("numpy", "PIL"):
-        for name in [name for name in found if name.startswith(package) and not importlib.util.find_spec(package)]:
-            found[name] = f"python3-{package.lower()} is not installed"
     return found
 
 
 # ---- the passes
-
-
-def written(path):
-    """What a program left at its place to write to: names, stat and contents."""
-    if not os.path.lexists(path):
-        return []
-    names = [path] + [os.path.join(d, n) for d, dirs, files in os.walk(path) for n in dirs + files]
-    result = []
-    for name in sorted(names):
-        st = os.lstat(name)
-        if stat.S_ISREG(st.st_mode):
-            content = e2e.sum_of(name)
-        else:
-            content = os.readlink(name) if stat.S_ISLNK(st.st_mode) else ""
-        result.append((os.path.relpath(name, path), st.st_mode, st.st_uid, st.st_gid, st.st_nlink, content,
-                       None if stat.S_ISDIR(st.st_mode) else st.st_size))
-    return result
 
 
 def times(path):
@@ -359,7 +278,7 @@ class Outcome:
         self._out = f"{scratch('out')}/out"
         code, out, err = run(command(root, self._out))
         self.printed = (code, len(out), hashlib.sha256(out).hexdigest(), err)
-        self.written = written(self._out)
+        self.written = e2e.written(self._out)
         self.times = times(self._out) if name in ("cp -a", "rsync -a") else []
         self.detail = self.written + self.times  # what to show of a difference
         if name == "tar c":

@@ -1,0 +1,493 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The program matrix: which programs Monarch serves from a tier.
+
+Each program runs natively, cold (a fresh agent, nothing staged) and placed (the same agent, all staged): it has to
+print, write and return the same, and the counters of the PFS have to be what its row claims.  `--table` prints the
+rows, which doc/coverage.md has; MONARCH_TEST_ALL=1 asks for the variants too; `tests/matrix.t GROUP...` runs those
+groups only.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import os
+import re
+import shutil
+import sys
+import time
+from typing import Callable
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import SOURCE, equal, ok, options, scratch, skip
+
+sys.path.insert(0, f"{SOURCE}/tests/matrix")
+import datasets  # pylint: disable=wrong-import-position
+
+PYTHON = "/usr/bin/python3"  # not another one in PATH, which may lack the packages
+WHOLE = bool(os.environ.get("MONARCH_TEST_ALL"))
+HERE = f"{SOURCE}/tests/matrix"
+TFJS = "4.22.0"
+STAGE_WAIT_MAX = 4 << 20  # so that `large` files are staged in chunks
+SLOW = 4  # what starts slowly may take so much longer than other programs
+
+# ---- the table
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What a command may refer to."""
+    root: str  # the dataset
+    out: str  # a place to write to
+
+    @property
+    def bins(self):
+        return self.matching(".bin")
+
+    def matching(self, suffix):
+        return sorted(f"{self.root}/{name}" for name in os.listdir(self.root) if name.endswith(suffix))
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A program, and the claim about it."""
+    name: str
+    opens: str  # the C library's functions by which it opens a dataset's files, and ...
+    reads: str  # ... reads them; in parentheses what is not such a call
+    data: str  # a function of datasets.py, with its argument after a blank
+    command: Callable[[Case], list]
+    needs: tuple = ()  # commands; "python:" modules; "build:" programs made here
+    cold: str = "staged"  # once, for all opens; or "staged in chunks" beside opens of the PFS; or the PFS, as natively
+    placed: str = "tier"  # or the PFS, as natively
+    marks: tuple = ()  # files that it opens for writing, which stay on the PFS
+    beside: tuple = (0, 0)  # opens of, and bytes from, such files, where a tier serves the others
+    changes: bool = False  # whether it makes other files, and removes them
+    whole: bool = False  # a variant: in the long form only, and not in the document
+
+    def line(self):
+        return f"| {self.name} | {self.opens} | {self.reads} | {self.cold} | {self.placed} | matrix.t |"
+
+
+PFS = {"cold": "PFS", "placed": "PFS"}
+FILES = "files small"
+CONVERT = "/usr/bin/convert"  # Debian's, which the table is about
+LIBRARY = ("build:namespace", "build:library")
+
+
+def shell(script, *words):
+    return ["sh", "-c", script, "sh", *words]
+
+
+def python(script, *words):
+    return [PYTHON, f"{HERE}/{script}", *words]
+
+
+def formats(what):
+    return lambda case: python("formats.py", what, case.root)
+
+
+def built(name, *words):
+    return lambda case: [*program(name), *words, *case.bins]
+
+
+VERIFY = ("--rw=read", "--bs=64k", "--verify=crc32c", "--verify_fatal=1")
+
+
+def fio(engine, *words):
+    """Reads what fio's own checksums are in, and prints how much and which errors; times it leaves out."""
+    def command(case):
+        return shell("""
+            file=$1 engine=$2 out=$3
+            shift 3
+            fio --name=x --filename="$file" --readonly --ioengine="$engine" --size=1m --output-format=json --output="$out" "$@"
+            status=$?
+            sed -nE '/"(error|io_bytes|total_ios)"/p' "$out"
+            rm -f "$out"
+            exit $status""", f"{case.root}/verified", engine, case.out, *(words or VERIFY))
+    return command
+
+
+def git(case):
+    return shell("""
+        git() { command git -c safe.directory='*' --git-dir="$1/it.git" "$2" "$3"; }
+        git "$1" log -p && git "$1" fsck --full""", case.root)
+
+
+def convert(case):
+    return shell("""
+        "$2" "$1"/0*.png "$1"/radial.jpg -append ppm:- | md5sum
+        for f in "$1"/*.png; do "$2" "$f" -format "%# %wx%h\\n" info:-; done""", case.root, CONVERT)
+
+
+def hdf_tools(case):
+    return shell('h5ls -rv "$1/data.h5"; h5dump "$1/data.h5" | md5sum', case.root)
+
+
+def sqlite3(*words):
+    return lambda case: ["sqlite3", *words, f"{case.root}/base.sqlite", "select name, sum(n) from numbers group by name"]
+
+
+def node(way):
+    return lambda case: ["node", f"{HERE}/reader.js", way, *case.bins]
+
+
+def namespace(where):
+    return lambda case: [*program("namespace"), where, *program("library"), *case.bins]
+
+
+def redirected(case):
+    return shell('for f; do busybox cat <"$f"; done', *case.bins)
+
+
+def preloaded(library):
+    return lambda case: shell('LD_PRELOAD="$1${LD_PRELOAD:+:$LD_PRELOAD}" exec "$2" "$3" read "$4"', library, PYTHON,
+                              f"{HERE}/formats.py", case.root)
+
+
+def loader(start, workers, *more):
+    return lambda c: python("loader.py", start, str(workers), c.root, *more)
+
+
+def lenet(way):
+    return lambda case: ["env", f"NODE_PATH={tfjs()[0]}/node_modules", "node", f"{HERE}/lenet.js", way, *case.matching(".tfrecord")]
+
+
+def ranks(way, count):
+    run = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-n", str(count)]
+    return lambda c: [*run, *program("ranks"), way, *c.bins]
+
+
+SYSTEM = (
+    Row("gzip", "open, openat", "read", FILES, lambda c: ["gzip", "-c", *c.bins], ("gzip",)),
+    Row("perl", "open64", "read", FILES, lambda c: ["perl", f"{HERE}/reader.pl", *c.bins], ("perl",)),
+    Row("git log, git fsck", "__open64_2, fopen64, open64", "mmap64, pread64, read", "repository", git, ("git",)),
+    Row("ImageMagick's convert", "fdopen, open", "fread", "images", convert, (CONVERT, "python:PIL")),
+    Row("fio, psync", "open64", "pread64", "verified", fio("psync"), ("fio",)),
+    Row("fio, mmap", "open64", "mmap64", "verified", fio("mmap"), ("fio",)),
+    Row("fio, libaio", "open64", "(io_submit)", "verified", fio("libaio"), ("fio",)),
+    Row("fio, io_uring", "open64", "(io_uring)", "verified", fio("io_uring"), ("fio",)),
+    *(Row(f"fio, {engine}, {' '.join(more)}", "open64", reads, "verified", fio(engine, *more), ("fio",), whole=True)
+      for engine, reads in (("psync", "pread64"), ("libaio", "(io_submit)"), ("io_uring", "(io_uring)"), ("sync", "read"))
+      for more in (("--rw=randread", "--bs=4k"), ("--direct=1", *VERIFY), ("--iodepth=16", *VERIFY))),
+)
+
+LANGUAGES = (
+    Row("C++ ifstream, libstdc++", "fopen64", "read", FILES, built("libstdc++"), ("build:libstdc++",)),
+    Row("C++ ifstream, libc++", "fopen", "fread", FILES, built("libc++"), ("build:libc++",)),
+    Row("Rust: fs::read, BufReader, mmap", "open64", "mmap, pread64, read", FILES, built("rust"), ("build:rust",)),
+    Row("Java: FileInputStream, FileChannel, map, RandomAccessFile", "open64", "mmap64, pread64, read", FILES, built("java"),
+        ("build:java", "java")),
+    Row("Node.js: readFileSync", "open64", "read", FILES, node("sync"), ("node",)),
+    Row("Node.js: createReadStream", "open64", "read", FILES, node("stream"), ("node",)),
+    Row("Node.js: fs.promises", "open64", "pread64, read", FILES, node("promises"), ("node",)),
+)
+
+UNSEEN = (
+    Row("C, static", "(open of its own)", "(read)", FILES, built("c static", "open"), ("build:c static",), **PFS),
+    Row("C, syscall(2)", "(syscall)", "read", FILES, built("c", "syscall"), ("build:c",), **PFS),
+    Row("C, opened by io_uring", "(io_uring)", "(io_uring)", FILES, built("uring", "open"), ("build:uring",), **PFS),
+    Row("C, read by io_uring", "open", "(io_uring)", FILES, built("uring", "read"), ("build:uring",)),
+    Row("C, musl", "open", "read", FILES, built("musl", "open"), ("build:musl",)),
+    Row("C, musl, static", "(open of its own)", "(read)", FILES, built("musl static", "open"), ("build:musl static",), **PFS),
+    Row("busybox-static cat", "(open of its own)", "(read)", FILES, lambda c: ["busybox", "cat", *c.bins], ("static:busybox",),
+        **PFS),
+    Row("busybox-static cat, of what a shell opened", "open64", "(read)", FILES, redirected, ("static:busybox",)),
+    Row("Rust, static", "(open64 of its own)", "(mmap, pread64, read)", FILES, built("rust static"), ("build:rust static",), **PFS),
+    Row("Go: os.ReadFile, bufio", "(system calls of its own)", "(system calls)", FILES, built("go"), ("build:go",), **PFS),
+    Row("C, dlopen", "open", "read", FILES, namespace("here"), LIBRARY),
+    Row("C, dlmopen", "(open of another C library)", "(read)", FILES, namespace("apart"), LIBRARY, **PFS),
+)
+
+DATABASES = (
+    Row("sqlite3 -readonly", "open64", "pread64", "bases", sqlite3("-readonly"), ("sqlite3",)),
+    Row("Python sqlite3, mode=ro", "open64", "mmap64, pread64", "bases", formats("sqlite"), ("python:sqlite3",)),
+    Row("Python sqlite3, which opens for writing", "(open64 for writing)", "pread64", "bases", formats("sqlite_default"),
+        ("python:sqlite3",), marks=("base.sqlite",), **PFS),
+    Row("Python lmdb, lock=False", "open", "mmap, pread", "lightning", formats("lmdb"), ("python:lmdb",)),
+    Row("mdb_dump", "open (and for writing, its lock file: PFS)", "mmap, pread", "lightning",
+        lambda c: ["mdb_dump", f"{c.root}/base.lmdb"], ("mdb_dump", "python:lmdb"), marks=("base.lmdb/lock.mdb",), beside=(1, 8192)),
+    Row("h5ls, h5dump", "open", "pread", "hdf", hdf_tools, ("h5dump", "python:h5py")),
+    Row("h5py", "open", "pread", "hdf", formats("h5py"), ("python:h5py",)),
+)
+
+PYTHON_FORMATS = (
+    Row("numpy.load", "fdopen, open64", "fread, read", "arrays", formats("numpy_load"), ("python:numpy",)),
+    Row("numpy.memmap", "open64", "mmap64, read", "arrays", formats("numpy_memmap"), ("python:numpy",)),
+    Row("numpy.fromfile, loadtxt", "fdopen, open64", "fread, read", "arrays", formats("numpy_fromfile"), ("python:numpy",)),
+    Row("PIL", "open64", "read", "images", formats("pillow"), ("python:PIL",)),
+    Row("pandas: CSV, memory_map, pickle, JSON", "open64", "mmap64, read", "tables", formats("pandas"), ("python:pandas",)),
+    Row("zipfile", "open64", "read", "archives", formats("zipfile")),
+    Row("tarfile", "open64", "read", "archives", formats("tarfile")),
+    Row("tar streams, as webdataset reads them", "open, open64", "read", "archives", formats("tar_stream")),
+    Row("Python with jemalloc in LD_PRELOAD", "open64", "read", FILES, preloaded("libjemalloc.so.2"), ("library:libjemalloc.so.2",)),
+    Row("Python with tcmalloc in LD_PRELOAD", "open64", "read", FILES, preloaded("libtcmalloc_minimal.so.4"),
+        ("library:libtcmalloc_minimal.so.4",)),
+    *(Row(f"Python, {way}, {size}", "open64", reads, f"files {size}", formats(way), cold=cold, whole=True)
+      for way, reads, sources in (("read", "read", ("staged", "PFS")), ("pread", "pread64", ("staged", "staged in chunks")),
+                                  ("mapped", "mmap64", ("staged", "PFS")))
+      for size, cold in zip(("middle", "large"), sources)),
+)
+TORCH = ("python:torch", "python:PIL")
+LEARNING = (
+    Row("torch.load, from_file", "open64", "read, mmap64", "weights", formats("torch"), ("python:torch",)),
+    Row("PyTorch DataLoader, fork", "open64", "read", "images", loader("fork", 2), TORCH),
+    *(Row(f"PyTorch DataLoader, {start}, {workers} workers {' '.join(more)}".rstrip(), "open64", "read", "images",
+          loader(start, workers, *more), TORCH, whole=True)
+      for start, workers, more in (
+          ("fork", 0, ()), ("fork", 4, ("persistent",)), ("fork", 2, ("pin",)), ("spawn", 2, ()), ("spawn", 2, ("persistent", "pin")),
+          ("forkserver", 2, ()), ("forkserver", 1, ("persistent",)))),
+    Row("TensorFlow.js: LeNet from TFRecord, fs.readSync", "open64", "read", "records",
+        lenet("read"), ("node", "tfjs:")),
+    Row("TensorFlow.js: LeNet from TFRecord, createReadStream", "open64", "read", "records",
+        lenet("stream"), ("node", "tfjs:")),
+)
+
+
+MPI = ("build:ranks", "mpirun")
+PARALLEL = (
+    Row("mpirun, 4 ranks, pread", "open", "pread", FILES, ranks("posix", 4), MPI),
+    Row("mpirun, 4 ranks, MPI-IO", "open", "pread", FILES, ranks("mpiio", 4), MPI, changes=True),
+    Row("mpirun, 1 rank, MPI-IO", "open", "pread", FILES, ranks("mpiio", 1), MPI, changes=True, whole=True),
+)
+
+GROUPS = {"system": SYSTEM, "languages": LANGUAGES, "unseen": UNSEEN, "databases": DATABASES, "python_formats": PYTHON_FORMATS,
+          "learning": LEARNING, "parallel": PARALLEL}
+
+# ---- what they need
+
+BUILDS = {
+    "c": ("reader.c", ["cc", "-O2", "-o"]),
+    "c static": ("reader.c", ["cc", "-O2", "-static", "-o"]),
+    "musl": ("reader.c", ["musl-gcc", "-O2", "-o"]),
+    "musl static": ("reader.c", ["musl-gcc", "-O2", "-static", "-o"]),
+    "uring": ("uring.c", ["cc", "-O2", "-o"], ["-luring"]),
+    "namespace": ("namespace.c", ["cc", "-O2", "-o"], ["-ldl"]),
+    "library": ("library.c", ["cc", "-O2", "-shared", "-fPIC", "-o"]),
+    "libstdc++": ("streams.cc", ["c++", "-O2", "-o"]),
+    "libc++": ("streams.cc", ["clang++", "-O2", "-std=c++17", "-stdlib=libc++", "-o"]),
+    "rust": ("reader.rs", ["rustc", "-O", "-o"]),
+    "rust static": ("reader.rs", ["rustc", "-O", "-C", "target-feature=+crt-static", "-o"]),
+    "go": ("reader.go", ["go", "build", "-o"]),
+    "java": ("Reader.java", ["javac", "-d"]),
+    "trace": ("trace.c", ["cc", "-O1", "-shared", "-fPIC", "-o"], ["-ldl"]),
+    "ranks": ("ranks.c", ["mpicc", "-O2", "-o"]),
+}
+
+
+def without_sanitizer(**more):
+    """The environment of a program that is neither Monarch's nor a test's subject."""
+    return {**{name: value for name, value in e2e.environment().items() if name != "LD_PRELOAD"}, **more}
+
+
+@functools.cache
+def build(name):
+    """Compiles a program: (its command, why not)."""
+    source, command, *libraries = BUILDS[name]
+    target = f"{scratch('programs')}/{name.replace(' ', '-')}"
+    if not shutil.which(command[0]):
+        return None, f"{command[0]} is not installed"
+    env = without_sanitizer(GOCACHE=scratch("go"), GOFLAGS="-mod=mod", GO111MODULE="off", GOPATH=scratch("gopath"))
+    code, _, err = e2e.execute([*command, target, f"{HERE}/{source}", *sum(libraries, [])], SLOW * e2e.PATIENCE, env=env)
+    if code != 0:
+        return None, " ".join(err.split())[-200:]
+    return (("java", "-XX:TieredStopAtLevel=1", "-cp", target, "Reader") if name == "java" else (target,)), ""
+
+
+def program(name):
+    return build(name)[0]
+
+
+@functools.cache
+def tfjs():
+    """TensorFlow.js, from the registry that npm is configured for, kept for the next run: (where it is, why not)."""
+    path = f"{e2e.BUILD}/tests/tfjs-{TFJS}"
+    if os.path.isdir(path):
+        return path, ""
+    if not shutil.which("npm"):
+        return None, "npm is not installed"
+    new = f"{path}.new"
+    shutil.rmtree(new, ignore_errors=True)
+    os.mkdir(new)
+    command = ["npm", "install", "--prefix", new, "--cache", scratch("npm"), "--no-audit", "--no-fund", "--ignore-scripts"]
+    code, _, err = e2e.execute([*command, f"@tensorflow/tfjs@{TFJS}"], SLOW * e2e.PATIENCE, env=without_sanitizer(), cwd=new)
+    if code != 0:
+        return None, f"npm install failed: {' '.join(err.split())[-200:]}"
+    os.rename(new, path)
+    return path, ""
+
+
+def is_static(command):
+    path = shutil.which(command)
+    return path and b"statically linked" in e2e.execute(["file", "-L", path])[1]
+
+
+def why_not(need):
+    """Why what a program needs is not there; empty if it is."""
+    kind, _, name = need.rpartition(":")
+    if need == "tfjs:":
+        return tfjs()[1]
+    if kind == "build":
+        return build(name)[1]
+    if kind == "python":
+        return "" if e2e.execute([PYTHON, "-c", f"import {name}"])[0] == 0 else f"Python's {name} is not installed"
+    if kind == "static":
+        return "" if is_static(name) else f"no static {name} is installed"
+    if kind == "library":
+        return f"{name} is not installed" if e2e.execute(["true"], env={"LD_PRELOAD": name})[2] else ""
+    return "" if shutil.which(name) else f"{name} is not installed"
+
+
+def verified(path):
+    """A file that fio wrote, with checksums in it."""
+    e2e.execute(["fio", "--name=x", f"--filename={path}/verified", "--rw=write", "--bs=64k", "--ioengine=psync", "--verify=crc32c",
+                 "--do_verify=0", "--size=1m", "--output=/dev/null"], env=without_sanitizer())
+
+
+@functools.cache
+def dataset(words, source):
+    """Fills a dataset's directory; its name."""
+    name, *arguments = words.split()
+    directory = "-".join(words.split())
+    os.mkdir(f"{source}/{directory}")
+    (verified if name == "verified" else getattr(datasets, name))(f"{source}/{directory}", *arguments)
+    return directory
+
+
+# ---- the runs
+
+
+@functools.cache
+def pfs():
+    source = scratch("source")
+    return source, e2e.SlowFs(source, f"{scratch()}/mount", "--cache")
+
+
+def counters():
+    now = pfs()[1].counters()
+    return now["open"], now["read_bytes"]
+
+
+def since(before):
+    return tuple(after - was for after, was in zip(counters(), before))
+
+
+class Outcome:
+    """What one run of a program did, and what of it reached the PFS."""
+
+    def __init__(self, command, case, run):
+        before = counters()
+        code, out, err = run(command(case), seconds=SLOW * e2e.PATIENCE)
+        self.moved = since(before)  # opens and bytes
+        self.seen = (code, len(out), hashlib.sha256(out).hexdigest(), err, e2e.written(case.out))
+        self.tail = "" if b"\0" in out[-500:] else out[-500:]
+        shutil.rmtree(case.out, ignore_errors=True)
+
+    def check(self, native, name):
+        return ok(self.seen == native.seen, name, f"got:  {self.seen} {self.tail}", f"want: {native.seen} {native.tail}")
+
+
+def configuration():
+    path = f"{scratch()}/agent.conf"
+    with open(path, "w", encoding="ascii") as out:
+        out.write(f"[agent]\nprefetch = off\nstage_wait_max = {STAGE_WAIT_MAX}\n")
+    return path
+
+
+def regular_files(root, marks):
+    found = [os.path.join(directory, name) for directory, _, names in os.walk(root) for name in names]
+    return [name for name in found if os.path.relpath(name, root) not in marks]
+
+
+def check_counters(row, report, files):
+    """What Monarch's own counters say: opens by the program beside those of place.py, and changes."""
+    if row.placed == "PFS":
+        equal(report["opens"], files, f"{row.name}: Monarch counts none of its opens", report)
+    else:
+        ok(report["opens_tier"] > files, f"{row.name}: Monarch counts its opens of the tier", report)
+    equal(report["tasks"]["invalidations"] > 0, bool(row.marks or row.changes), f"{row.name}: what it opens for writing counts",
+          report)
+
+
+def check(row):
+    """The three runs of a program; None if it did not run."""
+    for need in row.needs:
+        if why := why_not(need):
+            return skip(row.name, why)
+    source, server = pfs()
+    case = Case(f"{server.mount}/{dataset(row.data, source)}", f"{scratch('out')}/out")
+    native = Outcome(row.command, case, e2e.execute)
+    if not ok(native.seen[0] == 0 and native.moved > (0, 0), f"{row.name}: natively the PFS sees it", native.seen, native.tail,
+              native.moved):
+        return None
+    files = regular_files(case.root, row.marks)
+    size = sum(os.stat(file).st_size for file in files)
+    tier = scratch("tier")
+    before = counters()
+    job = e2e.Job(options([case.root], {"t": (tier, "1G")}, "--config", configuration()))
+    cold = Outcome(row.command, case, job.run)
+    cold.check(native, f"{row.name}: cold as natively")
+    equal(job.run(python("place.py", str(e2e.PATIENCE), *files))[::2], (0, ""), f"{row.name}: all is placed")
+    placed = Outcome(row.command, case, job.run)
+    placed.check(native, f"{row.name}: placed as natively")
+    moved = since(before)
+    report = job.end()
+    by_pfs = [{"PFS": native.moved, "staged in chunks": (native.moved[0], 0)}.get(source, row.beside)
+              for source in (row.cold, row.placed)]
+    # Of a file that is staged in chunks only the bytes are certain: the agent opens it to look at it, and may again.
+    exact = slice(1 if any(os.stat(file).st_size > STAGE_WAIT_MAX for file in files) else 0, 2)
+    if row.cold == "PFS":
+        equal(cold.moved[exact], native.moved[exact], f"{row.name}: cold, from the PFS, as natively", report)
+    equal(placed.moved, by_pfs[1], f"{row.name}: placed, from the {row.placed}", report)
+    equal(moved[exact], tuple(map(sum, zip((len(files), size), *by_pfs)))[exact], f"{row.name}: each file was staged once", report)
+    check_counters(row, report, len(files))
+    return case
+
+
+def calls(text):
+    """The functions that a column names."""
+    return sorted(filter(None, re.sub(r" ?\(.*?\)", "", text).split(", ")))
+
+
+def trace(row, case):
+    """Which functions of the C library a program calls, natively."""
+    log = f"{scratch('trace')}/log"
+    if os.path.exists(log):
+        os.unlink(log)
+    e2e.execute(row.command(case), SLOW * e2e.PATIENCE,
+                env=e2e.environment(LD_PRELOAD=program("trace")[0], TRACE_ROOT=case.root, TRACE_LOG=log))
+    lines = set()
+    if os.path.exists(log):
+        with open(log, encoding="ascii") as stream:
+            lines = set(stream.read().split("\n"))
+    for kind, column in ("open", row.opens), ("read", row.reads):
+        found = sorted(line.split()[1] for line in lines if line.startswith(kind + " "))
+        equal(found, calls(column), f"{row.name}: the calls that {kind}")
+
+
+def run_group(rows):
+    for row in rows:
+        if row.whole and not WHOLE:
+            continue
+        begin = time.monotonic()
+        case = check(row)
+        if case and WHOLE:
+            trace(row, case)
+        print(f"# {row.name}: {time.monotonic() - begin:.1f} s", flush=True)
+
+
+def group(name):
+    def test():
+        run_group(GROUPS[name])
+    test.__name__ = name
+    return test
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--table"]:
+        print("\n".join(row.line() for rows in GROUPS.values() for row in rows if not row.whole))
+        sys.exit()
+    if why_none := e2e.why_no_slowfs():
+        skip("the program matrix", why_none)
+        e2e.main()
+    e2e.main(*[group(name) for name in GROUPS])
