@@ -8,6 +8,7 @@ dist_man_MANS += \
 	%D%/monarchd.8 \
 	%D%/spank_monarch.8
 EXTRA_DIST += \
+	%D%/coverage.md \
 	%D%/design.md \
 	%D%/performance.md \
 	%D%/performance/epochs-demand.json \

@@ -157,13 +157,21 @@ def rendering():
 def places():
     """Links, and what looks like a path of the tree, in all Markdown documents."""
     top = "|".join(("admin", "bench", "dev", "doc", "etc", "examples", "preload", "runtime", "spank", "tests"))
-    for path in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "doc/design.md", "doc/slurm.md"]:
+    for path in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "doc/coverage.md", "doc/design.md", "doc/slurm.md"]:
         text, at = text_of(path), os.path.dirname(f"{SOURCE}/{path}")
         links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
         faults = [f"link to {link}" for link in links if not os.path.exists(f"{at}/{link}")]
         files = re.findall(rf"(?<![\w/.])(?:\./)?((?:{top})/[\w./*-]+[\w*])", text)
         faults += [file for file in files if not glob.glob(f"{SOURCE}/{file}")]
         result(sorted(set(faults)), f"{path}: links and paths exist")
+
+
+def coverage():
+    """What coverage.md says of programs is what their tests are about."""
+    for test in "matrix.t", "programs.t":
+        run = subprocess.run([f"{SOURCE}/tests/{test}", "--table"], capture_output=True, text=True, check=True)
+        told = re.findall(rf"^\| .* \| {re.escape(test)}\b.*\|$", text_of("doc/coverage.md"), flags=re.M)
+        result(sorted(set(told) ^ set(run.stdout.splitlines())) + ["no rows"] * (not told), f"doc/coverage.md has the table of {test}")
 
 
 def changelog():
@@ -174,7 +182,7 @@ def changelog():
            "CHANGELOG.md has a section for this version")
 
 
-for test in options, plugin, environment, config, statistics, rendering, places, changelog:
+for test in options, plugin, environment, config, statistics, rendering, places, coverage, changelog:
     try:
         test()
     except Exception as error:  # pylint: disable=broad-except

@@ -65,8 +65,8 @@ class Row:
     changes: bool = False  # whether it makes other files, and removes them
     whole: bool = False  # a variant: in the long form only, and not in the document
 
-    def line(self):
-        return f"| {self.name} | {self.opens} | {self.reads} | {self.cold} | {self.placed} | matrix.t |"
+    def line(self, group_name):
+        return f"| {self.name} | {self.opens} | {self.reads} | {self.cold} | {self.placed} | matrix.t {group_name} |"
 
 
 PFS = {"cold": "PFS", "placed": "PFS"}
@@ -230,7 +230,7 @@ PYTHON_FORMATS = (
 )
 TORCH = ("python:torch", "python:PIL")
 LEARNING = (
-    Row("torch.load, from_file", "open64", "read, mmap64", "weights", formats("torch"), ("python:torch",)),
+    Row("torch.load, from_file", "open64", "mmap64, read", "weights", formats("torch"), ("python:torch",)),
     Row("PyTorch DataLoader, fork", "open64", "read", "images", loader("fork", 2), TORCH),
     *(Row(f"PyTorch DataLoader, {start}, {workers} workers {' '.join(more)}".rstrip(), "open64", "read", "images",
           loader(start, workers, *more), TORCH, whole=True)
@@ -247,7 +247,8 @@ LEARNING = (
 MPI = ("build:ranks", "mpirun")
 PARALLEL = (
     Row("mpirun, 4 ranks, pread", "open", "pread", FILES, ranks("posix", 4), MPI),
-    Row("mpirun, 4 ranks, MPI-IO", "open", "pread", FILES, ranks("mpiio", 4), MPI, changes=True),
+    Row("mpirun, 4 ranks, MPI-IO", "open (and for writing, a lock test beside the file: PFS)", "pread", FILES, ranks("mpiio", 4), MPI,
+        changes=True),
     Row("mpirun, 1 rank, MPI-IO", "open", "pread", FILES, ranks("mpiio", 1), MPI, changes=True, whole=True),
 )
 
@@ -401,7 +402,7 @@ def regular_files(root, marks):
 
 def check_counters(row, report, files):
     """What Monarch's own counters say: opens by the program beside those of place.py, and changes."""
-    if row.placed == "PFS":
+    if row.placed == "PFS":  # an open for writing counts as a change
         equal(report["opens"], files, f"{row.name}: Monarch counts none of its opens", report)
     else:
         ok(report["opens_tier"] > files, f"{row.name}: Monarch counts its opens of the tier", report)
@@ -432,14 +433,18 @@ def check(row):
     placed.check(native, f"{row.name}: placed as natively")
     moved = since(before)
     report = job.end()
-    by_pfs = [{"PFS": native.moved, "staged in chunks": (native.moved[0], 0)}.get(source, row.beside)
-              for source in (row.cold, row.placed)]
-    # Of a file that is staged in chunks only the bytes are certain: the agent opens it to look at it, and may again.
-    exact = slice(1 if any(os.stat(file).st_size > STAGE_WAIT_MAX for file in files) else 0, 2)
-    if row.cold == "PFS":
-        equal(cold.moved[exact], native.moved[exact], f"{row.name}: cold, from the PFS, as natively", report)
+    by_pfs = [native.moved if source == "PFS" else row.beside for source in (row.cold, row.placed)]
     equal(placed.moved, by_pfs[1], f"{row.name}: placed, from the {row.placed}", report)
-    equal(moved[exact], tuple(map(sum, zip((len(files), size), *by_pfs)))[exact], f"{row.name}: each file was staged once", report)
+    if any(os.stat(file).st_size > STAGE_WAIT_MAX for file in files):
+        # The agent opens such a file while the program reads it, whereupon slowfs drops pages that were read ahead.
+        if row.cold == "PFS":
+            ok(native.moved[1] <= cold.moved[1] < 1.5 * native.moved[1], f"{row.name}: cold, from the PFS, once", cold.moved,
+               native.moved)
+        equal(report["agent"]["agent_bytes_pfs"], size, f"{row.name}: each byte was staged once", report)
+    else:
+        if row.cold == "PFS":
+            equal(cold.moved, native.moved, f"{row.name}: cold, from the PFS, as natively", report)
+        equal(moved, tuple(map(sum, zip((len(files), size), *by_pfs))), f"{row.name}: each file was staged once", report)
     check_counters(row, report, len(files))
     return case
 
@@ -485,7 +490,7 @@ def group(name):
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--table"]:
-        print("\n".join(row.line() for rows in GROUPS.values() for row in rows if not row.whole))
+        print("\n".join(row.line(name) for name, rows in GROUPS.items() for row in rows if not row.whole))
         sys.exit()
     if why_none := e2e.why_no_slowfs():
         skip("the program matrix", why_none)

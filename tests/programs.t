@@ -362,4 +362,7 @@ def symbolic_links(pfs, root, words):
     equal(job.end()["tasks"]["fallback_tier_error"], 0, "and no copy was missed")
 
 
+if sys.argv[1:] == ["--table"]:  # the rows of doc/coverage.md
+    print("\n".join(f"| {name} | staged | tier | programs.t |" for name in programs()))
+    sys.exit()
 e2e.main(all_programs)
