@@ -496,7 +496,7 @@ def submission():
         return
     hanging = hanging_pfs()
     took = accepted("a path that hangs", ["did not answer within 2 s"], f"--monarch-dataset={hanging.mount}/a")
-    ok(1.5 < took < 6, "sbatch accepts a path that hangs: soon", f"{took:.1f} s")
+    ok(1.5 < took < 20, "sbatch accepts a path that hangs: soon", f"{took:.1f} s")
     hanging.command("release")
     hanging.close()
 
@@ -723,7 +723,7 @@ def hanging_in_job():
     equal(cluster.output(job), b"ran\n", "the PFS hangs: it runs")
     record = cluster.jobs(job)[0]
     times = [time.mktime(time.strptime(record[key], "%Y-%m-%dT%H:%M:%S")) for key in ("StartTime", "EndTime")]
-    ok(times[1] - times[0] < 12, "the PFS hangs: within seconds", f"{times[1] - times[0]} s")
+    ok(times[1] - times[0] < 30, "the PFS hangs: within seconds", f"{times[1] - times[0]} s")
     wait_until(lambda: set(cluster.nodes().values()) <= {"idle", "allocated"})
     ok(set(cluster.nodes().values()) <= {"idle", "allocated"}, "the PFS hangs: no node is drained", cluster.nodes())
     hanging.command("release")
