@@ -109,11 +109,14 @@ bool below_changed_directory(const Client& c, const RelPath& path) {
 // Whether the catalog knows the path, without symbolic links, as a file's.
 bool known_file(const Client& c, const RelPath& path) {
   const Found found = c.catalog.find(path);
-  if (!found || (found.entry->type != DT_REG && found.entry->identity.load(std::memory_order_acquire) == 0))
-    return false;
+  if (!found) return false;
+  const uint8_t type = found.entry->type.load(std::memory_order_relaxed);
+  if (type != DT_REG && (type != DT_UNKNOWN || !c.catalog.identity_of(*found.entry))) return false;
   return (c.board->header.changed.load(std::memory_order_acquire) & kChangedDirectories) == 0 ||
          !below_changed_directory(c, path);
 }
+
+bool leads_to_root(Where where) { return where == Where::kRoot || where == Where::kAbove; }
 
 struct Located {
   Where where;
@@ -130,7 +133,7 @@ __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Ob
   const bool file = inode.type == S_IFREG;
   if (where == Where::kBelow && file) mark_path(c, rel);
   if (where == Where::kBelow && !file) mark_as(c, rel.hash, kChangedDirectories);
-  if (where == Where::kAbove) close_all(c);
+  if (leads_to_root(where)) close_all(c);
   if (where != Where::kOutside && (inode.links == 1 || !file)) return;
   // Outside by a mount of the roots: no file of a dataset, unless it has another name there.
   if (len > 0 && (inode.links == 1 || !file) && mount_of_a_root(c->catalog.header(), inode.mount)) return;
@@ -147,7 +150,7 @@ void mark_object(Client* c, Change change, const Object& object, const Located& 
   if (!look(object, &inode)) return;
   const bool named = change == Change::kName || (change == Change::kReplaced && inode.type == S_IFLNK);
   // The path of a root may be a symbolic link on another device.
-  if (found.where == Where::kAbove && named) close_all(c);
+  if (leads_to_root(found.where) && named) close_all(c);
   if (!on_root_device(c->catalog.header(), inode.dev)) return;
   if (inode.type != S_IFREG && !(inode.type == S_IFDIR && concerns_directories(change))) return;
   const bool below = found.where == Where::kBelow || found.where == Where::kBelowSlash;
@@ -192,7 +195,7 @@ void changes_descriptor(Change change, int fd) {
 bool is_changed_in_place(const Client& c, const Entry& entry) {
   if (__builtin_expect(is_invalid(*c.board, entry.hash), 0)) return true;
   if ((c.board->header.changed.load(std::memory_order_acquire) & kChangedInodes) == 0) return false;
-  const Identity* id = c.catalog.identity(entry.identity.load(std::memory_order_acquire));
+  const Identity* id = c.catalog.identity_of(entry);
   const Attributes* attributes = id ? c.catalog.attributes(id->attributes) : nullptr;
   return attributes && is_invalid(*c.board, mark_of_inode(attributes->dev, id->pfs_ino));
 }

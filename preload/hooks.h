@@ -14,6 +14,10 @@
 // descriptor  What fchmod and kin change, or ask, of a tier's copy concerns the file on the PFS.
 // stat   fstat of a tier's copy answers with the PFS file's identity, or cp and tar would notice the
 //        difference. __fxstat... are what programs built before glibc 2.33 call.
+// path   What the catalog knows of a file is answered without the PFS (metadata.cc); so are fstatat and statx
+//        of a path. __xstat... are what programs built before glibc 2.33 call.
+// directory  The names in a directory come from the catalog as long as its times say that it has not changed
+//        (directories.cc). scandir calls readdir inside libc.
 // exec   Programs started with a cleared or replaced environment keep LD_PRELOAD and MONARCH_IO_*.
 // space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again. dlopen loses
 //        RTLD_DEEPBIND, with which a library would pass the hooks by.
@@ -78,6 +82,33 @@
   X(__fxstatat, stat)         \
   X(__fxstatat64, stat)       \
   X(statx, stat)              \
+  X(stat, path)               \
+  X(stat64, path)             \
+  X(lstat, path)              \
+  X(lstat64, path)            \
+  X(__xstat, path)            \
+  X(__xstat64, path)          \
+  X(__lxstat, path)           \
+  X(__lxstat64, path)         \
+  X(access, path)             \
+  X(euidaccess, path)         \
+  X(eaccess, path)            \
+  X(faccessat, path)          \
+  X(opendir, directory)       \
+  X(fdopendir, directory)     \
+  X(closedir, directory)      \
+  X(readdir, directory)       \
+  X(readdir64, directory)     \
+  X(readdir_r, directory)     \
+  X(readdir64_r, directory)   \
+  X(telldir, directory)       \
+  X(seekdir, directory)       \
+  X(rewinddir, directory)     \
+  X(dirfd, directory)         \
+  X(scandir, directory)       \
+  X(scandir64, directory)     \
+  X(scandirat, directory)     \
+  X(scandirat64, directory)   \
   X(execve, exec)             \
   X(execv, exec)              \
   X(execvp, exec)             \

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fstat family: a descriptor of a tier's copy answers as the dataset's file on the PFS does.
+// The fstat family: a descriptor of a tier's copy answers as the dataset's file on the PFS does. And the
+// calls that ask about a path, which are answered from the catalog where it knows the file.
 //
-// See originals.cc for how a copy is recognised.
+// See originals.cc for how a copy is recognised, metadata.cc for what is known.
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include "preload/preload.h"
 
@@ -20,9 +23,17 @@ using FstatFunction = int(int, struct stat*);
 using FxstatFunction = int(int, int, struct stat*);
 using FstatatFunction = int(int, const char*, struct stat*, int);
 using FxstatatFunction = int(int, int, const char*, struct stat*, int);
+using StatFunction = int(const char*, struct stat*);
+using XstatFunction = int(int, const char*, struct stat*);
 using StatxFunction = int(int, const char*, int, unsigned, struct statx*);
 
 constexpr int64_t kSecond = 1000000000;
+// What programs built before glibc 2.33 pass to __xstat: the layout that struct stat has.
+#if defined(__x86_64__)
+constexpr int kStatVersion = 1;
+#else
+constexpr int kStatVersion = 0;
+#endif
 
 // Seconds and nanoseconds of a time before or after the epoch.
 template <typename Time>
@@ -122,6 +133,78 @@ int restored(int rc, struct statx* st) {
   return rc;
 }
 
+void fill(const Values& v, struct stat* st) {
+  memset(st, 0, sizeof *st);
+  st->st_dev = v.dev;
+  st->st_ino = v.ino;
+  st->st_mode = v.mode;
+  st->st_nlink = v.nlink;
+  st->st_uid = v.uid;
+  st->st_gid = v.gid;
+  st->st_size = static_cast<off_t>(v.size);
+  st->st_blksize = static_cast<decltype(st->st_blksize)>(v.blksize);
+  st->st_blocks = static_cast<decltype(st->st_blocks)>(v.blocks);
+  set_time(v.atime, &st->st_atim.tv_sec, &st->st_atim.tv_nsec);
+  set_time(v.mtime, &st->st_mtim.tv_sec, &st->st_mtim.tv_nsec);
+  set_time(v.ctime, &st->st_ctim.tv_sec, &st->st_ctim.tv_nsec);
+}
+
+void fill(const Values& v, const MountValues& mount, struct statx* st) {
+  memset(st, 0, sizeof *st);
+  st->stx_mask = mount.mask;
+  st->stx_attributes_mask = mount.attributes_mask;
+#ifdef STATX_MNT_ID
+  st->stx_mnt_id = mount.mount;
+#endif
+  st->stx_dev_major = gnu_dev_major(v.dev);
+  st->stx_dev_minor = gnu_dev_minor(v.dev);
+  st->stx_ino = v.ino;
+  st->stx_mode = static_cast<decltype(st->stx_mode)>(v.mode);
+  st->stx_nlink = v.nlink;
+  st->stx_uid = v.uid;
+  st->stx_gid = v.gid;
+  st->stx_size = v.size;
+  st->stx_blksize = v.blksize;
+  st->stx_blocks = v.blocks;
+  set_statx_time(v.atime, &st->stx_atime);
+  set_statx_time(v.mtime, &st->stx_mtime);
+  set_statx_time(v.ctime, &st->stx_ctime);
+}
+
+bool unwritable(const void* result) { return unreadable(static_cast<const char*>(result)); }
+
+// A call about a path: answered, or made by `ask`.
+template <typename Ask>
+int stat_path(int dirfd, const char* path, int flags, struct stat* st, Ask ask) {
+  constexpr int kAnswered = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
+  Values values;
+  if ((flags & ~kAnswered) != 0 || unwritable(st) || !known_values(dirfd, path, &values)) return ask();
+  fill(values, st);
+  return 0;
+}
+
+// Only what is known of every file of the file system; a sync that the caller insists on is the PFS's.
+bool statx_path(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) {
+  constexpr int kAnswered = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
+  Values values;
+  MountValues mount = {};
+  if ((flags & ~kAnswered) != 0 || (mask & ~STATX_BASIC_STATS) != 0 || unwritable(st) ||
+      !known_values(dirfd, path, &values) || !mount_values(*client(), values.root, &mount) ||
+      (mount.lazy_times && (mask & (STATX_MTIME | STATX_CTIME)) == 0))
+    return false;
+  fill(values, mount, st);
+  return true;
+}
+
+// access(2) of a file that is known: it is there, and may be read if the agent could.
+template <typename Ask>
+int access_path(int dirfd, const char* path, int mode, int flags, Ask ask) {
+  constexpr int kAnswered = AT_SYMLINK_NOFOLLOW | AT_EACCESS;
+  Values values;
+  const bool reads = (mode & ~R_OK) == 0 && (flags & ~kAnswered) == 0;
+  return reads && known_access(dirfd, path, mode, &values) ? 0 : ask();
+}
+
 // Whether a call on (dirfd, path) is about the descriptor itself.
 bool of_descriptor(const char* path, int flags) {
   return (flags & AT_EMPTY_PATH) != 0 && (unreadable(path) || *path == '\0');
@@ -148,14 +231,36 @@ int any_fxstat(Hook hook, int version, int fd, struct stat* st) {
   return restored(real ? real(version, fd, st) : call_fstat(fd, st), st);
 }
 int any_fstatat(Hook hook, int dirfd, const char* path, struct stat* st, int flags) {
-  auto* real = next<FstatatFunction>(hook);
-  const int rc = real ? real(dirfd, path, st, flags) : call_fstatat(dirfd, path, st, flags);
-  return of_descriptor(path, flags) ? restored(rc, st) : rc;
+  const auto ask = [&] {
+    auto* real = next<FstatatFunction>(hook);
+    return real ? real(dirfd, path, st, flags) : call_fstatat(dirfd, path, st, flags);
+  };
+  return of_descriptor(path, flags) ? restored(ask(), st) : stat_path(dirfd, path, flags, st, ask);
 }
 int any_fxstatat(Hook hook, int version, int dirfd, const char* path, struct stat* st, int flags) {
-  auto* real = next<FxstatatFunction>(hook);
-  const int rc = real ? real(version, dirfd, path, st, flags) : call_fstatat(dirfd, path, st, flags);
-  return of_descriptor(path, flags) ? restored(rc, st) : rc;
+  const auto ask = [&] {
+    auto* real = next<FxstatatFunction>(hook);
+    return real ? real(version, dirfd, path, st, flags) : call_fstatat(dirfd, path, st, flags);
+  };
+  if (of_descriptor(path, flags)) return restored(ask(), st);
+  return version == kStatVersion ? stat_path(dirfd, path, flags, st, ask) : ask();
+}
+int any_stat(Hook hook, const char* path, struct stat* st, int flags) {
+  return stat_path(AT_FDCWD, path, flags, st, [&] {
+    auto* real = next<StatFunction>(hook);
+    return real ? real(path, st) : call_fstatat(AT_FDCWD, path, st, flags);
+  });
+}
+int any_xstat(Hook hook, int version, const char* path, struct stat* st, int flags) {
+  const auto ask = [&] {
+    auto* real = next<XstatFunction>(hook);
+    return real ? real(version, path, st) : call_fstatat(AT_FDCWD, path, st, flags);
+  };
+  return version == kStatVersion ? stat_path(AT_FDCWD, path, flags, st, ask) : ask();
+}
+int any_access(Hook hook, const char* path, int mode, int flags) {
+  return access_path(AT_FDCWD, path, mode, flags,
+                     [&] { return next<int(const char*, int)>(hook)(path, mode); });
 }
 
 struct stat* plain(struct stat64* st) {
@@ -194,9 +299,50 @@ MONARCH_EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, 
   // What a copy is recognised by is asked for too; stx_mask may say more than was asked (statx(2)).
   constexpr unsigned kNeeded = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME;
   const bool own = of_descriptor(path, flags);
+  if (!own && statx_path(dirfd, path, flags, mask, st)) return 0;
   auto* real = next<StatxFunction>(Hook::statx);
   const unsigned wanted = own ? mask | kNeeded : mask;
   const int rc = real ? real(dirfd, path, flags, wanted, st)
                       : static_cast<int>(syscall(SYS_statx, dirfd, path, flags, wanted, st));
   return own ? restored(rc, st) : rc;
+}
+
+MONARCH_EXPORT int stat(const char* path, struct stat* st) noexcept {
+  return any_stat(Hook::stat, path, st, 0);
+}
+MONARCH_EXPORT int stat64(const char* path, struct stat64* st) noexcept {
+  return any_stat(Hook::stat64, path, plain(st), 0);
+}
+MONARCH_EXPORT int lstat(const char* path, struct stat* st) noexcept {
+  return any_stat(Hook::lstat, path, st, AT_SYMLINK_NOFOLLOW);
+}
+MONARCH_EXPORT int lstat64(const char* path, struct stat64* st) noexcept {
+  return any_stat(Hook::lstat64, path, plain(st), AT_SYMLINK_NOFOLLOW);
+}
+MONARCH_EXPORT int __xstat(int version, const char* path, struct stat* st) noexcept {
+  return any_xstat(Hook::__xstat, version, path, st, 0);
+}
+MONARCH_EXPORT int __xstat64(int version, const char* path, struct stat64* st) noexcept {
+  return any_xstat(Hook::__xstat64, version, path, plain(st), 0);
+}
+MONARCH_EXPORT int __lxstat(int version, const char* path, struct stat* st) noexcept {
+  return any_xstat(Hook::__lxstat, version, path, st, AT_SYMLINK_NOFOLLOW);
+}
+MONARCH_EXPORT int __lxstat64(int version, const char* path, struct stat64* st) noexcept {
+  return any_xstat(Hook::__lxstat64, version, path, plain(st), AT_SYMLINK_NOFOLLOW);
+}
+
+MONARCH_EXPORT int access(const char* path, int mode) noexcept {
+  return any_access(Hook::access, path, mode, 0);
+}
+MONARCH_EXPORT int euidaccess(const char* path, int mode) noexcept {
+  return any_access(Hook::euidaccess, path, mode, AT_EACCESS);
+}
+MONARCH_EXPORT int eaccess(const char* path, int mode) noexcept {
+  return any_access(Hook::eaccess, path, mode, AT_EACCESS);
+}
+MONARCH_EXPORT int faccessat(int dirfd, const char* path, int mode, int flags) noexcept {
+  return access_path(dirfd, path, mode, flags, [&] {
+    return next<int(int, const char*, int, int)>(Hook::faccessat)(dirfd, path, mode, flags);
+  });
 }

@@ -13,6 +13,7 @@ libmonarch_preload_so_LDADD = $(LIBDL_SONAME)
 EXTRA_libmonarch_preload_so_DEPENDENCIES = %D%/preload.map
 libmonarch_preload_so_SOURCES = \
 	%D%/changes.cc \
+	%D%/directories.cc \
 	%D%/environment.cc \
 	%D%/environment.h \
 	%D%/exclude.cc \
@@ -20,6 +21,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks_change.cc \
 	%D%/hooks_count.cc \
 	%D%/hooks_descriptor.cc \
+	%D%/hooks_directory.cc \
 	%D%/hooks_exec.cc \
 	%D%/hooks_open.cc \
 	%D%/hooks_space.cc \
@@ -28,6 +30,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/large_reads.cc \
 	%D%/log.cc \
 	%D%/lookup.cc \
+	%D%/metadata.cc \
 	%D%/originals.cc \
 	%D%/paths.cc \
 	%D%/preload.h

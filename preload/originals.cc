@@ -73,7 +73,7 @@ const char* path_to_write(const char* path, char* buffer) {
 }
 
 bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st) {
-  const Identity* id = catalog.identity(e.identity.load(std::memory_order_acquire));
+  const Identity* id = catalog.identity_of(e);
   const Attributes* attributes = id ? catalog.attributes(id->attributes) : nullptr;
   return attributes && st.stx_ino == id->pfs_ino &&
          gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == attributes->dev &&

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // From what a program passes to open(2) to a path below a dataset root.
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #include "preload/preload.h"
@@ -34,7 +37,8 @@ const char* next_component(const char* p) {
   }
 }
 
-// If `path` (absolute) leads below `prefix`, its rest, at the first byte of a component; else nullptr.
+// If `path` (absolute) is `prefix` or leads below it, its rest, at the first byte of a component; else
+// nullptr.
 const char* rest_below(const char* path, const Prefix& prefix) {
   // Most paths say by their first byte that differs that they lead elsewhere. What differs by a slash or a
   // "." may lead below nevertheless.
@@ -43,14 +47,14 @@ const char* rest_below(const char* path, const Prefix& prefix) {
     ++p;
     ++q;
   }
-  if (*q == '\0') return *p == '/' ? next_component(p) : nullptr;
+  if (*q == '\0') return *p == '/' ? next_component(p) : *p == '\0' ? p : nullptr;
   if (*p != '/' && *p != '.') return nullptr;
   p = path;
   for (q = prefix.path; *q; ++q) {
     if (*p != *q) return nullptr;
     p = *p == '/' ? next_component(p) : p + 1;
   }
-  return *p == '/' ? next_component(p) : nullptr;
+  return *p == '/' ? next_component(p) : *p == '\0' ? p : nullptr;
 }
 
 // Whether `path` (absolute) is the prefix's own or leads to a directory above it.
@@ -106,6 +110,56 @@ bool same_directory(const Prefix& prefix, std::atomic<unsigned char>* checked) {
   return seen == kSame;
 }
 
+std::atomic<unsigned char> namespace_checked;
+
+#ifdef STATX_MNT_ID
+constexpr uint32_t kMountId = STATX_MNT_ID;
+#else
+constexpr uint32_t kMountId = 0;
+#endif
+
+struct Mount {
+  std::atomic<unsigned char> checked;
+  std::atomic<uint32_t> mask;
+  std::atomic<uint64_t> attributes_mask;
+  std::atomic<uint64_t> mount;
+  std::atomic<bool> lazy_times;
+};
+Mount mounts[kMaxRoots];
+
+// What statx(2) says of the root by each of its paths in this mount namespace; false: not the same.
+bool learn_mount(const CatalogHeader& header, uint32_t root, MountValues* values) {
+  // What the kernel itself knows of any file.
+  constexpr uint64_t kMountRoot = 0x2000, kAutomount = 0x1000, kDax = 0x200000;  // STATX_ATTR_...
+  constexpr uint64_t kOfAny = kMountRoot | kAutomount | kDax;
+  bool known = false, lazy_times = false;
+  for (uint32_t i = 0; i < header.prefix_count; ++i) {
+    const Prefix& prefix = header.prefixes[i];
+    if (prefix.root != root || !same_directory(prefix, &prefix_checked[i])) continue;
+    struct statx st;
+    if (syscall(SYS_statx, AT_FDCWD, prefix.path, 0, STATX_BASIC_STATS, &st) != 0) return false;
+#ifdef STATX_MNT_ID
+    const MountValues now = {st.stx_mask, st.stx_attributes_mask, st.stx_mnt_id, false};
+#else
+    const MountValues now = {st.stx_mask, ~uint64_t{0}, 0,
+                             false};  // built where the kernel's fields are not known
+#endif
+    struct statx other;  // file systems that keep times lazily leave them out unless they are asked for
+    if (syscall(SYS_statx, AT_FDCWD, prefix.path, 0, STATX_TYPE, &other) != 0 ||
+        other.stx_mask != st.stx_mask)
+      lazy_times = true;
+    const bool same = now.mask == values->mask && now.attributes_mask == values->attributes_mask &&
+                      now.mount == values->mount;
+    if ((known && !same) || (now.mask & ~(STATX_BASIC_STATS | kMountId)) != 0 ||
+        (now.attributes_mask & ~kOfAny) != 0)
+      return false;
+    *values = now;
+    values->lazy_times = lazy_times;
+    known = true;
+  }
+  return known;
+}
+
 // The prefix that `path` (absolute) is below, and the rest of the path; -1 if there is none.
 int find_prefix(const CatalogHeader& header, const char* path, const char** rest) {
   for (uint32_t i = 0; i < header.prefix_count; ++i)
@@ -124,9 +178,12 @@ Where locate_absolute(const CatalogHeader& header, const char* path, char* buffe
   }
   const Prefix& prefix = header.prefixes[i];
   if (!same_directory(prefix, &prefix_checked[i])) return Where::kOutside;
-  if (*rest == '\0') return Where::kAbove;
   size_t len = prefix.below_len;
   memcpy(buffer, prefix.below, len);
+  if (*rest == '\0') {
+    *result = rel_path(prefix.root, buffer, len);
+    return Where::kRoot;
+  }
   const Text text = append_clean(rest, buffer, &len);
   if (text == Text::kUnclear) return Where::kOutside;
   *result = rel_path(prefix.root, buffer, len);
@@ -182,6 +239,11 @@ bool resolve(const Client& client, int dirfd, const char* path, char* buffer, Re
   return locate(client, dirfd, path, buffer, result) == Where::kBelow;
 }
 
+bool resolve_directory(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result) {
+  const Where where = locate(client, dirfd, path, buffer, result);
+  return where != Where::kOutside && where != Where::kAbove;
+}
+
 const char* root_path(const Client& client, uint32_t root) {
   const CatalogHeader& header = client.catalog.header();
   for (uint32_t i = 0; i < header.prefix_count; ++i) {
@@ -192,7 +254,44 @@ const char* root_path(const Client& client, uint32_t root) {
   return nullptr;
 }
 
+bool same_user(const Client& client) {
+  const CatalogHeader& header = client.catalog.header();
+  unsigned char seen = namespace_checked.load(std::memory_order_relaxed);
+  if (__builtin_expect(seen == kUnknown, 0)) {
+    const int saved = errno;
+    struct statx st;
+    const bool same = syscall(SYS_statx, AT_FDCWD, "/proc/self/ns/user", 0, STATX_INO, &st) == 0 &&
+                      st.stx_ino == header.user_namespace;
+    errno = saved;
+    seen = same ? kSame : kOther;
+    namespace_checked.store(seen, std::memory_order_relaxed);
+  }
+  return seen == kSame && static_cast<uint32_t>(syscall(SYS_geteuid)) == header.user;
+}
+
+bool mount_values(const Client& client, uint32_t root, MountValues* values) {
+  Mount& kept = mounts[root];
+  unsigned char seen = kept.checked.load(std::memory_order_acquire);
+  if (__builtin_expect(seen == kUnknown, 0)) {
+    const int saved = errno;
+    seen = learn_mount(client.catalog.header(), root, values) ? kSame : kOther;
+    errno = saved;
+    kept.mask.store(values->mask, std::memory_order_relaxed);
+    kept.attributes_mask.store(values->attributes_mask, std::memory_order_relaxed);
+    kept.mount.store(values->mount, std::memory_order_relaxed);
+    kept.lazy_times.store(values->lazy_times, std::memory_order_relaxed);
+    kept.checked.store(seen, std::memory_order_release);
+  }
+  values->mask = kept.mask.load(std::memory_order_relaxed);
+  values->attributes_mask = kept.attributes_mask.load(std::memory_order_relaxed);
+  values->mount = kept.mount.load(std::memory_order_relaxed);
+  values->lazy_times = kept.lazy_times.load(std::memory_order_relaxed);
+  return seen == kSame;
+}
+
 void forget_directories() {
+  namespace_checked.store(kUnknown, std::memory_order_relaxed);
+  for (Mount& mount : mounts) mount.checked.store(kUnknown, std::memory_order_relaxed);
   for (std::atomic<unsigned char>& checked : prefix_checked)
     checked.store(kUnknown, std::memory_order_relaxed);
 }

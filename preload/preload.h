@@ -3,6 +3,7 @@
 // handler: no allocation, no lock, no descriptor kept.
 #pragma once
 
+#include <dirent.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -62,15 +63,29 @@ enum class Where {
   kOutside,
   kBelow,       // below a root: *result, whose text is in `buffer` (kRelPathBytes)
   kBelowSlash,  // the same with a slash at the end: a directory, or an error
-  kAbove,       // a root, or a directory that leads to one
+  kRoot,        // a directory that the job declared: *result, whose path is empty unless it is inside a root
+  kAbove,       // a directory that leads to one
 };
 Where locate(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result);
 // Whether it is kBelow.
 bool resolve(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result);
+// Whether it is a directory's name: all but kOutside and kAbove.
+bool resolve_directory(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result);
 // False: resolve() would say false. True: it may say either. Without a system call or much stack.
 bool may_be_below(const Client& client, const char* path);
 // The absolute path of a root; nullptr: this process does not see it.
 const char* root_path(const Client& client, uint32_t root);
+// Whether the process runs as the agent's user, in its user namespace.
+bool same_user(const Client& client);
+// What statx(2) says of any file below the root beside its own values. False: the file system tells more of
+// single files, or the root is reached by several mounts.
+struct MountValues {
+  uint32_t mask;  // stx_mask where STATX_BASIC_STATS is asked for
+  uint64_t attributes_mask;
+  uint64_t mount;
+  bool lazy_times;  // without STATX_MTIME or STATX_CTIME in the mask it says less
+};
+bool mount_values(const Client& client, uint32_t root, MountValues* values);
 // The process may see other directories from now on under the roots' paths.
 void forget_directories();
 
@@ -95,6 +110,59 @@ struct Answer {
 // `copy` (kCopyPathBytes) receives the path of a whole copy.
 inline constexpr size_t kCopyPathBytes = kPathBytes + kPartNameBytes + 1;
 Answer find_copy(Client* client, const RelPath& path, char* copy);
+
+// metadata.cc: what the catalog knows of a file: the fields of struct stat.
+struct Values {
+  uint64_t dev;
+  uint64_t ino;
+  uint64_t size;
+  uint64_t blocks;
+  int64_t atime;  // ns since the epoch
+  int64_t mtime;
+  int64_t ctime;
+  uint32_t mode;
+  uint32_t uid;
+  uint32_t gid;
+  uint32_t nlink;
+  uint32_t blksize;
+  uint32_t root;
+  bool opened;  // the agent could open it for reading
+};
+// Whether the path leads to a file that is known; else the PFS is to be asked. Counts which of the two, below
+// a root. errno stays as it is.
+bool known_values(int dirfd, const char* path, Values* values);
+// Whether access(2) with F_OK or R_OK is known to succeed.
+bool known_access(int dirfd, const char* path, int mode, Values* values);
+// What the directory holds; nullptr: not known. True for as long as is_as_listed().
+const Listing* known_listing(Client* client, const RelPath& path);
+bool is_as_listed(const Listing& listing, const struct statx& st);
+
+// directories.cc: a directory stream whose names come from the catalog, for opendir(3) of `path` or
+// fdopendir(3) of `fd`. nullptr: libc is to make one; errno is then as it was.
+DIR* open_listed(int dirfd, const char* path);
+DIR* open_listed(int fd);
+// closedir(3), of any stream.
+int close_directory(DIR* dir);
+// What a DIR is: such a stream, or libc's.
+class ListedDirectory {
+ public:
+  explicit ListedDirectory(DIR* dir);
+  explicit operator bool() const { return stream_ != nullptr; }
+  // libc's, if this is none of ours.
+  DIR* real() const { return dir_; }
+  // As readdir(3), or into `out`.
+  struct dirent64* read(struct dirent64* out) const;
+  long position() const;
+  void seek(long position) const;
+  // Afterwards it may be libc's.
+  void rewind() const;
+  // As dirfd(3): from then on a descriptor as open(2) gives.
+  int descriptor() const;
+
+ private:
+  DIR* dir_;
+  void* stream_;
+};
 
 // exclude.cc
 bool excludes_program(const char* globs);

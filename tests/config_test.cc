@@ -51,6 +51,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "stage_wait_max = 8M ; how much an open waits for\n"
       "prefetch = off\n"
       "consistency = open\n"
+      "metadata = pass\n"
       "pfs_bandwidth = 2G\n"
       "pfs_opens = 5000\n"
       "pfs_stats = 1\n"
@@ -78,6 +79,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(config->agent.stage_wait_max, 8u << 20);
   EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff);
   EXPECT_EQ(config->agent.consistency, AgentConfig::Consistency::kOpen);
+  EXPECT_EQ(config->agent.metadata, AgentConfig::Metadata::kPass);
   EXPECT_EQ(config->agent.pfs_bandwidth, uint64_t{2} << 30);
   EXPECT_EQ(config->agent.pfs_opens, 5000u);
   EXPECT_EQ(config->agent.pfs_stats, 1u);
@@ -137,7 +139,7 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("[agent]\nwalk_threads = 65\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nprefetch = maybe\n"), "2: 'maybe' is none of auto, on, off");
   for (const char* line :
-       {"consistency = close", "pfs_bandwidth = fast", "pfs_opens = -1", "background_io = high"})
+       {"consistency = close", "metadata = ask", "pfs_bandwidth = fast", "pfs_opens = -1", "background_io = high"})
     EXPECT_EQ(error_of("[agent]\n" + std::string(line) + "\n").rfind("2: '", 0), 0u) << line;
   EXPECT_EQ(error_of("[agent]\nstage_wait_max = lots\n").rfind("2: 'lots' is not a size", 0), 0u);
   EXPECT_EQ(error_of("[tier.a]\npath = scratch\n"), "2: path 'scratch' is not absolute");

@@ -60,7 +60,9 @@ EXTRA_DIST += \
 	%D%/fixtures/differential.seeds \
 	%D%/fixtures/hpc-node.xml
 
-check_PROGRAMS += tests/differential tests/launch tests/safety tests/strict.so
+check_PROGRAMS += tests/counters tests/differential tests/launch tests/safety tests/strict.so
+tests_counters_SOURCES = \
+	%D%/counters.cc
 tests_differential_SOURCES = \
 	%D%/differential.cc
 tests_launch_SOURCES = \
@@ -94,6 +96,7 @@ scripts = \
 	%D%/exports.t \
 	%D%/faults.t \
 	%D%/matrix.t \
+	%D%/metadata.t \
 	%D%/node.t \
 	%D%/paths.t \
 	%D%/programs.t \

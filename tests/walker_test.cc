@@ -41,6 +41,69 @@ TEST_F(PlacementTest, TheWalkSaysWhenItIsNotComplete) {
   EXPECT_FALSE(catalog_->reader().find(rel("bad/f")));
 }
 
+// The names in a listing, with a letter for the type.
+std::vector<std::string> listed(const CatalogReader& reader, const RelPath& path) {
+  std::vector<std::string> names;
+  const Listing* listing = reader.listing(path);
+  for (Ref ref = listing ? listing->blocks : 0; ref != 0;) {
+    const ListBlock* block = reader.list_block(ref);
+    for (uint32_t i = 0; i < block->count; ++i) {
+      const Ref entry = block->names[i].entry;
+      const Entry* e = entry == kDot || entry == kDotDot ? nullptr : reader.entry(entry);
+      names.push_back(e ? std::string(e->name, e->name_len) + "/" + std::to_string(e->type.load())
+                      : entry == kDot ? "."
+                                      : "..");
+    }
+    ref = block->next;
+  }
+  return names;
+}
+
+std::vector<std::string> read_directory(const std::string& path) {
+  std::vector<std::string> names;
+  DIR* dir = ::opendir(path.c_str());
+  while (const dirent* e = dir ? ::readdir(dir) : nullptr) {
+    const std::string name = e->d_name;
+    names.push_back(name == "." || name == ".." ? name : name + "/" + std::to_string(e->d_type));
+  }
+  if (dir) ::closedir(dir);
+  return names;
+}
+
+TEST_F(PlacementTest, TheWalkKeepsWhatDirectoriesHoldOnceTheyAreQuiet) {
+  for (int i = 0; i < 30; ++i) scratch_.file("pfs/d/f" + std::to_string(i), "x");
+  fs::create_symlink("d/f1", pfs_ + "/link");
+  ASSERT_EQ(::mkfifo((pfs_ + "/d/fifo").c_str(), 0600), 0);
+  ::usleep(2200000);  // longer than kQuietNs
+  scratch_.file("pfs/young/f", "x");
+  const timespec later[2] = {{0, UTIME_OMIT}, {::time(nullptr) + 3600, 0}};  // however long the walk takes
+  ASSERT_EQ(::utimensat(AT_FDCWD, (pfs_ + "/young").c_str(), later, 0), 0);
+  struct stat st;
+  ASSERT_EQ(::stat((pfs_ + "/d").c_str(), &st), 0);
+  start();
+  placement_->demand(rel("d"));  // asked for before the walk: a directory nevertheless
+  placement_->demand(rel("d/f3"));
+  walk();
+  ASSERT_TRUE(eventually([&] { return walked(); }));
+  const CatalogReader& reader = catalog_->reader();
+  ASSERT_NE(reader.listing(rel("d")), nullptr);
+  EXPECT_EQ(listed(reader, rel("d")), read_directory(pfs_ + "/d"));
+  EXPECT_EQ(reader.listing(rel("d"))->ino, st.st_ino);
+  EXPECT_EQ(reader.listing(rel("d"))->dev, st.st_dev);
+  EXPECT_EQ(reader.listing(rel("young")), nullptr) << "a change within a tick of the clock would not show";
+  EXPECT_EQ(reader.listing(rel("d/fifo")), nullptr);
+}
+
+TEST_F(PlacementTest, TheWalkKeepsNoListingsThatNobodyReads) {
+  config_.metadata = AgentConfig::Metadata::kPass;
+  scratch_.file("pfs/d/f", "x");
+  ::usleep(2200000);
+  start();
+  walk();
+  ASSERT_TRUE(eventually([&] { return walked(); }));
+  EXPECT_EQ(catalog_->reader().listing(rel("d")), nullptr);
+}
+
 TEST_F(PlacementTest, DemandsAndTheWalkMeet) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   std::vector<std::string> files, directories;

@@ -63,7 +63,9 @@ Status start(const AgentOptions& options, Service* service) {
   Result<std::unique_ptr<Catalog>> catalog =
       Catalog::create(options.run_dir, service->dataset->root_views(), service->dataset->prefixes, views,
                       {options.config.agent.stage_wait_max,
-                       options.config.agent.consistency == AgentConfig::Consistency::kOpen});
+                       options.config.agent.consistency == AgentConfig::Consistency::kOpen,
+                       options.config.agent.metadata == AgentConfig::Metadata::kServe &&
+                           options.config.agent.consistency == AgentConfig::Consistency::kJob});
   if (!catalog.ok()) return catalog.error();
   service->catalog = catalog.take();
 

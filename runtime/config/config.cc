@@ -44,6 +44,12 @@ Result<AgentConfig::Consistency> parse_consistency(const std::string& text) {
   return bad_input("'" + text + "' is none of job, open");
 }
 
+Result<AgentConfig::Metadata> parse_metadata(const std::string& text) {
+  for (const auto m : {AgentConfig::Metadata::kServe, AgentConfig::Metadata::kPass})
+    if (text == metadata_name(m)) return m;
+  return bad_input("'" + text + "' is none of serve, pass");
+}
+
 Result<AgentConfig::Io> parse_io(const std::string& text) {
   for (const auto io : {AgentConfig::Io::kNormal, AgentConfig::Io::kLow, AgentConfig::Io::kIdle})
     if (text == io_name(io)) return io;
@@ -104,6 +110,7 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "stage_wait_max") return assign(parse_size(value), &agent->stage_wait_max);
   if (key == "prefetch") return assign(parse_prefetch(value), &agent->prefetch);
   if (key == "consistency") return assign(parse_consistency(value), &agent->consistency);
+  if (key == "metadata") return assign(parse_metadata(value), &agent->metadata);
   if (key == "pfs_bandwidth") return assign(parse_rate(value), &agent->pfs_bandwidth);
   if (key == "pfs_opens") return assign(parse_rate(value), &agent->pfs_opens);
   if (key == "pfs_stats") return assign(parse_rate(value), &agent->pfs_stats);
@@ -111,9 +118,10 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "background_io") return assign(parse_io(value), &agent->background_io);
   if (key == "log") return assign(Result<std::string>(value), &agent->log);
   if (key == "log_level") return assign(Result<std::string>(value), &agent->log_level);
-  return bad_input("unknown key '" + key +
-                   "' in [agent]; known are threads, walk_threads, stage_wait_max, prefetch, consistency, "
-                   "pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, log, log_level");
+  return bad_input(
+      "unknown key '" + key +
+      "' in [agent]; known are threads, walk_threads, stage_wait_max, prefetch, consistency, "
+      "metadata, pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, log, log_level");
 }
 
 Status set_tier_key(TierConfig* tier, const std::string& key, const std::string& value) {
@@ -219,6 +227,10 @@ const char* medium_name(Medium medium) {
 
 const char* consistency_name(AgentConfig::Consistency consistency) {
   return consistency == AgentConfig::Consistency::kOpen ? "open" : "job";
+}
+
+const char* metadata_name(AgentConfig::Metadata metadata) {
+  return metadata == AgentConfig::Metadata::kPass ? "pass" : "serve";
 }
 
 const char* io_name(AgentConfig::Io io) {

@@ -46,6 +46,8 @@ struct AgentConfig {
   // When an open checks that a placed file is still the one that was copied: never, since nobody changes a
   // dataset in use; or at each open, for one metadata call to the PFS.
   enum class Consistency { kJob, kOpen } consistency = Consistency::kJob;
+  // Who answers stat(2), readdir(3) and kin of what the catalog knows: tasks from there, or the PFS.
+  enum class Metadata { kServe, kPass } metadata = Metadata::kServe;
   // Rates that prefetch and what else nobody waits for keep to; 0: none. For the job, so each of its nodes
   // gets its part (see divide_rates). What is waited for counts, but is not held up.
   uint64_t pfs_bandwidth = 0;   // bytes per second read from the PFS
@@ -66,6 +68,7 @@ struct AgentConfig {
 
 // As the configuration file spells them.
 const char* consistency_name(AgentConfig::Consistency consistency);
+const char* metadata_name(AgentConfig::Metadata metadata);
 const char* io_name(AgentConfig::Io io);
 
 struct Config {

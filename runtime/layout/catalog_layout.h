@@ -12,6 +12,7 @@
 //   dirs.K             segment K of the space of DirPath and Attributes records
 //   idents.K           segment K of the space of Identity records
 //   chunks.K           segment K of the space of Chunks records
+//   lists.K            segment K of the space of Listing and ListBlock records
 //   index.K            generation K of the path index: hash of (root, relative path) -> Entry
 //   inodes.K           generation K of the inode index: (tier, inode of the copy) -> Identity
 //
@@ -40,7 +41,7 @@
 namespace monarch {
 
 inline constexpr char kCatalogMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'C'};
-inline constexpr uint32_t kCatalogVersion = 1;  // readers refuse any other
+inline constexpr uint32_t kCatalogVersion = 2;  // readers refuse any other
 
 inline constexpr uint32_t kMaxRoots = 16;     // dataset roots of one job
 inline constexpr uint32_t kMaxPrefixes = 32;  // absolute paths under which a root is known
@@ -54,9 +55,9 @@ inline constexpr uint32_t kMaxGenerations = 20;
 
 using Ref = uint32_t;  // offset in a space / 8; 0 is "none"
 
-enum class Space : uint32_t { kEntries = 0, kDirs = 1, kIdents = 2, kChunks = 3 };
-inline constexpr uint32_t kSpaces = 4;
-inline constexpr const char* kSpaceNames[kSpaces] = {"entries", "dirs", "idents", "chunks"};
+enum class Space : uint32_t { kEntries = 0, kDirs = 1, kIdents = 2, kChunks = 3, kLists = 4 };
+inline constexpr uint32_t kSpaces = 5;
+inline constexpr const char* kSpaceNames[kSpaces] = {"entries", "dirs", "idents", "chunks", "lists"};
 
 // What an entry's state word says. Numbers are part of the layout.
 enum class State : uint8_t {
@@ -101,12 +102,13 @@ struct Entry {
   std::atomic<uint64_t> size;   // bytes; valid from kStaging on
   std::atomic<int64_t> mtime;   // ns since the epoch, as the PFS had it; valid from kStaging on
   Ref dir;                      // DirPath of the directory it is in
-  std::atomic<Ref> identity;    // Identity, 0 until placed
-  uint32_t hash;                // hash32 of (root, relative path)
+  std::atomic<Ref> identity;  // Identity, 0 until placed; of a directory (DT_DIR): Listing, 0 if it has none
+  uint32_t hash;              // hash32 of (root, relative path)
   uint16_t name_len;
   uint8_t root;  // number of the root
-  uint8_t type;  // DT_* of readdir(3) where the walk saw it, else DT_UNKNOWN
-  char name[];   // name_len bytes, no NUL
+  std::atomic<uint8_t>
+      type;     // DT_* of readdir(3) where the walk saw it, else DT_UNKNOWN; set before `identity`
+  char name[];  // name_len bytes, no NUL
 };
 static_assert(offsetof(Entry, name) == 40);
 
@@ -159,11 +161,43 @@ constexpr uint32_t chunk_count(uint64_t bytes) {
   return static_cast<uint32_t>((bytes + kChunkBytes - 1) / kChunkBytes);
 }
 
+// What the walk read of a directory whose entries all have a known type. It holds while the directory has
+// these values: nothing had changed it for kQuietNs when it was read, so a later change shows in its times.
+struct Listing {
+  uint64_t dev;
+  uint64_t ino;
+  int64_t mtime;   // ns since the epoch
+  int64_t ctime;   // ns since the epoch
+  uint32_t count;  // names, "." and ".." among them if readdir(3) gave them
+  Ref blocks;      // the first ListBlock
+};
+static_assert(sizeof(Listing) == 40);
+inline constexpr int64_t kQuietNs = 2000000000;
+
+// A name in a directory. Its type is the Entry's.
+struct ListedName {
+  Ref entry;        // or kDot, kDotDot
+  uint32_t ino[2];  // d_ino: low half, high half
+};
+static_assert(sizeof(ListedName) == 12);
+inline constexpr Ref kDot = 0xffffffff, kDotDot = 0xfffffffe;
+
+// Names in the order in which readdir(3) gave them.
+struct ListBlock {
+  Ref next;        // the next block, 0 after the last
+  uint32_t first;  // how many names are before it
+  uint32_t count;
+  uint32_t reserved;
+  ListedName names[];
+};
+static_assert(sizeof(ListBlock) == 16);
+inline constexpr uint32_t kNamesInBlock = 1024;
+
 // A dataset root.
 struct Root {
   uint64_t dev;                  // st_dev of the root directory
   std::atomic<uint32_t> walked;  // 1: the walk reached every directory, so an absent path is not there
-  uint32_t reserved;
+  std::atomic<Ref> listing;      // Listing of the root directory, 0 if it has none
 };
 
 // An absolute path, without trailing slash, under which (a part of) a root is reached. A task uses it only
@@ -196,6 +230,9 @@ struct CatalogHeader {
   uint64_t boot_time;       // CLOCK_REALTIME seconds at which the agent made it
   uint64_t stage_wait_max;  // bytes: an open waits for files up to this size
   uint32_t check_at_open;   // 1: an open compares size and mtime with the PFS before it takes a copy
+  uint32_t serve_metadata;  // 1: tasks answer stat(2) and readdir(3) from here
+  uint64_t user_namespace;  // inode of the agent's /proc/self/ns/user: where its user and group ids hold
+  uint32_t user;            // the agent's effective user id
   uint32_t reserved;
   std::atomic<uint32_t> ready;  // 1 once roots, prefixes and tiers are filled in
   std::atomic<uint32_t> index_generation;

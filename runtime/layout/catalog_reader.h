@@ -124,6 +124,32 @@ class CatalogReader {
     return c && at(Space::kChunks, ref, sizeof(Chunks) + (uint64_t{c->count} + 63) / 64 * 8) ? c : nullptr;
   }
 
+  // The identity of a file; nullptr: it has none, or is a directory.
+  const Identity* identity_of(const Entry& e) const {
+    const Ref ref = e.identity.load(std::memory_order_acquire);
+    return e.type.load(std::memory_order_relaxed) == kDirectoryType ? nullptr : identity(ref);
+  }
+
+  // What the walk read of the directory `path`, which may be a root (the empty path); nullptr: it has no
+  // listing, or not all that belongs to it can be mapped. Later calls on it need no descriptor.
+  const Listing* listing(const RelPath& path) const {
+    Ref ref = 0;
+    if (path.len == 0) {
+      ref = header_->roots[path.root].listing.load(std::memory_order_acquire);
+    } else if (const Found found = find(path)) {
+      ref = found.entry->identity.load(std::memory_order_acquire);
+      if (found.entry->type.load(std::memory_order_relaxed) != kDirectoryType) return nullptr;
+    }
+    const auto* listing = static_cast<const Listing*>(at(Space::kLists, ref, sizeof(Listing)));
+    return listing && map_listings() ? listing : nullptr;
+  }
+  // The block of a listing, wholly mapped, or nullptr.
+  const ListBlock* list_block(Ref ref) const {
+    const auto* b = static_cast<const ListBlock*>(at(Space::kLists, ref, sizeof(ListBlock)));
+    return b && at(Space::kLists, ref, sizeof(ListBlock) + uint64_t{b->count} * sizeof(ListedName)) ? b
+                                                                                                    : nullptr;
+  }
+
   // Writes the path of an entry, relative to its root, to `out` (kPathBytes) and describes it.
   bool path_of(const Entry& e, char* out, RelPath* path) const {
     const DirPath* d = dir(e.dir);
@@ -146,6 +172,21 @@ class CatalogReader {
   }
 
  private:
+  static constexpr uint8_t kDirectoryType = 4;  // DT_DIR, for which <dirent.h> would be needed
+
+  // Whether all names that listings lead to by now are mapped.
+  bool map_listings() const {
+    const uint32_t lists = last_segment(Space::kLists), entries = last_segment(Space::kEntries);
+    const uint32_t all = lists << 8 | entries | 1u << 31;
+    if (__builtin_expect(listings_mapped_.load(std::memory_order_acquire) == all, 1)) return true;
+    for (uint32_t k = 0; k <= lists; ++k)
+      if (!segment(Space::kLists, k)) return false;
+    for (uint32_t k = 0; k <= entries; ++k)
+      if (!segment(Space::kEntries, k)) return false;
+    listings_mapped_.store(all, std::memory_order_release);
+    return true;
+  }
+
   // The record at `ref`, of at least `bytes`; nullptr for 0 or if its segment cannot be mapped. (A record
   // never crosses the end of its segment.)
   const void* at(Space space, Ref ref, size_t bytes) const {
@@ -204,6 +245,7 @@ class CatalogReader {
   mutable std::atomic<const void*> index_[kMaxGenerations] = {};
   mutable std::atomic<const void*> inodes_[kMaxGenerations] = {};
   mutable std::atomic<uint32_t> identities_mapped_{0};  // how far map_identities() got
+  mutable std::atomic<uint32_t> listings_mapped_{0};    // how far map_listings() got
 };
 
 }  // namespace monarch

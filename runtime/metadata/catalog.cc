@@ -69,6 +69,10 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
   h->boot_time = static_cast<uint64_t>(::time(nullptr));
   h->stage_wait_max = policy.stage_wait_max;
   h->check_at_open = policy.check_at_open ? 1 : 0;
+  h->serve_metadata = policy.serve_metadata ? 1 : 0;
+  h->user = ::geteuid();
+  struct stat space;
+  if (::stat("/proc/self/ns/user", &space) == 0) h->user_namespace = space.st_ino;
   for (const RootView& r : roots) h->roots[h->root_count++].dev = r.dev;
   for (const PrefixView& p : prefixes) {
     if (!fits_path(p.path) || !fits_path(p.below))
@@ -145,10 +149,67 @@ Ref Catalog::directory(uint32_t root, const char* path, uint32_t len) {
 }
 
 Ref Catalog::add(const RelPath& path, uint8_t type) {
-  if (const Ref found = reader_.find(path).ref) return found;
+  const auto settled = [&](const Found& found) {
+    return found && (type == DT_UNKNOWN || found.entry->type.load(std::memory_order_relaxed) != DT_UNKNOWN);
+  };
+  if (const Found found = reader_.find(path); settled(found)) return found.ref;
   std::lock_guard<std::mutex> hold(lock_);
-  if (const Ref found = reader_.find(path).ref) return found;
-  return add_locked(path, type);
+  const Found found = reader_.find(path);
+  if (!found) return add_locked(path, type);
+  if (!settled(found)) set_type(found.ref, type);
+  return found.ref;
+}
+
+// A task asked for the path before the walk saw it. Devices and FIFOs stay of unknown type: whoever stages
+// them looks before it opens.
+void Catalog::set_type(Ref ref, uint8_t type) {
+  Entry& e = entry(ref);
+  const bool file = e.identity.load(std::memory_order_relaxed) != 0;
+  if (type == DT_REG || (!file && (type == DT_DIR || type == DT_LNK)))
+    e.type.store(type, std::memory_order_release);
+}
+
+Ref Catalog::add_blocks(const std::vector<NameInDirectory>& names) {
+  Ref first = 0;
+  ListBlock* last = nullptr;
+  for (size_t at = 0; at < names.size(); at += kNamesInBlock) {
+    const auto count = static_cast<uint32_t>(std::min<size_t>(kNamesInBlock, names.size() - at));
+    const Ref ref = allocate(Space::kLists, sizeof(ListBlock) + count * sizeof(ListedName));
+    if (!ref) return 0;
+    auto* block = reinterpret_cast<ListBlock*>(this->at(Space::kLists, ref));
+    block->first = static_cast<uint32_t>(at);
+    block->count = count;
+    for (uint32_t i = 0; i < count; ++i) {
+      const NameInDirectory& name = names[at + i];
+      block->names[i] = {name.entry,
+                         {static_cast<uint32_t>(name.ino), static_cast<uint32_t>(name.ino >> 32)}};
+    }
+    if (last) last->next = ref;
+    if (!first) first = ref;
+    last = block;
+  }
+  return first;
+}
+
+bool Catalog::add_listing(const RelPath& path, const struct stat& st,
+                          const std::vector<NameInDirectory>& names) {
+  std::lock_guard<std::mutex> hold(lock_);
+  const Found found = path.len ? reader_.find(path) : Found{};
+  if (path.len && (!found || found.entry->type.load(std::memory_order_relaxed) != DT_DIR)) return false;
+  const Ref blocks = add_blocks(names);
+  if (!blocks && !names.empty()) return false;
+  const Ref ref = allocate(Space::kLists, sizeof(Listing));
+  if (!ref) return false;
+  auto* listing = reinterpret_cast<Listing*>(at(Space::kLists, ref));
+  *listing = {st.st_dev,
+              st.st_ino,
+              nanoseconds(st.st_mtim),
+              nanoseconds(st.st_ctim),
+              static_cast<uint32_t>(names.size()),
+              blocks};
+  (path.len ? entry(found.ref).identity : header_->roots[path.root].listing)
+      .store(ref, std::memory_order_release);
+  return true;
 }
 
 Ref Catalog::add_locked(const RelPath& path, uint8_t type) {
@@ -168,7 +229,7 @@ Ref Catalog::add_locked(const RelPath& path, uint8_t type) {
   e->hash = path.hash;
   e->name_len = static_cast<uint16_t>(path.len - name_at);
   e->root = static_cast<uint8_t>(path.root);
-  e->type = type;
+  e->type.store(type, std::memory_order_relaxed);
   std::memcpy(e->name, path.path + name_at, e->name_len);
   return index_entry(path.hash, ref) ? ref : 0;
 }
@@ -291,6 +352,7 @@ Ref Catalog::add_identity(Ref ref, const struct stat& source) {
 bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
   Entry& e = entry(ref);
   std::lock_guard<std::mutex> hold(lock_);
+  if (e.type.load(std::memory_order_relaxed) == DT_DIR) return false;  // the walk saw one there meanwhile
   // A large file has had its identity since its first chunk.
   const bool large = state_of(e.state.load(std::memory_order_relaxed)) == State::kLarge;
   Ref own = large ? e.identity.load(std::memory_order_relaxed) : 0;
@@ -308,6 +370,7 @@ bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat
 Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) {
   Entry& e = entry(ref);
   std::lock_guard<std::mutex> hold(lock_);
+  if (e.type.load(std::memory_order_relaxed) == DT_DIR) return 0;
   const uint32_t count = chunk_count(static_cast<uint64_t>(source.st_size));
   const Ref chunks = allocate(Space::kChunks, sizeof(Chunks) + (uint64_t{count} + 63) / 64 * 8);
   const Ref own = chunks ? add_identity(ref, source) : 0;

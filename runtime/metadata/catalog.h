@@ -40,6 +40,13 @@ struct PrefixView {
 struct ReadPolicy {
   uint64_t stage_wait_max = 0;
   bool check_at_open = false;
+  bool serve_metadata = false;  // the walk keeps listings, and tasks answer from the catalog
+};
+
+// A name that readdir(3) gave: the Ref of its entry (or kDot, kDotDot), and d_ino.
+struct NameInDirectory {
+  Ref entry;
+  uint64_t ino;
 };
 
 class Catalog {
@@ -55,8 +62,12 @@ class Catalog {
   Catalog(const Catalog&) = delete;
   Catalog& operator=(const Catalog&) = delete;
 
-  // The entry of `path`, made (kKnown) if there is none; 0 if the run directory is full. Any thread.
+  // The entry of `path`, made (kKnown) if there is none; 0 if the run directory is full. Any thread. One that
+  // was made without a type gets this one, if that is a regular file's, a directory's or a symbolic link's.
   Ref add(const RelPath& path, uint8_t type);
+  // Publishes what a directory holds, which had the values `st` before and after its names were read. All of
+  // them have entries. False: the run directory is full, or `path` is not entered as a directory.
+  bool add_listing(const RelPath& path, const struct stat& st, const std::vector<NameInDirectory>& names);
 
   const CatalogReader& reader() const { return reader_; }
   const CatalogHeader& header() const { return *header_; }
@@ -108,6 +119,8 @@ class Catalog {
   char* at(Space space, Ref ref);
   Ref directory(uint32_t root, const char* path, uint32_t len);  // the DirPath, made if need be; `lock_` held
   Ref add_locked(const RelPath& path, uint8_t type);
+  void set_type(Ref ref, uint8_t type);
+  Ref add_blocks(const std::vector<NameInDirectory>& names);
   bool index_entry(uint32_t hash, Ref ref);
   bool index_identity(uint32_t tier, uint64_t ino, Ref ref);
   Ref attributes_of(const struct stat& st);

@@ -17,6 +17,19 @@ namespace {
 
 constexpr auto kShortagePause = std::chrono::seconds(1);
 
+int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
+
+bool same_directory(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && nanoseconds(a.st_mtim) == nanoseconds(b.st_mtim) &&
+         nanoseconds(a.st_ctim) == nanoseconds(b.st_ctim);
+}
+
+// Whether a change from now on will show in the directory's times, whose clock may tick once a second.
+bool is_quiet(const struct stat& st) {
+  const int64_t now = os::clock_ns(CLOCK_REALTIME);
+  return now - nanoseconds(st.st_mtim) >= kQuietNs && now - nanoseconds(st.st_ctim) >= kQuietNs;
+}
+
 }  // namespace
 
 Walker::Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle* stats,
@@ -83,60 +96,82 @@ Fd Walker::open(const Directory& directory) {
 }
 
 void Walker::list(const Directory& directory) {
-  const DatasetRoot& root = dataset_->roots[directory.root];
-  const auto give_up = [this] { return stopping_.load(); };
-  if (!stats_->wait(1, give_up)) return;
+  if (!stats_->wait(1, [this] { return stopping_.load(); })) return;
   Fd fd = open(directory);
   if (!fd && errno == EXDEV) return;  // another file system below: left alone
   const int raw = fd.get();
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(fd ? ::fdopendir(raw) : nullptr, &::closedir);
-  if (!dir) {
-    add(board_, AgentCounter::walk_errors);
-    spdlog::warn("walk: {}/{}: {}", root.path, directory.path, std::strerror(errno));
-    std::lock_guard<std::mutex> hold(lock_);
-    incomplete_[directory.root] = true;
-    return;
-  }
+  struct stat before;
+  const bool looked = fd && os::fstat(raw, &before) == 0;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(looked ? ::fdopendir(raw) : nullptr, &::closedir);
+  if (!dir) return give_up(directory, std::strerror(errno));
   fd.release();  // closedir closes it
   add(board_, AgentCounter::walk_dirs);
 
+  Names names;
+  if (!enter(directory, dir.get(), &names)) return;
+  const RelPath path = rel_path(directory.root, directory.path.data(), directory.path.size());
+  struct stat after;
+  if (names.all_known && catalog_->header().serve_metadata != 0 && os::fstat(raw, &after) == 0 &&
+      same_directory(before, after) && is_quiet(before))
+    (void)catalog_->add_listing(path, before, names.names);  // without one, tasks ask the PFS
+  found_();
+}
+
+// Whoever lists the directory himself meets the error himself.
+void Walker::give_up(const Directory& directory, const char* why) {
+  add(board_, AgentCounter::walk_errors);
+  spdlog::warn("walk: {}/{}: {}", dataset_->roots[directory.root].path, directory.path, why);
+  std::lock_guard<std::mutex> hold(lock_);
+  incomplete_[directory.root] = true;
+}
+
+// The type of a name whose directory does not tell it.
+uint8_t Walker::look_at(int dir, const char* name) {
+  struct stat st;
+  if (!stats_->wait(1, [this] { return stopping_.load(); })) return DT_UNKNOWN;
+  return ::fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 ? static_cast<uint8_t>(IFTODT(st.st_mode))
+                                                             : uint8_t{DT_UNKNOWN};
+}
+
+void Walker::enter_directory(const Directory& directory) {
+  std::lock_guard<std::mutex> hold(lock_);
+  waiting_.push_back(directory);
+  ++unfinished_[directory.root];
+  changed_.notify_one();
+}
+
+bool Walker::enter(const Directory& directory, DIR* dir, Names* names) {
   std::string path = directory.path.empty() ? "" : directory.path + "/";
   const size_t base = path.size();
   uint64_t files = 0;
   bool full = false;
   errno = 0;
-  while (const dirent* e = ::readdir(dir.get())) {
-    if (stopping_) return;
-    const std::string_view entry = e->d_name;
-    if (entry == "." || entry == "..") continue;
-    uint8_t type = e->d_type;
-    if (type == DT_UNKNOWN) {
-      struct stat st;
-      if (!stats_->wait(1, give_up)) return;
-      if (::fstatat(raw, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0) type = IFTODT(st.st_mode);
+  while (const dirent* e = ::readdir(dir)) {
+    if (stopping_) return false;
+    const std::string_view name = e->d_name;
+    if (name == "." || name == "..") {
+      names->names.push_back({name == "." ? kDot : kDotDot, e->d_ino});
+      names->all_known &= e->d_type == DT_DIR;
+      continue;
     }
+    const uint8_t type = e->d_type == DT_UNKNOWN ? look_at(::dirfd(dir), e->d_name) : e->d_type;
     path.resize(base);
-    path += entry;
-    if (path.size() >= kPathBytes) continue;  // no task can name it
-    if (!catalog_->add(rel_path(directory.root, path.data(), path.size()), type)) full = true;
-    if (type == DT_REG) ++files;
-    if (type == DT_DIR) {
-      std::lock_guard<std::mutex> hold(lock_);
-      waiting_.push_back({directory.root, path});
-      ++unfinished_[directory.root];
-      changed_.notify_one();
-    }
+    path += name;
+    const bool fits = path.size() < kPathBytes;  // else no task can name it
+    const Ref ref = fits ? catalog_->add(rel_path(directory.root, path.data(), path.size()), type) : 0;
+    full |= fits && !ref;
+    names->all_known &= ref && catalog_->entry(ref).type.load(std::memory_order_relaxed) == e->d_type;
+    names->names.push_back({ref, e->d_ino});
+    files += type == DT_REG;
+    if (fits && type == DT_DIR) enter_directory({directory.root, path});
     errno = 0;
   }
   if (errno != 0 || full) {
-    add(board_, AgentCounter::walk_errors);
-    spdlog::warn("walk: {}/{}: {}", root.path, directory.path,
-                 full ? "the catalog is full: the rest is read from the PFS" : std::strerror(errno));
-    std::lock_guard<std::mutex> hold(lock_);
-    incomplete_[directory.root] = true;
+    names->all_known = false;
+    give_up(directory, full ? "the catalog is full: the rest is read from the PFS" : std::strerror(errno));
   }
   add(board_, AgentCounter::walk_files, files);
-  found_();
+  return true;
 }
 
 }  // namespace monarch

@@ -3,6 +3,8 @@
 // come from readdir(3); a file is examined only where the file system does not tell its type.
 #pragma once
 
+#include <dirent.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -35,10 +37,20 @@ class Walker {
     uint32_t root;
     std::string path;  // relative, empty for the root
   };
+  // The names of a directory, in the order in which readdir(3) gave them.
+  struct Names {
+    std::vector<NameInDirectory> names;
+    bool all_known = true;  // each has an entry with the type that readdir(3) gave
+  };
   void run();
   // Opens a directory; waits while descriptors or memory are short. Empty: errno says why.
   Fd open(const Directory& directory);
   void list(const Directory& directory);
+  // Enters what the directory holds into the catalog. False: the walk is to end.
+  bool enter(const Directory& directory, DIR* dir, Names* names);
+  void enter_directory(const Directory& directory);
+  uint8_t look_at(int dir, const char* name);
+  void give_up(const Directory& directory, const char* why);
 
   Catalog* const catalog_;
   const Dataset* const dataset_;

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// Directory streams whose names come from the catalog's listing of the directory.
+//
+// The kernel's own values say whether the listing still holds: when a stream is opened or rewound, the
+// directory has to be the one that the walk read, with the same mtime and ctime. So what static programs and
+// other nodes did to it shows as soon as the kernel knows, for one call to the PFS at most.
+//
+// A stream is a slot of a static table, told from libc's by its address; none is free: libc's is used. It
+// holds a descriptor, as libc's do: O_PATH, which costs the PFS no open, until dirfd(3) asks for it.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "preload/preload.h"
+
+namespace monarch::preload {
+namespace {
+
+constexpr uint32_t kStreams = 64;
+constexpr uint32_t kRecent =
+    4;  // threads that share a stream without a lock, as with libc's, each get a name
+
+struct Stream {
+  std::atomic<uint32_t> taken;
+  int fd;
+  bool path_only;          // fd is O_PATH
+  DIR* real;               // once rewinding found another directory than was listed: libc's takes over
+  const Listing* listing;  // nullptr: neither of them is to be had any more
+  std::atomic<uint32_t> next;
+  std::atomic<const ListBlock*> block;  // where the last name was
+  struct dirent64 recent[kRecent];
+};
+Stream streams[kStreams];
+std::atomic<uint32_t> next_stream{0};
+
+static_assert(sizeof(struct dirent) == sizeof(struct dirent64));
+static_assert(offsetof(struct dirent, d_name) == offsetof(struct dirent64, d_name));
+
+Stream* ours(DIR* dir) {
+  const auto at = reinterpret_cast<uintptr_t>(dir), first = reinterpret_cast<uintptr_t>(streams);
+  return __builtin_expect(at - first < sizeof streams, 0) ? reinterpret_cast<Stream*>(dir) : nullptr;
+}
+
+Stream* take_stream() {
+  const uint32_t first = next_stream.fetch_add(1, std::memory_order_relaxed);
+  for (uint32_t i = 0; i < kStreams; ++i) {
+    Stream* s = &streams[(first + i) % kStreams];
+    uint32_t no = 0;
+    if (s->taken.load(std::memory_order_relaxed) == 0 &&
+        s->taken.compare_exchange_strong(no, 1, std::memory_order_acquire))
+      return s;
+  }
+  return nullptr;
+}
+
+bool still_as_listed(int fd, const Listing& listing) {
+  struct statx st;
+  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_INO | STATX_MTIME | STATX_CTIME, &st) == 0 &&
+         is_as_listed(listing, st);
+}
+
+DIR* start(const Listing* listing, int fd, bool path_only) {
+  Stream* s = take_stream();
+  if (!s) return nullptr;
+  s->fd = fd;
+  s->path_only = path_only;
+  s->real = nullptr;
+  s->listing = listing;
+  s->next.store(0, std::memory_order_relaxed);
+  s->block.store(nullptr, std::memory_order_relaxed);
+  return reinterpret_cast<DIR*>(s);
+}
+
+// Apart, for the buffer on the stack.
+__attribute__((noinline)) DIR* open_below(Client* c, int dirfd, const char* path) {
+  char below[kRelPathBytes];
+  RelPath rel;
+  if (!resolve_directory(*c, dirfd, path, below, &rel)) return nullptr;
+  DIR* dir = nullptr;
+  if (const Listing* listing = known_listing(c, rel)) {
+    const long fd = syscall(SYS_openat, dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd >= 0 && still_as_listed(static_cast<int>(fd), *listing))
+      dir = start(listing, static_cast<int>(fd), true);
+    if (fd >= 0 && !dir) syscall(SYS_close, static_cast<int>(fd));
+    if (dir) opened_elsewhere(static_cast<int>(fd));
+  }
+  count(c->board, dir ? TaskCounter::meta_served : TaskCounter::meta_pfs);
+  return dir;
+}
+
+// Whether fdopendir(3) would take it, and its first name would be the directory's first.
+bool is_fresh_directory(int fd) {
+  const long flags = syscall(SYS_fcntl, fd, F_GETFL);
+  return flags >= 0 && (flags & (O_PATH | O_ACCMODE)) == O_RDONLY && syscall(SYS_lseek, fd, 0, SEEK_CUR) == 0;
+}
+
+__attribute__((noinline)) DIR* open_descriptor(Client* c, int fd) {
+  struct statx st;
+  if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_MTIME | STATX_CTIME, &st) !=
+          0 ||
+      !S_ISDIR(st.stx_mode) ||
+      !on_root_device(c->catalog.header(), gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor)))
+    return nullptr;
+  char path[kPathBytes], below[kRelPathBytes];
+  RelPath rel;
+  if (path_of_descriptor(fd, path, sizeof path) == 0 || !resolve_directory(*c, AT_FDCWD, path, below, &rel))
+    return nullptr;
+  const Listing* listing = known_listing(c, rel);
+  const bool known = listing && is_as_listed(*listing, st) && is_fresh_directory(fd);
+  DIR* dir = known ? start(listing, fd, false) : nullptr;
+  count(c->board, dir ? TaskCounter::meta_served : TaskCounter::meta_pfs);
+  return dir;
+}
+
+// The block that holds name `n`, which there is.
+const ListBlock* block_of(Stream* s, const CatalogReader& catalog, uint32_t n) {
+  const ListBlock* b = s->block.load(std::memory_order_relaxed);
+  if (!b || n < b->first) b = catalog.list_block(s->listing->blocks);
+  while (b && n - b->first >= b->count) b = catalog.list_block(b->next);
+  s->block.store(b, std::memory_order_relaxed);
+  return b;
+}
+
+// The kernel's layout of a name of `len` bytes.
+unsigned short record_bytes(size_t len) {
+  constexpr size_t kAlign = alignof(struct dirent64);
+  return static_cast<unsigned short>((offsetof(struct dirent64, d_name) + len + 1 + kAlign - 1) &
+                                     ~(kAlign - 1));
+}
+
+// False: there is no such entry, which the agent never lets happen.
+bool fill(const CatalogReader& catalog, const ListedName& name, uint32_t number, struct dirent64* out) {
+  const bool dots = name.entry == kDot || name.entry == kDotDot;
+  const Entry* e = dots ? nullptr : catalog.entry(name.entry);
+  const char* text = dots ? ".." : e ? e->name : nullptr;
+  const size_t len = name.entry == kDot ? 1 : dots ? 2 : e ? e->name_len : 0;
+  if (!text || len >= sizeof out->d_name) return false;
+  out->d_ino = uint64_t{name.ino[1]} << 32 | name.ino[0];
+  out->d_off = number + 1;
+  out->d_reclen = record_bytes(len);
+  out->d_type = dots ? uint8_t{DT_DIR} : e->type.load(std::memory_order_relaxed);
+  memcpy(out->d_name, text, len);
+  out->d_name[len] = '\0';
+  return true;
+}
+
+// The number of the next name; false: there is none.
+bool advance(Stream* s, uint32_t* number) {
+  *number = s->next.load(std::memory_order_relaxed);
+  do {
+    if (*number >= s->listing->count) return false;
+  } while (!s->next.compare_exchange_weak(*number, *number + 1, std::memory_order_relaxed));
+  return true;
+}
+
+// The next name, in `out` or, if that is nullptr, in the stream. nullptr: the end, or an error (errno).
+struct dirent64* next_name(Stream* s, struct dirent64* out) {
+  uint32_t number;
+  if (!s->listing) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  if (!advance(s, &number)) return nullptr;
+  const CatalogReader& catalog = client()->catalog;
+  if (!out) out = &s->recent[number % kRecent];
+  const ListBlock* b = block_of(s, catalog, number);
+  if (b && fill(catalog, b->names[number - b->first], number, out)) return out;
+  errno = EIO;
+  return nullptr;
+}
+
+// Makes the descriptor one that open(2) of the directory gives.
+void open_fully(Stream* s) {
+  if (!s->path_only) return;
+  const int saved = errno;
+  const long fd = syscall(SYS_openat, s->fd, ".", O_RDONLY | O_NONBLOCK | O_DIRECTORY | O_CLOEXEC, 0);
+  if (fd >= 0) {
+    const long flags = syscall(SYS_fcntl, s->fd, F_GETFD);
+    const int keep = flags >= 0 && (flags & FD_CLOEXEC) == 0 ? 0 : O_CLOEXEC;
+    if (syscall(SYS_dup3, static_cast<int>(fd), s->fd, keep) >= 0) s->path_only = false;
+    syscall(SYS_close, static_cast<int>(fd));
+  }
+  errno = saved;
+}
+
+// From now on libc reads the directory.
+void hand_over(Stream* s) {
+  const int saved = errno;
+  open_fully(s);
+  s->listing = nullptr;
+  syscall(SYS_lseek, s->fd, 0, SEEK_SET);
+  s->real = next<DIR*(int)>(Hook::fdopendir)(s->fd);
+  errno = saved;
+}
+
+bool still_known(Client* c, Stream* s) {
+  char path[kPathBytes], below[kRelPathBytes];
+  RelPath rel;
+  const int saved = errno;
+  const bool known = s->listing && still_as_listed(s->fd, *s->listing) &&
+                     path_of_descriptor(s->fd, path, sizeof path) != 0 &&
+                     resolve_directory(*c, AT_FDCWD, path, below, &rel) &&
+                     known_listing(c, rel) == s->listing;
+  errno = saved;
+  return known;
+}
+
+}  // namespace
+
+DIR* open_listed(int dirfd, const char* path) {
+  if (unreadable(path)) return nullptr;
+  Client* c = client();
+  if (!c || !may_be_below(*c, path)) return nullptr;
+  const int saved = errno;
+  DIR* dir = open_below(c, dirfd, path);
+  errno = saved;
+  return dir;
+}
+
+DIR* open_listed(int fd) {
+  Client* c = client();
+  if (!c) return nullptr;
+  const int saved = errno;
+  DIR* dir = open_descriptor(c, fd);
+  errno = saved;
+  return dir;
+}
+
+ListedDirectory::ListedDirectory(DIR* dir) : dir_(dir), stream_(ours(dir)) {
+  auto* s = static_cast<Stream*>(stream_);
+  if (s && s->real) {
+    dir_ = s->real;
+    stream_ = nullptr;
+  }
+}
+
+struct dirent64* ListedDirectory::read(struct dirent64* out) const {
+  return next_name(static_cast<Stream*>(stream_), out);
+}
+
+long ListedDirectory::position() const {
+  return static_cast<Stream*>(stream_)->next.load(std::memory_order_relaxed);
+}
+
+void ListedDirectory::seek(long position) const {
+  auto* s = static_cast<Stream*>(stream_);
+  const long end = s->listing ? s->listing->count : 0;
+  s->next.store(static_cast<uint32_t>(position < 0 || position > end ? end : position),
+                std::memory_order_relaxed);
+}
+
+void ListedDirectory::rewind() const {
+  auto* s = static_cast<Stream*>(stream_);
+  s->next.store(0, std::memory_order_relaxed);
+  if (!still_known(client(), s)) hand_over(s);
+}
+
+int ListedDirectory::descriptor() const {
+  auto* s = static_cast<Stream*>(stream_);
+  open_fully(s);
+  return s->fd;
+}
+
+int close_directory(DIR* dir) {
+  auto* real = next<int(DIR*)>(Hook::closedir);
+  Stream* s = ours(dir);
+  if (!s) return real(dir);
+  const int fd = s->fd;
+  DIR* its = s->real;
+  s->taken.store(0, std::memory_order_release);
+  if (its) return real(its);
+  opened_elsewhere(fd);
+  return static_cast<int>(syscall(SYS_close, fd));
+}
+
+}  // namespace monarch::preload

@@ -1,0 +1,657 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata: what stat, access and readdir say in a job is what they say natively, to the last field; a dataset that is
+placed costs the PFS one call per directory; and what changes shows at once."""
+
+import ctypes
+import json
+import os
+import shutil
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import SlowFs, equal, ok, options, scratch, skip
+
+PYTHON = "/usr/bin/python3"
+QUIET = 2.2  # seconds after which a change of a directory shows in its times, for which the walk waits
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+WALK = """
+import os, sys
+for top, dirs, files in os.walk(sys.argv[1]):
+    for name in files:
+        st = os.lstat(os.path.join(top, name))
+"""
+
+
+def write(path, data=b"x", mode=0o644):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as out:
+        out.write(data)
+    os.chmod(path, mode)
+
+
+def files_below(root):
+    paths = [os.path.join(top, name) for top, _, files in os.walk(root) for name in files]
+    return [path for path in paths if os.path.isfile(path) and not os.path.islink(path)]
+
+
+def calm(root):
+    """Reads all: later reads then leave atime alone (relatime). And writes all back, so that blocks stay as they are."""
+    time.sleep(0.02)  # more than a tick of the clock that times are taken from
+    for path in files_below(root):
+        with open(path, "rb") as stream:
+            stream.read()
+    os.sync()
+
+
+def fill(root):
+    """A tree with all kinds of names and files; their contents are on the disk, so that st_blocks stays as it is."""
+    for i in range(40):
+        write(f"{root}/a/f{i}", bytes(i * 300), 0o640 if i % 3 else 0o444)
+        write(f"{root}/b/deep/er/g{i}", bytes(i))
+    for name in (b"\xff\xfe", b"new\nline", b"sp ace", b"-n", b"x" * 255, b"..x", b"...", b"*"):
+        write(os.path.join(os.fsencode(root), b"odd", name))
+    os.makedirs(f"{root}/empty")
+    os.symlink("f1", f"{root}/a/link")
+    os.symlink("nowhere", f"{root}/a/dangling")
+    os.symlink("../a", f"{root}/b/to-a")
+    os.mkfifo(f"{root}/a/fifo")
+    os.link(f"{root}/a/f2", f"{root}/b/hard")
+    old = 1_000_000_000_123_456_789
+    for path in files_below(root):
+        os.utime(path, ns=(old, -old if path.endswith("f3") else old))
+    calm(root)
+
+
+def config(**keys):
+    path = f"{scratch()}/conf.{'.'.join(f'{k}{v}' for k, v in keys.items())}"
+    with open(path, "w", encoding="ascii") as out:
+        out.write("[agent]\n" + "".join(f"{key} = {value}\n" for key, value in keys.items()))
+    os.chmod(path, 0o644)
+    return ["--config", path]
+
+
+class Data:
+    """A dataset and a job in which all of it is placed and listed."""
+
+    def __init__(self, name, slow=False, read=True, prepare=fill, keys=None):
+        self.source = self.root = f"{scratch()}/{name}"
+        os.makedirs(self.source)
+        prepare(self.source)
+        self.fs = None
+        if slow:
+            self.fs = SlowFs(self.source, f"{scratch()}/{name}.pfs")
+            self.root = self.fs.mount
+        time.sleep(QUIET)
+        words = options([self.root], {"t": (scratch(f"{name}.tier"), "1G")})
+        self.job = e2e.Job([*words, *(config(**keys) if keys else [])])
+        if read:
+            self.job.run(e2e.read_all(self.root))
+        self.settle()
+
+    def settle(self):
+        """Waits until the walk has ended: then opens of what is not there do not ask the agent."""
+        text = f"import os\ntry: os.open({self.root + '/absent'!r}, os.O_RDONLY)\nexcept OSError: pass"
+        e2e.wait_until(lambda: self.count_of(lambda: self.job.run([PYTHON, "-c", text]), "fallback_absent") > 0)
+
+    def tasks(self):
+        """The tasks' counters now."""
+        lines = e2e.execute([f"{e2e.BUILD}/tests/counters", self.job.run_dir])[1].decode().split("\n")
+        return {name: int(value) for name, value in (line.split() for line in lines if line)}
+
+    def count_of(self, act, counter):
+        before = self.tasks()[counter]
+        act()
+        return self.tasks()[counter] - before
+
+    def both(self, name, command, served=None, cwd=None, **env):
+        """The command natively and in the job; `served`: at least so many calls were answered by Monarch."""
+        native = e2e.execute(command, cwd=cwd)
+        before = self.tasks()["meta_served"]
+        got = e2e.execute(command, cwd=cwd, env={**self.job.env, **{k.encode(): v.encode() for k, v in env.items()}})
+        answered = self.tasks()["meta_served"] - before
+        equal(got[0], native[0], f"{name}: exit code as natively", got[2], native[2])
+        lines = [(a, b) for a, b in zip(native[1].split(b"\n"), got[1].split(b"\n")) if a != b]
+        ok(got[1] == native[1] and native[1], f"{name}: as natively", *lines[:5], got[2], native[2])
+        if served is not None:
+            ok(answered >= served if served else answered == 0, f"{name}: {'answered' if served else 'asked of the PFS'}",
+               f"{answered} answered, wanted {served}")
+        return native
+
+
+
+
+# ---- values
+
+# Prints what each call says of each path, all bytes of the result.
+VALUES = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def show(name, what, call, size):
+    room = ctypes.create_string_buffer(b"\\xee" * size, size)
+    ctypes.set_errno(0)
+    rc = call(room)
+    print(name, what, rc, ctypes.get_errno() if rc else 0, room.raw.hex() if rc == 0 else "")
+STAT, STATX, FDCWD, NOFOLLOW, EACCESS = 144, 256, -100, 0x100, 0x200
+def ask(path, name, dirfd=FDCWD):
+    if dirfd == FDCWD:
+        for f in ("stat", "stat64", "lstat", "lstat64"):
+            show(name, f, lambda room: getattr(libc, f)(path, room), STAT)
+        for f in ("__xstat", "__xstat64", "__lxstat", "__lxstat64"):
+            for version in (1, 3):
+                show(name, f, lambda room: getattr(libc, f)(version, path, room), STAT)
+        for f in ("access", "euidaccess", "eaccess"):
+            for mode in range(8):
+                show(name, f, lambda room: getattr(libc, f)(path, mode), 1)
+        show(name, "EFAULT", lambda room: libc.stat(path, None), 1)
+    for flags in (0, NOFOLLOW, 0x800, 0x1000, 0x40000):
+        for f in ("fstatat", "fstatat64"):
+            show(name, f, lambda room: getattr(libc, f)(dirfd, path, room, flags), STAT)
+        show(name, "__fxstatat", lambda room: libc.__fxstatat(1, dirfd, path, room, flags), STAT)
+    for mode in (0, 4, 2, 1):
+        for flags in (0, NOFOLLOW, EACCESS):
+            show(name, "faccessat", lambda room: libc.faccessat(dirfd, path, mode, flags), 1)
+    for flags in (0, NOFOLLOW, 0x2000, 0x4000, 0x1000):
+        for mask in (0x7ff, 1, 0x200, 0xfff, 0x17ff):
+            show(name, "statx", lambda room: libc.statx(dirfd, path, flags, mask, room), STATX)
+root = os.fsencode(sys.argv[1])
+os.chdir(sys.argv[1] + "/a")
+names = [b"a/" + os.fsencode(f"f{i}") for i in range(0, 40, 7)]
+names += [b"a", b"", b"a/link", b"a/dangling", b"b/to-a/f1", b"b/hard", b"a/fifo", b"absent", b"a/absent", b"a/f1/", b"a/f1/x",
+          b"a/../a/f1", b"./a//f2", b"b/deep/er/g3", b"empty", b"a/f0", b"a/f3"]
+names += [b"odd/" + n for n in os.listdir(root + b"/odd")]
+for n in names: ask(root + b"/" + n, n)
+for n in (b"f1", b"./f2", b"../a/f1", b"../b/hard", b"link", b"absent", b"."): ask(n, b"relative " + n)
+fd = os.open(root + b"/a", os.O_RDONLY)
+for n in (b"f1", b"./f2", b"link", b"absent"): ask(n, b"at " + n, fd)
+ask(b"f1", b"bad descriptor", 999)
+"""
+
+
+def values():
+    if ctypes.sizeof(ctypes.c_void_p) != 8 or os.uname().machine != "x86_64":
+        return skip("values", "struct stat is x86-64's here")
+    for slow in (False, True):
+        if slow and e2e.why_no_slowfs():
+            skip("values on slowfs", e2e.why_no_slowfs())
+            continue
+        data = Data(f"values.{'slow' if slow else 'plain'}", slow)
+        data.both(f"{'slowfs' if slow else 'a disk'}: all that ask about a path", [PYTHON, "-c", VALUES, data.root], 500)
+        data.both("statx", [PYTHON, "-c", VALUES.split("root = ")[0] + STATX_ONLY, data.root], 30 if slow else None)
+        data.job.end()
+    return None
+
+
+STATX_ONLY = """
+for i in range(0, 40):
+    show(i, "statx", lambda room: libc.statx(FDCWD, os.fsencode(sys.argv[1] + f"/a/f{i}"), 0, 0x7ff, room), STATX)
+"""
+
+# ---- directories
+
+STREAMS = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Name(ctypes.Structure):
+    _fields_ = [("ino", ctypes.c_uint64), ("off", ctypes.c_int64), ("reclen", ctypes.c_uint16), ("type", ctypes.c_uint8),
+                ("name", ctypes.c_char * 256)]
+NameP = ctypes.POINTER(Name)
+for f in ("opendir", "fdopendir"): getattr(libc, f).restype = ctypes.c_void_p
+for f in ("readdir", "readdir64"):
+    getattr(libc, f).restype, getattr(libc, f).argtypes = NameP, [ctypes.c_void_p]
+for f in ("readdir_r", "readdir64_r"): getattr(libc, f).argtypes = [ctypes.c_void_p, NameP, ctypes.POINTER(NameP)]
+libc.telldir.restype, libc.telldir.argtypes = ctypes.c_long, [ctypes.c_void_p]
+libc.seekdir.restype, libc.seekdir.argtypes = None, [ctypes.c_void_p, ctypes.c_long]
+libc.rewinddir.restype, libc.rewinddir.argtypes = None, [ctypes.c_void_p]
+libc.closedir.argtypes = libc.dirfd.argtypes = [ctypes.c_void_p]
+libc.fdopendir.argtypes = [ctypes.c_int]
+def shown(entry):
+    return entry and (entry[0].ino, entry[0].reclen, entry[0].type, entry[0].name)
+def opened(path):
+    ctypes.set_errno(0)
+    d = libc.opendir(path)
+    if not d: print("opendir", path[-30:], ctypes.get_errno())
+    return d
+def name(d, f="readdir"):
+    ctypes.set_errno(0)
+    e = getattr(libc, f)(d)
+    return shown(e) if e else (None, ctypes.get_errno())
+def rest(d, f="readdir"):
+    out = []
+    while (n := name(d, f))[0] is not None: out.append(n)
+    return out, n
+root = os.fsencode(sys.argv[1])
+"""
+
+EACH = STREAMS + """
+os.chdir(root + b"/a")
+for path in (root, root + b"/", root + b"//.", root + b"/a", root + b"/a//", root + b"/./b/deep", root + b"/odd", root + b"/empty",
+             b".", b"..", b"../b", b"", root + b"/absent", root + b"/a/f1", root + b"/a/f1/", root + b"/b/to-a", root + b"/a/dangling",
+             root + b"/a/../b", os.path.dirname(root)):
+    for f in ("readdir", "readdir64"):
+        d = opened(path)
+        if d: print(f, path[-30:], rest(d, f) if path != os.path.dirname(root) else "", name(d, f), libc.closedir(d))
+d = opened(root + b"/a")
+kept, result = Name(), NameP()
+for f in ("readdir_r", "readdir64_r") * 30:
+    print(f, getattr(libc, f)(d, kept, result), shown(result) if result else None, bool(result) and ctypes.addressof(result[0]) == ctypes.addressof(kept))
+print(libc.closedir(d), libc.opendir(None), ctypes.get_errno())
+"""
+
+PLACES = STREAMS + """
+d = opened(root + b"/a")
+places = []
+while True:
+    places.append((libc.telldir(d), name(d)))
+    if places[-1][1][0] is None: break
+print(len(places), len({at for at, _ in places}))
+for at, n in places[::-1] + places[::3]:
+    libc.seekdir(d, at)
+    assert libc.telldir(d) == at
+    assert name(d) == n, (at, n)
+libc.seekdir(d, places[10][0])
+print(rest(d))
+libc.rewinddir(d)
+first = name(d)
+entry = libc.readdir(d)
+at = libc.telldir(d)
+print(first, at == entry[0].off, rest(d))
+libc.rewinddir(d)
+print(libc.telldir(d) == places[0][0], rest(d), libc.closedir(d))
+
+one, other = opened(root + b"/a"), opened(root + b"/a")
+print([(name(one), name(other), name(other)) for _ in range(15)], rest(one), rest(other), libc.closedir(one), libc.closedir(other))
+
+d = opened(root + b"/a")
+before = [name(d) for _ in range(7)]
+sys.stdout.flush()
+if os.fork() == 0:
+    print("child", rest(d), libc.closedir(d))
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+# What libc had read ahead by then the parent has too; it had all of a small directory.
+print("parent", before, rest(d), libc.closedir(d))
+
+held = [opened(root + b"/a") for _ in range(200)]
+print(len(set(held)), {tuple(name(d) for _ in range(5)) for d in held})
+print({libc.closedir(d) for d in held})
+"""
+
+DESCRIPTORS = STREAMS + """
+import fcntl
+def state(fd):
+    st = os.fstat(fd)
+    return st.st_ino, oct(fcntl.fcntl(fd, fcntl.F_GETFL)), fcntl.fcntl(fd, fcntl.F_GETFD), os.readlink(f"/proc/self/fd/{fd}") == sys.argv[1] + "/a"
+d = opened(root + b"/a")
+print(rest(d))
+fd = libc.dirfd(d)
+print(state(fd), libc.dirfd(d) == fd, rest(d))
+os.fchdir(fd)
+print(os.fsencode(os.getcwd()) == root + b"/a", os.stat("f1", dir_fd=fd).st_ino, libc.closedir(d), os.path.exists(f"/proc/self/fd/{fd}"))
+os.chdir("/")
+fd = os.open(root + b"/a", os.O_RDONLY | os.O_DIRECTORY)
+d = libc.fdopendir(fd)
+print(libc.dirfd(d) == fd, state(fd), rest(d), libc.rewinddir(d), len(rest(d)[0]), libc.closedir(d), os.path.exists(f"/proc/self/fd/{fd}"))
+fd = os.open(root + b"/a", os.O_RDONLY)
+some = os.listdir(fd)
+for flags in (os.O_PATH, os.O_RDONLY):
+    fd = os.open(root + b"/a/f1", flags)
+    print("not a directory", libc.fdopendir(fd), ctypes.get_errno())
+fd = os.open(root + b"/a", os.O_PATH)
+print("O_PATH", bool(libc.fdopendir(fd)), libc.fdopendir(-1), ctypes.get_errno())
+import resource
+soft = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, soft[1]))
+held = []
+while (d := opened(root + b"/a")): held.append(d)
+print("all descriptors", {len(rest(d)[0]) for d in held}, {libc.closedir(d) for d in held})
+"""
+
+SCAN = STREAMS + """
+free = libc.free
+free.argtypes = [ctypes.c_void_p]
+Select = ctypes.CFUNCTYPE(ctypes.c_int, NameP)
+def scan(f, path, select, compare, dirfd=None):
+    names = ctypes.POINTER(NameP)()
+    ctypes.set_errno(77)
+    words = [path, ctypes.byref(names), select, compare]
+    n = getattr(libc, f)(*([dirfd] if dirfd is not None else []), *words)
+    print(f, path[-20:], n, ctypes.get_errno(), [shown(names[i]) for i in range(max(n, 0))])
+    for i in range(max(n, 0)): free(names[i])
+    if n >= 0: free(names)
+wanted = Select(lambda e: e[0].name.endswith(b"1"))
+nothing = Select(lambda e: 0)
+fails = Select(lambda e: (ctypes.set_errno(5), 1)[1])
+fd = os.open(root, os.O_RDONLY)
+for f in ("scandir", "scandir64"):
+    for path in (root, root + b"/a", root + b"/empty", root + b"/odd", root + b"/absent", root + b"/a/f1"):
+        for select in (None, wanted, nothing, fails):
+            for compare in (None, libc.alphasort, libc.versionsort):
+                scan(f, path, select, compare)
+for f in ("scandirat", "scandirat64"):
+    for path in (b"a", b".", b"absent", root + b"/a"): scan(f, path, None, libc.alphasort, fd)
+"""
+
+
+def directories():
+    for slow in (False, True):
+        if slow and e2e.why_no_slowfs():
+            skip("directories on slowfs", e2e.why_no_slowfs())
+            continue
+        data = Data(f"directories.{'slow' if slow else 'plain'}", slow)
+        for name, text, served in (("names", EACH, 15), ("places", PLACES, 60), ("descriptors", DESCRIPTORS, 10),
+                                   ("scandir", SCAN, 80)):
+            data.both(f"{'slowfs' if slow else 'a disk'}: {name}", [PYTHON, "-c", text, data.root], served)
+        data.job.end()
+
+
+def large_directory():
+    def prepare(root):
+        os.makedirs(f"{root}/large")
+        for i in range(20000):
+            os.close(os.open(f"{root}/large/{i:x}.{'y' * (i % 50)}", os.O_CREAT | os.O_WRONLY))
+
+    data = Data("large", prepare=prepare, read=False)
+    text = STREAMS + """
+d = opened(root + b"/large")
+all, end = rest(d)
+print(len(all), all, end)
+libc.rewinddir(d)
+half = [name(d) for _ in range(10000)]
+at = libc.telldir(d)
+other = rest(d)[0]
+libc.seekdir(d, at)
+print(half + other == all, rest(d)[0] == other, libc.closedir(d), sorted(os.listdir(root + b"/large")))
+"""
+    data.both("20000 names", [PYTHON, "-c", text, data.root], 2)
+    data.job.end()
+
+# ---- programs
+
+PROGRAMS = {
+    "find": "find . -printf '%p %i %s %b %m %n %U %G %T@ %A@ %C@ %y %l\\n'",
+    "find -size": "find . -type f -size +2k | sort",
+    "ls": "ls -laRi --full-time",
+    "ls -U": "ls -aU . a b odd; ls -f a",
+    "du": "du -a --apparent-size; du -sk",
+    "tar": "tar c . | md5sum",
+    "cp": "rm -rf /tmp/.mt.$$; cp -a . /tmp/.mt.$$ && (cd /tmp/.mt.$$ && find . -printf '%p %s %m %T@ %y %l\\n' | sort); rm -r /tmp/.mt.$$",
+    "test": "for i in a/* absent b/to-a/f1; do test -e \"$i\" && echo e; test -r \"$i\" && echo r; test -x \"$i\" && echo x; done; echo .",
+    "bash's globs": "shopt -s globstar; echo **/*1; echo a/f[0-9]; echo */deep; echo odd/*",
+    "stat": "stat a/* b/hard; stat -L a/link; stat -f a/f1 -c %i",
+    "python": """/usr/bin/python3 -c '
+import glob, os, pathlib, shutil, tempfile
+print(list(os.walk(".")), list(os.walk(".", topdown=False)), [(a, b, c) for a, b, c, _ in os.fwalk(".")])
+print(sorted(glob.glob("**", recursive=True)), [str(p) for p in pathlib.Path(".").rglob("*1")])
+for e in os.scandir("a"): print(e.name, e.inode(), e.is_file(), e.is_dir(), e.is_symlink(), e.stat(follow_symlinks=False))
+d = tempfile.mkdtemp()
+shutil.copytree("a", d + "/x", symlinks=True, ignore=shutil.ignore_patterns("fifo"))
+print(sorted(os.listdir(d + "/x")))
+shutil.rmtree(d)
+'""",
+    "perl": """perl -e 'opendir(D, "a"); $p = telldir(D); @n = readdir(D); rewinddir(D); print "@n\\n", scalar(readdir(D)), "\\n"; seekdir(D, $p);
+print scalar(readdir(D)), "\\n"; closedir(D); print join(" ", <a/*>), "\\n"; for (<a/f*>) { print join(" ", lstat($_)), -r $_, "\\n" }'""",
+}
+
+
+def programs():
+    def prepare(root):
+        fill(root)
+        git = ["git", "-C", root, "-c", "user.name=x", "-c", "user.email=x@example.com"]
+        for words in (["init", "-q"], ["add", "a", "b", "odd"], ["commit", "-qm", "x"]):
+            if shutil.which("git") and e2e.execute([*git, *words])[0] != 0:
+                raise RuntimeError("git")
+        calm(root)
+
+    data = Data("programs", prepare=prepare)
+    for name, command in PROGRAMS.items():
+        if not shutil.which(command.split()[0].rsplit("/", 1)[-1]) and name in ("perl",):
+            skip(name, "not installed")
+            continue
+        data.both(name, ["bash", "-c", command], None if name == "stat" else 5, cwd=data.root)
+    if shutil.which("git"):
+        write(f"{data.root}/new")
+        data.both("git status", ["git", "status", "--porcelain", "-unormal"], 1, cwd=data.root, GIT_OPTIONAL_LOCKS="0")
+    data.job.end()
+
+
+def other_roots():
+    """Nested datasets, one behind a symbolic link, and one that is named by a symbolic link."""
+    def prepare(root):
+        fill(root)
+        os.symlink(root, root + ".link")
+
+    data = Data("roots", prepare=prepare, read=False)
+    data.job.end()
+    root, link = data.root, data.root + ".link"
+    words = options([link, f"{root}/b/deep", f"{root}/a"], {"t": (scratch("roots.tier2"), "1G")})
+    for path in (root, link, f"{link}/a", f"{root}/b/deep", f"{root}/b", f"{link}/b/to-a"):
+        command = ["sh", "-c", 'cd "$1"; ls -liR --full-time .; ls -aR "$1"; find "$1" -printf "%i %s %p %T@\\n"', "sh", path]
+        native = e2e.execute(command)
+        code, out, err, report = e2e.monarch_run(words, ["sh", "-c", f'find {root} -type f -exec cat {{}} + >/dev/null; sleep 0.5; "$@"', "sh", *command],
+                                                 report=True)
+        equal((code, out), native[:2], f"by {path[len(root) - 5:]}: as natively", err)
+        ok(report["tasks"]["meta_served"] > 30, f"by {path[len(root) - 5:]}: answered", report["tasks"])
+
+# ---- what the PFS is asked for
+
+PFS_CALLS = ("lookup", "getattr", "opendir", "readdir", "open")
+
+
+def calls_to_pfs():
+    why = e2e.why_no_slowfs()
+    if why:
+        return skip("calls to the PFS", why)
+    directories, files = 30, 40
+
+    def prepare(root):
+        for d in range(directories):
+            for f in range(files):
+                write(f"{root}/d{d:02}/sub/f{f}", b"x" * f)
+        os.sync()
+
+    ttl = 8  # seconds in which the kernel does not ask again: one walk takes less
+    source = scratch("calls")
+    prepare(source)
+    fs = SlowFs(source, f"{scratch()}/calls.pfs", "--attr-ttl", str(ttl))
+    time.sleep(QUIET)
+    total = 2 * directories + 1
+    for keys, served in (({}, True), ({"metadata": "pass"}, False), ({"consistency": "open"}, False)):
+        words = options([fs.mount], {"t": (scratch("calls.tier"), "1G")})
+        job = e2e.Job([*words, *(config(**keys) if keys else [])])
+        job.run(e2e.read_all(fs.mount))
+        walks = {"python": [PYTHON, "-c", WALK, fs.mount], "find": ["find", fs.mount, "-type", "f", "-size", "+99999"],
+                 "ls": ["ls", "-RU", fs.mount]}
+        want = {name: e2e.execute(command)[:2] for name, command in walks.items()}
+        for name, command in walks.items():
+            time.sleep(ttl + 0.5)
+            fs.command("reset")
+            got = job.run(command)
+            counters = fs.counters()
+            asked = sum(counters[call] for call in PFS_CALLS)
+            equal(got[:2], want[name], f"{name}, {keys}: as natively", got[2])
+            # find and ls ask for the directory's descriptor, which takes an open of it.
+            bound = total if name == "python" else 2 * total
+            if served:
+                ok(asked <= bound and counters["readdir"] == 0, f"{name}: {total} directories with {directories * files} files "
+                   f"cost the PFS no more than {bound} calls", counters)
+            elif name == "python":
+                ok(asked >= directories * files, f"{name}, {keys}: the PFS is asked for each file", counters)
+        tasks = job.end()["tasks"]
+        ok(tasks["meta_served"] > 2 * directories * files if served else tasks["meta_served"] == 0, f"{keys}: counted", tasks)
+        ok(served or tasks["meta_pfs"] > directories * files, f"{keys}: what is not answered is counted", tasks)
+    fs.close()
+    return None
+
+
+# ---- changes
+
+# Does what the arguments say, one after the other, and shows the directory before and after, by the path and by a stream
+# that is rewound.
+CHANGE = """
+import os, sys
+root = sys.argv[1]
+def show(top):
+    out = []
+    for e in sorted(os.scandir(top), key=lambda e: e.name):
+        st = os.lstat(top + "/" + e.name)
+        out.append((e.name, e.inode() == st.st_ino, e.is_symlink(), e.is_dir(), st.st_size, st.st_nlink, oct(st.st_mode)))
+    return out
+def exists(name): return os.path.lexists(root + name), os.access(root + name, os.F_OK)
+"""
+STEPS = [
+    "open(root + '/a/new', 'w').close()", "os.close(os.open(root + '/a/new2', os.O_CREAT | os.O_EXCL | os.O_WRONLY))",
+    "os.mkdir(root + '/a/dir')", "os.symlink('f1', root + '/a/sym')", "os.mkfifo(root + '/a/pipe')",
+    "os.mknod(root + '/a/node')", "os.link(root + '/a/f4', root + '/a/linked')", "os.unlink(root + '/a/f5')",
+    "os.remove(root + '/a/f6')", "os.rename(root + '/a/f7', root + '/a/renamed')", "os.rename(root + '/a/f8', root + '/a/f9')",
+    "os.rename(root + '/a/f10', root + '/b/moved')", "os.rmdir(root + '/a/dir')", "os.rename(root + '/b/deep', root + '/a/deeper')",
+    "open(root + '/a/f11', 'w').write('other')", "os.truncate(root + '/a/f12', 5)", "os.chmod(root + '/a/f13', 0o600)",
+    "os.utime(root + '/a/f14', (5, 6))", "os.replace(root + '/a/f15', root + '/a/f16')", "os.unlink(root + '/a/link')",
+    "os.makedirs(root + '/c/d/e')", "os.rename(root + '/a/deeper', root + '/b/deep')",
+    "os.symlink('../a', root + '/b/other-a')", "os.unlink(root + '/b/other-a/f17')", "os.rmdir(root + '/empty')",
+]
+
+
+def changes():
+    """By the program itself, by others in the job, and by others that Monarch does not see."""
+    for slow in (False, True):
+        if slow and e2e.why_no_slowfs():
+            skip("changes on slowfs", e2e.why_no_slowfs())
+            continue
+        where = "slowfs" if slow else "a disk"
+        show = "\nfor top in ('', '/a', '/b'): print(show(root + top))\n"
+        for who in "itself", "another", "unseen":
+            seen = []
+            for native in (True, False):
+                data = Data(f"changes.{where[-4:].strip()}.{who}.{native}", slow, read=True)
+                before = data.tasks()["meta_served"]
+                run = e2e.execute if native else data.job.run
+                if who == "itself":
+                    text = CHANGE + show + "".join(f"{step}{show}" for step in STEPS)
+                    got = [run([PYTHON, "-c", text, data.root])]
+                else:
+                    got = []
+                    for step in STEPS:
+                        by = e2e.execute if who == "unseen" else run
+                        got.append(by([PYTHON, "-c", CHANGE + step, data.root])[0])
+                        # What the file was stays known where others changed it unseen; the directory is what counts.
+                        text = show if who == "another" else "\nfor top in ('', '/a', '/b'): print(sorted(os.listdir(root + top)))\n"
+                        got.append(run([PYTHON, "-c", CHANGE + text, data.root]))
+                seen.append(got)
+                if not native:
+                    ok(data.tasks()["meta_served"] > before + 10, f"{where}, by {who}: some was answered")
+                data.job.end()
+                if data.fs:
+                    data.fs.close()
+            lines = [[line for words in got for line in str(words).replace("\\n", ", (").split(", (")] for got in seen]
+            different = [(a, b) for a, b in zip(*lines) if a != b]
+            ok(not different and all(code == 0 for code in seen[0][0:1] if isinstance(code, int)) and seen[0] == seen[1], f"{where}, by {who}: shows at once",
+               *different[:3])
+
+
+def rewound():
+    """A stream that is rewound shows what has changed since; one that is not goes on."""
+    text = STREAMS + """
+import subprocess
+d = opened(root + b"/a")
+some = [name(d) for _ in range(5)]
+fd = libc.dirfd(d) if sys.argv[2] == "dirfd" else -1
+if sys.argv[2] == "unseen":
+    subprocess.run([sys.executable, "-c", "open(%r, 'w').close()" % (sys.argv[1] + "/a/later")],
+                   env={"LD_PRELOAD": "", "MONARCH_IO_RUN_DIR": "", "MONARCH_IO_DISABLE": "1"}, check=True)
+else:
+    open(sys.argv[1] + "/a/later", "w").close()
+left = rest(d)
+print(len(some) + len(left[0]) >= 43)
+libc.rewinddir(d)
+print(sorted(n[3] for n in rest(d)[0]))
+at = libc.telldir(d)
+libc.rewinddir(d)
+print(name(d)[3] is not None, fd in (-1, libc.dirfd(d)), os.fstat(libc.dirfd(d)).st_ino == os.stat(root + b"/a").st_ino)
+libc.seekdir(d, at)
+print(name(d), libc.closedir(d))
+"""
+    for how in "hooked", "unseen", "dirfd":
+        data = Data(f"rewound.{how}")
+        native = e2e.execute([PYTHON, "-c", text, data.root, how])
+        equal(native[0], 0, f"{how}: natively", native[2])
+        data.job.end()
+        data = Data(f"rewound.{how}.job")
+        got = data.job.run([PYTHON, "-c", text, data.root, how])
+        equal(got[:2], native[:2], f"rewinddir after a change, {how}", got[2], native[2])
+        ok(data.job.end()["tasks"]["meta_served"] > 0, f"{how}: answered")
+
+
+def removed():
+    """rm -r, and another tree in its place."""
+    data = Data("removed")
+    code, _, err = data.job.run(["rm", "-r", f"{data.root}/b", f"{data.root}/a"])
+    equal((code, sorted(os.listdir(data.root))), (0, ["empty", "odd"]), "rm -r removes", err)
+    os.mkdir(f"{data.root}/a")
+    write(f"{data.root}/a/f1", b"new")
+    data.both("another tree", ["sh", "-c", f"ls -la {data.root}/a {data.root}; cat {data.root}/a/f1; stat {data.root}/a/f1"])
+    data.job.end()
+
+
+def unreadable():
+    """Errors are the PFS's, for a user to whom the dataset is not all open."""
+    before = e2e.NOBODY if os.geteuid() == 0 else []
+    if before and e2e.execute([*before, "test", "-x", f"{e2e.BUILD}/monarchctl"])[0] != 0:
+        return skip("unreadable", f"user nobody cannot reach {e2e.BUILD}")
+    root, tier = scratch("unreadable"), scratch("unreadable.tier")
+    fill(root)
+    write(f"{root}/secret/f", b"x")
+    write(f"{root}/noread/f", b"x")
+    write(f"{root}/open/f", b"x")
+    write(f"{root}/open/closed", b"x", 0o200)
+    e2e.execute(["chown", "-R", "65534", root, tier] if before else ["true"])
+    os.chmod(f"{root}/secret", 0o600)  # its names can be read, and no more
+    os.chmod(f"{root}/noread", 0o100)
+    time.sleep(QUIET)
+    text = f"""
+import os
+root = {root!r}
+def attempt(name, *words):
+    try: print(name, words, getattr(os, name)(*words))
+    except OSError as e: print(name, words, e.errno)
+for top in ("secret", "noread", "open", "odd"):
+    attempt("listdir", root + "/" + top)
+    for name in ("f", "closed", "absent"):
+        for f in ("stat", "lstat"): attempt(f, f"{{root}}/{{top}}/{{name}}")
+        for mode in (os.F_OK, os.R_OK, os.W_OK, os.X_OK): attempt("access", f"{{root}}/{{top}}/{{name}}", mode)
+"""
+    command = [PYTHON, "-c", text]
+    native = e2e.execute([*before, *command])
+    script = f'find {root} -type f -exec cat {{}} + >/dev/null 2>&1; sleep 0.5; "$@"'
+    report = f"{scratch('unreadable.report')}/report"
+    os.chmod(os.path.dirname(report), 0o777)
+    code, out, err = e2e.monarch_run(options([root], {"t": (tier, "1G")}, "--report", report), ["sh", "-c", script, "sh", *command],
+                                     before=before)
+    equal((code, out), native[:2], "directories and files that are closed: as natively", err)
+    with open(report, encoding="utf-8") as stream:
+        ok(json.load(stream)["tasks"]["meta_served"] > 0, "what is open was answered")
+    return None
+
+
+def another_user():
+    """A process that has become another user, or has a user namespace of its own, sees what the PFS shows it."""
+    if os.geteuid() != 0:
+        return skip("another user", "needs root")
+    data = Data("user")
+    os.chmod(f"{data.root}/b", 0o700)
+    for name, before in (("another user", e2e.NOBODY), ("user namespace", ["unshare", "-U"])):
+        if e2e.execute([*before, "true"])[0] != 0:
+            skip(name, "not to be had here")
+            continue
+        data.both(name, [*before, "sh", "-c", f"ls -lan {data.root}/a {data.root}/b 2>/dev/null; stat -c '%n %u %g' {data.root}/a/f1; "
+                         f"test -r {data.root}/a/f1 && echo readable; test -e {data.root}/b/hard || echo closed"])
+    data.job.end()
+    return None
+
+
+e2e.main(values, directories, large_directory, programs, other_roots, calls_to_pfs, changes, rewound, removed, unreadable,
+         another_user)
