@@ -9,6 +9,8 @@
 //   a directory   renamed, or with another mode: nothing below its path is served any more. One mark, however
 //                 many files there are; hits look at the directories above them only once there is such a
 //                 mark
+//   names         of a directory: what the walk read of it holds no more. A hint: its times tell it too, but
+//                 their clock ticks seldom. It is set after the call, for the path as it is written
 //   closed        the root, or a directory above it, was renamed: nothing is served any more in this job
 //
 // A name that leads below a root by "..", a symbolic link or another mount is not seen in the text. So a file
@@ -175,6 +177,20 @@ void will_change(Change change, int dirfd, const char* path, int flags) {
   const int saved = errno;
   mark_named(c, change, {dirfd, path, flags & AT_SYMLINK_NOFOLLOW});
   errno = saved;
+}
+
+void changed_names(int dirfd, const char* path) {
+  Client* c = client();
+  if (!c || c->catalog.header().serve_metadata == 0 || unreadable(path) || !may_be_below(*c, path)) return;
+  char below[kRelPathBytes];
+  RelPath rel;
+  if (!resolve_directory(*c, dirfd, path, below, &rel) || rel.len == 0) return;
+  mark_as(c, mark_of_names(path_hash(rel.root, rel.path, rel.dir_len)), kChangedNames);
+}
+
+bool has_changed_names(const Client& c, const RelPath& directory) {
+  return (c.board->header.changed.load(std::memory_order_acquire) & kChangedNames) != 0 &&
+         is_invalid(*c.board, mark_of_names(directory.hash));
 }
 
 void will_write(int dirfd, const char* path) {

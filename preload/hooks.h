@@ -10,7 +10,8 @@
 //        own. An open for writing marks the file as changed.
 // change What a path leads to is changed: the file is marked first (changes.cc), then the PFS does it. mv
 // uses
-//        renameat2, sed and git rename, C's remove() calls unlink inside libc.
+//        renameat2, sed and git rename, C's remove() calls unlink inside libc. What gives a name or takes it
+//        marks its directory's names afterwards.
 // descriptor  What fchmod and kin change, or ask, of a tier's copy concerns the file on the PFS.
 // stat   fstat of a tier's copy answers with the PFS file's identity, or cp and tar would notice the
 //        difference. __fxstat... are what programs built before glibc 2.33 call.
@@ -45,6 +46,13 @@
   X(remove, change)           \
   X(link, change)             \
   X(linkat, change)           \
+  X(mkdir, change)            \
+  X(mkdirat, change)          \
+  X(rmdir, change)            \
+  X(symlink, change)          \
+  X(symlinkat, change)        \
+  X(mkfifo, change)           \
+  X(mkfifoat, change)         \
   X(truncate, change)         \
   X(truncate64, change)       \
   X(chmod, change)            \
@@ -151,9 +159,9 @@
 // Deliberately not hooked:
 // fread and the rest of stdio, lseek, fcntl, fork, vfork, close_range
 //        The descriptor that open returned is a plain one of the kernel's, so they are right as they are.
-// mkdir, symlink, mknod, mkstemp
-//        They put something where nothing was; what had been there was marked when it went away.
-// rmdir  Removes a directory whose files are gone, marked.
+// mknod, mkstemp, mkdtemp, tmpfile
+//        They put something where nothing was; what had been there was marked when it went away, and the
+//        directory's times tell that it has another name.
 // ftruncate, write, fallocate
 //        Need a descriptor that was opened for writing.
 // flock, lockf, fcntl(F_SETLK)

@@ -31,6 +31,18 @@ void will_change_link(Change change, const char* path) {
   will_change(change, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
 }
 
+// What the call gave, for one that gives a name or takes it.
+int named(int result, int dirfd, const char* path) {
+  if (result != 0) return result;
+  const int saved = errno;
+  changed_names(dirfd, path);
+  errno = saved;
+  return result;
+}
+int renamed(int result, int from_dir, const char* from, int to_dir, const char* to) {
+  return named(named(result, from_dir, from), to_dir, to);
+}
+
 // fchownat(fd, "", ..., AT_EMPTY_PATH), utimensat(fd, nullptr, ...) and kin are about the descriptor. True:
 // it is a copy's, for which the call without "at" is the same.
 bool of_copy(Change change, int dirfd, const char* path, int flags) {
@@ -50,37 +62,62 @@ using namespace monarch::preload;
 
 MONARCH_EXPORT int rename(const char* from, const char* to) noexcept {
   will_rename(AT_FDCWD, from, AT_FDCWD, to, 0);
-  return next<int(const char*, const char*)>(Hook::rename)(from, to);
+  return renamed(next<int(const char*, const char*)>(Hook::rename)(from, to), AT_FDCWD, from, AT_FDCWD, to);
 }
 MONARCH_EXPORT int renameat(int from_dir, const char* from, int to_dir, const char* to) noexcept {
   will_rename(from_dir, from, to_dir, to, 0);
-  return next<int(int, const char*, int, const char*)>(Hook::renameat)(from_dir, from, to_dir, to);
+  return renamed(next<int(int, const char*, int, const char*)>(Hook::renameat)(from_dir, from, to_dir, to),
+                 from_dir, from, to_dir, to);
 }
 MONARCH_EXPORT int renameat2(int from_dir, const char* from, int to_dir, const char* to,
                              unsigned flags) noexcept {
   will_rename(from_dir, from, to_dir, to, flags);
-  return call<int>(Hook::renameat2, SYS_renameat2, from_dir, from, to_dir, to, flags);
+  return renamed(call<int>(Hook::renameat2, SYS_renameat2, from_dir, from, to_dir, to, flags), from_dir, from,
+                 to_dir, to);
 }
 MONARCH_EXPORT int unlink(const char* path) noexcept {
   will_change_link(Change::kReplaced, path);
-  return next<int(const char*)>(Hook::unlink)(path);
+  return named(next<int(const char*)>(Hook::unlink)(path), AT_FDCWD, path);
 }
 MONARCH_EXPORT int unlinkat(int dirfd, const char* path, int flags) noexcept {
   if ((flags & AT_REMOVEDIR) == 0) will_change(Change::kReplaced, dirfd, path, AT_SYMLINK_NOFOLLOW);
-  return next<int(int, const char*, int)>(Hook::unlinkat)(dirfd, path, flags);
+  return named(next<int(int, const char*, int)>(Hook::unlinkat)(dirfd, path, flags), dirfd, path);
 }
 MONARCH_EXPORT int remove(const char* path) noexcept {
   will_change_link(Change::kReplaced, path);
-  return next<int(const char*)>(Hook::remove)(path);
+  return named(next<int(const char*)>(Hook::remove)(path), AT_FDCWD, path);
 }
 // The number of links and ctime of the old name's file change.
 MONARCH_EXPORT int link(const char* from, const char* to) noexcept {
   will_change_link(Change::kContent, from);
-  return next<int(const char*, const char*)>(Hook::link)(from, to);
+  return named(next<int(const char*, const char*)>(Hook::link)(from, to), AT_FDCWD, to);
 }
 MONARCH_EXPORT int linkat(int from_dir, const char* from, int to_dir, const char* to, int flags) noexcept {
   will_change(Change::kContent, from_dir, from, (flags & AT_SYMLINK_FOLLOW) != 0 ? 0 : AT_SYMLINK_NOFOLLOW);
-  return next<int(int, const char*, int, const char*, int)>(Hook::linkat)(from_dir, from, to_dir, to, flags);
+  return named(
+      next<int(int, const char*, int, const char*, int)>(Hook::linkat)(from_dir, from, to_dir, to, flags),
+      to_dir, to);
+}
+MONARCH_EXPORT int mkdir(const char* path, mode_t mode) noexcept {
+  return named(next<int(const char*, mode_t)>(Hook::mkdir)(path, mode), AT_FDCWD, path);
+}
+MONARCH_EXPORT int mkdirat(int dirfd, const char* path, mode_t mode) noexcept {
+  return named(next<int(int, const char*, mode_t)>(Hook::mkdirat)(dirfd, path, mode), dirfd, path);
+}
+MONARCH_EXPORT int rmdir(const char* path) noexcept {
+  return named(next<int(const char*)>(Hook::rmdir)(path), AT_FDCWD, path);
+}
+MONARCH_EXPORT int symlink(const char* text, const char* path) noexcept {
+  return named(next<int(const char*, const char*)>(Hook::symlink)(text, path), AT_FDCWD, path);
+}
+MONARCH_EXPORT int symlinkat(const char* text, int dirfd, const char* path) noexcept {
+  return named(next<int(const char*, int, const char*)>(Hook::symlinkat)(text, dirfd, path), dirfd, path);
+}
+MONARCH_EXPORT int mkfifo(const char* path, mode_t mode) noexcept {
+  return named(next<int(const char*, mode_t)>(Hook::mkfifo)(path, mode), AT_FDCWD, path);
+}
+MONARCH_EXPORT int mkfifoat(int dirfd, const char* path, mode_t mode) noexcept {
+  return named(next<int(int, const char*, mode_t)>(Hook::mkfifoat)(dirfd, path, mode), dirfd, path);
 }
 MONARCH_EXPORT int truncate(const char* path, off_t bytes) noexcept {
   char original[kFullPathBytes];

@@ -48,6 +48,8 @@ struct Attempt {
   int fd = kNext;
   bool dataset = false;  // the file is below a root
   bool writes = false;
+  const char* created = nullptr;  // the path, if the open makes a file where there is none
+  int dirfd = 0;
   Ref large = 0;  // see Answer
   bool done() const { return __builtin_expect(fd != kNext, 1); }
   // What the caller got in the end.
@@ -60,6 +62,7 @@ struct Attempt {
     }
     // By a hard link, "..", a symbolic link, another mount: the path did not tell which file it is.
     if (__builtin_expect(writes, 0)) changes_descriptor(Change::kContent, opened);
+    if (__builtin_expect(created != nullptr, 0)) changed_names(dirfd, created);
     return opened;
   }
 };
@@ -104,6 +107,8 @@ inline Attempt open_copy(int dirfd, const char* path, int flags) {
     if (c && may_be_below(*c, path)) open_below(c, dirfd, path, flags, &attempt);
   } else if (writes(flags) && (flags & O_TMPFILE) != O_TMPFILE) {
     will_write(dirfd, path);
+    if ((flags & O_CREAT) != 0) attempt.created = path;
+    attempt.dirfd = dirfd;
     attempt.writes = (flags & (O_CREAT | O_EXCL)) != (O_CREAT | O_EXCL);  // a new file has no other name
     Original unused;
     if (original_of_link(path, &unused)) open_original_to_write(path, flags, &attempt);
@@ -164,7 +169,9 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
   Original unused;
   if (original_of_link(path, &unused)) return write_original(real, path, mode);
   will_write(AT_FDCWD, path);
-  return how.creates ? real(path, mode) : written_stream(real(path, mode));
+  FILE* stream = real(path, mode);
+  if (stream && mode[0] != 'r') changed_names(AT_FDCWD, path);
+  return how.creates ? stream : written_stream(stream);
 }
 
 // freopen(3) closes the stream even if it fails, so there is no second attempt: the copy is opened
@@ -210,7 +217,9 @@ FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream)
   if (how.reads)
     return may_be_below(*c, path) ? reopen_below(c, real, path, mode, stream) : real(path, mode, stream);
   will_write(AT_FDCWD, path);
-  return how.creates ? real(path, mode, stream) : written_stream(real(path, mode, stream));
+  FILE* opened = real(path, mode, stream);
+  if (opened && mode[0] != 'r') changed_names(AT_FDCWD, path);
+  return how.creates ? opened : written_stream(opened);
 }
 
 mode_t mode_argument(int flags, va_list arguments) {

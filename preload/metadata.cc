@@ -77,7 +77,8 @@ bool known_access(int dirfd, const char* path, int mode, Values* values) {
 }
 
 const Listing* known_listing(Client* c, const RelPath& path) {
-  if (!serves(*c) || is_excluded(*c, path) || is_changed(*c, path, nullptr)) return nullptr;
+  if (!serves(*c) || is_excluded(*c, path) || is_changed(*c, path, nullptr) || has_changed_names(*c, path))
+    return nullptr;
   return c->catalog.listing(path);
 }
 

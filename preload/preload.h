@@ -199,6 +199,8 @@ enum class Change {
   kReplaced,  // the file there is removed, or another takes its name
   kName,      // the file or directory there gets another name
 };
+// After a call that gave the path's name to something, or took it away: its directory is to be listed anew.
+void changed_names(int dirfd, const char* path);
 // `flags`: AT_SYMLINK_NOFOLLOW where the call does not follow a symbolic link at the end.
 void will_change(Change change, int dirfd, const char* path, int flags);
 // Before an open for writing: marks what the text of the path tells, without a call to the PFS. After it,
@@ -243,6 +245,8 @@ int open_original(const Original& original);
 bool is_changed(const Client& client, const RelPath& path, const Entry* entry);
 // Of these reasons, those that concern the file itself: for a descriptor that is open on it.
 bool is_changed_in_place(const Client& client, const Entry& entry);
+// Whether the job changed what names are in the directory.
+bool has_changed_names(const Client& client, const RelPath& directory);
 
 }  // namespace monarch::preload
 

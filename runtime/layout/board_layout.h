@@ -195,7 +195,9 @@ inline bool is_made(const Board& board) {
 enum Changed : uint32_t {
   kChangedInodes = 1,       // mark_of_inode: the file was changed under a name that is not its path
   kChangedDirectories = 2,  // path_hash of a directory: nothing below its path is what it was
+  kChangedNames = 4,        // mark_of_names: names came to a directory, or went
 };
+constexpr uint32_t mark_of_names(uint32_t directory) { return directory * 0x9e3779b1u + 1; }
 constexpr uint32_t mark_of_inode(uint64_t dev, uint64_t ino) {
   return inode_hash(static_cast<uint32_t>(dev ^ dev >> 32), ino);
 }
