@@ -11,7 +11,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import BUILD, equal, ok, options, scratch, skip
+from e2e import BUILD, SOURCE, equal, ok, options, scratch, skip
 
 LAUNCH = f"{BUILD}/tests/launch"
 CAT = shutil.which("cat")
@@ -202,6 +202,27 @@ def compiled(name, text, *words):
     return target
 
 
+READ_IT = "import sys; sys.stdout.buffer.write(open(sys.argv[1], 'rb').read())"
+
+
+def traced(job, file, data):
+    """Beside a library like Darshan's, which wraps what opens, reads and maps, and looks at the descriptors."""
+    ours = job.env[b"LD_PRELOAD"].decode()
+    with open(f"{SOURCE}/tests/matrix/trace.c", encoding="ascii") as text:
+        tracer = compiled("tracer.so", text.read(), "-shared", "-fPIC", "-ldl")
+    trace = f"{scratch('trace')}/log"
+    for order in f"{tracer}:{ours}", f"{ours}:{tracer}":
+        for command in [CAT, file], ["/usr/bin/python3", "-c", READ_IT, file]:
+            result, lines, err = logged(job, command, LD_PRELOAD=order, TRACE_ROOT=scratch("tier"), TRACE_LOG=trace)
+            name = f"{os.path.basename(command[0])} beside a tracer"
+            equal((result, [line.split("] ")[1] for line in lines]), ((0, data), [f"{file}: tier t"]), name, err)
+            with open(trace, encoding="ascii") as stream:
+                seen = stream.read().splitlines()
+            opened = any(line.startswith("open ") for line in seen)
+            ok(opened and "read read" in seen, f"{name}, which sees its calls on the copy", seen)
+            os.unlink(trace)
+
+
 def beside_others():
     if e2e.SANITIZER:
         return skip("beside other libraries", "the sanitizer's runtime has to be the first, and refuses RTLD_DEEPBIND")
@@ -214,6 +235,7 @@ def beside_others():
         result, lines, err = logged(job, [CAT, file], LD_PRELOAD=order)
         equal((result, len(lines)), ((0, data), 1), "a wrapper of open, by RTLD_NEXT", err)
         ok("W" in err, "which sees the call", err)
+    traced(job, file, data)
     compiled("libreads.so", LIBRARY, "-shared", "-fPIC")
     loader = compiled("loader", LOADER, "-ldl", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN")
     result, lines, err = logged(job, [loader, file])
