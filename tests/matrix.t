@@ -485,12 +485,19 @@ def run_group(rows):
         print(f"# {row.name}: {time.monotonic() - begin:.1f} s", flush=True)
 
 
+def why_not_sanitized(name):
+    if e2e.SANITIZER and name in ("learning", "parallel"):
+        return "takes too long with a sanitizer"
+    if "tsan" in e2e.SANITIZER and name in ("system", "languages", "unseen"):
+        return "programs with threads, which are not built for ThreadSanitizer"
+    return ""
+
+
 def group(name):
     def test():
-        if e2e.SANITIZER and name in ("learning", "parallel"):
-            skip(name, "takes too long with a sanitizer")
-            return
-        run_group(GROUPS[name])
+        if why := why_not_sanitized(name):
+            return skip(name, why)
+        return run_group(GROUPS[name])
     test.__name__ = name
     return test
 
