@@ -138,8 +138,8 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("[agent]\nthreads =\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nwalk_threads = 65\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nprefetch = maybe\n"), "2: 'maybe' is none of auto, on, off");
-  for (const char* line :
-       {"consistency = close", "metadata = ask", "pfs_bandwidth = fast", "pfs_opens = -1", "background_io = high"})
+  for (const char* line : {"consistency = close", "metadata = ask", "pfs_bandwidth = fast", "pfs_opens = -1",
+                           "background_io = high"})
     EXPECT_EQ(error_of("[agent]\n" + std::string(line) + "\n").rfind("2: '", 0), 0u) << line;
   EXPECT_EQ(error_of("[agent]\nstage_wait_max = lots\n").rfind("2: 'lots' is not a size", 0), 0u);
   EXPECT_EQ(error_of("[tier.a]\npath = scratch\n"), "2: path 'scratch' is not absolute");
