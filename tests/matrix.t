@@ -291,7 +291,7 @@ def build(name):
     env = without_sanitizer(GOCACHE=scratch("go"), GOFLAGS="-mod=mod", GO111MODULE="off", GOPATH=scratch("gopath"))
     code, _, err = e2e.execute([*command, target, f"{HERE}/{source}", *sum(libraries, [])], SLOW * e2e.PATIENCE, env=env)
     if code != 0:
-        return None, " ".join(err.split())[-200:]
+        return None, f"{command[0]} failed: {' '.join(err.split())[:200]}"
     return (("java", "-XX:TieredStopAtLevel=1", "-cp", target, "Reader") if name == "java" else (target,)), ""
 
 
@@ -310,10 +310,12 @@ def tfjs():
     new = f"{path}.new"
     shutil.rmtree(new, ignore_errors=True)
     os.mkdir(new)
-    command = ["npm", "install", "--prefix", new, "--cache", scratch("npm"), "--no-audit", "--no-fund", "--ignore-scripts"]
+    command = ["npm", "install", "--prefix", new, "--cache", scratch("npm"), "--no-audit", "--no-fund", "--ignore-scripts",
+               "--loglevel=error", "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=1000"]
     code, _, err = e2e.execute([*command, f"@tensorflow/tfjs@{TFJS}"], SLOW * e2e.PATIENCE, env=without_sanitizer(), cwd=new)
     if code != 0:
-        return None, f"npm install failed: {' '.join(err.split())[-200:]}"
+        shutil.rmtree(new, ignore_errors=True)
+        return None, f"npm install failed: {' '.join(err.split())[:200]}"
     os.rename(new, path)
     return path, ""
 
