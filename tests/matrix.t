@@ -91,7 +91,7 @@ def built(name, *words):
     return lambda case: [*program(name), *words, *case.bins]
 
 
-VERIFY = ("--rw=read", "--bs=64k", "--verify=crc32c", "--verify_fatal=1")
+VERIFY = ("--rw=read", "--bs=64k", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0")
 
 
 def fio(engine, *words):
@@ -167,7 +167,7 @@ SYSTEM = (
     Row("fio, mmap", "open64", "mmap64", "verified", fio("mmap"), ("fio",)),
     Row("fio, libaio", "open64", "(io_submit)", "verified", fio("libaio"), ("fio",)),
     Row("fio, io_uring", "open64", "(io_uring)", "verified", fio("io_uring"), ("fio",)),
-    *(Row(f"fio, {engine}, {' '.join(more)}", "open64", reads, "verified", fio(engine, *more), ("fio",), whole=True)
+    *(Row(f"fio, {engine}, {' '.join(more[:2])}", "open64", reads, "verified", fio(engine, *more), ("fio",), whole=True)
       for engine, reads in (("psync", "pread64"), ("libaio", "(io_submit)"), ("io_uring", "(io_uring)"), ("sync", "read"))
       for more in (("--rw=randread", "--bs=4k"), ("--direct=1", *VERIFY), ("--iodepth=16", *VERIFY))),
 )
@@ -345,7 +345,8 @@ def why_not(need):
 def verified(path):
     """A file that fio wrote, with checksums in it."""
     e2e.execute(["fio", "--name=x", f"--filename={path}/verified", "--rw=write", "--bs=64k", "--ioengine=psync", "--verify=crc32c",
-                 "--do_verify=0", "--size=1m", "--output=/dev/null"], env=without_sanitizer())
+                 "--do_verify=0", "--verify_state_save=0", "--size=1m", "--output=/dev/null"], env=without_sanitizer(),
+                cwd=scratch("work"))
 
 
 @functools.cache
@@ -381,7 +382,7 @@ class Outcome:
 
     def __init__(self, command, case, run):
         before = counters()
-        code, out, err = run(command(case), seconds=SLOW * e2e.PATIENCE)
+        code, out, err = run(command(case), seconds=SLOW * e2e.PATIENCE, cwd=scratch("work"))
         self.moved = since(before)  # opens and bytes
         self.seen = (code, len(out), hashlib.sha256(out).hexdigest(), err, e2e.written(case.out))
         self.tail = "" if b"\0" in out[-500:] else out[-500:]
@@ -465,7 +466,7 @@ def trace(row, case):
     log = f"{scratch('trace')}/log"
     if os.path.exists(log):
         os.unlink(log)
-    e2e.execute(row.command(case), SLOW * e2e.PATIENCE,
+    e2e.execute(row.command(case), SLOW * e2e.PATIENCE, cwd=scratch("work"),
                 env=e2e.environment(LD_PRELOAD=program("trace")[0], TRACE_ROOT=case.root, TRACE_LOG=log))
     lines = set()
     if os.path.exists(log):
