@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory family: opendir(3) and what works on its result, and scandir(3), which in libc would not come
-// through here. See directories.cc.
+// The directory family: opendir(3) and what works on its result, and scandir(3) and glob(3), which in libc
+// would not come through here. See directories.cc.
 //
 // This file defines readdir and readdir64 side by side, so it is built without _FILE_OFFSET_BITS.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "preload/preload.h"
 
@@ -96,10 +98,58 @@ int scan_listed(int dirfd, const char* path, struct dirent64*** result, Select s
   return dir ? scan(dir, result, select, compare) : ask();
 }
 
+// libc's glob(3) with this library's functions in the place of those inside libc. They are the caller's to
+// give if GLOB_ALTDIRFUNC is set: then it is his affair.
+template <typename Glob, typename Name, typename Stat>
+class GlobFunctions {
+ public:
+  GlobFunctions(Glob* glob, Name* (*read)(DIR*), int (*follow)(const char*, Stat*),
+                int (*nofollow)(const char*, Stat*))
+      : glob_(glob), caller_(*glob) {
+    glob->gl_closedir = [](void* dir) { close_directory(static_cast<DIR*>(dir)); };
+    glob->gl_readdir = reinterpret_cast<Name* (*)(void*)>(read);
+    glob->gl_opendir = [](const char* path) { return static_cast<void*>(opendir(path)); };
+    glob->gl_stat = follow;
+    glob->gl_lstat = nofollow;
+  }
+  ~GlobFunctions() {
+    glob_->gl_flags &= ~GLOB_ALTDIRFUNC;
+    glob_->gl_closedir = caller_.gl_closedir;
+    glob_->gl_readdir = caller_.gl_readdir;
+    glob_->gl_opendir = caller_.gl_opendir;
+    glob_->gl_stat = caller_.gl_stat;
+    glob_->gl_lstat = caller_.gl_lstat;
+  }
+
+ private:
+  Glob* const glob_;
+  const Glob caller_;
+};
+
+bool may_list(const char* pattern, int flags, const void* result) {
+  const Client* c = (flags & GLOB_ALTDIRFUNC) == 0 && !unreadable(pattern) && result ? client() : nullptr;
+  return c && may_be_below(*c, pattern);
+}
+
+using GlobError = int (*)(const char*, int);
+
 }  // namespace
 }  // namespace monarch::preload
 
 using namespace monarch::preload;
+
+MONARCH_EXPORT int glob(const char* pattern, int flags, GlobError error, glob_t* result) noexcept {
+  auto* real = next<int(const char*, int, GlobError, glob_t*)>(Hook::glob);
+  if (!may_list(pattern, flags, result)) return real(pattern, flags, error, result);
+  const GlobFunctions<glob_t, struct dirent, struct stat> ours(result, readdir, stat, lstat);
+  return real(pattern, flags | GLOB_ALTDIRFUNC, error, result);
+}
+MONARCH_EXPORT int glob64(const char* pattern, int flags, GlobError error, glob64_t* result) noexcept {
+  auto* real = next<int(const char*, int, GlobError, glob64_t*)>(Hook::glob64);
+  if (!may_list(pattern, flags, result)) return real(pattern, flags, error, result);
+  const GlobFunctions<glob64_t, struct dirent64, struct stat64> ours(result, readdir64, stat64, lstat64);
+  return real(pattern, flags | GLOB_ALTDIRFUNC, error, result);
+}
 
 MONARCH_EXPORT DIR* opendir(const char* path) {
   DIR* dir = open_listed(AT_FDCWD, path);
