@@ -185,7 +185,7 @@ void changed_names(int dirfd, const char* path) {
   char below[kRelPathBytes];
   RelPath rel;
   if (!resolve_directory(*c, dirfd, path, below, &rel) || rel.len == 0) return;
-  mark_as(c, mark_of_names(path_hash(rel.root, rel.path, rel.dir_len)), kChangedNames);
+  set_invalid(c->board, mark_of_names(path_hash(rel.root, rel.path, rel.dir_len)), kChangedNames);
 }
 
 bool has_changed_names(const Client& c, const RelPath& directory) {
@@ -211,7 +211,7 @@ void changes_descriptor(Change change, int fd) {
 bool is_changed_in_place(const Client& c, const Entry& entry) {
   if (__builtin_expect(is_invalid(*c.board, entry.hash), 0)) return true;
   if ((c.board->header.changed.load(std::memory_order_acquire) & kChangedInodes) == 0) return false;
-  const Identity* id = c.catalog.identity_of(entry);
+  const Identity* id = c.catalog.any_identity_of(entry);
   const Attributes* attributes = id ? c.catalog.attributes(id->attributes) : nullptr;
   return attributes && is_invalid(*c.board, mark_of_inode(attributes->dev, id->pfs_ino));
 }

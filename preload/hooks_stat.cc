@@ -178,21 +178,27 @@ template <typename Ask>
 int stat_path(int dirfd, const char* path, int flags, struct stat* st, Ask ask) {
   constexpr int kAnswered = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
   Values values;
-  if ((flags & ~kAnswered) != 0 || unwritable(st) || !known_values(dirfd, path, &values)) return ask();
-  fill(values, st);
-  return 0;
+  Unknown unknown;
+  if ((flags & ~kAnswered) != 0 || unwritable(st)) return ask();
+  if (known_values(dirfd, path, flags, 0, &values, &unknown)) {
+    fill(values, st);
+    return 0;
+  }
+  const int rc = ask();
+  if (__builtin_expect(unknown.entry != 0, 0) && rc == 0) tell(unknown, *st);
+  return rc;
 }
 
 // Only what is known of every file of the file system; a sync that the caller insists on is the PFS's.
 bool statx_path(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) {
   constexpr int kAnswered = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
   Values values;
-  MountValues mount = {};
+  Unknown unused;
+  const unsigned times = (mask & (STATX_MTIME | STATX_CTIME)) == 0 ? kTimesNotNeeded : 0u;
   if ((flags & ~kAnswered) != 0 || (mask & ~STATX_BASIC_STATS) != 0 || unwritable(st) ||
-      !known_values(dirfd, path, &values) || !mount_values(*client(), values.root, &mount) ||
-      (mount.lazy_times && (mask & (STATX_MTIME | STATX_CTIME)) == 0))
+      !known_values(dirfd, path, flags, kMountKnown | times, &values, &unused))
     return false;
-  fill(values, mount, st);
+  fill(values, values.mount, st);
   return true;
 }
 
@@ -200,9 +206,11 @@ bool statx_path(int dirfd, const char* path, int flags, unsigned mask, struct st
 template <typename Ask>
 int access_path(int dirfd, const char* path, int mode, int flags, Ask ask) {
   constexpr int kAnswered = AT_SYMLINK_NOFOLLOW | AT_EACCESS;
+  const unsigned needs = kRealUser | (mode == R_OK ? kReadable : 0u);
   Values values;
+  Unknown unused;
   const bool reads = (mode & ~R_OK) == 0 && (flags & ~kAnswered) == 0;
-  return reads && known_access(dirfd, path, mode, &values) ? 0 : ask();
+  return reads && known_values(dirfd, path, 0, needs, &values, &unused) ? 0 : ask();
 }
 
 // Whether a call on (dirfd, path) is about the descriptor itself.

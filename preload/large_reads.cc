@@ -98,7 +98,7 @@ ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes,
   if (bytes > size - at) bytes = static_cast<size_t>(size - at);
   ssize_t got = -1;
   // Before the first chunk is asked for there is no identity to compare with: ask first.
-  if (e->identity.load(std::memory_order_acquire) == 0) {
+  if (!client->catalog.identity_of(*e)) {
     Source unused;
     if (ensure(client, *e, at, 1, &unused) && is_source(client->catalog, *e, fd))
       got = read_copy(client, *e, ref, buffer, bytes, offset);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the catalog knows of a path without asking the PFS: a file's values, a directory's listing.
 //
-// A file is known by what the PFS said when it was copied. So it holds as long as its copy does: a mark of
+// A file is known by what the PFS said when it was copied, or, if it is not placed, to the first task that
+// asked, which tells the agent. It holds as long as a copy would: a mark of
 // changes.cc, a closed board, consistency = open or an exclusion sends the call to the PFS, and so does a
 // process that another user runs, or that has its own user namespace: it may see less, or other owners. What
 // is not known at all (ENOENT) the PFS says.
@@ -20,20 +21,55 @@ namespace {
 // Whether the record of a file in this state holds beside its size and mtime.
 bool is_settled(State state) { return state == State::kPlaced || state == State::kLarge; }
 
-bool read_values(const CatalogReader& catalog, const Entry& e, Values* v) {
+bool copy_values(const CatalogReader& catalog, const Entry& e, const Identity& id, Values* v) {
   constexpr uint32_t kTooMany = 0xffffffff;
+  const Attributes* a = catalog.attributes(id.attributes);
+  if (!a || id.blocks == kTooMany) return false;
+  v->dev = a->dev;
+  v->ino = id.pfs_ino;
+  v->blocks = id.blocks;
+  v->atime = id.atime;
+  v->ctime = id.ctime;
+  v->mode = a->mode;
+  v->uid = a->uid;
+  v->gid = a->gid;
+  v->nlink = a->nlink;
+  v->blksize = a->blksize;
+  v->root = e.root;
+  return true;
+}
+
+// What a task saw.
+bool read_seen(const CatalogReader& catalog, const Entry& e, Values* v) {
+  const SeenFile* seen = catalog.seen_file(e);
+  if (!seen || !copy_values(catalog, e, seen->identity, v)) return false;
+  v->size = seen->size;
+  v->mtime = seen->mtime;
+  v->opened = false;
+  return state_of(e.state.load(std::memory_order_acquire)) != State::kDropped;
+}
+
+// What the agent saw when it copied the file.
+bool read_values(const CatalogReader& catalog, const Entry& e, Values* v) {
   const uint64_t word = e.state.load(std::memory_order_acquire);
   const Ref own = e.identity.load(std::memory_order_acquire);
   const Identity* id = is_settled(state_of(word)) ? catalog.identity_of(e) : nullptr;
-  const Attributes* a = id ? catalog.attributes(id->attributes) : nullptr;
-  if (!a || id->blocks == kTooMany) return false;
-  *v = {a->dev,     id->pfs_ino, e.size.load(std::memory_order_relaxed),
-        id->blocks, id->atime,   e.mtime.load(std::memory_order_relaxed),
-        id->ctime,  a->mode,     a->uid,
-        a->gid,     a->nlink,    a->blksize,
-        e.root,     true};
+  if (!id || !copy_values(catalog, e, *id, v)) return false;
+  v->size = e.size.load(std::memory_order_relaxed);
+  v->mtime = e.mtime.load(std::memory_order_relaxed);
+  v->opened = true;
   std::atomic_thread_fence(std::memory_order_acquire);  // staged again meanwhile?
   return e.state.load(std::memory_order_relaxed) == word && e.identity.load(std::memory_order_relaxed) == own;
+}
+
+// Whether what this process sees of the file is worth telling: it is not about to be placed, and nobody has
+// told yet.
+bool is_worth_seeing(const Client& c, const Entry& e) {
+  const uint8_t type = e.type.load(std::memory_order_relaxed);
+  const State state = state_of(e.state.load(std::memory_order_relaxed));
+  const bool stays = !unsettled(state) || c.board->header.full.load(std::memory_order_relaxed) != 0;
+  return (type == DT_REG || type == DT_LNK) && stays && state != State::kDropped && state != State::kPlaced &&
+         e.identity.load(std::memory_order_relaxed) == 0;
 }
 
 // Whether this process may be told what the agent saw.
@@ -47,33 +83,68 @@ bool is_excluded(const Client& c, const RelPath& path) {
   return __builtin_expect(c.exclude != nullptr, 0) && excludes_file(c, path);
 }
 
-bool find_values(const Client& c, const RelPath& path, Values* values) {
+// Sets *unknown if the file is worth seeing.
+bool find_values(const Client& c, const RelPath& path, int flags, Values* values, Unknown* unknown) {
   if (!serves(c) || is_excluded(c, path) || is_changed(c, path, nullptr)) return false;
   const Found found = c.catalog.find(path);
-  return found && !is_changed(c, path, found.entry) && read_values(c.catalog, *found.entry, values);
+  if (!found || is_changed(c, path, found.entry)) return false;
+  // A symbolic link is known as such only; what it leads to is not.
+  if (found.entry->type.load(std::memory_order_relaxed) == DT_LNK && (flags & AT_SYMLINK_NOFOLLOW) == 0)
+    return false;
+  if (read_values(c.catalog, *found.entry, values) || read_seen(c.catalog, *found.entry, values)) return true;
+  if (is_worth_seeing(c, *found.entry)) *unknown = {found.ref, found.entry->hash};
+  return false;
+}
+
+bool meets(const Client& c, unsigned needs, Values* values) {
+  if ((needs & kReadable) != 0 && !values->opened) return false;
+  if ((needs & kMountKnown) != 0 && !mount_values(c, values->root, &values->mount)) return false;
+  if ((needs & kTimesNotNeeded) != 0 && values->mount.lazy_times) return false;
+  return (needs & kRealUser) == 0 || static_cast<uint32_t>(syscall(SYS_getuid)) == c.catalog.header().user;
 }
 
 // Apart, for the buffer on the stack.
-__attribute__((noinline)) bool answer_below(Client* c, int dirfd, const char* path, Values* values) {
+__attribute__((noinline)) bool answer_below(Client* c, int dirfd, const char* path, int flags, unsigned needs,
+                                            Values* values, Unknown* unknown) {
   char below[kRelPathBytes];
   RelPath rel;
   if (!resolve(*c, dirfd, path, below, &rel)) return false;
-  const bool known = find_values(*c, rel, values);
+  const bool known = find_values(*c, rel, flags, values, unknown) && meets(*c, needs, values);
   count(c->board, known ? TaskCounter::meta_served : TaskCounter::meta_pfs);
   return known;
 }
 
 }  // namespace
 
-bool known_values(int dirfd, const char* path, Values* values) {
+bool known_values(int dirfd, const char* path, int flags, unsigned needs, Values* values, Unknown* unknown) {
   if (unreadable(path)) return false;
   Client* c = client();
-  return c && may_be_below(*c, path) && answer_below(c, dirfd, path, values);
+  return c && may_be_below(*c, path) && answer_below(c, dirfd, path, flags, needs, values, unknown);
 }
 
-bool known_access(int dirfd, const char* path, int mode, Values* values) {
-  return known_values(dirfd, path, values) && (mode == F_OK || values->opened) &&
-         static_cast<uint32_t>(syscall(SYS_getuid)) == client()->catalog.header().user;
+void tell(const Unknown& unknown, const struct stat& st) {
+  constexpr int64_t kSecond = 1000000000;
+  Client* c = client();
+  SeenSlot* slot = c ? claim_seen(c->board) : nullptr;
+  if (!slot) return;
+  slot->seen = {unknown.entry,
+                unknown.hash,
+                st.st_dev,
+                st.st_ino,
+                static_cast<uint64_t>(st.st_size),
+                static_cast<uint64_t>(st.st_blocks),
+                st.st_atim.tv_sec * kSecond + st.st_atim.tv_nsec,
+                st.st_mtim.tv_sec * kSecond + st.st_mtim.tv_nsec,
+                st.st_ctim.tv_sec * kSecond + st.st_ctim.tv_nsec,
+                st.st_mode,
+                st.st_uid,
+                st.st_gid,
+                static_cast<uint32_t>(st.st_nlink),
+                static_cast<uint32_t>(st.st_blksize),
+                0};
+  const int saved = errno;
+  post_seen(c->board, slot);
+  errno = saved;
 }
 
 const Listing* known_listing(Client* c, const RelPath& path) {

@@ -127,12 +127,25 @@ struct Values {
   uint32_t blksize;
   uint32_t root;
   bool opened;  // the agent could open it for reading
+  MountValues mount;
+};
+// A file of which no task has told yet what the PFS says.
+struct Unknown {
+  Ref entry = 0;  // 0: nothing is to be told
+  uint32_t hash = 0;
+};
+// What an answer takes beside the values themselves.
+enum Need : unsigned {
+  kMountKnown = 1,      // values->mount
+  kTimesNotNeeded = 2,  // and stx_mask is the same where times are not asked for
+  kRealUser = 4,        // the real user id is the effective one
+  kReadable = 8,        // the agent could open the file for reading
 };
 // Whether the path leads to a file that is known; else the PFS is to be asked. Counts which of the two, below
-// a root. errno stays as it is.
-bool known_values(int dirfd, const char* path, Values* values);
-// Whether access(2) with F_OK or R_OK is known to succeed.
-bool known_access(int dirfd, const char* path, int mode, Values* values);
+// a root. `flags`: AT_SYMLINK_NOFOLLOW; `needs`: Need. errno stays as it is.
+bool known_values(int dirfd, const char* path, int flags, unsigned needs, Values* values, Unknown* unknown);
+// Tells the agent what the PFS said. Does not wait.
+void tell(const Unknown& unknown, const struct stat& st);
 // What the directory holds; nullptr: not known. True for as long as is_as_listed().
 const Listing* known_listing(Client* client, const RelPath& path);
 bool is_as_listed(const Listing& listing, const struct statx& st);

@@ -320,6 +320,97 @@ TEST_F(BoardTest, TheDoorbellWakesTheAgent) {
   EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(50));
 }
 
+// ---- what tasks saw
+
+TEST_F(BoardTest, WhatWasSeenIsTakenOnce) {
+  SeenSlots seen(board_);
+  std::vector<uint32_t> taken;
+  const auto take = [&](const Seen& s) { taken.push_back(s.entry); };
+  const auto post = [&](uint32_t entry) {
+    SeenSlot* slot = claim_seen(board_);
+    if (!slot) return false;
+    slot->seen.entry = entry;
+    post_seen(board_, slot);
+    return true;
+  };
+  EXPECT_FALSE(seen.drain(take));
+  EXPECT_TRUE(seen.is_drained());
+  for (uint32_t round = 0; round < 3; ++round) {
+    for (uint32_t i = 0; i < kSeenSlots; ++i) ASSERT_TRUE(post(i));
+    EXPECT_FALSE(post(kSeenSlots)) << "there is no room, and nobody waits for it";
+    EXPECT_FALSE(seen.is_drained());
+    EXPECT_TRUE(seen.drain(take));
+    EXPECT_TRUE(seen.is_drained());
+    std::sort(taken.begin(), taken.end());
+    ASSERT_EQ(taken.size(), kSeenSlots);
+    EXPECT_EQ(std::unique(taken.begin(), taken.end()), taken.end());
+    taken.clear();
+  }
+  ASSERT_NE(claim_seen(board_), nullptr);  // its task ends before it publishes
+  for (uint32_t i = 1; i < kSeenSlots; ++i) ASSERT_TRUE(post(i));
+  EXPECT_FALSE(post(0)) << "the slot is lost, no more";
+  EXPECT_TRUE(seen.drain(take));
+  EXPECT_EQ(taken.size(), kSeenSlots - 1);
+}
+
+TEST_F(BoardTest, TasksTellWhileTheAgentTakes) {
+  constexpr uint32_t kThreads = 4, kTold = 20000;
+  SeenSlots seen(board_);
+  RequestRing ring(board_);
+  std::atomic<uint64_t> sum{0};
+  uint64_t got = 0;
+  std::atomic<uint32_t> ended{0};
+  Threads tasks(kThreads, [&](uint32_t t) {
+    for (uint32_t i = 0; i < kTold; ++i) {
+      SeenSlot* slot = claim_seen(board_);
+      if (!slot) continue;
+      slot->seen.entry = t * kTold + i;
+      slot->seen.size = ~uint64_t{t * kTold + i};
+      sum += t * kTold + i;
+      post_seen(board_, slot);
+    }
+    ++ended;
+  });
+  const auto take = [&](const Seen& s) {
+    EXPECT_EQ(s.size, ~uint64_t{s.entry}) << "it is not torn";
+    got += s.entry;
+  };
+  EXPECT_TRUE(eventually([&] {
+    const bool last = ended == kThreads;
+    seen.drain(take);
+    if (!last) ring.wait(1, kNaps, [] { return true; });
+    return last;
+  }));
+  tasks.join();
+  seen.drain(take);
+  EXPECT_EQ(got, sum);
+  EXPECT_GT(got, 0u);
+}
+
+TEST_F(BoardTest, WhatIsSeenWakesAnAgentThatSleepsAndNoOther) {
+  SeenSlots seen(board_);
+  RequestRing ring(board_);
+  ring.drain(1, [](const RelPath&, uint32_t) {});
+  const auto drained = [&] { return seen.is_drained(); };
+  const auto start = steady_clock::now();
+  std::thread task([&] {
+    EXPECT_TRUE(eventually([&] { return board_->header.agent_sleeps == kSleeps; }));
+    post_seen(board_, claim_seen(board_));
+  });
+  ring.wait(100000, kSleeps, drained);
+  task.join();
+  EXPECT_TRUE(seen.drain([](const Seen&) {}));
+  post_seen(board_, claim_seen(board_));
+  ring.drain(1, [](const RelPath&, uint32_t) {});
+  ring.wait(100000, kSleeps, drained);  // told before: it does not sleep
+  EXPECT_TRUE(seen.drain([](const Seen&) {}));
+  EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(50));
+  const uint32_t bell = board_->header.doorbell;
+  board_->header.agent_sleeps = kNaps;
+  post_seen(board_, claim_seen(board_));
+  EXPECT_EQ(board_->header.doorbell, bell) << "it looks by itself";
+}
+
 // ---- whether the agent lives
 
 TEST_F(BoardTest, TheAgentLivesAsLongAsItsThread) {

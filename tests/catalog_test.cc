@@ -394,6 +394,99 @@ TEST(CatalogListing, TheWalkTellsTheTypeOfWhatWasAskedForBefore) {
   EXPECT_EQ(catalog->entry(placed).type, DT_UNKNOWN) << "it was a file when it was copied";
 }
 
+Seen seen_file(Ref entry, uint32_t hash, uint32_t mode) {
+  Seen seen{};
+  seen.entry = entry;
+  seen.hash = hash;
+  seen.mode = mode;
+  seen.dev = 1;
+  seen.ino = 77;
+  seen.size = 1234;
+  seen.blocks = 9;
+  seen.atime = -5;
+  seen.mtime = 6;
+  seen.ctime = 7000000001;
+  seen.uid = 1000;
+  seen.gid = 100;
+  seen.nlink = 1;
+  seen.blksize = 4096;
+  return seen;
+}
+
+TEST(CatalogSeen, ATaskTellsOfAFileUntilItIsPlaced) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  const CatalogReader& reader = catalog->reader();
+  const Ref ref = catalog->add(rel("a/f"), DT_REG), link = catalog->add(rel("a/l"), DT_LNK);
+  const Entry& e = catalog->entry(ref);
+  EXPECT_TRUE(catalog->add_seen(seen_file(ref, e.hash, S_IFREG | 0644)));
+  EXPECT_TRUE(catalog->add_seen(seen_file(link, catalog->entry(link).hash, S_IFLNK | 0777)));
+  const SeenFile* seen = reader.seen_file(e);
+  ASSERT_NE(seen, nullptr);
+  EXPECT_EQ(seen->size, 1234u);
+  EXPECT_EQ(seen->mtime, 6);
+  EXPECT_EQ(seen->identity.atime, -5);
+  EXPECT_EQ(seen->identity.ctime, 7000000001);
+  EXPECT_EQ(seen->identity.pfs_ino, 77u);
+  EXPECT_EQ(seen->identity.blocks, 9u);
+  EXPECT_EQ(reader.attributes(seen->identity.attributes)->mode, uint32_t{S_IFREG | 0644});
+  EXPECT_EQ(reader.identity_of(e), nullptr) << "no copy may be compared with it";
+  EXPECT_EQ(e.size, 0u);
+  EXPECT_FALSE(catalog->add_seen(seen_file(ref, e.hash, S_IFREG | 0644))) << "once";
+  catalog->drop(ref, State::kNoFit, Reason::kTierError);
+  EXPECT_NE(reader.seen_file(e), nullptr);
+
+  ASSERT_TRUE(catalog->place(ref, 0, 5, source_stat(78)));
+  EXPECT_EQ(reader.seen_file(e), nullptr);
+  EXPECT_EQ(reader.identity_of(e)->pfs_ino, 78u);
+  EXPECT_EQ(seen->identity.pfs_ino, 77u) << "who still reads it finds it whole";
+  EXPECT_FALSE(catalog->add_seen(seen_file(ref, e.hash, S_IFREG | 0644))) << "the agent knows better";
+}
+
+TEST(CatalogSeen, ALargeFileGetsItsOwnIdentity) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  for (const bool chunks : {false, true}) {
+    const Ref ref = catalog->add(rel(chunks ? "a" : "b"), DT_REG);
+    catalog->entry(ref).state = large_word(0);
+    ASSERT_TRUE(catalog->add_seen(seen_file(ref, catalog->entry(ref).hash, S_IFREG | 0644)));
+    struct stat st = source_stat(78);
+    st.st_size = 5 * kChunkBytes;
+    if (chunks) {
+      ASSERT_NE(catalog->start_chunks(ref, 0, st), 0u);
+      EXPECT_EQ(catalog->reader().identity_of(catalog->entry(ref))->pfs_ino, 78u);
+    }
+    ASSERT_TRUE(catalog->place(ref, 0, 5u + chunks, st));
+    EXPECT_EQ(catalog->reader().identity_of(catalog->entry(ref))->pfs_ino, 78u);
+    EXPECT_EQ(catalog->reader().find_copy(0, 5u + chunks)->entry, ref);
+  }
+}
+
+TEST(CatalogSeen, WhatIsTrueOfNoEntryIsRefused) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  const Ref ref = catalog->add(rel("a/f"), DT_REG), directory = catalog->add(rel("a/d"), DT_DIR);
+  const Ref fifo = catalog->add(rel("a/p"), DT_FIFO), dropped = catalog->add(rel("a/x"), DT_REG);
+  catalog->entry(dropped).state = state_word(State::kDropped, Reason::kChanged);
+  const auto hash = [&](Ref r) { return catalog->entry(r).hash; };
+  constexpr uint32_t kFile = S_IFREG | 0644;
+  EXPECT_FALSE(catalog->add_seen(seen_file(ref, hash(ref), S_IFLNK | 0777))) << "another type";
+  EXPECT_FALSE(catalog->add_seen(seen_file(directory, hash(directory), S_IFDIR | 0755)));
+  EXPECT_FALSE(catalog->add_seen(seen_file(fifo, hash(fifo), S_IFIFO | 0644)));
+  EXPECT_FALSE(catalog->add_seen(seen_file(dropped, hash(dropped), kFile)));
+  Seen elsewhere = seen_file(ref, hash(ref), kFile);
+  elsewhere.dev = 2;
+  EXPECT_FALSE(catalog->add_seen(elsewhere)) << "another device";
+  std::mt19937 random(1);
+  for (uint32_t i = 0; i < 100000; ++i) {  // whatever a task writes there
+    const Ref other = i < 1000 ? i : static_cast<Ref>(random());
+    if (other == ref) continue;
+    EXPECT_FALSE(catalog->add_seen(seen_file(other, hash(ref), kFile))) << other;
+    EXPECT_FALSE(catalog->add_seen(seen_file(other, static_cast<uint32_t>(random()), kFile))) << other;
+  }
+  EXPECT_TRUE(catalog->add_seen(seen_file(ref, hash(ref), kFile)));
+}
+
 TEST(CatalogListing, ReadersSeeWholeListingsWhileTheyAreMade) {
   constexpr uint32_t kDirectories = 300, kReaders = 3;
   Scratch scratch;

@@ -77,13 +77,13 @@ def config(**keys):
 class Data:
     """A dataset and a job in which all of it is placed and listed."""
 
-    def __init__(self, name, slow=False, read=True, prepare=fill, keys=None):
+    def __init__(self, name, slow=False, read=True, prepare=fill, keys=None, fs=()):
         self.source = self.root = f"{scratch()}/{name}"
         os.makedirs(self.source)
         prepare(self.source)
         self.fs = None
         if slow:
-            self.fs = SlowFs(self.source, f"{scratch()}/{name}.pfs")
+            self.fs = SlowFs(self.source, f"{scratch()}/{name}.pfs", *fs)
             self.root = self.fs.mount
         time.sleep(QUIET)
         words = options([self.root], {"t": (scratch(f"{name}.tier"), "1G")})
@@ -337,6 +337,32 @@ for f in ("scandirat", "scandirat64"):
 """
 
 
+GLOB = STREAMS + """
+class Glob(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_size_t), ("paths", ctypes.POINTER(ctypes.c_char_p)), ("offs", ctypes.c_size_t), ("flags", ctypes.c_int),
+                ("functions", ctypes.c_void_p * 5)]
+Failed = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
+seen = []
+failed = Failed(lambda path, error: seen.append((path, error)) or 0)
+APPEND, MARK, NOSORT, NOCHECK, ERR, BRACE, ONLYDIR, PERIOD, DOOFFS = 32, 2, 4, 16, 1, 1024, 8192, 128, 8
+os.chdir(root + b"/a")
+for f in ("glob", "glob64"):
+    for flags in (0, MARK, NOSORT, NOCHECK, BRACE, ONLYDIR, PERIOD, 1 << 29):
+        for pattern in (b"/*", b"/a/f1*", b"/*/*", b"/a/*", b"/?/f[0-3]", b"/a/f1", b"/a/link", b"/a/dangling", b"/absent*", b"/absent/*", b"/a/f1/*",
+                        b"/*/to-a/f1", b"/{a,b}/*1", b"/odd/*", b"/b/*/er/g1?", b"/a/../a/f2*", b"//a//f1?"):
+            g = Glob(functions=(1, 2, 3, 4, 5))
+            rc = getattr(libc, f)(root + pattern, flags, failed, ctypes.byref(g))
+            print(f, flags, pattern, rc, g.count, [g.paths[i] for i in range(g.count)], hex(g.flags), list(g.functions), seen)
+            libc.globfree(ctypes.byref(g))
+g = Glob(offs=2)
+for i, pattern in enumerate((b"f1*", b"../b/*", b"/etc/host*", b"*k*")):
+    print(libc.glob(pattern, DOOFFS | (APPEND if i else 0), None, ctypes.byref(g)), g.count)
+print([g.paths[i] for i in range(g.count + 2)], hex(g.flags))
+libc.globfree(ctypes.byref(g))
+print(libc.glob(None, 0, None, ctypes.byref(g)), libc.glob(b"x", 0, None, None))
+"""
+
+
 def directories():
     for slow in (False, True):
         if slow and e2e.why_no_slowfs():
@@ -344,7 +370,7 @@ def directories():
             continue
         data = Data(f"directories.{'slow' if slow else 'plain'}", slow)
         for name, text, served in (("names", EACH, 15), ("places", PLACES, 60), ("descriptors", DESCRIPTORS, 10),
-                                   ("scandir", SCAN, 80)):
+                                   ("scandir", SCAN, 80), ("glob", GLOB, 100)):
             data.both(f"{'slowfs' if slow else 'a disk'}: {name}", [PYTHON, "-c", text, data.root], served)
         data.job.end()
 
@@ -488,6 +514,55 @@ def calls_to_pfs():
     return None
 
 
+def not_placed():
+    """Files for which no tier has room, and symbolic links: the first task that asks tells the others."""
+    why = e2e.why_no_slowfs()
+    if why:
+        return skip("files that are not placed", why)
+    directories, files, ttl = 10, 60, 8
+    source = scratch("unplaced")
+    for d in range(directories):
+        for f in range(files):
+            write(f"{source}/d{d}/f{f}", bytes(200 + f))
+            os.symlink(f"f{f}", f"{source}/d{d}/l{f}")
+    calm(source)
+    fs = SlowFs(source, f"{scratch()}/unplaced.pfs", "--attr-ttl", str(ttl))
+    time.sleep(QUIET)
+    job = e2e.Job(options([fs.mount], {"t": (scratch("unplaced.tier"), "100K")}))
+    job.run(e2e.read_all(fs.mount))  # until the tier is full
+    want = e2e.execute([PYTHON, "-c", LOOK, fs.mount])
+
+    for _ in range(6):  # more is told than there is room for at a time
+        time.sleep(ttl + 0.5)
+        fs.command("reset")
+        got = job.run([PYTHON, "-c", LOOK, fs.mount])
+        counters = fs.counters()
+        asked = sum(counters[call] for call in PFS_CALLS)
+        if got[:2] != want[:2] or asked <= directories + 1:
+            break
+    equal(got[:2], want[:2], "files that are not placed, symbolic links: as natively", got[2])
+    ok(asked <= directories + 1, "in the end the PFS is asked for the directories only", counters)
+    write(f"{fs.mount}/d3/f7", b"other")  # unseen, so what was told holds; and seen
+    job.run([PYTHON, "-c", f"open({fs.mount + '/d4/f8'!r}, 'w').write('other')"])
+    equal(job.run(["stat", "-L", "-c", "%s", f"{fs.mount}/d4/f8"])[1], b"5\n", "what the job changed is asked for again")
+    equal(job.run([PYTHON, "-c", f"import os; print(os.stat({fs.mount + '/d4/f8'!r}).st_size, os.lstat({fs.mount + '/d4/l8'!r}).st_size,"
+                   f"os.stat({fs.mount + '/d4/l8'!r}).st_size)"])[1], b"5 2 5\n", "also by a symbolic link")
+    report = job.end()
+    ok(report["agent"]["staged_files"] < directories * files, "the tier was too small", report["agent"])
+    fs.close()
+    return None
+
+
+# os.walk would ask what each symbolic link leads to.
+LOOK = """
+import os, sys
+for top in sorted(os.listdir(sys.argv[1])):
+    for name in sorted(os.listdir(f"{sys.argv[1]}/{top}")):
+        st = os.lstat(f"{sys.argv[1]}/{top}/{name}")
+        print(top, name, tuple(st), st.st_mtime_ns, st.st_ctime_ns, st.st_blocks, st.st_blksize, st.st_dev)
+"""
+
+
 # ---- changes
 
 # Does what the arguments say, one after the other, and shows the directory before and after, by the path and by a stream
@@ -527,7 +602,7 @@ def changes():
         for who in "itself", "another", "unseen":
             seen = []
             for native in (True, False):
-                data = Data(f"changes.{where[-4:].strip()}.{who}.{native}", slow, read=True)
+                data = Data(f"changes.{where[-4:].strip()}.{who}.{native}", slow, fs=("--attr-ttl", "0"))
                 before = data.tasks()["meta_served"]
                 run = e2e.execute if native else data.job.run
                 if who == "itself":
@@ -653,5 +728,5 @@ def another_user():
     return None
 
 
-e2e.main(values, directories, large_directory, programs, other_roots, calls_to_pfs, changes, rewound, removed, unreadable,
+e2e.main(values, directories, large_directory, programs, other_roots, calls_to_pfs, not_placed, changes, rewound, removed, unreadable,
          another_user)

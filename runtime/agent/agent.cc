@@ -17,6 +17,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
+#include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/base/size.h"
 #include "runtime/hierarchy/hierarchy.h"
@@ -31,6 +32,9 @@ namespace monarch {
 namespace {
 
 constexpr int kIdleWaitMs = 10000;
+// While tasks tell what they see, the agent looks for it by itself: waking it takes longer than seeing.
+constexpr int kNapMs = 1;
+constexpr int64_t kNapsNs = 20 * 1000000ll;  // since the last was told
 constexpr auto kStopPatience = std::chrono::milliseconds(500);
 
 // All that serves one job. Members are destroyed in reverse order: threads before what they use.
@@ -86,6 +90,8 @@ Status start(const AgentOptions& options, Service* service) {
   });
   service->requests = std::thread([service, shared] {
     RequestRing ring(shared);
+    SeenSlots seen(shared);
+    int64_t last_seen = 0;
     const auto roots = static_cast<uint32_t>(service->dataset->roots.size());
     while (!service->stopping) {
       ring.drain(roots, [service](const RelPath& path, uint32_t chunk) {
@@ -95,7 +101,11 @@ Status start(const AgentOptions& options, Service* service) {
           service->placement->demand_chunk(path, chunk);
         }
       });
-      ring.wait(kIdleWaitMs);
+      const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+      if (seen.drain([service](const Seen& file) { service->catalog->add_seen(file); })) last_seen = now;
+      const bool more = last_seen != 0 && now - last_seen < kNapsNs;
+      ring.wait(more ? kNapMs : kIdleWaitMs, more ? kNaps : kSleeps,
+                [&] { return more || seen.is_drained(); });
     }
   });
   return {};

@@ -65,6 +65,24 @@ inline Posted post_request(Board* board, const RelPath& path, uint32_t chunk = k
   return Posted{nullptr, 0};
 }
 
+// A slot to write down what was seen of a file, or nullptr; post_seen() publishes it.
+inline SeenSlot* claim_seen(Board* board) {
+  SeenSlot* slot = &board->seen[board->header.next_seen.fetch_add(1, std::memory_order_relaxed) % kSeenSlots];
+  auto free = static_cast<uint32_t>(SlotState::kFree);
+  return slot->state.load(std::memory_order_relaxed) == free &&
+                 slot->state.compare_exchange_strong(free, static_cast<uint32_t>(SlotState::kClaimed),
+                                                     std::memory_order_acquire)
+             ? slot
+             : nullptr;
+}
+inline void post_seen(Board* board, SeenSlot* slot) {
+  slot->state.store(static_cast<uint32_t>(SlotState::kReady), std::memory_order_release);
+  board->header.seen.fetch_add(1, std::memory_order_seq_cst);
+  if (board->header.agent_sleeps.load(std::memory_order_seq_cst) != kSleeps) return;
+  board->header.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(&board->header.doorbell, 1);
+}
+
 enum class WaitEnd {
   kSettled,  // the entry's state says where the file is
   kRefused,  // the agent took the request and made no entry

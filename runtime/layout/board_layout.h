@@ -10,6 +10,7 @@
 //                   CPU writes. They survive _exit(2), SIGKILL and the agent.
 //   parking[]       futex words: who waits for an entry sleeps on parking[hash mod kParking]
 //   RequestSlot[]   the request ring: what tasks ask of the agent
+//   SeenSlot[]      what tasks saw of files that are not placed, for the catalog
 //   invalid[]       one bit per hash of a path, an inode or a directory: the job changed it, serve it
 //                   from the PFS
 //
@@ -33,11 +34,12 @@
 namespace monarch {
 
 inline constexpr char kBoardMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'B'};
-inline constexpr uint32_t kBoardVersion = 2;  // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 3;  // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
 inline constexpr uint32_t kSlots = 128;
+inline constexpr uint32_t kSeenSlots = 1024;
 inline constexpr uint64_t kInvalidBits = uint64_t{1} << 23;
 inline constexpr int kStaleSeconds = 60;
 
@@ -138,6 +140,41 @@ struct alignas(64) RequestSlot {
 };
 static_assert(sizeof(RequestSlot) == 64 + kPathBytes);
 
+// What a task saw of a file by stat(2).
+struct Seen {
+  Ref entry;
+  uint32_t hash;  // the entry's
+  uint64_t dev;
+  uint64_t ino;
+  uint64_t size;
+  uint64_t blocks;
+  int64_t atime;  // ns since the epoch
+  int64_t mtime;
+  int64_t ctime;
+  uint32_t mode;
+  uint32_t uid;
+  uint32_t gid;
+  uint32_t nlink;
+  uint32_t blksize;
+  uint32_t reserved;
+};
+
+// Nobody waits for it: who finds the slot of his turn taken passes it over, and the file is told another
+// time.
+struct alignas(64) SeenSlot {
+  std::atomic<uint32_t> state;  // SlotState
+  uint32_t reserved;
+  Seen seen;
+};
+static_assert(sizeof(SeenSlot) == 128);
+
+// How the agent waits on the doorbell.
+enum AgentSleep : uint32_t {
+  kAwake = 0,
+  kSleeps = 1,  // wake it
+  kNaps = 2,    // wake it for a request only: it looks for what was seen by itself, soon
+};
+
 struct BoardHeader {
   char magic[8];     // kBoardMagic
   uint32_t version;  // kBoardVersion
@@ -147,11 +184,13 @@ struct BoardHeader {
   // the agent live" is one load, in any PID namespace.
   alignas(64) pthread_mutex_t agent_lives;
   alignas(64) std::atomic<uint32_t> doorbell;  // futex: tasks add 1 after publishing a request
-  std::atomic<uint32_t> agent_sleeps;          // 1: the agent waits on the doorbell, wake it
+  std::atomic<uint32_t> agent_sleeps;          // AgentSleep
   alignas(64) std::atomic<uint32_t> closed;    // 1: redirect nothing more (tear-down, or a directory renamed)
   // 1: no tier has room for a file of usual size: opens of what is not placed do not ask.
   std::atomic<uint32_t> full;
   std::atomic<uint32_t> next_slot;         // where tasks begin to look for a free slot
+  std::atomic<uint32_t> next_seen;         // whose turn it is of the SeenSlots
+  std::atomic<uint32_t> seen;              // how many of them were published
   std::atomic<uint32_t> changed;           // which kinds of marks there are: Changed, or-ed
   std::atomic<uint64_t> bytes_per_second;  // measured rate of staging, for how long an open waits
   std::atomic<uint64_t> progress;          // pieces copied by the agent: while it grows, the queue moves
@@ -166,6 +205,7 @@ struct Board {
   CounterShard shards[kShards];
   std::atomic<uint32_t> parking[kParking];
   RequestSlot slots[kSlots];
+  SeenSlot seen[kSeenSlots];
   std::atomic<uint64_t> invalid[kInvalidBits / 64];
 };
 static_assert(kAgentCounters <= 32);

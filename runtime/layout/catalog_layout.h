@@ -102,8 +102,8 @@ struct Entry {
   std::atomic<uint64_t> size;   // bytes; valid from kStaging on
   std::atomic<int64_t> mtime;   // ns since the epoch, as the PFS had it; valid from kStaging on
   Ref dir;                      // DirPath of the directory it is in
-  std::atomic<Ref> identity;  // Identity, 0 until placed; of a directory (DT_DIR): Listing, 0 if it has none
-  uint32_t hash;              // hash32 of (root, relative path)
+  std::atomic<Ref> identity;    // Identity, 0 until placed or seen; of a directory: Listing, 0 if it has none
+  uint32_t hash;                // hash32 of (root, relative path)
   uint16_t name_len;
   uint8_t root;  // number of the root
   std::atomic<uint8_t>
@@ -145,6 +145,16 @@ struct Identity {
 };
 static_assert(sizeof(Identity) == 48);
 inline constexpr uint32_t kNoTier = 0xffffffff;
+inline constexpr uint32_t kNoCopy = 0xfffffffe;  // the Identity is a SeenFile's
+
+// What a task saw of a file that is not placed, or of a symbolic link. It answers tasks, and nothing else: no
+// copy is compared with it.
+struct SeenFile {
+  Identity identity;  // `tier` is kNoCopy, for good; `tier_ino` is not used
+  uint64_t size;
+  int64_t mtime;  // ns since the epoch
+};
+static_assert(sizeof(SeenFile) == 64);
 
 // Which chunks of a large file are in its partial copy, which is <tier's path>/part/RRRRRRRR (R: the Entry's
 // Ref) until it is whole and gets its final name. A bit is stored (release) after its chunk was written.

@@ -124,10 +124,36 @@ class CatalogReader {
     return c && at(Space::kChunks, ref, sizeof(Chunks) + (uint64_t{c->count} + 63) / 64 * 8) ? c : nullptr;
   }
 
-  // The identity of a file; nullptr: it has none, or is a directory.
+  // The identity of a file, as the agent saw it; nullptr: it has none, or is a directory.
   const Identity* identity_of(const Entry& e) const {
+    const Identity* id = any_identity_of(e);
+    return id && id->tier.load(std::memory_order_relaxed) != kNoCopy ? id : nullptr;
+  }
+  // What a task saw of it; nullptr: nothing, or the agent knows better.
+  const SeenFile* seen_file(const Entry& e) const {
+    const Ref ref = e.identity.load(std::memory_order_acquire);
+    const Identity* id = any_identity_of(e);
+    return id && id->tier.load(std::memory_order_relaxed) == kNoCopy
+               ? static_cast<const SeenFile*>(at(Space::kIdents, ref, sizeof(SeenFile)))
+               : nullptr;
+  }
+  // Either of them.
+  const Identity* any_identity_of(const Entry& e) const {
     const Ref ref = e.identity.load(std::memory_order_acquire);
     return e.type.load(std::memory_order_relaxed) == kDirectoryType ? nullptr : identity(ref);
+  }
+  // Whether there is an entry `ref` with this hash.
+  bool is_entry(Ref ref, uint32_t hash) const {
+    const uint32_t generation = header_->index_generation.load(std::memory_order_acquire);
+    auto* slots =
+        static_cast<const std::atomic<uint64_t>*>(table("index", index_, generation, sizeof(uint64_t)));
+    const uint64_t mask = index_slots(generation) - 1;
+    for (uint64_t i = hash & mask, probes = 0; slots && probes <= mask; i = (i + 1) & mask, ++probes) {
+      const uint64_t slot = slots[i].load(std::memory_order_acquire);
+      if (slot == 0) return false;
+      if (slot == index_slot(hash, ref)) return true;
+    }
+    return false;
   }
 
   // What the walk read of the directory `path`, which may be a root (the empty path); nullptr: it has no
@@ -181,9 +207,10 @@ class CatalogReader {
     if (__builtin_expect(listings_mapped_.load(std::memory_order_acquire) == all, 1)) return true;
     for (uint32_t k = 0; k <= lists; ++k)
       if (!segment(Space::kLists, k)) return false;
-    for (uint32_t k = 0; k <= entries; ++k)
+    const bool any = header_->entry_count.load(std::memory_order_relaxed) != 0;
+    for (uint32_t k = 0; any && k <= entries; ++k)
       if (!segment(Space::kEntries, k)) return false;
-    listings_mapped_.store(all, std::memory_order_release);
+    if (any) listings_mapped_.store(all, std::memory_order_release);
     return true;
   }
 

@@ -66,12 +66,12 @@ void wake_parked(Board* board, uint32_t hash, uint32_t chunk) {
   futex_wake(parking, INT_MAX);
 }
 
-void RequestRing::wait(int timeout_ms) {
+void RequestRing::wait(int timeout_ms, AgentSleep how, const std::function<bool()>& drained) {
   BoardHeader& h = board_->header;
-  h.agent_sleeps.store(1, std::memory_order_seq_cst);
-  if (h.doorbell.load(std::memory_order_seq_cst) == seen_)
+  h.agent_sleeps.store(how, std::memory_order_seq_cst);
+  if (h.doorbell.load(std::memory_order_seq_cst) == seen_ && drained())
     futex_wait(&h.doorbell, seen_, timeout_ms * 1000000ll);
-  h.agent_sleeps.store(0, std::memory_order_seq_cst);
+  h.agent_sleeps.store(kAwake, std::memory_order_seq_cst);
 }
 
 void RequestRing::drain(uint32_t roots, const std::function<void(const RelPath&, uint32_t)>& take) {
@@ -103,6 +103,19 @@ void RequestRing::free_stale(uint32_t i, uint64_t word) {
     board_->slots[i].word.compare_exchange_strong(word, slot_word(slot_turn(word) + 1, SlotState::kFree),
                                                   std::memory_order_acq_rel);
   }
+}
+
+bool SeenSlots::drain(const std::function<void(const Seen&)>& take) {
+  const uint32_t now = board_->header.seen.load(std::memory_order_seq_cst);
+  if (now == seen_) return false;
+  seen_ = now;
+  for (SeenSlot& slot : board_->seen) {
+    if (slot.state.load(std::memory_order_acquire) != static_cast<uint32_t>(SlotState::kReady)) continue;
+    const Seen copy = slot.seen;
+    slot.state.store(static_cast<uint32_t>(SlotState::kFree), std::memory_order_release);
+    take(copy);
+  }
+  return true;
 }
 
 uint64_t total(const Board& board, TaskCounter counter) {

@@ -46,8 +46,12 @@ class RequestRing {
  public:
   explicit RequestRing(Board* board) : board_(board), claimed_(kSlots) {}
 
-  // Sleeps until the doorbell rings or `timeout_ms` passed.
-  void wait(int timeout_ms);
+  // Sleeps until the doorbell rings or `timeout_ms` passed, unless `drained` is false once tasks know that it
+  // sleeps. kNaps: requests alone ring the doorbell.
+  void wait(int timeout_ms, AgentSleep how, const std::function<bool()>& drained);
+  void wait(int timeout_ms) {
+    wait(timeout_ms, kSleeps, [] { return true; });
+  }
 
   // Calls `take` for each published request, then frees its slot. What `take` gets is a private copy,
   // range-checked: root number, a clean relative path, and the hash computed anew. The number of the chunk is
@@ -63,6 +67,21 @@ class RequestRing {
 
   Board* board_;
   std::vector<Claim> claimed_;  // slots seen kClaimed, to free those whose task is gone
+  uint32_t seen_ = 0;
+};
+
+// The agent's end of the slots for what tasks saw. One thread uses it.
+class SeenSlots {
+ public:
+  explicit SeenSlots(Board* board) : board_(board) {}
+
+  // Calls `take` for what was published, a private copy, with nothing in it checked. False: there was
+  // nothing.
+  bool drain(const std::function<void(const Seen&)>& take);
+  bool is_drained() const { return board_->header.seen.load(std::memory_order_seq_cst) == seen_; }
+
+ private:
+  Board* board_;
   uint32_t seen_ = 0;
 };
 

@@ -16,6 +16,8 @@
 namespace monarch {
 namespace {
 
+constexpr int64_t kSecond = 1000000000;
+
 int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
 
 uint64_t round8(uint64_t bytes) { return (bytes + 7) & ~uint64_t{7}; }
@@ -338,15 +340,52 @@ Ref Catalog::add_identity(Ref ref, const struct stat& source) {
   const Ref attributes = attributes_of(source);
   const Ref own = attributes ? allocate(Space::kIdents, sizeof(Identity)) : 0;
   if (!own) return 0;
-  auto* id = reinterpret_cast<Identity*>(at(Space::kIdents, own));
+  fill(reinterpret_cast<Identity*>(at(Space::kIdents, own)), ref, attributes, source);
+  return own;
+}
+
+void Catalog::fill(Identity* id, Ref entry, Ref attributes, const struct stat& source) {
   id->pfs_ino = source.st_ino;
   id->atime = nanoseconds(source.st_atim);
   id->ctime = nanoseconds(source.st_ctim);
-  id->entry = ref;
+  id->entry = entry;
   id->attributes = attributes;
   id->blocks = static_cast<uint32_t>(std::min<uint64_t>(static_cast<uint64_t>(source.st_blocks), 0xffffffff));
   id->tier.store(kNoTier, std::memory_order_relaxed);
-  return own;
+}
+
+bool Catalog::add_seen(const Seen& seen) {
+  if (!reader_.is_entry(seen.entry, seen.hash)) return false;
+  Entry& e = entry(seen.entry);
+  const uint8_t type = e.type.load(std::memory_order_relaxed);
+  if ((type != DT_REG && type != DT_LNK) || static_cast<uint32_t>(DTTOIF(type)) != (seen.mode & S_IFMT) ||
+      seen.dev != header_->roots[e.root].dev)
+    return false;
+  struct stat st {};
+  st.st_dev = seen.dev;
+  st.st_ino = seen.ino;
+  st.st_mode = seen.mode;
+  st.st_uid = seen.uid;
+  st.st_gid = seen.gid;
+  st.st_nlink = seen.nlink;
+  st.st_blksize = seen.blksize;
+  st.st_blocks = static_cast<blkcnt_t>(seen.blocks);
+  st.st_atim = {seen.atime / kSecond, seen.atime % kSecond};
+  st.st_ctim = {seen.ctime / kSecond, seen.ctime % kSecond};
+  std::lock_guard<std::mutex> hold(lock_);
+  if (e.identity.load(std::memory_order_relaxed) != 0 ||
+      state_of(e.state.load(std::memory_order_relaxed)) == State::kDropped)
+    return false;
+  const Ref attributes = attributes_of(st);
+  const Ref own = attributes ? allocate(Space::kIdents, sizeof(SeenFile)) : 0;
+  if (!own) return false;
+  auto* file = reinterpret_cast<SeenFile*>(at(Space::kIdents, own));
+  fill(&file->identity, seen.entry, attributes, st);
+  file->size = seen.size;
+  file->mtime = seen.mtime;
+  file->identity.tier.store(kNoCopy, std::memory_order_relaxed);
+  e.identity.store(own, std::memory_order_release);
+  return true;
 }
 
 bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
@@ -355,7 +394,7 @@ bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat
   if (e.type.load(std::memory_order_relaxed) == DT_DIR) return false;  // the walk saw one there meanwhile
   // A large file has had its identity since its first chunk.
   const bool large = state_of(e.state.load(std::memory_order_relaxed)) == State::kLarge;
-  Ref own = large ? e.identity.load(std::memory_order_relaxed) : 0;
+  Ref own = large && reader_.identity_of(e) ? e.identity.load(std::memory_order_relaxed) : 0;
   if (!own) own = add_identity(ref, source);
   if (!own) return false;
   auto* id = reinterpret_cast<Identity*>(at(Space::kIdents, own));
@@ -403,7 +442,7 @@ void Catalog::drop(Ref ref, State state, Reason reason) {
   Entry& e = entry(ref);
   e.state.store(state_word(state, reason), std::memory_order_release);
   const Ref own = e.identity.load(std::memory_order_acquire);
-  if (!own) return;
+  if (!reader_.identity_of(e)) return;  // nothing, or what a task saw
   std::lock_guard<std::mutex> hold(lock_);
   reinterpret_cast<Identity*>(at(Space::kIdents, own))->tier.store(kNoTier, std::memory_order_release);
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/layout/board_layout.h"
 #include "runtime/layout/catalog_reader.h"
 
 namespace monarch {
@@ -92,6 +93,10 @@ class Catalog {
   // Publishes that no further chunk will come.
   void close_chunks(Ref chunks);
 
+  // Enters what a task saw of a file that has no identity: anything may be in it. Refused unless the entry
+  // exists, is of this type, on its root's device, and not dropped. False: it was not entered.
+  bool add_seen(const Seen& seen);
+
   // Takes a placed entry back, with this state (kDropped, or kNoFit to try again) and reason: readers that
   // look now go to the PFS. The copy may be removed afterwards.
   void drop(Ref ref, State state, Reason reason);
@@ -125,6 +130,7 @@ class Catalog {
   bool index_identity(uint32_t tier, uint64_t ino, Ref ref);
   Ref attributes_of(const struct stat& st);
   Ref add_identity(Ref ref, const struct stat& source);
+  void fill(Identity* id, Ref entry, Ref attributes, const struct stat& source);
 
   const std::string run_dir_;
   CatalogReader reader_;

@@ -264,7 +264,7 @@ void PlacementHandler::stage(const Work& work, Worker* worker) {
   const DatasetRoot& root = dataset_->roots[e.root];
   if (is_invalid(*board_, e.hash)) return settle(work.ref, state_word(State::kDropped, Reason::kWritten));
 
-  if (e.type == DT_UNKNOWN) {  // no open of a device or FIFO, not even to look at it
+  if (e.type != DT_REG) {  // no open of a device or FIFO, not even to look at it
     Fd look(os::open_beneath(root.fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
     struct stat st;
     if (!look || os::fstat(look.get(), &st) != 0) {
