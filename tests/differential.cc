@@ -283,11 +283,22 @@ void do_stat(int slot) {
 void do_path_stat() {
   char path[4096];
   struct stat st;
-  const long rc = stat(some_path(path, sizeof path), &st);
-  printf("stat %s", shown(path));
+  const unsigned how = below(4);
+  some_path(path, sizeof path);
+  struct statx x;
+  const long rc = how == 0   ? stat(path, &st)
+                  : how == 1 ? lstat(path, &st)
+                  : how == 2 ? fstatat(AT_FDCWD, path, &st, below(2) ? AT_SYMLINK_NOFOLLOW : 0)
+                             : statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &x);
+  printf("stat %u %s", how, shown(path));
   show_result(rc);
-  if (rc == 0) show_stat(st, nullptr);
-  printf(" access %d", access(path, R_OK | W_OK));
+  if (rc == 0 && how < 3) show_stat(st, how == 1 ? nullptr : path);
+  if (rc == 0 && how == 3 && stat(path, &st) == 0)
+    printf(" statx %d%d%d%d", x.stx_ino == st.st_ino, x.stx_mode == st.st_mode, x.stx_nlink == st.st_nlink,
+           x.stx_ctime.tv_nsec == st.st_ctim.tv_nsec);
+  static constexpr int kModes[] = {F_OK, R_OK, W_OK, R_OK | W_OK, X_OK};
+  const int mode = kModes[below(5)];
+  printf(" access %d %d", access(path, mode), faccessat(AT_FDCWD, path, mode, AT_EACCESS));
 }
 void do_copy_descriptor(int slot) {
   const int to = some_slot();
@@ -313,19 +324,95 @@ void do_map(int slot) {
   printf(" %016llx", static_cast<unsigned long long>(sum(m, bytes)));
   munmap(m, bytes);
 }
+// Names come in any order, so what is printed does not depend on it.
+struct Listed {
+  uint64_t all = 0;
+  long names = 0;
+  void add(const dirent* e) {
+    all += sum(e->d_name, strlen(e->d_name)) * (e->d_type + 1u) + (e->d_ino != 0);
+    ++names;
+  }
+  void show(const char* what) const {
+    printf(" %s %ld %016llx", what, names, static_cast<unsigned long long>(all));
+  }
+};
+Listed read_rest(DIR* dir, long most) {
+  Listed listed;
+  while (const dirent* e = listed.names < most ? readdir(dir) : nullptr) listed.add(e);
+  return listed;
+}
+constexpr long kAll = 1 << 20;
+
+// Goes to and fro in a stream.
+void play_with(DIR* dir) {
+  const Listed first = read_rest(dir, below(8));
+  const long place = telldir(dir);
+  const Listed rest = read_rest(dir, kAll);
+  Listed together = first;
+  together.all += rest.all;
+  together.names += rest.names;
+  together.show("=");
+  if (below(2)) {
+    seekdir(dir, place);
+    const Listed again = read_rest(dir, kAll);
+    printf(" again %d", again.all == rest.all && again.names == rest.names);
+  }
+  if (below(2)) {
+    rewinddir(dir);
+    read_rest(dir, kAll).show("rewound");
+  }
+  if (below(4) == 0) {
+    fflush(stdout);
+    rewinddir(dir);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      read_rest(dir, kAll).show("child:");
+      fflush(stdout);
+      _exit(closedir(dir));
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    printf(" fork = %d", status);
+  }
+  if (below(3) == 0) {
+    struct stat by_path, by_descriptor;
+    const int fd = dirfd(dir);
+    printf(" dirfd %d %o",
+           fstat(fd, &by_descriptor) == 0 && look(fd, ".", 0, &by_path) &&
+               by_path.st_ino == by_descriptor.st_ino,
+           fcntl(fd, F_GETFL));
+  }
+}
+
 void do_list() {
   char path[4096];
   static const char* const kWhich[] = {"", "/a", "/a/b", "/c"};
-  snprintf(path, sizeof path, "%s%s", root, kWhich[below(4)]);
-  DIR* dir = opendir(path);
-  uint64_t all = 0;
-  long n = 0;
-  while (const dirent* e = dir ? readdir(dir) : nullptr) {
-    all += sum(e->d_name, strlen(e->d_name)) * (e->d_type + 1u);
-    ++n;
+  if (below(4)) {
+    snprintf(path, sizeof path, "%s%s", root, kWhich[below(4)]);
+  } else {
+    some_path(path, sizeof path);
   }
-  if (dir) closedir(dir);
-  printf("readdir %s = %ld %016llx", shown(path), n, static_cast<unsigned long long>(all));
+  const unsigned how = below(4);
+  printf("list %u %s", how, shown(path));
+  if (how == 0) {
+    dirent** names;
+    const int n = scandir(path, &names, nullptr, alphasort);
+    uint64_t all = 0;
+    for (int i = 0; i < n; ++i) {
+      all = all * 31 + sum(names[i]->d_name, strlen(names[i]->d_name)) + names[i]->d_type;
+      free(names[i]);
+    }
+    if (n >= 0) free(names);
+    show_result(n);
+    printf(" %016llx", static_cast<unsigned long long>(all));
+    return;
+  }
+  const int fd = how == 1 ? open(path, O_RDONLY | O_DIRECTORY) : -1;
+  DIR* dir = how == 1 ? (fd < 0 ? nullptr : fdopendir(fd)) : opendir(path);
+  show_result(dir ? 0 : -1);
+  if (!dir) return;
+  play_with(dir);
+  show_result(closedir(dir));
 }
 void do_copy_bytes(int slot) {
   const int out = memfd_create("out", MFD_CLOEXEC);
@@ -425,7 +512,7 @@ void do_change() {
   char path[4096], other[4096];
   some_path(path, sizeof path);
   some_path(other, sizeof other);
-  const unsigned which = below(9);
+  const unsigned which = below(12);
   printf("change %u %s %s", which, shown(path), shown(other));
   if (is_open(path) || is_open(other)) return;
   const timespec times[2] = {{1200000000, 0}, {1200000000 + below(1000), 0}};
@@ -451,6 +538,12 @@ void do_change() {
       close(fd);
       return show_result(rename(other, path));
     }
+    case 8:
+      return show_result(mkdir(path, 0755));
+    case 9:
+      return show_result(mkfifo(path, 0644));
+    case 10:
+      return show_result(rmdir(path));
     default:
       return show_result(remove(path));
   }
@@ -503,8 +596,8 @@ void one_call() {
   if (which < 52) return do_seek(slot);
   if (which < 62) return do_stat(slot);
   if (which < 66) return do_path_stat();
-  if (which < 70) return do_copy_descriptor(slot);
-  if (which < 73) return do_map(slot);
+  if (which < 69) return do_copy_descriptor(slot);
+  if (which < 71) return do_map(slot);
   if (which < 76) return do_list();
   if (which < 79) return do_copy_bytes(slot);
   if (which < 81) return do_fork(slot);
