@@ -17,10 +17,14 @@
 //   mmap        mmap and munmap of an open file's first 4 KiB
 //   fstat       of an open file
 //   stat        of a path
+//   statx       of a path, what stat tells
+//   access      of a path, whether it can be read
+//   list        opendir, all names by readdir, closedir of the file's directory
 //   dup         dup and close
 //   spawn       posix_spawn /bin/true and wait for it
 //
 // Ends with its input.  Exits with 1 if a call failed, 2 on wrong usage.
+#include <dirent.h>
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -47,8 +51,8 @@ constexpr unsigned kFilesInFolder = 250;  // as lib.FILES_IN_FOLDER
 constexpr size_t kBlock = 4096, kPathRoom = 256;
 
 struct Files {
-  std::string dir, first, below, outside;  // `below` is the first file's path relative to `dir`
-  std::vector<char> paths;                 // kPathRoom bytes each, in random order
+  std::string dir, folder, first, below, outside;  // `below` is the first file's path relative to `dir`
+  std::vector<char> paths;                         // kPathRoom bytes each, in random order
   size_t count = 0, at = 0;
   int dir_fd = -1, fd = -1;  // of `first`
 };
@@ -101,6 +105,20 @@ void stat_one() {
   struct stat st;
   if (stat(files.first.c_str(), &st) != 0) fail("stat");
 }
+void statx_one() {
+  struct statx st;
+  if (statx(AT_FDCWD, files.first.c_str(), 0, STATX_BASIC_STATS, &st) != 0) fail("statx");
+}
+void access_one() {
+  if (access(files.first.c_str(), R_OK) != 0) fail("access");
+}
+void list_one() {
+  DIR* dir = opendir(files.folder.c_str());
+  if (!dir) fail("opendir");
+  while (readdir(dir)) {
+  }
+  closedir(dir);
+}
 void dup_one() {
   const int fd = dup(files.fd);
   if (fd < 0) fail("dup");
@@ -124,7 +142,8 @@ struct Operation {
 constexpr Operation kOperations[] = {
     {"open", open_one},     {"open-all", open_all}, {"outside", open_outside}, {"relative", open_relative},
     {"fopen", open_stream}, {"read", read_block},   {"pread", pread_block},    {"mmap", map_block},
-    {"fstat", fstat_one},   {"stat", stat_one},     {"dup", dup_one},          {"spawn", spawn_true},
+    {"fstat", fstat_one},   {"stat", stat_one},     {"statx", statx_one},      {"access", access_one},
+    {"list", list_one},     {"dup", dup_one},       {"spawn", spawn_true},
 };
 
 std::string relative_name(size_t number) {
@@ -139,6 +158,7 @@ void name_files(const char* dir, size_t count, const char* outside) {
   files.outside = outside;
   files.below = relative_name(0);
   files.first = files.dir + "/" + files.below;
+  files.folder = files.first.substr(0, files.first.rfind('/'));
   std::vector<uint32_t> order(count);
   for (size_t i = 0; i < count; i++) order[i] = static_cast<uint32_t>(i);
   std::mt19937_64 random(1);

@@ -13,6 +13,10 @@ noinst_PROGRAMS += bench/calls
 bench_calls_SOURCES = \
 	%D%/calls.cc
 
+noinst_PROGRAMS += bench/walk_tree
+bench_walk_tree_SOURCES = \
+	%D%/walk_tree.cc
+
 # A Google Benchmark program NAME is
 #   noinst_PROGRAMS += bench/NAME
 #   bench_NAME_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS) $(BENCHMARK_CFLAGS)
@@ -27,6 +31,7 @@ EXTRA_DIST += \
 	%D%/figures.py \
 	%D%/lib.py \
 	%D%/memory \
+	%D%/metadata \
 	%D%/neighbour \
 	%D%/once \
 	%D%/overhead \

@@ -52,6 +52,18 @@ def epochs():
                   ("monarch", "1"): 25, ("monarch", "2"): 0, ("monarch", "3"): 0}, "epochs counts the PFS's opens")
 
 
+def metadata():
+    if e2e.SANITIZER:
+        return skip("metadata", "sanitizer build")
+    code, out, err = run(load("metadata"), *FAST[6:], "--files", "300", "--directories", "6", "--runs", "1", "--json")
+    equal(code, 0, "metadata ends well", err)
+    entries = json.loads(out)["figures"]
+    asked = {e["condition"]: e["median"] for e in entries if e["figure"] == "calls to the PFS for each directory"}
+    ok(asked and all(calls <= 3 for calls in asked.values()), "metadata counts the PFS's calls", asked)
+    seconds = [e["condition"] for e in entries if e["figure"] == "walk and stat, Python"]
+    return equal(seconds, ["native", "pass", "serve", "local"], "metadata times all modes")
+
+
 def wrong_bytes():
     """A local copy of which one byte differs."""
     module = load("epochs")
@@ -88,4 +100,4 @@ why = e2e.why_no_slowfs()
 if why:
     skip("dev/bench", why)
     e2e.main()
-e2e.main(epochs, wrong_bytes, tuning)
+e2e.main(epochs, metadata, wrong_bytes, tuning)
