@@ -55,7 +55,8 @@ struct Names {
     }
     auto* copy = static_cast<struct dirent64*>(malloc(name->d_reclen));
     if (!copy) return false;
-    list[count++] = static_cast<struct dirent64*>(memcpy(copy, name, name->d_reclen));
+    memcpy(copy, name, name->d_reclen);
+    list[count++] = copy;
     return true;
   }
   void drop() {
