@@ -77,7 +77,7 @@ ssize_t from_chunks(int fd, const struct iovec* parts, int n, off_t offset) {
   ssize_t sum = 0;
   for (int i = 0; i < n; ++i) {
     const ssize_t got = from_chunks(fd, parts[i].iov_base, parts[i].iov_len, offset + sum);
-    if (got < 0) return sum > 0 ? sum : -1;  // a short read, as preadv(2) may give
+    if (got < 0) return -1;  // all of it from the PFS: a file gives no short reads
     sum += got;
     if (static_cast<size_t>(got) < parts[i].iov_len) break;
   }

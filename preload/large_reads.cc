@@ -78,7 +78,7 @@ ssize_t read_copy(Client* client, const Entry& e, Ref ref, void* buffer, size_t 
   if (fd < 0) return -1;
   const long got = syscall(SYS_pread64, fd, buffer, bytes, offset);
   syscall(SYS_close, fd);
-  if (got <= 0) return -1;
+  if (got != static_cast<long>(bytes)) return -1;
   CounterShard& shard = my_shard(client->board);
   shard.read_bytes_tier[source.tier].fetch_add(static_cast<uint64_t>(got), std::memory_order_relaxed);
   shard.read_calls_tier[source.tier].fetch_add(1, std::memory_order_relaxed);
