@@ -96,10 +96,13 @@ bool find_values(const Client& c, const RelPath& path, int flags, Values* values
   return false;
 }
 
-bool meets(const Client& c, unsigned needs, Values* values) {
-  if ((needs & kReadable) != 0 && !values->opened) return false;
-  if ((needs & kMountKnown) != 0 && !mount_values(c, values->root, &values->mount)) return false;
-  if ((needs & kTimesNotNeeded) != 0 && values->mount.lazy_times) return false;
+bool knows_mount(const Client& c, unsigned needs, uint32_t root, MountValues* mount) {
+  if ((needs & kMountKnown) == 0) return true;
+  return mount_values(c, root, mount) && ((needs & kTimesNotNeeded) == 0 || !mount->lazy_times);
+}
+
+bool meets(const Client& c, unsigned needs, const Values& values) {
+  if ((needs & kReadable) != 0 && !values.opened) return false;
   return (needs & kRealUser) == 0 || static_cast<uint32_t>(syscall(SYS_getuid)) == c.catalog.header().user;
 }
 
@@ -109,7 +112,8 @@ __attribute__((noinline)) bool answer_below(Client* c, int dirfd, const char* pa
   char below[kRelPathBytes];
   RelPath rel;
   if (!resolve(*c, dirfd, path, below, &rel)) return false;
-  const bool known = find_values(*c, rel, flags, values, unknown) && meets(*c, needs, values);
+  const bool known = knows_mount(*c, needs, rel.root, &values->mount) &&
+                     find_values(*c, rel, flags, values, unknown) && meets(*c, needs, *values);
   count(c->board, known ? TaskCounter::meta_served : TaskCounter::meta_pfs);
   return known;
 }

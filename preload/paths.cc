@@ -133,6 +133,7 @@ bool learn_mount(const CatalogHeader& header, uint32_t root, MountValues* values
   constexpr uint64_t kMountRoot = 0x2000, kAutomount = 0x1000, kDax = 0x200000;  // STATX_ATTR_...
   constexpr uint64_t kOfAny = kMountRoot | kAutomount | kDax;
   bool known = false, lazy_times = false;
+  *values = {};
   for (uint32_t i = 0; i < header.prefix_count; ++i) {
     const Prefix& prefix = header.prefixes[i];
     if (prefix.root != root || !same_directory(prefix, &prefix_checked[i])) continue;

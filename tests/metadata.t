@@ -461,7 +461,8 @@ def other_roots():
         code, out, err, report = e2e.monarch_run(words, ["sh", "-c", f'find {root} -type f -exec cat {{}} + >/dev/null; sleep 0.5; "$@"', "sh", *command],
                                                  report=True)
         equal((code, out), native[:2], f"by {path[len(root) - 5:]}: as natively", err)
-        ok(report["tasks"]["meta_served"] > 30, f"by {path[len(root) - 5:]}: answered", report["tasks"])
+        # ls asks by statx, which a disk may have more to tell about; find does not follow the link that it is given.
+        ok(report["tasks"]["meta_served"] > 3, f"by {path[len(root) - 5:]}: answered", report["tasks"])
 
 # ---- what the PFS is asked for
 
