@@ -48,7 +48,7 @@ struct Names {
   bool add(const struct dirent64* name) {
     if (count == room) {
       const size_t more = room ? 2 * room : 16;
-      auto* larger = static_cast<struct dirent64**>(realloc(list, more * sizeof *list));
+      auto* larger = static_cast<struct dirent64**>(realloc(list, more * sizeof(void*)));
       if (!larger) return false;
       list = larger;
       room = more;
@@ -85,7 +85,7 @@ int scan(DIR* dir, struct dirent64*** result, Select select, Compare compare) {
     return -1;
   }
   if (compare && names.list)
-    qsort(names.list, names.count, sizeof *names.list,
+    qsort(names.list, names.count, sizeof(void*),
           reinterpret_cast<int (*)(const void*, const void*)>(compare));
   *result = names.list;
   errno = saved;
