@@ -26,6 +26,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks_open.cc \
 	%D%/hooks_space.cc \
 	%D%/hooks_stat.cc \
+	%D%/hooks_walk.cc \
 	%D%/init.cc \
 	%D%/large_reads.cc \
 	%D%/log.cc \

@@ -363,6 +363,50 @@ print(libc.glob(None, 0, None, ctypes.byref(g)), libc.glob(b"x", 0, None, None))
 """
 
 
+NFTW = STREAMS + """
+import platform, struct
+class At(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_int), ("level", ctypes.c_int)]
+Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(At))
+PHYS, MOUNT, CHDIR, DEPTH, ACTION = 1, 2, 4, 8, 16
+CONTINUE, STOP, SUBTREE, SIBLINGS = range(4)
+def values(at):  # device, inode, links, mode, owner, size, mtime
+    st = ctypes.string_at(at, 144)
+    return struct.unpack_from("QQQIII", st) + struct.unpack_from("q", st, 48) + struct.unpack_from("qq", st, 88)
+known = platform.machine() == "x86_64"
+def walk(f, path, flags, act=lambda path, what: 0, descriptors=20):
+    seen = []
+    def visit(path, st, what, at):
+        seen.append((path, what, at[0].base, at[0].level, values(st) if known and what != 3 else None))
+        return act(path, what)
+    ctypes.set_errno(0)
+    rc = getattr(libc, f)(path, Visit(visit), descriptors, flags)
+    print(f, path[-20:], flags, rc, ctypes.get_errno() if rc < 0 else 0, len(seen), seen)
+os.chdir(root)
+for f in ("nftw", "nftw64"):
+    for path in (root, root + b"/a//", root + b"/b", b".", b"b/deep", b"./b/", b"empty", b"odd", root + b"/a/f1", b"a/f1", b"a/f1/", b"a/link",
+                 b"a/dangling", b"b/to-a", b"absent", b"", b"a/../b", b"/" + root, b"/proc/self/fdinfo/absent"):
+        for flags in (PHYS, PHYS | DEPTH, PHYS | MOUNT, PHYS | CHDIR, 0, DEPTH):
+            walk(f, path, flags)
+    for result in (STOP, SUBTREE, SIBLINGS, 7, -1):
+        for name in (b"deep", b"a", b"f7", b"g3", b"er", b"fifo"):
+            for flags in (PHYS, PHYS | ACTION, PHYS | ACTION | DEPTH):
+                walk(f, root, flags, lambda path, what: result if path.endswith(b"/" + name) else 0)
+    walk(f, root, PHYS, descriptors=1)
+    walk(f, b".", PHYS, lambda path, what: os.chdir(root) or 0)
+    walk(f, root, PHYS | 1 << 20)
+"""
+
+REMOVAL = STREAMS + """
+Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+def remove(path, what):
+    (os.rmdir if what == 5 else os.unlink)(path)
+    return 0
+rc = libc.nftw(root + b"/b", Visit(lambda path, st, what, at: remove(path, what)), 5, 1 | 8)
+print("removed", rc, sorted(os.listdir(root)))
+"""
+
+
 def directories():
     for slow in (False, True):
         if slow and e2e.why_no_slowfs():
@@ -370,7 +414,7 @@ def directories():
             continue
         data = Data(f"directories.{'slow' if slow else 'plain'}", slow)
         for name, text, served in (("names", EACH, 15), ("places", PLACES, 60), ("descriptors", DESCRIPTORS, 10),
-                                   ("scandir", SCAN, 80), ("glob", GLOB, 100)):
+                                   ("scandir", SCAN, 80), ("glob", GLOB, 100), ("nftw", NFTW, 1000)):
             data.both(f"{'slowfs' if slow else 'a disk'}: {name}", [PYTHON, "-c", text, data.root], served)
         data.job.end()
 
@@ -663,8 +707,13 @@ print(name(d), libc.closedir(d))
 
 
 def removed():
-    """rm -r, and another tree in its place."""
+    """nftw, rm -r, and another tree in its place."""
     data = Data("removed")
+    native = Data("removed.natively")
+    equal(data.job.run([PYTHON, "-c", REMOVAL, data.root])[:2], e2e.execute([PYTHON, "-c", REMOVAL, native.root])[:2],
+          "nftw from below removes a tree")
+    native.job.end()
+    write(f"{data.root}/b/deep/er/g1")
     code, _, err = data.job.run(["rm", "-r", f"{data.root}/b", f"{data.root}/a"])
     equal((code, sorted(os.listdir(data.root))), (0, ["empty", "odd"]), "rm -r removes", err)
     os.mkdir(f"{data.root}/a")
