@@ -135,7 +135,7 @@ class Walk {
   struct FTW at_ = {};
   char* path_ = nullptr;  // as the caller sees it, in full_
   size_t len_ = 0;        // of path_
-  char full_[kPathBytes];
+  char full_[kPathBytes] = "";
 };
 
 template <typename Real>
