@@ -216,8 +216,9 @@ Result<HwlocDisks> hwloc_disks(const std::string& xml) {
   if (hwloc_topology_init(&raw) != 0) return HwlocDisks();
   const std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)> topology(raw, &hwloc_topology_destroy);
   if (!xml.empty() && hwloc_topology_set_xml(raw, xml.c_str()) != 0) return errno_error("hwloc: read " + xml);
-  // These would wake up the GPUs, or walk over all CPUs, which takes seconds.
-  for (const char* component : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero", "x86"})
+  // These would wake up the GPUs, or walk over all CPUs, which takes seconds. Without "pci", which leaks, the
+  // kernel's own tables tell of PCI devices.
+  for (const char* component : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero", "x86", "pci"})
     (void)hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   hwloc_topology_set_cache_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
   hwloc_topology_set_icache_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
