@@ -13,6 +13,14 @@ EXTRA_DIST += \
 	%D%/performance.md \
 	%D%/performance/epochs-demand.json \
 	%D%/performance/epochs-demand.svg \
+	%D%/performance/epochs-first.json \
+	%D%/performance/epochs-first.svg \
+	%D%/performance/epochs-first-processes.json \
+	%D%/performance/epochs-first-processes.svg \
+	%D%/performance/epochs-first-small.json \
+	%D%/performance/epochs-first-small.svg \
+	%D%/performance/epochs-first-small-processes.json \
+	%D%/performance/epochs-first-small-processes.svg \
 	%D%/performance/epochs-large.json \
 	%D%/performance/epochs-large.svg \
 	%D%/performance/epochs-processes.json \
