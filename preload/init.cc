@@ -23,7 +23,7 @@ constexpr const char* kSymbols[kHooks] = {
     MONARCH_HOOKS(X)
 #undef X
 };
-std::atomic<void*> next_symbols[kHooks];
+void* next_symbols[kHooks];  // by __atomic built-ins, see next_symbol()
 
 enum class Phase : int { kNew, kStarting, kOff, kOn };
 std::atomic<Phase> phase{Phase::kNew};
@@ -122,12 +122,13 @@ __attribute__((constructor)) void resolve_all() {
 
 bool is_attached() { return client() != nullptr || phase.load(std::memory_order_acquire) != Phase::kOff; }
 
-void* next_symbol(Hook hook) {
-  std::atomic<void*>& slot = next_symbols[static_cast<int>(hook)];
-  void* function = slot.load(std::memory_order_relaxed);
+// AddressSanitizer calls mkdir(2), for its log_path, before code that it has instrumented may run.
+__attribute__((no_sanitize("address"))) void* next_symbol(Hook hook) {
+  void** slot = &next_symbols[static_cast<int>(hook)];
+  void* function = __atomic_load_n(slot, __ATOMIC_RELAXED);
   if (__builtin_expect(function == nullptr, 0)) {
     function = dlsym(RTLD_NEXT, kSymbols[static_cast<int>(hook)]);
-    slot.store(function, std::memory_order_relaxed);
+    __atomic_store_n(slot, function, __ATOMIC_RELAXED);
   }
   return function;
 }
