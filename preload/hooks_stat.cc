@@ -67,22 +67,29 @@ void copy_time(const struct statx_timestamp& from, Time* to) {
   to->tv_nsec = from.tv_nsec;
 }
 
+// All but size and mtime.
+void set_record(const FileValues& v, struct stat* st) {
+  st->st_dev = v.dev;
+  st->st_ino = v.ino;
+  st->st_mode = v.mode;
+  st->st_nlink = v.nlink;
+  st->st_uid = v.uid;
+  st->st_gid = v.gid;
+  st->st_blksize = static_cast<decltype(st->st_blksize)>(v.blksize);
+  st->st_blocks = static_cast<decltype(st->st_blocks)>(v.blocks);
+  set_time(v.atime, &st->st_atim.tv_sec, &st->st_atim.tv_nsec);
+  set_time(v.ctime, &st->st_ctim.tv_sec, &st->st_ctim.tv_nsec);
+}
+
 int restored(int rc, struct stat* st) {
   Original o = {};
   if (rc != 0 || !S_ISREG(st->st_mode) ||
       !original_of(st->st_dev, st->st_ino, static_cast<uint64_t>(st->st_size),
                    int64_t{st->st_mtim.tv_sec} * kSecond + st->st_mtim.tv_nsec, &o))
     return rc;
-  st->st_dev = o.attributes->dev;
-  st->st_ino = o.identity->pfs_ino;
-  st->st_mode = o.attributes->mode;
-  st->st_nlink = o.attributes->nlink;
-  st->st_uid = o.attributes->uid;
-  st->st_gid = o.attributes->gid;
-  st->st_blksize = static_cast<decltype(st->st_blksize)>(o.attributes->blksize);
-  st->st_blocks = o.identity->blocks;
-  set_time(o.identity->atime, &st->st_atim.tv_sec, &st->st_atim.tv_nsec);
-  set_time(o.identity->ctime, &st->st_ctim.tv_sec, &st->st_ctim.tv_nsec);
+  FileValues recorded;
+  take_record(*o.identity, *o.attributes, &recorded);
+  set_record(recorded, st);
   struct statx now;
   if (!look_again(o, &now)) return rc;
   st->st_mode = now.stx_mode;  // size and blocks stay those of the copy that it reads
@@ -101,6 +108,20 @@ void set_statx_time(int64_t ns, struct statx_timestamp* t) {
   t->tv_nsec = static_cast<decltype(t->tv_nsec)>(nsec);
 }
 
+void set_record(const FileValues& v, struct statx* st) {
+  st->stx_dev_major = gnu_dev_major(v.dev);
+  st->stx_dev_minor = gnu_dev_minor(v.dev);
+  st->stx_ino = v.ino;
+  st->stx_mode = static_cast<decltype(st->stx_mode)>(v.mode);
+  st->stx_nlink = v.nlink;
+  st->stx_uid = v.uid;
+  st->stx_gid = v.gid;
+  st->stx_blksize = v.blksize;
+  st->stx_blocks = v.blocks;
+  set_statx_time(v.atime, &st->stx_atime);
+  set_statx_time(v.ctime, &st->stx_ctime);
+}
+
 int restored(int rc, struct statx* st) {
   constexpr unsigned kNeeded = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME;
   Original o = {};
@@ -108,17 +129,9 @@ int restored(int rc, struct statx* st) {
       !original_of(gnu_dev_makedev(st->stx_dev_major, st->stx_dev_minor), st->stx_ino, st->stx_size,
                    int64_t{st->stx_mtime.tv_sec} * kSecond + st->stx_mtime.tv_nsec, &o))
     return rc;
-  st->stx_dev_major = gnu_dev_major(o.attributes->dev);
-  st->stx_dev_minor = gnu_dev_minor(o.attributes->dev);
-  st->stx_ino = o.identity->pfs_ino;
-  st->stx_mode = static_cast<decltype(st->stx_mode)>(o.attributes->mode);
-  st->stx_nlink = o.attributes->nlink;
-  st->stx_uid = o.attributes->uid;
-  st->stx_gid = o.attributes->gid;
-  st->stx_blksize = o.attributes->blksize;
-  st->stx_blocks = o.identity->blocks;
-  set_statx_time(o.identity->atime, &st->stx_atime);
-  set_statx_time(o.identity->ctime, &st->stx_ctime);
+  FileValues recorded;
+  take_record(*o.identity, *o.attributes, &recorded);
+  set_record(recorded, st);
   st->stx_mask &= ~static_cast<unsigned>(STATX_BTIME);  // the copy's birth is not the file's
   st->stx_btime = {};
   struct statx now;
@@ -135,18 +148,9 @@ int restored(int rc, struct statx* st) {
 
 void fill(const Values& v, struct stat* st) {
   memset(st, 0, sizeof *st);
-  st->st_dev = v.dev;
-  st->st_ino = v.ino;
-  st->st_mode = v.mode;
-  st->st_nlink = v.nlink;
-  st->st_uid = v.uid;
-  st->st_gid = v.gid;
+  set_record(v, st);
   st->st_size = static_cast<off_t>(v.size);
-  st->st_blksize = static_cast<decltype(st->st_blksize)>(v.blksize);
-  st->st_blocks = static_cast<decltype(st->st_blocks)>(v.blocks);
-  set_time(v.atime, &st->st_atim.tv_sec, &st->st_atim.tv_nsec);
   set_time(v.mtime, &st->st_mtim.tv_sec, &st->st_mtim.tv_nsec);
-  set_time(v.ctime, &st->st_ctim.tv_sec, &st->st_ctim.tv_nsec);
 }
 
 void fill(const Values& v, const MountValues& mount, struct statx* st) {
@@ -156,19 +160,9 @@ void fill(const Values& v, const MountValues& mount, struct statx* st) {
 #ifdef STATX_MNT_ID
   st->stx_mnt_id = mount.mount;
 #endif
-  st->stx_dev_major = gnu_dev_major(v.dev);
-  st->stx_dev_minor = gnu_dev_minor(v.dev);
-  st->stx_ino = v.ino;
-  st->stx_mode = static_cast<decltype(st->stx_mode)>(v.mode);
-  st->stx_nlink = v.nlink;
-  st->stx_uid = v.uid;
-  st->stx_gid = v.gid;
+  set_record(v, st);
   st->stx_size = v.size;
-  st->stx_blksize = v.blksize;
-  st->stx_blocks = v.blocks;
-  set_statx_time(v.atime, &st->stx_atime);
   set_statx_time(v.mtime, &st->stx_mtime);
-  set_statx_time(v.ctime, &st->stx_ctime);
 }
 
 bool unwritable(const void* result) { return unreadable(static_cast<const char*>(result)); }

@@ -25,16 +25,7 @@ bool copy_values(const CatalogReader& catalog, const Entry& e, const Identity& i
   constexpr uint32_t kTooMany = 0xffffffff;
   const Attributes* a = catalog.attributes(id.attributes);
   if (!a || id.blocks == kTooMany) return false;
-  v->dev = a->dev;
-  v->ino = id.pfs_ino;
-  v->blocks = id.blocks;
-  v->atime = id.atime;
-  v->ctime = id.ctime;
-  v->mode = a->mode;
-  v->uid = a->uid;
-  v->gid = a->gid;
-  v->nlink = a->nlink;
-  v->blksize = a->blksize;
+  take_record(id, *a, v);
   v->root = e.root;
   return true;
 }
@@ -131,21 +122,13 @@ void tell(const Unknown& unknown, const struct stat& st) {
   Client* c = client();
   SeenSlot* slot = c ? claim_seen(c->board) : nullptr;
   if (!slot) return;
-  slot->seen = {unknown.entry,
-                unknown.hash,
-                st.st_dev,
-                st.st_ino,
-                static_cast<uint64_t>(st.st_size),
-                static_cast<uint64_t>(st.st_blocks),
-                st.st_atim.tv_sec * kSecond + st.st_atim.tv_nsec,
-                st.st_mtim.tv_sec * kSecond + st.st_mtim.tv_nsec,
-                st.st_ctim.tv_sec * kSecond + st.st_ctim.tv_nsec,
-                st.st_mode,
-                st.st_uid,
-                st.st_gid,
-                static_cast<uint32_t>(st.st_nlink),
-                static_cast<uint32_t>(st.st_blksize),
-                0};
+  slot->seen = {
+      unknown.entry,
+      unknown.hash,
+      {st.st_dev, st.st_ino, static_cast<uint64_t>(st.st_size), static_cast<uint64_t>(st.st_blocks),
+       st.st_atim.tv_sec * kSecond + st.st_atim.tv_nsec, st.st_mtim.tv_sec * kSecond + st.st_mtim.tv_nsec,
+       st.st_ctim.tv_sec * kSecond + st.st_ctim.tv_nsec, st.st_mode, st.st_uid, st.st_gid,
+       static_cast<uint32_t>(st.st_nlink), static_cast<uint32_t>(st.st_blksize), 0}};
   const int saved = errno;
   post_seen(c->board, slot);
   errno = saved;

@@ -111,24 +111,25 @@ struct Answer {
 inline constexpr size_t kCopyPathBytes = kPathBytes + kPartNameBytes + 1;
 Answer find_copy(Client* client, const RelPath& path, char* copy);
 
-// metadata.cc: what the catalog knows of a file: the fields of struct stat.
-struct Values {
-  uint64_t dev;
-  uint64_t ino;
-  uint64_t size;
-  uint64_t blocks;
-  int64_t atime;  // ns since the epoch
-  int64_t mtime;
-  int64_t ctime;
-  uint32_t mode;
-  uint32_t uid;
-  uint32_t gid;
-  uint32_t nlink;
-  uint32_t blksize;
+// metadata.cc: what the catalog knows of a file.
+struct Values : FileValues {
   uint32_t root;
   bool opened;  // the agent could open it for reading
   MountValues mount;
 };
+// What the record of a file says: all but size and mtime, which stand in its entry.
+inline void take_record(const Identity& id, const Attributes& a, FileValues* v) {
+  v->dev = a.dev;
+  v->ino = id.pfs_ino;
+  v->blocks = id.blocks;
+  v->atime = id.atime;
+  v->ctime = id.ctime;
+  v->mode = a.mode;
+  v->uid = a.uid;
+  v->gid = a.gid;
+  v->nlink = a.nlink;
+  v->blksize = a.blksize;
+}
 // A file of which no task has told yet what the PFS says.
 struct Unknown {
   Ref entry = 0;  // 0: nothing is to be told

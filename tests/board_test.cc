@@ -365,14 +365,14 @@ TEST_F(BoardTest, TasksTellWhileTheAgentTakes) {
       SeenSlot* slot = claim_seen(board_);
       if (!slot) continue;
       slot->seen.entry = t * kTold + i;
-      slot->seen.size = ~uint64_t{t * kTold + i};
+      slot->seen.values.size = ~uint64_t{t * kTold + i};
       sum += t * kTold + i;
       post_seen(board_, slot);
     }
     ++ended;
   });
   const auto take = [&](const Seen& s) {
-    EXPECT_EQ(s.size, ~uint64_t{s.entry}) << "it is not torn";
+    EXPECT_EQ(s.values.size, ~uint64_t{s.entry}) << "it is not torn";
     got += s.entry;
   };
   EXPECT_TRUE(eventually([&] {

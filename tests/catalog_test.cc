@@ -398,18 +398,18 @@ Seen seen_file(Ref entry, uint32_t hash, uint32_t mode) {
   Seen seen{};
   seen.entry = entry;
   seen.hash = hash;
-  seen.mode = mode;
-  seen.dev = 1;
-  seen.ino = 77;
-  seen.size = 1234;
-  seen.blocks = 9;
-  seen.atime = -5;
-  seen.mtime = 6;
-  seen.ctime = 7000000001;
-  seen.uid = 1000;
-  seen.gid = 100;
-  seen.nlink = 1;
-  seen.blksize = 4096;
+  seen.values.mode = mode;
+  seen.values.dev = 1;
+  seen.values.ino = 77;
+  seen.values.size = 1234;
+  seen.values.blocks = 9;
+  seen.values.atime = -5;
+  seen.values.mtime = 6;
+  seen.values.ctime = 7000000001;
+  seen.values.uid = 1000;
+  seen.values.gid = 100;
+  seen.values.nlink = 1;
+  seen.values.blksize = 4096;
   return seen;
 }
 
@@ -475,7 +475,7 @@ TEST(CatalogSeen, WhatIsTrueOfNoEntryIsRefused) {
   EXPECT_FALSE(catalog->add_seen(seen_file(fifo, hash(fifo), S_IFIFO | 0644)));
   EXPECT_FALSE(catalog->add_seen(seen_file(dropped, hash(dropped), kFile)));
   Seen elsewhere = seen_file(ref, hash(ref), kFile);
-  elsewhere.dev = 2;
+  elsewhere.values.dev = 2;
   EXPECT_FALSE(catalog->add_seen(elsewhere)) << "another device";
   std::mt19937 random(1);
   for (uint32_t i = 0; i < 100000; ++i) {  // whatever a task writes there

@@ -140,10 +140,8 @@ struct alignas(64) RequestSlot {
 };
 static_assert(sizeof(RequestSlot) == 64 + kPathBytes);
 
-// What a task saw of a file by stat(2).
-struct Seen {
-  Ref entry;
-  uint32_t hash;  // the entry's
+// What stat(2) tells of a file.
+struct FileValues {
   uint64_t dev;
   uint64_t ino;
   uint64_t size;
@@ -158,6 +156,14 @@ struct Seen {
   uint32_t blksize;
   uint32_t reserved;
 };
+
+// What a task saw of a file by stat(2).
+struct Seen {
+  Ref entry;
+  uint32_t hash;  // the entry's
+  FileValues values;
+};
+static_assert(sizeof(Seen) == 88);
 
 // Nobody waits for it: who finds the slot of his turn taken passes it over, and the file is told another
 // time.

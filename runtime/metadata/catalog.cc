@@ -356,22 +356,23 @@ void Catalog::fill(Identity* id, Ref entry, Ref attributes, const struct stat& s
 
 bool Catalog::add_seen(const Seen& seen) {
   if (!reader_.is_entry(seen.entry, seen.hash)) return false;
+  const FileValues& values = seen.values;
   Entry& e = entry(seen.entry);
   const uint8_t type = e.type.load(std::memory_order_relaxed);
-  if ((type != DT_REG && type != DT_LNK) || static_cast<uint32_t>(DTTOIF(type)) != (seen.mode & S_IFMT) ||
-      seen.dev != header_->roots[e.root].dev)
+  if ((type != DT_REG && type != DT_LNK) || static_cast<uint32_t>(DTTOIF(type)) != (values.mode & S_IFMT) ||
+      values.dev != header_->roots[e.root].dev)
     return false;
   struct stat st {};
-  st.st_dev = seen.dev;
-  st.st_ino = seen.ino;
-  st.st_mode = seen.mode;
-  st.st_uid = seen.uid;
-  st.st_gid = seen.gid;
-  st.st_nlink = seen.nlink;
-  st.st_blksize = seen.blksize;
-  st.st_blocks = static_cast<blkcnt_t>(seen.blocks);
-  st.st_atim = {seen.atime / kSecond, seen.atime % kSecond};
-  st.st_ctim = {seen.ctime / kSecond, seen.ctime % kSecond};
+  st.st_dev = values.dev;
+  st.st_ino = values.ino;
+  st.st_mode = values.mode;
+  st.st_uid = values.uid;
+  st.st_gid = values.gid;
+  st.st_nlink = values.nlink;
+  st.st_blksize = values.blksize;
+  st.st_blocks = static_cast<blkcnt_t>(values.blocks);
+  st.st_atim = {values.atime / kSecond, values.atime % kSecond};
+  st.st_ctim = {values.ctime / kSecond, values.ctime % kSecond};
   std::lock_guard<std::mutex> hold(lock_);
   if (e.identity.load(std::memory_order_relaxed) != 0 ||
       state_of(e.state.load(std::memory_order_relaxed)) == State::kDropped)
@@ -381,8 +382,8 @@ bool Catalog::add_seen(const Seen& seen) {
   if (!own) return false;
   auto* file = reinterpret_cast<SeenFile*>(at(Space::kIdents, own));
   fill(&file->identity, seen.entry, attributes, st);
-  file->size = seen.size;
-  file->mtime = seen.mtime;
+  file->size = values.size;
+  file->mtime = values.mtime;
   file->identity.tier.store(kNoCopy, std::memory_order_relaxed);
   e.identity.store(own, std::memory_order_release);
   return true;
