@@ -2,6 +2,7 @@
 // From what a program passes to open(2) to a path below a dataset root.
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -92,7 +93,7 @@ Text append_clean(const char* rest, char* buffer, size_t* at) {
   }
 }
 
-enum : unsigned char { kUnknown, kSame, kOther };
+enum : unsigned char { kUnknown, kSame, kOther, kSameForGood };
 std::atomic<unsigned char> prefix_checked[kMaxPrefixes];
 
 // Whether the directory at the prefix is the one that the agent saw, in this mount namespace.
@@ -110,7 +111,24 @@ bool same_directory(const Prefix& prefix, std::atomic<unsigned char>* checked) {
   return seen == kSame;
 }
 
-std::atomic<unsigned char> namespace_checked;
+std::atomic<unsigned char> user_checked;
+
+bool in_namespace(const CatalogHeader& header) {
+  struct statx st;
+  return syscall(SYS_statx, AT_FDCWD, "/proc/self/ns/user", 0, STATX_INO, &st) == 0 &&
+         st.stx_ino == header.user_namespace;
+}
+
+// Whether the process is this user's and can become another's by a namespace only, which hooks_space.cc sees:
+// then nobody has to ask the kernel again.
+bool stays_user(uint32_t user) {
+  uid_t real, effective, kept;
+  struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  struct __user_cap_data_struct capabilities[_LINUX_CAPABILITY_U32S_3];
+  return user != 0 && syscall(SYS_getresuid, &real, &effective, &kept) == 0 && real == user &&
+         effective == user && kept == user && syscall(SYS_capget, &header, capabilities) == 0 &&
+         (capabilities[CAP_TO_INDEX(CAP_SETUID)].permitted & CAP_TO_MASK(CAP_SETUID)) == 0;
+}
 
 #ifdef STATX_MNT_ID
 constexpr uint32_t kMountId = STATX_MNT_ID;
@@ -257,16 +275,14 @@ const char* root_path(const Client& client, uint32_t root) {
 
 bool same_user(const Client& client) {
   const CatalogHeader& header = client.catalog.header();
-  unsigned char seen = namespace_checked.load(std::memory_order_relaxed);
+  unsigned char seen = user_checked.load(std::memory_order_relaxed);
   if (__builtin_expect(seen == kUnknown, 0)) {
     const int saved = errno;
-    struct statx st;
-    const bool same = syscall(SYS_statx, AT_FDCWD, "/proc/self/ns/user", 0, STATX_INO, &st) == 0 &&
-                      st.stx_ino == header.user_namespace;
+    seen = !in_namespace(header) ? kOther : stays_user(header.user) ? kSameForGood : kSame;
     errno = saved;
-    seen = same ? kSame : kOther;
-    namespace_checked.store(seen, std::memory_order_relaxed);
+    user_checked.store(seen, std::memory_order_relaxed);
   }
+  if (__builtin_expect(seen == kSameForGood, 1)) return true;
   return seen == kSame && static_cast<uint32_t>(syscall(SYS_geteuid)) == header.user;
 }
 
@@ -291,7 +307,7 @@ bool mount_values(const Client& client, uint32_t root, MountValues* values) {
 }
 
 void forget_directories() {
-  namespace_checked.store(kUnknown, std::memory_order_relaxed);
+  user_checked.store(kUnknown, std::memory_order_relaxed);
   for (Mount& mount : mounts) mount.checked.store(kUnknown, std::memory_order_relaxed);
   for (std::atomic<unsigned char>& checked : prefix_checked)
     checked.store(kUnknown, std::memory_order_relaxed);

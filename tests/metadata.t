@@ -77,7 +77,7 @@ def config(**keys):
 class Data:
     """A dataset and a job in which all of it is placed and listed."""
 
-    def __init__(self, name, slow=False, read=True, prepare=fill, keys=None, fs=()):
+    def __init__(self, name, slow=False, read=True, prepare=fill, keys=None, fs=(), datasets=("{}",)):
         self.source = self.root = f"{scratch()}/{name}"
         os.makedirs(self.source)
         prepare(self.source)
@@ -86,7 +86,8 @@ class Data:
             self.fs = SlowFs(self.source, f"{scratch()}/{name}.pfs", *fs)
             self.root = self.fs.mount
         time.sleep(QUIET)
-        words = options([self.root], {"t": (scratch(f"{name}.tier"), "1G")})
+        roots = [dataset.format(self.root) for dataset in datasets]
+        words = options(roots, {"t": (scratch(f"{name}.tier"), "1G")})
         self.job = e2e.Job([*words, *(config(**keys) if keys else [])])
         if read:
             self.job.run(e2e.read_all(self.root))
@@ -495,18 +496,15 @@ def other_roots():
         fill(root)
         os.symlink(root, root + ".link")
 
-    data = Data("roots", prepare=prepare, read=False)
-    data.job.end()
+    data = Data("roots", prepare=prepare, datasets=("{}.link", "{}/b/deep", "{}/a"))
     root, link = data.root, data.root + ".link"
-    words = options([link, f"{root}/b/deep", f"{root}/a"], {"t": (scratch("roots.tier2"), "1G")})
     for path in (root, link, f"{link}/a", f"{root}/b/deep", f"{root}/b", f"{link}/b/to-a"):
-        command = ["sh", "-c", 'cd "$1"; ls -liR --full-time .; ls -aR "$1"; find "$1" -printf "%i %s %p %T@\\n"', "sh", path]
-        native = e2e.execute(command)
-        code, out, err, report = e2e.monarch_run(words, ["sh", "-c", f'find {root} -type f -exec cat {{}} + >/dev/null; sleep 0.5; "$@"', "sh", *command],
-                                                 report=True)
-        equal((code, out), native[:2], f"by {path[len(root) - 5:]}: as natively", err)
-        # ls asks by statx, which a disk may have more to tell about; find does not follow the link that it is given.
-        ok(report["tasks"]["meta_served"] > 3, f"by {path[len(root) - 5:]}: answered", report["tasks"])
+        # ls asks by statx, which a disk may have more to tell about; find does not follow the link that it is given,
+        # and of what is behind the one inside the dataset only the working directory is known by its own path.
+        data.both(f"by {path[len(root) - 5:]}", ["sh", "-c", 'cd "$1"; ls -liR --full-time .; ls -aR "$1"; '
+                                                 'find "$1" -printf "%i %s %p %T@\\n"', "sh", path],
+                  served=1 if path.endswith("to-a") else 4)
+    data.job.end()
 
 # ---- what the PFS is asked for
 
@@ -778,5 +776,50 @@ def another_user():
     return None
 
 
+BECOMES = """
+import ctypes, os, sys
+libc, file, how = ctypes.CDLL(None), *sys.argv[1:]
+def tell():
+    try:
+        st = os.stat(file)
+        print(st.st_uid, st.st_gid, st.st_ino, os.access(file, os.R_OK))
+    except OSError as e:
+        print(e.errno)
+tell()
+if how == "user":
+    os.seteuid(65534)
+    tell()
+    os.seteuid(0)
+elif how == "namespace":
+    print(libc.unshare(0x10000000))
+tell()
+"""
+
+
+def becomes_another():
+    """A process is told what the PFS shows it also after it has become another user, or got a user namespace."""
+    if os.geteuid() != 0:
+        return skip("becomes another", "needs root")
+    for how, before in (("user", []), ("namespace", e2e.NOBODY), ("nothing", e2e.NOBODY)):
+        name = f"becomes.{how}"
+        if before and e2e.execute([*before, "test", "-x", f"{e2e.BUILD}/monarchctl"])[0] != 0:
+            skip(name, f"user nobody cannot reach {e2e.BUILD}")
+            continue
+        root, tier, reports = scratch(name), scratch(f"{name}.tier"), scratch(f"{name}.report")
+        write(f"{root}/d/f", b"x")
+        os.chmod(f"{root}/d", 0o700 if how == "user" else 0o755)
+        for directory in (tier, reports) if before else ():
+            os.chmod(directory, 0o777)
+        command = [PYTHON, "-c", BECOMES, f"{root}/d/f", how]
+        native = e2e.execute([*before, *command])
+        equal(native[0], 0, f"{name}: natively", native[2])
+        code, out, err = e2e.monarch_run(options([root], {"t": (tier, "1G")}, "--report", f"{reports}/r"),
+                                         ["sh", "-c", f'cat {root}/d/f; "$@"', "sh", *command], before=before)
+        equal((code, out), (0, b"x" + native[1]), f"{name}: as natively", err)
+        with open(f"{reports}/r", encoding="utf-8") as stream:
+            ok(json.load(stream)["tasks"]["meta_served"] > 0, f"{name}: answered before")
+    return None
+
+
 e2e.main(values, directories, large_directory, programs, other_roots, calls_to_pfs, not_placed, changes, rewound, removed, unreadable,
-         another_user)
+         another_user, becomes_another)
