@@ -84,17 +84,13 @@ size_t true_path(const Object& object, char* out) {
   return len;
 }
 
-void mark_path(Client* c, const RelPath& path) {
-  if (is_invalid(*c->board, path.hash)) return;
-  set_invalid(c->board, path.hash);
-  count(c->board, TaskCounter::invalidations);
-}
-
 void mark_as(Client* c, uint32_t mark, Changed kind) {
-  const bool known = is_invalid(*c->board, mark);
+  const bool known = is_invalid(*c->board, mark);  // perhaps by a mark of another kind
   set_invalid(c->board, mark, kind);
   if (!known) count(c->board, TaskCounter::invalidations);
 }
+
+void mark_path(Client* c, const RelPath& path) { mark_as(c, path.hash, kChangedFiles); }
 
 void close_all(Client* c) {
   if (c->board->header.closed.exchange(1, std::memory_order_acq_rel) == 0)
@@ -209,17 +205,19 @@ void changes_descriptor(Change change, int fd) {
 }
 
 bool is_changed_in_place(const Client& c, const Entry& entry) {
-  if (__builtin_expect(is_invalid(*c.board, entry.hash), 0)) return true;
-  if ((c.board->header.changed.load(std::memory_order_acquire) & kChangedInodes) == 0) return false;
+  const uint32_t kinds = c.board->header.changed.load(std::memory_order_acquire);
+  if (__builtin_expect(kinds == 0, 1)) return false;
+  if ((kinds & kChangedFiles) != 0 && is_invalid(*c.board, entry.hash)) return true;
+  if ((kinds & kChangedInodes) == 0) return false;
   const Identity* id = c.catalog.any_identity_of(entry);
   const Attributes* attributes = id ? c.catalog.attributes(id->attributes) : nullptr;
   return attributes && is_invalid(*c.board, mark_of_inode(attributes->dev, id->pfs_ino));
 }
 
 bool is_changed(const Client& c, const RelPath& path, const Entry* entry) {
-  if (__builtin_expect(is_invalid(*c.board, path.hash), 0)) return true;
   const uint32_t kinds = c.board->header.changed.load(std::memory_order_acquire);
   if (__builtin_expect(kinds == 0, 1)) return false;
+  if ((kinds & kChangedFiles) != 0 && is_invalid(*c.board, path.hash)) return true;
   if ((kinds & kChangedDirectories) != 0 && below_changed_directory(c, path)) return true;
   return entry && is_changed_in_place(c, *entry);
 }

@@ -169,6 +169,16 @@ TEST_F(BoardTest, InvalidBitsAreKeptPerHash) {
   EXPECT_FALSE(is_invalid(*board_, 0xfffffffeu));
 }
 
+TEST_F(BoardTest, TheBoardTellsWhichKindsOfMarksThereAre) {
+  const std::atomic<uint32_t>& kinds = board_->header.changed;
+  EXPECT_EQ(kinds.load(), 0u);
+  set_invalid(board_, 7, kChangedInodes);
+  EXPECT_EQ(kinds.load(), uint32_t{kChangedInodes});
+  set_invalid(board_, 7);  // of a file with the same hash: hits look for its kind from now on
+  EXPECT_EQ(kinds.load(), uint32_t{kChangedInodes} | kChangedFiles);
+  EXPECT_TRUE(is_invalid(*board_, 7));
+}
+
 TEST(CleanRelative, HasNoEmptyAndNoDotComponents) {
   const auto clean = [](const std::string& path) { return is_clean_relative(path.data(), path.size()); };
   for (const char* good : {"a", "a/b", "...", "a/..b/.c", ".a", "a..", "\xff/ "})

@@ -34,7 +34,7 @@
 namespace monarch {
 
 inline constexpr char kBoardMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'B'};
-inline constexpr uint32_t kBoardVersion = 3;  // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 4;  // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -194,12 +194,13 @@ struct BoardHeader {
   alignas(64) std::atomic<uint32_t> closed;    // 1: redirect nothing more (tear-down, or a directory renamed)
   // 1: no tier has room for a file of usual size: opens of what is not placed do not ask.
   std::atomic<uint32_t> full;
-  std::atomic<uint32_t> next_slot;         // where tasks begin to look for a free slot
-  std::atomic<uint32_t> next_seen;         // whose turn it is of the SeenSlots
-  std::atomic<uint32_t> seen;              // how many of them were published
-  std::atomic<uint32_t> changed;           // which kinds of marks there are: Changed, or-ed
-  std::atomic<uint64_t> bytes_per_second;  // measured rate of staging, for how long an open waits
-  std::atomic<uint64_t> progress;          // pieces copied by the agent: while it grows, the queue moves
+  std::atomic<uint32_t> changed;  // which kinds of marks there are: Changed, or-ed
+  // What a hit reads stands above; below is what changes all the time.
+  alignas(64) std::atomic<uint32_t> next_slot;  // where tasks begin to look for a free slot
+  std::atomic<uint32_t> next_seen;              // whose turn it is of the SeenSlots
+  std::atomic<uint32_t> seen;                   // how many of them were published
+  std::atomic<uint64_t> bytes_per_second;       // measured rate of staging, for how long an open waits
+  std::atomic<uint64_t> progress;               // pieces copied by the agent: while it grows, the queue moves
   // CLOCK_MONOTONIC: until then opens do not wait, since one waited in vain; 0 again once a copy succeeds.
   std::atomic<int64_t> stalled_until_ns;
 };
@@ -236,12 +237,13 @@ inline bool is_made(const Board& board) {
   return word->load(std::memory_order_acquire) != 0;
 }
 
-// What an invalid bit may stand for beside the path of a file. A hit looks for such a mark only when the job
-// has set one.
+// What an invalid bit may stand for. A hit looks only for those kinds of marks of which the job has set one:
+// the bits are many, and seldom in a processor's cache.
 enum Changed : uint32_t {
-  kChangedInodes = 1,       // mark_of_inode: the file was changed under a name that is not its path
-  kChangedDirectories = 2,  // path_hash of a directory: nothing below its path is what it was
-  kChangedNames = 4,        // mark_of_names: names came to a directory, or went
+  kChangedFiles = 1,        // path_hash of a file: it was changed under its own name
+  kChangedInodes = 2,       // mark_of_inode: the file was changed under a name that is not its path
+  kChangedDirectories = 4,  // path_hash of a directory: nothing below its path is what it was
+  kChangedNames = 8,        // mark_of_names: names came to a directory, or went
 };
 constexpr uint32_t mark_of_names(uint32_t directory) { return directory * 0x9e3779b1u + 1; }
 constexpr uint32_t mark_of_inode(uint64_t dev, uint64_t ino) {
@@ -252,13 +254,10 @@ inline bool is_invalid(const Board& board, uint32_t hash) {
   const uint64_t bit = hash % kInvalidBits;
   return board.invalid[bit / 64].load(std::memory_order_acquire) >> (bit % 64) & 1;
 }
-inline void set_invalid(Board* board, uint32_t hash) {
-  const uint64_t bit = hash % kInvalidBits;
-  board->invalid[bit / 64].fetch_or(uint64_t{1} << (bit % 64), std::memory_order_release);
-}
-inline void set_invalid(Board* board, uint32_t mark, Changed kind) {
-  set_invalid(board, mark);
+inline void set_invalid(Board* board, uint32_t mark, Changed kind = kChangedFiles) {
+  const uint64_t bit = mark % kInvalidBits;
   board->header.changed.fetch_or(kind, std::memory_order_release);
+  board->invalid[bit / 64].fetch_or(uint64_t{1} << (bit % 64), std::memory_order_release);
 }
 
 }  // namespace monarch
