@@ -260,19 +260,36 @@ def reader_command(directory, workload, threads, processes, epochs, *more):
             "--processes", str(processes), "--epochs", str(epochs), *more]
 
 
+NOBODY = 65534
+
+
+def as_user(*directories):
+    """What runs a command as a job is run, by a user who is not root; `directories` become his.  Nothing if this
+    process is not root, or the programs are out of his reach."""
+    words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    reaches = [*words, "test", "-x", program("monarchctl")]
+    if os.geteuid() != 0 or subprocess.run(reaches, check=False).returncode != 0:
+        return []
+    for directory in directories:
+        os.chown(directory, NOBODY, NOBODY)
+    return words
+
+
 class Monarch:
     """`monarchctl run` around a command.  Makes `tier`, a directory, and removes it in the end."""
 
-    def __init__(self, dataset, tier, tier_bytes, agent=()):
-        """`agent`: KEY = VALUE lines for the configuration's [agent]."""
+    def __init__(self, dataset, tier, tier_bytes, agent=(), user=()):
+        """`agent`: KEY = VALUE lines for the configuration's [agent].  `user`: of as_user()."""
         self.tier = tier
         name = f"monarch.{os.path.basename(tier)}"
         self.report_file, config = (os.path.join(scratch(), name + end) for end in (".json", ".conf"))
         os.makedirs(tier)
+        if user:
+            os.chown(tier, NOBODY, NOBODY)
         with open(config, "w", encoding="ascii") as file:
             file.write("\n".join(["[agent]", *agent]) + "\n")
         os.chmod(config, 0o644)
-        self.prefix = [program("monarchctl"), "run", "--config", config, "--dataset", dataset,
+        self.prefix = [*user, program("monarchctl"), "run", "--config", config, "--dataset", dataset,
                        "--tier", f"bench:{tier}:{tier_bytes}", "--report", self.report_file, "--"]
 
     def report(self):
