@@ -18,7 +18,7 @@
 // path   What the catalog knows of a file is answered without the PFS (metadata.cc); so are fstatat and statx
 //        of a path. __xstat... are what programs built before glibc 2.33 call.
 // directory  The names in a directory come from the catalog as long as its times say that it has not changed
-//        (directories.cc). scandir, glob and nftw call readdir inside libc.
+//        (directories.cc). scandir, glob, ftw and nftw call readdir inside libc.
 // exec   Programs started with a cleared or replaced environment keep LD_PRELOAD and MONARCH_IO_*.
 // space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again. dlopen loses
 //        RTLD_DEEPBIND, with which a library would pass the hooks by.
@@ -119,6 +119,8 @@
   X(scandirat64, directory)   \
   X(glob, directory)          \
   X(glob64, directory)        \
+  X(ftw, directory)           \
+  X(ftw64, directory)         \
   X(nftw, directory)          \
   X(nftw64, directory)        \
   X(execve, exec)             \
@@ -168,8 +170,8 @@
 //        directory's times tell that it has another name.
 // ftruncate, write, fallocate
 //        Need a descriptor that was opened for writing.
-// ftw, fts_read
-//        Read directories inside libc, from the PFS; to walk as they do takes memory for each directory.
+// fts_read
+//        Reads directories inside libc, from the PFS; its record of each file is libc's own to make.
 // flock, lockf, fcntl(F_SETLK)
 //        Exclude the holders of the same copy: those who opened the PFS's file and those who opened the
 //        tier's do not exclude each other. MONARCH_IO_EXCLUDE keeps files that need more on the PFS.

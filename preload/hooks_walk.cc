@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// nftw(3) of a directory that the catalog lists. libc's reads directories and asks for files' values inside
-// libc, so a walk is done anew here, on top of this library's opendir, readdir and lstat, call for call as
-// libc does it.
+// ftw(3) and nftw(3) of a directory that the catalog lists. libc's read directories and ask for files' values
+// inside libc, so a walk is done anew here, on top of this library's opendir, readdir, stat and lstat, call
+// for call as libc does it. Not with FTW_CHDIR.
 //
-// Only where it can be exact without memory of its own: FTW_PHYS, since following symbolic links takes a
-// record of the directories that were seen, and not FTW_CHDIR. It takes a descriptor (O_PATH) for each level,
-// also beyond the number that the caller gives.
+// A walk that follows symbolic links remembers the directories that it saw, in memory from malloc(3), as
+// libc's does. It takes a descriptor (O_PATH) for each level, also beyond the number that the caller gives.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <search.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -21,16 +22,51 @@ namespace monarch::preload {
 namespace {
 
 using Visit = int (*)(const char*, const struct stat*, int, struct FTW*);
+using PlainVisit = int (*)(const char*, const struct stat*, int);
 static_assert(sizeof(struct stat) == sizeof(struct stat64));
+
+class SeenDirectories {
+ public:
+  SeenDirectories() = default;
+  SeenDirectories(const SeenDirectories&) = delete;
+  SeenDirectories& operator=(const SeenDirectories&) = delete;
+  ~SeenDirectories() { tdestroy(tree_, free); }
+
+  enum class Seen { kNo, kYes, kNoMemory };
+  // From the second time on kYes.
+  Seen add(const struct stat& st) {
+    auto* directory = static_cast<Directory*>(malloc(sizeof(Directory)));
+    if (!directory) return Seen::kNoMemory;
+    *directory = {st.st_dev, st.st_ino};
+    const void* node = tsearch(directory, &tree_, compare);
+    const bool is_new = node && *static_cast<Directory* const*>(node) == directory;
+    if (!is_new) free(directory);
+    return is_new ? Seen::kNo : node ? Seen::kYes : Seen::kNoMemory;
+  }
+
+ private:
+  struct Directory {
+    dev_t dev;
+    ino_t ino;
+  };
+  static int compare(const void* one, const void* other) {
+    const auto &a = *static_cast<const Directory*>(one), &b = *static_cast<const Directory*>(other);
+    if (a.ino != b.ino) return a.ino < b.ino ? -1 : 1;
+    return a.dev == b.dev ? 0 : a.dev < b.dev ? -1 : 1;
+  }
+
+  void* tree_ = nullptr;
+};
 
 class Walk {
  public:
   Walk(Visit visit, int flags) : visit_(visit), flags_(flags) {}
+  explicit Walk(PlainVisit visit) : plain_visit_(visit), flags_(0) {}
 
   // Whether this is a walk for us. Then the directory is open.
   bool begin(const char* path) {
     constexpr int kExact = FTW_PHYS | FTW_MOUNT | FTW_DEPTH | FTW_ACTIONRETVAL;
-    if ((flags_ & FTW_PHYS) == 0 || (flags_ & ~kExact) != 0 || !visit_ || unreadable(path) || *path == '\0' ||
+    if ((flags_ & ~kExact) != 0 || (!visit_ && !plain_visit_) || unreadable(path) || *path == '\0' ||
         !client() || !set_path(path))
       return false;
     first_ = open_listed(AT_FDCWD, full_);
@@ -41,6 +77,7 @@ class Walk {
     struct stat st;
     if (lstat(full_, &st) != 0) return closed(first_, -1);
     device_ = st.st_dev;
+    if (follows() && seen_.add(st) == SeenDirectories::Seen::kNoMemory) return closed(first_, -1);
     const int result = directory(first_, st);
     return is_action(result, FTW_SKIP_SUBTREE) || is_action(result, FTW_SKIP_SIBLINGS) ? 0 : result;
   }
@@ -79,7 +116,11 @@ class Walk {
   bool is_action(int result, int action) const {
     return (flags_ & FTW_ACTIONRETVAL) != 0 && result == action;
   }
-  int tell(const struct stat& st, int what) { return visit_(path_, &st, what, &at_); }
+  bool follows() const { return (flags_ & FTW_PHYS) == 0; }
+  int tell(const struct stat& st, int what) {
+    return visit_ ? visit_(path_, &st, what, &at_)
+                  : plain_visit_(path_, &st, what == FTW_SLN ? FTW_NS : what);
+  }
 
   int directory(DIR* dir, const struct stat& st) {
     if (!dir) return errno == EACCES ? tell(st, FTW_DNR) : -1;
@@ -122,14 +163,27 @@ class Walk {
 
   int look() {
     struct stat st = {};
-    if (lstat(full_, &st) != 0) return errno == EACCES || errno == ENOENT ? tell(st, FTW_NS) : -1;
+    int link = FTW_SL;
+    if ((follows() ? stat(full_, &st) : lstat(full_, &st)) != 0) {
+      if (errno != EACCES && errno != ENOENT) return -1;
+      if (!follows() || lstat(full_, &st) != 0 || !S_ISLNK(st.st_mode)) return tell(st, FTW_NS);
+      link = FTW_SLN;
+    }
     if ((flags_ & FTW_MOUNT) != 0 && st.st_dev != device_) return 0;
-    if (S_ISDIR(st.st_mode)) return directory(opendir(full_), st);
-    return tell(st, S_ISLNK(st.st_mode) ? FTW_SL : FTW_F);
+    if (S_ISDIR(st.st_mode)) return subdirectory(st);
+    return tell(st, S_ISLNK(st.st_mode) ? link : FTW_F);
   }
 
-  const Visit visit_;
+  int subdirectory(const struct stat& st) {
+    const auto seen = follows() ? seen_.add(st) : SeenDirectories::Seen::kNo;
+    if (seen == SeenDirectories::Seen::kNo) return directory(opendir(full_), st);
+    return seen == SeenDirectories::Seen::kYes ? 0 : -1;
+  }
+
+  const Visit visit_ = nullptr;
+  const PlainVisit plain_visit_ = nullptr;
   const int flags_;
+  SeenDirectories seen_;
   DIR* first_ = nullptr;
   dev_t device_ = 0;
   struct FTW at_ = {};
@@ -139,10 +193,9 @@ class Walk {
 };
 
 template <typename Real>
-int walk(const char* path, Visit visit, int flags, Real real) {
+int walk(const char* path, Walk* ours, Real real) {
   const int saved = errno;
-  Walk ours(visit, flags);
-  if (ours.begin(path)) return ours.run();
+  if (ours->begin(path)) return ours->run();
   errno = saved;
   return real();
 }
@@ -153,10 +206,19 @@ int walk(const char* path, Visit visit, int flags, Real real) {
 using namespace monarch::preload;
 
 MONARCH_EXPORT int nftw(const char* path, __nftw_func_t visit, int descriptors, int flags) {
-  return walk(path, visit, flags,
-              [&] { return next<decltype(nftw)>(Hook::nftw)(path, visit, descriptors, flags); });
+  Walk ours(visit, flags);
+  return walk(path, &ours, [&] { return next<decltype(nftw)>(Hook::nftw)(path, visit, descriptors, flags); });
 }
 MONARCH_EXPORT int nftw64(const char* path, __nftw64_func_t visit, int descriptors, int flags) {
-  return walk(path, reinterpret_cast<Visit>(visit), flags,
+  Walk ours(reinterpret_cast<Visit>(visit), flags);
+  return walk(path, &ours,
               [&] { return next<decltype(nftw64)>(Hook::nftw64)(path, visit, descriptors, flags); });
+}
+MONARCH_EXPORT int ftw(const char* path, __ftw_func_t visit, int descriptors) {
+  Walk ours(visit);
+  return walk(path, &ours, [&] { return next<decltype(ftw)>(Hook::ftw)(path, visit, descriptors); });
+}
+MONARCH_EXPORT int ftw64(const char* path, __ftw64_func_t visit, int descriptors) {
+  Walk ours(reinterpret_cast<PlainVisit>(visit));
+  return walk(path, &ours, [&] { return next<decltype(ftw64)>(Hook::ftw64)(path, visit, descriptors); });
 }
