@@ -394,10 +394,13 @@ TEST(CatalogModel, LongNamesAndPaths) {
 }
 
 // ImageNet's names: train/n01440764/n01440764_10026.JPEG, 1300 in each of 1000 directories.
+constexpr uint32_t kImages = 1300000, kImagesInDirectory = 1300;
+
 std::string image_name(uint32_t i) {
   char name[64];
-  const uint32_t synset = 1440764 + i / 1300 * 7;
-  std::snprintf(name, sizeof name, "train/n%08u/n%08u_%u.JPEG", synset, synset, 10000 + i % 1300 * 37);
+  const uint32_t synset = 1440764 + i / kImagesInDirectory * 7;
+  std::snprintf(name, sizeof name, "train/n%08u/n%08u_%u.JPEG", synset, synset,
+                10000 + i % kImagesInDirectory * 37);
   return name;
 }
 
@@ -442,44 +445,77 @@ TEST(CatalogGrowth, ReadersFindAllThatWasAddedWhileItGrows) {
   EXPECT_GT(looked, 100u);
   EXPECT_GE(catalog->header().index_generation, 7u);
   EXPECT_TRUE(fs::exists(scratch / "entries.8"));
+}
 
-  // What one file takes for its lookup, names included: records, all generations of the index, directories.
-  uint64_t index = 0;
-  for (uint32_t g = 0; g <= catalog->header().index_generation; ++g)
-    index += index_slots(g) * sizeof(uint64_t);
-  const auto used = [&](Space space) {
-    return catalog->header().used_bytes[static_cast<uint32_t>(space)].load();
-  };
-  const auto per_file = [&](uint64_t bytes) { return static_cast<double>(bytes) / kFiles; };
-  const uint64_t lookup = used(Space::kEntries) + used(Space::kDirs) + index;
-  EXPECT_GT(used(Space::kDirs), 230 * sizeof(DirPath));
-  std::printf("bytes per file: %.1f (entries %.1f, directories %.1f, index %.1f)\n", per_file(lookup),
-              per_file(used(Space::kEntries)), per_file(used(Space::kDirs)), per_file(index));
-  EXPECT_LE(per_file(lookup), 100);
-
-  for (uint32_t i = 0; i < kFiles; ++i) ASSERT_TRUE(catalog->place(refs[i], 0, 1000 + i, source_stat(i)));
-  uint64_t inodes = 0;
-  for (const auto& file : fs::directory_iterator(scratch.path()))
-    if (file.path().filename().string().rfind("inodes.", 0) == 0) inodes += file.file_size();
-  const double identity = per_file(used(Space::kIdents) + inodes);
-  std::printf("bytes per placed file: %.1f more\n", identity);
-  EXPECT_LE(identity, 60 + 1);  // the first 8 bytes and the first generation belong to nobody
-
-  for (uint32_t i = 0; i < kFiles; i += 1300) {  // a listing for each directory
-    const std::string name = image_name(i), dir = name.substr(0, name.rfind('/'));
-    ASSERT_NE(catalog->add(rel(dir), DT_DIR), 0u);
-    std::vector<NameInDirectory> names{{kDot, 1}, {kDotDot, 2}};
-    for (uint32_t k = i; k < std::min(i + 1300, kFiles); ++k) names.push_back({refs[k], k});
-    ASSERT_TRUE(catalog->add_listing(rel(dir), directory_stat(1, 1), names));
+// What the catalog takes for each file of ImageNet as the agent fills it: by walk, copies and listings.
+class CatalogBytes : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(catalog_, nullptr);
+    for (uint32_t i = 0; i < kImages; ++i) {
+      refs_.push_back(catalog_->add(rel(image_name(i)), DT_REG));
+      ASSERT_NE(refs_.back(), 0u) << i;
+    }
+    ASSERT_EQ(catalog_->header().entry_count, kImages);
   }
-  std::printf("bytes per listed file: %.1f more\n", per_file(used(Space::kLists)));
-  EXPECT_LE(per_file(used(Space::kLists)), 12.5);
+
+  double used(Space space) const {
+    return per_file(catalog_->header().used_bytes[static_cast<uint32_t>(space)]);
+  }
+  // All generations of an index.
+  double index(const std::string& name) const {
+    uint64_t bytes = 0;
+    for (const auto& file : fs::directory_iterator(scratch_.path()))
+      if (file.path().stem() == name) bytes += file.file_size();
+    EXPECT_GT(bytes, kImages);
+    return per_file(bytes);
+  }
+  // Of each directory, entered as one.
+  void add_listings() {
+    for (uint32_t i = 0; i < kImages; i += kImagesInDirectory) {
+      const std::string dir = fs::path(image_name(i)).parent_path();
+      ASSERT_NE(catalog_->add(rel(dir), DT_DIR), 0u);
+      std::vector<NameInDirectory> names{{kDot, 1}, {kDotDot, 2}};
+      for (uint32_t k = i; k < i + kImagesInDirectory; ++k) names.push_back({refs_[k], k});
+      ASSERT_TRUE(catalog_->add_listing(rel(dir), directory_stat(1, 1), names));
+    }
+  }
+
+  const Scratch scratch_;
+  const std::unique_ptr<Catalog> catalog_ = make_catalog(scratch_.path());
+  std::vector<Ref> refs_;
+
+ private:
+  static double per_file(uint64_t bytes) { return static_cast<double>(bytes) / kImages; }
+};
+
+TEST_F(CatalogBytes, AreFewForEachFile) {
+  constexpr double kLookup = 100, kIdentity = 60, kListing = 12.5;
+  const double entries = used(Space::kEntries), directories = used(Space::kDirs), paths = index("index");
+  std::printf("bytes per file: %.2f (entries %.2f, directories %.2f, index %.2f)\n",
+              entries + directories + paths, entries, directories, paths);
+  EXPECT_GT(directories * kImagesInDirectory, sizeof(DirPath)) << "directories are counted";
+  EXPECT_LE(entries + directories + paths, kLookup) << "names included";
+
+  for (uint32_t i = 0; i < kImages; ++i)
+    ASSERT_TRUE(catalog_->place(refs_[i], 0, 1000 + i, source_stat(i))) << i;
+  const double records = used(Space::kIdents), inodes = index("inodes");
+  std::printf("bytes per placed file: %.2f more (records %.2f, index %.2f)\n", records + inodes, records,
+              inodes);
+  EXPECT_LE(records + inodes, kIdentity);
+
+  ASSERT_NO_FATAL_FAILURE(add_listings());
+  std::printf("bytes per listed file: %.2f more\n", used(Space::kLists));
+  EXPECT_GT(used(Space::kLists), sizeof(ListedName)) << "each name is in one";
+  EXPECT_LE(used(Space::kLists), kListing);
+
   CatalogReader reader;
-  ASSERT_TRUE(reader.open(scratch.path().c_str()));
-  for (uint32_t i = 0; i < kFiles; i += 7) {
+  ASSERT_TRUE(reader.open(scratch_.path().c_str()));
+  for (uint32_t i = 0; i < kImages; i += 7) {
+    ASSERT_EQ(reader.find(rel(image_name(i))).ref, refs_[i]);
     const Identity* id = reader.find_copy(0, 1000 + i);
     ASSERT_NE(id, nullptr);
-    ASSERT_EQ(id->entry, refs[i]);
+    ASSERT_EQ(id->entry, refs_[i]);
   }
 }
 
