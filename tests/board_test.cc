@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "runtime/metadata/catalog.h"
+#include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/scratch.h"
 
@@ -20,8 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::steady_clock;
-
-RelPath rel(const std::string& path, uint32_t root = 0) { return rel_path(root, path.data(), path.size()); }
 
 BoardFile make_board(const std::string& run_dir) {
   Result<BoardFile> board = BoardFile::create(run_dir);

@@ -32,6 +32,9 @@ tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS) $(GTEST_CFLAGS)
 tests_unit_LDADD = $(libmonarch) $(GTEST_LIBS)
 tests_unit_SOURCES = \
 	%D%/board_test.cc \
+	%D%/catalog_fixture.h \
+	%D%/catalog_listing_test.cc \
+	%D%/catalog_model_test.cc \
 	%D%/catalog_test.cc \
 	%D%/config_test.cc \
 	%D%/copier_test.cc \

@@ -12,15 +12,12 @@
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/walker.h"
 #include "runtime/placement/placement.h"
+#include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
 
 namespace monarch {
-
-inline RelPath rel(const std::string& path, uint32_t root = 0) {
-  return rel_path(root, path.data(), path.size());
-}
 
 inline int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
 

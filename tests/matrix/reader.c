@@ -12,23 +12,9 @@
 
 #include "sums.h"
 
-static char buffer[1 << 16];
-
 static int open_as(const char* mode, const char* path) {
   if (strcmp(mode, "syscall") != 0) return open(path, O_RDONLY);
   return (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY, 0);
-}
-
-static void read_all(int fd, const char* path) {
-  uint64_t size = 0;
-  uint32_t sum = 0;
-  ssize_t got;
-  while ((got = read(fd, buffer, sizeof buffer)) > 0) {
-    sum = sum_of(sum, buffer, (size_t)got);
-    size += (uint64_t)got;
-  }
-  if (got < 0) exit(3);
-  print_sum(path, size, sum);
 }
 
 static void map_all(int fd, const char* path) {
@@ -47,8 +33,8 @@ int main(int argc, char** argv) {
     if (fd < 0) return 2;
     if (strcmp(argv[1], "mmap") == 0) {
       map_all(fd, argv[i]);
-    } else {
-      read_all(fd, argv[i]);
+    } else if (read_sum(fd, argv[i]) != 0) {
+      return 3;
     }
     close(fd);
   }
