@@ -3,8 +3,8 @@
 //
 // The catalog is a set of files in the job's run directory. Only the agent writes them; a task maps
 // them PROT_READ and MAP_SHARED, each when it first follows a reference into it, and never unmaps one.
-// A file is wholly allocated (fallocate) before its first byte is used, so reading a published
-// reference never faults, and nothing published ever moves or is freed.
+// Each byte is allocated (fallocate) before it is used, of an index the whole file, of a segment piece by
+// piece, so reading a published reference never faults, and nothing published ever moves or is freed.
 //
 //   catalog            one CatalogHeader: version, dataset roots, tiers, the newest index generations
 //   entries.K          segment K of the space of Entry records: one per path below a root, in the

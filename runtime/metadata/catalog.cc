@@ -11,8 +11,6 @@
 #include <cstring>
 #include <limits>
 
-#include "runtime/base/fd.h"
-
 namespace monarch {
 namespace {
 
@@ -25,6 +23,18 @@ uint64_t round8(uint64_t bytes) { return (bytes + 7) & ~uint64_t{7}; }
 // Whether `path` can be kept in a field of kPathBytes.
 bool fits_path(const std::string& path) { return path.size() < kPathBytes; }
 
+// A segment is allocated in so many pieces, so that the newest one takes little more than is in it.
+constexpr uint64_t kPiecesOfSegment = 16;
+static_assert(kFirstSegmentBytes % kPiecesOfSegment == 0);
+
+bool allocate_piece(int fd, uint64_t from, uint64_t to) {
+  int rc;
+  do {
+    rc = ::fallocate(fd, 0, static_cast<off_t>(from), static_cast<off_t>(to - from));
+  } while (rc != 0 && errno == EINTR);
+  return rc == 0;
+}
+
 }  // namespace
 
 Catalog::Catalog(std::string run_dir) : run_dir_(std::move(run_dir)) {}
@@ -34,15 +44,17 @@ Catalog::~Catalog() {
 }
 
 char* Catalog::make_file(const std::string& name, uint64_t bytes) {
+  Fd fd;
+  return make_file(name, bytes, bytes, &fd);
+}
+
+char* Catalog::make_file(const std::string& name, uint64_t bytes, uint64_t allocated, Fd* file) {
   const std::string path = run_dir_ + "/" + name;
   Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) return nullptr;
-  int rc;
-  do {
-    rc = ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes));
-  } while (rc != 0 && errno == EINTR);
-  void* address =
-      rc == 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0) : MAP_FAILED;
+  const bool made =
+      ::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 && allocate_piece(fd.get(), 0, allocated);
+  void* address = made ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0) : MAP_FAILED;
   if (address == MAP_FAILED) {
     const int saved = errno;
     ::unlink(path.c_str());
@@ -50,6 +62,7 @@ char* Catalog::make_file(const std::string& name, uint64_t bytes) {
     return nullptr;
   }
   mappings_.emplace_back(address, bytes);
+  *file = std::move(fd);
   return static_cast<char*>(address);
 }
 
@@ -113,20 +126,35 @@ char* Catalog::at(Space space, Ref ref) {
          (offset - segment_start(k));
 }
 
+bool Catalog::allocate_in_segment(Space space, uint32_t k, uint64_t end) {
+  const auto number = static_cast<uint32_t>(space);
+  SpaceState& s = spaces_[number];
+  const uint64_t piece = segment_bytes(k) / kPiecesOfSegment;
+  const uint64_t wanted = (end + piece - 1) / piece * piece;
+  if (!s.segments[k].load(std::memory_order_relaxed)) {
+    char* base = make_file(std::string(kSpaceNames[number]) + "." + std::to_string(k), segment_bytes(k),
+                           wanted, &s.newest);
+    if (!base) return false;
+    s.allocated = wanted;
+    s.segments[k].store(base, std::memory_order_release);
+  }
+  if (wanted > s.allocated && !allocate_piece(s.newest.get(), s.allocated, wanted)) return false;
+  s.allocated = std::max(s.allocated, wanted);
+  return true;
+}
+
 Ref Catalog::allocate(Space space, uint64_t bytes) {
   const auto number = static_cast<uint32_t>(space);
   SpaceState& s = spaces_[number];
   bytes = round8(bytes);
   uint64_t offset = s.used;
   uint32_t k = segment_of(offset);
-  while (k < kMaxSegments && offset + bytes > segment_start(k) + segment_bytes(k))
+  while (k < kMaxSegments && offset + bytes > segment_start(k) + segment_bytes(k)) {
+    // What is left over stays zero; walk() looks.
+    if (offset > segment_start(k) && !allocate_in_segment(space, k, segment_bytes(k))) return 0;
     offset = segment_start(++k);
-  if (k >= kMaxSegments) return 0;
-  if (!s.segments[k].load(std::memory_order_relaxed)) {
-    char* base = make_file(std::string(kSpaceNames[number]) + "." + std::to_string(k), segment_bytes(k));
-    if (!base) return 0;
-    s.segments[k].store(base, std::memory_order_release);
   }
+  if (k >= kMaxSegments || !allocate_in_segment(space, k, offset + bytes - segment_start(k))) return 0;
   s.used = offset + bytes;
   // That of the entries tells walk() how far they are complete: index_entry() stores it.
   if (space != Space::kEntries) header_->used_bytes[number].store(s.used, std::memory_order_relaxed);

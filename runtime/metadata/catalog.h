@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 #include "runtime/layout/board_layout.h"
 #include "runtime/layout/catalog_reader.h"
@@ -115,10 +116,16 @@ class Catalog {
   struct SpaceState {
     std::atomic<char*> segments[kMaxSegments] = {};  // set once; read without lock_
     uint64_t used = 8;                               // the first 8 bytes stay unused, so that Ref 0 is none
+    Fd newest;                                       // the newest segment's file
+    uint64_t allocated = 0;                          // bytes of it
   };
 
   // A new, allocated, zeroed file of the run directory, mapped; nullptr if there is no space.
   char* make_file(const std::string& name, uint64_t bytes);
+  // The same, of which only the first bytes are allocated, and its descriptor.
+  char* make_file(const std::string& name, uint64_t bytes, uint64_t allocated, Fd* file);
+  // Allocates segment `k`, made if need be, up to `end`; false if there is no room. `lock_` held.
+  bool allocate_in_segment(Space space, uint32_t k, uint64_t end);
   // `bytes` of a space; 0 if there is no room. `lock_` held.
   Ref allocate(Space space, uint64_t bytes);
   char* at(Space space, Ref ref);
