@@ -146,8 +146,9 @@ class Node:
         """Starts a task of the job's that opens a file; the task, whether it got the "PFS" or the "tier", after how long."""
         file = next(os.path.join(top, name) for top, _, names in os.walk(self.data) for name in names)
         begin = time.monotonic()
+        libraries = ":".join([*e2e.SANITIZER.split(), f"{BUILD}/libmonarch_preload.so"])
         task = e2e.start([*e2e.NOBODY, "/usr/bin/python3", "-c", READER, file, self.tier], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                         env={"PATH": "/usr/bin:/bin", "LD_PRELOAD": f"{BUILD}/libmonarch_preload.so", "MONARCH_IO_RUN_DIR": run_dir})
+                         env={"PATH": "/usr/bin:/bin", "LD_PRELOAD": libraries, "MONARCH_IO_RUN_DIR": run_dir})
         return task, task.stdout.readline().decode().strip(), time.monotonic() - begin
 
     def task_goes_on(self, task):

@@ -259,6 +259,8 @@ def programs():
         found["C: fork, vfork, spawn, dup"] = (lambda root, out: [program, root]) if code == 0 else err
     if not shutil.which("rsync"):
         found["rsync -a"] = "rsync is not installed"
+    if "asan" in e2e.SANITIZER:
+        found["dd"] = "AddressSanitizer ends it for how it allocates"
     return found
 
 
