@@ -98,8 +98,12 @@ MONARCH_EXPORT int linkat(int from_dir, const char* from, int to_dir, const char
       next<int(int, const char*, int, const char*, int)>(Hook::linkat)(from_dir, from, to_dir, to, flags),
       to_dir, to);
 }
-MONARCH_EXPORT int mkdir(const char* path, mode_t mode) noexcept {
-  return named(next<int(const char*, mode_t)>(Hook::mkdir)(path, mode), AT_FDCWD, path);
+// A sanitizer calls it, for its log_path, before code that it has instrumented may run.
+MONARCH_EXPORT __attribute__((no_sanitize("address", "thread"))) int mkdir(const char* path,
+                                                                           mode_t mode) noexcept {
+  auto* real = reinterpret_cast<int (*)(const char*, mode_t)>(next_symbol(Hook::mkdir));
+  const int result = real(path, mode);
+  return result == 0 ? named(result, AT_FDCWD, path) : result;
 }
 MONARCH_EXPORT int mkdirat(int dirfd, const char* path, mode_t mode) noexcept {
   return named(next<int(int, const char*, mode_t)>(Hook::mkdirat)(dirfd, path, mode), dirfd, path);

@@ -122,8 +122,8 @@ __attribute__((constructor)) void resolve_all() {
 
 bool is_attached() { return client() != nullptr || phase.load(std::memory_order_acquire) != Phase::kOff; }
 
-// AddressSanitizer calls mkdir(2), for its log_path, before code that it has instrumented may run.
-__attribute__((no_sanitize("address"))) void* next_symbol(Hook hook) {
+// See mkdir in hooks_change.cc.
+__attribute__((no_sanitize("address", "thread"))) void* next_symbol(Hook hook) {
   void** slot = &next_symbols[static_cast<int>(hook)];
   void* function = __atomic_load_n(slot, __ATOMIC_RELAXED);
   if (__builtin_expect(function == nullptr, 0)) {

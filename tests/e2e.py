@@ -204,13 +204,16 @@ def sanitizer_found():
     return text
 
 
-def environment(**more):
-    """The environment for monarchctl: what a sanitizer needs comes first in the user's own LD_PRELOAD."""
+def native_environment(**more):
+    """The environment of programs without Monarch, and of Monarch's own that start no others."""
     env = {**os.environ, "LC_ALL": "C.UTF-8"}
     env.pop("LD_PRELOAD", None)
-    if SANITIZER:
-        env["LD_PRELOAD"] = SANITIZER
     return {**env, **more}
+
+
+def environment(**more):
+    """The environment for `monarchctl run`: what a sanitizer needs comes first in the user's own LD_PRELOAD."""
+    return native_environment(**{**({"LD_PRELOAD": SANITIZER} if SANITIZER else {}), **more})
 
 
 def start(command, **options):
@@ -230,8 +233,9 @@ def end(process):
 
 
 def execute(command, seconds=PATIENCE, **options):
-    """Runs a command to its end: (exit code, stdout, stderr); the code is "hung" when it takes longer."""
-    options = {"stdin": subprocess.DEVNULL, "env": environment(), **options}
+    """Runs a command to its end, natively unless `env` says otherwise: (exit code, stdout, stderr); the code is "hung"
+    when it takes longer."""
+    options = {"stdin": subprocess.DEVNULL, "env": native_environment(), **options}
     process = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
     return finish(process, seconds)
 
@@ -272,7 +276,7 @@ def options(datasets, tiers, *more):
 def monarch_run(words, command, report=False, before=(), **more):
     """`monarchctl run WORDS -- COMMAND`; as execute, and with `report` the report as a fourth."""
     if not report:
-        return execute([*before, f"{BUILD}/monarchctl", "run", *words, "--", *command], **more)
+        return execute([*before, f"{BUILD}/monarchctl", "run", *words, "--", *command], **{"env": environment(), **more})
     file = f"{scratch()}/report.{random.getrandbits(64):x}"
     result = monarch_run([*words, "--report", file], command, before=before, **more)
     with open(file, encoding="utf-8") as stream:

@@ -277,11 +277,6 @@ BUILDS = {
 }
 
 
-def without_sanitizer(**more):
-    """The environment of a program that is neither Monarch's nor a test's subject."""
-    return {**{name: value for name, value in e2e.environment().items() if name != "LD_PRELOAD"}, **more}
-
-
 @functools.cache
 def build(name):
     """Compiles a program: (its command, why not)."""
@@ -289,7 +284,7 @@ def build(name):
     target = f"{scratch('programs')}/{name.replace(' ', '-')}"
     if not shutil.which(command[0]):
         return None, f"{command[0]} is not installed"
-    env = without_sanitizer(GOCACHE=scratch("go"), GOFLAGS="-mod=mod", GO111MODULE="off", GOPATH=scratch("gopath"))
+    env = e2e.native_environment(GOCACHE=scratch("go"), GOFLAGS="-mod=mod", GO111MODULE="off", GOPATH=scratch("gopath"))
     code, _, err = e2e.execute([*command, target, f"{HERE}/{source}", *sum(libraries, [])], SLOW * e2e.PATIENCE, env=env)
     if code != 0:
         return None, f"{command[0]} failed: {' '.join(err.split())[:200]}"
@@ -313,7 +308,7 @@ def tfjs():
     os.mkdir(new)
     command = ["npm", "install", "--prefix", new, "--cache", scratch("npm"), "--no-audit", "--no-fund", "--ignore-scripts",
                "--loglevel=error", "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=1000"]
-    code, _, err = e2e.execute([*command, f"@tensorflow/tfjs@{TFJS}"], SLOW * e2e.PATIENCE, env=without_sanitizer(), cwd=new)
+    code, _, err = e2e.execute([*command, f"@tensorflow/tfjs@{TFJS}"], SLOW * e2e.PATIENCE, cwd=new)
     if code != 0:
         shutil.rmtree(new, ignore_errors=True)
         return None, f"npm install failed: {' '.join(err.split())[:200]}"
@@ -334,7 +329,7 @@ def why_not(need):
     if kind == "build":
         return build(name)[1]
     if kind == "python":
-        code = e2e.execute([PYTHON, "-c", f"import {name}"], env=without_sanitizer())[0]
+        code = e2e.execute([PYTHON, "-c", f"import {name}"])[0]
         return "" if code == 0 else f"Python's {name} is not installed"
     if kind == "static":
         return "" if is_static(name) else f"no static {name} is installed"
@@ -346,7 +341,7 @@ def why_not(need):
 def verified(path):
     """A file that fio wrote, with checksums in it."""
     e2e.execute(["fio", "--name=x", f"--filename={path}/verified", "--rw=write", "--bs=64k", "--ioengine=psync", "--verify=crc32c",
-                 "--do_verify=0", "--verify_state_save=0", "--size=1m", "--output=/dev/null"], env=without_sanitizer(),
+                 "--do_verify=0", "--verify_state_save=0", "--size=1m", "--output=/dev/null"],
                 cwd=scratch("work"))
 
 

@@ -259,8 +259,10 @@ def programs():
         found["C: fork, vfork, spawn, dup"] = (lambda root, out: [program, root]) if code == 0 else err
     if not shutil.which("rsync"):
         found["rsync -a"] = "rsync is not installed"
-    if "asan" in e2e.SANITIZER:
-        found["dd"] = "AddressSanitizer ends it for how it allocates"
+    if e2e.SANITIZER:
+        found["dd"] = "sanitizers end it for how it allocates"
+    if "tsan" in e2e.SANITIZER:
+        found["rsync -a"] = "ThreadSanitizer ends it for its signal handlers"
     return found
 
 
