@@ -500,7 +500,7 @@ class CatalogBytes : public ::testing::Test {
 };
 
 TEST_F(CatalogBytes, AreFewForEachFile) {
-  constexpr double kLookup = 100, kIdentity = 60, kListing = 12.5;
+  constexpr double kLookup = 100, kIdentity = 60, kListing = 13;
   const double entries = occupied("entries"), directories = occupied("dirs"), paths = occupied("index");
   std::printf("bytes per file: %.2f (entries %.2f, directories %.2f, index %.2f)\n",
               entries + directories + paths, entries, directories, paths);

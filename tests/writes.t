@@ -105,6 +105,9 @@ def by_programs():
         if program in ("rsync", "patch", "perl") and not shutil.which(program):
             skip(name, f"{program} is not installed")
             continue
+        if program == "rsync" and "tsan" in e2e.SANITIZER:
+            skip(name, "ThreadSanitizer ends it for its signal handlers")
+            continue
         placed.change(name, script)
     placed.done("programs", 10)
 
