@@ -87,7 +87,7 @@ BY_PROGRAMS = {
     "perl -i": 'perl -i -pe s/two/three/ "$1/text"',
     "rsync": 'mkdir "$2/r"; echo synced >"$2/r/0020.bin"; rsync -a "$2/r/" "$1/"',
     "rsync --inplace": 'echo synced in place >"$2/r/0020.bin"; rsync -a --inplace "$2/r/" "$1/"',
-    "tar x": 'tar -C "$2/r" -c 0020.bin | tar -C "$1" -x',
+    "tar x": 'mkdir "$2/t"; echo from an archive >"$2/t/0020.bin"; tar -C "$2/t" -c 0020.bin | tar -C "$1" -x',
     "truncate": 'truncate -s 3 "$1/a/d3/deep/0003.bin" 2>/dev/null || truncate -s 3 "$1/0020.bin"',
     "rm": 'rm "$1/0020.bin"; if cat "$1/0020.bin" 2>/dev/null; then exit 1; fi',
     "rm, then another file": 'echo again >"$1/0020.bin"',
