@@ -104,12 +104,13 @@ bool below_changed_directory(const Client& c, const RelPath& path) {
   return false;
 }
 
-// Whether the catalog knows the path, without symbolic links, as a file's.
+// Whether the catalog knows the path, without symbolic links, as a file's or a symbolic link's own.
 bool known_file(const Client& c, const RelPath& path) {
   const Found found = c.catalog.find(path);
   if (!found) return false;
   const uint8_t type = found.entry->type.load(std::memory_order_relaxed);
-  if (type != DT_REG && (type != DT_UNKNOWN || !c.catalog.identity_of(*found.entry))) return false;
+  if (type != DT_REG && type != DT_LNK && (type != DT_UNKNOWN || !c.catalog.identity_of(*found.entry)))
+    return false;
   return (c.board->header.changed.load(std::memory_order_acquire) & kChangedDirectories) == 0 ||
          !below_changed_directory(c, path);
 }
@@ -128,7 +129,7 @@ __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Ob
   RelPath rel;
   const size_t len = true_path(object, path);
   const Where where = len > 0 ? locate(*c, AT_FDCWD, path, below, &rel) : Where::kOutside;
-  const bool file = inode.type == S_IFREG;
+  const bool file = inode.type != S_IFDIR;
   if (where == Where::kBelow && file) mark_path(c, rel);
   if (where == Where::kBelow && !file) mark_as(c, rel.hash, kChangedDirectories);
   if (leads_to_root(where)) close_all(c);
@@ -150,10 +151,11 @@ void mark_object(Client* c, Change change, const Object& object, const Located& 
   // The path of a root may be a symbolic link on another device.
   if (leads_to_root(found.where) && named) close_all(c);
   if (!on_root_device(c->catalog.header(), inode.dev)) return;
-  if (inode.type != S_IFREG && !(inode.type == S_IFDIR && concerns_directories(change))) return;
+  const bool file = inode.type == S_IFREG || inode.type == S_IFLNK;
+  if (!file && !(inode.type == S_IFDIR && concerns_directories(change))) return;
   const bool below = found.where == Where::kBelow || found.where == Where::kBelowSlash;
-  if (below && inode.type == S_IFDIR) mark_as(c, found.rel.hash, kChangedDirectories);
-  if (below && inode.type == S_IFREG && inode.links == 1 && known_file(*c, found.rel)) return;
+  if (below && !file) mark_as(c, found.rel.hash, kChangedDirectories);
+  if (below && file && inode.links == 1 && known_file(*c, found.rel)) return;
   mark_true_path(c, change, object, inode);
 }
 

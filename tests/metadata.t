@@ -741,6 +741,50 @@ def removed():
     data.job.end()
 
 
+LINK = """
+import os, sys
+try:
+    st = os.lstat(sys.argv[1])
+    print(st.st_mode, st.st_uid, st.st_ino, st.st_size, st.st_mtime_ns)
+except OSError as e:
+    print(e.errno)
+"""
+LINK_CHANGES = {
+    "removed": ["os.unlink(link)"],
+    "renamed": ["os.rename(link, link + '.new')"],
+    "replaced": ["os.symlink('elsewhere', link + '.new')", "os.rename(link + '.new', link)"],
+    "owned": ["os.chown(link, 7, 7, follow_symlinks=False)"],
+    "touched": ["os.utime(link, ns=(5, 5), follow_symlinks=False)"],
+}
+
+
+def changed_links():
+    """What a task does to a symbolic link by another name of its path is seen by its own."""
+    names = ("/d/../d/{}", "/to-d/{}")
+
+    def prepare(root):
+        fill(root)
+        os.mkdir(f"{root}/d")
+        for i in range(len(names)):
+            for name in LINK_CHANGES:
+                os.symlink("somewhere", f"{root}/d/{name}{i}")
+        os.symlink("d", f"{root}/to-d")
+
+    data = Data("links", prepare=prepare)
+    for i, alias in enumerate(names):
+        for name, statements in LINK_CHANGES.items():
+            if name == "owned" and os.geteuid() != 0:
+                skip(name, "needs root")
+                continue
+            look = [PYTHON, "-c", LINK, f"{data.root}/d/{name}{i}"]
+            ok(e2e.wait_until(lambda look=look: data.count_of(lambda: data.job.run(look), "meta_served") > 0),
+               f"a symbolic link to be {name}: its own values are answered")
+            text = "\n".join(["import os", f"link = {data.root + alias.format(name + str(i))!r}", *statements])
+            equal(data.job.run([PYTHON, "-c", text])[0], 0, f"{name} by {alias}")
+            equal(data.job.run(look)[:2], e2e.execute(look)[:2], f"{name} by {alias}: seen by its own name")
+    data.job.end()
+
+
 def unreadable():
     """Errors are the PFS's, for a user to whom the dataset is not all open."""
     before = e2e.NOBODY if os.geteuid() == 0 else []
@@ -842,5 +886,5 @@ def becomes_another():
     return None
 
 
-e2e.main(values, directories, large_directory, programs, other_roots, calls_to_pfs, not_placed, changes, rewound, removed, unreadable,
-         another_user, becomes_another)
+e2e.main(values, directories, large_directory, programs, other_roots, calls_to_pfs, not_placed, changes, rewound, removed, changed_links,
+         unreadable, another_user, becomes_another)
