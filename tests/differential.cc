@@ -508,6 +508,17 @@ void do_write() {
   show_stat(st, nullptr);
   close(fd);
 }
+// It does not stay: to open it would wait for a writer.
+void show_fifo(const char* path) {
+  const int made = mkfifo(path, 0644);
+  show_result(made);
+  if (made != 0) return;
+  struct stat st;
+  const int fd = open(path, O_RDONLY | O_NONBLOCK);
+  printf(" fifo %d read %zd", lstat(path, &st) == 0 && S_ISFIFO(st.st_mode), read(fd, buffer, 1));
+  close(fd);
+  show_result(unlink(path));
+}
 void do_change() {
   char path[4096], other[4096];
   some_path(path, sizeof path);
@@ -541,7 +552,7 @@ void do_change() {
     case 8:
       return show_result(mkdir(path, 0755));
     case 9:
-      return show_result(mkfifo(path, 0644));
+      return show_fifo(path);
     case 10:
       return show_result(rmdir(path));
     default:
