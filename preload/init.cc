@@ -15,19 +15,18 @@ __asm__(".symver dlsym, dlsym@GLIBC_2.17");
 #endif
 
 namespace monarch::preload {
+
+void* next_symbols[kHooks];
+std::atomic<Phase> phase{Phase::kNew};
+Client the_client;
+
 namespace {
 
-constexpr int kHooks = static_cast<int>(Hook::kCount);
 constexpr const char* kSymbols[kHooks] = {
 #define X(symbol, family) #symbol,
     MONARCH_HOOKS(X)
 #undef X
 };
-void* next_symbols[kHooks];  // by __atomic built-ins, see next_symbol()
-
-enum class Phase : int { kNew, kStarting, kOff, kOn };
-std::atomic<Phase> phase{Phase::kNew};
-Client the_client;
 char run_dir[kPathBytes];
 
 // The agent may still be waiting for the PFS to show it the dataset's roots: then there is a run directory
@@ -95,7 +94,25 @@ Phase wait_for_start() {
   return seen;
 }
 
-__attribute__((noinline, cold)) Client* start() {
+// dlsym(3) is not async-signal-safe: all is looked up before main.
+__attribute__((constructor)) void resolve_all() {
+  save_environment();
+  for (int i = 0; i < kHooks; ++i) next_symbol(static_cast<Hook>(i));
+}
+
+}  // namespace
+
+bool is_attached() { return client() != nullptr || phase.load(std::memory_order_acquire) != Phase::kOff; }
+
+// See mkdir in hooks_change.cc.
+__attribute__((noinline, cold, no_sanitize("address", "thread"))) void* find_next(Hook hook) {
+  const int i = static_cast<int>(hook);
+  void* function = dlsym(RTLD_NEXT, kSymbols[i]);
+  __atomic_store_n(&next_symbols[i], function, __ATOMIC_RELAXED);
+  return function;
+}
+
+__attribute__((noinline, cold)) Client* start_client() {
   if (!save_environment()) return nullptr;
   if (const int64_t at = retry_at.load(std::memory_order_relaxed); at != 0 && monotonic_ns() < at)
     return nullptr;
@@ -110,33 +127,6 @@ __attribute__((noinline, cold)) Client* start() {
   if (now == Phase::kNew) retry_at.store(monotonic_ns() + kRetryNs, std::memory_order_relaxed);
   phase.store(now, std::memory_order_release);
   return now == Phase::kOn ? &the_client : nullptr;
-}
-
-// dlsym(3) is not async-signal-safe: all is looked up before main.
-__attribute__((constructor)) void resolve_all() {
-  save_environment();
-  for (int i = 0; i < kHooks; ++i) next_symbol(static_cast<Hook>(i));
-}
-
-}  // namespace
-
-bool is_attached() { return client() != nullptr || phase.load(std::memory_order_acquire) != Phase::kOff; }
-
-// See mkdir in hooks_change.cc.
-__attribute__((no_sanitize("address", "thread"))) void* next_symbol(Hook hook) {
-  void** slot = &next_symbols[static_cast<int>(hook)];
-  void* function = __atomic_load_n(slot, __ATOMIC_RELAXED);
-  if (__builtin_expect(function == nullptr, 0)) {
-    function = dlsym(RTLD_NEXT, kSymbols[static_cast<int>(hook)]);
-    __atomic_store_n(slot, function, __ATOMIC_RELAXED);
-  }
-  return function;
-}
-
-Client* client() {
-  const Phase p = phase.load(std::memory_order_acquire);
-  if (__builtin_expect(p == Phase::kOn, 1)) return &the_client;
-  return p == Phase::kOff ? nullptr : start();
 }
 
 }  // namespace monarch::preload

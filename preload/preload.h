@@ -23,8 +23,14 @@ enum class Hook : int {
 #undef X
       kCount
 };
+inline constexpr int kHooks = static_cast<int>(Hook::kCount);
+extern void* next_symbols[kHooks];  // nullptr: not looked up yet. Only by __atomic built-ins
+void* find_next(Hook hook);
 // nullptr if there is none (an old libc).
-void* next_symbol(Hook hook);
+__attribute__((always_inline)) inline void* next_symbol(Hook hook) {
+  void* function = __atomic_load_n(&next_symbols[static_cast<int>(hook)], __ATOMIC_RELAXED);
+  return __builtin_expect(function != nullptr, 1) ? function : find_next(hook);
+}
 template <typename Function>
 Function* next(Hook hook) {
   return reinterpret_cast<Function*>(next_symbol(hook));
@@ -46,9 +52,17 @@ struct Client {
   const char* log = nullptr;      // "stderr" or a file
   bool program_excluded = false;  // every open goes to the PFS; what it changes is marked nevertheless
 };
+enum class Phase : int { kNew, kStarting, kOff, kOn };
+extern std::atomic<Phase> phase;
+extern Client the_client;
+Client* start_client();
 // The process's client; nullptr if this process is not to be redirected (no job, switched off, a stale
 // run directory, another version). The first call maps the two files.
-Client* client();
+inline Client* client() {
+  const Phase now = phase.load(std::memory_order_acquire);
+  if (__builtin_expect(now == Phase::kOn, 1)) return &the_client;
+  return now == Phase::kOff ? nullptr : start_client();
+}
 
 // No text: NULL, or an offset from it. The kernel says EFAULT, where reading it would end the program.
 inline bool unreadable(const char* path) {
