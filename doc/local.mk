@@ -29,6 +29,8 @@ EXTRA_DIST += \
 	%D%/performance/epochs-small.svg \
 	%D%/performance/memory.json \
 	%D%/performance/memory.svg \
+	%D%/performance/metadata.json \
+	%D%/performance/metadata.svg \
 	%D%/performance/neighbour.json \
 	%D%/performance/neighbour.svg \
 	%D%/performance/once.json \
@@ -43,4 +45,6 @@ EXTRA_DIST += \
 	%D%/performance/scale.svg \
 	%D%/performance/start.json \
 	%D%/performance/start.svg \
+	%D%/performance/tuning.json \
+	%D%/performance/tuning.svg \
 	%D%/slurm.md
