@@ -384,6 +384,11 @@ def sum_of(path):
 # ---- parallel file systems
 
 
+def why_not_nobody():
+    """Why root cannot run the programs as user nobody, if so."""
+    return "" if execute([*NOBODY, "test", "-x", f"{BUILD}/monarchctl"])[0] == 0 else f"user nobody cannot reach {BUILD}"
+
+
 def why_no_slowfs():
     if not os.access(f"{BUILD}/tests/slowfs", os.X_OK):
         return "slowfs is not built (no fuse3)"

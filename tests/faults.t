@@ -916,8 +916,8 @@ def types():
     placeable = make_types(dataset)
     os.symlink(dataset, f"{scratch()}/types.link")
     before = e2e.NOBODY if ROOT else []
-    if before and e2e.execute([*before, "test", "-x", f"{BUILD}/monarchctl"])[0] != 0:
-        return skip("links and types", f"user nobody cannot reach {BUILD}")
+    if why := before and e2e.why_not_nobody():
+        return skip("links and types", why)
     reports = scratch("types.reports")
     for path in (tier, reports):
         os.chown(path, 65534 if ROOT else -1, -1)

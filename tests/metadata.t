@@ -788,8 +788,8 @@ def changed_links():
 def unreadable():
     """Errors are the PFS's, for a user to whom the dataset is not all open."""
     before = e2e.NOBODY if os.geteuid() == 0 else []
-    if before and e2e.execute([*before, "test", "-x", f"{e2e.BUILD}/monarchctl"])[0] != 0:
-        return skip("unreadable", f"user nobody cannot reach {e2e.BUILD}")
+    if why := before and e2e.why_not_nobody():
+        return skip("unreadable", why)
     root, tier = scratch("unreadable"), scratch("unreadable.tier")
     fill(root)
     write(f"{root}/secret/f", b"x")
@@ -867,8 +867,8 @@ def becomes_another():
         return skip("becomes another", "needs root")
     for how, before in (("user", []), ("namespace", e2e.NOBODY), ("nothing", e2e.NOBODY)):
         name = f"becomes.{how}"
-        if before and e2e.execute([*before, "test", "-x", f"{e2e.BUILD}/monarchctl"])[0] != 0:
-            skip(name, f"user nobody cannot reach {e2e.BUILD}")
+        if why := before and e2e.why_not_nobody():
+            skip(name, why)
             continue
         root, tier, reports = scratch(name), scratch(f"{name}.tier"), scratch(f"{name}.report")
         write(f"{root}/d/f", b"x")

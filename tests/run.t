@@ -151,8 +151,8 @@ def ordinary_user():
     before = []
     if os.geteuid() == 0:
         before = e2e.NOBODY
-        if e2e.execute([*before, "test", "-x", f"{BUILD}/monarchctl"])[0] != 0:
-            return skip("refusals for an ordinary user", f"user nobody cannot reach {BUILD}")
+        if why := e2e.why_not_nobody():
+            return skip("refusals for an ordinary user", why)
         refused("a tier that the user cannot write", options([dataset], {"t": (tier, "1G")}),
                 ["tier t", tier, "Permission denied"], before)
         os.chown(tier, 65534, 65534)
