@@ -467,7 +467,8 @@ def agent_killed():
             words = [*options([pfs.mount], {"t": (tier, "1G")}), *config(stage_wait_max=numbers.choice(["1M", "64M"]))]
             access = numbers.choice(list(want))
             command = [*reader, "--epochs", "3", "--access", access]
-            file, delay = f"{scratch()}/killed.{i}.json", numbers.uniform(0, 0.4)
+            # Every other one early: all may be placed long before the last of them.
+            file, delay = f"{scratch()}/killed.{i}.json", numbers.uniform(0, 0.4 if i % 2 else 0.02)
             process = e2e.start([f"{BUILD}/monarchctl", "run", *words, "--report", file, "--", "sh", "-c",
                                  'echo up; exec "$@"', "sh", *command], env=e2e.environment(), **PIPES)
             process.stdout.readline()
