@@ -176,7 +176,11 @@ class AgentProcess {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGTERM);
     lifeline_.reset();
-    if (!reap(kStopPatienceMs)) {
+    if (const std::optional<int> status = reap(kStopPatienceMs)) {
+      tell_failure(*status);
+    } else {
+      std::fprintf(stderr, "monarchctl run: the agent needs more than %d s to end; removing the copies\n",
+                   kStopPatienceMs / 1000);
       ::kill(pid_, SIGKILL);
       if (!reap(kKillPatienceMs))
         std::fprintf(
@@ -187,20 +191,21 @@ class AgentProcess {
   }
 
  private:
-  // Whether it ended within that time; tells how, unless it ended well.
-  bool reap(int patience_ms) {
+  // Its status, as of waitpid(2), if it ended within that time.
+  std::optional<int> reap(int patience_ms) const {
     for (int waited = 0; waited < patience_ms; waited += 5) {
       int status;
-      if (::waitpid(pid_, &status, WNOHANG) == pid_) {
-        if (WIFSIGNALED(status))
-          std::fprintf(stderr, "monarchctl run: the agent was ended by signal %d\n", WTERMSIG(status));
-        std::ifstream text(errors_);
-        if (status != 0 && text.peek() != std::ifstream::traits_type::eof()) std::cerr << text.rdbuf();
-        return true;
-      }
+      if (::waitpid(pid_, &status, WNOHANG) == pid_) return status;
       ::usleep(5000);
     }
-    return false;
+    return {};
+  }
+
+  void tell_failure(int status) const {
+    if (WIFSIGNALED(status))
+      std::fprintf(stderr, "monarchctl run: the agent was ended by signal %d\n", WTERMSIG(status));
+    std::ifstream text(errors_);
+    if (status != 0 && text.peek() != std::ifstream::traits_type::eof()) std::cerr << text.rdbuf();
   }
 
   static Status wait_ready(const Fd& pipe) {

@@ -340,6 +340,19 @@ def monarchctl_killed():
     equal(out, whole + native[1], "monarchctl killed: the command reads on, and right", err.decode())
 
 
+def monarchd_slow_to_end():
+    """A stopped one stands for one that has more to remove than it can in the time it gets."""
+    dataset, _, _ = tree("slow.end")
+    tier = scratch("tier.slow.end")
+    process = started(options([dataset], {"t": (tier, "1G")}), f"cat '{dataset}/0000.bin' >/dev/null; echo up; read -r _; exit 3")
+    os.kill(e2e.children(process.pid, "monarchd")[0], signal.SIGSTOP)
+    out, err = process.communicate(b"\n", timeout=e2e.PATIENCE)
+    equal((process.returncode, out), (3, b""), "an agent slow to end: the command's exit status", err)
+    contains(err.decode(), ["needs more than 5 s to end"], "an agent slow to end: the user is told")
+    ok(b"ended by signal" not in err, "an agent slow to end: that it was ended is no failure", err)
+    equal(e2e.traces(process.pid, tier), [], "an agent slow to end: nothing is left")
+
+
 def monarchd_killed():
     if why := e2e.why_no_slowfs():
         return skip("monarchd killed", why)
@@ -580,5 +593,5 @@ def written_by_the_job():
 
 
 e2e.main(swept, exit_codes, help_and_version, refusals, ordinary_user, user_environment, report, paths, signals,
-         monarchctl_killed, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch, first_opens,
+         monarchctl_killed, monarchd_slow_to_end, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch, first_opens,
          slow_pfs, written_by_the_job)

@@ -60,12 +60,9 @@ class CatalogReader {
 
   // The entry of a path; empty: not (yet) in the catalog, or a mapping failed.
   Found find(const RelPath& path) const {
-    const uint32_t generation = header_->index_generation.load(std::memory_order_acquire);
-    auto* slots =
-        static_cast<const std::atomic<uint64_t>*>(table("index", index_, generation, sizeof(uint64_t)));
-    if (!slots) return {};
-    const uint64_t mask = index_slots(generation) - 1;
-    for (uint64_t i = path.hash & mask, probes = 0; probes <= mask; i = (i + 1) & mask, ++probes) {
+    uint64_t mask;
+    const std::atomic<uint64_t>* slots = index(&mask);
+    for (uint64_t i = path.hash & mask, probes = 0; slots && probes <= mask; i = (i + 1) & mask, ++probes) {
       const uint64_t slot = slots[i].load(std::memory_order_acquire);
       if (slot == 0) return {};
       if (slot >> 32 != path.hash) continue;
@@ -142,12 +139,16 @@ class CatalogReader {
     const Ref ref = e.identity.load(std::memory_order_acquire);
     return e.type.load(std::memory_order_relaxed) == kDirectoryType ? nullptr : identity(ref);
   }
+  // Has the processor fetch what find() and identity_of() of this entry will read from memory.
+  void expect(const Entry& e) const {
+    uint64_t mask;
+    if (const std::atomic<uint64_t>* slots = index(&mask)) __builtin_prefetch(&slots[e.hash & mask]);
+    if (const Identity* id = any_identity_of(e)) __builtin_prefetch(id);
+  }
   // Whether there is an entry `ref` with this hash.
   bool is_entry(Ref ref, uint32_t hash) const {
-    const uint32_t generation = header_->index_generation.load(std::memory_order_acquire);
-    auto* slots =
-        static_cast<const std::atomic<uint64_t>*>(table("index", index_, generation, sizeof(uint64_t)));
-    const uint64_t mask = index_slots(generation) - 1;
+    uint64_t mask;
+    const std::atomic<uint64_t>* slots = index(&mask);
     for (uint64_t i = hash & mask, probes = 0; slots && probes <= mask; i = (i + 1) & mask, ++probes) {
       const uint64_t slot = slots[i].load(std::memory_order_acquire);
       if (slot == 0) return false;
@@ -234,6 +235,13 @@ class CatalogReader {
     const uint64_t used = header_->used_bytes[static_cast<uint32_t>(space)].load(std::memory_order_relaxed);
     const uint32_t k = used ? segment_of(used - 1) : 0;
     return k < kMaxSegments ? k : kMaxSegments - 1;
+  }
+
+  // The slots of paths, and their number less one; nullptr: they cannot be mapped.
+  const std::atomic<uint64_t>* index(uint64_t* mask) const {
+    const uint32_t generation = header_->index_generation.load(std::memory_order_acquire);
+    *mask = index_slots(generation) - 1;
+    return static_cast<const std::atomic<uint64_t>*>(table("index", index_, generation, sizeof(uint64_t)));
   }
 
   const void* table(const char* name, std::atomic<const void*>* generations, uint32_t g, size_t slot) const {
