@@ -266,6 +266,10 @@ int ListedDirectory::descriptor() const {
   return s->fd;
 }
 
+int ListedDirectory::place() const {
+  return stream_ ? static_cast<Stream*>(stream_)->fd : next<int(DIR*)>(Hook::dirfd)(dir_);
+}
+
 int close_directory(DIR* dir) {
   auto* real = next<int(DIR*)>(Hook::closedir);
   Stream* s = ours(dir);

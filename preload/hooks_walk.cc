@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // ftw(3) and nftw(3) of a directory that the catalog lists. libc's read directories and ask for files' values
-// inside libc, so a walk is done anew here, on top of this library's opendir, readdir, stat and lstat, call
-// for call as libc does it. Not with FTW_CHDIR.
+// inside libc, so a walk is done anew here, on top of this library's opendir, readdir and fstatat, call for
+// call as libc does it.
 //
-// A walk that follows symbolic links remembers the directories that it saw, in memory from malloc(3), as
-// libc's does. It takes a descriptor (O_PATH) for each level, also beyond the number that the caller gives.
+// As with libc's, a walk takes memory from malloc(3): for the directories that it saw if it follows symbolic
+// links, for paths of more than 4 KiB, and for the names of directories that it closed because it is deeper
+// than the number of descriptors that the caller gave.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -58,37 +59,63 @@ class SeenDirectories {
   void* tree_ = nullptr;
 };
 
+// A directory that the walk is in. Its names are those of the stream, or, once that had to be closed, `rest`.
+struct Level {
+  Level* const outer;
+  Level* inner = nullptr;
+  DIR* dir = nullptr;
+  char* rest = nullptr;  // names one after the other, each with its NUL; an empty one is the end
+  char* at = nullptr;    // the next of them
+};
+
 class Walk {
  public:
-  Walk(Visit visit, int flags) : visit_(visit), flags_(flags) {}
-  explicit Walk(PlainVisit visit) : plain_visit_(visit), flags_(0) {}
+  Walk(Visit visit, int descriptors, int flags)
+      : visit_(visit), flags_(flags), may_open_(descriptors > 1 ? descriptors : 1) {}
+  Walk(PlainVisit visit, int descriptors)
+      : plain_visit_(visit), flags_(0), may_open_(descriptors > 1 ? descriptors : 1) {}
+  Walk(const Walk&) = delete;
+  Walk& operator=(const Walk&) = delete;
+  ~Walk() {
+    if (full_ != short_) free(full_);
+  }
 
   // Whether this is a walk for us. Then the directory is open.
   bool begin(const char* path) {
-    constexpr int kExact = FTW_PHYS | FTW_MOUNT | FTW_DEPTH | FTW_ACTIONRETVAL;
-    if ((flags_ & ~kExact) != 0 || (!visit_ && !plain_visit_) || unreadable(path) || *path == '\0' ||
+    constexpr int kKnown = FTW_PHYS | FTW_MOUNT | FTW_CHDIR | FTW_DEPTH | FTW_ACTIONRETVAL;
+    if ((flags_ & ~kKnown) != 0 || (!visit_ && !plain_visit_) || unreadable(path) || *path == '\0' ||
         !client() || !set_path(path))
       return false;
-    first_ = open_listed(AT_FDCWD, full_);
-    return first_ != nullptr;
+    first_.dir = open_listed(AT_FDCWD, full_);
+    if (!first_.dir) return false;
+    // A link to a root leads to a directory that is listed.
+    if (look_at({AT_FDCWD, full_}, &st_) == 0 && S_ISDIR(st_.st_mode)) return true;
+    return closed(first_.dir, 0) != 0;
   }
 
   int run() {
-    struct stat st;
-    if (lstat(full_, &st) != 0) return closed(first_, -1);
-    device_ = st.st_dev;
-    if (follows() && seen_.add(st) == SeenDirectories::Seen::kNoMemory) return closed(first_, -1);
-    const int result = directory(first_, st);
+    const int start =
+        has(FTW_CHDIR) ? static_cast<int>(syscall(SYS_openat, AT_FDCWD, ".", kPlace | O_CLOEXEC, 0)) : -1;
+    const bool lost = has(FTW_CHDIR) && start < 0;
+    const int result = lost || !go_beside_first() ? closed(first_.dir, -1) : walk_first();
+    if (start >= 0) {
+      const int saved = errno;
+      (void)syscall(SYS_fchdir, start);
+      (void)syscall(SYS_close, start);
+      errno = saved;
+    }
     return is_action(result, FTW_SKIP_SUBTREE) || is_action(result, FTW_SKIP_SIBLINGS) ? 0 : result;
   }
 
  private:
+  static constexpr int kPlace = O_PATH | O_DIRECTORY;
+
   // The absolute path, of which the end is what the caller gave, without slashes at its end.
   bool set_path(const char* path) {
     size_t at = 0;
     if (*path != '/') {
       const int saved = errno;
-      const long bytes = syscall(SYS_getcwd, full_, sizeof full_);
+      const long bytes = syscall(SYS_getcwd, full_, sizeof short_);
       errno = saved;
       if (bytes <= 1 || full_[0] != '/') return false;
       at = static_cast<size_t>(bytes) - 1;
@@ -96,14 +123,29 @@ class Walk {
     }
     len_ = strlen(path);
     while (len_ > 1 && path[len_ - 1] == '/') --len_;
-    if (at + len_ >= sizeof full_) return false;
+    if (at + len_ >= sizeof short_) return false;
+    start_ = at;
     memcpy(full_ + at, path, len_);
-    path_ = full_ + at;
-    path_[len_] = '\0';
+    full_[at + len_] = '\0';
     size_t base = len_;
-    while (base > 0 && path_[base - 1] != '/') --base;
+    while (base > 0 && path[base - 1] != '/') --base;
     at_.base = static_cast<int>(base);
     at_.level = 0;
+    return true;
+  }
+
+  // The path as the caller sees it.
+  char* path() const { return full_ + start_; }
+
+  // Makes room for `more` bytes behind the path.
+  bool reserve(size_t more) {
+    const size_t bytes = start_ + len_ + more;
+    if (bytes <= room_) return true;
+    auto* larger = static_cast<char*>(realloc(full_ == short_ ? nullptr : full_, 2 * bytes));
+    if (!larger) return false;
+    if (full_ == short_) memcpy(larger, short_, start_ + len_ + 1);
+    full_ = larger;
+    room_ = 2 * bytes;
     return true;
   }
 
@@ -113,83 +155,185 @@ class Walk {
     errno = saved;
     return result;
   }
-  bool is_action(int result, int action) const {
-    return (flags_ & FTW_ACTIONRETVAL) != 0 && result == action;
-  }
-  bool follows() const { return (flags_ & FTW_PHYS) == 0; }
+  bool has(int flag) const { return (flags_ & flag) != 0; }
+  bool is_action(int result, int action) const { return has(FTW_ACTIONRETVAL) && result == action; }
+  bool follows() const { return !has(FTW_PHYS); }
   int tell(const struct stat& st, int what) {
-    return visit_ ? visit_(path_, &st, what, &at_)
-                  : plain_visit_(path_, &st, what == FTW_SLN ? FTW_NS : what);
+    return visit_ ? visit_(path(), &st, what, &at_)
+                  : plain_visit_(path(), &st, what == FTW_SLN ? FTW_NS : what);
   }
 
-  int directory(DIR* dir, const struct stat& st) {
-    if (!dir) return errno == EACCES ? tell(st, FTW_DNR) : -1;
-    if ((flags_ & FTW_DEPTH) == 0) {
-      if (const int result = tell(st, FTW_D); result != 0) return closed(dir, result);
-    }
+  // FTW_CHDIR: to the directory that the walk's first one is in.
+  bool go_beside_first() {
+    if (!has(FTW_CHDIR) || at_.base == 0) return true;
+    if (at_.base == 1) return chdir("/") == 0;
+    char* slash = path() + at_.base - 1;
+    *slash = '\0';
+    const int result = chdir(path());
+    *slash = '/';
+    return result == 0;
+  }
+
+  int walk_first() {
+    if (follows() && seen_.add(st_) == SeenDirectories::Seen::kNoMemory) return closed(first_.dir, -1);
+    oldest_ = &first_;
+    open_ = 1;
+    return directory(&first_, st_);
+  }
+
+  int directory(Level* level, const struct stat& st) {
+    int result = has(FTW_DEPTH) ? 0 : tell(st, FTW_D);
+    if (result == 0 && has(FTW_CHDIR) && !enter(level->dir)) result = -1;
+    if (result != 0) return left(level, result);
     const size_t len = len_;
     const int base = at_.base;
     ++at_.level;
-    path_[len_++] = '/';
+    full_[start_ + len_++] = '/';  // entry() left room for it
     at_.base = static_cast<int>(len_);
-    int result = 0;
-    while (result == 0) {
-      const struct dirent* name = readdir(dir);
-      if (!name) break;
-      result = entry(name->d_name);
-    }
-    result = closed(dir, result);
+    while (const char* name = result == 0 ? next_name(level) : nullptr) result = entry(level, name);
+    result = left(level, result);
     if (is_action(result, FTW_SKIP_SIBLINGS)) result = 0;
     len_ = len;
-    path_[len_] = '\0';
+    path()[len_] = '\0';
     --at_.level;
     at_.base = base;
-    return result == 0 && (flags_ & FTW_DEPTH) != 0 ? tell(st, FTW_DP) : result;
+    if (result == 0 && has(FTW_DEPTH)) result = tell(st, FTW_DP);
+    const bool goes_on = result == 0 || (has(FTW_ACTIONRETVAL) && result != -1 && result != FTW_STOP);
+    return has(FTW_CHDIR) && level->outer && goes_on && !leave(level->outer) ? -1 : result;
   }
 
-  int entry(const char* name) {
+  static bool enter(DIR* dir) { return syscall(SYS_fchdir, ListedDirectory(dir).place()) == 0; }
+  // Back from the directory below `outer`.
+  bool leave(const Level* outer) const {
+    if (outer->dir && enter(outer->dir)) return true;
+    return chdir(at_.base == 1 ? "/" : "..") == 0;
+  }
+
+  static const char* next_name(Level* level) {
+    if (level->dir) {
+      const struct dirent* name = readdir(level->dir);
+      return name ? name->d_name : nullptr;
+    }
+    const char* name = level->at;
+    if (*name == '\0') return nullptr;
+    level->at += strlen(name) + 1;
+    return name;
+  }
+
+  int left(Level* level, int result) {
+    const int saved = errno;
+    if (level->dir) {
+      closedir(level->dir);
+      --open_;
+    }
+    free(level->rest);
+    if (level->outer) level->outer->inner = nullptr;
+    if (oldest_ == level) oldest_ = nullptr;
+    errno = saved;
+    return result;
+  }
+
+  int entry(Level* level, const char* name) {
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return 0;
     const size_t parent = len_, bytes = strlen(name);
-    if (path_ + len_ + bytes + 1 >= full_ + sizeof full_) {  // room for a slash behind it
-      errno = ENAMETOOLONG;
-      return -1;
-    }
-    memcpy(path_ + len_, name, bytes + 1);
+    if (!reserve(bytes + 2)) return -1;  // a slash may come behind it
+    memcpy(path() + len_, name, bytes + 1);
     len_ += bytes;
-    const int result = look();
+    const int result = look(level);
     len_ = parent;
     return is_action(result, FTW_SKIP_SUBTREE) ? 0 : result;
   }
 
-  int look() {
+  // What the walk is at, for the *at calls. A path that is too long for the kernel starts at the directory.
+  struct Place {
+    int dirfd;
+    const char* path;
+  };
+  Place place(const Level* level) const {
+    if (start_ + len_ < kPathBytes) return {AT_FDCWD, full_};
+    if (level->dir) return {dirfd(level->dir), path() + at_.base};
+    return {AT_FDCWD, has(FTW_CHDIR) ? path() + at_.base : path()};
+  }
+  int look_at(const Place& at, struct stat* st) const {
+    return fstatat(at.dirfd, at.path, st, follows() ? 0 : AT_SYMLINK_NOFOLLOW);
+  }
+
+  int look(Level* level) {
     struct stat st = {};
+    const Place at = place(level);
     int link = FTW_SL;
-    if ((follows() ? stat(full_, &st) : lstat(full_, &st)) != 0) {
+    if (look_at(at, &st) != 0) {
       if (errno != EACCES && errno != ENOENT) return -1;
-      if (!follows() || lstat(full_, &st) != 0 || !S_ISLNK(st.st_mode)) return tell(st, FTW_NS);
+      if (!follows() || fstatat(at.dirfd, at.path, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISLNK(st.st_mode))
+        return tell(st, FTW_NS);
       link = FTW_SLN;
     }
-    if ((flags_ & FTW_MOUNT) != 0 && st.st_dev != device_) return 0;
-    if (S_ISDIR(st.st_mode)) return subdirectory(st);
+    if (has(FTW_MOUNT) && st.st_dev != st_.st_dev) return 0;
+    if (S_ISDIR(st.st_mode)) return subdirectory(level, st);
     return tell(st, S_ISLNK(st.st_mode) ? link : FTW_F);
   }
 
-  int subdirectory(const struct stat& st) {
+  int subdirectory(Level* outer, const struct stat& st) {
     const auto seen = follows() ? seen_.add(st) : SeenDirectories::Seen::kNo;
-    if (seen == SeenDirectories::Seen::kNo) return directory(opendir(full_), st);
-    return seen == SeenDirectories::Seen::kYes ? 0 : -1;
+    if (seen != SeenDirectories::Seen::kNo) return seen == SeenDirectories::Seen::kYes ? 0 : -1;
+    if (open_ >= may_open_ && !close_oldest()) return -1;
+    Level level = {outer};
+    level.dir = opened(place(outer));
+    if (!level.dir) return errno == EACCES ? tell(st, FTW_DNR) : -1;
+    outer->inner = &level;
+    if (open_++ == 0) oldest_ = &level;
+    return directory(&level, st);
+  }
+
+  static DIR* opened(const Place& at) {
+    if (at.dirfd == AT_FDCWD) return opendir(at.path);
+    const int fd = openat(at.dirfd, at.path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC);
+    DIR* dir = fd >= 0 ? fdopendir(fd) : nullptr;
+    if (fd >= 0 && !dir) close(fd);
+    return dir;
+  }
+
+  // The caller gave a number of descriptors: the outermost stream gives up its own, and keeps its names.
+  bool close_oldest() {
+    Level* level = oldest_;
+    size_t used = 0, room = 0;
+    for (bool end = false; !end;) {
+      const struct dirent* name = readdir(level->dir);
+      end = !name;
+      const char* text = end ? "" : name->d_name;
+      const size_t bytes = strlen(text) + 1;
+      if (used + bytes > room) {
+        room = 2 * (room + bytes);
+        auto* larger = static_cast<char*>(realloc(level->rest, room));
+        if (!larger) return false;
+        level->rest = larger;
+      }
+      memcpy(level->rest + used, text, bytes);
+      used += bytes;
+    }
+    level->at = level->rest;
+    closedir(level->dir);
+    level->dir = nullptr;
+    --open_;
+    oldest_ = level->inner;
+    return true;
   }
 
   const Visit visit_ = nullptr;
   const PlainVisit plain_visit_ = nullptr;
   const int flags_;
+  const int may_open_;  // streams
+  int open_ = 0;
+  Level* oldest_ = nullptr;  // the outermost that is open
+  Level first_ = {nullptr};
+  struct stat st_ = {};  // of that
   SeenDirectories seen_;
-  DIR* first_ = nullptr;
-  dev_t device_ = 0;
   struct FTW at_ = {};
-  char* path_ = nullptr;  // as the caller sees it, in full_
-  size_t len_ = 0;        // of path_
-  char full_[kPathBytes] = "";
+  char* full_ = short_;
+  size_t room_ = sizeof short_;
+  size_t start_ = 0;  // of the path as the caller sees it, in full_
+  size_t len_ = 0;    // of that
+  char short_[kPathBytes] = "";
 };
 
 template <typename Real>
@@ -206,19 +350,19 @@ int walk(const char* path, Walk* ours, Real real) {
 using namespace monarch::preload;
 
 MONARCH_EXPORT int nftw(const char* path, __nftw_func_t visit, int descriptors, int flags) {
-  Walk ours(visit, flags);
+  Walk ours(visit, descriptors, flags);
   return walk(path, &ours, [&] { return next<decltype(nftw)>(Hook::nftw)(path, visit, descriptors, flags); });
 }
 MONARCH_EXPORT int nftw64(const char* path, __nftw64_func_t visit, int descriptors, int flags) {
-  Walk ours(reinterpret_cast<Visit>(visit), flags);
+  Walk ours(reinterpret_cast<Visit>(visit), descriptors, flags);
   return walk(path, &ours,
               [&] { return next<decltype(nftw64)>(Hook::nftw64)(path, visit, descriptors, flags); });
 }
 MONARCH_EXPORT int ftw(const char* path, __ftw_func_t visit, int descriptors) {
-  Walk ours(visit);
+  Walk ours(visit, descriptors);
   return walk(path, &ours, [&] { return next<decltype(ftw)>(Hook::ftw)(path, visit, descriptors); });
 }
 MONARCH_EXPORT int ftw64(const char* path, __ftw64_func_t visit, int descriptors) {
-  Walk ours(reinterpret_cast<PlainVisit>(visit));
+  Walk ours(reinterpret_cast<PlainVisit>(visit), descriptors);
   return walk(path, &ours, [&] { return next<decltype(ftw64)>(Hook::ftw64)(path, visit, descriptors); });
 }
