@@ -90,7 +90,8 @@ class Walk {
     if (!first_.dir) return false;
     // A link to a root leads to a directory that is listed.
     if (look_at({AT_FDCWD, full_}, &st_) == 0 && S_ISDIR(st_.st_mode)) return true;
-    return closed(first_.dir, 0) != 0;
+    closedir(first_.dir);
+    return false;
   }
 
   int run() {
@@ -251,7 +252,7 @@ class Walk {
   };
   Place place(const Level* level) const {
     if (start_ + len_ < kPathBytes) return {AT_FDCWD, full_};
-    if (level->dir) return {dirfd(level->dir), path() + at_.base};
+    if (level->dir) return {ListedDirectory(level->dir).place(), path() + at_.base};
     return {AT_FDCWD, has(FTW_CHDIR) ? path() + at_.base : path()};
   }
   int look_at(const Place& at, struct stat* st) const {

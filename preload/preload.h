@@ -186,7 +186,7 @@ class ListedDirectory {
   void rewind() const;
   // As dirfd(3): from then on a descriptor as open(2) gives.
   int descriptor() const;
-  // A descriptor for fchdir(2), of libc's stream, too.
+  // A descriptor for fchdir(2) and the *at calls, of libc's stream, too.
   int place() const;
 
  private:

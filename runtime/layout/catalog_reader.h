@@ -139,11 +139,19 @@ class CatalogReader {
     const Ref ref = e.identity.load(std::memory_order_acquire);
     return e.type.load(std::memory_order_relaxed) == kDirectoryType ? nullptr : identity(ref);
   }
-  // Has the processor fetch what find() and identity_of() of this entry will read from memory.
+  // Has the processor fetch what find() and identity_of() of this entry will read, if that is mapped already.
   void expect(const Entry& e) const {
-    uint64_t mask;
-    if (const std::atomic<uint64_t>* slots = index(&mask)) __builtin_prefetch(&slots[e.hash & mask]);
-    if (const Identity* id = any_identity_of(e)) __builtin_prefetch(id);
+    const uint32_t generation = header_->index_generation.load(std::memory_order_acquire);
+    if (generation >= kMaxGenerations) return;
+    const auto* slots =
+        static_cast<const std::atomic<uint64_t>*>(index_[generation].load(std::memory_order_acquire));
+    if (slots) __builtin_prefetch(&slots[e.hash & (index_slots(generation) - 1)]);
+    const uint64_t offset = uint64_t{e.identity.load(std::memory_order_relaxed)} * 8;
+    const uint32_t k = segment_of(offset);
+    if (k >= kMaxSegments || e.type.load(std::memory_order_relaxed) == kDirectoryType) return;
+    const auto& place = segments_[static_cast<uint32_t>(Space::kIdents)][k];
+    if (const auto* base = static_cast<const char*>(place.load(std::memory_order_acquire)))
+      __builtin_prefetch(base + (offset - segment_start(k)));
   }
   // Whether there is an entry `ref` with this hash.
   bool is_entry(Ref ref, uint32_t hash) const {
