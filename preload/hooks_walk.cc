@@ -167,10 +167,10 @@ class Walk {
   // FTW_CHDIR: to the directory that the walk's first one is in.
   bool go_beside_first() {
     if (!has(FTW_CHDIR) || at_.base == 0) return true;
-    if (at_.base == 1) return chdir("/") == 0;
+    if (at_.base == 1) return syscall(SYS_chdir, "/") == 0;
     char* slash = path() + at_.base - 1;
     *slash = '\0';
-    const int result = chdir(path());
+    const long result = syscall(SYS_chdir, path());
     *slash = '/';
     return result == 0;
   }
@@ -207,7 +207,7 @@ class Walk {
   // Back from the directory below `outer`.
   bool leave(const Level* outer) const {
     if (outer->dir && enter(outer->dir)) return true;
-    return chdir(at_.base == 1 ? "/" : "..") == 0;
+    return syscall(SYS_chdir, at_.base == 1 ? "/" : "..") == 0;
   }
 
   static const char* next_name(Level* level) {
