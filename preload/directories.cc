@@ -92,6 +92,13 @@ __attribute__((noinline)) DIR* open_below(Client* c, int dirfd, const char* path
   return dir;
 }
 
+// Apart, for the buffer on the stack.
+__attribute__((noinline)) bool has_listing(Client* c, const char* path) {
+  char below[kRelPathBytes];
+  RelPath rel;
+  return resolve_directory(*c, AT_FDCWD, path, below, &rel) && known_listing(c, rel);
+}
+
 // Whether fdopendir(3) would take it, and its first name would be the directory's first.
 bool is_fresh_directory(int fd) {
   const long flags = syscall(SYS_fcntl, fd, F_GETFL);
@@ -229,6 +236,16 @@ DIR* open_listed(int fd) {
   DIR* dir = open_descriptor(c, fd);
   errno = saved;
   return dir;
+}
+
+bool is_listed(const char* path) {
+  if (unreadable(path)) return false;
+  Client* c = client();
+  if (!c || !may_be_below(*c, path)) return false;
+  const int saved = errno;
+  const bool listed = has_listing(c, path);
+  errno = saved;
+  return listed;
 }
 
 ListedDirectory::ListedDirectory(DIR* dir) : dir_(dir), stream_(ours(dir)) {
