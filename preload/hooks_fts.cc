@@ -8,8 +8,10 @@
 // the directory being read, a walk holds the descriptors that libc's would: of the directory where it starts,
 // unless it is FTS_NOCHDIR, and of those from which it followed a symbolic link.
 //
-// A stream is told from libc's by a table of those that live; none is free there: libc's is used.
+// A stream is told from libc's by a table of those that live; none is free there: libc's is used. So it is
+// where the next fts_open is not glibc's: that of other libraries (musl-fts) gives other records.
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
@@ -23,6 +25,13 @@
 #include <unistd.h>
 
 #include "preload/preload.h"
+
+// See init.cc.
+#if defined(__x86_64__)
+__asm__(".symver dladdr, dladdr@GLIBC_2.2.5");
+#elif defined(__aarch64__)
+__asm__(".symver dladdr, dladdr@GLIBC_2.17");
+#endif
 
 namespace monarch::preload {
 namespace {
@@ -191,6 +200,7 @@ class Walk {
     }
     char *old = fts_->fts_path, *path = static_cast<char*>(malloc(room));
     if (!path) return false;
+    path[0] = '\0';
     if (old) memcpy(path, old, had);
     for (FTSENT* p = list; p; p = p->fts_link) move(p, old, path);
     for (FTSENT* p = fts_->fts_child; p; p = p->fts_link) move(p, old, path);
@@ -608,10 +618,18 @@ bool is_for_us(char* const* paths, int options) {
   return listed;
 }
 
-// False: it is libc's to do.
-bool open_walk(char* const* paths, int options, Compare compare, FTS** result) {
+// Whether it is in the same library as nftw(3), the C library.
+bool is_libcs(void* function) {
+  Dl_info its, libcs;
+  void* libc = next_symbol(Hook::nftw);
+  return function && libc && dladdr(function, &its) != 0 && dladdr(libc, &libcs) != 0 &&
+         its.dli_fbase == libcs.dli_fbase;
+}
+
+// False: it is for the next one, `real`, to do.
+bool open_walk(void* real, char* const* paths, int options, Compare compare, FTS** result) {
   *result = nullptr;
-  if (!is_for_us(paths, options)) return false;
+  if (!is_for_us(paths, options) || !is_libcs(real)) return false;
   auto* fts = static_cast<FTS*>(calloc(1, sizeof(FTS)));
   if (!fts) return true;
   if (!replace_walk(nullptr, fts)) {
@@ -651,34 +669,34 @@ int instruct(FTSENT* p, int instruction) {
 
 using namespace monarch::preload;
 
-#define MONARCH_FTS(fts, Stream, Record)                                                              \
-  MONARCH_EXPORT Stream* fts##_open(char* const* paths, int options,                                  \
-                                    int (*compare)(const Record**, const Record**)) {                 \
-    FTS* ours;                                                                                        \
-    const int saved = errno;                                                                          \
-    if (open_walk(paths, options, reinterpret_cast<Compare>(compare), &ours))                         \
-      return reinterpret_cast<Stream*>(ours);                                                         \
-    errno = saved;                                                                                    \
-    return next<decltype(fts##_open)>(Hook::fts##_open)(paths, options, compare);                     \
-  }                                                                                                   \
-  MONARCH_EXPORT Record* fts##_read(Stream* stream) {                                                 \
-    auto* ours = reinterpret_cast<FTS*>(stream);                                                      \
-    return is_ours(ours) ? reinterpret_cast<Record*>(Walk(ours).read())                               \
-                         : next<decltype(fts##_read)>(Hook::fts##_read)(stream);                      \
-  }                                                                                                   \
-  MONARCH_EXPORT Record* fts##_children(Stream* stream, int instruction) {                            \
-    auto* ours = reinterpret_cast<FTS*>(stream);                                                      \
-    return is_ours(ours) ? reinterpret_cast<Record*>(Walk(ours).children(instruction))                \
-                         : next<decltype(fts##_children)>(Hook::fts##_children)(stream, instruction); \
-  }                                                                                                   \
-  MONARCH_EXPORT int fts##_set(Stream* stream, Record* record, int instruction) noexcept {            \
-    return is_ours(reinterpret_cast<FTS*>(stream))                                                    \
-               ? instruct(reinterpret_cast<FTSENT*>(record), instruction)                             \
-               : next<decltype(fts##_set)>(Hook::fts##_set)(stream, record, instruction);             \
-  }                                                                                                   \
-  MONARCH_EXPORT int fts##_close(Stream* stream) {                                                    \
-    auto* ours = reinterpret_cast<FTS*>(stream);                                                      \
-    return is_ours(ours) ? close_walk(ours) : next<decltype(fts##_close)>(Hook::fts##_close)(stream); \
+#define MONARCH_FTS(fts, Stream, Record)                                                                     \
+  MONARCH_EXPORT Stream* fts##_open(char* const* paths, int options,                                         \
+                                    int (*compare)(const Record**, const Record**)) {                        \
+    FTS* ours;                                                                                               \
+    const int saved = errno;                                                                                 \
+    if (open_walk(next_symbol(Hook::fts##_open), paths, options, reinterpret_cast<Compare>(compare), &ours)) \
+      return reinterpret_cast<Stream*>(ours);                                                                \
+    errno = saved;                                                                                           \
+    return next<decltype(fts##_open)>(Hook::fts##_open)(paths, options, compare);                            \
+  }                                                                                                          \
+  MONARCH_EXPORT Record* fts##_read(Stream* stream) {                                                        \
+    auto* ours = reinterpret_cast<FTS*>(stream);                                                             \
+    return is_ours(ours) ? reinterpret_cast<Record*>(Walk(ours).read())                                      \
+                         : next<decltype(fts##_read)>(Hook::fts##_read)(stream);                             \
+  }                                                                                                          \
+  MONARCH_EXPORT Record* fts##_children(Stream* stream, int instruction) {                                   \
+    auto* ours = reinterpret_cast<FTS*>(stream);                                                             \
+    return is_ours(ours) ? reinterpret_cast<Record*>(Walk(ours).children(instruction))                       \
+                         : next<decltype(fts##_children)>(Hook::fts##_children)(stream, instruction);        \
+  }                                                                                                          \
+  MONARCH_EXPORT int fts##_set(Stream* stream, Record* record, int instruction) noexcept {                   \
+    return is_ours(reinterpret_cast<FTS*>(stream))                                                           \
+               ? instruct(reinterpret_cast<FTSENT*>(record), instruction)                                    \
+               : next<decltype(fts##_set)>(Hook::fts##_set)(stream, record, instruction);                    \
+  }                                                                                                          \
+  MONARCH_EXPORT int fts##_close(Stream* stream) {                                                           \
+    auto* ours = reinterpret_cast<FTS*>(stream);                                                             \
+    return is_ours(ours) ? close_walk(ours) : next<decltype(fts##_close)>(Hook::fts##_close)(stream);        \
   }
 MONARCH_FTS(fts, FTS, FTSENT)
 MONARCH_FTS(fts64, FTS64, FTSENT64)
