@@ -1038,5 +1038,4 @@ def becomes_another():
 
 
 e2e.main(values, directories, deep_walks, large_directory, fts, fts_deep, fts_unreadable, programs, other_roots, calls_to_pfs,
-         not_placed, changes, rewound, removed, changed_links,
-         unreadable, another_user, becomes_another)
+         not_placed, changes, rewound, removed, changed_links, unreadable, another_user, becomes_another)
