@@ -357,7 +357,7 @@ def monarchd_killed():
     if why := e2e.why_no_slowfs():
         return skip("monarchd killed", why)
     source, size, native = tree("killed.agent.src", 120)
-    pfs = e2e.SlowFs(source, f"{scratch()}/killed.agent.pfs", "--open-us", "20000")
+    pfs = e2e.SlowFs(source, f"{scratch()}/killed.agent.pfs", "--open-us", "500000")  # seconds in which to kill
     tier = scratch("tier.killed.agent")
     want = native[1].replace(source.encode(), pfs.mount.encode())
     words = options([pfs.mount], {"t": (tier, "1G")})
@@ -366,6 +366,7 @@ def monarchd_killed():
                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=e2e.environment())
     wait_until(lambda: pfs.counters()["open"] >= 30)
     os.kill(e2e.children(process.pid, "monarchd")[0], signal.SIGKILL)
+    pfs.command("set open-us 0")
     code, out, err = e2e.finish(process)
     equal((code, out), (0, want), "monarchd killed in mid-epoch: the output is right", err)
     contains(err, ["the agent was ended by signal 9"], "monarchd killed in mid-epoch: the user is told")
