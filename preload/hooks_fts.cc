@@ -454,6 +454,8 @@ class Walk {
   }
 
   FTSENT* go_on(FTSENT* p) {
+    // Of what FTS_AGAIN has made a link, or a dot, again; libc's would take them for the next directory's.
+    drop_children();
     while (p->fts_link) {
       FTSENT* done = p;
       fts_->fts_cur = p = p->fts_link;

@@ -132,6 +132,8 @@ const char* const kActs[] = {"none", "again", "follow", "skip", "children", "nam
 
 class Walk {
  public:
+  static constexpr int kMost = 3000;  // some acts would go on for ever
+
   Walk(const char* act, unsigned seed) : act_(act), random_(seed) {}
 
   void begin(std::vector<char*> paths, int options, Order order) {
@@ -151,7 +153,7 @@ class Walk {
     errno = 0;
     FTSENT* p = fts_read(fts_);
     const int error = errno;
-    if (!p) return stop(error);
+    if (!p || records_ == kMost) return stop(error);
     ++records_;
     if (p->fts_number == 0) p->fts_number = records_;
     if (p->fts_info == FTS_D) p->fts_pointer = p;
@@ -190,7 +192,17 @@ class Walk {
     return first;
   }
 
+  // libc would compare the device of a root with one that it has not set, or keep what fts_children gave of
+  // what is no directory any more, and use it when its parent's record is free.
+  bool is_undefined(const FTSENT& p, int instruction) const {
+    struct stat st;
+    if (instruction == FTS_FOLLOW) return p.fts_level == FTS_ROOTLEVEL && (fts_->fts_options & FTS_XDEV) != 0;
+    if (instruction != FTS_AGAIN || p.fts_info != FTS_D) return false;
+    return p.fts_name[0] == '.' || (lstat(p.fts_accpath, &st) == 0 && S_ISLNK(st.st_mode));
+  }
+
   void set(FTSENT* p, int instruction) {
+    if (is_undefined(*p, instruction)) return;
     errno = 0;
     const int result = fts_set(fts_, p, instruction);
     out_.add("  set %d: %d %d\n", instruction, result, result ? errno : 0);
@@ -269,11 +281,10 @@ struct What {
 };
 
 void walk(const What& what, int options, const NamedOrder& order, const char* act, unsigned seed) {
-  constexpr int kMost = 5000;
   std::vector<Walk> walks(what.at_a_time, Walk(act, seed));
   for (Walk& one : walks) one.begin(what.paths, options, order.order);
   bool more = true;
-  for (int i = 0; more && i < kMost; ++i) {
+  while (more) {
     more = false;
     for (Walk& one : walks) more = one.step() || more;
   }
