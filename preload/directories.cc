@@ -152,7 +152,7 @@ bool fill(const CatalogReader& catalog, const ListedName& name, uint32_t number,
   out->d_type = dots ? uint8_t{DT_DIR} : e->type.load(std::memory_order_relaxed);
   memcpy(out->d_name, text, len);
   out->d_name[len] = '\0';
-  if (e) catalog.expect(*e);  // who reads a directory mostly stats or opens its files next
+  if (!dots) catalog.expect(*e);  // who reads a directory mostly stats or opens its files next
   return true;
 }
 

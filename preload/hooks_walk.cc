@@ -62,7 +62,6 @@ class SeenDirectories {
 // A directory that the walk is in. Its names are those of the stream, or, once that had to be closed, `rest`.
 struct Level {
   Level* const outer;
-  Level* inner = nullptr;
   DIR* dir = nullptr;
   char* rest = nullptr;  // names one after the other, each with its NUL; an empty one is the end
   char* at = nullptr;    // the next of them
@@ -177,7 +176,6 @@ class Walk {
 
   int walk_first() {
     if (follows() && seen_.add(st_) == SeenDirectories::Seen::kNoMemory) return closed(first_.dir, -1);
-    oldest_ = &first_;
     open_ = 1;
     return directory(&first_, st_);
   }
@@ -228,8 +226,6 @@ class Walk {
       --open_;
     }
     free(level->rest);
-    if (level->outer) level->outer->inner = nullptr;
-    if (oldest_ == level) oldest_ = nullptr;
     errno = saved;
     return result;
   }
@@ -277,12 +273,11 @@ class Walk {
   int subdirectory(Level* outer, const struct stat& st) {
     const auto seen = follows() ? seen_.add(st) : SeenDirectories::Seen::kNo;
     if (seen != SeenDirectories::Seen::kNo) return seen == SeenDirectories::Seen::kYes ? 0 : -1;
-    if (open_ >= may_open_ && !close_oldest()) return -1;
+    if (open_ >= may_open_ && !close_outermost(outer)) return -1;
     Level level = {outer};
     level.dir = opened(place(outer));
     if (!level.dir) return errno == EACCES ? tell(st, FTW_DNR) : -1;
-    outer->inner = &level;
-    if (open_++ == 0) oldest_ = &level;
+    ++open_;
     return directory(&level, st);
   }
 
@@ -294,9 +289,12 @@ class Walk {
     return dir;
   }
 
-  // The caller gave a number of descriptors: the outermost stream gives up its own, and keeps its names.
-  bool close_oldest() {
-    Level* level = oldest_;
+  // The caller gave a number of descriptors: the outermost of the open streams gives up its own, and keeps
+  // its names.
+  bool close_outermost(Level* innermost) {
+    Level* level = innermost;
+    for (Level* l = innermost; l; l = l->outer)
+      if (l->dir) level = l;
     size_t used = 0, room = 0;
     for (bool end = false; !end;) {
       const struct dirent* name = readdir(level->dir);
@@ -316,7 +314,6 @@ class Walk {
     closedir(level->dir);
     level->dir = nullptr;
     --open_;
-    oldest_ = level->inner;
     return true;
   }
 
@@ -325,7 +322,6 @@ class Walk {
   const int flags_;
   const int may_open_;  // streams
   int open_ = 0;
-  Level* oldest_ = nullptr;  // the outermost that is open
   Level first_ = {nullptr};
   struct stat st_ = {};  // of that
   SeenDirectories seen_;

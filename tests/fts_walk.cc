@@ -4,8 +4,8 @@
 //
 // Walks the paths by fts(3), with each set of options, order and act unless one is given, and prints a line
 // for each walk: how it ended, and a sum of all that it showed; -v: all that it showed. -s: with as many acts
-// by chance. -n: so many walks at a time, interleaved. For tests/fts.t, which compares what is printed
-// natively with what is printed in a job.
+// by chance. -n: so many walks at a time, interleaved. For tests/metadata.t, which compares what is
+// printed natively with what is printed in a job.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -153,7 +153,7 @@ class Walk {
     errno = 0;
     FTSENT* p = fts_read(fts_);
     const int error = errno;
-    if (!p || records_ == kMost) return stop(error);
+    if (!p || (records_ == kMost && act_ != "none")) return stop(error);
     ++records_;
     if (p->fts_number == 0) p->fts_number = records_;
     if (p->fts_info == FTS_D) p->fts_pointer = p;
@@ -175,8 +175,8 @@ class Walk {
   bool stop(int error) {
     error_ = error;
     errno = 0;
-    FTSENT* more = fts_read(fts_);
-    out_.add("end %d %p %d", error, static_cast<void*>(more), errno);
+    const bool more = fts_read(fts_) != nullptr;
+    out_.add("end %d %d %d", error, more, errno);
     closed_ = fts_close(fts_);
     out_.add(" close %d %d", closed_, closed_ == 0 ? 0 : errno);
     show_place(&out_);
