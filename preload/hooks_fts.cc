@@ -666,39 +666,55 @@ int instruct(FTSENT* p, int instruction) {
   return 0;
 }
 
+FTS* any_open(Hook hook, char* const* paths, int options, Compare compare) {
+  FTS* ours;
+  const int saved = errno;
+  if (open_walk(next_symbol(hook), paths, options, compare, &ours)) return ours;
+  errno = saved;
+  return next<FTS*(char* const*, int, Compare)>(hook)(paths, options, compare);
+}
+FTSENT* any_read(Hook hook, FTS* fts) {
+  return is_ours(fts) ? Walk(fts).read() : next<FTSENT*(FTS*)>(hook)(fts);
+}
+FTSENT* any_children(Hook hook, FTS* fts, int instruction) {
+  return is_ours(fts) ? Walk(fts).children(instruction) : next<FTSENT*(FTS*, int)>(hook)(fts, instruction);
+}
+int any_set(Hook hook, FTS* fts, FTSENT* p, int instruction) {
+  return is_ours(fts) ? instruct(p, instruction) : next<int(FTS*, FTSENT*, int)>(hook)(fts, p, instruction);
+}
+int any_close(Hook hook, FTS* fts) { return is_ours(fts) ? close_walk(fts) : next<int(FTS*)>(hook)(fts); }
+
+using Compare64 = int (*)(const FTSENT64**, const FTSENT64**);
+FTS* plain(FTS64* fts) { return reinterpret_cast<FTS*>(fts); }
+FTSENT* plain(FTSENT64* p) { return reinterpret_cast<FTSENT*>(p); }
+FTSENT64* large(FTSENT* p) { return reinterpret_cast<FTSENT64*>(p); }
+
 }  // namespace
 }  // namespace monarch::preload
 
 using namespace monarch::preload;
 
-#define MONARCH_FTS(fts, Stream, Record)                                                                     \
-  MONARCH_EXPORT Stream* fts##_open(char* const* paths, int options,                                         \
-                                    int (*compare)(const Record**, const Record**)) {                        \
-    FTS* ours;                                                                                               \
-    const int saved = errno;                                                                                 \
-    if (open_walk(next_symbol(Hook::fts##_open), paths, options, reinterpret_cast<Compare>(compare), &ours)) \
-      return reinterpret_cast<Stream*>(ours);                                                                \
-    errno = saved;                                                                                           \
-    return next<decltype(fts##_open)>(Hook::fts##_open)(paths, options, compare);                            \
-  }                                                                                                          \
-  MONARCH_EXPORT Record* fts##_read(Stream* stream) {                                                        \
-    auto* ours = reinterpret_cast<FTS*>(stream);                                                             \
-    return is_ours(ours) ? reinterpret_cast<Record*>(Walk(ours).read())                                      \
-                         : next<decltype(fts##_read)>(Hook::fts##_read)(stream);                             \
-  }                                                                                                          \
-  MONARCH_EXPORT Record* fts##_children(Stream* stream, int instruction) {                                   \
-    auto* ours = reinterpret_cast<FTS*>(stream);                                                             \
-    return is_ours(ours) ? reinterpret_cast<Record*>(Walk(ours).children(instruction))                       \
-                         : next<decltype(fts##_children)>(Hook::fts##_children)(stream, instruction);        \
-  }                                                                                                          \
-  MONARCH_EXPORT int fts##_set(Stream* stream, Record* record, int instruction) noexcept {                   \
-    return is_ours(reinterpret_cast<FTS*>(stream))                                                           \
-               ? instruct(reinterpret_cast<FTSENT*>(record), instruction)                                    \
-               : next<decltype(fts##_set)>(Hook::fts##_set)(stream, record, instruction);                    \
-  }                                                                                                          \
-  MONARCH_EXPORT int fts##_close(Stream* stream) {                                                           \
-    auto* ours = reinterpret_cast<FTS*>(stream);                                                             \
-    return is_ours(ours) ? close_walk(ours) : next<decltype(fts##_close)>(Hook::fts##_close)(stream);        \
-  }
-MONARCH_FTS(fts, FTS, FTSENT)
-MONARCH_FTS(fts64, FTS64, FTSENT64)
+MONARCH_EXPORT FTS* fts_open(char* const* paths, int options, Compare compare) {
+  return any_open(Hook::fts_open, paths, options, compare);
+}
+MONARCH_EXPORT FTSENT* fts_read(FTS* fts) { return any_read(Hook::fts_read, fts); }
+MONARCH_EXPORT FTSENT* fts_children(FTS* fts, int instruction) {
+  return any_children(Hook::fts_children, fts, instruction);
+}
+MONARCH_EXPORT int fts_set(FTS* fts, FTSENT* p, int instruction) noexcept {
+  return any_set(Hook::fts_set, fts, p, instruction);
+}
+MONARCH_EXPORT int fts_close(FTS* fts) { return any_close(Hook::fts_close, fts); }
+
+MONARCH_EXPORT FTS64* fts64_open(char* const* paths, int options, Compare64 compare) {
+  return reinterpret_cast<FTS64*>(
+      any_open(Hook::fts64_open, paths, options, reinterpret_cast<Compare>(compare)));
+}
+MONARCH_EXPORT FTSENT64* fts64_read(FTS64* fts) { return large(any_read(Hook::fts64_read, plain(fts))); }
+MONARCH_EXPORT FTSENT64* fts64_children(FTS64* fts, int instruction) {
+  return large(any_children(Hook::fts64_children, plain(fts), instruction));
+}
+MONARCH_EXPORT int fts64_set(FTS64* fts, FTSENT64* p, int instruction) noexcept {
+  return any_set(Hook::fts64_set, plain(fts), plain(p), instruction);
+}
+MONARCH_EXPORT int fts64_close(FTS64* fts) { return any_close(Hook::fts64_close, plain(fts)); }

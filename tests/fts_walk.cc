@@ -132,8 +132,6 @@ const char* const kActs[] = {"none", "again", "follow", "skip", "children", "nam
 
 class Walk {
  public:
-  static constexpr int kMost = 3000;  // some acts would go on for ever
-
   Walk(const char* act, unsigned seed) : act_(act), random_(seed) {}
 
   void begin(std::vector<char*> paths, int options, Order order) {
@@ -153,7 +151,7 @@ class Walk {
     errno = 0;
     FTSENT* p = fts_read(fts_);
     const int error = errno;
-    if (!p || (records_ == kMost && act_ != "none")) return stop(error);
+    if (!p || records_ == most_) return stop(error);
     ++records_;
     if (p->fts_number == 0) p->fts_number = records_;
     if (p->fts_info == FTS_D) p->fts_pointer = p;
@@ -175,8 +173,8 @@ class Walk {
   bool stop(int error) {
     error_ = error;
     errno = 0;
-    const bool more = fts_read(fts_) != nullptr;
-    out_.add("end %d %d %d", error, more, errno);
+    FTSENT* more = fts_read(fts_);
+    out_.add("end %d %d %d", error, more != nullptr, errno);
     closed_ = fts_close(fts_);
     out_.add(" close %d %d", closed_, closed_ == 0 ? 0 : errno);
     show_place(&out_);
@@ -266,6 +264,7 @@ class Walk {
   bool chance(unsigned of) { return act_ == "chance" && next() % of == 0; }
 
   const std::string act_;
+  const int most_ = act_ == "none" ? 20000 : 3000;  // some acts would go on for ever
   unsigned random_;
   FTS* fts_ = nullptr;
   Shown out_;

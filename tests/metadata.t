@@ -541,6 +541,7 @@ def fts():
         few = ["-a", "both"] if slow else []
         for order in ("none", "name", "backwards", "kind", "equal", "size") if LONG and not slow else ("size",):
             data.both(f"{where}: order {order}", [FTS_WALK, "-c", order, *few, root], 5000)
+        data.both(f"{where}: fts64", [f"{e2e.BUILD}/tests/fts64_walk", "-c", "size", "-a", "some", root], 1000)
         data.both(f"{where}: several paths", [FTS_WALK, "-c", "size", "-a", "both", f"{root}/b/", other, f"{root}//a", f"{root}/absent",
                                               f"{root}/a/f1", f"{root}/loop", f"{root}/b/to-a", f"{root}/b/deep"], 1000)
         for act in ("both", "follow") if LONG or not slow else ():
