@@ -55,10 +55,18 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/metadata/walker.h \
 	%D%/node/accounting.cc \
 	%D%/node/accounting.h \
+	%D%/node/agent_conf.cc \
+	%D%/node/agent_conf.h \
 	%D%/node/epilog.cc \
 	%D%/node/epilog.h \
 	%D%/node/identity.cc \
 	%D%/node/identity.h \
+	%D%/node/job_dirs.cc \
+	%D%/node/job_dirs.h \
+	%D%/node/launch.cc \
+	%D%/node/launch.h \
+	%D%/node/ledger.cc \
+	%D%/node/ledger.h \
 	%D%/node/memory_tier.cc \
 	%D%/node/memory_tier.h \
 	%D%/node/removal.cc \

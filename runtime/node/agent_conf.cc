@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/agent_conf.h"
+
+#include <spdlog/fmt/fmt.h>
+
+namespace monarch {
+namespace {
+
+std::string quota_text(const Quota& q) {
+  return q.percent < 0 ? std::to_string(q.bytes) : fmt::format("{}%", q.percent);
+}
+
+}  // namespace
+
+std::string agent_conf(const AgentConfig& agent, const std::vector<TierConfig>& tiers, uint32_t nodes) {
+  AgentConfig mine = agent;
+  mine.divide_rates(nodes);
+  const bool prefetch = agent.prefetch == AgentConfig::Prefetch::kOn ||
+                        (agent.prefetch == AgentConfig::Prefetch::kAuto && nodes <= 1);
+  std::string text = fmt::format(
+      "# Written when the job started: its share of this node.\n[agent]\nthreads = {}\nwalk_threads = {}\n"
+      "stage_wait_max = {}\nprefetch = {}\nconsistency = {}\nmetadata = {}\nbackground_io = {}\n"
+      "pfs_bandwidth = {}\npfs_opens = {}\npfs_stats = {}\ntier_bandwidth = {}\nlog_level = {}\n",
+      mine.threads, mine.walk_threads, mine.stage_wait_max, prefetch ? "on" : "off",
+      consistency_name(mine.consistency), metadata_name(mine.metadata), io_name(mine.background_io),
+      mine.pfs_bandwidth, mine.pfs_opens, mine.pfs_stats, mine.tier_bandwidth, mine.log_level);
+  for (const TierConfig& t : tiers)
+    text += fmt::format("\n[tier.{}]\npath = {}\nquota = {}\nmedium = {}\nmin_free = {}\n", t.name, t.path,
+                        quota_text(t.quota), medium_name(t.medium), quota_text(t.min_free));
+  return text;
+}
+
+}  // namespace monarch

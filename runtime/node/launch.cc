@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/launch.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "runtime/base/argv.h"
+#include "runtime/base/fd.h"
+
+namespace monarch {
+namespace {
+
+constexpr int kReadyPatienceMs = 1000;  // a PFS that hangs does not hold up the job's start
+
+constexpr int kReadyFd = 3, kGoFd = 4;
+
+// /dev/null in the place of 0 to 2, `tell` in that of kReadyFd, `go` in that of kGoFd, and nothing else: what
+// was open is root's log, the job's lock and, where a person runs the helper, a terminal, and the user can
+// get at the descriptors of the agent.
+void leave_only(int tell, int go) {
+  tell = ::fcntl(tell, F_DUPFD, kGoFd + 1);  // out of the way of what follows
+  go = ::fcntl(go, F_DUPFD, kGoFd + 1);
+  const int null = ::open("/dev/null", O_RDWR);
+  for (int fd = 0; fd < kReadyFd; ++fd) ::dup2(null, fd);
+  ::dup2(tell, kReadyFd);
+  ::dup3(go, kGoFd, O_CLOEXEC);
+  if (::syscall(SYS_close_range, kGoFd + 1u, ~0u, 0u) != 0)
+    for (int fd = kGoFd + 1; fd < 4096; ++fd) ::close(fd);
+}
+
+// Until the parent has recorded who this is: an agent that no record names would outlive its job.
+bool wait_recorded() {
+  char byte;
+  ssize_t n;
+  while ((n = ::read(kGoFd, &byte, 1)) < 0 && errno == EINTR) continue;
+  return n == 1;
+}
+
+// In the child: an ordinary process of the user's, with nothing of root's or slurmstepd's.
+[[noreturn]] void exec_agent(const JobRecord& record, const std::vector<std::string>& datasets) {
+  std::ofstream("/proc/self/oom_score_adj") << "1000\n";
+  ::setsid();
+  rlimit none{0, 0}, files;
+  ::setrlimit(RLIMIT_CORE, &none);
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
+  ::umask(077);
+  std::string error;
+  if (const Status s = become(record.user); !s.ok()) error = s.error().text;
+  if (error.empty()) {
+    std::vector<std::string> words = {"monarchd",
+                                      "--config",
+                                      record.run_dir + "/agent.conf",
+                                      "--run-dir",
+                                      record.run_dir,
+                                      "--job-dir",
+                                      "monarch/" + record.name,
+                                      "--leave",
+                                      "--ready-fd",
+                                      std::to_string(kReadyFd)};
+    for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
+    const std::vector<char*> argv = argv_of(words);
+    char path[] = "PATH=/usr/bin:/bin";
+    char* environment[] = {path, nullptr};
+    ::execve("/proc/self/exe", argv.data(), environment);
+    error = std::string("exec: ") + std::strerror(errno);
+  }
+  error += "\n";
+  (void)!::write(kReadyFd, error.data(), error.size());
+  ::_exit(1);
+}
+
+// "ready", why not, or "" if the agent has not said anything in time.
+std::string wait_ready(const Fd& pipe) {
+  std::string text;
+  for (;;) {
+    pollfd p = {pipe.get(), POLLIN, 0};
+    const int rc = ::poll(&p, 1, kReadyPatienceMs);
+    if (rc < 0 && errno == EINTR) continue;
+    if (rc == 0) return text;
+    char buffer[1024];
+    const ssize_t n = ::read(pipe.get(), buffer, sizeof buffer);
+    if (n > 0) text.append(buffer, static_cast<size_t>(n));
+    if (n <= 0 && text.empty()) return "the agent ended before it was ready";
+    if (n <= 0 || text.back() == '\n') break;
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+Status launch_agent(const StateDir& state, const std::vector<std::string>& datasets, JobRecord* record) {
+  int ready_ends[2], go_ends[2];
+  if (::pipe2(ready_ends, O_CLOEXEC) != 0) return errno_error("pipe");
+  const Fd ready(ready_ends[0]);
+  Fd tell(ready_ends[1]);
+  if (::pipe2(go_ends, O_CLOEXEC) != 0) return errno_error("pipe");
+  const Fd wait(go_ends[0]);
+  Fd go(go_ends[1]);
+  const pid_t pid = ::fork();
+  if (pid < 0) return errno_error("fork");
+  if (pid == 0) {
+    leave_only(tell.get(), wait.get());
+    if (!wait_recorded()) ::_exit(1);
+    exec_agent(*record, datasets);
+  }
+  tell.reset();
+  Result<ProcessId> agent = identify(pid);
+  if (agent.ok()) record->agent = *agent;
+  Status s = agent.ok() ? state.write_record(*record) : Status(agent.error());
+  if (s.ok() && ::write(go.get(), "", 1) != 1) s = errno_error("tell the agent to begin");
+  const std::string said = s.ok() ? wait_ready(ready) : "";
+  if (s.ok() && said.empty())
+    spdlog::warn("JobId={} the agent is not ready after {} ms; tasks use it from when it is", record->job.job,
+                 kReadyPatienceMs);
+  else if (s.ok() && said != "ready")
+    s = Error{ECHILD, said};
+  if (!s.ok()) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+  return s;
+}
+
+}  // namespace monarch
