@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // In slurmd's epilog, as root: the job's end on this node.
-#include <stdio.h>
-#include <unistd.h>
-
 #include "spank/plugin.h"
 
 namespace monarch::spank {
@@ -16,12 +13,10 @@ void end_in_epilog() {
   const char* job = trusted("SLURM_JOB_ID");
   const char* node = trusted("SLURMD_NODENAME");
   if (!*job || !*node) return;
-  char path[4096 + 512];
-  snprintf(path, sizeof path, "%s/jobs/%s.%s", settings().state_dir, job, node);
-  if (access(path, F_OK) != 0) return;  // nothing of Monarch's was in this job on this node
-  const char* arguments[] = {
-      "--epilog", "--state-dir", settings().state_dir, "--log", settings().log, "--job", job, "--node",
-      node,       nullptr};
+  if (!is_known(job, "")) return;  // nothing of Monarch's was in this job on this node
+  const char* arguments[] = {"--epilog", "--state-dir", settings().state_dir, "--log",        settings().log,
+                             "--job",    job,           "--cluster",          cluster_name(), "--node",
+                             node,       nullptr};
   run_monarchd(arguments, kPatienceMs, nullptr, 0);
 }
 

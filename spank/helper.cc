@@ -13,7 +13,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <slurm/slurm.h>
+
 #include "spank/plugin.h"
+
+// What slurmstepd itself reads. Slurm loads a plugin only into the release that it was built for, so the type
+// is right; weak, so that a program without it loads the plugin, too.
+extern "C" {
+extern slurm_conf_t slurm_conf __attribute__((weak));
+}
 
 namespace monarch::spank {
 namespace {
@@ -71,6 +79,21 @@ const char* trusted(const char* name) {
   return value ? value : "";
 }
 
+// In prolog and epilog slurmd says it in the environment. slurmstepd, whose environment for the job is in the
+// user's hand, has what it read from slurm.conf, or slurmd, includes followed, unquoted and in lower case.
+const char* cluster_name() {
+  const char* read = &slurm_conf ? slurm_conf.cluster_name : nullptr;
+  const char* said = trusted("SLURM_CLUSTER_NAME");
+  return read && *read ? read : *said ? said : "cluster";
+}
+
+bool is_known(const char* job, const char* below) {
+  char path[4096 + 512];
+  snprintf(path, sizeof path, "%s/jobs/%s.%s.%s%s", settings().state_dir, cluster_name(), job,
+           trusted("SLURMD_NODENAME"), below);
+  return access(path, F_OK) == 0;
+}
+
 char* decimal(uint64_t n, char* out) {
   snprintf(out, 24, "%llu", static_cast<unsigned long long>(n));
   return out;
@@ -85,9 +108,9 @@ bool run_monarchd(const char* const* arguments, int patience_ms, char* answer, s
   if (answer) argv[n++] = fd_text;
   argv[n] = nullptr;
   char path[] = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
-  char slurm_conf[4096 + 16];
-  snprintf(slurm_conf, sizeof slurm_conf, "SLURM_CONF=%s", trusted("SLURM_CONF"));
-  char* environment[] = {path, *trusted("SLURM_CONF") ? slurm_conf : nullptr, nullptr};
+  char conf[4096 + 16];
+  snprintf(conf, sizeof conf, "SLURM_CONF=%s", trusted("SLURM_CONF"));
+  char* environment[] = {path, *trusted("SLURM_CONF") ? conf : nullptr, nullptr};
   int ends[2] = {-1, -1};
   if (answer && pipe2(ends, O_CLOEXEC) != 0) return false;
   const pid_t pid = fork();

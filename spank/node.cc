@@ -77,13 +77,13 @@ void start(spank_t sp, const char* datasets) {
   add("--log", settings().log);
   add("--job", decimal(job, job_text));
   add("--restart", decimal(restart, restart_text));
+  add("--cluster", cluster_name());
   add("--node", trusted("SLURMD_NODENAME"));
   add("--uid", decimal(uid, uid_text));
   add("--gid", decimal(gid, gid_text));
   if (groups[0]) add("--groups", groups);
   add("--nodes", decimal(node_count(sp), nodes_text));
   add("--node-id", decimal(node_id(sp), id_text));
-  if (*trusted("SLURM_CONF")) add("--slurm-conf", trusted("SLURM_CONF"));
   if (datasets[0]) add("--datasets", datasets);
   arguments[n++] = "--reply-fd";  // its number follows
   arguments[n] = nullptr;
@@ -111,9 +111,8 @@ void start(spank_t sp, const char* datasets) {
 void start_if_noted(spank_t sp) {
   uint32_t job = 0;
   if (tried || spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS) return;
-  char path[4096 + 512];
-  snprintf(path, sizeof path, "%s/jobs/%u.%s/wanted", settings().state_dir, job, trusted("SLURMD_NODENAME"));
-  if (access(path, F_OK) != 0) return;
+  char job_text[24];
+  if (!is_known(decimal(job, job_text), "/wanted")) return;
   tried = true;
   start(sp, "");
 }
@@ -127,9 +126,20 @@ const char* unserved_datasets() { return unserved; }
 void note_in_prolog() {
   const char* job = trusted("SLURM_JOB_ID");
   if (!*job || !*trusted("SLURMD_NODENAME")) return;
-  const char* arguments[] = {
-      "--prolog", "--state-dir", settings().state_dir,       "--log",      settings().log,     "--job",
-      job,        "--node",      trusted("SLURMD_NODENAME"), "--datasets", request().datasets, nullptr};
+  const char* arguments[] = {"--prolog",
+                             "--state-dir",
+                             settings().state_dir,
+                             "--log",
+                             settings().log,
+                             "--job",
+                             job,
+                             "--cluster",
+                             cluster_name(),
+                             "--node",
+                             trusted("SLURMD_NODENAME"),
+                             "--datasets",
+                             request().datasets,
+                             nullptr};
   run_monarchd(arguments, kNotePatienceMs, nullptr, 0);
 }
 

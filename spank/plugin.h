@@ -76,6 +76,10 @@ void end_in_epilog();
 bool run_monarchd(const char* const* arguments, int patience_ms, char* answer, size_t room);
 // A trusted variable of slurmd's or slurmstepd's own environment; "" if it is not set.
 const char* trusted(const char* name);
+// The cluster's name, as Slurm understood it.
+const char* cluster_name();
+// Whether the state directory has something of that job's on this node; `below` is "" or "/FILE".
+bool is_known(const char* job, const char* below);
 // Decimal text; `out` holds 24 bytes. Returns out.
 char* decimal(uint64_t n, char* out);
 

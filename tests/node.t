@@ -55,12 +55,13 @@ class Node:
         with open(self.config, "w", encoding="utf-8") as file:
             file.write(text or f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n")
 
-    def _words(self, hook, job):
-        return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--node", "n1", "--log", self.log]
+    def _words(self, hook, job, cluster="cluster"):
+        return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--cluster", cluster, "--node", "n1",
+                "--log", self.log]
 
-    def begin(self, job, datasets=None, restart=0, before=()):
+    def begin(self, job, datasets=None, restart=0, before=(), **of):
         """Starts `monarchd --start`; the process, and a file of its answer."""
-        words = [*self._words("--start", job), "--config", self.config, "--restart", str(restart), "--uid", str(self.uid),
+        words = [*self._words("--start", job, **of), "--config", self.config, "--restart", str(restart), "--uid", str(self.uid),
                  "--gid", str(self.uid), "--datasets", self.data if datasets is None else datasets]
         read, write = os.pipe()
         process = e2e.start([*before, *words, "--reply-fd", str(write)], pass_fds=[write], stdin=subprocess.DEVNULL,
@@ -79,20 +80,20 @@ class Node:
     def prolog(self, job, datasets):
         return e2e.execute([*self._words("--prolog", job), "--datasets", datasets])
 
-    def epilog(self, job):
+    def epilog(self, job, **of):
         """Its exit code, and how long it took."""
         begin = time.monotonic()
-        code = e2e.execute([*self._words("--epilog", job), "--account-program", ""])[0]
+        code = e2e.execute([*self._words("--epilog", job, **of), "--account-program", ""])[0]
         return code, time.monotonic() - begin
 
-    def record(self, job):
-        with open(f"{self.state}/jobs/{job}.n1/record.json", encoding="utf-8") as file:
+    def record(self, job, cluster="cluster"):
+        with open(f"{self.state}/jobs/{cluster}.{job}.n1/record.json", encoding="utf-8") as file:
             return json.load(file)
 
     def pretend(self, job, **fields):
         """Changes what root noted."""
         record = {**self.record(job), **fields}
-        with open(f"{self.state}/jobs/{job}.n1/record.json", "w", encoding="utf-8") as file:
+        with open(f"{self.state}/jobs/cluster.{job}.n1/record.json", "w", encoding="utf-8") as file:
             json.dump(record, file)
 
     def job_dir(self, job, restart=0):
@@ -163,7 +164,8 @@ class Node:
     def close(self):
         self.release()
         for key in glob.glob(f"{self.state}/jobs/*.n1"):
-            self.epilog(os.path.basename(key).split(".")[0])
+            cluster, job, _ = os.path.basename(key).split(".")
+            self.epilog(job, cluster=cluster)
         wait_until(lambda: not self.helpers() and not glob.glob(f"{self.state}/removing/*"), GONE_SECONDS)
         self.signal_helpers(signal.SIGKILL)
         shutil.rmtree(self.dir, ignore_errors=True)
@@ -213,7 +215,7 @@ def large_tree():
         code, took = n.epilog(1)
         equal(code, 0, "epilog of a large tree: it succeeds")
         ok(took < 5, "epilog of a large tree: it returns within 5 s", f"{took:.2f} s")
-        ok(not os.path.exists(n.job_dir(1)) and not os.path.exists(f"{n.state}/jobs/1.n1"),
+        ok(not os.path.exists(n.job_dir(1)) and not os.path.exists(f"{n.state}/jobs/cluster.1.n1"),
            "epilog of a large tree: the tree is out of the way", n.left(1))
         begin = time.monotonic()
         ok(wait_until(lambda: not n.left(1), GONE_SECONDS), f"a large tree is gone within {GONE_SECONDS} s", n.left(1))
@@ -310,7 +312,7 @@ def every_moment():
             time.sleep(turn * 0.008)
             n.signal_helpers(signal.SIGKILL)
             epilog.wait(e2e.PATIENCE)
-            if os.path.exists(f"{n.state}/jobs/{job}.n1/record.json"):
+            if os.path.exists(f"{n.state}/jobs/cluster.{job}.n1/record.json"):
                 n.kill_agent(job)
         # Who was killed inside a system call keeps his lock until he has died, and the sweep leaves him alone.
         ok(wait_until(lambda: not n.helpers(), GONE_SECONDS), "those that were killed die")
@@ -355,7 +357,7 @@ def other_boot():
         ok(wait_until(lambda: not n.left(4), GONE_SECONDS), "a job is swept of which nothing runs but a user's false slurmstepd", n.left(4))
         ok(os.path.isdir(n.job_dir(2)) and running(n.record(2)["pid"]), "a job with an agent is left alone")
         ok(os.path.isdir(n.job_dir(3)), "a job without an agent and with a slurmstepd is left alone")
-        ok(os.path.exists(f"{n.state}/jobs/5.n1/wanted"), "a job that the prolog noted is left alone")
+        ok(os.path.exists(f"{n.state}/jobs/cluster.5.n1/wanted"), "a job that the prolog noted is left alone")
         e2e.end(stepd)
         e2e.end(faked)
         n.prolog(7, n.data)
@@ -402,7 +404,7 @@ def tried_once():
         contains(first, ["off ", bad, "No such file"], "a start that fails tells why")
         equal(second, first, "the second step is told the same")
         equal(n.logged().count("JobId=1 node=n1 runs without Monarch"), 1, "and the log has it once")
-        equal(n.left(1), [f"{n.state}/jobs/1.n1"], "nothing but a note is left")
+        equal(n.left(1), [f"{n.state}/jobs/cluster.1.n1"], "nothing but a note is left")
         os.mkdir(bad, 0o755)
         equal(n.start(1, bad), first, "it is not tried again")
         contains(n.start(1), ["ready "], "but for other datasets")
@@ -430,12 +432,12 @@ def start_killed():
             if turn < 8:
                 time.sleep(turn * 0.002)
             else:  # about when it forks the agent
-                wait_until(lambda record=f"{n.state}/jobs/{job}.n1/record.json": os.path.exists(record) or process.poll() is not None)
+                wait_until(lambda record=f"{n.state}/jobs/cluster.{job}.n1/record.json": os.path.exists(record) or process.poll() is not None)
                 time.sleep((turn - 8) * 0.0002)
             process.kill()  # alone: the child that it may have had goes on
             process.wait(e2e.PATIENCE)
             answer.close()
-            recorded += os.path.exists(f"{n.state}/jobs/{job}.n1/record.json")
+            recorded += os.path.exists(f"{n.state}/jobs/cluster.{job}.n1/record.json")
             contains(n.start(job), ["ready "], "the next step's start serves where one was killed")
             ok(running(n.record(job)["pid"]), "with an agent that runs")
         ok(recorded >= 4, "starts were killed in the middle", recorded)
@@ -561,6 +563,19 @@ def other_datasets():
         contains(answer, ["ready ", f"\t{other} is not staged", f"--monarch-dataset={n.data}:{other}"], "a later step that names another is told")
 
 
+def two_clusters():
+    """A machine that is a node of two clusters, under one name, with jobs of one number."""
+    with node("clusters") as n:
+        answers = [n.start(1, cluster=name) for name in ("one", "two", "one")]
+        contains(answers[0], ["ready ", "/run/one.1.0.n1 "], "a job of one cluster")
+        contains(answers[1], ["ready ", "/run/two.1.0.n1 "], "a job of the same number of another has its own agent")
+        equal(answers[2], answers[0], "a second step finds that of its cluster")
+        n.epilog(1, cluster="one")
+        ok(running(n.record(1, "two")["pid"]) and not os.path.exists(f"{n.state}/jobs/one.1.n1"), "an epilog ends that of its cluster")
+        code, _, err = e2e.execute([*n._words("--epilog", 1, cluster="../one")])  # pylint: disable=protected-access
+        equal(code, 2, "a cluster's name that cannot be part of a file's is refused", err)
+
+
 def odd_paths():
     """Names of datasets that could break a line, a list or a file."""
     with node("odd") as n:
@@ -603,4 +618,4 @@ if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, tried_once,
-         start_killed, late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, odd_paths)
+         start_killed, late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, odd_paths)

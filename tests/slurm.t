@@ -514,8 +514,8 @@ def hanging_pfs():
 
 def agent_of(job):
     """Waits for the agent of a job that was submitted; its record and its node."""
-    wait_until(lambda: glob.glob(f"{cluster.state}/jobs/{job}.*"), slurm_lab.PATIENCE)
-    node = glob.glob(f"{cluster.state}/jobs/{job}.*")[0].partition(f"/{job}.")[2]
+    wait_until(lambda: glob.glob(f"{cluster.state}/jobs/lab.{job}.*"), slurm_lab.PATIENCE)
+    node = glob.glob(f"{cluster.state}/jobs/lab.{job}.*")[0].partition(f"/lab.{job}.")[2]
     wait_until(lambda: cluster.record(job, node))
     return cluster.record(job, node), node
 
@@ -611,7 +611,7 @@ def agent_process():
     wait_until(lambda: not drop_what_is_gone(foreign, kept()))
     equal(foreign, {}, "the agent's descriptors")
     equal((int(status["SigBlk"], 16) & 0xffff & ~0x4003, int(status["SigIgn"], 16) & 0x7fffffff), (0, 1 << 12), "the agent's signals")
-    for path, owner, mode in ((f"{cluster.state}/jobs", 0, 0o700), (f"{cluster.state}/jobs/{job}.{node}", 0, 0o700),
+    for path, owner, mode in ((f"{cluster.state}/jobs", 0, 0o700), (f"{cluster.state}/jobs/lab.{job}.{node}", 0, 0o700),
                               (f"{cluster.state}/run", 0, 0o711), (record["run_dir"], cluster.user.pw_uid, 0o700),
                               (f"{cluster.tier}/monarch", 0, 0o711),
                               (f"{cluster.tier}/monarch/{record['name']}", cluster.user.pw_uid, 0o700)):

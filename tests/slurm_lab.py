@@ -160,7 +160,7 @@ exit $code
     def record(self, job, node="node1"):
         """What root noted of the job on a node; None before the agent is there."""
         with contextlib.suppress(FileNotFoundError, ValueError):
-            with open(f"{self.state}/jobs/{job}.{node}/record.json", encoding="utf-8") as file:
+            with open(f"{self.state}/jobs/lab.{job}.{node}/record.json", encoding="utf-8") as file:
                 record = json.load(file)
             return record if record["pid"] else None
         return None
@@ -238,7 +238,7 @@ exit $code
         left += [p for p in points for base in (self.tier, self.state) if p.startswith(base + "/")]
         left += self.processes()
         running = self.execute(["squeue", "-h", "-a", "-o", "%A"])[1].decode().split()
-        return [p for p in left if not any(f"/lab.{job}." in p or f"/jobs/{job}." in p for job in running)]
+        return [p for p in left if not any(f"/lab.{job}." in p for job in running)]
 
     def nodes(self):
         """{node: state}, with the reason if there is one."""

@@ -148,6 +148,9 @@ int main(int argc, char** argv) {
       ->default_val(RUNSTATEDIR "/monarch")
       ->group("Root");
   app.add_option("--job", o.request.job.job, "job id")->group("Root");
+  app.add_option("--cluster", o.request.job.cluster, "name of the cluster in Slurm")
+      ->default_val("cluster")
+      ->group("Root");
   app.add_option("--node", o.request.job.node, "name of this node in Slurm")->group("Root");
   app.add_option("--restart", o.request.restart, "how often the job was restarted")->group("Root");
   app.add_option("--uid", o.request.user.uid, "the job's user")->group("Root");
@@ -158,7 +161,6 @@ int main(int argc, char** argv) {
       ->group("Root");
   app.add_option("--nodes", o.request.nodes, "number of the job's nodes")->group("Root");
   app.add_option("--node-id", node_id, "this node's number in the job")->group("Root");
-  app.add_option("--slurm-conf", o.request.slurm_conf, "slurm.conf, for the cluster's name")->group("Root");
   app.add_option("--account-program", o.account, "writes the line for sacct; empty: none")->group("Root");
   app.add_option("--log", o.log, "log file of root's helpers, or syslog; default standard error")
       ->group("Root");
@@ -172,9 +174,11 @@ int main(int argc, char** argv) {
   o.request.first_node = node_id == 0;
   o.request.config = o.config;
   const bool root = o.prolog || o.start || o.epilog || o.flush;
-  const bool job = o.request.job.job != 0 && monarch::is_plain_name(o.request.job.node);
+  const bool job = o.request.job.job != 0 && monarch::is_plain_name(o.request.job.node) &&
+                   monarch::is_plain_name(o.request.job.cluster);
   if (root && ((!o.flush && !job) || !parse_groups(groups, &o.request.user.groups))) {
-    std::fprintf(stderr, "monarchd: --job, --node or --groups missing or bad; see monarchd --help\n");
+    std::fprintf(stderr,
+                 "monarchd: --job, --node, --cluster or --groups missing or bad; see monarchd --help\n");
     return kUsage;
   }
   if (!root && (o.agent.datasets.empty() || o.agent.run_dir.empty() || o.agent.job_dir.empty())) {

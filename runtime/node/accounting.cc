@@ -124,7 +124,7 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters, u
 
 Status spool(const StateDir& state, const JobRecord& record, const std::string& line) {
   const nlohmann::json entry = {
-      {"job", record.job.job}, {"cluster", record.cluster}, {"line", line}, {"time", ::time(nullptr)}};
+      {"job", record.job.job}, {"cluster", record.job.cluster}, {"line", line}, {"time", ::time(nullptr)}};
   return state.write("spool/" + record.name + ".json", entry.dump() + "\n");
 }
 

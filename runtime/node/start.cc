@@ -2,12 +2,10 @@
 #include "runtime/node/start.h"
 
 #include <spdlog/spdlog.h>
-#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
@@ -24,19 +22,6 @@ namespace {
 
 constexpr int kLockPatienceMs = 1500;
 constexpr int kKillPatienceMs = 500;
-
-// ClusterName of slurm.conf, which is root's; "cluster" if it cannot be found out.
-std::string cluster_name(const std::string& slurm_conf) {
-  std::ifstream in(slurm_conf.empty() ? "/etc/slurm/slurm.conf" : slurm_conf);
-  constexpr char kKey[] = "ClusterName=";
-  for (std::string line; std::getline(in, line);) {
-    if (::strncasecmp(line.c_str(), kKey, sizeof kKey - 1) != 0) continue;
-    std::string name =
-        line.substr(sizeof kKey - 1, line.find_first_of(" \t#", sizeof kKey - 1) - (sizeof kKey - 1));
-    if (is_plain_name(name)) return name;
-  }
-  return "cluster";
-}
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -98,8 +83,7 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
   JobRecord record;
   record.job = request.job;
   record.restart = request.restart;
-  record.cluster = cluster_name(request.slurm_conf);
-  record.name = record.cluster + "." + std::to_string(request.job.job) + "." +
+  record.name = request.job.cluster + "." + std::to_string(request.job.job) + "." +
                 std::to_string(request.restart) + "." + request.job.node;
   record.serial = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
   record.user = request.user;

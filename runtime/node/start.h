@@ -14,8 +14,7 @@ namespace monarch {
 // What slurmd and slurmstepd know of the job; never taken from the job's environment.
 struct StartRequest {
   std::string state_dir;
-  std::string config;      // monarch.conf(5)
-  std::string slurm_conf;  // for the cluster's name
+  std::string config;  // monarch.conf(5)
   JobOnNode job;
   uint32_t restart = 0;
   uint32_t nodes = 1;

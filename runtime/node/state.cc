@@ -131,11 +131,11 @@ Status StateDir::write_record(const JobRecord& r) const {
   json tiers = json::array();
   for (const TierRecord& t : r.tiers)
     tiers.push_back({{"name", t.name}, {"medium", t.medium}, {"path", t.path}, {"quota", t.quota}});
-  const json record = {{"job", r.job.job},     {"node", r.job.node},   {"restart", r.restart},
-                       {"cluster", r.cluster}, {"name", r.name},       {"uid", r.user.uid},
-                       {"gid", r.user.gid},    {"pid", r.agent.pid},   {"start_time", r.agent.start_time},
-                       {"boot", r.boot},       {"run_dir", r.run_dir}, {"tiers", tiers},
-                       {"serial", r.serial},   {"nodes", r.nodes},     {"first_node", r.first_node}};
+  const json record = {{"job", r.job.job},         {"node", r.job.node},   {"restart", r.restart},
+                       {"cluster", r.job.cluster}, {"name", r.name},       {"uid", r.user.uid},
+                       {"gid", r.user.gid},        {"pid", r.agent.pid},   {"start_time", r.agent.start_time},
+                       {"boot", r.boot},           {"run_dir", r.run_dir}, {"tiers", tiers},
+                       {"serial", r.serial},       {"nodes", r.nodes},     {"first_node", r.first_node}};
   std::string text;
   try {
     text = record.dump(1);
@@ -160,9 +160,9 @@ Result<JobRecord> StateDir::record_at(const std::string& below) const {
   if (!j.is_object()) return Error{EINVAL, path_ + "/" + below + ": not valid"};
   JobRecord r;
   try {
-    r.job = {j.at("job").get<uint32_t>(), j.at("node").get<std::string>()};
+    r.job = {j.at("job").get<uint32_t>(), j.at("node").get<std::string>(),
+             j.at("cluster").get<std::string>()};
     r.restart = j.at("restart").get<uint32_t>();
-    r.cluster = j.at("cluster").get<std::string>();
     r.name = j.at("name").get<std::string>();
     r.user.uid = j.at("uid").get<uid_t>();
     r.user.gid = j.at("gid").get<gid_t>();

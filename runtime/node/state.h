@@ -2,7 +2,8 @@
 // What root remembers of a job on this node: the state directory, which no user can write.
 //
 //   STATE/jobs/            0700, root's
-//   STATE/jobs/JOB.NODE/   one per job: lock; wanted (the option, as the prolog saw it); record.json and
+//   STATE/jobs/CLUSTER.JOB.NODE/   one per job: lock; wanted (the option, as the prolog saw it); record.json
+//   and
 //                          serves (the datasets) of its agent, or failed (why there is none)
 //   STATE/removing/        0700, root's: what is being removed, a directory of jobs/ each, as NAME.SERIAL
 //   STATE/run/             0711, root's
@@ -22,7 +23,9 @@ namespace monarch {
 struct JobOnNode {
   uint32_t job = 0;
   std::string node;
-  std::string key() const { return std::to_string(job) + "." + node; }  // its directory below jobs/
+  std::string cluster = "cluster";  // as Slurm understood ClusterName
+  // Its directory below jobs/. A machine may be a node of several clusters, under one name.
+  std::string key() const { return cluster + "." + std::to_string(job) + "." + node; }
 };
 
 struct TierRecord {
@@ -37,7 +40,6 @@ struct TierRecord {
 struct JobRecord {
   JobOnNode job;
   uint32_t restart = 0;
-  std::string cluster;
   std::string name;  // <cluster>.<job>.<restart>.<node>: the job's directory on each tier and below run/
   User user;
   ProcessId agent;
