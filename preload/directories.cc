@@ -92,13 +92,6 @@ __attribute__((noinline)) DIR* open_below(Client* c, int dirfd, const char* path
   return dir;
 }
 
-// Apart, for the buffer on the stack.
-__attribute__((noinline)) bool has_listing(Client* c, const char* path) {
-  char below[kRelPathBytes];
-  RelPath rel;
-  return resolve_directory(*c, AT_FDCWD, path, below, &rel) && known_listing(c, rel);
-}
-
 // Whether fdopendir(3) would take it, and its first name would be the directory's first.
 bool is_fresh_directory(int fd) {
   const long flags = syscall(SYS_fcntl, fd, F_GETFL);
@@ -238,16 +231,6 @@ DIR* open_listed(int fd) {
   return dir;
 }
 
-bool is_listed(const char* path) {
-  if (unreadable(path)) return false;
-  Client* c = client();
-  if (!c || !may_be_below(*c, path)) return false;
-  const int saved = errno;
-  const bool listed = has_listing(c, path);
-  errno = saved;
-  return listed;
-}
-
 ListedDirectory::ListedDirectory(DIR* dir) : dir_(dir), stream_(ours(dir)) {
   auto* s = static_cast<Stream*>(stream_);
   if (s && s->real) {
@@ -281,10 +264,6 @@ int ListedDirectory::descriptor() const {
   auto* s = static_cast<Stream*>(stream_);
   open_fully(s);
   return s->fd;
-}
-
-int ListedDirectory::place() const {
-  return stream_ ? static_cast<Stream*>(stream_)->fd : next<int(DIR*)>(Hook::dirfd)(dir_);
 }
 
 int close_directory(DIR* dir) {

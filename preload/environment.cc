@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The variables of the job, as the process got them, and how they reach the programs that it starts.
 //
-// They are copied before main, so that nothing the program does to its environment matters. A program started
-// with a cleared or replaced environment gets them back; one that finds another run directory there, or an
-// empty one, is somebody's choice and stays as it is. MONARCH_IO_DISABLE is how to start a program without.
+// They are copied before main, so that nothing the program does to its environment matters.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,8 +25,9 @@ namespace {
 constexpr char kOurs[] = "MONARCH_IO_";
 constexpr char kOptions[] = "OPT_";  // after that: sbatch's, never for tasks
 constexpr char kPreload[] = "LD_PRELOAD=";
-constexpr char kRunDir[] = "MONARCH_IO_RUN_DIR=";
+constexpr char kDisable[] = "MONARCH_IO_DISABLE=";
 constexpr size_t kSavedBytes = 16384;
+constexpr size_t kNames = 512;
 
 enum class Saving : int { kNot, kNow, kDone };
 std::atomic<Saving> saving{Saving::kNot};
@@ -36,6 +35,8 @@ char text[kSavedBytes];
 size_t text_used = 0;
 const char* saved[kSavedVariables];
 size_t saved_count = 0;
+uint32_t names[kNames];  // hashes of the variables' names that the process got
+size_t name_count = 0;
 char library[kPathBytes];  // as the linker loaded it; empty: not to be named
 
 bool begins(const char* s, const char* with) { return strncmp(s, with, strlen(with)) == 0; }
@@ -47,19 +48,29 @@ void save(const char* variable) {
   text_used += bytes;
 }
 
-// The entry of `environment` that sets what `variable` (NAME=...) sets; nullptr: none.
-const char* same_variable(char* const* environment, const char* variable) {
-  const auto name = static_cast<size_t>(strchr(variable, '=') + 1 - variable);
-  for (char* const* e = environment; e && *e; ++e)
-    if (strncmp(*e, variable, name) == 0) return *e;
-  return nullptr;
+// A hash of the name in NAME=VALUE.
+uint32_t name_hash(const char* variable) {
+  uint32_t hash = 2166136261;  // FNV-1a
+  for (; *variable && *variable != '='; ++variable)
+    hash = (hash ^ static_cast<unsigned char>(*variable)) * 16777619;
+  return hash;
 }
 
-// salloc and its kin drop the variables on purpose (spank/task.cc): what they start belongs to another job.
-bool starts_jobs() {
-  const char* name = program_invocation_short_name;
-  return name && (strcmp(name, "salloc") == 0 || strcmp(name, "sbatch") == 0 || strcmp(name, "srun") == 0);
+bool had(const char* variable) {
+  const uint32_t hash = name_hash(variable);
+  for (size_t i = 0; i < name_count; ++i)
+    if (names[i] == hash) return true;
+  return false;
 }
+
+// Whether nothing of what the process got is left, and nothing in it is about Monarch.
+bool is_cleared(char* const* environment) {
+  for (char* const* e = environment; e && *e; ++e)
+    if (begins(*e, kPreload) || begins(*e, kOurs) || had(*e)) return false;
+  return true;
+}
+
+bool disables(const char* value) { return *value && strcmp(value, "0") != 0; }
 
 // The words of an LD_PRELOAD are separated by colons and spaces.
 size_t word_length(const char* s) { return strcspn(s, ": "); }
@@ -95,8 +106,9 @@ bool save_environment() {
   if (!environ) return false;
   Saving seen = Saving::kNot;
   if (!saving.compare_exchange_strong(seen, Saving::kNow)) return seen == Saving::kDone;
-  for (char** e = environ; e && *e; ++e)
+  for (char** e = environ; *e; ++e)
     if (begins(*e, kOurs) && !begins(*e + strlen(kOurs), kOptions)) save(*e);
+  for (char** e = environ; *e && name_count < kNames; ++e) names[name_count++] = name_hash(*e);
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&save_environment), &info) != 0 && info.dli_fname &&
       info.dli_fname[0] == '/' && strlen(info.dli_fname) < sizeof library)
@@ -112,38 +124,34 @@ const char* saved_variable(const char* name) {
   return nullptr;
 }
 
+bool is_disabled() {
+  const char* value = saved_variable("MONARCH_IO_DISABLE");
+  return value && disables(value);
+}
+
 ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
   if (saving.load(std::memory_order_acquire) != Saving::kDone || !library[0]) return;
-  preload_ = same_variable(given, kPreload);
+  bool disabled = false;
+  for (char* const* e = given; e && *e; ++e) {
+    if (begins(*e, kPreload) && !preload_) preload_ = *e;
+    if (begins(*e, kDisable)) disabled = disables(*e + strlen(kDisable));
+  }
   const bool listed = preload_ && lists_library(preload_ + strlen(kPreload));
+  const bool cleared = !preload_ && is_cleared(given);
+  if (!listed && !cleared) return;
   const int before = errno;
   const bool there = syscall(SYS_faccessat, AT_FDCWD, library, R_OK) == 0;
   errno = before;
-  if (there && is_attached() && !starts_jobs()) {
-    add_variables();
-    if (!listed && belongs_) change_ = Change::kAdd;
-  } else if (listed && !there) {  // another root directory: the linker would complain
-    change_ = Change::kRemove;
-  }
-  list_bytes_ = (preload_ ? strlen(preload_) : strlen(kPreload)) + 1 + strlen(library) + 1;
-}
-
-void ChildEnvironment::add_variables() {
-  const char* run_dir = nullptr;
-  for (size_t i = 0; i < saved_count; ++i) {
-    if (begins(saved[i], kRunDir)) run_dir = saved[i];
-    if (!same_variable(given_, saved[i])) add_[adds_++] = saved[i];
-  }
-  const char* had = run_dir ? same_variable(given_, run_dir) : nullptr;
-  belongs_ = run_dir && (!had || strcmp(had, run_dir) == 0);
-  if (!belongs_) adds_ = 0;  // another job's, or none on purpose
+  if (cleared && there && is_attached()) change_ = Change::kRestore;
+  if (listed && (disabled || !there)) change_ = Change::kRemove;  // not there: the linker would complain
 }
 
 size_t ChildEnvironment::bytes() const {
-  if (adds_ == 0 && change_ == Change::kNone) return 0;
+  if (change_ == Change::kNone) return 0;
   size_t entries = 0;
   for (char* const* e = given_; e && *e; ++e) ++entries;
-  const size_t all = (entries + adds_ + 2) * sizeof(char*) + list_bytes_;
+  const size_t list = (preload_ ? strlen(preload_) : strlen(kPreload) + strlen(library)) + 1;
+  const size_t all = (entries + saved_count + 2) * sizeof(char*) + list;
   return all <= kMostBytes ? all : 0;
 }
 
@@ -151,23 +159,16 @@ char** ChildEnvironment::build(void* room) const {
   auto** out = static_cast<char**>(room);
   size_t n = 0;
   for (char* const* e = given_; e && *e; ++e)
-    if (change_ == Change::kNone || *e != preload_) out[n++] = *e;
-  for (size_t i = 0; i < adds_; ++i) out[n++] = const_cast<char*>(add_[i]);
-  if (change_ == Change::kNone) {
-    out[n] = nullptr;
-    return out;
-  }
+    if (*e != preload_) out[n++] = *e;
+  if (change_ == Change::kRestore)
+    for (size_t i = 0; i < saved_count; ++i) out[n++] = const_cast<char*>(saved[i]);
   char* list = reinterpret_cast<char*>(out + n + 2);
   const size_t name = strlen(kPreload);
   memcpy(list, kPreload, name + 1);
-  if (change_ == Change::kRemove) {
-    without_library(preload_ + name, list + name);
+  if (change_ == Change::kRestore) {
+    memcpy(list + name, library, strlen(library) + 1);
   } else {
-    const size_t len = preload_ ? strlen(preload_) : name;
-    if (preload_) memcpy(list, preload_, len + 1);
-    size_t at = len;
-    if (at > name) list[at++] = ':';
-    memcpy(list + at, library, strlen(library) + 1);
+    without_library(preload_ + name, list + name);
   }
   if (list[name]) out[n++] = list;
   out[n] = nullptr;

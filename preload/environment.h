@@ -12,12 +12,19 @@ bool save_environment();
 // The value that the process got; nullptr: it did not. After save_environment().
 const char* saved_variable(const char* name);
 
+// Whether MONARCH_IO_DISABLE was set for the process.
+bool is_disabled();
+
 inline constexpr size_t kSavedVariables = 16;
 
-// The environment for a program to be started with `given`, which is that plus what it lacks: LD_PRELOAD with
-// this library, and MONARCH_IO_*. Where the library is not to be found, as after chroot(2), minus the
-// library. Async-signal-safe and without allocation, for children of vfork(2): the caller gives the room on
-// its stack.
+// The environment for a program to be started with `given`. That is `given` itself, as whoever made it wanted
+// it, with two exceptions:
+//   cleared   no variable in it has a name that this process got at its start, nor is it LD_PRELOAD or one of
+//             MONARCH_IO_*: nobody decided about Monarch. LD_PRELOAD, with this library alone, and
+//             MONARCH_IO_* are added.
+//   without   LD_PRELOAD has this library, but MONARCH_IO_DISABLE is set, or the library is not to be found,
+//             as after chroot(2): the library is taken out of it.
+// Async-signal-safe and without allocation, for children of vfork(2): the caller gives the room on its stack.
 class ChildEnvironment {
  public:
   explicit ChildEnvironment(char* const* given);
@@ -28,17 +35,11 @@ class ChildEnvironment {
 
  private:
   static constexpr size_t kMostBytes = 24 * 1024;
-  enum class Change { kNone, kAdd, kRemove };
-
-  void add_variables();
+  enum class Change { kNone, kRestore, kRemove };
 
   char* const* given_;
-  bool belongs_ = false;  // to this process's job
-  const char* add_[kSavedVariables];
-  size_t adds_ = 0;
-  const char* preload_ = nullptr;  // the entry for LD_PRELOAD
-  Change change_ = Change::kNone;  // of that entry
-  size_t list_bytes_ = 0;
+  const char* preload_ = nullptr;  // its entry for LD_PRELOAD
+  Change change_ = Change::kNone;
 };
 
 // Whether the process belongs to a job (or may yet come to: the agent is starting).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exec family: programs started with a cleared or replaced environment keep Monarch.
+// The exec family: programs started with a cleared environment keep Monarch.
 //
 // A child of vfork(2) runs these in its parent's memory: nothing is written but the stack and counters.
 #include <errno.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The space family: calls after which a path may lead elsewhere for this process; and dlopen.
-#include <dlfcn.h>
+// The space family: calls after which a path may lead elsewhere for this process.
 #include <sched.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -30,12 +29,4 @@ MONARCH_EXPORT int mount(const char* source, const char* target, const char* typ
 MONARCH_EXPORT int umount(const char* target) noexcept { return moved(Hook::umount, &umount, target); }
 MONARCH_EXPORT int umount2(const char* target, int flags) noexcept {
   return moved(Hook::umount2, &umount2, target, flags);
-}
-
-// A library opened with RTLD_DEEPBIND would find libc's open before ours. The linker looks at who calls (for
-// its RUNPATH, and its namespace), so this must stay a jump: no frame of ours, nothing after the call.
-MONARCH_EXPORT __attribute__((optimize("O2", "omit-frame-pointer", "optimize-sibling-calls"),
-                              no_sanitize("address", "undefined", "thread"))) void*
-dlopen(const char* file, int mode) noexcept {
-  return next<void*(const char*, int)>(Hook::dlopen)(file, mode & ~RTLD_DEEPBIND);
 }

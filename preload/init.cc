@@ -51,10 +51,8 @@ void set_policy() {
 }
 
 Phase connect() {
-  const char* disable = saved_variable("MONARCH_IO_DISABLE");
   const char* dir = saved_variable("MONARCH_IO_RUN_DIR");
-  if (disable && *disable && strcmp(disable, "0") != 0)
-    return off("not redirected: MONARCH_IO_DISABLE is set");
+  if (is_disabled()) return off("not redirected: MONARCH_IO_DISABLE is set");
   if (!dir || dir[0] != '/' || strlen(dir) >= sizeof run_dir)
     return off("not redirected: MONARCH_IO_RUN_DIR names no run directory");
   memcpy(run_dir, dir, strlen(dir) + 1);

@@ -23,11 +23,9 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks_descriptor.cc \
 	%D%/hooks_directory.cc \
 	%D%/hooks_exec.cc \
-	%D%/hooks_fts.cc \
 	%D%/hooks_open.cc \
 	%D%/hooks_space.cc \
 	%D%/hooks_stat.cc \
-	%D%/hooks_walk.cc \
 	%D%/init.cc \
 	%D%/large_reads.cc \
 	%D%/log.cc \

@@ -169,8 +169,6 @@ bool is_as_listed(const Listing& listing, const struct statx& st);
 // fdopendir(3) of `fd`. nullptr: libc is to make one; errno is then as it was.
 DIR* open_listed(int dirfd, const char* path);
 DIR* open_listed(int fd);
-// Whether there is a listing of the directory `path`, which may hold or not. Costs no call to the PFS.
-bool is_listed(const char* path);
 // closedir(3), of any stream.
 int close_directory(DIR* dir);
 // What a DIR is: such a stream, or libc's.
@@ -188,8 +186,6 @@ class ListedDirectory {
   void rewind() const;
   // As dirfd(3): from then on a descriptor as open(2) gives.
   int descriptor() const;
-  // A descriptor for fchdir(2) and the *at calls, of libc's stream, too.
-  int place() const;
 
  private:
   DIR* dir_;

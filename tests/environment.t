@@ -86,13 +86,11 @@ def started():
             equal(got[:2], want[:2], f"{how}: a {program} of the dataset", got, want)
     for name, command in {
         "env -i": [ENV, "-i", CAT, file],
-        "env -u LD_PRELOAD": [ENV, "-u", "LD_PRELOAD", CAT, file],
         "python, env={}": ["/usr/bin/python3", "-c", "import subprocess, sys; subprocess.run(sys.argv[1:], env={}, check=True)",
                            CAT, file],
         "python, os.execve": ["/usr/bin/python3", "-c", "import os, sys; os.execve(sys.argv[1], sys.argv[1:], {})", CAT, file],
         "perl": ["perl", "-e", "%ENV = (); exec @ARGV", CAT, file],
         "bash, exec -c": ["bash", "-c", 'exec -c "$@"', "bash", CAT, file],
-        "sh, unset": ["sh", "-c", 'unset LD_PRELOAD MONARCH_IO_RUN_DIR; "$@"', "sh", CAT, file],
         "xargs, find": ["sh", "-c", f"env -i find {file} -exec {CAT} {{}} ';'"],
     }.items():
         result, lines, err = logged(job, command)
@@ -109,20 +107,30 @@ def left_alone():
         "MONARCH_IO_DISABLE": ["MONARCH_IO_DISABLE=1"],
         "an empty run directory": ["MONARCH_IO_RUN_DIR="],
         "another run directory": [f"MONARCH_IO_RUN_DIR={scratch('empty')}"],
+        "env -u LD_PRELOAD": ["-u", "LD_PRELOAD"],
+        "no variable of Monarch's": ["-u", "LD_PRELOAD", "-u", "MONARCH_IO_RUN_DIR"],
+        "an environment of its own": ["-i", f"PATH={os.environ['PATH']}"],
+        "another LD_PRELOAD": ["-i", "LD_PRELOAD=libm.so.6"],
+        "MONARCH_IO_LOG alone": ["-i", f"MONARCH_IO_LOG={scratch()}/log"],
     }.items():
         result, lines, err = logged(job, [ENV, *words, CAT, file])
         equal(result, (0, data), f"{name}: the bytes", err)
         ok(not any("tier" in line for line in lines), f"{name}: the PFS", lines)
+    # Launchers and sanitizers look at the variable itself.
+    for name, words in {"env -u LD_PRELOAD": ["-u", "LD_PRELOAD"], "MONARCH_IO_DISABLE": ["MONARCH_IO_DISABLE=1"]}.items():
+        got = variables(job.run([ENV, *words, ENV, "-u_"])[1])
+        equal((got.get("LD_PRELOAD"), got["MONARCH_IO_RUN_DIR"]), (None, job.run_dir), f"{name}: the library does not come back", got)
+    got = variables(e2e.execute([ENV, "MONARCH_IO_DISABLE=1", ENV, "-u_"],
+                                env=with_env(job, LD_PRELOAD=f"libm.so.6:{job.env[b'LD_PRELOAD'].decode()}"))[1])
+    equal(got["LD_PRELOAD"], "libm.so.6", "MONARCH_IO_DISABLE: what else is preloaded stays")
+    got = variables(job.run(["sh", "-c", 'if [ "$LD_PRELOAD" ]; then TRIES=$((TRIES + 1)); export TRIES; unset LD_PRELOAD; '
+                                         '[ "$TRIES" -gt 9 ] || exec sh -c "$0" "$0"; fi; exec env',
+                             'if [ "$LD_PRELOAD" ]; then TRIES=$((TRIES + 1)); unset LD_PRELOAD; '
+                             '[ "$TRIES" -gt 9 ] || exec sh -c "$0" "$0"; fi; exec env'])[1])
+    equal(got.get("TRIES"), "1", "a launcher that starts itself again without LD_PRELOAD does so once")
     for off, served in (("1", False), ("yes", False), ("0", True), ("", True)):
         result, lines, _ = logged(job, [CAT, file], MONARCH_IO_DISABLE=off)
         equal((result, any("tier" in line for line in lines)), ((0, data), served), f"MONARCH_IO_DISABLE={off}", lines)
-    salloc = f"{scratch('salloc')}/salloc"
-    shutil.copy(LAUNCH, salloc)
-    result, lines, err = logged(job, [salloc, "execve", CAT, file])
-    equal((result, lines), ((0, data), []), "what salloc starts is another job's", err)
-    got = job.run([ENV, "-i", "LD_PRELOAD=libm.so.6", CAT, "/proc/self/environ"])[1].split(b"\0")
-    ok(any(re.fullmatch(rb"LD_PRELOAD=libm.so.6:/.*/libmonarch_preload.so", word) for word in got),
-       "an LD_PRELOAD of the user's comes first", got)
     return None
 
 
@@ -183,10 +191,25 @@ LOADER = """
 #include <dlfcn.h>
 #include <stdio.h>
 int main(int argc, char** argv) {
-  void* l = dlopen("libreads.so", RTLD_NOW | RTLD_DEEPBIND);  // found by RUNPATH
+  void* l = dlopen("libreads.so", RTLD_NOW);  // found by RUNPATH
   if (!l) { fprintf(stderr, "%s\\n", dlerror()); return 1; }
   ((int (*)(const char*))dlsym(l, "read_it"))(argv[1]);
   return argc - 2;
+}
+"""
+
+
+# Which of two functions of one name a library calls.
+HELPERS = {"first.so": "int helper(void) { return 1; }",
+           "second.so": "int helper(void) { return 2; } int call(void) { return helper(); }"}
+DEEP = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void) {
+  dlopen("first.so", RTLD_NOW | RTLD_GLOBAL);
+  void* l = dlopen("second.so", RTLD_NOW | RTLD_DEEPBIND);
+  return printf("%d\\n", ((int (*)(void))dlsym(l, "call"))()) < 0;
 }
 """
 
@@ -240,7 +263,11 @@ def beside_others():
     loader = compiled("loader", LOADER, "-ldl", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN")
     result, lines, err = logged(job, [loader, file])
     equal((result, [line.split(": ")[-1] for line in lines]), ((0, data), ["tier t"]),
-          "a library opened with RTLD_DEEPBIND, found by the program's RUNPATH", err)
+          "a library found by the program's RUNPATH", err)
+    for name, text in HELPERS.items():
+        compiled(name, text, "-shared", "-fPIC")
+    deep = compiled("deep", DEEP, "-ldl", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN")
+    equal(job.run([deep])[:2], (0, b"2\n"), "RTLD_DEEPBIND: a library calls its own function, as natively")
     for library in "libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libasan":
         path = library
         if library == "libasan":
@@ -253,8 +280,10 @@ def beside_others():
             continue
         result, lines, err = logged(job, [CAT, file], LD_PRELOAD=f"{path}:{ours}", ASAN_OPTIONS="detect_leaks=0")
         equal((result, len(lines), err), ((0, data), 1, ""), f"{library} before it")
-    instrumented = compiled("asan", LOADER.replace("RTLD_NOW | RTLD_DEEPBIND", "RTLD_NOW"), "-ldl", "-fsanitize=address",
-                            "-Wl,-rpath,$ORIGIN")
+    instrumented = compiled("asan", LOADER, "-ldl", "-fsanitize=address", "-Wl,-rpath,$ORIGIN")
+    for words in ["-u", "LD_PRELOAD"], ["MONARCH_IO_DISABLE=1"]:
+        got = job.run([ENV, *words, "ASAN_OPTIONS=detect_leaks=0", f"LD_LIBRARY_PATH={scratch('compiled')}", instrumented, file])
+        equal(got[:2], (0, data), f"a program with AddressSanitizer, {words[-1]}: it runs", got[2])
     result, lines, err = logged(job, [instrumented, file], LD_LIBRARY_PATH=scratch("compiled"),  # its own dlopen needs it
                                 LD_PRELOAD=f"{e2e.execute(['cc', '-print-file-name=libasan.so'])[1].decode().strip()}:{ours}",
                                 ASAN_OPTIONS="detect_leaks=0")

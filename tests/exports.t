@@ -40,7 +40,7 @@ not_hooked() {
 # What programs were seen to open, stat, start or change files with; all but the calls that ask about a path.
 readonly wanted='open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 fopen fopen64 freopen freopen64
     creat creat64 fstat fstat64 __fxstat __fxstat64 fstatat fstatat64 __fxstatat __fxstatat64 statx
-    execve execv execvp execvpe fexecve execl execlp execle posix_spawn posix_spawnp dlopen
+    execve execv execvp execvpe fexecve execl execlp execle posix_spawn posix_spawnp
     truncate truncate64 rename renameat renameat2 unlink unlinkat
     pread pread64 __pread_chk __pread64_chk preadv preadv64 preadv2 preadv64v2'
 

@@ -63,16 +63,11 @@ EXTRA_DIST += \
 	%D%/fixtures/differential.seeds \
 	%D%/fixtures/hpc-node.xml
 
-check_PROGRAMS += tests/counters tests/differential tests/fts_walk tests/fts64_walk tests/launch tests/safety tests/strict.so
+check_PROGRAMS += tests/counters tests/differential tests/launch tests/safety tests/strict.so
 tests_counters_SOURCES = \
 	%D%/counters.cc
 tests_differential_SOURCES = \
 	%D%/differential.cc
-tests_fts_walk_SOURCES = \
-	%D%/fts_walk.cc
-# The same by fts64_open and kin.
-tests_fts64_walk_CPPFLAGS = $(AM_CPPFLAGS) -D_FILE_OFFSET_BITS=64
-tests_fts64_walk_SOURCES = $(tests_fts_walk_SOURCES)
 tests_launch_SOURCES = \
 	%D%/launch.cc
 tests_safety_LDADD = -lpthread

@@ -25,12 +25,6 @@ for top, dirs, files in os.walk(sys.argv[1]):
     for name in files:
         st = os.lstat(os.path.join(top, name))
 """
-WALK_NFTW = """
-import ctypes, sys
-Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-PHYS, CHDIR = 1, 4
-print(ctypes.CDLL(None).nftw(sys.argv[1].encode(), Visit(lambda path, *values: print(path) or 0), 20, PHYS | CHDIR))
-"""
 
 
 def write(path, data=b"x", mode=0o644):
@@ -321,169 +315,15 @@ while (d := opened(root + b"/a")): held.append(d)
 print("all descriptors", {len(rest(d)[0]) for d in held}, {libc.closedir(d) for d in held})
 """
 
-SCAN = STREAMS + """
-free = libc.free
-free.argtypes = [ctypes.c_void_p]
-Select = ctypes.CFUNCTYPE(ctypes.c_int, NameP)
-def scan(f, path, select, compare, dirfd=None):
-    names = ctypes.POINTER(NameP)()
-    ctypes.set_errno(77)
-    words = [path, ctypes.byref(names), select, compare]
-    n = getattr(libc, f)(*([dirfd] if dirfd is not None else []), *words)
-    print(f, path[-20:], n, ctypes.get_errno(), [shown(names[i]) for i in range(max(n, 0))])
-    for i in range(max(n, 0)): free(names[i])
-    if n >= 0: free(names)
-wanted = Select(lambda e: e[0].name.endswith(b"1"))
-nothing = Select(lambda e: 0)
-fails = Select(lambda e: (ctypes.set_errno(5), 1)[1])
-fd = os.open(root, os.O_RDONLY)
-for f in ("scandir", "scandir64"):
-    for path in (root, root + b"/a", root + b"/empty", root + b"/odd", root + b"/absent", root + b"/a/f1"):
-        for select in (None, wanted, nothing, fails):
-            for compare in (None, libc.alphasort, libc.versionsort):
-                scan(f, path, select, compare)
-for f in ("scandirat", "scandirat64"):
-    for path in (b"a", b".", b"absent", root + b"/a"): scan(f, path, None, libc.alphasort, fd)
-"""
-
-
-GLOB = STREAMS + """
-class Glob(ctypes.Structure):
-    _fields_ = [("count", ctypes.c_size_t), ("paths", ctypes.POINTER(ctypes.c_char_p)), ("offs", ctypes.c_size_t), ("flags", ctypes.c_int),
-                ("functions", ctypes.c_void_p * 5)]
-Failed = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
-seen = []
-failed = Failed(lambda path, error: seen.append((path, error)) or 0)
-APPEND, MARK, NOSORT, NOCHECK, ERR, BRACE, ONLYDIR, PERIOD, DOOFFS = 32, 2, 4, 16, 1, 1024, 8192, 128, 8
-os.chdir(root + b"/a")
-for f in ("glob", "glob64"):
-    for flags in (0, MARK, NOSORT, NOCHECK, BRACE, ONLYDIR, PERIOD, 1 << 29):
-        for pattern in (b"/*", b"/a/f1*", b"/*/*", b"/a/*", b"/?/f[0-3]", b"/a/f1", b"/a/link", b"/a/dangling", b"/absent*", b"/absent/*", b"/a/f1/*",
-                        b"/*/to-a/f1", b"/{a,b}/*1", b"/odd/*", b"/b/*/er/g1?", b"/a/../a/f2*", b"//a//f1?"):
-            g = Glob(functions=(1, 2, 3, 4, 5))
-            rc = getattr(libc, f)(root + pattern, flags, failed, ctypes.byref(g))
-            print(f, flags, pattern, rc, g.count, [g.paths[i] for i in range(g.count)], hex(g.flags), list(g.functions), seen)
-            libc.globfree(ctypes.byref(g))
-g = Glob(offs=2)
-for i, pattern in enumerate((b"f1*", b"../b/*", b"/etc/host*", b"*k*")):
-    print(libc.glob(pattern, DOOFFS | (APPEND if i else 0), None, ctypes.byref(g)), g.count)
-print([g.paths[i] for i in range(g.count + 2)], hex(g.flags))
-libc.globfree(ctypes.byref(g))
-print(libc.glob(None, 0, None, ctypes.byref(g)), libc.glob(b"x", 0, None, None))
-"""
-
-
-NFTW = STREAMS + """
-import platform, struct
-class At(ctypes.Structure):
-    _fields_ = [("base", ctypes.c_int), ("level", ctypes.c_int)]
-Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(At))
-PHYS, MOUNT, CHDIR, DEPTH, ACTION = 1, 2, 4, 8, 16
-CONTINUE, STOP, SUBTREE, SIBLINGS = range(4)
-def values(at):  # device, inode, links, mode, owner, size, mtime
-    st = ctypes.string_at(at, 144)
-    return struct.unpack_from("QQQIII", st) + struct.unpack_from("q", st, 48) + struct.unpack_from("qq", st, 88)
-known = platform.machine() == "x86_64"
-def walk(f, path, flags, act=lambda path, what: 0, descriptors=20):
-    seen = []
-    def visit(path, st, what, at):
-        here = os.stat(".").st_ino if flags & CHDIR else None
-        seen.append((path, what, at[0].base, at[0].level, values(st) if known and what != 3 else None, here))
-        return act(path, what)
-    ctypes.set_errno(0)
-    rc = getattr(libc, f)(path, Visit(visit), descriptors, flags)
-    print(f, path[-20:], flags, rc, ctypes.get_errno() if rc < 0 else 0, len(seen), seen)
-os.chdir(root)
-for f in ("nftw", "nftw64"):
-    for path in (root, root + b"/a//", root + b"/b", b".", b"b/deep", b"./b/", b"empty", b"odd", root + b"/a/f1", b"a/f1", b"a/f1/", b"a/link",
-                 b"a/dangling", b"b/to-a", b"absent", b"", b"a/../b", b"/" + root, b"/proc/self/fdinfo/absent"):
-        for flags in (PHYS, PHYS | DEPTH, PHYS | MOUNT, PHYS | CHDIR, 0, DEPTH, MOUNT, CHDIR):
-            walk(f, path, flags)
-    for result in (STOP, SUBTREE, SIBLINGS, 7, -1):
-        for name in (b"deep", b"a", b"f7", b"g3", b"er", b"fifo"):
-            for flags in [a | b | c for a in (0, ACTION, ACTION | DEPTH) for b in (0, PHYS) for c in (0, CHDIR)]:
-                walk(f, root, flags, lambda path, what: result if path.endswith(b"/" + name) else 0)
-    walk(f, root, PHYS, descriptors=1)
-    walk(f, root, 0, descriptors=1)
-    walk(f, b".", PHYS, lambda path, what: os.chdir(root) or 0)
-    walk(f, root, PHYS | 1 << 20)
-
-PlainVisit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
-def plain_walk(f, path, act=lambda path: 0):
-    seen = []
-    def visit(path, st, what):
-        seen.append((path, what, values(st) if known and what != 3 else None))
-        return act(path)
-    ctypes.set_errno(0)
-    rc = getattr(libc, f)(path, PlainVisit(visit), 20)
-    print(f, path[-20:], rc, ctypes.get_errno() if rc < 0 else 0, len(seen), seen)
-for f in ("ftw", "ftw64"):
-    for path in (root, b".", b"a", b"b/", b"b/deep/loop", b"odd", b"a/f1", b"a/link", b"a/dangling", b"b/to-a", b"absent", b""):
-        plain_walk(f, path)
-    plain_walk(f, root, lambda path: 5 if path.endswith(b"/f7") else 0)
-"""
-
-REMOVAL = STREAMS + """
-Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-def remove(path, what):
-    (os.rmdir if what == 5 else os.unlink)(path)
-    return 0
-rc = libc.nftw(root + b"/b", Visit(lambda path, st, what, at: remove(path, what)), 5, 1 | 8)
-print("removed", rc, sorted(os.listdir(root)))
-"""
-
-
-# Deeper than the caller's descriptors, than the process's, than a path's 4096 bytes; from below; by a link.
-DEEP = NFTW[:NFTW.index("os.chdir(root)")] + NFTW[NFTW.index("PlainVisit"):NFTW.index('for f in ("ftw"')] + """
-import resource
-resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
-os.chdir(root)
-places = [root, b".", b"chain", root + b"/chain", b"long", root + b".link", root + b".link/", root + b".link/chain"]
-for descriptors in (1, 2, 5, 9):
-    for path in places:
-        for flags in range(0, 32):
-            if flags & CHDIR == 0 or descriptors == 1 or path.endswith(b"chain"):  # glibc 2.36 aborts below "long"
-                walk("nftw", path, flags, descriptors=descriptors)
-walk("nftw", b"chain", PHYS, descriptors=100)
-plain_walk("ftw", b"chain")
-os.chdir(b"long/" + b"/".join([b"x" * 250] * 14))
-for flags in (PHYS, 0, PHYS | CHDIR, PHYS | CHDIR | DEPTH):
-    walk("nftw", b".", flags)
-    walk("nftw", b"x" * 250, flags, descriptors=3)
-print(sorted(os.listdir("/proc/self/fd")))
-"""
-
-
-def deep_walks():
-    def prepare(root):
-        os.symlink(root, root + ".link")
-        for name, part, levels in (("chain", "d", 60), ("long", "x" * 250, 20)):
-            os.makedirs(f"{root}/{name}")
-            at = os.open(f"{root}/{name}", os.O_PATH)
-            for level in range(levels):
-                for file in ("a", "z"):
-                    os.close(os.open(f"{file}{level}", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=at))
-                os.mkdir(part, dir_fd=at)
-                below = os.open(part, os.O_PATH, dir_fd=at)
-                os.close(at)
-                at = below
-            os.close(at)
-
-    data = Data("deep", prepare=prepare, read=False)
-    data.both("deep walks", [PYTHON, "-c", DEEP, data.root], 10000)
-    data.job.end()
-
-
 def directories():
     for slow in (False, True):
         if slow and e2e.why_no_slowfs():
             skip("directories on slowfs", e2e.why_no_slowfs())
             continue
         data = Data(f"directories.{'slow' if slow else 'plain'}", slow)
-        for name, text, served in (("names", EACH, 15), ("places", PLACES, 60), ("descriptors", DESCRIPTORS, 10),
-                                   ("scandir", SCAN, 80), ("glob", GLOB, 100), ("nftw", NFTW, 4000)):
-            if e2e.SANITIZER and name in ("names", "glob"):
-                skip(name, "sanitizers' own opendir and glob do not take what libc's do")
+        for name, text, served in (("names", EACH, 15), ("places", PLACES, 60), ("descriptors", DESCRIPTORS, 10)):
+            if e2e.SANITIZER and name == "names":
+                skip(name, "sanitizers' own opendir does not take what libc's does")
                 continue
             data.both(f"{'slowfs' if slow else 'a disk'}: {name}", [PYTHON, "-c", text, data.root], served)
         data.job.end()
@@ -509,105 +349,6 @@ print(half + other == all, rest(d)[0] == other, libc.closedir(d), sorted(os.list
 """
     data.both("20000 names", [PYTHON, "-c", text, data.root], 2)
     data.job.end()
-
-# ---- fts
-
-FTS_WALK = f"{e2e.BUILD}/tests/fts_walk"
-PHYSICAL = ["-o", "10", "-c", "none", "-a", "none"]
-
-
-def fill_for_fts(root):
-    for i in range(4):
-        write(f"{root}/a/f{i}", bytes(i * 300), 0o640 if i % 3 else 0o444)
-        write(f"{root}/b/deep/er/g{i}", bytes(i))
-    os.makedirs(f"{root}/empty/nothing")
-    for target, name in (("f1", "a/link"), ("nowhere", "a/dangling"), ("../a", "b/to-a"), ("../b", "b/deep/loop"), ("loop", "loop"),
-                         ("../../..", "b/deep/er/out"), ("/etc/hostname", "outside"), ("empty", "to-empty")):
-        os.symlink(target, f"{root}/{name}")
-    os.mkfifo(f"{root}/a/fifo")
-    calm(root)
-
-
-def fts():
-    """fts(3) with each set of options: all that it shows, the working directory and the open descriptors included."""
-    other = scratch("fts/other")
-    fill_for_fts(other)
-    for slow in (False, True):
-        if slow and e2e.why_no_slowfs():
-            skip("fts on slowfs", e2e.why_no_slowfs())
-            continue
-        data = Data(f"fts/{'slow' if slow else 'plain'}", slow, prepare=fill_for_fts, datasets=("{}", "{}/b/deep"))
-        where, root = "slowfs" if slow else "a disk", data.root
-        few = ["-a", "both"] if slow else []
-        for order in ("none", "name", "backwards", "kind", "equal", "size") if LONG and not slow else ("size",):
-            data.both(f"{where}: order {order}", [FTS_WALK, "-c", order, *few, root], 5000)
-        data.both(f"{where}: fts64", [f"{e2e.BUILD}/tests/fts64_walk", "-c", "size", "-a", "some", root], 1000)
-        data.both(f"{where}: several paths", [FTS_WALK, "-c", "size", "-a", "both", f"{root}/b/", other, f"{root}//a", f"{root}/absent",
-                                              f"{root}/a/f1", f"{root}/loop", f"{root}/b/to-a", f"{root}/b/deep"], 1000)
-        for act in ("both", "follow") if LONG or not slow else ():
-            data.both(f"{where}: relative paths, {act}", [FTS_WALK, "-c", "none", "-a", act, "deep", "..", ".", "../empty", "../a/", "./deep",
-                                                          "../to-empty", "to-a"], 1000, cwd=f"{root}/b")
-        data.both(f"{where}: by chance", [FTS_WALK, "-s", "20" if LONG and not slow else "1", "-c", "name", root, f"{root}/b", other], 1000)
-        data.both(f"{where}: 50 at a time", [FTS_WALK, "-n", "50", "-o", "4", "-c", "equal", "-a", "both", root, other], 1000)
-        data.both(f"{where}: wrong", [FTS_WALK, "-a", "none", "-o", "110", root], 0)
-        data.both(f"{where}: no path, and an empty one", ["sh", "-c", f"{FTS_WALK} -o 10; {FTS_WALK} -o 10 {root} ''"], 0)
-        data.both(f"{where}: by way of a parent", [FTS_WALK, *PHYSICAL, f"{root}/../other", f"{root}/b/../a"])
-        data.job.end()
-        if data.fs:
-            data.fs.close()
-
-
-def fts_deep():
-    """Thousands of levels, of which the kernel resolves no path, and which libc does not walk to the end if their names are long."""
-    def prepare(root):
-        fill_for_fts(root)
-        for letters in (1, 9):
-            os.mkdir(f"{root}/deep{letters}")
-            here = os.open(f"{root}/deep{letters}", os.O_RDONLY)
-            for _ in range(5000 if LONG else 2200):
-                os.mkdir("d" * letters, dir_fd=here)
-                here, above = os.open("d" * letters, os.O_RDONLY, dir_fd=here), here
-                os.close(above)
-            os.close(here)
-
-    data = Data("fts.deep", prepare=prepare, read=False)
-    for options in ("10", "14", "18", "2", "0") if LONG else ("10", "14"):
-        data.both(f"options {options}", [FTS_WALK, "-o", options, "-c", "none", "-a", "none", f"{data.root}/deep1"], 20)
-        data.both(f"options {options}, long names", [FTS_WALK, "-o", options, "-c", "name", "-a", "none", f"{data.root}/deep9"], 20)
-    data.job.end()
-
-
-def fts_unreadable():
-    """Directories that cannot be read, or only read, or only searched."""
-    before = e2e.NOBODY if os.geteuid() == 0 else []
-    if why := before and e2e.why_not_nobody():
-        return skip("fts, unreadable", why)
-    root, tier = scratch("fts.unreadable/tree"), scratch("fts.unreadable.tier")  # what "..", too, shows is not to change
-    modes = {"no": 0, "search": 0o100, "read": 0o400, "own": 0o700}
-    fill_for_fts(root)
-    for name in modes:
-        write(f"{root}/{name}/sub/f")
-        write(f"{root}/{name}/f")
-    e2e.execute(["chown", "-R", "65534", root, tier] if before else ["true"])
-    calm(root)
-    for name, mode in modes.items():
-        os.chmod(f"{root}/{name}", mode)
-    time.sleep(QUIET)
-    command = [FTS_WALK, "-c", "name", root]
-    native = e2e.execute([*before, *command])
-    report = f"{scratch('fts.unreadable.report')}/report"
-    os.chmod(os.path.dirname(report), 0o777)
-    script = f'find {root} -type f -exec cat {{}} + >/dev/null 2>&1; sleep 0.5; "$@"'
-    code, out, err = e2e.monarch_run(options([root], {"t": (tier, "1G")}, "--report", report), ["sh", "-c", script, "sh", *command],
-                                     before=before)
-    ok((code, out) == native[:2], "fts, closed directories: as natively", err,
-       *[(a, b) for a, b in zip(native[1].split(b"\n"), out.split(b"\n")) if a != b][:5])
-    with open(report, encoding="utf-8") as stream:
-        ok(json.load(stream)["tasks"]["meta_served"] > 10000, "what is open was answered")
-    for name in modes:  # for who removes it all
-        os.chmod(f"{root}/{name}", 0o700)
-    return None
-
 
 # ---- programs
 
@@ -701,11 +442,8 @@ def calls_to_pfs():
         words = options([fs.mount], {"t": (scratch("calls.tier"), "1G")})
         job = e2e.Job([*words, *(config(**keys) if keys else [])])
         job.run(e2e.read_all(fs.mount))
-        walks = {"python": [PYTHON, "-c", WALK, fs.mount], "nftw": [PYTHON, "-c", WALK_NFTW, fs.mount],
-                 "find": ["find", fs.mount, "-type", "f", "-size", "+99999"], "ls": ["ls", "-RU", fs.mount],
-                 "fts": [FTS_WALK, *PHYSICAL, fs.mount],
-                 "fts with FTS_NOCHDIR": [FTS_WALK, "-o", "14", "-c", "name", "-a", "none", fs.mount],
-                 "fts with FTS_NOSTAT": [FTS_WALK, "-o", "18", "-c", "none", "-a", "none", fs.mount]}
+        walks = {"python": [PYTHON, "-c", WALK, fs.mount],
+                 "find": ["find", fs.mount, "-type", "f", "-size", "+99999"], "ls": ["ls", "-RU", fs.mount]}
         want = {name: e2e.execute(command)[:2] for name, command in walks.items()}
         for name, command in walks.items():
             if not served and name != "python":
@@ -879,13 +617,8 @@ print(name(d), libc.closedir(d))
 
 
 def removed():
-    """nftw, rm -r, and another tree in its place."""
+    """rm -r, and another tree in its place."""
     data = Data("removed")
-    native = Data("removed.natively")
-    equal(data.job.run([PYTHON, "-c", REMOVAL, data.root])[:2], e2e.execute([PYTHON, "-c", REMOVAL, native.root])[:2],
-          "nftw from below removes a tree")
-    native.job.end()
-    write(f"{data.root}/b/deep/er/g1")
     code, _, err = data.job.run(["rm", "-r", f"{data.root}/b", f"{data.root}/a"])
     equal((code, sorted(os.listdir(data.root))), (0, ["empty", "odd"]), "rm -r removes", err)
     os.mkdir(f"{data.root}/a")
@@ -1039,5 +772,5 @@ def becomes_another():
     return None
 
 
-e2e.main(values, directories, deep_walks, large_directory, fts, fts_deep, fts_unreadable, programs, other_roots, calls_to_pfs,
+e2e.main(values, directories, large_directory, programs, other_roots, calls_to_pfs,
          not_placed, changes, rewound, removed, changed_links, unreadable, another_user, becomes_another)
