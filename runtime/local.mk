@@ -63,6 +63,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/identity.h \
 	%D%/node/job_dirs.cc \
 	%D%/node/job_dirs.h \
+	%D%/node/keeper.cc \
+	%D%/node/keeper.h \
 	%D%/node/launch.cc \
 	%D%/node/launch.h \
 	%D%/node/ledger.cc \

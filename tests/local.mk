@@ -98,6 +98,7 @@ scripts = \
 	%D%/environment.t \
 	%D%/exports.t \
 	%D%/faults.t \
+	%D%/keeper.t \
 	%D%/matrix.t \
 	%D%/metadata.t \
 	%D%/node.t \

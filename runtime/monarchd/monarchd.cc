@@ -14,6 +14,7 @@
 #include "runtime/base/log.h"
 #include "runtime/node/accounting.h"
 #include "runtime/node/epilog.h"
+#include "runtime/node/keeper.h"
 #include "runtime/node/start.h"
 
 namespace {
@@ -34,10 +35,12 @@ struct Options {
   std::vector<std::string> tiers;
   std::string config, log;
 
-  bool prolog = false, start = false, epilog = false, flush = false;
+  bool prolog = false, start = false, epilog = false, flush = false, keep = false;
   monarch::StartRequest request;
   std::string account = PKGLIBEXECDIR "/monarch_account";
   int reply_fd = -1;
+
+  monarch::KeeperRequest keeper() const { return {request.state_dir, config, log, account}; }
 };
 
 // As the user's helper the agent is what the kernel should kill first, not the training.
@@ -85,16 +88,22 @@ int reply(const Options& o, const Result<monarch::Started>& started) {
 }
 
 int run_as_root(Options& o) {
-  if (::geteuid() != 0) return fail({EPERM, "--prolog, --start, --epilog and --flush are for root"});
+  if (::geteuid() != 0) return fail({EPERM, "--prolog, --start, --epilog, --flush and --keep are for root"});
   if (o.log == "syslog") {
     spdlog::set_default_logger(spdlog::syslog_logger_mt("monarchd", "monarchd", LOG_PID, LOG_DAEMON));
   } else if (const Status s = monarch::open_log(o.log, "info"); !s.ok()) {
     return fail(s.error());
   }
-  if (o.start) return reply(o, monarch::start_agent(o.request));
+  if (o.keep) return monarch::keep(o.keeper());
+  if (o.start) {
+    const int status = reply(o, monarch::start_agent(o.request));
+    monarch::ensure_keeper(o.keeper());
+    return status;
+  }
   Status done;
   if (o.prolog) done = monarch::note_wanted(o.request);
-  if (o.epilog) done = monarch::end_job({o.request.state_dir, o.request.job, o.account});
+  if (o.epilog) done = monarch::end_job({o.request.state_dir, o.request.job, !o.account.empty()});
+  if (o.prolog || o.epilog) monarch::ensure_keeper(o.keeper());
   if (o.flush) {
     const Result<monarch::StateDir> state = monarch::StateDir::open(o.request.state_dir);
     done = state.ok() ? monarch::flush(*state, o.account, 0) : Status(state.error());
@@ -144,6 +153,8 @@ int main(int argc, char** argv) {
   app.add_flag("--start", o.start, "start the job's agent unless it runs")->group("Root");
   app.add_flag("--epilog", o.epilog, "end the job's agent, clean up, account")->group("Root");
   app.add_flag("--flush", o.flush, "write the spooled lines for sacct")->group("Root");
+  app.add_flag("--keep", o.keep, "watch over what the helpers leave to do, until nothing is left")
+      ->group("Root");
   app.add_option("--state-dir", o.request.state_dir, "root's state directory")
       ->default_val(RUNSTATEDIR "/monarch")
       ->group("Root");
@@ -173,10 +184,10 @@ int main(int argc, char** argv) {
 
   o.request.first_node = node_id == 0;
   o.request.config = o.config;
-  const bool root = o.prolog || o.start || o.epilog || o.flush;
+  const bool root = o.prolog || o.start || o.epilog || o.flush || o.keep;
   const bool job = o.request.job.job != 0 && monarch::is_plain_name(o.request.job.node) &&
                    monarch::is_plain_name(o.request.job.cluster);
-  if (root && ((!o.flush && !job) || !parse_groups(groups, &o.request.user.groups))) {
+  if (root && ((!o.flush && !o.keep && !job) || !parse_groups(groups, &o.request.user.groups))) {
     std::fprintf(stderr,
                  "monarchd: --job, --node, --cluster or --groups missing or bad; see monarchd --help\n");
     return kUsage;

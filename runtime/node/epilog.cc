@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/epilog.h"
 
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "runtime/node/accounting.h"
@@ -16,7 +14,6 @@ constexpr int kLockPatienceMs = 1000;
 constexpr int kKillPatienceMs = 1000;
 constexpr int kReadPatienceMs = 800;
 constexpr int kRemovePatienceMs = 1500;
-constexpr int kFlushSeconds = 60;
 
 bool counters_of(const JobRecord& record, JobCounters* counters) {
   return run_as(record.user, kReadPatienceMs, counters, sizeof *counters,
@@ -35,20 +32,6 @@ std::string rarities(const JobCounters& counters) {
 
 }  // namespace
 
-bool detach() {
-  const pid_t pid = ::fork();
-  if (pid != 0) return true;
-  ::setsid();
-  if (::fork() != 0) ::_exit(0);
-  ::syscall(SYS_close_range, 3u, ~0u, 0u);
-  for (int fd = 0; fd < 3; ++fd) {
-    const int null = ::open("/dev/null", O_RDWR);
-    ::dup2(null, fd);
-    if (null > 2) ::close(null);
-  }
-  return false;
-}
-
 Status end_job(const EpilogRequest& request) {
   Result<StateDir> state = StateDir::open(request.state_dir);
   if (!state.ok()) return state.error();
@@ -65,7 +48,7 @@ Status end_job(const EpilogRequest& request) {
   const std::string line = comment_line(*record, counted ? &counters : nullptr, 1);
   spdlog::info("JobId={} node={} {}{}", record->job.job, record->job.node, line,
                counted ? rarities(counters) : "");
-  const bool account = !request.account_program.empty() && record->first_node;
+  const bool account = request.account && record->first_node;
   // Before anything is removed: whatever happens to this process, the line is kept.
   Status kept = account ? spool(*state, *record, line) : Status();
   if (const Status aside = set_aside(*state, *record); !aside.ok()) {
@@ -75,10 +58,6 @@ Status end_job(const EpilogRequest& request) {
     removals.push_back({*record, lock.take()});
     if (!remove_in_background(*state, std::move(removals), kRemovePatienceMs))
       spdlog::info("JobId={} clean up goes on in the background", record->job.job);
-  }
-  if (account && kept.ok() && !detach()) {
-    const Status s = flush(*state, request.account_program, kFlushSeconds);
-    ::_exit(s.ok() ? 0 : 1);
   }
   return kept;
 }

@@ -12,17 +12,13 @@ namespace monarch {
 struct EpilogRequest {
   std::string state_dir;
   JobOnNode job;
-  std::string account_program;  // writes the line into the accounting database; empty: no line
+  bool account = true;  // leave a line for the accounting database
 };
 
 // Acts on what it finds on the node, not on the job's options: ends the agent, reads the counters through a
 // child with the owner's identity, sets everything of the job's aside and removes it, and leaves the line for
-// sacct to a detached process. Bounded to about 4 s; what is not removed by then goes on being removed by a
+// sacct to the keeper. Bounded to about 4 s; what is not removed by then goes on being removed by a
 // process of its own. A job that left nothing is success.
 Status end_job(const EpilogRequest& request);
-
-// Makes the calling process a child of init's with nothing of its parent's: a new session, no descriptors,
-// default signals. In the parent it returns true at once.
-bool detach();
 
 }  // namespace monarch

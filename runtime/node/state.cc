@@ -102,6 +102,7 @@ std::vector<std::string> names_in(const std::string& path) {
 
 std::vector<std::string> StateDir::jobs() const { return names_in(path_ + "/jobs"); }
 std::vector<std::string> StateDir::removals() const { return names_in(path_ + "/removing"); }
+std::vector<std::string> StateDir::spooled() const { return names_in(path_ + "/spool"); }
 
 Status StateDir::write(const std::string& below, const std::string& text) const {
   const std::string path = path_ + "/" + below, fresh = path + ".new";

@@ -9,6 +9,7 @@
 //   STATE/run/             0711, root's
 //   STATE/run/NAME/        0700, the job owner's: catalog, board, log; agent.conf is root's
 //   STATE/spool/           0700, root's: lines for sacct that are not yet written
+//   STATE/keeper.lock      whose lock the keeper holds
 #pragma once
 
 #include <string>
@@ -66,6 +67,7 @@ class StateDir {
   Status remove_job(const JobOnNode& job) const;
   std::vector<std::string> jobs() const;      // the keys
   std::vector<std::string> removals() const;  // the names in removing/
+  std::vector<std::string> spooled() const;   // the names in spool/
 
   Status write(const std::string& below, const std::string& text) const;  // whole or not at all, 0600
   Result<std::string> read(const std::string& below) const;

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/keeper.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+#include <fstream>
+
+#include "runtime/base/argv.h"
+#include "runtime/base/fd.h"
+#include "runtime/node/accounting.h"
+
+extern char** environ;
+
+namespace monarch {
+namespace {
+
+constexpr int kBeatSeconds = 1;
+constexpr int kLockAttempts = 100;  // 10 ms apart: a hook that starts a keeper holds the lock for a moment
+constexpr int kReplacedSeconds = 10;
+constexpr int kReplacedPatience = 10;
+
+int64_t now_s() {
+  timespec t;
+  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec;
+}
+
+bool anything_left(const StateDir& state) {
+  return !state.jobs().empty() || !state.removals().empty() || !state.spooled().empty();
+}
+
+// ---- the duties
+
+bool lines_wait(const KeeperRequest& request, const StateDir& state) {
+  return !request.account_program.empty() && !state.spooled().empty();
+}
+void flush_spool(const KeeperRequest& request, const StateDir& state) {
+  const Status s = flush(state, request.account_program, 0);
+  if (!s.ok()) spdlog::debug("{}", s.error().text);
+}
+
+constexpr Duty kDuties[] = {
+    {"spool", 1, 60, &lines_wait, &flush_spool},
+};
+
+// ---- the keeper is the new monarchd once its file was replaced
+
+// Tells one file of a path from a later one there.
+struct FileId {
+  dev_t dev = 0;
+  ino_t ino = 0;
+  int64_t mtime_ns = 0;
+  bool operator==(const FileId&) const = default;
+};
+
+FileId file_id(const std::string& path) {
+  struct stat st;
+  if (::stat(path.c_str(), &st) != 0) return {};
+  return {st.st_dev, st.st_ino, int64_t{st.st_mtim.tv_sec} * 1000000000 + st.st_mtim.tv_nsec};
+}
+
+std::string own_path() {
+  char path[PATH_MAX];
+  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
+  const std::string own(path, n > 0 ? static_cast<size_t>(n) : 0), gone = " (deleted)";
+  return own.ends_with(gone) ? own.substr(0, own.size() - gone.size()) : own;
+}
+
+// An answer to whoever waits for that process: whether another file that can be executed is there now.
+constexpr int kReplaced = 3;
+bool is_replaced(const std::string& path, const FileId& mine) {
+  const FileId now = file_id(path);
+  return now != FileId{} && now != mine && ::access(path.c_str(), X_OK) == 0;
+}
+
+// ---- processes
+
+// What a process that is to outlive a hook must not have of the hook's.
+void leave_all_behind() {
+  ::setsid();
+  ::syscall(SYS_close_range, 3u, ~0u, 0u);
+  const int null = ::open("/dev/null", O_RDWR);
+  for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
+  if (null > 2) ::close(null);
+  (void)!::chdir("/");
+  std::ofstream("/proc/self/oom_score_adj") << "0\n";  // slurmstepd's is -999
+}
+
+std::vector<std::string> words_of(const KeeperRequest& r) {
+  std::vector<std::string> words = {"monarchd",          "--keep",         "--state-dir", r.state_dir,
+                                    "--account-program", r.account_program};
+  if (!r.config.empty()) words.insert(words.end(), {"--config", r.config});
+  if (!r.log.empty()) words.insert(words.end(), {"--log", r.log});
+  return words;
+}
+
+void execute(const std::string& path, const KeeperRequest& request) {
+  std::vector<std::string> words = words_of(request);
+  ::execve(path.c_str(), argv_of(words).data(), environ);
+}
+
+// The state directory's own, in which a keeper's lock is.
+Fd open_lock(const KeeperRequest& request) {
+  return Fd(
+      ::open((request.state_dir + "/keeper.lock").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+}
+
+bool lock_now(const Fd& lock) { return lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0; }
+
+class Keeper {
+ public:
+  Keeper(const KeeperRequest& request, StateDir state, Fd lock)
+      : request_(request),
+        state_(std::move(state)),
+        lock_(std::move(lock)),
+        path_(own_path()),
+        mine_(file_id("/proc/self/exe")) {
+    sigemptyset(&waited_);
+    for (const int s : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&waited_, s);
+    ::sigprocmask(SIG_BLOCK, &waited_, nullptr);
+    ::signal(SIGHUP, SIG_IGN);
+  }
+
+  int run() {
+    for (;;) {
+      look_for_ends();
+      if (replaced_) become_new();
+      start_what_is_due();
+      if (!is_lock_ours() || (idle() && step_down())) return 0;
+      const timespec beat = {kBeatSeconds, 0};
+      const int signal = ::sigtimedwait(&waited_, nullptr, &beat);
+      if (signal == SIGTERM || signal == SIGINT) break;
+    }
+    kill_all();
+    return 0;
+  }
+
+ private:
+  struct Work {
+    pid_t pid = 0;  // of the run, or 0
+    int64_t next = 0, end = 0;
+  };
+
+  template <typename Run>
+  void start(Work* work, int patience_s, const Run& run) {
+    const pid_t keeper = ::getpid();
+    const pid_t pid = ::fork();
+    if (pid < 0) return;  // tried again with the next beat
+    if (pid == 0) {
+      ::setpgid(0, 0);
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != keeper) ::_exit(1);
+      lock_.reset();
+      ::signal(SIGHUP, SIG_DFL);
+      ::sigprocmask(SIG_UNBLOCK, &waited_, nullptr);
+      ::_exit(run());
+    }
+    ::setpgid(pid, pid);
+    *work = {pid, 0, now_s() + patience_s};
+  }
+
+  void start_what_is_due() {
+    for (size_t i = 0; i < std::size(kDuties); ++i) {
+      const Duty& duty = kDuties[i];
+      if (work_[i].pid != 0 || now_s() < work_[i].next || !duty.due(request_, state_)) continue;
+      start(&work_[i], duty.patience_s, [&] {
+        duty.run(request_, state_);
+        return 0;
+      });
+    }
+    if (Work& look = work_[kLook]; look.pid == 0 && now_s() >= look.next)
+      start(&look, kReplacedPatience, [&] { return is_replaced(path_, mine_) ? kReplaced : 0; });
+  }
+
+  void look_for_ends() {
+    int status = 0;
+    for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;)
+      for (size_t i = 0; i < std::size(work_); ++i)
+        if (work_[i].pid == pid) ended(i, status);
+    for (size_t i = 0; i < std::size(work_); ++i) {
+      Work& w = work_[i];
+      if (w.pid == 0 || now_s() < w.end) continue;
+      spdlog::debug("keeper: {} takes too long", i == kLook ? "look" : kDuties[i].name);
+      ::kill(-w.pid, SIGKILL);  // and is not done again before it is gone: it may hang in the kernel
+      w.end = now_s() + kBeatSeconds;
+    }
+  }
+
+  void ended(size_t i, int status) {
+    if (i == kLook) replaced_ = WIFEXITED(status) && WEXITSTATUS(status) == kReplaced;
+    work_[i] = {0, now_s() + (i == kLook ? kReplacedSeconds : kDuties[i].every_s), 0};
+  }
+
+  void kill_all() {
+    for (const Work& w : work_)
+      if (w.pid > 0) ::kill(-w.pid, SIGKILL);
+  }
+
+  // Does not return, unless that one is broken. What was being done is begun anew.
+  void become_new() {
+    replaced_ = false;
+    kill_all();
+    execute(path_, request_);
+  }
+
+  // A look takes no part in it: the keeper may end beside one.
+  bool idle() const {
+    for (size_t i = 0; i < kLook; ++i)
+      if (work_[i].pid != 0) return false;
+    return !anything_left(state_);
+  }
+
+  // A hook that added something while the lock was held has started no keeper.
+  bool step_down() {
+    ::flock(lock_.get(), LOCK_UN);
+    return !anything_left(state_) || !lock_now(lock_);
+  }
+
+  // Someone may have removed the state directory, or made it anew.
+  bool is_lock_ours() const {
+    struct stat held, now;
+    return ::fstat(lock_.get(), &held) == 0 && ::stat((state_.path() + "/keeper.lock").c_str(), &now) == 0 &&
+           held.st_dev == now.st_dev && held.st_ino == now.st_ino;
+  }
+
+  static constexpr size_t kLook = std::size(kDuties);  // whether monarchd was replaced
+  const KeeperRequest& request_;
+  const StateDir state_;
+  Fd lock_;
+  const std::string path_;
+  const FileId mine_;
+  sigset_t waited_;
+  Work work_[kLook + 1];
+  bool replaced_ = false;
+};
+
+}  // namespace
+
+void ensure_keeper(const KeeperRequest& request) {
+  const Result<StateDir> state = StateDir::open(request.state_dir);
+  if (!state.ok() || !anything_left(*state)) return;  // the hook has told the error
+  Fd lock = open_lock(request);
+  if (!lock)
+    return spdlog::warn("keeper: {}", errno_error("open " + request.state_dir + "/keeper.lock").text);
+  if (!lock_now(lock)) return;
+  const pid_t pid = ::fork();
+  if (pid < 0) return spdlog::warn("keeper: {}", errno_error("fork").text);
+  if (pid == 0) {
+    if (::fork() != 0) ::_exit(0);
+    leave_all_behind();
+    execute("/proc/self/exe", request);
+    ::_exit(127);
+  }
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) continue;
+}
+
+int keep(const KeeperRequest& request) {
+  ::prctl(PR_SET_NAME, "monarchd");
+  Result<StateDir> state = StateDir::open(request.state_dir);
+  if (!state.ok()) {
+    spdlog::error("keeper: {}", state.error().text);
+    return 1;
+  }
+  Fd lock = open_lock(request);
+  for (int i = 0; !lock_now(lock); ++i) {
+    if (!lock || i == kLockAttempts) return 0;
+    ::usleep(10000);
+  }
+  spdlog::debug("keeper of {} begins", request.state_dir);
+  const int status = Keeper(request, state.take(), std::move(lock)).run();
+  spdlog::debug("keeper of {} ends", request.state_dir);
+  return status;
+}
+
+}  // namespace monarch
