@@ -17,14 +17,6 @@ noinst_PROGRAMS += bench/walk_tree
 bench_walk_tree_SOURCES = \
 	%D%/walk_tree.cc
 
-# A Google Benchmark program NAME is
-#   noinst_PROGRAMS += bench/NAME
-#   bench_NAME_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS) $(BENCHMARK_CFLAGS)
-#   bench_NAME_LDADD = $(libmonarch) $(BENCHMARK_LIBS)
-#   bench_NAME_SOURCES = %D%/NAME.cc
-if HAVE_BENCHMARK
-endif
-
 EXTRA_DIST += \
 	%D%/all \
 	%D%/epochs \

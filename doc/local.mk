@@ -1,6 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 # Manual pages go to dist_man_MANS, all else to EXTRA_DIST.
 
+# As in the tree, so that links between them hold.
+nobase_dist_doc_DATA = \
+	CHANGELOG.md \
+	CONTRIBUTING.md \
+	LICENSE \
+	README.md \
+	%D%/coverage.md \
+	%D%/design.md \
+	%D%/performance.md \
+	%D%/performance/epochs-demand.svg \
+	%D%/performance/epochs-first.svg \
+	%D%/performance/epochs-first-processes.svg \
+	%D%/performance/epochs-first-small.svg \
+	%D%/performance/epochs-first-small-processes.svg \
+	%D%/performance/epochs-large.svg \
+	%D%/performance/epochs-processes.svg \
+	%D%/performance/epochs-small.svg \
+	%D%/performance/memory.svg \
+	%D%/performance/metadata.svg \
+	%D%/performance/neighbour.svg \
+	%D%/performance/once.svg \
+	%D%/performance/overhead-many.svg \
+	%D%/performance/overhead.svg \
+	%D%/performance/partial.svg \
+	%D%/performance/scale.svg \
+	%D%/performance/start.svg \
+	%D%/performance/tuning.svg \
+	%D%/slurm.md
+
 dist_man_MANS += \
 	%D%/monarch.7 \
 	%D%/monarch.conf.5 \
@@ -8,43 +37,21 @@ dist_man_MANS += \
 	%D%/monarchd.8 \
 	%D%/spank_monarch.8
 EXTRA_DIST += \
-	%D%/coverage.md \
-	%D%/design.md \
-	%D%/performance.md \
 	%D%/performance/epochs-demand.json \
-	%D%/performance/epochs-demand.svg \
 	%D%/performance/epochs-first.json \
-	%D%/performance/epochs-first.svg \
 	%D%/performance/epochs-first-processes.json \
-	%D%/performance/epochs-first-processes.svg \
 	%D%/performance/epochs-first-small.json \
-	%D%/performance/epochs-first-small.svg \
 	%D%/performance/epochs-first-small-processes.json \
-	%D%/performance/epochs-first-small-processes.svg \
 	%D%/performance/epochs-large.json \
-	%D%/performance/epochs-large.svg \
 	%D%/performance/epochs-processes.json \
-	%D%/performance/epochs-processes.svg \
 	%D%/performance/epochs-small.json \
-	%D%/performance/epochs-small.svg \
 	%D%/performance/memory.json \
-	%D%/performance/memory.svg \
 	%D%/performance/metadata.json \
-	%D%/performance/metadata.svg \
 	%D%/performance/neighbour.json \
-	%D%/performance/neighbour.svg \
 	%D%/performance/once.json \
-	%D%/performance/once.svg \
 	%D%/performance/overhead-many.json \
-	%D%/performance/overhead-many.svg \
 	%D%/performance/overhead.json \
-	%D%/performance/overhead.svg \
 	%D%/performance/partial.json \
-	%D%/performance/partial.svg \
 	%D%/performance/scale.json \
-	%D%/performance/scale.svg \
 	%D%/performance/start.json \
-	%D%/performance/start.svg \
-	%D%/performance/tuning.json \
-	%D%/performance/tuning.svg \
-	%D%/slurm.md
+	%D%/performance/tuning.json

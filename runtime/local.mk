@@ -2,7 +2,7 @@
 # The library and the node agent.
 
 noinst_LIBRARIES += %D%/libmonarch.a
-%C%_libmonarch_a_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS)
+%C%_libmonarch_a_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS)
 %C%_libmonarch_a_SOURCES = \
 	%D%/agent/agent.cc \
 	%D%/agent/agent.h \
@@ -92,7 +92,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 libmonarch = %D%/libmonarch.a $(MONARCH_LIBS) $(LIBURING_LIBS)
 
 sbin_PROGRAMS += monarchd
-monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS)
+monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS)
 monarchd_LDADD = $(libmonarch)
 monarchd_SOURCES = \
 	%D%/monarchd/monarchd.cc
@@ -100,7 +100,7 @@ monarchd_SOURCES = \
 # The one program that links libslurm.
 if HAVE_LIBSLURM
 pkglibexec_PROGRAMS += monarch_account
-monarch_account_CPPFLAGS = $(AM_CPPFLAGS) $(SLURM_CFLAGS)
+monarch_account_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(SLURM_CFLAGS)
 monarch_account_LDADD = $(SLURM_LIBS)
 monarch_account_SOURCES = \
 	%D%/account/monarch_account.cc

@@ -13,6 +13,8 @@ import sys
 BUILD = os.environ["MONARCH_BUILDDIR"]
 SOURCE = os.environ["MONARCH_SRCDIR"]
 
+DOCUMENTS = [name for pattern in ("*.md", "doc/*.md") for name in sorted(glob.glob(pattern, root_dir=SOURCE))]
+
 count = failed = 0
 
 
@@ -157,13 +159,25 @@ def rendering():
 def places():
     """Links, and what looks like a path of the tree, in all Markdown documents."""
     top = "|".join(("admin", "bench", "dev", "doc", "etc", "examples", "preload", "runtime", "spank", "tests"))
-    for path in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "doc/coverage.md", "doc/design.md", "doc/slurm.md"]:
+    for path in DOCUMENTS:
         text, at = text_of(path), os.path.dirname(f"{SOURCE}/{path}")
         links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
         faults = [f"link to {link}" for link in links if not os.path.exists(f"{at}/{link}")]
         files = re.findall(rf"(?<![\w/.])(?:\./)?((?:{top})/[\w./*-]+[\w*])", text)
         faults += [file for file in files if not glob.glob(f"{SOURCE}/{file}")]
         result(sorted(set(faults)), f"{path}: links and paths exist")
+
+
+def installed():
+    """What `make install` puts beside the README, in the same folders: all documents, and what they link to."""
+    rule = text_of("doc/local.mk").split("nobase_dist_doc_DATA = ")[1].split("\n\n")[0]
+    names = {name.replace("%D%", "doc") for name in rule.replace("\\\n", " ").split()}
+    result(missing(DOCUMENTS, names, "doc/local.mk"), "doc/local.mk installs all documents")
+    pages = {f"doc/{os.path.basename(page)}" for page in glob.glob(f"{SOURCE}/doc/*.[1-8]")}
+    for path in sorted(name for name in names if name.endswith(".md")):
+        links = [link for link in re.findall(r"\]\(([^)#]+)\)", text_of(path)) if "://" not in link]
+        result(sorted({link for link in links if os.path.normpath(os.path.join(os.path.dirname(path), link)) not in names | pages}),
+               f"{path}: what it links to is installed")
 
 
 def coverage():
@@ -182,7 +196,7 @@ def changelog():
            "CHANGELOG.md has a section for this version")
 
 
-for test in options, plugin, environment, config, statistics, rendering, places, coverage, changelog:
+for test in options, plugin, environment, config, statistics, rendering, places, installed, coverage, changelog:
     try:
         test()
     except Exception as error:  # pylint: disable=broad-except

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Both shared objects export exactly what their version scripts list and need nothing that an old or foreign
-# process lacks.
+# process lacks; and all that is installed is linked so that a fault in it is hard to use.
 set -euo pipefail
 readonly preload=$MONARCH_BUILDDIR/libmonarch_preload.so
 readonly plugin=$MONARCH_BUILDDIR/spank_monarch.so
@@ -128,4 +128,36 @@ if [ -e "$plugin" ]; then
 else
     skip 'spank_monarch.so' 'built without Slurm'
 fi
+
+# Each line a protection that the object has not.  PIE is for programs, shared objects can be mapped anywhere anyway.
+unprotected() {
+    local object=$1 dynamic headers
+    dynamic=$(readelf -dW "$object") headers=$(readelf -lW "$object")
+    grep -q '^ *GNU_RELRO ' <<<"$headers" || echo 'its relocations stay writable (relro)'
+    grep -q '(FLAGS.*NOW' <<<"$dynamic" || echo 'symbols are bound late (now)'
+    ! grep -q '(TEXTREL)' <<<"$dynamic" || echo 'its code is written to by relocations'
+    grep -q '^ *GNU_STACK .* RW ' <<<"$headers" || echo 'its stack can be executed (noexecstack)'
+    [ "${object%.so}" != "$object" ] || grep -q '(FLAGS_1).*PIE' <<<"$dynamic" || echo 'its address is fixed (PIE)'
+    imported "$object" | grep -q '^__stack_chk_' || echo 'returns are not protected (stack protector)'
+}
+# Those of the C library's checks that compilers put in place of calls.
+buffer_checks() { imported "$1" | grep -E '^__[a-z]+_chk(@|$)' | grep -v '^__stack_chk' || true; }
+
+fortified=$(sed -n 's/^FORTIFY_CPPFLAGS = *//p' "$MONARCH_BUILDDIR/Makefile")
+for object in monarchd monarchctl monarch_account libmonarch_preload.so spank_monarch.so; do
+    if [ ! -e "$MONARCH_BUILDDIR/$object" ]; then
+        skip "$object is protected" 'built without Slurm'
+        continue
+    fi
+    is_empty "$object is protected" "$(unprotected "$MONARCH_BUILDDIR/$object")"
+    name="$object asks the C library to check its buffers"
+    # The preload library defines those functions itself.
+    if [ "$object" = libmonarch_preload.so ]; then
+        is_empty 'libmonarch_preload.so calls none of the checked functions' "$(buffer_checks "$MONARCH_BUILDDIR/$object")"
+    elif [ -n "$fortified" ]; then
+        is_empty "$name" "$([ -n "$(buffer_checks "$MONARCH_BUILDDIR/$object")" ] || echo 'none of its calls is checked')"
+    else
+        skip "$name" "not with these flags (sanitizers, or no optimization)"
+    fi
+done
 echo "1..$count"
