@@ -9,7 +9,8 @@
 #   need_root WHAT                  die unless root
 #   need_commands GROUP CMD...      die, naming dev/deps GROUP, unless all the commands exist
 #   on_exit CMD ARG...              run CMD when the script ends or is interrupted; the last one given runs first
-#   run_group CMD ARG...            run CMD so that an interrupt takes effect at once and ends all its children
+#   run_group CMD ARG...            run CMD so that an interrupt takes effect at once and ends all its children, which have
+#                                   GROUP_SECONDS (10) to clean up
 #   lock FILE [SECONDS]             hold FILE's lock until unlock or the script's end; die after SECONDS (60)
 #   unlock FILE                     release the lock and remove FILE
 #   unlocked CMD ARG...             run CMD, which makes a daemon of itself, without the locks' descriptors
@@ -73,7 +74,7 @@ group_=
 end_group_() {
     [ -n "$group_" ] || return 0
     kill -TERM -- "-$group_" 2>/dev/null || return 0
-    wait_for 10 group_gone_ || kill -KILL -- "-$group_" 2>/dev/null || true
+    wait_for "${GROUP_SECONDS:-10}" group_gone_ || kill -KILL -- "-$group_" 2>/dev/null || true
 }
 group_gone_() { ! kill -0 -- "-$group_" 2>/dev/null; }
 

@@ -9,9 +9,9 @@ TEST_TIMEOUT = 900
 
 tap_driver = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_DRIVER = $(tap_driver)
-LOG_COMPILER = timeout -k 10 $(TEST_TIMEOUT) $(top_srcdir)/build-aux/gtest-tap
+LOG_COMPILER = $(top_srcdir)/build-aux/test-limit $(TEST_TIMEOUT) $(top_srcdir)/build-aux/gtest-tap
 T_LOG_DRIVER = $(tap_driver)
-T_LOG_COMPILER = timeout -k 10 $(TEST_TIMEOUT)
+T_LOG_COMPILER = $(top_srcdir)/build-aux/test-limit $(TEST_TIMEOUT)
 
 if SANITIZED
 sanitizer_runtime = $$(case '$(SAN_FLAGS)' in \
@@ -28,7 +28,7 @@ AM_TESTS_ENVIRONMENT = \
 
 if HAVE_GTEST
 check_PROGRAMS += tests/unit
-tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(MONARCH_CFLAGS) $(GTEST_CFLAGS)
+tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(GTEST_CFLAGS)
 tests_unit_LDADD = $(libmonarch) $(GTEST_LIBS)
 tests_unit_SOURCES = \
 	%D%/board_test.cc \
@@ -99,6 +99,7 @@ scripts = \
 	%D%/exports.t \
 	%D%/faults.t \
 	%D%/keeper.t \
+	%D%/limits.t \
 	%D%/matrix.t \
 	%D%/metadata.t \
 	%D%/node.t \
