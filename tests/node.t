@@ -3,6 +3,7 @@
 """Root's helpers without Slurm: what they leave behind when they, the job or the node die, and who removes it."""
 
 import contextlib
+import fcntl
 import glob
 import json
 import os
@@ -11,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 sys.dont_write_bytecode = True
@@ -20,6 +22,7 @@ from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disab
 UID = 65534
 GONE_SECONDS = 30  # in which all that an epilog left to the background must be gone
 MANY = 5000
+QUOTA = 100 << 20  # of the tier
 
 READER = """
 import os, sys, time
@@ -55,8 +58,8 @@ class Node:
         with open(self.config, "w", encoding="utf-8") as file:
             file.write(text or f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n")
 
-    def _words(self, hook, job, cluster="cluster"):
-        return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--cluster", cluster, "--node", "n1",
+    def _words(self, hook, job, cluster="cluster", node="n1"):  # pylint: disable=redefined-outer-name
+        return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--cluster", cluster, "--node", node,
                 "--log", self.log]
 
     def begin(self, job, datasets=None, restart=0, before=(), **of):
@@ -86,9 +89,18 @@ class Node:
         code = e2e.execute([*self._words("--epilog", job, **of), "--account-program", ""])[0]
         return code, time.monotonic() - begin
 
-    def record(self, job, cluster="cluster"):
-        with open(f"{self.state}/jobs/{cluster}.{job}.n1/record.json", encoding="utf-8") as file:
+    def record(self, job, cluster="cluster", node="n1"):  # pylint: disable=redefined-outer-name
+        with open(f"{self.state}/jobs/{cluster}.{job}.{node}/record.json", encoding="utf-8") as file:
             return json.load(file)
+
+    def reserved(self):
+        """{job: bytes} that jobs have of the tier, or occupy while they are removed."""
+        found = {}
+        for path in glob.glob(f"{self.state}/*/*/record.json"):
+            with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+                record = json.load(file)
+                found[record["serial"]] = sum(t.get("occupied", t["quota"]) if "/removing/" in path else t["quota"] for t in record["tiers"])
+        return found
 
     def pretend(self, job, **fields):
         """Changes what root noted."""
@@ -163,9 +175,9 @@ class Node:
 
     def close(self):
         self.release()
-        for key in glob.glob(f"{self.state}/jobs/*.n1"):
-            cluster, job, _ = os.path.basename(key).split(".")
-            self.epilog(job, cluster=cluster)
+        for key in glob.glob(f"{self.state}/jobs/*"):
+            cluster, job, name = os.path.basename(key).split(".")
+            self.epilog(job, cluster=cluster, node=name)
         wait_until(lambda: not self.helpers() and not glob.glob(f"{self.state}/removing/*"), GONE_SECONDS)
         self.signal_helpers(signal.SIGKILL)
         shutil.rmtree(self.dir, ignore_errors=True)
@@ -393,6 +405,91 @@ def state_lost():
             os.rmdir(path)
 
 
+# ---- the ledger
+
+
+class Sums:
+    """Looks every 50 ms how much all jobs have reserved together, those that are being removed included."""
+
+    def __init__(self, n):
+        self.node, self.most, self.over = n, 0, threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        while not self.over.wait(0.05):
+            self.most = max(self.most, sum(self.node.reserved().values()))
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
+def start_at_once(n, *jobs):
+    """Starts jobs at the same moment; what they have reserved."""
+    begun = [n.begin(job) for job in jobs]
+    for process, answer in begun:
+        with answer:
+            contains(answer.readline(), ["ready "], "a job that starts beside others")
+        process.wait(e2e.PATIENCE)
+    return [n.record(job)["tiers"][0]["quota"] for job in jobs]
+
+
+def started_at_once():
+    """Jobs that start at the same moment never get more than the quota together."""
+    with node("at_once") as n, Sums(n) as sums:
+        for turn in range(8):
+            pair = 10 + 2 * turn, 11 + 2 * turn
+            equal(sorted(start_at_once(n, *pair)), [0, QUOTA], "two jobs that start at the same moment: their quotas")
+            for job in pair:
+                n.epilog(job)
+            wait_until(lambda: not os.listdir(f"{n.state}/removing"))
+        equal(sum(start_at_once(n, *range(50, 58))), QUOTA, "eight jobs that start at the same moment: the sum of their quotas")
+        ok(0 < sums.most <= QUOTA, "at no time more was reserved than the quota", sums.most)
+
+
+def ledger_is_held():
+    """A helper that hangs with the ledger's lock costs others their space, not their start."""
+    with node("held") as n, open(f"{n.dir}/begun", "w", encoding="utf-8"):
+        n.start(1)
+        n.epilog(1)
+        wait_until(lambda: not n.left(1))
+        with open(f"{n.state}/ledger", "r+", encoding="utf-8") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            begin = time.monotonic()
+            contains(n.start(2), ["ready "], "a job that starts while the ledger is held")
+            took = time.monotonic() - begin
+        ok(1 < took < 15, "waits 1.5 s for it", f"{took:.2f} s")
+        equal(n.record(2)["tiers"][0]["quota"], 0, "and begins without space")
+        contains(n.logged(), ["JobId=2 begins without space on the tiers: lock "], "the log tells")
+
+
+def what_is_occupied():
+    """A removal counts by what it still occupies, when it has said how much that is."""
+    with node("occupied") as n:
+        n.start(1)
+        n.hold(1)
+        n.epilog(1)
+        record = glob.glob(f"{n.state}/removing/*/record.json")[0]
+        contains(n.start(2), ["ready "], "a job that starts beside a removal")
+        equal(n.record(2)["tiers"][0]["quota"], 0, "gets nothing of what that has reserved")
+        with open(record, encoding="utf-8") as file:
+            noted = json.load(file)
+        noted["tiers"][0]["occupied"] = 3 << 20
+        with open(f"{record}.new", "w", encoding="utf-8") as file:
+            json.dump(noted, file)
+        os.rename(f"{record}.new", record)
+        contains(n.start(3, node="n2"), ["ready "], "a job of another node name on the same machine")
+        equal(n.record(3, node="n2")["tiers"][0]["quota"], QUOTA - (3 << 20), "gets all but what is still occupied")
+        n.start(4, cluster="other")
+        equal(n.record(4, "other")["tiers"][0]["quota"], 0, "and one of another cluster what is left then")
+        n.release()
+        n.epilog(3, node="n2")
+
+
 # ---- starting
 
 
@@ -617,5 +714,6 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, tried_once,
+e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, started_at_once,
+         ledger_is_held, what_is_occupied, tried_once,
          start_killed, late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, odd_paths)

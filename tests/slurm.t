@@ -426,7 +426,7 @@ def options_twice():
 def removes_its_own():
     """A job that removes what Monarch made for it, while it runs, reads on."""
     data = [local_dataset() for _ in range(2)]
-    places = ("$MONARCH_IO_RUN_DIR", f"{cluster.tier}/monarch/$(basename $MONARCH_IO_RUN_DIR)")
+    places = ("$MONARCH_IO_RUN_DIR", f"{cluster.tier}/$SLURMD_NODENAME/monarch/$(basename $MONARCH_IO_RUN_DIR)")
     jobs_ = [cluster.submit([f"--monarch-dataset={data[i].path}"], f"{data[i].read()}; rm -rf {places[i]}/*; {data[i].read(2)}") for i in range(2)]
     yield
     for name, job, read in zip(("run directory", "directory on the tier"), jobs_, data):
@@ -601,7 +601,7 @@ def agent_process():
     equal(read("environ"), "PATH=/usr/bin:/bin\0", "the agent's environment")
     equal((os.readlink(f"{proc}/cwd"), os.getsid(record["pid"]), read("oom_score_adj").strip()), ("/", record["pid"], "1000"),
           "the agent's directory, session and priority for the OOM killer")
-    own = (record["run_dir"], f"{cluster.tier}/monarch/{record['name']}", data.path, "anon_inode:", "/dev/null")
+    own = (record["run_dir"], f"{cluster.tier}/{node}/monarch/{record['name']}", data.path, "anon_inode:", "/dev/null")
 
     def kept():
         """Descriptors of anything else; what the agent only reads, such as /proc/meminfo, is gone at the next look."""
@@ -613,8 +613,8 @@ def agent_process():
     equal((int(status["SigBlk"], 16) & 0xffff & ~0x4003, int(status["SigIgn"], 16) & 0x7fffffff), (0, 1 << 12), "the agent's signals")
     for path, owner, mode in ((f"{cluster.state}/jobs", 0, 0o700), (f"{cluster.state}/jobs/lab.{job}.{node}", 0, 0o700),
                               (f"{cluster.state}/run", 0, 0o711), (record["run_dir"], cluster.user.pw_uid, 0o700),
-                              (f"{cluster.tier}/monarch", 0, 0o711),
-                              (f"{cluster.tier}/monarch/{record['name']}", cluster.user.pw_uid, 0o700)):
+                              (f"{cluster.tier}/{node}/monarch", 0, 0o711),
+                              (f"{cluster.tier}/{node}/monarch/{record['name']}", cluster.user.pw_uid, 0o700)):
         st = os.stat(path)
         equal((st.st_uid, oct(st.st_mode & 0o7777)), (owner, oct(mode)), f"owner and mode of {path.replace(scratch(), '')}")
     go(job)

@@ -53,12 +53,14 @@ def install():
 
 
 class Cluster:
-    """Slurm on this machine, each of its nodes with the same tier; a file or directory of each below scratch()."""
+    """Slurm on this machine, each of its nodes with a tier of its own; a file or directory of each below scratch()."""
 
     def __init__(self):
         install()
         self.prefix = install_prefix()
         self.tier = self.new_tier("tier")
+        for number in range(1, 10):  # NODE's is {tier}/NODE, which the plugin's monarchd makes of {tier} in the configuration
+            self.new_tier(f"tier/node{number}")
         self.state = f"{scratch()}/state"
         self.log = f"{scratch()}/monarchd.log"
         self.monarchd = f"{scratch()}/monarchd"  # notes each run by the plugin, and how long epilogs take, in `calls`
@@ -123,6 +125,16 @@ class Cluster:
         with open(self.monarchd, "w", encoding="utf-8") as file:
             file.write(f"""#!/bin/sh
 echo "$*" >>{self.calls}
+node=${{*#* --node }} node=${{node%% *}}
+for word; do
+    shift
+    if [ "$word" = {self.config} ] && [ -e "$word" ]; then
+        word={self.config}.$node
+        sed 's|^path = {self.tier}$|&/'"$node|" {self.config} >"$word.$$"
+        mv "$word.$$" "$word"
+    fi
+    set -- "$@" "$word"
+done
 [ "$1" = --epilog ] || exec {self.prefix}/sbin/monarchd "$@"
 begin=$(date +%s%3N)
 {self.prefix}/sbin/monarchd "$@"
@@ -232,7 +244,8 @@ exit $code
         places = [f"{self.state}/jobs", f"{self.state}/removing", f"{self.state}/run", f"{self.state}/spool", self.tier, *tiers]
         found = subprocess.run(["find", *places, "-mindepth", "1", "-maxdepth", "3"], stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, check=False).stdout.decode(errors="surrogateescape")
-        left = [p for p in found.splitlines() if p not in [f"{tier}/monarch" for tier in (self.tier, *tiers)]]
+        left = [p for p in found.splitlines()
+                if not re.search(r"^/node\d(/monarch)?$", p.removeprefix(self.tier)) and p not in [f"{tier}/monarch" for tier in tiers]]
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
             points = [line.split()[4] for line in mounts]
         left += [p for p in points for base in (self.tier, self.state) if p.startswith(base + "/")]

@@ -57,8 +57,8 @@ Result<AgentConfig::Io> parse_io(const std::string& text) {
 }
 
 Result<TierConfig::Kind> parse_kind(const std::string& text) {
-  if (text == "directory") return TierConfig::Kind::kDirectory;
-  if (text == "tmpfs") return TierConfig::Kind::kTmpfs;
+  for (const auto kind : {TierConfig::Kind::kDirectory, TierConfig::Kind::kTmpfs})
+    if (text == kind_name(kind)) return kind;
   return bad_input("driver '" + text + "' is none of directory, tmpfs");
 }
 
@@ -243,6 +243,10 @@ const char* io_name(AgentConfig::Io io) {
       return "idle";
   }
   return "?";
+}
+
+const char* kind_name(TierConfig::Kind kind) {
+  return kind == TierConfig::Kind::kTmpfs ? "tmpfs" : "directory";
 }
 
 Result<Quota> parse_quota(const std::string& text) {

@@ -70,6 +70,7 @@ struct AgentConfig {
 const char* consistency_name(AgentConfig::Consistency consistency);
 const char* metadata_name(AgentConfig::Metadata metadata);
 const char* io_name(AgentConfig::Io io);
+const char* kind_name(TierConfig::Kind kind);
 
 struct Config {
   AgentConfig agent;

@@ -4,6 +4,8 @@
 #include <spdlog/fmt/fmt.h>
 #include <sys/mount.h>
 
+#include <algorithm>
+
 namespace monarch {
 namespace {
 
@@ -14,7 +16,7 @@ std::string path_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 }  // namespace
 
 Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
-  if (bytes == 0) return Error{ENOSPC, "no memory is left of the quota"};  // size=0 would be no limit
+  bytes = std::max(bytes, kPage);  // size=0 would be no limit
   // Each file takes a page at least, but for empty ones and directories.
   const std::string limits = fmt::format("size={},nr_inodes={},mode=0700,uid={},gid={}", bytes,
                                          bytes / kPage + kMoreInodes, user.uid, user.gid);

@@ -20,8 +20,11 @@
 namespace monarch {
 namespace {
 
-constexpr int kLockPatienceMs = 1500;
+constexpr int kLockPatienceMs = 1500;  // for the job's lock and the ledger's together
+constexpr int kLeastPatienceMs = 200;
 constexpr int kKillPatienceMs = 500;
+
+int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -33,14 +36,13 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// The directories and the agent of a job that has none yet. `record` says what was made, also on an error.
+// The directories and the agent of a job that has none yet; waits at most `patience_ms` for the ledger.
+// `record` says what was made, also on an error.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
-                   const std::vector<std::string>& datasets, JobRecord* record) {
-  const std::vector<TierConfig> tiers = share_of(state, request.job, config);
-  for (const TierConfig& tier : tiers)
-    record->tiers.push_back({tier.name, medium_name(tier.medium), tier.path, tier.quota.bytes});
+                   const std::vector<std::string>& datasets, int patience_ms, JobRecord* record) {
+  std::vector<TierConfig> tiers = tiers_for(request.job, config);
   // Recorded before anything is made, so that the epilog finds it whatever happens to this process.
-  MONARCH_TRY(state.write_record(*record));
+  MONARCH_TRY(reserve(state, &tiers, record, patience_ms));
   std::vector<TierConfig> usable;
   for (const TierConfig& tier : tiers) {
     const Status made = make_job_dir(tier, record->name, request.user);
@@ -168,6 +170,7 @@ Result<Started> start_agent(const StartRequest& request) {
   const bool known = state->read_record(request.job.key()).ok();
   Result<Config> config = load_existing(request.config);
   if (!known) sweep(*state, request.job, config.ok() ? tier_paths(*config) : std::vector<std::string>());
+  const int64_t begin = now_ms();
   Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);
   if (!lock.ok()) return lock.error();
   Result<std::string> datasets = datasets_of(*state, request);
@@ -182,8 +185,10 @@ Result<Started> start_agent(const StartRequest& request) {
   if (Status before = failed_before(*state, request, *datasets); !before.ok()) return before.error();
 
   JobRecord record = new_record(*state, request);
-  Status started = config.ok() ? start_fresh(*state, request, *config, split(*datasets, ':'), &record)
-                               : Status(config.error());
+  const int patience_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
+  Status started = config.ok()
+                       ? start_fresh(*state, request, *config, split(*datasets, ':'), patience_ms, &record)
+                       : Status(config.error());
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
     note_failure(*state, record, request, *datasets, started.error().text);

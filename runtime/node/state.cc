@@ -88,7 +88,33 @@ Status StateDir::remove_job(const JobOnNode& job) const {
   return remove_tree(AT_FDCWD, path_ + "/jobs/" + job.key());
 }
 
+Result<Fd> StateDir::lock_ledger(int patience_ms) const {
+  const std::string path = path_ + "/ledger";
+  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd) return errno_error("open " + path);
+  for (int waited = 0; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; waited += 10) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return errno_error("lock " + path);
+    if (waited >= patience_ms) return Error{ETIMEDOUT, "lock " + path + ": another helper holds it"};
+    ::usleep(10000);
+  }
+  return fd;
+}
+
 namespace {
+
+TierRecord tier_of(const json& t) {
+  TierRecord tier;
+  tier.name = t.at("name").get<std::string>();
+  tier.medium = t.at("medium").get<std::string>();
+  tier.path = t.at("path").get<std::string>();
+  const std::string driver = t.at("driver").get<std::string>();
+  tier.kind =
+      driver == kind_name(TierConfig::Kind::kTmpfs) ? TierConfig::Kind::kTmpfs : TierConfig::Kind::kDirectory;
+  tier.quota = t.at("quota").get<uint64_t>();
+  tier.limit = t.at("limit").get<uint64_t>();
+  if (t.contains("occupied")) tier.occupied = t.at("occupied").get<uint64_t>();
+  return tier;
+}
 
 std::vector<std::string> names_in(const std::string& path) {
   std::vector<std::string> names;
@@ -130,8 +156,15 @@ Result<std::string> StateDir::read(const std::string& below) const {
 
 Status StateDir::write_record(const JobRecord& r) const {
   json tiers = json::array();
-  for (const TierRecord& t : r.tiers)
-    tiers.push_back({{"name", t.name}, {"medium", t.medium}, {"path", t.path}, {"quota", t.quota}});
+  for (const TierRecord& t : r.tiers) {
+    tiers.push_back({{"name", t.name},
+                     {"medium", t.medium},
+                     {"path", t.path},
+                     {"driver", kind_name(t.kind)},
+                     {"quota", t.quota},
+                     {"limit", t.limit}});
+    if (t.occupied) tiers.back()["occupied"] = *t.occupied;
+  }
   const json record = {{"job", r.job.job},         {"node", r.job.node},   {"restart", r.restart},
                        {"cluster", r.job.cluster}, {"name", r.name},       {"uid", r.user.uid},
                        {"gid", r.user.gid},        {"pid", r.agent.pid},   {"start_time", r.agent.start_time},
@@ -173,9 +206,7 @@ Result<JobRecord> StateDir::record_at(const std::string& below) const {
     r.serial = j.at("serial").get<uint64_t>();
     r.nodes = j.at("nodes").get<uint32_t>();
     r.first_node = j.at("first_node").get<bool>();
-    for (const json& t : j.at("tiers"))
-      r.tiers.push_back({t.at("name").get<std::string>(), t.at("medium").get<std::string>(),
-                         t.at("path").get<std::string>(), t.at("quota").get<uint64_t>()});
+    for (const json& t : j.at("tiers")) r.tiers.push_back(tier_of(t));
   } catch (const json::exception& e) {
     return Error{EINVAL, path_ + "/" + below + ": " + e.what()};
   }

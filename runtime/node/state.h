@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What root remembers of a job on this node: the state directory, which no user can write.
 //
+//   STATE/ledger           0600, root's: the lock on what jobs have reserved
 //   STATE/jobs/            0700, root's
 //   STATE/jobs/CLUSTER.JOB.NODE/   one per job: lock; wanted (the option, as the prolog saw it); record.json
 //   and
@@ -12,11 +13,13 @@
 //   STATE/keeper.lock      whose lock the keeper holds
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
+#include "runtime/config/config.h"
 #include "runtime/node/identity.h"
 
 namespace monarch {
@@ -32,8 +35,11 @@ struct JobOnNode {
 struct TierRecord {
   std::string name;
   std::string medium;
-  std::string path;    // the tier's directory, as configured
-  uint64_t quota = 0;  // bytes reserved for the job
+  std::string path;  // the tier's directory, as configured
+  TierConfig::Kind kind = TierConfig::Kind::kDirectory;
+  uint64_t quota = 0;                // bytes reserved for the job
+  uint64_t limit = 0;                // what it may grow to: the admin's quota
+  std::optional<uint64_t> occupied;  // in removing/: bytes that are still there; unknown: the quota
 };
 
 // record.json: written by root, read by root. It goes to removing/ with its directory when the job has ended
@@ -64,6 +70,9 @@ class StateDir {
   // The job's directory, made if `make`, and locked against other helpers of root's; waits at most
   // `patience_ms` for the lock. Closing the descriptor unlocks. ENOENT if it is not there.
   Result<Fd> lock_job(const JobOnNode& job, bool make, int patience_ms) const;
+  // The lock on the ledger (runtime/node/ledger.h), in the same way. Who has a job's lock may take it, never
+  // the other way round without trying only.
+  Result<Fd> lock_ledger(int patience_ms) const;
   Status remove_job(const JobOnNode& job) const;
   std::vector<std::string> jobs() const;      // the keys
   std::vector<std::string> removals() const;  // the names in removing/
