@@ -8,17 +8,17 @@
 //        waited for; all else is the PFS. The fortified __..._2 forms are what gcc makes of open with
 //        -D_FORTIFY_SOURCE (tar, for one). fopen and freopen open inside libc, so they are hooks of their
 //        own. An open for writing marks the file as changed.
-// change What a path leads to is changed: the file is marked first (changes.cc), then the PFS does it. mv
-// uses
-//        renameat2, sed and git rename, C's remove() calls unlink inside libc. What gives a name or takes it
-//        marks its directory's names afterwards.
+// change What a path leads to is changed: the file is marked first (decide/changes.h), then the PFS does it.
+//        mv uses renameat2, sed and git rename, C's remove() calls unlink inside libc. What gives a name or
+//        takes it marks its directory's names afterwards.
 // descriptor  What fchmod and kin change, or ask, of a tier's copy concerns the file on the PFS.
 // stat   fstat of a tier's copy answers with the PFS file's identity, or cp and tar would notice the
 //        difference. __fxstat... are what programs built before glibc 2.33 call.
-// path   What the catalog knows of a file is answered without the PFS (metadata.cc); so are fstatat and statx
+// path   What the catalog knows of a file is answered without the PFS (decide/attributes.h); so are fstatat
+// and statx
 //        of a path. __xstat... are what programs built before glibc 2.33 call.
 // directory  The names in a directory come from the catalog as long as its times say that it has not changed
-//        (directories.cc).
+//        (decide/listings.h).
 // exec   Programs started with a cleared environment keep LD_PRELOAD and MONARCH_IO_*.
 // space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again.
 // count  Nothing changes: what came back is added up per tier and PFS, for the report and sacct.

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "preload/decide/waiting.h"
 #include "runtime/metadata/catalog.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"

@@ -100,7 +100,7 @@ def plugin():
 
 def environment():
     names = set()
-    for file in glob.glob(f"{SOURCE}/preload/*.cc") + glob.glob(f"{SOURCE}/spank/*.cc") + glob.glob(f"{SOURCE}/admin/*.cc"):
+    for file in glob.glob(f"{SOURCE}/preload/*/*.cc") + glob.glob(f"{SOURCE}/spank/*.cc") + glob.glob(f"{SOURCE}/admin/*.cc"):
         names.update(re.findall(r'"(MONARCH_IO_\w+)"', text_of(os.path.relpath(file, SOURCE))))
     result(missing(sorted(names), tagged("monarch.7"), "monarch.7"), "the environment variables are in monarch.7")
     told = set(re.findall(r"MONARCH_IO_\w*[A-Z]\b", "".join(page(os.path.basename(p)) for p in glob.glob(f"{SOURCE}/doc/*.[1-8]"))))
@@ -188,6 +188,49 @@ def coverage():
         result(sorted(set(told) ^ set(run.stdout.splitlines())) + ["no rows"] * (not told), f"doc/coverage.md has the table of {test}")
 
 
+# The folders, from the ground up. An include leads to its own folder, or to one further down.
+FLOORS = [["runtime/base", "runtime/layout"], ["runtime/config"], ["runtime/hierarchy", "runtime/metadata"], ["runtime/placement"],
+          ["runtime/agent", "runtime/node"], ["runtime/monarchd", "admin"]]
+# The preload library, and what it takes of the rest.
+PRELOAD = [["runtime/layout"], ["preload"], ["preload/next"], ["preload/client"], ["preload/resolve"], ["preload/decide"],
+           ["preload/hooks"]]
+
+
+def includes_of(folders):
+    """{file: the files of the tree that it includes}"""
+    files = [os.path.relpath(path, SOURCE) for folder in folders for path in glob.glob(f"{SOURCE}/{folder}/*.cc")
+             + glob.glob(f"{SOURCE}/{folder}/*.h")]
+    return {file: re.findall(r'^#include "([\w.]+/[\w./]+)"', text_of(file), flags=re.M) for file in sorted(files)}
+
+
+def circles(graph):
+    """Includes that lead back to where they start."""
+    found, done = [], set()
+
+    def visit(file, way):
+        if file in way:
+            found.append(" -> ".join([*way[way.index(file):], file]))
+        elif file not in done:
+            for other in graph.get(file, []):
+                visit(other, [*way, file])
+            done.add(file)
+
+    for file in graph:
+        visit(file, [])
+    return found
+
+
+def layers():
+    for floors, name in (FLOORS, "the runtime's"), (PRELOAD, "the preload library's"):
+        level = {folder: number for number, floor in enumerate(floors) for folder in floor}
+        graph = includes_of(level)
+        faults = [f"{file} includes {other}" for file, others in graph.items() for other in others
+                  if (at := os.path.dirname(file)) != (to := os.path.dirname(other)) and level.get(to, len(floors)) >= level[at]]
+        result(faults + circles(graph) + [f"nothing in {folder}" for folder in level
+                                          if not any(os.path.dirname(file) == folder for file in graph)],
+               f"{name} includes lead down, and nowhere both ways")
+
+
 def changelog():
     run = subprocess.run([f"{BUILD}/monarchctl", "version"], capture_output=True, text=True, check=True)
     version = re.search(r"\d+\.\d+\.\d+", run.stdout).group()
@@ -196,7 +239,7 @@ def changelog():
            "CHANGELOG.md has a section for this version")
 
 
-for test in options, plugin, environment, config, statistics, rendering, places, installed, coverage, changelog:
+for test in options, plugin, environment, config, statistics, rendering, places, installed, coverage, layers, changelog:
     try:
         test()
     except Exception as error:  # pylint: disable=broad-except

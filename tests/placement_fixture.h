@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "preload/decide/waiting.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/walker.h"
 #include "runtime/placement/placement.h"

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory family: opendir(3) and what works on its result. See directories.cc.
+// The directory family: opendir(3) and what works on its result. See listings.h.
 //
 // This file defines readdir and readdir64 side by side, so it is built without _FILE_OFFSET_BITS.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 
-#include "preload/preload.h"
+#include "preload/decide/listings.h"
+#include "preload/hooks/export.h"
+#include "preload/next/next.h"
 
 namespace monarch::preload {
 namespace {

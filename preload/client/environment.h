@@ -42,7 +42,4 @@ class ChildEnvironment {
   Change change_ = Change::kNone;
 };
 
-// Whether the process belongs to a job (or may yet come to: the agent is starting).
-bool is_attached();
-
 }  // namespace monarch::preload

@@ -1,38 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's state: the next definitions of what is hooked, and the mapped catalog and board.
-#include <dlfcn.h>
+#include "preload/client/client.h"
+
+#include <errno.h>
 #include <string.h>
 
-#include "preload/environment.h"
-#include "preload/preload.h"
-
-// glibc 2.34 moved dlsym into libc with a new version; the old one loads everywhere (x86-64; other
-// architectures began with 2.17).
-#if defined(__x86_64__)
-__asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
-#elif defined(__aarch64__)
-__asm__(".symver dlsym, dlsym@GLIBC_2.17");
-#endif
+#include "preload/client/environment.h"
+#include "preload/client/exclude.h"
+#include "preload/client/log.h"
 
 namespace monarch::preload {
 
-void* next_symbols[kHooks];
 std::atomic<Phase> phase{Phase::kNew};
 Client the_client;
 
 namespace {
 
-constexpr const char* kSymbols[kHooks] = {
-#define X(symbol, family) #symbol,
-    MONARCH_HOOKS(X)
-#undef X
-};
 char run_dir[kPathBytes];
 
 // The agent may still be waiting for the PFS to show it the dataset's roots: then there is a run directory
 // without a catalog, and it is looked for again, at most every kRetryNs.
 constexpr int64_t kRetryNs = 100 * 1000000ll;
 std::atomic<int64_t> retry_at{0};  // monotonic; 0: at once
+
+void log_process(const char* log, const char* what) {
+  Line line;
+  line.add(what);
+  line.write_to(log);
+}
 
 // A process that is not redirected says so once, if it has a log.
 Phase off(const char* why) {
@@ -92,23 +86,12 @@ Phase wait_for_start() {
   return seen;
 }
 
-// dlsym(3) is not async-signal-safe: all is looked up before main.
-__attribute__((constructor)) void resolve_all() {
-  save_environment();
-  for (int i = 0; i < kHooks; ++i) next_symbol(static_cast<Hook>(i));
-}
+// Before the program can change it.
+__attribute__((constructor)) void save() { save_environment(); }
 
 }  // namespace
 
 bool is_attached() { return client() != nullptr || phase.load(std::memory_order_acquire) != Phase::kOff; }
-
-// See mkdir in hooks_change.cc.
-__attribute__((noinline, cold, no_sanitize("address", "thread"))) void* find_next(Hook hook) {
-  const int i = static_cast<int>(hook);
-  void* function = dlsym(RTLD_NEXT, kSymbols[i]);
-  __atomic_store_n(&next_symbols[i], function, __ATOMIC_RELAXED);
-  return function;
-}
 
 __attribute__((noinline, cold)) Client* start_client() {
   if (!save_environment()) return nullptr;

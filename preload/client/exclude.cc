@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// MONARCH_IO_EXCLUDE: globs of programs and files that stay on the PFS.
+#include "preload/client/exclude.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-
-#include "preload/environment.h"
-#include "preload/preload.h"
 
 namespace monarch::preload {
 namespace {
@@ -80,7 +78,7 @@ bool any_glob(const char* list, Test test) {
 
 __attribute__((noinline)) bool matches_absolute(const Client& c, const RelPath& path, const char* p,
                                                 const char* stop) {
-  char full[kFullPathBytes];
+  char full[2 * kPathBytes];
   const CatalogHeader& header = c.catalog.header();
   for (uint32_t i = 0; i < header.prefix_count; ++i) {
     const Prefix& prefix = header.prefixes[i];
@@ -109,7 +107,7 @@ bool excludes_program(const char* list) {
 }
 
 bool excludes_file(const Client& c, const RelPath& path) {
-  char rel[kRelPathBytes];  // the text may be a part of a longer one
+  char rel[kPathBytes];  // the text may be a part of a longer one
   memcpy(rel, path.path, path.len);
   rel[path.len] = '\0';
   return any_glob(c.exclude, [&](const char* p, const char* stop) {

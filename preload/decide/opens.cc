@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which copy an open gets: a ladder of early returns, each to the PFS.
+// A ladder of early returns, each to the PFS.
+#include "preload/decide/opens.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -7,7 +9,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "preload/preload.h"
+#include "preload/client/exclude.h"
+#include "preload/client/log.h"
+#include "preload/decide/changes.h"
+#include "preload/decide/waiting.h"
+#include "preload/resolve/originals.h"
+#include "preload/resolve/paths.h"
+#include "preload/resolve/roots.h"
 
 namespace monarch::preload {
 namespace {
@@ -117,8 +125,6 @@ Answer decide(Client* client, const RelPath& path, char* copy) {
   return answer;
 }
 
-}  // namespace
-
 const char* name_of(TaskCounter counter) {
   constexpr const char* kNames[] = {
 #define X(name, doc) #name,
@@ -127,6 +133,24 @@ const char* name_of(TaskCounter counter) {
   };
   return kNames[static_cast<uint32_t>(counter)];
 }
+
+__attribute__((noinline)) void log_open(const Client& c, const RelPath& path, const Answer& answer) {
+  Line line;
+  const char* root = root_path(c, path.root);
+  if (root) line.add_name(root, strlen(root));
+  line.add("/");
+  line.add_name(path.path, path.len);
+  if (answer.placed) {
+    line.add(": tier ");
+    line.add(c.catalog.header().tiers[answer.tier].name);
+  } else {
+    line.add(": PFS, ");
+    line.add(name_of(answer.why));
+  }
+  line.write_to(c.log);
+}
+
+}  // namespace
 
 Answer find_copy(Client* client, const RelPath& path, char* copy) {
   const Answer answer = decide(client, path, copy);

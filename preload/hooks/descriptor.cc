@@ -4,6 +4,8 @@
 // They all work on a descriptor that was opened for reading, so on a copy too, where nobody would see it.
 // Here they go to the PFS's file, by its path, if that is still the file that was copied (else ESTALE). On
 // any other descriptor they go on as they are, and the file is marked if it is a dataset's.
+#include "preload/hooks/descriptor.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +15,12 @@
 #include <sys/types.h>
 #include <sys/xattr.h>
 
-#include "preload/preload.h"
+#include "preload/decide/changes.h"
+#include "preload/hooks/export.h"
+#include "preload/next/next.h"
+#include "preload/resolve/originals.h"
+#include "preload/resolve/paths.h"
+#include "preload/resolve/roots.h"
 
 namespace monarch::preload {
 namespace {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the job changes below a root is from then on served by the PFS.
-//
 // Marks are set before the call, on the board, and never taken back in this job; whoever opens the file after
 // the call returned sees them, whatever the agent is doing with the file meanwhile.
 //
@@ -15,13 +13,16 @@
 //
 // A name that leads below a root by "..", a symbolic link or another mount is not seen in the text. So a file
 // on a root's device is asked for its path (/proc/self/fd), which the kernel gives without symbolic links.
+#include "preload/decide/changes.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "preload/preload.h"
+#include "preload/resolve/paths.h"
+#include "preload/resolve/roots.h"
 
 namespace monarch::preload {
 namespace {

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading a large file from its partial copy. The descriptor is the PFS's; what is read from elsewhere must
-// be the same bytes, so the descriptor's identity is proved at each call, and every doubt means the PFS.
+// The descriptor is the PFS's; what is read from elsewhere must be the same bytes, so the descriptor's
+// identity is proved at each call, and every doubt means the PFS.
+#include "preload/decide/chunks.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "preload/preload.h"
+#include "preload/decide/changes.h"
+#include "preload/decide/opens.h"
+#include "preload/decide/waiting.h"
+#include "preload/resolve/originals.h"
 
 namespace monarch::preload {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the catalog knows of a path without asking the PFS: a file's values, a directory's listing.
-//
 // A file is known by what the PFS said when it was copied, or, if it is not placed, to the first task that
-// asked, which tells the agent. It holds as long as a copy would: a mark of
-// changes.cc, a closed board, consistency = open or an exclusion sends the call to the PFS, and so does a
-// process that another user runs, or that has its own user namespace: it may see less, or other owners. What
-// is not known at all (ENOENT) the PFS says.
+// asked, which tells the agent. It holds as long as a copy would: a mark (changes.h), a closed board,
+// consistency = open or an exclusion sends the call to the PFS, and so does a process that another user runs,
+// or that has its own user namespace: it may see less, or other owners. What is not known at all (ENOENT) the
+// PFS says.
+#include "preload/decide/attributes.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,10 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
-#include "preload/preload.h"
+#include "preload/client/exclude.h"
+#include "preload/decide/changes.h"
+#include "preload/decide/waiting.h"
+#include "preload/resolve/paths.h"
 
 namespace monarch::preload {
 namespace {
@@ -76,7 +79,7 @@ bool is_excluded(const Client& c, const RelPath& path) {
 
 // Sets *unknown if the file is worth seeing.
 bool find_values(const Client& c, const RelPath& path, int flags, Values* values, Unknown* unknown) {
-  if (!serves(c) || is_excluded(c, path) || is_changed(c, path, nullptr)) return false;
+  if (!may_be_told(c, path)) return false;
   const Found found = c.catalog.find(path);
   if (!found || is_changed(c, path, found.entry)) return false;
   // A symbolic link is known as such only; what it leads to is not.
@@ -111,6 +114,10 @@ __attribute__((noinline)) bool answer_below(Client* c, int dirfd, const char* pa
 
 }  // namespace
 
+bool may_be_told(const Client& c, const RelPath& path) {
+  return serves(c) && !is_excluded(c, path) && !is_changed(c, path, nullptr);
+}
+
 bool known_values(int dirfd, const char* path, int flags, unsigned needs, Values* values, Unknown* unknown) {
   if (unreadable(path)) return false;
   Client* c = client();
@@ -132,18 +139,6 @@ void tell(const Unknown& unknown, const struct stat& st) {
   const int saved = errno;
   post_seen(c->board, slot);
   errno = saved;
-}
-
-const Listing* known_listing(Client* c, const RelPath& path) {
-  if (!serves(*c) || is_excluded(*c, path) || is_changed(*c, path, nullptr) || has_changed_names(*c, path))
-    return nullptr;
-  return c->catalog.listing(path);
-}
-
-bool is_as_listed(const Listing& listing, const struct statx& st) {
-  const auto ns = [](const struct statx_timestamp& t) { return t.tv_sec * 1000000000 + t.tv_nsec; };
-  return st.stx_ino == listing.ino && gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == listing.dev &&
-         ns(st.stx_mtime) == listing.mtime && ns(st.stx_ctime) == listing.ctime;
 }
 
 }  // namespace monarch::preload

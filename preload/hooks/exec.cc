@@ -8,8 +8,10 @@
 #include <stdarg.h>
 #include <unistd.h>
 
-#include "preload/environment.h"
-#include "preload/preload.h"
+#include "preload/client/environment.h"
+#include "preload/hooks/export.h"
+#include "preload/next/next.h"
+#include "preload/resolve/originals.h"
 
 namespace monarch::preload {
 namespace {

@@ -1,51 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counting what programs read from dataset files, and serving pread of large ones from their chunks.
 //
-// These hooks pass every call on and add up what came back, by a table that open fills per descriptor.
-// Correctness never rests on that table; a descriptor that came or went unseen (fcntl, SCM_RIGHTS,
-// close_range) is counted under a wrong heading or not at all. What stdio reads inside libc is estimated at
-// fopen, what is mapped at mmap. That a descriptor may be a large file's is such an entry of the table too:
-// read_chunks() then makes sure.
+// These hooks pass every call on and add up what came back, by the table in descriptors.h. What stdio reads
+// inside libc is estimated at fopen, what is mapped at mmap.
 #include <errno.h>
 #include <stdarg.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#include "preload/preload.h"
+#include "preload/decide/chunks.h"
+#include "preload/decide/descriptors.h"
+#include "preload/hooks/export.h"
+#include "preload/next/next.h"
 
 namespace monarch::preload {
 namespace {
 
-constexpr int kDescriptors = 65536;
-constexpr unsigned char kNone = 0, kPfs = 255, kLarge = 254;  // else 1 + the tier's number
-std::atomic<unsigned char> classes[kDescriptors];
-std::atomic<Ref> large_files[kDescriptors];  // the Entry, where the class is kLarge
-
-unsigned char class_of(int fd) {
-  return static_cast<unsigned>(fd) < kDescriptors ? classes[fd].load(std::memory_order_relaxed) : kNone;
-}
-void set_class(int fd, unsigned char c) {
-  if (static_cast<unsigned>(fd) < kDescriptors && classes[fd].load(std::memory_order_relaxed) != c)
-    classes[fd].store(c, std::memory_order_relaxed);
-}
-
-__attribute__((noinline)) void add_read(unsigned char c, uint64_t bytes) {
-  Client* k = client();
-  if (!k) return;
-  CounterShard& shard = my_shard(k->board);
-  if (c == kPfs) {
-    shard.task[static_cast<int>(TaskCounter::read_bytes_pfs)].fetch_add(bytes, std::memory_order_relaxed);
-    shard.task[static_cast<int>(TaskCounter::read_calls_pfs)].fetch_add(1, std::memory_order_relaxed);
-  } else if (c <= kMaxTiers) {
-    shard.read_bytes_tier[c - 1].fetch_add(bytes, std::memory_order_relaxed);
-    shard.read_calls_tier[c - 1].fetch_add(1, std::memory_order_relaxed);
-  }
-}
-
 // A large file is read, mapped or sent from the descriptor's own position: chunks cannot serve that.
 __attribute__((noinline, cold)) void turn_native(int fd) {
-  if (Client* k = client()) read_natively(k, large_files[fd].load(std::memory_order_relaxed));
-  set_class(fd, kPfs);
+  if (Client* k = client()) read_natively(k, large_file(fd));
+  opened_on_pfs(fd, 0);
 }
 
 ssize_t counted(int fd, ssize_t got) {
@@ -62,7 +36,7 @@ ssize_t counted(int fd, ssize_t got) {
 ssize_t from_chunks(int fd, void* buffer, size_t bytes, off_t offset) {
   if (__builtin_expect(class_of(fd) != kLarge, 1)) return -1;
   Client* k = client();
-  return k ? read_chunks(k, fd, large_files[fd].load(std::memory_order_relaxed), buffer, bytes, offset) : -1;
+  return k ? read_chunks(k, fd, large_file(fd), buffer, bytes, offset) : -1;
 }
 // What the descriptor itself gave to a read with an offset.
 ssize_t counted_at(int fd, ssize_t got) {
@@ -85,11 +59,7 @@ ssize_t from_chunks(int fd, const struct iovec* parts, int n, off_t offset) {
 }
 
 int copied(int from, int to) {
-  if (to < 0) return to;
-  const unsigned char c = class_of(from);
-  if (c == kLarge && static_cast<unsigned>(to) < kDescriptors)
-    large_files[to].store(large_files[from].load(std::memory_order_relaxed), std::memory_order_relaxed);
-  set_class(to, c);
+  if (to >= 0) duplicated(from, to);
   return to;
 }
 
@@ -104,18 +74,6 @@ void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int
 }
 
 }  // namespace
-
-void opened_on_tier(int fd, uint32_t tier) { set_class(fd, static_cast<unsigned char>(1 + tier)); }
-void opened_on_pfs(int fd, Ref large) {
-  if (large && static_cast<unsigned>(fd) < kDescriptors)
-    large_files[fd].store(large, std::memory_order_relaxed);
-  set_class(fd, large ? kLarge : kPfs);
-}
-void opened_elsewhere(int fd) { set_class(fd, kNone); }
-
-void count_stream(int tier, uint64_t bytes) {
-  if (bytes > 0) add_read(tier < 0 ? kPfs : static_cast<unsigned char>(1 + tier), bytes);
-}
 
 }  // namespace monarch::preload
 

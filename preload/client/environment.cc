@@ -2,15 +2,16 @@
 // The variables of the job, as the process got them, and how they reach the programs that it starts.
 //
 // They are copied before main, so that nothing the program does to its environment matters.
+#include "preload/client/environment.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 
-#include "preload/environment.h"
-#include "preload/preload.h"
+#include "preload/client/client.h"
 
-// See init.cc.
+// See next/next.cc.
 #if defined(__x86_64__)
 __asm__(".symver dladdr, dladdr@GLIBC_2.2.5");
 #elif defined(__aarch64__)

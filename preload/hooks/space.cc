@@ -4,7 +4,9 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-#include "preload/preload.h"
+#include "preload/hooks/export.h"
+#include "preload/next/next.h"
+#include "preload/resolve/roots.h"
 
 using namespace monarch::preload;
 

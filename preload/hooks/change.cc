@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The change family: calls that change what a path leads to. Marks first, then the PFS; see changes.cc.
+// The change family: calls that change what a path leads to. Marks first, then the PFS; see changes.h.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,7 +9,12 @@
 #include <sys/xattr.h>
 #include <utime.h>
 
-#include "preload/preload.h"
+#include "preload/decide/changes.h"
+#include "preload/hooks/descriptor.h"
+#include "preload/hooks/export.h"
+#include "preload/next/next.h"
+#include "preload/resolve/originals.h"
+#include "preload/resolve/paths.h"
 
 namespace monarch::preload {
 namespace {

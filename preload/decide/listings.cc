@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directory streams whose names come from the catalog's listing of the directory.
-//
 // The kernel's own values say whether the listing still holds: when a stream is opened or rewound, the
 // directory has to be the one that the walk read, with the same mtime and ctime. So what static programs and
 // other nodes did to it shows as soon as the kernel knows, for one call to the PFS at most.
 //
 // A stream is a slot of a static table, told from libc's by its address; none is free: libc's is used. It
 // holds a descriptor, as libc's do: O_PATH, which costs the PFS no open, until dirfd(3) asks for it.
-#include <dirent.h>
+#include "preload/decide/listings.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -15,7 +14,12 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "preload/preload.h"
+#include "preload/decide/attributes.h"
+#include "preload/decide/changes.h"
+#include "preload/decide/descriptors.h"
+#include "preload/next/next.h"
+#include "preload/resolve/paths.h"
+#include "preload/resolve/roots.h"
 
 namespace monarch::preload {
 namespace {
@@ -55,6 +59,17 @@ Stream* take_stream() {
       return s;
   }
   return nullptr;
+}
+
+// What the directory holds; nullptr: not known. True for as long as is_as_listed().
+const Listing* known_listing(Client* c, const RelPath& path) {
+  return may_be_told(*c, path) && !has_changed_names(*c, path) ? c->catalog.listing(path) : nullptr;
+}
+
+bool is_as_listed(const Listing& listing, const struct statx& st) {
+  const auto ns = [](const struct statx_timestamp& t) { return t.tv_sec * 1000000000 + t.tv_nsec; };
+  return st.stx_ino == listing.ino && gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == listing.dev &&
+         ns(st.stx_mtime) == listing.mtime && ns(st.stx_ctime) == listing.ctime;
 }
 
 bool still_as_listed(int fd, const Listing& listing) {

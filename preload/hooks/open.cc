@@ -8,7 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "preload/preload.h"
+#include "preload/decide/changes.h"
+#include "preload/decide/descriptors.h"
+#include "preload/decide/opens.h"
+#include "preload/hooks/export.h"
+#include "preload/next/next.h"
+#include "preload/resolve/originals.h"
+#include "preload/resolve/paths.h"
 
 #ifndef O_TMPFILE
 #error "O_TMPFILE is needed"

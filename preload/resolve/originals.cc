@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a descriptor of a tier's copy to the dataset's file on the PFS: what the kernel says of the descriptor
-// (device, inode, size, mtime) is looked up in the catalog.
+#include "preload/resolve/originals.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "preload/preload.h"
+#include "preload/resolve/paths.h"
 
 namespace monarch::preload {
 namespace {
@@ -79,17 +79,6 @@ bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx
          gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == attributes->dev &&
          st.stx_size == e.size.load(std::memory_order_relaxed) &&
          st.stx_mtime.tv_sec * kSecond + st.stx_mtime.tv_nsec == e.mtime.load(std::memory_order_relaxed);
-}
-
-bool pfs_path(const Client& c, const RelPath& path, char* out) {
-  const char* root = root_path(c, path.root);
-  if (!root) return false;
-  const size_t len = strlen(root);
-  memcpy(out, root, len);
-  out[len] = '/';
-  memcpy(out + len + 1, path.path, path.len);
-  out[len + 1 + path.len] = '\0';
-  return true;
 }
 
 bool path_of_original(const Original& original, char* out) {

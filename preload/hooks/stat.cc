@@ -2,7 +2,7 @@
 // The fstat family: a descriptor of a tier's copy answers as the dataset's file on the PFS does. And the
 // calls that ask about a path, which are answered from the catalog where it knows the file.
 //
-// See originals.cc for how a copy is recognised, metadata.cc for what is known.
+// See originals.h for how a copy is recognised, attributes.h for what is known.
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -11,7 +11,12 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "preload/preload.h"
+#include "preload/decide/attributes.h"
+#include "preload/decide/changes.h"
+#include "preload/hooks/export.h"
+#include "preload/next/next.h"
+#include "preload/resolve/originals.h"
+#include "preload/resolve/paths.h"
 
 namespace monarch::preload {
 namespace {

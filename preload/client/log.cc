@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/client/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace monarch::preload {
+
+Line::Line() {
+  char digits[24];
+  size_t at = sizeof digits;
+  long pid = syscall(SYS_getpid);
+  do digits[--at] = static_cast<char>('0' + pid % 10);
+  while (pid /= 10);
+  add("monarch[");
+  add(digits + at, sizeof digits - at);
+  add("] ");
+}
+
+void Line::add(const char* text, size_t bytes) {
+  const size_t left = sizeof text_ - 1 - used_;
+  if (bytes > left) bytes = left;
+  memcpy(text_ + used_, text, bytes);
+  used_ += bytes;
+}
+
+void Line::add(const char* text) { add(text, strlen(text)); }
+
+void Line::add_name(const char* name, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) add(name[i] == '\n' ? "?" : name + i, 1);
+}
+
+void Line::write_to(const char* log) {
+  text_[used_++] = '\n';
+  const int saved = errno;
+  const bool to_stderr = strcmp(log, "stderr") == 0;
+  const long fd = to_stderr
+                      ? 2
+                      : syscall(SYS_openat, AT_FDCWD, log,
+                                O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+  if (fd >= 0) syscall(SYS_write, fd, text_, used_);
+  if (fd >= 0 && !to_stderr) syscall(SYS_close, fd);
+  errno = saved;
+}
+
+}  // namespace monarch::preload

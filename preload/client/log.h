@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// MONARCH_IO_LOG: a line per open below a root, for who wants to know why. One write(2) per line, on a file
+// that is opened for appending and closed for each: no lock, no buffer, no descriptor kept.
+#pragma once
+
+#include <stddef.h>
+
+namespace monarch::preload {
+
+class Line {
+ public:
+  Line();  // with the process's id
+  void add(const char* text);
+  // One line per open, whatever is in the name.
+  void add_name(const char* name, size_t bytes);
+  // `log`: "stderr" or a file. errno stays as it is.
+  void write_to(const char* log);
+
+ private:
+  void add(const char* text, size_t bytes);
+
+  char text_[8192 + 256];
+  size_t used_ = 0;
+};
+
+}  // namespace monarch::preload

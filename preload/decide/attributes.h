@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the catalog knows of a file without asking the PFS.
+#pragma once
+
+#include <sys/stat.h>
+
+#include "preload/resolve/roots.h"
+
+namespace monarch::preload {
+
+struct Values : FileValues {
+  uint32_t root;
+  bool opened;  // the agent could open it for reading
+  MountValues mount;
+};
+// What the record of a file says: all but size and mtime, which stand in its entry.
+inline void take_record(const Identity& id, const Attributes& a, FileValues* v) {
+  v->dev = a.dev;
+  v->ino = id.pfs_ino;
+  v->blocks = id.blocks;
+  v->atime = id.atime;
+  v->ctime = id.ctime;
+  v->mode = a.mode;
+  v->uid = a.uid;
+  v->gid = a.gid;
+  v->nlink = a.nlink;
+  v->blksize = a.blksize;
+}
+// A file of which no task has told yet what the PFS says.
+struct Unknown {
+  Ref entry = 0;  // 0: nothing is to be told
+  uint32_t hash = 0;
+};
+// What an answer takes beside the values themselves.
+enum Need : unsigned {
+  kMountKnown = 1,      // values->mount
+  kTimesNotNeeded = 2,  // and stx_mask is the same where times are not asked for
+  kRealUser = 4,        // the real user id is the effective one
+  kReadable = 8,        // the agent could open the file for reading
+};
+// Whether the path leads to a file that is known; else the PFS is to be asked. Counts which of the two, below
+// a root. `flags`: AT_SYMLINK_NOFOLLOW; `needs`: Need. errno stays as it is.
+bool known_values(int dirfd, const char* path, int flags, unsigned needs, Values* values, Unknown* unknown);
+// Tells the agent what the PFS said. Does not wait.
+void tell(const Unknown& unknown, const struct stat& st);
+// Whether this process may be told what the agent saw of the file or directory: no mark, exclusion or other
+// user is in the way.
+bool may_be_told(const Client& client, const RelPath& path);
+
+}  // namespace monarch::preload

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the job changes below a root is from then on served by the PFS: marks on the board, set before the
+// call that changes, by any process, for any path. errno stays as it is.
+#pragma once
+
+#include "preload/client/client.h"
+
+namespace monarch::preload {
+
+enum class Change {
+  kContent,   // bytes, times, attributes
+  kAccess,    // mode, owner, access control list: of a directory, they decide about all that is below
+  kReplaced,  // the file there is removed, or another takes its name
+  kName,      // the file or directory there gets another name
+};
+// A call is about to change what a path leads to; the caller then goes to the PFS. `flags`:
+// AT_SYMLINK_NOFOLLOW where the call does not follow a symbolic link at the end.
+void will_change(Change change, int dirfd, const char* path, int flags);
+// After a call that gave the path's name to something, or took it away: its directory is to be listed anew.
+void changed_names(int dirfd, const char* path);
+// Before an open for writing: marks what the text of the path tells, without a call to the PFS. After it,
+// changes_descriptor() marks what the text did not tell.
+void will_write(int dirfd, const char* path);
+// What is open as `fd` is changed.
+void changes_descriptor(Change change, int fd);
+
+// Whether an open of `path`, found as `entry` (nullptr: not yet), must go to the PFS because the job
+// changed the file.
+bool is_changed(const Client& client, const RelPath& path, const Entry* entry);
+// Of these reasons, those that concern the file itself: for a descriptor that is open on it.
+bool is_changed_in_place(const Client& client, const Entry& entry);
+// Whether the job changed what names are in the directory.
+bool has_changed_names(const Client& client, const RelPath& directory);
+
+}  // namespace monarch::preload

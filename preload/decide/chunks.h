@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading a large file that was opened on the PFS from the chunks of it that are staged.
+#pragma once
+
+#include <sys/types.h>
+
+#include "preload/client/client.h"
+
+namespace monarch::preload {
+
+// As pread(2). Waits, bounded, for a chunk that is not yet staged. -1: ask the PFS, as for everything in
+// doubt. errno stays as it is.
+ssize_t read_chunks(Client* client, int fd, Ref entry, void* buffer, size_t bytes, off_t offset);
+// Tells the agent that the job reads the file by calls that chunks cannot serve.
+void read_natively(Client* client, Ref entry);
+
+}  // namespace monarch::preload

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A table of hints by descriptor: under which heading reads of it are counted, and whether it may be a large
+// file's, which read_chunks() then proves.
+//
+// Correctness never rests on it. A descriptor that came or went unseen (fcntl, SCM_RIGHTS, close_range) is
+// counted under a wrong heading or not at all.
+#pragma once
+
+#include <atomic>
+
+#include "preload/client/client.h"
+
+namespace monarch::preload {
+
+inline constexpr unsigned kDescriptors = 65536;
+inline constexpr unsigned char kNone = 0, kPfs = 255, kLarge = 254;  // else 1 + the tier's number
+extern std::atomic<unsigned char> descriptor_classes[kDescriptors];
+
+inline unsigned char class_of(int fd) {
+  const auto n = static_cast<unsigned>(fd);
+  return n < kDescriptors ? descriptor_classes[n].load(std::memory_order_relaxed) : kNone;
+}
+// The Entry, where the class is kLarge.
+Ref large_file(int fd);
+
+// What open returned.
+void opened_on_tier(int fd, uint32_t tier);
+void opened_on_pfs(int fd, Ref large);
+void opened_elsewhere(int fd);
+// What dup returned.
+void duplicated(int from, int to);
+
+// Counts a read by a descriptor of that class.
+void add_read(unsigned char c, uint64_t bytes);
+// Counts a whole file as read by a stream; `tier` -1 is the PFS.
+void count_stream(int tier, uint64_t bytes);
+
+}  // namespace monarch::preload

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a read-only open of a dataset's file goes.
+#pragma once
+
+#include <stddef.h>
+
+#include "preload/client/client.h"
+
+namespace monarch::preload {
+
+struct Answer {
+  bool placed = false;  // a whole copy is on tier number `tier`; else the PFS
+  uint32_t tier = 0;
+  uint64_t bytes = 0;                        // the file's size; 0 if it is not known
+  Ref large = 0;                             // the Entry, if reads with an offset may be served from chunks
+  TaskCounter why = TaskCounter::opens_pfs;  // not placed: the reason
+};
+// May wait, bounded, while the agent stages the file. `copy` (kCopyPathBytes) receives the path of a whole
+// copy.
+inline constexpr size_t kCopyPathBytes = kPathBytes + kPartNameBytes + 1;
+Answer find_copy(Client* client, const RelPath& path, char* copy);
+
+// Counts what became of the open of a copy. On failure the PFS is tried next.
+void count_copy_opened(Client* client, uint32_t tier);
+void count_copy_failed(Client* client);
+
+}  // namespace monarch::preload

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The first floor: the functions that a program would have called without this library.
+//
+// Callable from any thread and signal handler, as all of preload/: no allocation, no lock, no descriptor
+// kept.
+#pragma once
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "preload/hooks.h"
+
+namespace monarch::preload {
+
+enum class Hook : int {
+#define X(symbol, family) symbol,
+  MONARCH_HOOKS(X)
+#undef X
+      kCount
+};
+inline constexpr int kHooks = static_cast<int>(Hook::kCount);
+extern void* next_symbols[kHooks];  // nullptr: not looked up yet. Only by __atomic built-ins
+void* find_next(Hook hook);
+// The next definition of a hooked symbol in the process: another preloaded wrapper's, or libc's. nullptr if
+// there is none (an old libc).
+__attribute__((always_inline)) inline void* next_symbol(Hook hook) {
+  void* function = __atomic_load_n(&next_symbols[static_cast<int>(hook)], __ATOMIC_RELAXED);
+  return __builtin_expect(function != nullptr, 1) ? function : find_next(hook);
+}
+template <typename Function>
+Function* next(Hook hook) {
+  return reinterpret_cast<Function*>(next_symbol(hook));
+}
+
+// Calls the next definition, or makes the system call where a libc lacks the symbol.
+template <typename Result, typename... Arguments>
+Result call(Hook hook, long number, Arguments... arguments) {
+  auto* real = next<Result(Arguments...)>(hook);
+  return real ? real(arguments...) : static_cast<Result>(syscall(number, arguments...));
+}
+
+}  // namespace monarch::preload

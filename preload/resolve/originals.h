@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a descriptor of a tier's copy to the dataset's file on the PFS, by what the kernel says of the
+// descriptor. Nothing is remembered, so it is right after dup, fork, exec and SCM_RIGHTS.
+#pragma once
+
+#include <sys/stat.h>
+
+#include "preload/client/client.h"
+
+namespace monarch::preload {
+
+// The dataset's file whose copy on a tier a descriptor is open on.
+struct Original {
+  const Entry* entry;
+  const Identity* identity;
+  const Attributes* attributes;
+};
+// By device, inode, size and mtime of the copy. False: no copy. Costs no system call.
+bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original);
+// The same by a call of its own; errno stays as it is.
+bool original_of_descriptor(int fd, Original* original);
+// If `path` is /proc/self/fd/N or /dev/fd/N: the original of descriptor N.
+bool original_of_link(const char* path, Original* original);
+// What to write to in place of `path`: the PFS's file, for a link to a copy's descriptor (/proc/self/fd/N);
+// else `path`. `buffer` holds kFullPathBytes.
+const char* path_to_write(const char* path, char* buffer);
+// The file's absolute path on the PFS; `out` holds kFullPathBytes. False: it is not to be had.
+bool path_of_original(const Original& original, char* out);
+// A descriptor (O_PATH) of the file on the PFS, proved to be the one that was copied; -1 with errno
+// (ESTALE: another one has its name by now).
+int open_original(const Original& original);
+// Whether `st` (STATX_INO, STATX_SIZE, STATX_MTIME) is that of the very file on the PFS that `e` was when it
+// was copied, or its copying began.
+bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st);
+
+}  // namespace monarch::preload

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this process knows of the dataset's roots: whether their paths lead to them here, by which mount, and
+// whether it may be told what the agent saw. Facts are kept until forget_directories(); a call of the
+// kernel's that failed is none.
+#pragma once
+
+#include "preload/client/client.h"
+
+namespace monarch::preload {
+
+// Whether the directory at prefix number `number` is the one that the agent saw, in this mount namespace.
+bool is_same_directory(const CatalogHeader& header, uint32_t number);
+// The absolute path of a root; nullptr: this process does not see it.
+const char* root_path(const Client& client, uint32_t root);
+// Whether files of a dataset can be on the device.
+bool on_root_device(const CatalogHeader& header, uint64_t dev);
+// Whether the process runs as the agent's user, in its user namespace.
+bool same_user(const Client& client);
+
+// What statx(2) says of any file below the root beside its own values.
+struct MountValues {
+  uint32_t mask;  // stx_mask where STATX_BASIC_STATS is asked for
+  uint64_t attributes_mask;
+  uint64_t mount;
+  bool lazy_times;  // without STATX_MTIME or STATX_CTIME in the mask it says less
+};
+// False: the file system tells more of single files, or the root is reached by several mounts.
+bool mount_values(const Client& client, uint32_t root, MountValues* values);
+
+// The process may see other directories from now on under the roots' paths.
+void forget_directories();
+
+}  // namespace monarch::preload
