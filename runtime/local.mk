@@ -14,6 +14,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/log.h \
 	%D%/base/memory.cc \
 	%D%/base/memory.h \
+	%D%/base/mutex.h \
 	%D%/base/os.cc \
 	%D%/base/os.h \
 	%D%/base/paths.cc \
@@ -79,12 +80,21 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/state.h \
 	%D%/node/sweep.cc \
 	%D%/node/sweep.h \
+	%D%/placement/chunk_stager.cc \
+	%D%/placement/chunk_stager.h \
+	%D%/placement/context.cc \
+	%D%/placement/context.h \
 	%D%/placement/copier.cc \
 	%D%/placement/copier.h \
 	%D%/placement/copying.h \
-	%D%/placement/large_files.cc \
+	%D%/placement/file_stager.cc \
+	%D%/placement/file_stager.h \
 	%D%/placement/placement.cc \
 	%D%/placement/placement.h \
+	%D%/placement/queue.cc \
+	%D%/placement/queue.h \
+	%D%/placement/tier_health.cc \
+	%D%/placement/tier_health.h \
 	%D%/placement/write_back.cc \
 	%D%/placement/write_back.h
 

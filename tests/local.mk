@@ -61,6 +61,7 @@ endif
 
 EXTRA_DIST += \
 	%D%/fixtures/differential.seeds \
+	%D%/fixtures/guarded.cc \
 	%D%/fixtures/hpc-node.xml
 
 check_PROGRAMS += tests/counters tests/differential tests/launch tests/safety tests/strict.so
@@ -100,6 +101,7 @@ scripts = \
 	%D%/faults.t \
 	%D%/keeper.t \
 	%D%/limits.t \
+	%D%/locks.t \
 	%D%/matrix.t \
 	%D%/metadata.t \
 	%D%/node.t \

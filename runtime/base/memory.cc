@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <mutex>
 #include <optional>
 #include <string_view>
 
+#include "runtime/base/mutex.h"
 #include "runtime/base/os.h"
 
 namespace monarch {
@@ -86,10 +86,10 @@ uint64_t spare_in_cgroup(const std::string& proc, const std::string& cgroups) {
 }
 
 MemoryState fresh_state() {
-  static std::mutex lock;
-  static MemoryState state;
-  static int64_t read_at = 0;
-  const std::lock_guard<std::mutex> hold(lock);
+  static Mutex lock;
+  static MemoryState state GUARDED_BY(lock);
+  static int64_t read_at GUARDED_BY(lock) = 0;
+  const MutexLock hold(lock);
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
   if (read_at == 0 || now - read_at > kFreshNs) {
     state = read_memory();

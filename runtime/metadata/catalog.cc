@@ -40,6 +40,7 @@ bool allocate_piece(int fd, uint64_t from, uint64_t to) {
 Catalog::Catalog(std::string run_dir) : run_dir_(std::move(run_dir)) {}
 
 Catalog::~Catalog() {
+  const MutexLock hold(lock_);
   for (const auto& [address, bytes] : mappings_) ::munmap(address, bytes);
 }
 
@@ -74,6 +75,7 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
   if (roots.size() > kMaxRoots || prefixes.size() > kMaxPrefixes || tiers.size() > kMaxTiers)
     return bad_input("too many datasets or tiers for one job");
   std::unique_ptr<Catalog> catalog(new Catalog(run_dir));
+  const MutexLock hold(catalog->lock_);
   const auto no_space = [&](const char* what) { return errno_error("make " + run_dir + "/" + what); };
   auto* h = reinterpret_cast<CatalogHeader*>(catalog->make_file("catalog", sizeof(CatalogHeader)));
   if (!h) return no_space("catalog");
@@ -122,21 +124,22 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
 char* Catalog::at(Space space, Ref ref) {
   const uint64_t offset = uint64_t{ref} * 8;
   const uint32_t k = segment_of(offset);
-  return spaces_[static_cast<uint32_t>(space)].segments[k].load(std::memory_order_acquire) +
+  return segments_[static_cast<uint32_t>(space)][k].load(std::memory_order_acquire) +
          (offset - segment_start(k));
 }
 
 bool Catalog::allocate_in_segment(Space space, uint32_t k, uint64_t end) {
   const auto number = static_cast<uint32_t>(space);
   SpaceState& s = spaces_[number];
+  std::atomic<char*>& segment = segments_[number][k];
   const uint64_t piece = segment_bytes(k) / kPiecesOfSegment;
   const uint64_t wanted = (end + piece - 1) / piece * piece;
-  if (!s.segments[k].load(std::memory_order_relaxed)) {
+  if (!segment.load(std::memory_order_relaxed)) {
     char* base = make_file(std::string(kSpaceNames[number]) + "." + std::to_string(k), segment_bytes(k),
                            wanted, &s.newest);
     if (!base) return false;
     s.allocated = wanted;
-    s.segments[k].store(base, std::memory_order_release);
+    segment.store(base, std::memory_order_release);
   }
   if (wanted > s.allocated && !allocate_piece(s.newest.get(), s.allocated, wanted)) return false;
   s.allocated = std::max(s.allocated, wanted);
@@ -183,7 +186,7 @@ Ref Catalog::add(const RelPath& path, uint8_t type) {
     return found && (type == DT_UNKNOWN || found.entry->type.load(std::memory_order_relaxed) != DT_UNKNOWN);
   };
   if (const Found found = reader_.find(path); settled(found)) return found.ref;
-  std::lock_guard<std::mutex> hold(lock_);
+  const MutexLock hold(lock_);
   const Found found = reader_.find(path);
   if (!found) return add_locked(path, type);
   if (!settled(found)) set_type(found.ref, type);
@@ -223,7 +226,7 @@ Ref Catalog::add_blocks(const std::vector<NameInDirectory>& names) {
 
 bool Catalog::add_listing(const RelPath& path, const struct stat& st,
                           const std::vector<NameInDirectory>& names) {
-  std::lock_guard<std::mutex> hold(lock_);
+  const MutexLock hold(lock_);
   const Found found = path.len ? reader_.find(path) : Found{};
   if (path.len && (!found || found.entry->type.load(std::memory_order_relaxed) != DT_DIR)) return false;
   const Ref blocks = add_blocks(names);
@@ -401,7 +404,7 @@ bool Catalog::add_seen(const Seen& seen) {
   st.st_blocks = static_cast<blkcnt_t>(values.blocks);
   st.st_atim = {values.atime / kSecond, values.atime % kSecond};
   st.st_ctim = {values.ctime / kSecond, values.ctime % kSecond};
-  std::lock_guard<std::mutex> hold(lock_);
+  const MutexLock hold(lock_);
   if (e.identity.load(std::memory_order_relaxed) != 0 ||
       state_of(e.state.load(std::memory_order_relaxed)) == State::kDropped)
     return false;
@@ -419,7 +422,7 @@ bool Catalog::add_seen(const Seen& seen) {
 
 bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
   Entry& e = entry(ref);
-  std::lock_guard<std::mutex> hold(lock_);
+  const MutexLock hold(lock_);
   if (e.type.load(std::memory_order_relaxed) == DT_DIR) return false;  // the walk saw one there meanwhile
   // A large file has had its identity since its first chunk.
   const bool large = state_of(e.state.load(std::memory_order_relaxed)) == State::kLarge;
@@ -437,7 +440,7 @@ bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat
 
 Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) {
   Entry& e = entry(ref);
-  std::lock_guard<std::mutex> hold(lock_);
+  const MutexLock hold(lock_);
   if (e.type.load(std::memory_order_relaxed) == DT_DIR) return 0;
   const uint32_t count = chunk_count(static_cast<uint64_t>(source.st_size));
   const Ref chunks = allocate(Space::kChunks, sizeof(Chunks) + (uint64_t{count} + 63) / 64 * 8);
@@ -453,13 +456,13 @@ Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) {
 }
 
 void Catalog::set_chunk(Ref chunks, uint32_t n) {
-  std::lock_guard<std::mutex> hold(lock_);
+  const MutexLock hold(lock_);
   auto* c = reinterpret_cast<Chunks*>(at(Space::kChunks, chunks));
   c->bits[n / 64].fetch_or(uint64_t{1} << (n % 64), std::memory_order_release);
 }
 
 void Catalog::close_chunks(Ref chunks) {
-  std::lock_guard<std::mutex> hold(lock_);
+  const MutexLock hold(lock_);
   reinterpret_cast<Chunks*>(at(Space::kChunks, chunks))->closed.store(1, std::memory_order_release);
 }
 
@@ -472,7 +475,7 @@ void Catalog::drop(Ref ref, State state, Reason reason) {
   e.state.store(state_word(state, reason), std::memory_order_release);
   const Ref own = e.identity.load(std::memory_order_acquire);
   if (!reader_.identity_of(e)) return;  // nothing, or what a task saw
-  std::lock_guard<std::mutex> hold(lock_);
+  const MutexLock hold(lock_);
   reinterpret_cast<Identity*>(at(Space::kIdents, own))->tier.store(kNoTier, std::memory_order_release);
 }
 

@@ -7,12 +7,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/result.h"
 #include "runtime/layout/board_layout.h"
 #include "runtime/layout/catalog_reader.h"
@@ -114,44 +114,47 @@ class Catalog {
   Catalog(std::string run_dir);
 
   struct SpaceState {
-    std::atomic<char*> segments[kMaxSegments] = {};  // set once; read without lock_
-    uint64_t used = 8;                               // the first 8 bytes stay unused, so that Ref 0 is none
-    Fd newest;                                       // the newest segment's file
-    uint64_t allocated = 0;                          // bytes of it
+    uint64_t used = 8;       // the first 8 bytes stay unused, so that Ref 0 is none
+    Fd newest;               // the newest segment's file
+    uint64_t allocated = 0;  // bytes of it
   };
 
   // A new, allocated, zeroed file of the run directory, mapped; nullptr if there is no space.
-  char* make_file(const std::string& name, uint64_t bytes);
+  char* make_file(const std::string& name, uint64_t bytes) REQUIRES(lock_);
   // The same, of which only the first bytes are allocated, and its descriptor.
-  char* make_file(const std::string& name, uint64_t bytes, uint64_t allocated, Fd* file);
-  // Allocates segment `k`, made if need be, up to `end`; false if there is no room. `lock_` held.
-  bool allocate_in_segment(Space space, uint32_t k, uint64_t end);
-  // `bytes` of a space; 0 if there is no room. `lock_` held.
-  Ref allocate(Space space, uint64_t bytes);
+  char* make_file(const std::string& name, uint64_t bytes, uint64_t allocated, Fd* file) REQUIRES(lock_);
+  // Allocates segment `k`, made if need be, up to `end`; false if there is no room.
+  bool allocate_in_segment(Space space, uint32_t k, uint64_t end) REQUIRES(lock_);
+  // `bytes` of a space; 0 if there is no room.
+  Ref allocate(Space space, uint64_t bytes) REQUIRES(lock_);
   char* at(Space space, Ref ref);
-  Ref directory(uint32_t root, const char* path, uint32_t len);  // the DirPath, made if need be; `lock_` held
-  Ref add_locked(const RelPath& path, uint8_t type);
-  void set_type(Ref ref, uint8_t type);
-  Ref add_blocks(const std::vector<NameInDirectory>& names);
-  bool index_entry(uint32_t hash, Ref ref);
-  bool index_identity(uint32_t tier, uint64_t ino, Ref ref);
-  Ref attributes_of(const struct stat& st);
-  Ref add_identity(Ref ref, const struct stat& source);
+  // The DirPath, made if need be.
+  Ref directory(uint32_t root, const char* path, uint32_t len) REQUIRES(lock_);
+  Ref add_locked(const RelPath& path, uint8_t type) REQUIRES(lock_);
+  void set_type(Ref ref, uint8_t type) REQUIRES(lock_);
+  Ref add_blocks(const std::vector<NameInDirectory>& names) REQUIRES(lock_);
+  bool index_entry(uint32_t hash, Ref ref) REQUIRES(lock_);
+  bool index_identity(uint32_t tier, uint64_t ino, Ref ref) REQUIRES(lock_);
+  Ref attributes_of(const struct stat& st) REQUIRES(lock_);
+  Ref add_identity(Ref ref, const struct stat& source) REQUIRES(lock_);
   void fill(Identity* id, Ref entry, Ref attributes, const struct stat& source);
 
   const std::string run_dir_;
   CatalogReader reader_;
   CatalogHeader* header_ = nullptr;
 
-  std::mutex lock_;  // guards all below; readers need none
-  SpaceState spaces_[kSpaces];
-  std::atomic<uint64_t>* index_ = nullptr;  // the newest generation
-  uint64_t index_used_ = 0;
-  std::atomic<uint32_t>* inodes_ = nullptr;
-  uint64_t inodes_used_ = 0;
-  std::vector<Ref> attributes_;                         // all distinct ones
-  std::unordered_multimap<uint32_t, Ref> directories_;  // DirPaths by the hash of (root, path)
-  std::vector<std::pair<void*, uint64_t>> mappings_;
+  std::atomic<char*> segments_[kSpaces][kMaxSegments] = {};  // set once, with lock_ held; read without
+
+  Mutex lock_;  // readers need none
+  SpaceState spaces_[kSpaces] GUARDED_BY(lock_);
+  std::atomic<uint64_t>* index_ GUARDED_BY(lock_) = nullptr;  // the newest generation
+  uint64_t index_used_ GUARDED_BY(lock_) = 0;
+  std::atomic<uint32_t>* inodes_ GUARDED_BY(lock_) = nullptr;
+  uint64_t inodes_used_ GUARDED_BY(lock_) = 0;
+  std::vector<Ref> attributes_ GUARDED_BY(lock_);  // all distinct ones
+  // DirPaths by the hash of (root, path).
+  std::unordered_multimap<uint32_t, Ref> directories_ GUARDED_BY(lock_);
+  std::vector<std::pair<void*, uint64_t>> mappings_ GUARDED_BY(lock_);
 };
 
 }  // namespace monarch

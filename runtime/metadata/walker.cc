@@ -15,7 +15,7 @@
 namespace monarch {
 namespace {
 
-constexpr auto kShortagePause = std::chrono::seconds(1);
+constexpr int64_t kShortagePauseNs = 1000000000;
 
 int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
 
@@ -44,7 +44,7 @@ Walker::Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle*
 
 void Walker::start(int threads) {
   {
-    std::lock_guard<std::mutex> hold(lock_);
+    const MutexLock hold(lock_);
     for (uint32_t root = 0; root < dataset_->roots.size(); ++root) waiting_.push_back({root, ""});
   }
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
@@ -52,7 +52,7 @@ void Walker::start(int threads) {
 
 void Walker::stop() {
   {
-    std::lock_guard<std::mutex> hold(lock_);
+    const MutexLock hold(lock_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -60,20 +60,24 @@ void Walker::stop() {
   threads_.clear();
 }
 
+bool Walker::take(Directory* directory) {
+  MutexLock hold(lock_);
+  while (!stopping_ && waiting_.empty()) {
+    if (std::all_of(unfinished_.begin(), unfinished_.end(), [](uint64_t n) { return n == 0; })) return false;
+    changed_.wait(&hold);
+  }
+  if (stopping_) return false;
+  // Depth first: the list of waiting directories stays short.
+  *directory = std::move(waiting_.back());
+  waiting_.pop_back();
+  return true;
+}
+
 void Walker::run() {
-  std::unique_lock<std::mutex> hold(lock_);
-  for (;;) {
-    changed_.wait(hold, [&] {
-      return stopping_ || !waiting_.empty() ||
-             std::all_of(unfinished_.begin(), unfinished_.end(), [](uint64_t n) { return n == 0; });
-    });
-    if (stopping_ || waiting_.empty()) return;
-    // Depth first: the list of waiting directories stays short.
-    const Directory directory = std::move(waiting_.back());
-    waiting_.pop_back();
-    hold.unlock();
+  Directory directory;
+  while (take(&directory)) {
     list(directory);
-    hold.lock();
+    const MutexLock hold(lock_);
     if (--unfinished_[directory.root] == 0) {
       if (!stopping_ && !incomplete_[directory.root]) catalog_->set_walked(directory.root);
       changed_.notify_all();
@@ -87,8 +91,11 @@ Fd Walker::open(const Directory& directory) {
     Fd fd(
         os::open_beneath(dataset_->roots[directory.root].fd.get(), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd || !is_shortage(errno)) return fd;
-    std::unique_lock<std::mutex> hold(lock_);
-    if (changed_.wait_for(hold, kShortagePause, [this] { return stopping_.load(); })) {
+    MutexLock hold(lock_);
+    const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + kShortagePauseNs;
+    for (int64_t now = end - kShortagePauseNs; !stopping_ && now < end; now = os::clock_ns(CLOCK_MONOTONIC))
+      changed_.wait_for(&hold, std::chrono::nanoseconds(end - now));
+    if (stopping_) {
       errno = EINTR;
       return fd;
     }
@@ -121,7 +128,7 @@ void Walker::list(const Directory& directory) {
 void Walker::give_up(const Directory& directory, const char* why) {
   add(board_, AgentCounter::walk_errors);
   spdlog::warn("walk: {}/{}: {}", dataset_->roots[directory.root].path, directory.path, why);
-  std::lock_guard<std::mutex> hold(lock_);
+  const MutexLock hold(lock_);
   incomplete_[directory.root] = true;
 }
 
@@ -134,7 +141,7 @@ uint8_t Walker::look_at(int dir, const char* name) {
 }
 
 void Walker::enter_directory(const Directory& directory) {
-  std::lock_guard<std::mutex> hold(lock_);
+  const MutexLock hold(lock_);
   waiting_.push_back(directory);
   ++unfinished_[directory.root];
   changed_.notify_one();

@@ -6,14 +6,13 @@
 #include <dirent.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "runtime/base/mutex.h"
 #include "runtime/layout/board_layout.h"
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
@@ -43,6 +42,8 @@ class Walker {
     bool all_known = true;  // each has an entry with the type that readdir(3) gave
   };
   void run();
+  // Waits for a directory to list. False: the walk is at its end.
+  bool take(Directory* directory) EXCLUDES(lock_);
   // Opens a directory; waits while descriptors or memory are short. Empty: errno says why.
   Fd open(const Directory& directory);
   void list(const Directory& directory);
@@ -58,11 +59,11 @@ class Walker {
   Throttle* const stats_;
   const std::function<void()> found_;
 
-  std::mutex lock_;
-  std::condition_variable changed_;
-  std::deque<Directory> waiting_;     // guarded by lock_
-  std::vector<uint64_t> unfinished_;  // per root: directories waiting or being listed; lock_
-  std::vector<bool> incomplete_;      // per root: a directory could not be listed; lock_
+  Mutex lock_;
+  Condition changed_;
+  std::deque<Directory> waiting_ GUARDED_BY(lock_);
+  std::vector<uint64_t> unfinished_ GUARDED_BY(lock_);  // per root: directories waiting or being listed
+  std::vector<bool> incomplete_ GUARDED_BY(lock_);      // per root: a directory could not be listed
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> threads_;
 };

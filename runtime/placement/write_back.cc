@@ -9,11 +9,10 @@
 namespace monarch {
 
 void WriteBack::add(Ref entry, Fd copy, uint64_t bytes) {
-  std::unique_lock<std::mutex> hold(lock_);
+  MutexLock hold(lock_);
   // A copy larger than the bound goes alone.
-  changed_.wait(hold, [&] {
-    return stopping_ || kept_ == 0 || (kept_ < kMaxKept && bytes_ + bytes <= kMaxDirtyBytes);
-  });
+  while (!stopping_ && kept_ != 0 && (kept_ >= kMaxKept || bytes_ + bytes > kMaxDirtyBytes))
+    changed_.wait(&hold);
   if (stopping_) return;
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   waiting_.push_back({entry, std::move(copy), bytes});
@@ -23,18 +22,20 @@ void WriteBack::add(Ref entry, Fd copy, uint64_t bytes) {
 }
 
 void WriteBack::stop() {
+  std::thread thread;
   {
-    const std::lock_guard<std::mutex> hold(lock_);
+    const MutexLock hold(lock_);
     stopping_ = true;
+    thread.swap(thread_);
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (thread.joinable()) thread.join();
 }
 
 void WriteBack::run() {
-  std::unique_lock<std::mutex> hold(lock_);
+  MutexLock hold(lock_);
   for (;;) {
-    changed_.wait(hold, [&] { return stopping_ || !waiting_.empty(); });
+    while (!stopping_ && waiting_.empty()) changed_.wait(&hold);
     if (stopping_) return;
     std::vector<Copy> batch(std::make_move_iterator(waiting_.begin()),
                             std::make_move_iterator(waiting_.end()));

@@ -4,14 +4,13 @@
 // open before the failure is told: so each copy's descriptor is kept until its pages are on the device.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/result.h"
 #include "runtime/layout/catalog_layout.h"
 
@@ -45,13 +44,13 @@ class WriteBack {
   void finish(std::vector<Copy>* batch);
 
   const Failed failed_;
-  std::mutex lock_;
-  std::condition_variable changed_;
-  std::deque<Copy> waiting_;  // guarded by lock_
-  uint64_t bytes_ = 0;        // of waiting_ and of the batch in work; lock_
-  size_t kept_ = 0;           // their number; lock_
-  bool stopping_ = false;     // lock_
-  std::thread thread_;        // started by the first add(); lock_
+  Mutex lock_;
+  Condition changed_;
+  std::deque<Copy> waiting_ GUARDED_BY(lock_);
+  uint64_t bytes_ GUARDED_BY(lock_) = 0;  // of waiting_ and of the batch in work
+  size_t kept_ GUARDED_BY(lock_) = 0;     // their number
+  bool stopping_ GUARDED_BY(lock_) = false;
+  std::thread thread_ GUARDED_BY(lock_);  // started by the first add()
 };
 
 }  // namespace monarch

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/placement/chunk_stager.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "runtime/base/os.h"
+#include "runtime/hierarchy/locality.h"
+#include "runtime/placement/copying.h"
+
+namespace monarch {
+namespace {
+
+// Of each, source and copy are open. Files beyond that are parked: what is placed stays in use, and they are
+// opened again when more of them is wanted.
+constexpr size_t kMaxOpenLarge = 128;
+constexpr uint32_t kRun = Copier::kPieces;  // chunks in a row that are filled at a time
+static_assert(kChunkBytes == Copier::kPiece);
+
+bool same_file(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
+         same_time(a.st_mtim, b.st_mtim);
+}
+
+}  // namespace
+
+void ChunkStager::begin(const Work& work, Fd source, const struct stat& st) {
+  const MutexLock one(starting_);             // before any task can ask for a chunk
+  context_->settle(work.ref, large_word(0));  // opens do not wait for it
+  if (work.why == Why::kDemand) return;       // staged once it is known to be read in chunks
+  const Large file = start(work, std::move(source), st);
+  if (!file) return;
+  {
+    const MutexLock hold(lock_);
+    progress(file).filling = true;
+  }
+  queue_->fill(work.ref, WorkQueue::Place::kLast);
+}
+
+void ChunkStager::demand(Ref ref, uint32_t chunk) {
+  if (chunk != kReadNatively) return queue_->demand_chunk(ref, chunk);
+  const MutexLock hold(lock_);
+  native_[ref] = true;
+  if (const auto at = large_.find(ref); at != large_.end()) progress(at->second).native = true;
+}
+
+std::optional<uint32_t> ChunkStager::next_chunk(Ref ref) {
+  const MutexLock hold(lock_);
+  const auto at = large_.find(ref);
+  if (at == large_.end()) return {};
+  const LargeFile& f = *at->second;
+  Progress& p = progress(at->second);
+  while (p.next < f.count && p.claimed[p.next]) ++p.next;
+  if (p.native || p.failed || p.begun >= f.allowed || p.next >= f.count) return {};
+  return p.next;
+}
+
+ChunkStager::Large ChunkStager::known(Ref ref) {
+  const MutexLock hold(lock_);
+  const auto at = large_.find(ref);
+  return at == large_.end() ? nullptr : at->second;
+}
+
+ChunkStager::Large ChunkStager::large_file(const Work& work, Copier* copier) {
+  Large file = known(work.ref);
+  if (file) {
+    const MutexLock hold(lock_);
+    if (progress(file).ends) return file;
+  }
+  const MutexLock one(starting_);
+  file = known(work.ref);
+  if (file) return unpark(file, work, copier) ? file : nullptr;
+  return open(work, copier);
+}
+
+ChunkStager::Large ChunkStager::open(const Work& work, Copier* copier) {
+  Entry& e = context_->catalog->entry(work.ref);
+  const uint64_t word = e.state.load(std::memory_order_acquire);
+  if (state_of(word) != State::kLarge || chunks_of(word) != 0) return nullptr;  // settled, or given up
+  struct stat st;
+  Fd source = open_source(work, *copier, &st);
+  if (!source) {
+    const int error = errno;
+    if (is_shortage(error)) {
+      health_->put_off(work.ref, error);
+      return nullptr;
+    }
+    spdlog::warn("stage {}: {}", context_->catalog->path_of(work.ref), std::strerror(error));
+    add(context_->board, AgentCounter::source_errors);
+    context_->settle(work.ref, verdict_on_open(error));
+    return nullptr;
+  }
+  if (static_cast<uint64_t>(st.st_size) != e.size.load(std::memory_order_relaxed) ||
+      time_of(st.st_mtim) != e.mtime.load(std::memory_order_relaxed)) {
+    add(context_->board, AgentCounter::dropped_files);
+    context_->settle(work.ref, state_word(State::kDropped, Reason::kChanged));
+    return nullptr;
+  }
+  return start(work, std::move(source), st);
+}
+
+Fd ChunkStager::open_source(const Work& work, const Copier& copier, struct stat* st) {
+  const Entry& e = context_->catalog->entry(work.ref);
+  Fd source = context_->open_source(e, context_->catalog->path_of(work.ref), work.background(), copier);
+  if (source && os::fstat(source.get(), st) != 0) {
+    const int error = errno;
+    source.reset();
+    errno = error;
+  }
+  return source;
+}
+
+ChunkStager::Large ChunkStager::start(const Work& work, Fd source, const struct stat& st) {
+  auto file = std::make_shared<LargeFile>();
+  const uint64_t bytes = static_cast<uint64_t>(st.st_size);
+  const Ref ref = work.ref;
+  file->ref = ref;
+  file->st = st;
+  file->count = chunk_count(bytes);
+  file->reserved = bytes;
+  file->tier = context_->hierarchy->reserve(bytes);
+  if (file->tier < 0) file->tier = context_->hierarchy->reserve_part(bytes, kChunkBytes, &file->reserved);
+  if (file->tier < 0) {
+    health_->no_room(work.ref);
+    return nullptr;
+  }
+  file->allowed = file->reserved == bytes ? file->count : static_cast<uint32_t>(file->reserved / kChunkBytes);
+  Tier& tier = context_->tier(file->tier);
+  Result<Fd> copy = tier.create_part(ref, file->reserved == bytes ? bytes : 0);
+  if (!copy.ok()) {
+    tier.release(file->reserved);
+    if (is_shortage(copy.error().code)) {
+      health_->put_off(ref, copy.error().code);
+      return nullptr;
+    }
+    health_->failed(file->tier, copy.error());
+    context_->settle(ref, state_word(State::kNoFit, Reason::kTierError));
+    return nullptr;
+  }
+  file->writing = tier.driver().prepare(copy->get(), bytes, false);
+  const MutexLock hold(lock_);
+  file->chunks = context_->catalog->start_chunks(ref, static_cast<uint32_t>(file->tier), st);
+  if (!file->chunks) {
+    tier.remove_part(ref);
+    tier.release(file->reserved);
+    context_->settle(ref, state_word(State::kNoFit));
+    return nullptr;
+  }
+  Progress& p = progress(file);
+  p.claimed.resize(file->count);
+  p.native = native_.count(ref) != 0;
+  large_[ref] = file;
+  hold_ends(file, std::make_shared<Ends>(Ends{std::move(source), copy.take()}));
+  return file;
+}
+
+// Opens both ends again. False: that failed, and the file has been given up.
+bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier) {
+  {
+    const MutexLock hold(lock_);
+    const Progress& p = progress(file);
+    if (p.ends || p.failed) return !p.failed;
+  }
+  struct stat st;
+  Fd source = open_source(work, *copier, &st);
+  if (!source && is_shortage(errno)) return put_off(file, errno);
+  if (!source || !same_file(st, file->st)) {
+    give_up(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
+    return false;
+  }
+  Result<Fd> copy = context_->tier(file->tier).open_part(file->ref);
+  if (!copy.ok() && is_shortage(copy.error().code)) return put_off(file, copy.error().code);
+  if (!copy.ok()) {
+    health_->failed(file->tier, copy.error());
+    give_up(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
+    return false;
+  }
+  if (file->writing == Writing::kDirect) os::set_direct(copy->get(), true);
+  const MutexLock hold(lock_);
+  hold_ends(file, std::make_shared<Ends>(Ends{std::move(source), copy.take()}));
+  return true;
+}
+
+void ChunkStager::hold_ends(const Large& file, std::shared_ptr<Ends> ends) {
+  progress(file).ends = std::move(ends);
+  opened_.push_back(file);
+  park_some();
+}
+
+void ChunkStager::park_some() {
+  for (size_t tried = opened_.size(); tried > 0 && opened_.size() > kMaxOpenLarge; --tried) {
+    const Large oldest = opened_.front();
+    opened_.pop_front();
+    Progress& p = progress(oldest);
+    if (!p.ends) continue;
+    if (p.in_flight > 0) {
+      opened_.push_back(oldest);
+    } else {
+      p.ends.reset();
+    }
+  }
+}
+
+// The chunk that was asked for, or several in a row where nobody waits.
+ChunkStager::Claim ChunkStager::claim(const Large& file, const Work& work, Run* run) {
+  Progress& p = progress(file);
+  if (!p.ends && !p.failed) return Claim::kParked;
+  run->first = work.chunk;
+  const uint32_t most = work.why == Why::kChunk ? 1 : kRun;
+  while (run->count < most && !p.failed && p.begun < file->allowed) {
+    const uint32_t n = run->first + run->count;
+    if (n >= file->count || p.claimed[n]) break;
+    p.claimed[n] = true;
+    ++p.begun;
+    ++run->count;
+  }
+  if (run->count == 0) return Claim::kInWork;
+  ++p.in_flight;
+  run->ends = p.ends;
+  return Claim::kClaimed;
+}
+
+void ChunkStager::stage(const Work& work, Copier* copier) {
+  const Large file = large_file(work, copier);
+  if (!file) return;
+  Run run;
+  Claim claimed = Claim::kInWork;
+  bool known = true;
+  {
+    const MutexLock hold(lock_);
+    claimed = claim(file, work, &run);
+    known = std::exchange(progress(file).filling, true);
+  }
+  // After the chunk that was asked for: what is being read comes before what may be.
+  if (!known) queue_->fill(work.ref, WorkQueue::Place::kFirst);
+  if (claimed != Claim::kClaimed) {
+    if (work.why != Why::kChunk) return;  // filling comes back by itself
+    // Parked just now; or somebody waits for what another thread copies.
+    return claimed == Claim::kParked ? queue_->demand_chunk(work.ref, work.chunk) : queue_->hurry(work.ref);
+  }
+  const Status copied = copy(file, run, work.background(), copier);
+  if (copied.ok()) {
+    context_->board->header.stalled_until_ns.store(0, std::memory_order_relaxed);
+    publish(file, run);
+  } else if (is_invalid(*context_->board, context_->catalog->entry(file->ref).hash)) {
+    give_up(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kWritten));
+  } else if (is_shortage(copied.error().code)) {
+    put_off(file, copied.error().code);
+  } else if (is_source_error(copied.error())) {
+    spdlog::warn("stage {}: {}", context_->catalog->path_of(file->ref), copied.error().text);
+    const Verdict v = verdict_on_read(copied.error());
+    give_up(file, v.counter, v.word);
+  } else if (!context_->stopping) {
+    health_->failed(file->tier, copied.error());
+    give_up(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
+  }
+  end(file);
+}
+
+Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* copier) {
+  if (is_invalid(*context_->board, context_->catalog->entry(file->ref).hash))
+    return Error{ESTALE, "the job wrote it"};
+  const auto size = static_cast<uint64_t>(file->st.st_size);
+  const uint64_t offset = uint64_t{run.first} * kChunkBytes;
+  const uint64_t bytes = std::min<uint64_t>(run.count * kChunkBytes, size - offset);
+  const Ends& ends = *run.ends;
+  const MemoryPolicy spread(file->writing == Writing::kMemory);
+  MONARCH_TRY(copier->copy({ends.source.get(), ends.copy.get(), size, offset, bytes, file->writing, paced}));
+  // Chunks are read as soon as they are published, so theirs cannot be told later that they were lost.
+  if (file->writing == Writing::kBuffered &&
+      os::sync_range(ends.copy.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), Sync::kFinish) !=
+          0 &&
+      is_write_back_error(errno))
+    return errno_error("write-back at " + std::to_string(offset));
+  if (!unchanged(ends.source.get(), file->st))
+    return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
+  return {};
+}
+
+void ChunkStager::publish(const Large& file, const Run& run) {
+  const auto size = static_cast<uint64_t>(file->st.st_size);
+  const uint64_t offset = uint64_t{run.first} * kChunkBytes;
+  const uint64_t bytes = std::min<uint64_t>(run.count * kChunkBytes, size - offset);
+  bool whole = false, closed = false;
+  {
+    const MutexLock hold(lock_);
+    Progress& p = progress(file);
+    if (p.failed) return;
+    p.done += run.count;
+    p.placed += bytes;
+    whole = p.done == file->count;
+    // The last ones are told by the whole file: who reads the end of it and opens it again gets the copy.
+    for (uint32_t i = 0; i < run.count && !whole; ++i)
+      context_->catalog->set_chunk(file->chunks, run.first + i);
+    closed = p.done == file->allowed && !whole;
+    if (closed) large_.erase(file->ref);  // nothing more to do; its ends are closed with its last run
+  }
+  add(context_->board, AgentCounter::staged_chunks, run.count);
+  add(context_->board, AgentCounter::staged_bytes, bytes);
+  context_->board->placed_bytes[file->tier].fetch_add(bytes, std::memory_order_relaxed);
+  if (closed) context_->catalog->close_chunks(file->chunks);
+  if (whole) finish(file, run);
+  const uint32_t hash = context_->catalog->entry(file->ref).hash;
+  for (uint32_t i = 0; i < run.count; ++i) wake_parked(context_->board, hash, run.first + i);
+}
+
+// The last thread that copies for a file closes what is not needed any more.
+void ChunkStager::end(const Large& file) {
+  uint64_t placed = 0;
+  {
+    const MutexLock hold(lock_);
+    Progress& p = progress(file);
+    if (--p.in_flight > 0) return;
+    if (large_.find(file->ref) == large_.end() || p.failed) p.ends.reset();
+    if (!p.failed) return;
+    placed = p.placed;
+  }
+  release(file, placed);
+}
+
+void ChunkStager::finish(const Large& file, const Run& last) {
+  Tier& tier = context_->tier(file->tier);
+  std::shared_ptr<Ends> ends;
+  {
+    const MutexLock hold(lock_);
+    ends = progress(file).ends;
+  }
+  struct stat made;
+  if (!ends || !take_times(ends->copy.get(), file->st) || os::fstat(ends->copy.get(), &made) != 0 ||
+      !tier.publish_part(file->ref).ok()) {
+    health_->failed(file->tier, errno_error("finish a large copy"));
+    return give_up(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
+  }
+  // A full run directory: what is staged in chunks stays in use as such.
+  if (context_->catalog->place(file->ref, static_cast<uint32_t>(file->tier), made.st_ino, file->st)) {
+    add(context_->board, AgentCounter::staged_files);
+  } else {
+    for (uint32_t i = 0; i < last.count; ++i) context_->catalog->set_chunk(file->chunks, last.first + i);
+  }
+  const MutexLock hold(lock_);
+  large_.erase(file->ref);
+}
+
+// Other threads may still be copying for it: the last one to end gives its space back.
+void ChunkStager::give_up(const Large& file, AgentCounter counter, uint64_t word) {
+  bool last = false;
+  uint64_t placed = 0;
+  {
+    const MutexLock hold(lock_);
+    Progress& p = progress(file);
+    if (std::exchange(p.failed, true)) return;
+    large_.erase(file->ref);
+    last = p.in_flight == 0;
+    placed = p.placed;
+  }
+  context_->settle(file->ref, word);
+  // TierHealth counts those.
+  if (counter != AgentCounter::tier_errors && counter != AgentCounter::put_off_files)
+    add(context_->board, counter);
+  const Entry& e = context_->catalog->entry(file->ref);
+  for (uint32_t n = 0; n < file->count && n < kParking; ++n) wake_parked(context_->board, e.hash, n);
+  if (last) release(file, placed);
+}
+
+bool ChunkStager::put_off(const Large& file, int error) {
+  give_up(file, AgentCounter::put_off_files, state_word(State::kNoFit, Reason::kTierError));
+  health_->ran_short(error);
+  return false;
+}
+
+void ChunkStager::release(const Large& file, uint64_t placed) {
+  Tier& tier = context_->tier(file->tier);
+  tier.remove_part(file->ref);
+  tier.release(file->reserved);
+  context_->board->placed_bytes[file->tier].fetch_sub(placed, std::memory_order_relaxed);
+}
+
+}  // namespace monarch

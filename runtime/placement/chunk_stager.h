@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stages files larger than stage_wait_max: in chunks, which reads with an offset are served from before the
+// file is whole. Chunks that are asked for come first, the others after them, unless the job reads the file
+// by calls that chunks cannot serve.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/mutex.h"
+#include "runtime/placement/context.h"
+#include "runtime/placement/queue.h"
+#include "runtime/placement/tier_health.h"
+
+namespace monarch {
+
+// All members may be called from any thread; with the queue's lock held, next_chunk() only.
+class ChunkStager {
+ public:
+  ChunkStager(PlacementContext* context, WorkQueue* queue, TierHealth* health)
+      : context_(context), queue_(queue), health_(health) {}
+
+  // A kStaging file was opened and turned out to be a large one: says so, and begins to fill it if nobody
+  // waits for it.
+  void begin(const Work& work, Fd source, const struct stat& st);
+  // A task asks for a chunk, or says (kReadNatively) that chunks cannot serve it. Makes no PFS call.
+  void demand(Ref ref, uint32_t chunk);
+  // Does a piece of work of kind kChunk or kFill.
+  void stage(const Work& work, Copier* copier);
+  // The next chunk to fill; nothing: all that may be kept is claimed, or the file is not to be filled.
+  std::optional<uint32_t> next_chunk(Ref ref);
+
+ private:
+  // The two ends of a file's copying.
+  struct Ends {
+    Fd source, copy;
+  };
+  struct Progress {
+    std::shared_ptr<Ends> ends;  // empty while it is parked, so that descriptors stay bounded
+    std::vector<bool> claimed;
+    uint32_t begun = 0, done = 0;
+    uint32_t in_flight = 0;  // runs of chunks being copied
+    uint32_t next = 0;       // all before it are claimed
+    uint64_t placed = 0;     // bytes
+    bool filling = false;    // the queue knows of it
+    bool native = false, failed = false;
+  };
+  struct LargeFile {
+    Ref ref = 0;
+    struct stat st {};
+    int tier = 0;
+    uint64_t reserved = 0;  // bytes; less than the file's if only a part is kept
+    Ref chunks = 0;
+    uint32_t count = 0;
+    uint32_t allowed = 0;  // how many chunks may be kept
+    Writing writing = Writing::kBuffered;
+    Progress guarded;  // see progress()
+  };
+  using Large = std::shared_ptr<LargeFile>;
+  // Chunks in a row that one thread copies together.
+  struct Run {
+    uint32_t first = 0, count = 0;
+    std::shared_ptr<Ends> ends;
+  };
+  enum class Claim { kNone, kClaimed, kParked, kInWork };
+
+  Progress& progress(const Large& file) REQUIRES(lock_) { return file->guarded; }
+
+  // The file's staging, begun if need be; nullptr if it cannot be.
+  Large large_file(const Work& work, Copier* copier) EXCLUDES(starting_, lock_);
+  Large known(Ref ref) EXCLUDES(lock_);
+  Fd open_source(const Work& work, const Copier& copier, struct stat* st);
+  Large open(const Work& work, Copier* copier) REQUIRES(starting_);
+  Large start(const Work& work, Fd source, const struct stat& st) REQUIRES(starting_) EXCLUDES(lock_);
+  bool unpark(const Large& file, const Work& work, Copier* copier) REQUIRES(starting_) EXCLUDES(lock_);
+  void hold_ends(const Large& file, std::shared_ptr<Ends> ends) REQUIRES(lock_);
+  void park_some() REQUIRES(lock_);
+  Claim claim(const Large& file, const Work& work, Run* run) REQUIRES(lock_);
+  Status copy(const Large& file, const Run& run, bool paced, Copier* copier);
+  void publish(const Large& file, const Run& run) EXCLUDES(lock_);
+  void end(const Large& file) EXCLUDES(lock_);
+  void finish(const Large& file, const Run& last) EXCLUDES(lock_);
+  void give_up(const Large& file, AgentCounter counter, uint64_t word) EXCLUDES(lock_);
+  bool put_off(const Large& file, int error) EXCLUDES(lock_);  // false
+  void release(const Large& file, uint64_t placed);
+
+  PlacementContext* const context_;
+  WorkQueue* const queue_;
+  TierHealth* const health_;
+
+  Mutex starting_;  // one file at a time; taken before the queue's and lock_
+  Mutex lock_;      // guards what follows, and the Progress of each file; no other is taken with it held
+  std::map<Ref, Large> large_ GUARDED_BY(lock_);  // those being staged
+  std::deque<Large> opened_ GUARDED_BY(lock_);    // those whose ends are open, the longest first
+  std::map<Ref, bool> native_ GUARDED_BY(lock_);  // files that the job reads natively
+};
+
+}  // namespace monarch

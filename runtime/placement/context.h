@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of the placement handler work on, and what several of them do with it.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "runtime/base/fd.h"
+#include "runtime/config/config.h"
+#include "runtime/hierarchy/hierarchy.h"
+#include "runtime/metadata/board.h"
+#include "runtime/metadata/catalog.h"
+#include "runtime/metadata/dataset.h"
+#include "runtime/placement/copier.h"
+
+namespace monarch {
+
+// Whatever it points to outlives it. Any thread.
+struct PlacementContext {
+  Catalog* const catalog;
+  Hierarchy* const hierarchy;
+  const Dataset* const dataset;
+  Board* const board;
+  const AgentConfig config;
+  Rates* const rates;
+  std::atomic<bool> stopping{false};  // set once
+
+  Tier& tier(int number) const { return hierarchy->tiers()[static_cast<size_t>(number)]; }
+
+  // Stores the verdict on an entry and wakes who waits for it.
+  void settle(Ref ref, uint64_t word) const {
+    Entry& e = catalog->entry(ref);
+    e.state.store(word, std::memory_order_release);
+    wake_parked(board, e.hash);
+  }
+
+  // Opens the source of an entry with this path, at the admin's rate if it is `paced` (nobody waits for it).
+  // Empty: errno says why.
+  Fd open_source(const Entry& e, const std::string& path, bool paced, const Copier& copier) const;
+};
+
+}  // namespace monarch

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/placement/file_stager.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/os.h"
+#include "runtime/hierarchy/locality.h"
+#include "runtime/placement/copying.h"
+
+namespace monarch {
+
+FileStager::FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, ChunkStager* chunks)
+    : context_(context), queue_(queue), health_(health), chunks_(chunks) {
+  for (int i = 0; i < static_cast<int>(context->hierarchy->tiers().size()); ++i)
+    write_back_.push_back(std::make_unique<WriteBack>(
+        [this, i](Ref ref, uint64_t bytes, const Error& error) { copy_lost(ref, i, bytes, error); }));
+}
+
+void FileStager::stop() {
+  for (const auto& write_back : write_back_) write_back->stop();
+}
+
+void FileStager::stage(const Work& work, Copier* copier) {
+  Catalog* catalog = context_->catalog;
+  if (!work.opened && work.why == Why::kDemand &&
+      !catalog->move(work.ref, state_word(State::kQueued), state_word(State::kStaging)))
+    return;
+  if (is_invalid(*context_->board, catalog->entry(work.ref).hash)) {
+    context_->settle(work.ref, state_word(State::kDropped, Reason::kWritten));
+  } else if (work.opened) {
+    place(work, work.opened->source, work.opened->st, copier);
+  } else {
+    open_and_place(work, copier);
+  }
+  if (work.opened && work.why == Why::kPrefetch) queue_->end_turn();
+}
+
+bool FileStager::is_regular(Ref ref, const std::string& path) {
+  const Entry& e = context_->catalog->entry(ref);
+  const Fd look(
+      os::open_beneath(context_->dataset->roots[e.root].fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
+  struct stat st;
+  if (!look || os::fstat(look.get(), &st) != 0) {
+    const int error = errno;
+    if (is_shortage(error)) {
+      health_->put_off(ref, error);
+      return false;
+    }
+    add(context_->board, AgentCounter::pass_files);
+    context_->settle(ref, verdict_on_open(error));
+    return false;
+  }
+  if (S_ISREG(st.st_mode)) return true;
+  add(context_->board, AgentCounter::pass_files);
+  context_->settle(ref, state_word(State::kPass, Reason::kNotRegular));
+  return false;
+}
+
+void FileStager::open_and_place(const Work& work, Copier* copier) {
+  Entry& e = context_->catalog->entry(work.ref);
+  const std::string path = context_->catalog->path_of(work.ref);
+  if (e.type != DT_REG && !is_regular(work.ref, path)) return;
+  Fd source = context_->open_source(e, path, work.why == Why::kPrefetch, *copier);
+  struct stat st;
+  if (!source || os::fstat(source.get(), &st) != 0) {
+    const int error = errno;
+    if (is_shortage(error)) return health_->put_off(work.ref, error);
+    add(context_->board,
+        error == ENOENT || error == EACCES ? AgentCounter::pass_files : AgentCounter::source_errors);
+    if (error != ENOENT)
+      spdlog::warn("stage {}/{}: {}", context_->dataset->roots[e.root].path, path, std::strerror(error));
+    return context_->settle(work.ref, verdict_on_open(error));
+  }
+  if (!S_ISREG(st.st_mode)) return context_->settle(work.ref, state_word(State::kPass, Reason::kNotRegular));
+  const uint64_t bytes = static_cast<uint64_t>(st.st_size);
+  e.mtime.store(time_of(st.st_mtim), std::memory_order_relaxed);
+  if (e.size.exchange(bytes, std::memory_order_release) == 0)
+    health_->note_size(bytes);  // else: tried before
+  if (bytes > context_->config.stage_wait_max) return chunks_->begin(work, std::move(source), st);
+  const bool turn = work.why == Why::kPrefetch && bytes >= Copier::kSeveralPieces;
+  if (turn && !queue_->take_turn(work, *copier, &source, st)) return;
+  place(work, source, st, copier);
+  if (turn) queue_->end_turn();
+}
+
+Status FileStager::make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier,
+                             const Fd& copy, Writing writing, Copier* copier) {
+  const auto bytes = static_cast<uint64_t>(st.st_size);
+  const MemoryPolicy spread(writing == Writing::kMemory);
+  MONARCH_TRY(copier->copy({source.get(), copy.get(), bytes, 0, bytes, writing, work.why == Why::kPrefetch}));
+  if (!unchanged(source.get(), st))
+    return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
+  if (!take_times(copy.get(), st)) return errno_error("set the copy's times");
+  return tier->publish(copy, work.ref);
+}
+
+void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
+  if (context_->stopping) return;
+  if (is_shortage(error.code)) return health_->put_off(ref, error.code);
+  if (!is_source_error(error)) {
+    health_->failed(tier, error);
+    return context_->settle(ref, state_word(State::kNoFit, Reason::kTierError));
+  }
+  spdlog::warn("stage {}: {}", context_->catalog->path_of(ref), error.text);
+  const Verdict v = verdict_on_read(error);
+  add(context_->board, v.counter);
+  context_->settle(ref, v.word);
+}
+
+void FileStager::place(const Work& work, const Fd& source, const struct stat& st, Copier* copier) {
+  const Ref ref = work.ref;
+  const uint64_t bytes = static_cast<uint64_t>(st.st_size);
+  Board* board = context_->board;
+  const int number = context_->hierarchy->reserve(bytes);
+  if (number < 0) return health_->no_room(ref);
+  Tier& tier = context_->tier(number);
+  Result<Fd> file = tier.create(ref, bytes);
+  const Writing writing =
+      file.ok() ? tier.driver().prepare(file->get(), bytes, work.why == Why::kDemand) : Writing::kMemory;
+  Status made = file.ok() ? make_copy(work, source, st, &tier, *file, writing, copier) : Status(file.error());
+  struct stat copy;
+  if (made.ok() && os::fstat(file->get(), &copy) != 0) made = errno_error("look at the copy");
+  if (!made.ok()) {
+    if (file.ok()) file->reset();  // its space counts as used until it is free
+    tier.discard(ref);
+    tier.release(bytes);
+    return copying_failed(ref, number, made.error());
+  }
+  if (!context_->catalog->place(ref, static_cast<uint32_t>(number), copy.st_ino, st)) {
+    tier.remove(ref);
+    file->reset();
+    tier.release(bytes);
+    add(board, AgentCounter::no_fit_files);
+    return context_->settle(ref, state_word(State::kNoFit));
+  }
+  health_->placed();
+  // Counted before anyone is woken: who sees the file placed sees it counted.
+  add(board, AgentCounter::staged_files);
+  add(board, AgentCounter::staged_bytes, bytes);
+  add(board, work.why == Why::kPrefetch ? AgentCounter::prefetch_files : AgentCounter::demand_files);
+  board->placed_bytes[number].fetch_add(bytes, std::memory_order_relaxed);
+  wake_parked(board, context_->catalog->entry(ref).hash);
+  if (writing == Writing::kBuffered) write_back_[static_cast<size_t>(number)]->add(ref, file.take(), bytes);
+}
+
+// What was published did not reach its device. Whoever opens it from now on gets the PFS; its pages are still
+// in the page cache for who has it open.
+void FileStager::copy_lost(Ref ref, int number, uint64_t bytes, const Error& error) {
+  spdlog::error("{}: {}", context_->catalog->path_of(ref), error.text);
+  context_->catalog->drop(ref, State::kNoFit, Reason::kTierError);
+  health_->failed(number, Error{EIO, error.text});
+  context_->tier(number).remove(ref);
+  context_->tier(number).release(bytes);
+  context_->board->placed_bytes[number].fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+}  // namespace monarch

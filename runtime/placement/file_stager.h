@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stages whole files: opens and examines one on the PFS, copies it to the first tier with room, publishes the
+// copy, and sees to it that it reaches its device. Large files it hands on.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/placement/chunk_stager.h"
+#include "runtime/placement/context.h"
+#include "runtime/placement/queue.h"
+#include "runtime/placement/tier_health.h"
+#include "runtime/placement/write_back.h"
+
+namespace monarch {
+
+// All members may be called from any thread.
+class FileStager {
+ public:
+  FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, ChunkStager* chunks);
+
+  // Does a piece of work of kind kDemand or kPrefetch.
+  void stage(const Work& work, Copier* copier);
+  // Ends the watch over what was written; waits for its threads.
+  void stop();
+
+ private:
+  void open_and_place(const Work& work, Copier* copier);
+  // Whether an entry of unknown type is a regular file; else it has been settled. No open of a device or
+  // FIFO, not even to look at it.
+  bool is_regular(Ref ref, const std::string& path);
+  void place(const Work& work, const Fd& source, const struct stat& st, Copier* copier);
+  Status make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier, const Fd& copy,
+                   Writing writing, Copier* copier);
+  void copying_failed(Ref ref, int tier, const Error& error);
+  void copy_lost(Ref ref, int tier, uint64_t bytes, const Error& error);
+
+  PlacementContext* const context_;
+  WorkQueue* const queue_;
+  TierHealth* const health_;
+  ChunkStager* const chunks_;
+  std::vector<std::unique_ptr<WriteBack>> write_back_;  // by tier
+};
+
+}  // namespace monarch

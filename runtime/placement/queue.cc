@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/placement/queue.h"
+
+#include <algorithm>
+
+#include "runtime/base/memory.h"
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kShortMemoryNs = 1000000000;  // how often a thread looks whether there is memory again
+// How many prefetched files are copied at a time that have several pieces in flight each, and how many more
+// are opened meanwhile.
+constexpr int kTurns = 2;
+constexpr size_t kMostInLine = 4;
+
+}  // namespace
+
+WorkQueue::WorkQueue(PlacementContext* context, Questions ask)
+    : context_(context),
+      ask_(std::move(ask)),
+      prefetching_(context->config.prefetch != AgentConfig::Prefetch::kOff) {}
+
+std::optional<Work> WorkQueue::take(Copier* copier) {
+  MutexLock hold(lock_);
+  Work work;
+  while (!context_->stopping && !next(&work)) {
+    if (!wait_for_work(&hold)) continue;
+    looking_ = true;
+    return Work{0, Why::kLook};
+  }
+  if (context_->stopping) return {};
+  working_[copier] = work.ref;
+  copier->begin();
+  background_ += work.background();
+  return work;
+}
+
+void WorkQueue::done(const Work& work, Copier* copier) {
+  const MutexLock hold(lock_);
+  if (work.why == Why::kLook) {
+    looking_ = false;
+    return;
+  }
+  working_.erase(copier);
+  background_ -= work.background();
+  if (work.background()) work_.notify_one();  // a place for background work is free again
+}
+
+void WorkQueue::demand(Ref ref) {
+  const MutexLock hold(lock_);
+  demanded_.push_back({ref, Why::kDemand});
+  work_.notify_one();
+}
+
+void WorkQueue::hurry(Ref ref) {
+  const MutexLock hold(lock_);
+  const auto at = std::find_if(in_line_.begin(), in_line_.end(), [&](const Work& w) { return w.ref == ref; });
+  if (at != in_line_.end()) {
+    at->why = Why::kDemand;
+    demanded_.push_back(std::move(*at));
+    in_line_.erase(at);
+    return work_.notify_one();
+  }
+  for (const auto& [copier, works_on] : working_)
+    if (works_on == ref) copier->hurry();
+}
+
+void WorkQueue::demand_chunk(Ref ref, uint32_t chunk) {
+  const MutexLock hold(lock_);
+  demanded_chunks_.emplace_back(ref, chunk);
+  work_.notify_one();
+}
+
+void WorkQueue::fill(Ref ref, Place place) {
+  const MutexLock hold(lock_);
+  filling_.insert(place == Place::kFirst ? filling_.begin() : filling_.end(), ref);
+  work_.notify_all();
+}
+
+bool WorkQueue::take_turn(const Work& work, const Copier& copier, Fd* source, const struct stat& st) {
+  const MutexLock hold(lock_);
+  if (turns_ < kTurns || copier.hurried()) {
+    ++turns_;
+    return true;
+  }
+  in_line_.push_back({work.ref, work.why, 0, std::make_shared<Opened>(Opened{std::move(*source), st})});
+  return false;
+}
+
+void WorkQueue::end_turn() {
+  const MutexLock hold(lock_);
+  --turns_;  // done() tells the next one
+}
+
+void WorkQueue::catalog_grew() {
+  const MutexLock hold(lock_);
+  if (prefetching_) work_.notify_all();
+}
+
+void WorkQueue::end_prefetch() {
+  const MutexLock hold(lock_);
+  prefetching_ = false;
+}
+
+void WorkQueue::start_over(Prefetch prefetch) {
+  const MutexLock hold(lock_);
+  if (prefetch == Prefetch::kAgain) prefetching_ = context_->config.prefetch != AgentConfig::Prefetch::kOff;
+  cursor_ = 0;
+  work_.notify_all();
+}
+
+void WorkQueue::wake() {
+  const MutexLock hold(lock_);
+  work_.notify_all();
+}
+
+bool WorkQueue::next(Work* work) {
+  if (!demanded_.empty()) {
+    *work = std::move(demanded_.front());
+    demanded_.pop_front();
+    return true;
+  }
+  if (!demanded_chunks_.empty()) {
+    *work = {demanded_chunks_.front().first, Why::kChunk, demanded_chunks_.front().second};
+    demanded_chunks_.pop_front();
+    return true;
+  }
+  // Two threads are kept free for demand, so that it never waits for a large background copy.
+  return background_ < std::max(1, context_->config.threads - 2) && next_background(work);
+}
+
+bool WorkQueue::next_background(Work* work) {
+  while (!filling_.empty()) {
+    if (const std::optional<uint32_t> chunk = ask_.next_chunk(filling_.front())) {
+      *work = {filling_.front(), Why::kFill, *chunk};
+      return true;
+    }
+    filling_.pop_front();
+  }
+  if ((!prefetching_ && in_line_.empty()) || memory_is_short()) return false;
+  if (!in_line_.empty() && turns_ < kTurns) {
+    ++turns_;
+    *work = std::move(in_line_.front());
+    in_line_.pop_front();
+    return true;
+  }
+  return prefetching_ && !ask_.rests() && in_line_.size() < kMostInLine && next_in_catalog(work);
+}
+
+bool WorkQueue::next_in_catalog(Work* work) {
+  bool found = false;
+  cursor_ = context_->catalog->walk(cursor_, [&](Ref ref) {
+    if (found) return false;
+    if (context_->catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
+      *work = {ref, Why::kPrefetch};
+      found = true;
+    }
+    return true;
+  });
+  return found;
+}
+
+// An idle agent sleeps without a limit. It looks again by itself only while a tier is closed, or memory or
+// descriptors are short.
+bool WorkQueue::wait_for_work(MutexLock* hold) {
+  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  int64_t due = ask_.due();
+  if (due <= now && !looking_) return true;
+  if ((prefetching_ || !in_line_.empty()) && memory_is_short()) due = std::min(due, now + kShortMemoryNs);
+  if (due == INT64_MAX || looking_) {
+    work_.wait(hold);
+  } else {
+    work_.wait_for(hold, std::chrono::nanoseconds(std::max<int64_t>(0, due - now)));
+  }
+  return false;
+}
+
+}  // namespace monarch

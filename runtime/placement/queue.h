@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the copy threads do next: what a task waits for; then chunks that are asked for; then large files
+// that were begun; then prefetch, in the order in which the walk found the files.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/mutex.h"
+#include "runtime/placement/context.h"
+
+namespace monarch {
+
+enum class Why {
+  kDemand,    // an open waits for the file
+  kPrefetch,  // nobody does
+  kChunk,     // a read waits for a chunk of a large file
+  kFill,      // a large file was begun; nobody waits for this chunk of it
+  kLook,      // no file: it is time to try tiers, or what was put off, again
+};
+
+// A file that was opened and is copied later.
+struct Opened {
+  Fd source;
+  struct stat st {};
+};
+
+struct Work {
+  Ref ref = 0;
+  Why why = Why::kDemand;
+  uint32_t chunk = 0;
+  std::shared_ptr<Opened> opened = nullptr;  // set: its turn has come
+  bool background() const { return why == Why::kPrefetch || why == Why::kFill; }
+};
+
+// All members may be called from any thread.
+class WorkQueue {
+ public:
+  // What the queue asks others, with its lock held: they must not call it then.
+  struct Questions {
+    // The next chunk to fill of a large file; nothing: there is nothing to do for it.
+    std::function<std::optional<uint32_t>(Ref)> next_chunk;
+    // When somebody is to look (kLook), by CLOCK_MONOTONIC; INT64_MAX: not at all.
+    std::function<int64_t()> due;
+    // Whether prefetch rests now.
+    std::function<bool()> rests;
+  };
+  WorkQueue(PlacementContext* context, Questions ask);
+
+  // Waits until there is work for a thread with this copier, which is the caller's until done(). Nothing: the
+  // context is stopping.
+  std::optional<Work> take(Copier* copier) EXCLUDES(lock_);
+  void done(const Work& work, Copier* copier) EXCLUDES(lock_);
+
+  // An open waits for a file: a kQueued one (demand), or one that is in work or in line for nobody (hurry).
+  void demand(Ref ref) EXCLUDES(lock_);
+  void hurry(Ref ref) EXCLUDES(lock_);
+  void demand_chunk(Ref ref, uint32_t chunk) EXCLUDES(lock_);
+  // The large file is to be filled: before the others, or after them.
+  enum class Place { kFirst, kLast };
+  void fill(Ref ref, Place place) EXCLUDES(lock_);
+
+  // Prefetched files of several pieces are copied few at a time, so that each is whole soon. False: `work`
+  // was put in line, with its source. Who got a turn ends it.
+  bool take_turn(const Work& work, const Copier& copier, Fd* source, const struct stat& st) EXCLUDES(lock_);
+  void end_turn() EXCLUDES(lock_);
+
+  // The catalog has grown: there may be more to prefetch.
+  void catalog_grew() EXCLUDES(lock_);
+  // There is no room for more.
+  void end_prefetch() EXCLUDES(lock_);
+  // What was passed over may be prefetched now; also if prefetch had ended (kAgain).
+  enum class Prefetch { kAsItWas, kAgain };
+  void start_over(Prefetch prefetch) EXCLUDES(lock_);
+  // What take() waits for may have come, such as another time at which to look.
+  void wake() EXCLUDES(lock_);
+
+ private:
+  bool next(Work* work) REQUIRES(lock_);
+  bool next_background(Work* work) REQUIRES(lock_);
+  bool next_in_catalog(Work* work) REQUIRES(lock_);
+  // Sleeps until there may be work. True: it is time to look.
+  bool wait_for_work(MutexLock* hold) REQUIRES(lock_);
+
+  PlacementContext* const context_;
+  const Questions ask_;
+
+  Mutex lock_;
+  Condition work_;
+  std::deque<Work> demanded_ GUARDED_BY(lock_);
+  std::deque<Work> in_line_ GUARDED_BY(lock_);  // opened and kStaging, waiting for their turn
+  int turns_ GUARDED_BY(lock_) = 0;             // threads that have one
+  std::deque<std::pair<Ref, uint32_t>> demanded_chunks_ GUARDED_BY(lock_);
+  std::deque<Ref> filling_ GUARDED_BY(lock_);         // to be filled when nothing is demanded
+  std::map<Copier*, Ref> working_ GUARDED_BY(lock_);  // who works on what
+  uint64_t cursor_ GUARDED_BY(lock_) = 0;             // how far prefetch is in the catalog's log
+  int background_ GUARDED_BY(lock_) = 0;              // threads that work on something that nobody waits for
+  bool prefetching_ GUARDED_BY(lock_);
+  bool looking_ GUARDED_BY(lock_) = false;  // a thread does
+};
+
+}  // namespace monarch

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/placement/tier_health.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+constexpr int kMisfitsToStop = 8;
+constexpr int64_t kFirstShortageNs = 1000000000, kMostShortageNs = 300 * kFirstShortageNs;
+
+}  // namespace
+
+// A tier that is closed may take files later, so nothing is final then.
+void TierHealth::no_room(Ref ref) {
+  Board* board = context_->board;
+  add(board, AgentCounter::no_fit_files);
+  const auto& tiers = context_->hierarchy->tiers();
+  const bool for_now = std::any_of(tiers.begin(), tiers.end(), [](const Tier& t) { return t.may_recover(); });
+  context_->settle(ref, for_now ? state_word(State::kNoFit, Reason::kTierError) : state_word(State::kNoFit));
+  const uint64_t usual = bytes_seen_ / std::max<uint64_t>(1, files_seen_);
+  if (++misfits_ < kMisfitsToStop || context_->hierarchy->room() >= usual) return;
+  if (board->header.full.exchange(1, std::memory_order_relaxed) == 0)
+    spdlog::info(for_now ? "no tier takes files now"
+                         : "the tiers are full; the rest of the dataset stays on the PFS");
+  queue_->end_prefetch();
+}
+
+void TierHealth::failed(int tier, const Error& error) {
+  context_->tier(tier).close(error.text);
+  if (error.code == EIO) context_->catalog->set_tier_failed(static_cast<uint32_t>(tier), true);
+  add(context_->board, AgentCounter::tier_errors);
+  queue_->wake();  // somebody has to wait for the time to try it again
+}
+
+void TierHealth::ran_short(int error) {
+  add(context_->board, AgentCounter::put_off_files);
+  const int64_t pause = std::clamp(2 * shortage_ns_.load(), kFirstShortageNs, kMostShortageNs);
+  int64_t none = 0;
+  if (!short_until_ns_.compare_exchange_strong(none, os::clock_ns(CLOCK_MONOTONIC) + pause)) return;
+  shortage_ns_ = pause;
+  spdlog::warn("prefetch rests for {} s, and files are read from the PFS: {}", pause / kFirstShortageNs,
+               std::strerror(error));
+  queue_->wake();  // somebody has to wait for its end
+}
+
+// Settled first: who ends the pause then finds it.
+void TierHealth::put_off(Ref ref, int error) {
+  context_->settle(ref, state_word(State::kNoFit, Reason::kTierError));
+  ran_short(error);
+}
+
+void TierHealth::placed() {
+  misfits_ = 0;
+  shortage_ns_ = 0;
+  context_->board->header.stalled_until_ns.store(0, std::memory_order_relaxed);
+}
+
+void TierHealth::note_size(uint64_t bytes) {
+  add(context_->board, AgentCounter::dataset_bytes, bytes);
+  bytes_seen_ += bytes;
+  ++files_seen_;
+}
+
+int64_t TierHealth::due() const {
+  int64_t due = INT64_MAX;
+  for (const Tier& t : context_->hierarchy->tiers())
+    if (t.may_recover()) due = std::min(due, t.next_probe_ns());
+  if (const int64_t until = short_until_ns_; until != 0) due = std::min(due, until);
+  return due;
+}
+
+void TierHealth::look() {
+  std::vector<Tier>& tiers = context_->hierarchy->tiers();
+  bool opened = false;
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    if (!tiers[i].probe()) continue;
+    context_->catalog->set_tier_failed(static_cast<uint32_t>(i), false);
+    opened = true;
+  }
+  if (opened) {
+    context_->board->header.full.store(0, std::memory_order_relaxed);
+    misfits_ = 0;
+  }
+  int64_t until = short_until_ns_;
+  const bool rested = until != 0 && until <= os::clock_ns(CLOCK_MONOTONIC) &&
+                      short_until_ns_.compare_exchange_strong(until, 0);
+  if (!opened && !rested) return;
+  context_->catalog->walk(0, [&](Ref ref) {
+    context_->catalog->move(ref, state_word(State::kNoFit, Reason::kTierError), state_word(State::kKnown));
+    return true;
+  });
+  queue_->start_over(opened ? WorkQueue::Prefetch::kAgain : WorkQueue::Prefetch::kAsItWas);
+}
+
+}  // namespace monarch
