@@ -58,6 +58,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/accounting.h \
 	%D%/node/agent_conf.cc \
 	%D%/node/agent_conf.h \
+	%D%/node/cgroup.cc \
+	%D%/node/cgroup.h \
 	%D%/node/epilog.cc \
 	%D%/node/epilog.h \
 	%D%/node/identity.cc \
@@ -70,6 +72,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/launch.h \
 	%D%/node/ledger.cc \
 	%D%/node/ledger.h \
+	%D%/node/life.cc \
+	%D%/node/life.h \
 	%D%/node/memory_tier.cc \
 	%D%/node/memory_tier.h \
 	%D%/node/removal.cc \

@@ -93,6 +93,7 @@ endif
 
 scripts = \
 	%D%/bench.t \
+	%D%/cgroup.t \
 	%D%/demo.t \
 	%D%/differential.t \
 	%D%/docs.t \

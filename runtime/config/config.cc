@@ -68,6 +68,11 @@ Result<uint64_t> parse_rate(const std::string& text) {
   return parse_size(text);
 }
 
+Result<uint64_t> parse_memory_max(const std::string& text) {
+  if (text == "auto") return AgentConfig::kMemoryAuto;
+  return parse_rate(text);
+}
+
 // Puts a parsed value in its place; hands on the error otherwise.
 template <typename T, typename Place>
 Status assign(Result<T> parsed, Place* place) {
@@ -116,12 +121,13 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "pfs_stats") return assign(parse_rate(value), &agent->pfs_stats);
   if (key == "tier_bandwidth") return assign(parse_rate(value), &agent->tier_bandwidth);
   if (key == "background_io") return assign(parse_io(value), &agent->background_io);
+  if (key == "memory_max") return assign(parse_memory_max(value), &agent->memory_max);
   if (key == "log") return assign(Result<std::string>(value), &agent->log);
   if (key == "log_level") return assign(Result<std::string>(value), &agent->log_level);
   return bad_input(
       "unknown key '" + key +
       "' in [agent]; known are threads, walk_threads, stage_wait_max, prefetch, consistency, "
-      "metadata, pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, log, log_level");
+      "metadata, pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, memory_max, log, log_level");
 }
 
 Status set_tier_key(TierConfig* tier, const std::string& key, const std::string& value) {

@@ -56,6 +56,10 @@ struct AgentConfig {
   uint64_t tier_bandwidth = 0;  // bytes per second written to the tiers of one node
   // The I/O scheduling class of what nobody waits for (ioprio_set(2)).
   enum class Io { kNormal, kLow, kIdle } background_io = Io::kLow;
+  // What the agent of a job of Slurm's may use, with its copies in memory; 0: no limit. kMemoryAuto: as much
+  // as these and its own data take.
+  static constexpr uint64_t kMemoryAuto = UINT64_MAX;
+  uint64_t memory_max = kMemoryAuto;
   std::string log;  // file; empty: monarchd.log in the run directory
   std::string log_level = "info";
 

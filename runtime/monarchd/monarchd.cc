@@ -2,6 +2,7 @@
 // monarchd: the node agent, and the helpers that root runs at a job's beginning and end. This file only
 // reads the command line; see runtime/agent/ and runtime/node/.
 #include <spdlog/sinks/syslog_sink.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -35,6 +36,7 @@ struct Options {
   std::vector<std::string> tiers;
   std::string config, log;
 
+  bool as_user = false;  // the agent becomes request.user first
   bool prolog = false, start = false, epilog = false, flush = false, keep = false;
   monarch::StartRequest request;
   std::string account = PKGLIBEXECDIR "/monarch_account";
@@ -51,6 +53,8 @@ int run_as_agent(Options& o) {
     monarch::tell_ready(o.agent.ready_fd, error.text);
     return ::fail(error);
   };
+  if (o.as_user)
+    if (const Status s = monarch::become(o.request.user); !s.ok()) return fail(s.error());
   if (!o.config.empty()) {
     Result<monarch::Config> loaded = monarch::load_config(o.config);
     if (!loaded.ok()) return fail(loaded.error());
@@ -127,6 +131,7 @@ bool parse_groups(const std::string& text, std::vector<gid_t>* groups) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ::prctl(PR_SET_NAME, "monarchd");  // the agent is executed by descriptor: it would be "exe" in ps(1)
   CLI::App app("Monarch's node agent: stages one job's dataset into this node's tiers.", "monarchd");
   Options o;
   std::string groups;
@@ -164,7 +169,7 @@ int main(int argc, char** argv) {
       ->group("Root");
   app.add_option("--node", o.request.job.node, "name of this node in Slurm")->group("Root");
   app.add_option("--restart", o.request.restart, "how often the job was restarted")->group("Root");
-  app.add_option("--uid", o.request.user.uid, "the job's user")->group("Root");
+  app.add_option("--uid", o.request.user.uid, "the job's user; root's agent becomes that user")->group("Root");
   app.add_option("--gid", o.request.user.gid, "the job's group")->group("Root");
   app.add_option("--groups", groups, "the user's supplementary groups, by number, with commas")
       ->group("Root");
@@ -182,12 +187,13 @@ int main(int argc, char** argv) {
     return app.exit(e) == 0 ? 0 : kUsage;
   }
 
+  o.as_user = app.count("--uid") > 0;
   o.request.first_node = node_id == 0;
   o.request.config = o.config;
   const bool root = o.prolog || o.start || o.epilog || o.flush || o.keep;
   const bool job = o.request.job.job != 0 && monarch::is_plain_name(o.request.job.node) &&
                    monarch::is_plain_name(o.request.job.cluster);
-  if (root && ((!o.flush && !o.keep && !job) || !parse_groups(groups, &o.request.user.groups))) {
+  if (!parse_groups(groups, &o.request.user.groups) || (root && !o.flush && !o.keep && !job)) {
     std::fprintf(stderr,
                  "monarchd: --job, --node, --cluster or --groups missing or bad; see monarchd --help\n");
     return kUsage;

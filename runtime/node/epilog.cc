@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "runtime/node/accounting.h"
+#include "runtime/node/life.h"
 #include "runtime/node/removal.h"
 
 namespace monarch {
@@ -40,7 +41,7 @@ Status end_job(const EpilogRequest& request) {
   Result<JobRecord> record = state->read_record(request.job.key());
   if (!record.ok()) return state->remove_job(request.job);  // wanted, but never started
 
-  if (!kill_and_wait(record->agent, kKillPatienceMs))
+  if (!end_agent(*state, *record, kKillPatienceMs))
     spdlog::warn("JobId={} the agent (pid {}) does not end: it waits for the PFS", record->job.job,
                  record->agent.pid);
   JobCounters counters{};

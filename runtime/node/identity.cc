@@ -25,6 +25,9 @@ Status become(const User& user) {
       s != user.uid || gr != user.gid || ge != user.gid || gs != user.gid || ::setuid(0) == 0)
     return Error{EPERM, "privileges were not dropped"};
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  // It is off by now, unless fs.suid_dumpable says otherwise.
+  if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 || ::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 1)
+    return Error{EPERM, "the user could trace this process"};
   return {};
 }
 

@@ -19,7 +19,8 @@ struct User {
 };
 
 // Makes the calling process (single-threaded) `user`, with all ids and groups, for good. Checks that there
-// is no way back. An error leaves the process half way: it must end.
+// is no way back. That user cannot trace it, and it leaves no core. An error leaves the process half way: it
+// must end.
 Status become(const User& user);
 
 // A process, told from a later one with the same pid by its start time (/proc/PID/stat, field 22).

@@ -18,6 +18,7 @@
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
 #include "runtime/node/accounting.h"
+#include "runtime/node/life.h"
 
 extern char** environ;
 
@@ -265,7 +266,6 @@ void ensure_keeper(const KeeperRequest& request) {
 }
 
 int keep(const KeeperRequest& request) {
-  ::prctl(PR_SET_NAME, "monarchd");
   Result<StateDir> state = StateDir::open(request.state_dir);
   if (!state.ok()) {
     spdlog::error("keeper: {}", state.error().text);
@@ -276,6 +276,7 @@ int keep(const KeeperRequest& request) {
     if (!lock || i == kLockAttempts) return 0;
     ::usleep(10000);
   }
+  const HelperCgroup group(*state);  // not that of the hook that started it
   spdlog::debug("keeper of {} begins", request.state_dir);
   const int status = Keeper(request, state.take(), std::move(lock)).run();
   spdlog::debug("keeper of {} ends", request.state_dir);

@@ -15,10 +15,12 @@
 
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
+#include "runtime/node/cgroup.h"
 
 namespace monarch {
 namespace {
 
+constexpr int kKillPatienceMs = 500;
 constexpr int kReadyPatienceMs = 1000;  // a PFS that hangs does not hold up the job's start
 
 constexpr int kReadyFd = 3, kGoFd = 4;
@@ -45,7 +47,8 @@ bool wait_recorded() {
   return n == 1;
 }
 
-// In the child: an ordinary process of the user's, with nothing of root's or slurmstepd's.
+// In the child: the agent, with nothing of slurmstepd's, which becomes the user by itself. Who changes identity
+// after execve(2) cannot be traced by that user at any moment; who executes as the user can.
 [[noreturn]] void exec_agent(const JobRecord& record, const std::vector<std::string>& datasets) {
   std::ofstream("/proc/self/oom_score_adj") << "1000\n";
   ::setsid();
@@ -56,27 +59,29 @@ bool wait_recorded() {
     ::setrlimit(RLIMIT_NOFILE, &files);
   }
   ::umask(077);
-  std::string error;
-  if (const Status s = become(record.user); !s.ok()) error = s.error().text;
-  if (error.empty()) {
-    std::vector<std::string> words = {"monarchd",
-                                      "--config",
-                                      record.run_dir + "/agent.conf",
-                                      "--run-dir",
-                                      record.run_dir,
-                                      "--job-dir",
-                                      "monarch/" + record.name,
-                                      "--leave",
-                                      "--ready-fd",
-                                      std::to_string(kReadyFd)};
-    for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
-    const std::vector<char*> argv = argv_of(words);
-    char path[] = "PATH=/usr/bin:/bin";
-    char* environment[] = {path, nullptr};
-    ::execve("/proc/self/exe", argv.data(), environment);
-    error = std::string("exec: ") + std::strerror(errno);
-  }
-  error += "\n";
+  std::vector<std::string> words = {"monarchd",
+                                    "--config",
+                                    record.run_dir + "/agent.conf",
+                                    "--run-dir",
+                                    record.run_dir,
+                                    "--job-dir",
+                                    "monarch/" + record.name,
+                                    "--leave",
+                                    "--ready-fd",
+                                    std::to_string(kReadyFd),
+                                    "--uid",
+                                    std::to_string(record.user.uid),
+                                    "--gid",
+                                    std::to_string(record.user.gid)};
+  std::string groups;
+  for (const gid_t g : record.user.groups) groups += (groups.empty() ? "" : ",") + std::to_string(g);
+  if (!groups.empty()) words.insert(words.end(), {"--groups", groups});
+  for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
+  const std::vector<char*> argv = argv_of(words);
+  char path[] = "PATH=/usr/bin:/bin";
+  char* environment[] = {path, nullptr};
+  ::execve("/proc/self/exe", argv.data(), environment);
+  const std::string error = std::string("exec: ") + std::strerror(errno) + "\n";
   (void)!::write(kReadyFd, error.data(), error.size());
   ::_exit(1);
 }
@@ -98,9 +103,18 @@ std::string wait_ready(const Fd& pipe) {
   return text.substr(0, text.find('\n'));
 }
 
+void warn_of_group(const JobRecord& record, const Error& error) {
+  spdlog::warn("JobId={} the agent has no control group of its own: {}", record.job.job, error.text);
+}
+
 }  // namespace
 
-Status launch_agent(const StateDir& state, const std::vector<std::string>& datasets, JobRecord* record) {
+Status launch_agent(const StateDir& state, const std::vector<std::string>& datasets, uint64_t memory,
+                    JobRecord* record) {
+  const Cgroups groups;
+  const std::string group = state.cgroup_of(*record);
+  const Status own = groups.make(group, memory);
+  if (!own.ok()) warn_of_group(*record, own.error());
   int ready_ends[2], go_ends[2];
   if (::pipe2(ready_ends, O_CLOEXEC) != 0) return errno_error("pipe");
   const Fd ready(ready_ends[0]);
@@ -111,6 +125,7 @@ Status launch_agent(const StateDir& state, const std::vector<std::string>& datas
   const pid_t pid = ::fork();
   if (pid < 0) return errno_error("fork");
   if (pid == 0) {
+    if (const Status s = groups.enter(group); own.ok() && !s.ok()) warn_of_group(*record, s.error());
     leave_only(tell.get(), wait.get());
     if (!wait_recorded()) ::_exit(1);
     exec_agent(*record, datasets);
@@ -129,6 +144,7 @@ Status launch_agent(const StateDir& state, const std::vector<std::string>& datas
   if (!s.ok()) {
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
+    groups.end(group, kKillPatienceMs);
   }
   return s;
 }

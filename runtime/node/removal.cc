@@ -12,6 +12,7 @@
 
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/node/life.h"
 #include "runtime/node/memory_tier.h"
 
 namespace monarch {
@@ -101,6 +102,7 @@ Status remove_now(const StateDir& state, const JobRecord& record) {
 }
 
 bool remove_one(const StateDir& state, const JobRecord& record, int attempt) {
+  Cgroups().end(state.cgroup_of(record), 0);
   const Status s = remove_now(state, record);
   if (s.ok())
     (void)remove_tree(AT_FDCWD, state.path() + "/removing/" + record.removal()).ok();
@@ -114,9 +116,12 @@ bool remove_one(const StateDir& state, const JobRecord& record, int attempt) {
   ::signal(SIGHUP, SIG_IGN);
   const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (int fd = 0; fd < 3; ++fd) ::dup2(null.get(), fd);  // nobody is to wait for the end of its output
-  for (int attempt = 0; attempt < kAttempts && !removals.empty(); ++attempt) {
-    if (attempt > 0) ::sleep(1);
-    std::erase_if(removals, [&](const Removal& r) { return remove_one(state, r.record, attempt); });
+  {
+    const HelperCgroup group(state);
+    for (int attempt = 0; attempt < kAttempts && !removals.empty(); ++attempt) {
+      if (attempt > 0) ::sleep(1);
+      std::erase_if(removals, [&](const Removal& r) { return remove_one(state, r.record, attempt); });
+    }
   }
   for (const Removal& r : removals)
     spdlog::error("JobId={} clean up: given up until the next job on this node", r.record.job.job);

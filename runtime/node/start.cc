@@ -14,6 +14,7 @@
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/launch.h"
 #include "runtime/node/ledger.h"
+#include "runtime/node/life.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/sweep.h"
 
@@ -55,7 +56,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   }
   if (usable.empty()) return Error{ENOSPC, "no tier can be used on this node; monarchctl tiers tells why"};
   MONARCH_TRY(make_run_dir(record->run_dir, agent_conf(config.agent, usable, request.nodes), request.user));
-  return launch_agent(state, datasets, record);
+  return launch_agent(state, datasets, agent_memory(config.agent, usable), record);
 }
 
 // Without the file no job has Monarch; the code is not that of "nothing is wanted".
@@ -100,7 +101,7 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
 // was killed in the middle.
 Status clear_last_run(const StateDir& state, JobRecord last, Result<Fd>* lock) {
   const JobOnNode job = last.job;
-  if (last.boot == boot_id()) kill_and_wait(last.agent, kKillPatienceMs);
+  if (last.boot == boot_id()) end_agent(state, last, kKillPatienceMs);
   MONARCH_TRY(set_aside(state, last));
   std::vector<Removal> removals;
   removals.push_back({std::move(last), lock->take()});

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <spdlog/fmt/fmt.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -62,6 +63,13 @@ Result<StateDir> StateDir::open(const std::string& path) {
   MONARCH_TRY(ensure_root_directory(path + "/run", 0711));
   MONARCH_TRY(ensure_root_directory(path + "/spool", 0700));
   return state;
+}
+
+// Several state directories, of clusters or tests, share the machine's control groups.
+std::string StateDir::cgroup_prefix() const {
+  uint32_t hash = 2166136261u;  // FNV-1a
+  for (const char c : path_) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return fmt::format("{:08x}.", hash);
 }
 
 Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) const {

@@ -67,6 +67,11 @@ class StateDir {
   const std::string& path() const { return path_; }
   std::string run_dir(const std::string& name) const { return path_ + "/run/" + name; }
 
+  // Control groups (cgroup.h): all of this state directory's begin with the first.
+  std::string cgroup_prefix() const;
+  std::string cgroup_of(const JobRecord& record) const { return cgroup_prefix() + record.removal(); }
+  std::string helpers_cgroup() const { return cgroup_prefix() + "helpers"; }
+
   // The job's directory, made if `make`, and locked against other helpers of root's; waits at most
   // `patience_ms` for the lock. Closing the descriptor unlocks. ENOENT if it is not there.
   Result<Fd> lock_job(const JobOnNode& job, bool make, int patience_ms) const;

@@ -16,6 +16,7 @@
 
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/node/life.h"
 #include "runtime/node/memory_tier.h"
 #include "runtime/node/removal.h"
 
@@ -163,6 +164,7 @@ void sweep(const StateDir& state, const JobOnNode& own, const std::vector<std::s
   for (const std::string& name : state.removals()) sweep_removal(state, name, &removals);
   for (const std::string& key : state.jobs())
     if (key != own.key()) sweep_job(state, key, &removals);
+  sweep_cgroups(state);
   const std::set<std::string> known = known_names(state);
   for (const std::string& tier : tiers) remove_orphans(tier, orphans(tier, known));
   remove_in_background(state, std::move(removals), 0);

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Control groups of Monarch's own. What slurmstepd starts is in the groups of its step; newer Slurms kill what
+// is in those, wait until they are empty, and drain the node if they are not. So the agent and root's helpers
+// that outlive a hook leave them.
+//
+//   MOUNT/monarch/          in every hierarchy that is mounted, of version 1 or 2; root's, there while in use
+//   MOUNT/monarch/NAME/     one for each agent, and one for root's helpers of a state directory
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace monarch {
+
+struct CgroupHierarchy {
+  std::string mount;        // its directory
+  bool unified = false;     // version 2
+  std::string controllers;  // version 1: as mounted, with commas: "memory", "cpu,cpuacct", "name=systemd"
+  bool has(const std::string& controller) const;
+};
+
+// Root's. All calls are short but end(); none needs a thread.
+class Cgroups {
+ public:
+  // The hierarchies in the file `mountinfo` (proc_pid_mountinfo(5)), each once.
+  explicit Cgroups(const std::string& mountinfo = "/proc/self/mountinfo");
+  const std::vector<CgroupHierarchy>& hierarchies() const { return hierarchies_; }
+
+  // Makes the group `name` in each hierarchy, with the processors and memory nodes of the caller, and a limit
+  // of `memory` bytes (0: none) where there is a controller for it. One that exists is taken over. An error
+  // names where there is none now: there processes stay where they are.
+  Status make(const std::string& name, uint64_t memory) const;
+
+  // Moves the calling process there, with its affinity; an error names the hierarchies where it stayed.
+  Status enter(const std::string& name) const;
+
+  // SIGKILLs all that is in the group, frozen or not, and removes it. True: it is gone. Waits at most
+  // `patience_ms` for processes that hang in the kernel.
+  bool end(const std::string& name, int patience_ms) const;
+
+  // Moves the calling process to the roots, and removes the group unless others are in it.
+  void leave(const std::string& name) const;
+
+  // The groups whose names begin so.
+  std::vector<std::string> names(const std::string& prefix) const;
+
+  // The processes in the group.
+  std::vector<int> processes(const std::string& name) const;
+
+ private:
+  std::vector<CgroupHierarchy> hierarchies_;
+};
+
+}  // namespace monarch

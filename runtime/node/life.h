@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control groups of a job's agent and of root's helpers, from when they are made until they are gone.
+#pragma once
+
+#include "runtime/base/result.h"
+#include "runtime/config/config.h"
+#include "runtime/node/cgroup.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+// What the agent's group is limited to, in bytes; 0: nothing. `tiers` are the job's, with quotas in bytes.
+uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& tiers);
+
+// Kills the job's agent and all that it was made to start, and removes their group. Waits at most
+// `patience_ms`. False: the agent is still there, and hangs in the kernel.
+bool end_agent(const StateDir& state, const JobRecord& record, int patience_ms);
+
+// Ends what is in groups of this state directory that no record names.
+void sweep_cgroups(const StateDir& state);
+
+// The calling process of root's, which outlives its hook, is in the helpers' group as long as this lives.
+class HelperCgroup {
+ public:
+  explicit HelperCgroup(const StateDir& state);
+  ~HelperCgroup();
+  HelperCgroup(const HelperCgroup&) = delete;
+  HelperCgroup& operator=(const HelperCgroup&) = delete;
+
+ private:
+  Cgroups groups_;
+  std::string name_;
+};
+
+}  // namespace monarch

@@ -1,0 +1,386 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The control groups of the agent and of root's helpers, without Slurm: with the hierarchies that are mounted here, and
+where version 2 is alone. The helpers run in groups as slurmstepd makes them for a step."""
+
+import contextlib
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+
+UID = 65534
+OWNER = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
+CGROUPS = "/sys/fs/cgroup"
+QUOTA = 8 << 20
+
+# Seizes processes: argv[1:], or all of the user's that come within two seconds; prints those that it got.
+TRACER = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+def seize(pid):
+    if libc.ptrace(0x4206, pid, None, None) == 0:
+        print(pid, flush=True)
+def mine(pid):
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return f"\\nUid:\\t{os.getuid()}\\t" in file.read()
+    except OSError:
+        return False
+print("begin", flush=True)
+if sys.argv[1:]:
+    for pid in sys.argv[1:]:
+        seize(int(pid))
+else:
+    known, end = {os.getpid()}, time.monotonic() + 2
+    while time.monotonic() < end:
+        for pid in {int(p) for p in os.listdir("/proc") if p.isdigit()} - known:
+            if mine(pid):
+                seize(pid)
+        time.sleep(0.0005)
+"""
+
+
+def put(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read(path):
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def running(pid):
+    with contextlib.suppress(OSError):
+        return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+class AsMounted:
+    """All hierarchies of this machine."""
+    name = "as mounted"
+
+    def __init__(self):
+        mounts = [line.split() for line in read("/proc/self/mountinfo").splitlines()]
+        self.bases = [w[4] for w in mounts if w[w.index("-") + 1] in ("cgroup", "cgroup2") and w[3] == "/"]
+
+    def enter(self, group):
+        """A prefix that puts a command there."""
+        return ["sh", "-c", f'for base in {" ".join(self.bases)}; do echo 0 >$base/{group}/cgroup.procs; done; exec "$@"', "sh"]
+
+    def close(self):
+        pass
+
+
+class VersionTwo:
+    """A machine with version 2 alone: a group of this one's, as a namespace's root."""
+    name = "version 2 alone"
+
+    def __init__(self):
+        base = [w[4] for w in (line.split() for line in read("/proc/self/mountinfo").splitlines())
+                if w[w.index("-") + 1] == "cgroup2" and w[3] == "/"][0]
+        self.top = f"{base}/monarch-test-{os.getpid()}"
+        self.bases = [self.top]
+        os.mkdir(self.top)
+        mounts = f"mount --make-rprivate / && umount -l {CGROUPS} && mount -t cgroup2 none {CGROUPS} && mkdir {CGROUPS}/system && "\
+                 f"echo 0 >{CGROUPS}/system/cgroup.procs && echo up && exec sleep 3600"
+        self.holder = e2e.start(["sh", "-c", f"echo 0 >{self.top}/cgroup.procs && exec unshare -C -m sh -c '{mounts}'"],
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        if self.holder.stdout.readline() != b"up\n":
+            raise RuntimeError("no namespace with cgroup v2")
+
+    def enter(self, group):
+        return ["sh", "-c", f'echo 0 >{self.top}/{group}/cgroup.procs; exec nsenter -t {self.holder.pid} -C -m "$@"', "sh"]
+
+    def close(self):
+        e2e.end(self.holder)
+        for group in ("system", ""):
+            wait_until(lambda path=f"{self.top}/{group}": remove(path))
+
+
+def remove(path):
+    """Whether a group is gone."""
+    with contextlib.suppress(FileNotFoundError, OSError):
+        os.rmdir(path)
+    return not os.path.exists(path)
+
+
+class Node:
+    """A node with one tier, on which the helpers run as the plugin runs them, each in a step's groups."""
+
+    def __init__(self, machine, name):
+        self.machine, self.dir = machine, scratch(f"{name}.{machine.name.replace(' ', '-')}")
+        os.chmod(self.dir, 0o755)
+        self.state, self.tier, self.data, self.config, self.log = (f"{self.dir}/{p}" for p in ("state", "tier", "data", "conf", "log"))
+        os.mkdir(self.tier)
+        os.chmod(self.tier, 0o1777)
+        e2e.make_tree(self.data, 30)
+        subprocess.run(["chmod", "-R", "a+rX", self.data], check=True)
+        self.configure()
+        key = 2166136261
+        for byte in self.state.encode():
+            key = (key ^ byte) * 16777619 % 2**32
+        self.key = f"{key:08x}."
+        self.step = f"step-{self.key}{os.getpid()}"
+        for base in machine.bases:
+            os.mkdir(f"{base}/{self.step}")
+            if os.path.exists(f"{base}/cpuset.mems"):
+                put(f"{base}/{self.step}/cpuset.cpus", "0")
+                put(f"{base}/{self.step}/cpuset.mems", read(f"{base}/cpuset.mems"))
+
+    def configure(self, more=""):
+        put(self.config, f"[tier.ram]\npath = {self.tier}\ndriver = tmpfs\nmedium = ram\nquota = {QUOTA}\n{more}")
+
+    def _run(self, hook, job, *more, before=(), **options):
+        command = [*self.machine.enter(self.step), *before, f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job),
+                   "--node", "n1", "--log", self.log, *more]
+        return e2e.start(command, stdin=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"}, **options)
+
+    def start(self, job, before=()):
+        """What `monarchd --start` answers."""
+        ends = os.pipe()
+        process = self._run("--start", job, "--config", self.config, "--uid", str(UID), "--gid", str(UID), "--groups", f"{UID},7",
+                            "--datasets", self.data, "--reply-fd", str(ends[1]), before=before, pass_fds=[ends[1]])
+        os.close(ends[1])
+        with os.fdopen(ends[0], encoding="utf-8") as answer:
+            line = answer.readline()
+        process.wait(e2e.PATIENCE)
+        return line
+
+    def epilog(self, job):
+        begin = time.monotonic()
+        process = self._run("--epilog", job, "--account-program", "")
+        return process.wait(e2e.PATIENCE), time.monotonic() - begin
+
+    def agent(self, job):
+        return json.loads(read(f"{self.state}/jobs/cluster.{job}.n1/record.json"))["pid"]
+
+    def groups(self, whose=""):
+        """All of this state directory's, or an agent's, by hierarchy."""
+        return [path for base in self.machine.bases for path in glob.glob(f"{base}/monarch/{self.key}{whose}*")]
+
+    def limits(self):
+        """Those of the agents' memory."""
+        return [int(read(file)) for path in self.groups("cluster.") for file in glob.glob(f"{path}/memory.limit_in_bytes")]
+
+    def in_step(self):
+        """What keeps slurmstepd from removing its step's groups; the keeper leaves them as it begins."""
+        def found():
+            return [base for base in self.machine.bases if read(f"{base}/{self.step}/cgroup.procs").split()]
+        wait_until(lambda: not found())
+        return found()
+
+    def logged(self):
+        return read(self.log) if os.path.exists(self.log) else ""
+
+    def close(self):
+        for key in glob.glob(f"{self.state}/jobs/*.n1"):
+            self.epilog(os.path.basename(key).split(".")[1])
+        wait_until(lambda: not glob.glob(f"{self.state}/removing/*") and not self.groups())
+        for path in self.groups():
+            for pid in read(f"{path}/cgroup.procs").split():
+                os.kill(int(pid), signal.SIGKILL)
+            wait_until(lambda path=path: remove(path))
+        for base in self.machine.bases:
+            wait_until(lambda path=f"{base}/{self.step}": remove(path))
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def node(name):
+    """One on each kind of machine."""
+    made = Node(machine, name)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+machine = None
+
+
+def both(test):
+    """Runs it on both kinds of machine."""
+    def run():
+        global machine
+        for kind in AsMounted, VersionTwo:
+            machine = kind()
+            try:
+                test(lambda text: f"{text} ({kind.name})")
+            finally:
+                machine.close()
+    run.__name__ = test.__name__
+    return run
+
+
+def intruder(n, pid):
+    """A process of the owner's that the agent was made to start: in all of its groups."""
+    process = e2e.start([*OWNER, "sleep", "600"], stdin=subprocess.DEVNULL)
+    for base in n.machine.bases:
+        for path in glob.glob(f"{base}/monarch/{n.key}*"):
+            if str(pid) in read(f"{path}/cgroup.procs").split():
+                put(f"{path}/cgroup.procs", str(process.pid))
+    return process
+
+
+# ---- the agent
+
+
+@both
+def own_group(name):
+    """It leaves the step's groups in each hierarchy, takes the job's processors along, and has its own limit."""
+    with node("own") as n:
+        contains(n.start(1), ["ready "], name("a job starts"))
+        pid = n.agent(1)
+        wanted = f"/monarch/{n.key}cluster.1.0.n1."
+        places = [line.split(":", 2)[2] for line in read(f"/proc/{pid}/cgroup").splitlines()]
+        equal(len([p for p in places if wanted in p]), len(n.machine.bases), name("the agent has groups of its own in each hierarchy"), places)
+        equal(n.in_step(), [], name("the step's groups are empty"))
+        status = dict(line.split(":\t", 1) for line in read(f"/proc/{pid}/status").splitlines())
+        equal((status["Uid"].split(), status["Gid"].split(), status["Groups"].split(), status["NoNewPrivs"], int(status["CapEff"], 16)),
+              ([str(UID)] * 4, [str(UID)] * 4, ["7", str(UID)], "1", 0), name("it is the owner's, for good"))
+        if os.path.exists(f"{n.machine.bases[0]}/cpuset.cpus") or any("cpuset" in base for base in n.machine.bases):
+            equal(status["Cpus_allowed_list"], "0", name("it has the job's processors"))
+        for limit in n.limits():
+            equal(limit, (2 << 30) + QUOTA + QUOTA // 16, name("its memory is limited"))
+        found = subprocess.run(["ps", "-C", "monarchd", "-o", "pid="], stdout=subprocess.PIPE, check=False).stdout.split()
+        ok(str(pid).encode() in found, name("ps -C monarchd finds it"), found)
+        equal(n.epilog(1)[0], 0, name("the epilog succeeds"))
+        ok(wait_until(lambda: not n.groups()), name("its groups are gone"), n.groups())
+        equal(n.logged().count("warning"), 0, name("the log has no warning"), n.logged())
+        n.configure("[agent]\nmemory_max = 64M\n")
+        n.start(2)
+        limits = n.limits()
+        n.epilog(2)
+        n.configure("[agent]\nmemory_max = none\n")
+        n.start(3)
+        limits += n.limits()
+        n.epilog(3)
+        if limits:
+            ok(limits[0] == 64 << 20 and limits[1] > 1 << 60, name("memory_max sets the limit, or none"), limits)
+
+
+@both
+def not_traced(name):
+    """Its owner cannot trace it, at no moment of its life."""
+    with node("traced") as n:
+        watcher = e2e.start([*OWNER, "/usr/bin/python3", "-c", TRACER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE)
+        watcher.stdout.readline()
+        control = e2e.start([*OWNER, "sleep", "600"], stdin=subprocess.DEVNULL)
+        agents = []
+        while watcher.poll() is None and len(agents) < 20:
+            n.start(len(agents) + 1)
+            agents.append(n.agent(len(agents) + 1))
+            n.epilog(len(agents))
+        got = [int(pid) for pid in e2e.finish(watcher)[1].split()]
+        ok(control.pid in got, name("the owner traces a process of hers"), got)
+        equal([pid for pid in got if pid in agents], [], name("and none of the agents that start meanwhile"), len(agents))
+        n.start(99)
+        pid = n.agent(99)
+        equal(e2e.execute([*OWNER, "/usr/bin/python3", "-c", TRACER, str(pid)])[1], b"begin\n", name("nor one that has begun"))
+        readable = [f for f in ("mem", "environ", "maps", "fd/0") if e2e.execute([*OWNER, "head", "-c1", f"/proc/{pid}/{f}"])[0] == 0]
+        equal(readable, [], name("nor reads what the kernel tells of it"))
+        limits = read(f"/proc/{pid}/limits")
+        ok(re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE), name("it leaves no core"), limits)
+
+
+@both
+def escape(name):
+    """What the agent was made to start ends with the job, whatever it does; also in a frozen group."""
+    with node("escape") as n:
+        for job, frozen in ((1, False), (2, True)):
+            n.start(job)
+            pid = n.agent(job)
+            runaway = intruder(n, pid)
+            if frozen:
+                for path in n.groups("cluster."):
+                    for file, word in ("freezer.state", "FROZEN"), ("cgroup.freeze", "1"):
+                        if os.path.exists(f"{path}/{file}"):
+                            put(f"{path}/{file}", word)
+            code, took = n.epilog(job)
+            what = "in a frozen group" if frozen else "in its group"
+            equal(code, 0, name(f"the epilog of an agent with another process {what}"))
+            ok(took < 5, name(f"it returns within 5 s, {what}"), took)
+            ok(wait_until(lambda process=runaway: process.poll() is not None), name(f"the process is killed, {what}"))
+            ok(not running(pid), name(f"and the agent, {what}"))
+            ok(wait_until(lambda: not n.groups()), name(f"and nothing is left, {what}"), n.groups())
+
+
+@both
+def record_gone(name):
+    """A job whose record somebody deleted: the next start ends its agent."""
+    with node("gone") as n:
+        n.start(1)
+        pid = n.agent(1)
+        runaway = intruder(n, pid)
+        shutil.rmtree(f"{n.state}/jobs/cluster.1.n1")
+        contains(n.start(2), ["ready "], name("a job starts beside one whose record is gone"))
+        ok(wait_until(lambda: not running(pid)), name("whose agent ends"))
+        ok(wait_until(lambda: runaway.poll() is not None), name("with all in its group"))
+        ok(running(n.agent(2)), name("the other's goes on"))
+
+
+@both
+def helpers(name):
+    """A remover that outlives its epilog is not in the step's groups either, and leaves none of its own."""
+    with node("helpers") as n:
+        n.configure(f"[tier.disk]\npath = {n.dir}/disk\nquota = 1M\nmin_free = 0\n")
+        os.mkdir(f"{n.dir}/disk")
+        n.start(1)
+        held = f"{n.dir}/disk/monarch/cluster.1.0.n1/held"
+        put(held, "")
+        subprocess.run(["chattr", "+i", held], check=True)
+        try:
+            equal(n.epilog(1)[0], 0, name("the epilog of a removal that takes long"))
+            names = {os.path.basename(path) for path in n.groups() if read(f"{path}/cgroup.procs").split()}
+            equal(names, {f"{n.key}helpers"}, name("its remover has a group of its own"))
+            equal(n.in_step(), [], name("and the step's groups are empty"))
+        finally:
+            for path in glob.glob(f"{n.dir}/disk/monarch/*/held", include_hidden=True):
+                subprocess.run(["chattr", "-i", path], check=True)
+        ok(wait_until(lambda: not glob.glob(f"{n.state}/removing/*")), name("it ends"))
+        ok(wait_until(lambda: not n.groups()), name("and leaves no group"), n.groups())
+
+
+@both
+def read_only(name):
+    """Where groups cannot be made the job runs as without them, and one line tells."""
+    with node("read-only") as n:
+        script = f"mount --make-rprivate / && for base in $(awk '$9 ~ /^cgroup/ || $8 ~ /^cgroup/ || $10 ~ /^cgroup/ {{ print $5 }}' "\
+                 '/proc/self/mountinfo); do mount -o remount,bind,ro $base; done; exec "$@"'
+        contains(n.start(1, before=["unshare", "-m", "sh", "-c", script, "sh"]), ["ready "], name("a job starts where groups are read-only"))
+        equal(n.logged().count("no control group of its own"), 1, name("the log tells once"), n.logged())
+        ok(running(n.agent(1)) and n.groups() == [], name("its agent runs where it began"), n.groups())
+        n.epilog(1)
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "needs root"
+    types = [line.split(" - ")[1].split()[0] for line in read("/proc/self/mountinfo").splitlines()]
+    if "cgroup2" not in types:
+        return "no control groups of version 2 are mounted"
+    probe = AsMounted().bases[0] + f"/monarch-test-{os.getpid()}"
+    try:
+        os.mkdir(probe)
+    except OSError as error:
+        return f"control groups cannot be made: {error}"
+    os.rmdir(probe)
+    return ""
+
+
+if reason := why_not():
+    print(f"1..0 # SKIP {reason}")
+    sys.exit(0)
+e2e.main(own_group, not_traced, escape, record_gone, helpers, read_only)
