@@ -20,7 +20,7 @@ sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
 from e2e import contains, equal, ok, scratch, wait_until
-from slurm_lab import Cluster, Dataset, fields, size_text, tree_state
+from slurm_lab import Cluster, Dataset, bytes_of, fields, size_text, tree_state
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 cluster = pfs = ledger = None
@@ -89,16 +89,26 @@ def check_line(name, job, data, times, nodes="1/1"):
     line = cluster.comment(job)
     got = fields(line)
     ok(line.startswith("monarch=1 ") and len(line) <= 255, f"{name}: the line in sacct", line)
-    if vain := cluster.timeouts(job):
-        equal((got.get("nodes"), got.get("err")), (nodes, "0"), f"{name}: what it says, {vain} opens having waited in vain", line)
-        return
-    want = {"pfs": f"{size_text(data.bytes)}/{size_text(times * data.bytes)}", "nvme": size_text(data.bytes),
-            "staged": "100%", "nodes": nodes, "err": "0"}
-    equal({key: got.get(key) for key in want}, want, f"{name}: what it says", line)
+    vain = cluster.timeouts(job)  # each of these opens read its file on the PFS, and it may not have been staged either
+    if vain:
+        print(f"# {name}: {vain} opens waited in vain")
+    equal((got.get("nodes"), got.get("err")), (nodes, "0"), f"{name}: of all nodes asked, without errors", line)
+    spared, read = map(bytes_of, got.get("pfs", "0/0").split("/"))
+    part = vain * Dataset.largest
+    ok(about(read, times * data.bytes) and about(spared, data.bytes - part, data.bytes + part), f"{name}: its bytes", line)
+    ok(about(bytes_of(got.get("nvme", "0")), data.bytes - part, data.bytes), f"{name}: what was placed", line)
+    ok(100 * (data.FILES - vain) / data.FILES - 1 <= int(got.get("staged", "0%").rstrip("%")) <= 100, f"{name}: what was staged", line)
+    more = 100 * vain / (times * data.FILES)
     meta = [100 * ((data.FILES + dirs) / (times * data.FILES) - 1) for dirs in (0, data.directories)]
-    ok(meta[0] - 1 <= int(got.get("meta", "999%").rstrip("%")) <= meta[1] + 1, f"{name}: its saving of metadata calls", line)
+    ok(meta[0] - more - 1 <= int(got.get("meta", "999%").rstrip("%")) <= meta[1] + more + 1,
+       f"{name}: its saving of metadata calls", line)
     hits = float(got.get("hit", "-1").rstrip("%"))
-    ok(100 * (times - 1) / times - 0.1 <= hits <= 100 and got.get("ops", "")[-1:] == "%", f"{name}: its hits", line)
+    ok(100 * (times - 1) / times - more - 0.1 <= hits <= 100 and got.get("ops", "")[-1:] == "%", f"{name}: its hits", line)
+
+
+def about(got, least, most=None):
+    """Whether a number of three digits is that, or between those."""
+    return 0.994 * least <= got <= 1.006 * (least if most is None else most)
 
 
 def check_job(name, job, data, times, state="COMPLETED"):

@@ -309,6 +309,12 @@ def size_text(number):
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}{units[0]}"
 
 
+def bytes_of(text):
+    """The number that size_text made into text, to three digits."""
+    unit = " KMGTPE".find(text[-1])
+    return float(text[:-1]) * 1024**unit if unit > 0 else int(text)
+
+
 def tree_state(path):
     """All that stat tells of a tree, but access times."""
     return sorted((p, st.st_mode, st.st_uid, st.st_gid, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
