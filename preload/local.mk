@@ -20,6 +20,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/client/exclude.h \
 	%D%/client/log.cc \
 	%D%/client/log.h \
+	%D%/client/room.h \
 	%D%/decide/attributes.cc \
 	%D%/decide/attributes.h \
 	%D%/decide/changes.cc \

@@ -71,7 +71,9 @@ tests_differential_SOURCES = \
 	%D%/differential.cc
 tests_launch_SOURCES = \
 	%D%/launch.cc
-tests_safety_LDADD = -lpthread
+tests_safety_LDADD = -lpthread -ldl
+# The preload library is to find its syscall(3).
+tests_safety_LDFLAGS = -rdynamic
 tests_safety_SOURCES = \
 	%D%/safety.cc
 tests_strict_so_CXXFLAGS = $(so_compile_flags)

@@ -2,13 +2,17 @@
 // safety CASE FILE...: uses dataset files in places where little is allowed. Prints what it got, which has to
 // be the same natively and in a job. For tests/safety.t.
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +27,31 @@
 #include <unistd.h>
 
 #include <initializer_list>
+
+// What the preload library calls for the kernel comes by here, as far as this program is concerned: so that a
+// test can delay or fail it.
+namespace {
+int delayed_us;                  // of each statx(2)
+volatile sig_atomic_t in_statx;  // one has begun
+int failing;                     // the number of the statx(2) that fails; 0: none
+}  // namespace
+extern "C" __attribute__((visibility("default"))) long syscall(long number, ...) noexcept {
+  va_list list;
+  va_start(list, number);
+  long w[6];
+  for (long& word : w) word = va_arg(list, long);
+  va_end(list);
+  static auto* const real = reinterpret_cast<long (*)(long, ...)>(dlsym(RTLD_NEXT, "syscall"));
+  if (number == SYS_statx && delayed_us > 0) {
+    in_statx = 1;
+    usleep(static_cast<useconds_t>(delayed_us));
+  }
+  if (number == SYS_statx && failing > 0 && --failing == 0) {
+    errno = EIO;
+    return -1;
+  }
+  return real(number, w[0], w[1], w[2], w[3], w[4], w[5]);
+}
 
 namespace {
 
@@ -150,7 +179,124 @@ void signals() {
   say("wrong elsewhere", wrong);
 }
 
-// An open outside all datasets, on the smallest stack that the system has for a handler.
+// On the smallest stacks that the system has for a thread and for a handler, in which no call of libc's that
+// takes much itself is made.
+struct Results {
+  long number[16];
+  int count;
+  void add(long n) { number[count++] = n; }
+} results;
+long closed(int fd) { return fd < 0 ? -errno : close(fd); }
+void use_all(const char* name) {
+  struct stat st;
+  for (int i = 0; i < 2; ++i) {
+    results.add(closed(open(i == 0 ? name : files[0], O_RDONLY)));
+    results.add(stat(i == 0 ? name : files[0], &st) == 0 ? st.st_size : -errno);
+  }
+  results.add(closed(open("/dev/null", O_RDWR)));
+  results.add(closed(open("of no dataset", O_RDONLY)));
+  results.add(unlink("of no dataset"));
+  results.add(chmod(name, 0644));
+  results.add(closed(open(name, O_WRONLY)));
+}
+const char* go_to_first() {
+  static char directory[4096];
+  snprintf(directory, sizeof directory, "%s", files[0]);
+  char* slash = strrchr(directory, '/');
+  *slash = '\0';
+  if (chdir(directory) != 0) say("chdir", errno);
+  return slash + 1;
+}
+void least_stack() {
+  static const char* name = go_to_first();
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, static_cast<size_t>(PTHREAD_STACK_MIN));
+  pthread_t thread;
+  const auto use = [](void*) -> void* {
+    use_all(name);
+    return nullptr;
+  };
+  pthread_create(&thread, &attributes, use, nullptr);
+  pthread_join(thread, nullptr);
+  for (int i = 0; i < results.count; ++i) say("thread", results.number[i]);
+}
+void handler_stack() {
+  static const char* name = go_to_first();
+  const size_t page = 4096, bytes = 8 << 10;
+  auto* memory = static_cast<char*>(
+      mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  mprotect(memory, page, PROT_NONE);
+  const stack_t alternative = {memory + page, 0, bytes};
+  if (sigaltstack(&alternative, nullptr) != 0) return say("sigaltstack", errno);
+  struct sigaction action {};
+  action.sa_handler = [](int) { use_all(name); };
+  action.sa_flags = SA_ONSTACK;
+  sigaction(SIGUSR1, &action, nullptr);
+  raise(SIGUSR1);
+  for (int i = 0; i < results.count; ++i) say("handler", results.number[i]);
+}
+
+// How much of a stack each call takes: the most that it ever touches.
+constexpr size_t kMeasured = 256 << 10;
+void (*measured)();
+void depth_of(const char* what, void (*act)()) {
+  static char* const memory = static_cast<char*>(
+      mmap(nullptr, kMeasured, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  memset(memory, 0xa5, kMeasured);
+  measured = act;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstack(&attributes, memory, kMeasured);
+  pthread_t thread;
+  const auto run = [](void*) -> void* {
+    measured();
+    return nullptr;
+  };
+  pthread_create(&thread, &attributes, run, nullptr);
+  pthread_join(thread, nullptr);
+  size_t untouched = 0;
+  while (untouched < kMeasured && memory[untouched] == static_cast<char>(0xa5)) ++untouched;
+  say(what, static_cast<long>(kMeasured - untouched));
+}
+void depths() {
+  static const char *name = go_to_first(), *other = files[1];
+  static struct stat st;
+  depth_of("outside, the first call", [] { closed(open("/dev/null", O_RDONLY)); });
+  depth_of("outside, open", [] { closed(open("/dev/null", O_RDONLY)); });
+  depth_of("inside, open", [] { closed(open(files[0], O_RDONLY)); });
+  depth_of("inside, open of a relative path", [] { closed(open(name, O_RDONLY)); });
+  depth_of("inside, open of a long path", [] {
+    static char path[4000];
+    memset(path, '/', sizeof path - 1);
+    memcpy(path + sizeof path - 1 - strlen(other), other, strlen(other));
+    closed(open(path, O_RDONLY));
+  });
+  depth_of("inside, stat", [] { stat(name, &st); });
+  depth_of("inside, access", [] { access(files[0], R_OK); });
+  depth_of("inside, fopen", [] {
+    if (FILE* stream = fopen(name, "r")) fclose(stream);
+  });
+  depth_of("inside, opendir", [] {
+    if (DIR* dir = opendir(".")) closedir(dir);
+  });
+  depth_of("inside, chmod", [] { chmod(name, 0644); });
+  depth_of("inside, unlink", [] { unlink("absent"); });
+  depth_of("inside, open to write", [] { closed(open(name, O_WRONLY)); });
+  depth_of("inside, fstat", [] {
+    const int fd = open(files[2], O_RDONLY);
+    fstat(fd, &st);
+    close(fd);
+  });
+  if (chdir("/tmp") != 0) return;
+  depth_of("outside, open of a relative path", [] { closed(open("of no dataset", O_RDONLY)); });
+  depth_of("outside, open to write", [] { closed(open("of no dataset", O_WRONLY)); });
+  depth_of("outside, stat", [] { stat("of no dataset", &st); });
+  depth_of("outside, unlink", [] { unlink("of no dataset"); });
+  depth_of("outside, chmod", [] { chmod("of no dataset", 0600); });
+}
+
+// An open outside all datasets.
 void tiny_stack() {
   static char stack[8 << 10];
   const stack_t alternative = {stack, 0, sizeof stack};
@@ -319,6 +465,86 @@ void cancellation() {
   say("open", sum_of(files[0]));
 }
 
+// ---- fork, and leaving open by other ways
+
+// The first call of the process is slow, and another thread does not wait for it.
+void* opens_first(void*) {
+  say("first", sum_of(files[0]));
+  return nullptr;
+}
+template <typename Act>
+void beside_first(Act act) {
+  delayed_us = 30000;
+  pthread_t thread;
+  pthread_create(&thread, nullptr, &opens_first, nullptr);
+  for (int i = 0; i < 2000 && !in_statx; ++i) usleep(100);  // natively there is none
+  act();
+  pthread_join(thread, nullptr);
+}
+void fork_at_start() {
+  beside_first([] {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      delayed_us = 0;
+      for (int i = 1; i < files_count; ++i) say("child", sum_of(files[i]));
+      _exit(0);
+    }
+    waitpid(pid, nullptr, 0);
+  });
+}
+void write_at_start() {
+  beside_first([] {
+    const int fd = open(files[1], O_WRONLY | O_TRUNC);
+    say("written", write(fd, "new", 3));
+    close(fd);
+  });
+  say("read again", sum_of(files[1]) % 100000000);
+}
+
+// A statx that fails decides about one call at most.
+void failing_once() {
+  failing = atoi(getenv("FAILING") ? getenv("FAILING") : "0");
+  for (int round = 0; round < 3; ++round) {
+    usleep(round * 150000);
+    for (int i = 0; i < files_count; ++i) say("open", sum_of(files[i]));
+  }
+}
+
+// The descriptor that a child of vfork(2) closes is open in the parent.
+void vfork_closes() {
+  const int fd = open(files[0], O_RDONLY);
+  for (long at = 0; at < 3 << 20; at += 1 << 20) {
+    unsigned char bytes[4096];
+    long sum = 0;
+    for (ssize_t i = pread(fd, bytes, sizeof bytes, at); i > 0; --i) sum += bytes[i - 1];
+    say("pread", sum);
+    if (const pid_t pid = vfork(); pid == 0) {
+      close(fd);
+      _exit(0);
+    } else {
+      waitpid(pid, nullptr, 0);
+    }
+  }
+  close(fd);
+}
+
+sigjmp_buf before_open;
+void jumps() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { siglongjmp(before_open, 1); };
+  sigaction(SIGALRM, &action, nullptr);
+  for (static int i = 0; i < 300; ++i) {
+    const itimerval soon = {{0, 0}, {0, 1 + i * 7}}, never{};
+    if (sigsetjmp(before_open, 1) == 0) {
+      setitimer(ITIMER_REAL, &soon, nullptr);
+      for (;;) close(open(files[i % files_count], O_RDONLY));
+    }
+    setitimer(ITIMER_REAL, &never, nullptr);
+  }
+  syscall(SYS_close_range, 3, ~0u, 0);  // what was opened when it jumped
+  for (int i = 0; i < files_count; ++i) say("open", sum_of(files[i]));
+}
+
 // For counting allocations and locks from outside.
 void calls() {
   for (int round = 0; round < 5; ++round)
@@ -341,11 +567,26 @@ void calls() {
 const struct {
   const char* name;
   void (*run)();
-} kCases[] = {
-    {"early", early},           {"small stack", small_stack},       {"signals", signals},
-    {"tiny stack", tiny_stack}, {"no descriptors", no_descriptors}, {"few descriptors", few_descriptors},
-    {"mappings", mappings},     {"forbidden", forbidden},           {"killing", killing},
-    {"errors", errors},         {"cancellation", cancellation},     {"calls", calls}};
+} kCases[] = {{"early", early},
+              {"small stack", small_stack},
+              {"signals", signals},
+              {"tiny stack", tiny_stack},
+              {"no descriptors", no_descriptors},
+              {"few descriptors", few_descriptors},
+              {"mappings", mappings},
+              {"forbidden", forbidden},
+              {"killing", killing},
+              {"errors", errors},
+              {"cancellation", cancellation},
+              {"calls", calls},
+              {"least stack", least_stack},
+              {"handler stack", handler_stack},
+              {"depths", depths},
+              {"fork at start", fork_at_start},
+              {"write at start", write_at_start},
+              {"failing once", failing_once},
+              {"vfork closes", vfork_closes},
+              {"jumps", jumps}};
 
 }  // namespace
 

@@ -68,6 +68,98 @@ def small_stacks():
     same("tiny stack", False)
 
 
+OUTSIDE, INSIDE = 2048, 6144  # bytes that a call may take more than natively
+
+
+def least_stacks():
+    same("least stack", False)
+    return same("handler stack", False)
+
+
+def depths():
+    """How much stack calls take, cold and placed."""
+    if e2e.SANITIZER:
+        return skip("depths", "sanitizers' frames are larger")
+
+    def measured(env):
+        # The linker's own work at a function's first call takes more than all else, natively too.
+        out = e2e.execute(["env", "LD_BIND_NOW=1", SAFETY, "depths", *files], env=env)[1].decode()
+        return {what: int(bytes) for what, bytes in (line.rsplit(" ", 1) for line in out.splitlines())}
+
+    root, files = dataset("depths")
+    native = measured(e2e.native_environment())
+    job = e2e.Job(options([root], {"t": (scratch("depths.tier"), "1G")}))
+    for state in "cold", "placed":
+        got = measured(job.env)
+        equal(got.keys(), native.keys(), f"depths, {state}: all are measured")
+        taken = {what: got[what] - native[what] for what in native}
+        for where, bound in ("outside", OUTSIDE), ("inside", INSIDE):
+            some = {what: n for what, n in taken.items() if what.startswith(where)}
+            ok(some and max(some.values()) <= bound, f"{state}, {where}: no call takes more than {bound} bytes of stack", some)
+            print("#", state, some)
+        job.run(["cat", *files])
+    job.end()
+    return None
+
+
+def first_calls():
+    """While another thread makes the process's first call, which takes long."""
+    if e2e.SANITIZER:
+        return skip("first calls", "the sanitizer makes calls of its own")
+    for case in "fork at start", "write at start":
+        root, files = dataset(case)
+        native_root, native_files = dataset(f"{case} natively")
+        job = e2e.Job(options([root], {"t": (scratch(f"{case}.tier"), "1G")}))
+        job.run(["cat", *files])
+        log = f"{scratch()}/log.{case.split()[0]}"
+        got = e2e.execute([SAFETY, case, *files], env={**job.env, b"MONARCH_IO_LOG": os.fsencode(log)})
+        want = e2e.execute([SAFETY, case, *native_files])
+        equal(got[0], want[0], f"{case}: it ends", got[2])
+        served = {line.split("]")[0] for line in lines_of(log) if line.endswith(": tier t")}
+        if case == "fork at start":
+            equal(len(served), 2, f"{case}: parent and child are served", lines_of(log))
+        else:
+            equal(sorted(got[1].splitlines())[1:], sorted(want[1].splitlines())[1:], f"{case}: the bytes", got[1])
+            equal(job.run(["cat", files[1]])[1], b"new", f"{case}: what was written is read by others")
+        job.end()
+    return None
+
+
+def failing_calls():
+    """One statx that fails does not decide for the life of the process."""
+    if e2e.SANITIZER:
+        return skip("failing calls", "the sanitizer makes calls of its own")
+    root, files = dataset("failing")
+    job = e2e.Job(options([root], {"t": (scratch("failing.tier"), "1G")}))
+    job.run(["cat", *files])
+    want = e2e.execute([SAFETY, "failing once", *files])
+    for number in range(1, 9):
+        log = f"{scratch()}/log.{number}"
+        got = e2e.execute([SAFETY, "failing once", *files],
+                          env={**job.env, b"MONARCH_IO_LOG": os.fsencode(log), b"FAILING": b"%d" % number})
+        equal(got[:2], want[:2], f"statx number {number} fails: as natively", got[2])
+        served = sum(line.endswith(": tier t") for line in lines_of(log))
+        ok(served >= FILES, f"statx number {number} fails: later opens are served", lines_of(log))
+    job.end()
+    return None
+
+
+def other_ways():
+    same("jumps", False)
+    root = scratch("vfork.data")
+    with open(f"{root}/large", "wb") as out:
+        out.write(os.urandom(3 << 20))
+    config = f"{scratch()}/vfork.conf"
+    with open(config, "w", encoding="ascii") as out:
+        out.write("[agent]\nprefetch = off\nstage_wait_max = 16K\n")
+    os.chmod(config, 0o644)
+    command = [SAFETY, "vfork closes", f"{root}/large", "x"]
+    job = e2e.Job([*options([root], {"t": (scratch("vfork.tier"), "1G")}), "--config", config])
+    equal(job.run(command)[:2], e2e.execute(command)[:2], "a child of vfork closes a large file: the parent's bytes")
+    report = job.end()
+    return equal(report["tiers"][0]["read_bytes"], 3 * 4096, "and they come from chunks", report["tasks"])
+
+
 def signal_handlers():
     same("signals", True)
 
@@ -136,4 +228,4 @@ def imports():
     return ok("syscall" in names and "dlsym" in names, "which nm can tell", out)
 
 
-e2e.main(early, small_stacks, signal_handlers, descriptors, filters, errno_and_cancellation, allocations, imports)
+e2e.main(early, small_stacks, least_stacks, depths, first_calls, failing_calls, other_ways, signal_handlers, descriptors, filters, errno_and_cancellation, allocations, imports)

@@ -30,8 +30,10 @@ constexpr char kDisable[] = "MONARCH_IO_DISABLE=";
 constexpr size_t kSavedBytes = 16384;
 constexpr size_t kNames = 512;
 
-enum class Saving : int { kNot, kNow, kDone };
-std::atomic<Saving> saving{Saving::kNot};
+// Who copies them: nobody yet, a process, or it is done. A child of fork(2) whose parent was at it does it
+// again.
+constexpr long kNobody = 0, kSaved = -1;
+std::atomic<long> saver{kNobody};
 char text[kSavedBytes];
 size_t text_used = 0;
 const char* saved[kSavedVariables];
@@ -101,12 +103,26 @@ void without_library(const char* list, char* out) {
   *out = '\0';
 }
 
+// Another thread is at it, before main. Bounded, since it may be the code that a signal interrupted.
+bool is_saved_soon() {
+  constexpr int kSlices = 40;
+  constexpr timespec kSlice{0, 50000};
+  const int before = errno;
+  for (int i = 0; i < kSlices && saver.load(std::memory_order_acquire) != kSaved; ++i)
+    syscall(SYS_nanosleep, &kSlice, nullptr);
+  errno = before;
+  return saver.load(std::memory_order_acquire) == kSaved;
+}
+
 }  // namespace
 
 bool save_environment() {
   if (!environ) return false;
-  Saving seen = Saving::kNot;
-  if (!saving.compare_exchange_strong(seen, Saving::kNow)) return seen == Saving::kDone;
+  long seen = saver.load(std::memory_order_acquire);
+  if (seen == kSaved) return true;
+  const long self = syscall(SYS_getpid);
+  if (seen == self || !saver.compare_exchange_strong(seen, self)) return is_saved_soon();
+  text_used = saved_count = name_count = 0;
   for (char** e = environ; *e; ++e)
     if (begins(*e, kOurs) && !begins(*e + strlen(kOurs), kOptions)) save(*e);
   for (char** e = environ; *e && name_count < kNames; ++e) names[name_count++] = name_hash(*e);
@@ -114,7 +130,7 @@ bool save_environment() {
   if (dladdr(reinterpret_cast<void*>(&save_environment), &info) != 0 && info.dli_fname &&
       info.dli_fname[0] == '/' && strlen(info.dli_fname) < sizeof library)
     memcpy(library, info.dli_fname, strlen(info.dli_fname) + 1);
-  saving.store(Saving::kDone, std::memory_order_release);
+  saver.store(kSaved, std::memory_order_release);
   return true;
 }
 
@@ -131,7 +147,7 @@ bool is_disabled() {
 }
 
 ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
-  if (saving.load(std::memory_order_acquire) != Saving::kDone || !library[0]) return;
+  if (saver.load(std::memory_order_acquire) != kSaved || !library[0]) return;
   bool disabled = false;
   for (char* const* e = given; e && *e; ++e) {
     if (begins(*e, kPreload) && !preload_) preload_ = *e;

@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "preload/client/room.h"
+
 namespace monarch::preload {
 namespace {
 
@@ -78,11 +80,13 @@ bool any_glob(const char* list, Test test) {
 
 __attribute__((noinline)) bool matches_absolute(const Client& c, const RelPath& path, const char* p,
                                                 const char* stop) {
-  char full[2 * kPathBytes];
+  Room room;
   const CatalogHeader& header = c.catalog.header();
   for (uint32_t i = 0; i < header.prefix_count; ++i) {
     const Prefix& prefix = header.prefixes[i];
     if (prefix.root != path.root || prefix.below_len != 0) continue;
+    char* full = room.take(prefix.len + 1 + path.len + 1);
+    if (!full) return true;
     memcpy(full, prefix.path, prefix.len);
     full[prefix.len] = '/';
     memcpy(full + prefix.len + 1, path.path, path.len);
@@ -95,9 +99,10 @@ __attribute__((noinline)) bool matches_absolute(const Client& c, const RelPath& 
 }  // namespace
 
 bool excludes_program(const char* list) {
-  char exe[kPathBytes];
+  Room room;
+  char* exe = room.take(kPathBytes);
   const int saved = errno;
-  const long n = syscall(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", exe, sizeof exe - 1);
+  const long n = !exe ? -1 : syscall(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", exe, kPathBytes - 1);
   errno = saved;
   if (n <= 0) return false;
   exe[n] = '\0';
@@ -107,7 +112,9 @@ bool excludes_program(const char* list) {
 }
 
 bool excludes_file(const Client& c, const RelPath& path) {
-  char rel[kPathBytes];  // the text may be a part of a longer one
+  Room room;  // the text may be a part of a longer one
+  char* rel = room.take(path.len + 1);
+  if (!rel) return true;
   memcpy(rel, path.path, path.len);
   rel[path.len] = '\0';
   return any_glob(c.exclude, [&](const char* p, const char* stop) {

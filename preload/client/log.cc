@@ -9,7 +9,7 @@
 
 namespace monarch::preload {
 
-Line::Line() {
+Line::Line() : text_(room_.take(kMostBytes)) {
   char digits[24];
   size_t at = sizeof digits;
   long pid = syscall(SYS_getpid);
@@ -21,9 +21,9 @@ Line::Line() {
 }
 
 void Line::add(const char* text, size_t bytes) {
-  const size_t left = sizeof text_ - 1 - used_;
+  const size_t left = text_ ? kMostBytes - 1 - used_ : 0;
   if (bytes > left) bytes = left;
-  memcpy(text_ + used_, text, bytes);
+  if (bytes > 0) memcpy(text_ + used_, text, bytes);
   used_ += bytes;
 }
 
@@ -34,6 +34,7 @@ void Line::add_name(const char* name, size_t bytes) {
 }
 
 void Line::write_to(const char* log) {
+  if (!text_) return;
   text_[used_++] = '\n';
   const int saved = errno;
   const bool to_stderr = strcmp(log, "stderr") == 0;

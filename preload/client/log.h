@@ -5,6 +5,8 @@
 
 #include <stddef.h>
 
+#include "preload/client/room.h"
+
 namespace monarch::preload {
 
 class Line {
@@ -19,7 +21,9 @@ class Line {
  private:
   void add(const char* text, size_t bytes);
 
-  char text_[8192 + 256];
+  static constexpr size_t kMostBytes = 2 * 4096 + 256;  // a path, and words
+  Room room_;
+  char* const text_;  // nullptr: no memory, nothing is written
   size_t used_ = 0;
 };
 

@@ -103,9 +103,9 @@ bool meets(const Client& c, unsigned needs, const Values& values) {
 // Apart, for the buffer on the stack.
 __attribute__((noinline)) bool answer_below(Client* c, int dirfd, const char* path, int flags, unsigned needs,
                                             Values* values, Unknown* unknown) {
-  char below[kRelPathBytes];
+  Room room;
   RelPath rel;
-  if (!resolve(*c, dirfd, path, below, &rel)) return false;
+  if (!resolve(*c, dirfd, path, &room, &rel)) return false;
   const bool known = knows_mount(*c, needs, rel.root, &values->mount) &&
                      find_values(*c, rel, flags, values, unknown) && meets(*c, needs, *values);
   count(c->board, known ? TaskCounter::meta_served : TaskCounter::meta_pfs);

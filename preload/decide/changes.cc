@@ -75,12 +75,12 @@ bool mount_of_a_root(const CatalogHeader& header, uint64_t mount) {
 }
 
 // The path that the kernel has for the object; 0 if it cannot be had.
-size_t true_path(const Object& object, char* out) {
-  if (*object.path == '\0') return path_of_descriptor(object.dirfd, out, kPathBytes);
+size_t true_path(const Object& object, Room* room) {
+  if (*object.path == '\0') return path_of_descriptor(object.dirfd, room);
   const int nofollow = (object.flags & AT_SYMLINK_NOFOLLOW) != 0 ? O_NOFOLLOW : 0;
   const long fd = syscall(SYS_openat, object.dirfd, object.path, O_PATH | O_CLOEXEC | nofollow, 0);
   if (fd < 0) return 0;
-  const size_t len = path_of_descriptor(static_cast<int>(fd), out, kPathBytes);
+  const size_t len = path_of_descriptor(static_cast<int>(fd), room);
   syscall(SYS_close, static_cast<int>(fd));
   return len;
 }
@@ -125,11 +125,11 @@ struct Located {
 
 // An object on a root's device whose place the given path did not tell for certain.
 __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Object& object,
-                                              const Inode& inode) {
-  char path[kPathBytes], below[kRelPathBytes];
+                                              const Inode& inode, Room* path) {
+  Room room;
   RelPath rel;
   const size_t len = true_path(object, path);
-  const Where where = len > 0 ? locate(*c, AT_FDCWD, path, below, &rel) : Where::kOutside;
+  const Where where = len > 0 ? locate(*c, AT_FDCWD, path->text(), &room, &rel) : Where::kOutside;
   const bool file = inode.type != S_IFDIR;
   if (where == Where::kBelow && file) mark_path(c, rel);
   if (where == Where::kBelow && !file) mark_as(c, rel.hash, kChangedDirectories);
@@ -144,8 +144,8 @@ __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Ob
 // What a change of a directory does to the files below it. One that is replaced or removed was empty.
 bool concerns_directories(Change change) { return change == Change::kAccess || change == Change::kName; }
 
-// `found`: what the given path was, read as text.
-void mark_object(Client* c, Change change, const Object& object, const Located& found) {
+// `found`: what the given path was, read as text; it may be in `room`, which is used again.
+void mark_object(Client* c, Change change, const Object& object, const Located& found, Room* room) {
   Inode inode;
   if (!look(object, &inode)) return;
   const bool named = change == Change::kName || (change == Change::kReplaced && inode.type == S_IFLNK);
@@ -157,15 +157,15 @@ void mark_object(Client* c, Change change, const Object& object, const Located& 
   const bool below = found.where == Where::kBelow || found.where == Where::kBelowSlash;
   if (below && !file) mark_as(c, found.rel.hash, kChangedDirectories);
   if (below && file && inode.links == 1 && known_file(*c, found.rel)) return;
-  mark_true_path(c, change, object, inode);
+  mark_true_path(c, change, object, inode, room);
 }
 
 __attribute__((noinline)) void mark_named(Client* c, Change change, const Object& object) {
-  char below[kRelPathBytes];
+  Room room;
   Located found;
-  found.where = locate(*c, object.dirfd, object.path, below, &found.rel);
+  found.where = locate(*c, object.dirfd, object.path, &room, &found.rel);
   if (found.where == Where::kBelow || found.where == Where::kBelowSlash) mark_path(c, found.rel);
-  mark_object(c, change, object, found);
+  mark_object(c, change, object, found, &room);
 }
 
 }  // namespace
@@ -181,9 +181,9 @@ void will_change(Change change, int dirfd, const char* path, int flags) {
 void changed_names(int dirfd, const char* path) {
   Client* c = client();
   if (!c || c->catalog.header().serve_metadata == 0 || unreadable(path) || !may_be_below(*c, path)) return;
-  char below[kRelPathBytes];
+  Room room;
   RelPath rel;
-  if (!resolve_directory(*c, dirfd, path, below, &rel) || rel.len == 0) return;
+  if (!resolve_directory(*c, dirfd, path, &room, &rel) || rel.len == 0) return;
   set_invalid(c->board, mark_of_names(path_hash(rel.root, rel.path, rel.dir_len)), kChangedNames);
 }
 
@@ -194,16 +194,17 @@ bool has_changed_names(const Client& c, const RelPath& directory) {
 
 void will_write(int dirfd, const char* path) {
   Client* c = client();
-  char below[kRelPathBytes];
+  Room room;
   RelPath rel;
-  if (c && may_be_below(*c, path) && resolve(*c, dirfd, path, below, &rel)) mark_path(c, rel);
+  if (c && may_be_below(*c, path) && resolve(*c, dirfd, path, &room, &rel)) mark_path(c, rel);
 }
 
 void changes_descriptor(Change change, int fd) {
   Client* c = client();
   if (!c) return;
   const int saved = errno;
-  mark_object(c, change, {fd, "", AT_EMPTY_PATH}, {Where::kOutside, {}});
+  Room room;
+  mark_object(c, change, {fd, "", AT_EMPTY_PATH}, {Where::kOutside, {}}, &room);
   errno = saved;
 }
 

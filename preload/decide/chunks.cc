@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 
 #include "preload/decide/changes.h"
-#include "preload/decide/opens.h"
 #include "preload/decide/waiting.h"
 #include "preload/resolve/originals.h"
 
@@ -29,7 +28,9 @@ bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
 int open_partial(const CatalogHeader& header, uint32_t tier, Ref entry, bool whole) {
   if (tier >= header.tier_count) return -1;
   const TierPath& where = header.tiers[tier];
-  char path[kCopyPathBytes];
+  Room room;
+  char* path = room.take(where.len + 1 + kPartNameBytes);
+  if (!path) return -1;
   memcpy(path, where.path, where.len);
   path[where.len] = '/';
   if (whole) {
@@ -71,6 +72,15 @@ bool ensure(Client* client, const Entry& e, uint64_t offset, uint64_t bytes, Sou
     *source = {chunks->tier, false};
   }
   return true;
+}
+
+// Whether `fd` seems to be open on it: before its staging there is no identity to compare with.
+bool seems_source(const CatalogReader& catalog, const Entry& e, int fd) {
+  if (catalog.identity_of(e)) return is_source(catalog, e, fd);
+  struct statx st;
+  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE | STATX_MTIME, &st) == 0 &&
+         st.stx_size == e.size.load(std::memory_order_relaxed) &&
+         st.stx_mtime.tv_sec * 1000000000 + st.stx_mtime.tv_nsec == e.mtime.load(std::memory_order_relaxed);
 }
 
 ssize_t read_copy(Client* client, const Entry& e, Ref ref, void* buffer, size_t bytes, off_t offset) {
@@ -115,12 +125,16 @@ ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes,
   return got;
 }
 
-void read_natively(Client* client, Ref ref) {
+void read_natively(Client* client, int fd, Ref ref) {
   const Entry* e = client->catalog.entry(ref);
-  char text[kPathBytes];
-  RelPath path;
+  if (!e) return;
   const int saved = errno;
-  if (e && client->catalog.path_of(*e, text, &path)) post_request(client->board, path, kReadNatively);
+  Room room;
+  RelPath path;
+  if (seems_source(client->catalog, *e, fd))
+    if (char* text = room.take(client->catalog.path_bytes(*e));
+        text && client->catalog.path_of(*e, text, &path))
+      post_request(client->board, path, kReadNatively);
   errno = saved;
 }
 

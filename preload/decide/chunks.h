@@ -11,7 +11,7 @@ namespace monarch::preload {
 // As pread(2). Waits, bounded, for a chunk that is not yet staged. -1: ask the PFS, as for everything in
 // doubt. errno stays as it is.
 ssize_t read_chunks(Client* client, int fd, Ref entry, void* buffer, size_t bytes, off_t offset);
-// Tells the agent that the job reads the file by calls that chunks cannot serve.
-void read_natively(Client* client, Ref entry);
+// Tells the agent that the job reads the file, if `fd` is open on it, by calls that chunks cannot serve.
+void read_natively(Client* client, int fd, Ref entry);
 
 }  // namespace monarch::preload

@@ -8,6 +8,7 @@ std::atomic<unsigned char> descriptor_classes[kDescriptors];
 namespace {
 
 std::atomic<Ref> large_files[kDescriptors];
+std::atomic<int> large_owners[kDescriptors];  // the process that opened it
 
 void set_class(int fd, unsigned char c) {
   if (static_cast<unsigned>(fd) < kDescriptors && class_of(fd) != c)
@@ -22,11 +23,22 @@ void opened_on_tier(int fd, uint32_t tier) { set_class(fd, static_cast<unsigned 
 
 void opened_on_pfs(int fd, Ref large) {
   if (large && static_cast<unsigned>(fd) < kDescriptors)
-    large_files[fd].store(large, std::memory_order_relaxed);
+    large_files[fd].store(large, std::memory_order_relaxed),
+        large_owners[fd].store(static_cast<int>(syscall(SYS_getpid)), std::memory_order_relaxed);
   set_class(fd, large ? kLarge : kPfs);
 }
 
 void opened_elsewhere(int fd) { set_class(fd, kNone); }
+
+void closes(int fd) {
+  const unsigned char c = class_of(fd);
+  // A child of vfork(2) closes its own descriptor in our memory: ours is open still. What that leaves behind
+  // in a child of fork(2) read_chunks() finds out.
+  if (c == kLarge &&
+      large_owners[fd].load(std::memory_order_relaxed) != static_cast<int>(syscall(SYS_getpid)))
+    return;
+  if (c != kNone) set_class(fd, kNone);
+}
 
 void duplicated(int from, int to) {
   const unsigned char c = class_of(from);

@@ -27,6 +27,8 @@ Ref large_file(int fd);
 void opened_on_tier(int fd, uint32_t tier);
 void opened_on_pfs(int fd, Ref large);
 void opened_elsewhere(int fd);
+// What close is about to close.
+void closes(int fd);
 // What dup returned.
 void duplicated(int from, int to);
 

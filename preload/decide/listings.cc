@@ -92,9 +92,9 @@ DIR* start(const Listing* listing, int fd, bool path_only) {
 
 // Apart, for the buffer on the stack.
 __attribute__((noinline)) DIR* open_below(Client* c, int dirfd, const char* path) {
-  char below[kRelPathBytes];
+  Room room;
   RelPath rel;
-  if (!resolve_directory(*c, dirfd, path, below, &rel)) return nullptr;
+  if (!resolve_directory(*c, dirfd, path, &room, &rel)) return nullptr;
   DIR* dir = nullptr;
   if (const Listing* listing = known_listing(c, rel)) {
     const long fd = syscall(SYS_openat, dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
@@ -120,9 +120,9 @@ __attribute__((noinline)) DIR* open_descriptor(Client* c, int fd) {
       !S_ISDIR(st.stx_mode) ||
       !on_root_device(c->catalog.header(), gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor)))
     return nullptr;
-  char path[kPathBytes], below[kRelPathBytes];
+  Room path, room;
   RelPath rel;
-  if (path_of_descriptor(fd, path, sizeof path) == 0 || !resolve_directory(*c, AT_FDCWD, path, below, &rel))
+  if (path_of_descriptor(fd, &path) == 0 || !resolve_directory(*c, AT_FDCWD, path.text(), &room, &rel))
     return nullptr;
   const Listing* listing = known_listing(c, rel);
   const bool known = listing && is_as_listed(*listing, st) && is_fresh_directory(fd);
@@ -214,13 +214,12 @@ void hand_over(Stream* s) {
 }
 
 bool still_known(Client* c, Stream* s) {
-  char path[kPathBytes], below[kRelPathBytes];
+  Room path, room;
   RelPath rel;
   const int saved = errno;
-  const bool known = s->listing && still_as_listed(s->fd, *s->listing) &&
-                     path_of_descriptor(s->fd, path, sizeof path) != 0 &&
-                     resolve_directory(*c, AT_FDCWD, path, below, &rel) &&
-                     known_listing(c, rel) == s->listing;
+  const bool known =
+      s->listing && still_as_listed(s->fd, *s->listing) && path_of_descriptor(s->fd, &path) != 0 &&
+      resolve_directory(*c, AT_FDCWD, path.text(), &room, &rel) && known_listing(c, rel) == s->listing;
   errno = saved;
   return known;
 }

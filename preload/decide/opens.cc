@@ -57,8 +57,9 @@ WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
 
 // Whether the file on the PFS still is the one that was copied (consistency = open).
 __attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath& path, const Entry& e) {
-  char full[kFullPathBytes];
-  if (!pfs_path(client, path, full)) return false;
+  Room room;
+  const char* full = pfs_path(client, path, &room);
+  if (!full) return false;
   count(client.board, TaskCounter::meta_pfs);
   const int saved = errno;
   struct statx st;
@@ -72,7 +73,7 @@ bool excluded(const Client& client, const RelPath& path) {
   return client.program_excluded || (client.exclude && excludes_file(client, path));
 }
 
-Answer decide(Client* client, const RelPath& path, char* copy) {
+Answer decide(Client* client, const RelPath& path, Room* copy) {
   Answer answer;
   const auto to_pfs = [&](TaskCounter why) {
     count(client->board, why);
@@ -116,11 +117,13 @@ Answer decide(Client* client, const RelPath& path, char* copy) {
     count(board, TaskCounter::invalidations);
     return to_pfs(TaskCounter::fallback_dropped);
   }
-  if (waited) count(board, TaskCounter::waited_hits);
   const TierPath& where = header.tiers[answer.tier];
-  memcpy(copy, where.path, where.len);
-  copy[where.len] = '/';
-  copy_name(found.ref, copy + where.len + 1);
+  char* name = copy->take(where.len + 1 + kCopyNameBytes);
+  if (!name) return to_pfs(TaskCounter::fallback_tier_error);
+  memcpy(name, where.path, where.len);
+  name[where.len] = '/';
+  copy_name(found.ref, name + where.len + 1);
+  if (waited) count(board, TaskCounter::waited_hits);
   answer.placed = true;
   return answer;
 }
@@ -152,7 +155,7 @@ __attribute__((noinline)) void log_open(const Client& c, const RelPath& path, co
 
 }  // namespace
 
-Answer find_copy(Client* client, const RelPath& path, char* copy) {
+Answer find_copy(Client* client, const RelPath& path, Room* copy) {
   const Answer answer = decide(client, path, copy);
   if (__builtin_expect(client->log != nullptr, 0)) log_open(*client, path, answer);
   return answer;

@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "preload/client/client.h"
+#include "preload/client/room.h"
 
 namespace monarch::preload {
 
@@ -15,10 +16,8 @@ struct Answer {
   Ref large = 0;                             // the Entry, if reads with an offset may be served from chunks
   TaskCounter why = TaskCounter::opens_pfs;  // not placed: the reason
 };
-// May wait, bounded, while the agent stages the file. `copy` (kCopyPathBytes) receives the path of a whole
-// copy.
-inline constexpr size_t kCopyPathBytes = kPathBytes + kPartNameBytes + 1;
-Answer find_copy(Client* client, const RelPath& path, char* copy);
+// May wait, bounded, while the agent stages the file. `copy` receives the path of a whole copy.
+Answer find_copy(Client* client, const RelPath& path, Room* copy);
 
 // Counts what became of the open of a copy. On failure the PFS is tried next.
 void count_copy_opened(Client* client, uint32_t tier);

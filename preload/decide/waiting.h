@@ -2,6 +2,7 @@
 // Asking the agent for a file or a chunk of one, and waiting for it: how long, and for whom.
 #pragma once
 
+#include "preload/client/room.h"
 #include "runtime/layout/board_client.h"
 #include "runtime/layout/catalog_reader.h"
 
@@ -111,9 +112,10 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
 // it is there (*chunks tells where), or will not come, or the file is no longer kLarge (*chunks is nullptr).
 inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const Entry& e, uint32_t n,
                              const Chunks** chunks) {
-  char text[kPathBytes];
+  preload::Room room;
   RelPath path;
-  if (!catalog.path_of(e, text, &path)) return WaitEnd::kRefused;
+  char* text = room.take(catalog.path_bytes(e));
+  if (!text || !catalog.path_of(e, text, &path)) return WaitEnd::kRefused;
   Patience patience(board);
   std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, n)];
   bool asked = false;

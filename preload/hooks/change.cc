@@ -129,14 +129,14 @@ MONARCH_EXPORT int mkfifoat(int dirfd, const char* path, mode_t mode) noexcept {
   return named(next<int(int, const char*, mode_t)>(Hook::mkfifoat)(dirfd, path, mode), dirfd, path);
 }
 MONARCH_EXPORT int truncate(const char* path, off_t bytes) noexcept {
-  char original[kFullPathBytes];
-  path = path_to_write(path, original);
+  Room room;
+  path = path_to_write(path, &room);
   will_change(Change::kContent, path);
   return next<int(const char*, off_t)>(Hook::truncate)(path, bytes);
 }
 MONARCH_EXPORT int truncate64(const char* path, off64_t bytes) noexcept {
-  char original[kFullPathBytes];
-  path = path_to_write(path, original);
+  Room room;
+  path = path_to_write(path, &room);
   will_change(Change::kContent, path);
   return next<int(const char*, off64_t)>(Hook::truncate64)(path, bytes);
 }

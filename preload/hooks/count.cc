@@ -18,7 +18,7 @@ namespace {
 
 // A large file is read, mapped or sent from the descriptor's own position: chunks cannot serve that.
 __attribute__((noinline, cold)) void turn_native(int fd) {
-  if (Client* k = client()) read_natively(k, large_file(fd));
+  if (Client* k = client()) read_natively(k, fd, large_file(fd));
   opened_on_pfs(fd, 0);
 }
 
@@ -154,7 +154,7 @@ MONARCH_EXPORT void* mmap64(void* address, size_t bytes, int protection, int fla
 }
 
 MONARCH_EXPORT int close(int fd) {
-  opened_elsewhere(fd);
+  closes(fd);
   return call<int>(Hook::close, SYS_close, fd);
 }
 MONARCH_EXPORT int dup(int fd) noexcept { return copied(fd, call<int>(Hook::dup, SYS_dup, fd)); }

@@ -40,8 +40,9 @@ auto on_original(const Original& original, Act act) -> decltype(act("")) {
 }
 
 void mark(Change change, const Original& original) {
-  char path[kFullPathBytes];
-  if (path_of_original(original, path)) will_change(change, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
+  Room room;
+  if (const char* path = path_of_original(original, &room))
+    will_change(change, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
 }
 
 // A call that changes what is open as `fd`: `on_link` does it to the PFS's file, `other` is the call itself.

@@ -73,20 +73,16 @@ struct Attempt {
   }
 };
 
-// Of a path that may be below a root. Apart, for the buffers on the stack.
-__attribute__((noinline)) void open_below(Client* c, int dirfd, const char* path, int flags,
-                                          Attempt* attempt) {
-  char below[kRelPathBytes];
-  RelPath rel;
-  if (!resolve(*c, dirfd, path, below, &rel)) return;
+// Apart, like what follows, for the room on the stack.
+__attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attempt) {
+  Room copy;
   attempt->dataset = true;
-  char copy[kCopyPathBytes];
-  const Answer answer = find_copy(c, rel, copy);
+  const Answer answer = find_copy(c, rel, &copy);
   attempt->large = answer.large;
   if (!answer.placed) return;
   const int saved = errno;
   auto* real = next<OpenFunction>(Hook::open);
-  attempt->fd = real ? real(copy, flags) : call_openat(AT_FDCWD, copy, flags, 0);
+  attempt->fd = real ? real(copy.text(), flags) : call_openat(AT_FDCWD, copy.text(), flags, 0);
   errno = saved;
   if (attempt->fd < 0) {
     attempt->fd = kNext;
@@ -97,10 +93,19 @@ __attribute__((noinline)) void open_below(Client* c, int dirfd, const char* path
   }
 }
 
+// Of a path that may be below a root.
+__attribute__((noinline)) void open_below(Client* c, int dirfd, const char* path, int flags,
+                                          Attempt* attempt) {
+  Room room;
+  RelPath rel;
+  if (resolve(*c, dirfd, path, &room, &rel)) open_dataset(c, rel, flags, attempt);
+}
+
 // A copy is never opened for writing, also not by way of its descriptor.
 __attribute__((noinline)) void open_original_to_write(const char* link, int flags, Attempt* attempt) {
-  char path[kFullPathBytes];
-  if (path_to_write(link, path) == link) return;
+  Room room;
+  const char* path = path_to_write(link, &room);
+  if (path == link) return;
   will_write(AT_FDCWD, path);
   attempt->fd = attempt->settled(call_openat(AT_FDCWD, path, flags & ~O_CREAT, 0));
 }
@@ -138,14 +143,13 @@ FILE* written_stream(FILE* stream) {
 
 __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real, const char* path,
                                                   const char* mode) {
-  char below[kRelPathBytes];
+  Room room, copy;
   RelPath rel;
-  if (!resolve(*c, AT_FDCWD, path, below, &rel)) return real(path, mode);
-  char copy[kCopyPathBytes];
-  const Answer answer = find_copy(c, rel, copy);
+  if (!resolve(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode);
+  const Answer answer = find_copy(c, rel, &copy);
   if (answer.placed) {
     const int saved = errno;
-    FILE* stream = real(copy, mode);
+    FILE* stream = real(copy.text(), mode);
     errno = saved;
     if (stream) {
       count_copy_opened(c, answer.tier);
@@ -160,8 +164,8 @@ __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real
 }
 
 __attribute__((noinline)) FILE* write_original(FopenFunction* real, const char* link, const char* mode) {
-  char path[kFullPathBytes];
-  const char* to = path_to_write(link, path);
+  Room room;
+  const char* to = path_to_write(link, &room);
   will_write(AT_FDCWD, to);
   return written_stream(real(to, mode));
 }
@@ -184,16 +188,15 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
 // beforehand, and stays open meanwhile.
 __attribute__((noinline)) FILE* reopen_below(Client* c, FreopenFunction* real, const char* path,
                                              const char* mode, FILE* stream) {
-  char below[kRelPathBytes];
+  Room room, copy;
   RelPath rel;
-  if (!resolve(*c, AT_FDCWD, path, below, &rel)) return real(path, mode, stream);
-  char copy[kCopyPathBytes];
-  const Answer answer = find_copy(c, rel, copy);
+  if (!resolve(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode, stream);
+  const Answer answer = find_copy(c, rel, &copy);
   const int saved = errno;
-  const int fd = answer.placed ? call_openat(AT_FDCWD, copy, O_RDONLY | O_CLOEXEC, 0) : -1;
+  const int fd = answer.placed ? call_openat(AT_FDCWD, copy.text(), O_RDONLY | O_CLOEXEC, 0) : -1;
   errno = saved;
   if (answer.placed && fd < 0) count_copy_failed(c);
-  FILE* opened = real(fd >= 0 ? copy : path, mode, stream);
+  FILE* opened = real(fd >= 0 ? copy.text() : path, mode, stream);
   if (fd >= 0) syscall(SYS_close, fd);
   if (opened && fd >= 0) count_copy_opened(c, answer.tier);
   if (opened) count_stream(fd >= 0 ? static_cast<int>(answer.tier) : -1, answer.bytes);
@@ -204,8 +207,9 @@ __attribute__((noinline)) FILE* reopen_below(Client* c, FreopenFunction* real, c
 // descriptor.
 __attribute__((noinline)) FILE* rewrite_original(FreopenFunction* real, const Original& original,
                                                  const char* mode, FILE* stream) {
-  char path[kFullPathBytes];
-  if (!path_of_original(original, path)) return real(nullptr, mode, stream);
+  Room room;
+  const char* path = path_of_original(original, &room);
+  if (!path) return real(nullptr, mode, stream);
   will_write(AT_FDCWD, path);
   return written_stream(real(path, mode, stream));
 }

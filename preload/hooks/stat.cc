@@ -54,11 +54,13 @@ void set_time(int64_t ns, Time* sec, long* nsec) {
 
 // What the PFS says now of a file that the job changed; false: what it said when it was copied holds.
 bool look_again(const Original& o, struct statx* now) {
-  char text[kPathBytes];
+  Room room;
   RelPath path;
   const Client* c = client();
-  if (!c || !c->catalog.path_of(*o.entry, text, &path) || !is_changed(*c, path, o.entry)) return false;
   const int saved = errno;
+  char* text = c ? room.take(c->catalog.path_bytes(*o.entry)) : nullptr;
+  errno = saved;
+  if (!text || !c->catalog.path_of(*o.entry, text, &path) || !is_changed(*c, path, o.entry)) return false;
   const int fd = open_original(o);
   const bool good = fd >= 0 && syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, now) == 0;
   if (fd >= 0) syscall(SYS_close, fd);

@@ -8,6 +8,7 @@
 #include <sys/sysmacros.h>
 
 #include "preload/resolve/paths.h"
+#include "preload/resolve/roots.h"
 
 namespace monarch::preload {
 namespace {
@@ -66,10 +67,11 @@ bool original_of_link(const char* path, Original* original) {
   return fd >= 0 && original_of_descriptor(fd, original);
 }
 
-const char* path_to_write(const char* path, char* buffer) {
+const char* path_to_write(const char* path, Room* room) {
   Original original;
-  return !unreadable(path) && original_of_link(path, &original) && path_of_original(original, buffer) ? buffer
-                                                                                                      : path;
+  if (unreadable(path) || !original_of_link(path, &original)) return path;
+  const char* to = path_of_original(original, room);
+  return to ? to : path;
 }
 
 bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st) {
@@ -81,16 +83,25 @@ bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx
          st.stx_mtime.tv_sec * kSecond + st.stx_mtime.tv_nsec == e.mtime.load(std::memory_order_relaxed);
 }
 
-bool path_of_original(const Original& original, char* out) {
+const char* path_of_original(const Original& original, Room* room) {
   const Client* c = client();
-  char text[kRelPathBytes];
+  const size_t bytes = c ? c->catalog.path_bytes(*original.entry) : 0;
+  const char* root = bytes > 0 ? root_path(*c, original.entry->root) : nullptr;
+  const size_t len = root ? strlen(root) : 0;
+  char* out = root ? room->take(len + 1 + bytes) : nullptr;
+  if (!out) return nullptr;
   RelPath path;
-  return c && c->catalog.path_of(*original.entry, text, &path) && pfs_path(*c, path, out);
+  memcpy(out, root, len);
+  out[len] = '/';
+  if (!c->catalog.path_of(*original.entry, out + len + 1, &path)) return nullptr;
+  out[len + 1 + path.len] = '\0';
+  return out;
 }
 
 int open_original(const Original& original) {
-  char path[kFullPathBytes];
-  if (!path_of_original(original, path)) {
+  Room room;
+  const char* path = path_of_original(original, &room);
+  if (!path) {
     errno = ESTALE;
     return -1;
   }

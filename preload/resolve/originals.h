@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "preload/client/client.h"
+#include "preload/client/room.h"
 
 namespace monarch::preload {
 
@@ -22,10 +23,10 @@ bool original_of_descriptor(int fd, Original* original);
 // If `path` is /proc/self/fd/N or /dev/fd/N: the original of descriptor N.
 bool original_of_link(const char* path, Original* original);
 // What to write to in place of `path`: the PFS's file, for a link to a copy's descriptor (/proc/self/fd/N);
-// else `path`. `buffer` holds kFullPathBytes.
-const char* path_to_write(const char* path, char* buffer);
-// The file's absolute path on the PFS; `out` holds kFullPathBytes. False: it is not to be had.
-bool path_of_original(const Original& original, char* out);
+// else `path`.
+const char* path_to_write(const char* path, Room* room);
+// The file's absolute path on the PFS, in `room`; nullptr: it is not to be had.
+const char* path_of_original(const Original& original, Room* room);
 // A descriptor (O_PATH) of the file on the PFS, proved to be the one that was copied; -1 with errno
 // (ESTALE: another one has its name by now).
 int open_original(const Original& original);

@@ -66,25 +66,37 @@ bool leads_to(const char* path, const Prefix& prefix) {
   }
 }
 
-// What a path is, read as text.
-enum class Text { kClean, kSlash, kUnclear };
+// The rest of a path, read as text.
+struct Rest {
+  bool unclear = false;  // it has a ".."
+  bool tidy = true;      // single slashes, no "."
+  bool slash = false;    // a slash or "." at its end
+  size_t bytes = 0;      // without that
+};
 
-// Appends the components of `rest` to buffer[*at], with single slashes. kSlash: the path ends in a slash or
-// "."; kUnclear: it has a ".." or is too long.
-Text append_clean(const char* rest, char* buffer, size_t* at) {
-  for (;;) {
-    const char* end = rest;
+Rest read(const char* text) {
+  Rest rest;
+  for (const char* p = text;;) {
+    const char* end = p;
     while (*end && *end != '/') ++end;
-    const auto len = static_cast<size_t>(end - rest);
-    if (len == 2 && rest[0] == '.' && rest[1] == '.') return Text::kUnclear;
-    if (*at + len + 1 >= kRelPathBytes) return Text::kUnclear;
-    if (*at > 0) buffer[(*at)++] = '/';
-    memcpy(buffer + *at, rest, len);
-    *at += len;
-    if (*end == '\0') return Text::kClean;
-    rest = next_component(end);
-    if (*rest == '\0') return Text::kSlash;
+    if (end - p == 2 && p[0] == '.' && p[1] == '.') rest.unclear = true;
+    rest.bytes = static_cast<size_t>(end - text);
+    if (*end == '\0' || rest.unclear) return rest;
+    p = next_component(end);
+    rest.slash = *p == '\0';
+    if (rest.slash) return rest;
+    if (p != end + 1) rest.tidy = false;
   }
+}
+
+// Appends the components of `text` to `out`, with single slashes; the number of bytes.
+size_t append_tidy(const char* text, char* out) {
+  size_t bytes = 0;
+  for (const char* p = text; *p; p = next_component(p)) {
+    if (bytes > 0) out[bytes++] = '/';
+    while (*p && *p != '/') out[bytes++] = *p++;
+  }
+  return bytes;
 }
 
 // The prefix that `path` (absolute) is below, and the rest of the path; -1 if there is none.
@@ -94,9 +106,10 @@ int find_prefix(const CatalogHeader& header, const char* path, const char** rest
   return -1;
 }
 
-Where locate_absolute(const CatalogHeader& header, const char* path, char* buffer, RelPath* result) {
-  const char* rest;
-  const int i = find_prefix(header, path, &rest);
+// `kept`: the text of `path` outlives the call.
+Where locate_absolute(const CatalogHeader& header, const char* path, bool kept, Room* room, RelPath* result) {
+  const char* text;
+  const int i = find_prefix(header, path, &text);
   if (i < 0) {
     for (uint32_t k = 0; k < header.prefix_count; ++k)
       if (leads_to(path, header.prefixes[k]))
@@ -105,48 +118,87 @@ Where locate_absolute(const CatalogHeader& header, const char* path, char* buffe
   }
   const Prefix& prefix = header.prefixes[i];
   if (!is_same_directory(header, static_cast<uint32_t>(i))) return Where::kOutside;
-  size_t len = prefix.below_len;
-  memcpy(buffer, prefix.below, len);
-  if (*rest == '\0') {
-    *result = rel_path(prefix.root, buffer, len);
+  const size_t below = prefix.below_len;
+  if (*text == '\0') {
+    *result = rel_path(prefix.root, prefix.below, below);
     return Where::kRoot;
   }
-  const Text text = append_clean(rest, buffer, &len);
-  if (text == Text::kUnclear) return Where::kOutside;
-  *result = rel_path(prefix.root, buffer, len);
-  return text == Text::kClean ? Where::kBelow : Where::kBelowSlash;
+  const Rest rest = read(text);
+  if (rest.unclear || below + 1 + rest.bytes + 1 >= kPathBytes) return Where::kOutside;
+  if (rest.tidy && kept && below == 0) {
+    *result = rel_path(prefix.root, text, rest.bytes);
+  } else {
+    char* out = room->take(below + 1 + rest.bytes);
+    if (!out) return Where::kOutside;
+    memcpy(out, prefix.below, below);
+    size_t bytes = below;
+    if (below > 0) out[bytes++] = '/';
+    bytes += append_tidy(text, out + bytes);
+    *result = rel_path(prefix.root, out, bytes);
+  }
+  return rest.slash ? Where::kBelowSlash : Where::kBelow;
 }
 
-// The absolute path of the directory `dirfd`, as this mount namespace names it; 0 if it has none or cannot
-// hold dataset files.
-size_t directory_path(const CatalogHeader& header, int dirfd, char* out, size_t room) {
-  if (dirfd == AT_FDCWD) {
-    const long n = syscall(SYS_getcwd, out, room);  // counts the NUL; "(unreachable)..." outside the root
-    return n > 1 && out[0] == '/' ? static_cast<size_t>(n) - 1 : 0;
+// The working directory's absolute path, in `room`, which then has `more` bytes behind it; 0 if it has none
+// ("(unreachable)..." outside the root).
+size_t working_directory(size_t more, Room* room) {
+  for (size_t bytes = Room::kNearBytes;; bytes = kPathBytes + more) {
+    char* out = room->take(bytes);
+    if (!out) return 0;
+    const long n = bytes > more ? syscall(SYS_getcwd, out, bytes - more) : -1;  // counts the NUL
+    if (n > 0) return n > 1 && out[0] == '/' ? static_cast<size_t>(n) - 1 : 0;
+    if (bytes > kPathBytes || (bytes > more && errno != ERANGE)) return 0;
   }
+}
+
+// See paths.h; with `more` bytes behind it, the NUL's among them.
+size_t path_of_descriptor(int fd, size_t more, Room* room) {
+  constexpr char kDeleted[] = " (deleted)";
+  constexpr size_t kDeletedLen = sizeof kDeleted - 1;
+  char link[kFdLinkBytes];
+  fd_link(fd, link);
+  for (size_t bytes = Room::kNearBytes;; bytes = kPathBytes + more) {
+    char* out = room->take(bytes);
+    if (!out) return 0;
+    const long n = bytes > more ? syscall(SYS_readlinkat, AT_FDCWD, link, out, bytes - more) : 0;
+    const auto len = static_cast<size_t>(n);
+    if (n < 0 || (n > 0 && out[0] != '/')) return 0;
+    if (n > 0 && len < bytes - more) {
+      if (len >= kDeletedLen && memcmp(out + len - kDeletedLen, kDeleted, kDeletedLen) == 0) return 0;
+      out[len] = '\0';
+      return len;
+    }
+    if (bytes > kPathBytes) return 0;
+  }
+}
+
+// The absolute path of the directory `dirfd`, as this mount namespace names it, with `more` bytes behind it;
+// 0 if it has none or cannot hold dataset files.
+size_t directory_path(const CatalogHeader& header, int dirfd, size_t more, Room* room) {
+  if (dirfd == AT_FDCWD) return working_directory(more, room);
   struct statx st;
   if (syscall(SYS_statx, dirfd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) != 0) return 0;
   const uint64_t dev = gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
-  if (!on_root_device(header, dev)) return 0;
-  return path_of_descriptor(dirfd, out, room);
+  return on_root_device(header, dev) ? path_of_descriptor(dirfd, more, room) : 0;
 }
 
 // Too long for the kernel (ENAMETOOLONG), however short it would be without its doubled slashes.
 bool too_long(const char* path) { return strnlen(path, kPathBytes) == kPathBytes; }
 
-// A relative path: the joined one has up to twice the bytes, and room on the stack for this call only.
+// A relative path, joined to its directory's.
 __attribute__((noinline)) Where locate_relative(const CatalogHeader& header, int dirfd, const char* path,
-                                                char* buffer, RelPath* result) {
-  const size_t more = strnlen(path, kPathBytes);
-  if (more == 0 || more == kPathBytes) return Where::kOutside;
+                                                Room* room, RelPath* result) {
+  const size_t bytes = strnlen(path, kPathBytes);
+  if (bytes == 0 || bytes == kPathBytes) return Where::kOutside;
   const int saved = errno;
-  char full[2 * kPathBytes];
-  size_t len = directory_path(header, dirfd, full, kPathBytes);
+  Room joined;
+  size_t len = directory_path(header, dirfd, bytes + 2, &joined);
   errno = saved;
   if (len == 0) return Where::kOutside;
+  char* full = joined.text();
   if (len > 1) full[len++] = '/';
-  memcpy(full + len, path, more + 1);
-  return locate_absolute(header, full, buffer, result);
+  memcpy(full + len, path, bytes + 1);
+  return locate_absolute(header, full, false, room, result);
 }
 
 }  // namespace
@@ -156,42 +208,33 @@ bool may_be_below(const Client& client, const char* path) {
   return path[0] != '/' || find_prefix(client.catalog.header(), path, &rest) >= 0;
 }
 
-Where locate(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result) {
+Where locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
   const CatalogHeader& header = client.catalog.header();
-  if (path[0] != '/') return locate_relative(header, dirfd, path, buffer, result);
-  return too_long(path) ? Where::kOutside : locate_absolute(header, path, buffer, result);
+  if (path[0] != '/') return locate_relative(header, dirfd, path, room, result);
+  return too_long(path) ? Where::kOutside : locate_absolute(header, path, true, room, result);
 }
 
-bool resolve(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result) {
-  return locate(client, dirfd, path, buffer, result) == Where::kBelow;
+bool resolve(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
+  return locate(client, dirfd, path, room, result) == Where::kBelow;
 }
 
-bool resolve_directory(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result) {
-  const Where where = locate(client, dirfd, path, buffer, result);
+bool resolve_directory(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
+  const Where where = locate(client, dirfd, path, room, result);
   return where != Where::kOutside && where != Where::kAbove;
 }
 
-bool pfs_path(const Client& c, const RelPath& path, char* out) {
+const char* pfs_path(const Client& c, const RelPath& path, Room* room) {
   const char* root = root_path(c, path.root);
-  if (!root) return false;
-  const size_t len = strlen(root);
+  const size_t len = root ? strlen(root) : 0;
+  char* out = root ? room->take(len + 1 + path.len + 1) : nullptr;
+  if (!out) return nullptr;
   memcpy(out, root, len);
   out[len] = '/';
   memcpy(out + len + 1, path.path, path.len);
   out[len + 1 + path.len] = '\0';
-  return true;
+  return out;
 }
 
-size_t path_of_descriptor(int fd, char* out, size_t room) {
-  char link[kFdLinkBytes];
-  fd_link(fd, link);
-  const long n = syscall(SYS_readlinkat, AT_FDCWD, link, out, room);
-  constexpr char kDeleted[] = " (deleted)";
-  constexpr long kDeletedLen = sizeof kDeleted - 1;
-  if (n <= 0 || static_cast<size_t>(n) >= room || out[0] != '/') return 0;
-  if (n >= kDeletedLen && memcmp(out + n - kDeletedLen, kDeleted, kDeletedLen) == 0) return 0;
-  out[n] = '\0';
-  return static_cast<size_t>(n);
-}
+size_t path_of_descriptor(int fd, Room* room) { return path_of_descriptor(fd, 1, room); }
 
 }  // namespace monarch::preload

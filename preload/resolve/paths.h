@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "preload/client/client.h"
+#include "preload/client/room.h"
 
 namespace monarch::preload {
 
@@ -15,35 +16,33 @@ inline bool unreadable(const char* path) {
   return reinterpret_cast<uintptr_t>(path) < kNullPage;
 }
 
-inline constexpr size_t kRelPathBytes = kPathBytes;
 enum class Where {
   kOutside,
-  kBelow,       // below a root: *result, whose text is in `buffer` (kRelPathBytes)
+  kBelow,       // below a root: *result, whose text is `path`'s own or in `room`
   kBelowSlash,  // the same with a slash at the end: a directory, or an error
   kRoot,        // a directory that the job declared: *result, whose path is empty unless it is inside a root
   kAbove,       // a directory that leads to one
 };
 // Where `path`, relative to the directory `dirfd`, leads, read as text. Costs no system call for absolute
 // paths outside the roots. "..", and what is too long for the kernel, is kOutside: not to be known as text.
-Where locate(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result);
+Where locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result);
 // Whether it is kBelow.
-bool resolve(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result);
+bool resolve(const Client& client, int dirfd, const char* path, Room* room, RelPath* result);
 // Whether it is a directory's name: all but kOutside and kAbove.
-bool resolve_directory(const Client& client, int dirfd, const char* path, char* buffer, RelPath* result);
+bool resolve_directory(const Client& client, int dirfd, const char* path, Room* room, RelPath* result);
 // False: resolve() would say false. True: it may say either. Without a system call or much stack.
 bool may_be_below(const Client& client, const char* path);
 
-// The absolute path on the PFS of a path below a root; `out` holds kFullPathBytes. False: the root is not to
-// be had in this mount namespace.
-inline constexpr size_t kFullPathBytes = 2 * kPathBytes;
-bool pfs_path(const Client& client, const RelPath& path, char* out);
+// The absolute path on the PFS of a path below a root, in `room`. nullptr: the root is not to be had in this
+// mount namespace.
+const char* pfs_path(const Client& client, const RelPath& path, Room* room);
 
 // "/proc/self/fd/FD"; `out` holds kFdLinkBytes.
 inline constexpr char kFdLinks[] = "/proc/self/fd/";
 inline constexpr size_t kFdLinkBytes = sizeof kFdLinks + 10;
 void fd_link(int fd, char* out);
-// The absolute path of an open file, as this mount namespace names it, without symbolic links; its length, 0
-// if it has none. Changes errno.
-size_t path_of_descriptor(int fd, char* out, size_t room);
+// The absolute path of an open file, as this mount namespace names it, without symbolic links, in `room`; its
+// length, 0 if it has none. Changes errno.
+size_t path_of_descriptor(int fd, Room* room);
 
 }  // namespace monarch::preload

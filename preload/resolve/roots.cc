@@ -16,10 +16,10 @@ enum : unsigned char { kUnknown, kSame, kOther, kSameForGood };
 std::atomic<unsigned char> prefix_checked[kMaxPrefixes];
 std::atomic<unsigned char> user_checked;
 
-bool in_namespace(const CatalogHeader& header) {
+// The inode of the process's user namespace; 0: not to be had now.
+uint64_t user_namespace() {
   struct statx st;
-  return syscall(SYS_statx, AT_FDCWD, "/proc/self/ns/user", 0, STATX_INO, &st) == 0 &&
-         st.stx_ino == header.user_namespace;
+  return syscall(SYS_statx, AT_FDCWD, "/proc/self/ns/user", 0, STATX_INO, &st) == 0 ? st.stx_ino : 0;
 }
 
 // Whether the process is this user's and can become another's by a namespace only, which hooks/space.cc sees:
@@ -48,8 +48,9 @@ struct Mount {
 };
 Mount mounts[kMaxRoots];
 
-// What statx(2) says of the root by each of its paths in this mount namespace; false: not the same.
-bool learn_mount(const CatalogHeader& header, uint32_t root, MountValues* values) {
+// What statx(2) says of the root by each of its paths in this mount namespace; kOther: not the same,
+// kUnknown: it does not say.
+unsigned char learn_mount(const CatalogHeader& header, uint32_t root, MountValues* values) {
   // What the kernel itself knows of any file.
   constexpr uint64_t kMountRoot = 0x2000, kAutomount = 0x1000, kDax = 0x200000;  // STATX_ATTR_...
   constexpr uint64_t kOfAny = kMountRoot | kAutomount | kDax;
@@ -59,7 +60,7 @@ bool learn_mount(const CatalogHeader& header, uint32_t root, MountValues* values
     const Prefix& prefix = header.prefixes[i];
     if (prefix.root != root || !is_same_directory(header, i)) continue;
     struct statx st;
-    if (syscall(SYS_statx, AT_FDCWD, prefix.path, 0, STATX_BASIC_STATS, &st) != 0) return false;
+    if (syscall(SYS_statx, AT_FDCWD, prefix.path, 0, STATX_BASIC_STATS, &st) != 0) return kUnknown;
 #ifdef STATX_MNT_ID
     const MountValues now = {st.stx_mask, st.stx_attributes_mask, st.stx_mnt_id, false};
 #else
@@ -67,19 +68,18 @@ bool learn_mount(const CatalogHeader& header, uint32_t root, MountValues* values
                              false};  // built where the kernel's fields are not known
 #endif
     struct statx other;  // file systems that keep times lazily leave them out unless they are asked for
-    if (syscall(SYS_statx, AT_FDCWD, prefix.path, 0, STATX_TYPE, &other) != 0 ||
-        other.stx_mask != st.stx_mask)
-      lazy_times = true;
+    if (syscall(SYS_statx, AT_FDCWD, prefix.path, 0, STATX_TYPE, &other) != 0) return kUnknown;
+    if (other.stx_mask != st.stx_mask) lazy_times = true;
     const bool same = now.mask == values->mask && now.attributes_mask == values->attributes_mask &&
                       now.mount == values->mount;
     if ((known && !same) || (now.mask & ~(STATX_BASIC_STATS | kMountId)) != 0 ||
         (now.attributes_mask & ~kOfAny) != 0)
-      return false;
+      return kOther;
     *values = now;
     values->lazy_times = lazy_times;
     known = true;
   }
-  return known;
+  return known ? kSame : kUnknown;
 }
 
 }  // namespace
@@ -121,8 +121,10 @@ bool same_user(const Client& client) {
   unsigned char seen = user_checked.load(std::memory_order_relaxed);
   if (__builtin_expect(seen == kUnknown, 0)) {
     const int saved = errno;
-    seen = !in_namespace(header) ? kOther : stays_user(header.user) ? kSameForGood : kSame;
+    const uint64_t space = user_namespace();
+    seen = space != header.user_namespace ? kOther : stays_user(header.user) ? kSameForGood : kSame;
     errno = saved;
+    if (space == 0) return false;
     user_checked.store(seen, std::memory_order_relaxed);
   }
   if (__builtin_expect(seen == kSameForGood, 1)) return true;
@@ -134,8 +136,9 @@ bool mount_values(const Client& client, uint32_t root, MountValues* values) {
   unsigned char seen = kept.checked.load(std::memory_order_acquire);
   if (__builtin_expect(seen == kUnknown, 0)) {
     const int saved = errno;
-    seen = learn_mount(client.catalog.header(), root, values) ? kSame : kOther;
+    seen = learn_mount(client.catalog.header(), root, values);
     errno = saved;
+    if (seen == kUnknown) return false;
     kept.mask.store(values->mask, std::memory_order_relaxed);
     kept.attributes_mask.store(values->attributes_mask, std::memory_order_relaxed);
     kept.mount.store(values->mount, std::memory_order_relaxed);

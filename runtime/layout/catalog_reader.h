@@ -42,17 +42,19 @@ class CatalogReader {
   CatalogReader(const CatalogReader&) = delete;
   CatalogReader& operator=(const CatalogReader&) = delete;
 
-  // Maps the header. `dir` must outlive the reader. False if there is no ready catalog of this version.
+  // Maps the header; several threads may do it at once, with the same `dir`, which must outlive the reader. False if there is no ready catalog of this version.
   bool open(const char* dir) {
     auto* h = static_cast<const CatalogHeader*>(map_shared(dir, "catalog", sizeof(CatalogHeader), false));
     if (!h) return false;
+    const CatalogHeader* none = nullptr;
     if (memcmp(h->magic, kCatalogMagic, sizeof kCatalogMagic) != 0 || h->version != kCatalogVersion ||
         h->bytes != sizeof(CatalogHeader) || !h->ready.load(std::memory_order_acquire)) {
       syscall(SYS_munmap, h, sizeof(CatalogHeader));
       return false;
     }
-    dir_ = dir;
-    header_ = h;
+    if (!__atomic_load_n(&dir_, __ATOMIC_RELAXED)) __atomic_store_n(&dir_, dir, __ATOMIC_RELAXED);
+    if (!__atomic_compare_exchange_n(&header_, &none, h, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+      syscall(SYS_munmap, h, sizeof(CatalogHeader));  // another thread was first
     return true;
   }
 
@@ -185,7 +187,12 @@ class CatalogReader {
                                                                                                     : nullptr;
   }
 
-  // Writes the path of an entry, relative to its root, to `out` (kPathBytes) and describes it.
+  // What path_of() needs, and a byte for a NUL; 0: it has no path.
+  size_t path_bytes(const Entry& e) const {
+    const DirPath* d = dir(e.dir);
+    return d && uint64_t{d->len} + 1 + e.name_len < kPathBytes ? size_t{d->len} + 1 + e.name_len + 1 : 0;
+  }
+  // Writes the path of an entry, relative to its root, to `out` (path_bytes()) and describes it.
   bool path_of(const Entry& e, char* out, RelPath* path) const {
     const DirPath* d = dir(e.dir);
     if (!d || uint64_t{d->len} + 1 + e.name_len >= kPathBytes) return false;

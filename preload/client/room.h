@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Room for a text: on the stack, which may be a signal handler's of 8 KiB, or, for the few that are longer, in pages
+// that are given back at the end of the block.
+#pragma once
+
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace monarch::preload {
+
+class Room {
+ public:
+  static constexpr size_t kNearBytes = 384;
+
+  Room() = default;
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+  ~Room() { give_back(); }
+
+  // At least so many bytes; what was there before is lost. nullptr: there is no memory. errno may change.
+  char* take(size_t bytes) {
+    give_back();
+    if (bytes <= kNearBytes) return near_;
+    const long pages = syscall(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+    if (pages == -1) return nullptr;
+    far_ = reinterpret_cast<char*>(pages);
+    far_bytes_ = bytes;
+    return far_;
+  }
+  // What take() returned last.
+  char* text() { return far_ ? far_ : near_; }
+
+ private:
+  void give_back() {
+    if (__builtin_expect(far_ != nullptr, 0)) syscall(SYS_munmap, far_, far_bytes_);
+    far_ = nullptr;
+  }
+
+  char* far_ = nullptr;
+  size_t far_bytes_ = 0;
+  char near_[kNearBytes];
+};
+
+}  // namespace monarch::preload
