@@ -22,134 +22,39 @@
 // exec   Programs started with a cleared environment keep LD_PRELOAD and MONARCH_IO_*.
 // space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again.
 // count  Nothing changes: what came back is added up per tier and PFS, for the report and sacct.
-#define MONARCH_HOOKS(X)      \
-  X(open, open)               \
-  X(open64, open)             \
-  X(openat, open)             \
-  X(openat64, open)           \
-  X(__open_2, open)           \
-  X(__open64_2, open)         \
-  X(__openat_2, open)         \
-  X(__openat64_2, open)       \
-  X(creat, open)              \
-  X(creat64, open)            \
-  X(fopen, open)              \
-  X(fopen64, open)            \
-  X(freopen, open)            \
-  X(freopen64, open)          \
-  X(rename, change)           \
-  X(renameat, change)         \
-  X(renameat2, change)        \
-  X(unlink, change)           \
-  X(unlinkat, change)         \
-  X(remove, change)           \
-  X(link, change)             \
-  X(linkat, change)           \
-  X(mkdir, change)            \
-  X(mkdirat, change)          \
-  X(rmdir, change)            \
-  X(symlink, change)          \
-  X(symlinkat, change)        \
-  X(mkfifo, change)           \
-  X(mkfifoat, change)         \
-  X(truncate, change)         \
-  X(truncate64, change)       \
-  X(chmod, change)            \
-  X(fchmodat, change)         \
-  X(chown, change)            \
-  X(lchown, change)           \
-  X(fchownat, change)         \
-  X(utime, change)            \
-  X(utimes, change)           \
-  X(lutimes, change)          \
-  X(futimesat, change)        \
-  X(utimensat, change)        \
-  X(setxattr, change)         \
-  X(lsetxattr, change)        \
-  X(removexattr, change)      \
-  X(lremovexattr, change)     \
-  X(fchmod, descriptor)       \
-  X(fchown, descriptor)       \
-  X(futimens, descriptor)     \
-  X(futimes, descriptor)      \
-  X(fsetxattr, descriptor)    \
-  X(fgetxattr, descriptor)    \
-  X(flistxattr, descriptor)   \
-  X(fremovexattr, descriptor) \
-  X(fstatfs, descriptor)      \
-  X(fstatfs64, descriptor)    \
-  X(fstatvfs, descriptor)     \
-  X(fstatvfs64, descriptor)   \
-  X(fstat, stat)              \
-  X(fstat64, stat)            \
-  X(__fxstat, stat)           \
-  X(__fxstat64, stat)         \
-  X(fstatat, stat)            \
-  X(fstatat64, stat)          \
-  X(__fxstatat, stat)         \
-  X(__fxstatat64, stat)       \
-  X(statx, stat)              \
-  X(stat, path)               \
-  X(stat64, path)             \
-  X(lstat, path)              \
-  X(lstat64, path)            \
-  X(__xstat, path)            \
-  X(__xstat64, path)          \
-  X(__lxstat, path)           \
-  X(__lxstat64, path)         \
-  X(access, path)             \
-  X(euidaccess, path)         \
-  X(eaccess, path)            \
-  X(faccessat, path)          \
-  X(opendir, directory)       \
-  X(fdopendir, directory)     \
-  X(closedir, directory)      \
-  X(readdir, directory)       \
-  X(readdir64, directory)     \
-  X(readdir_r, directory)     \
-  X(readdir64_r, directory)   \
-  X(telldir, directory)       \
-  X(seekdir, directory)       \
-  X(rewinddir, directory)     \
-  X(dirfd, directory)         \
-  X(execve, exec)             \
-  X(execv, exec)              \
-  X(execvp, exec)             \
-  X(execvpe, exec)            \
-  X(execl, exec)              \
-  X(execlp, exec)             \
-  X(execle, exec)             \
-  X(fexecve, exec)            \
-  X(execveat, exec)           \
-  X(posix_spawn, exec)        \
-  X(posix_spawnp, exec)       \
-  X(chroot, space)            \
-  X(unshare, space)           \
-  X(setns, space)             \
-  X(mount, space)             \
-  X(umount, space)            \
-  X(umount2, space)           \
-  X(read, count)              \
-  X(__read_chk, count)        \
-  X(readv, count)             \
-  X(pread, count)             \
-  X(pread64, count)           \
-  X(__pread_chk, count)       \
-  X(__pread64_chk, count)     \
-  X(preadv, count)            \
-  X(preadv64, count)          \
-  X(preadv2, count)           \
-  X(preadv64v2, count)        \
-  X(sendfile, count)          \
-  X(sendfile64, count)        \
-  X(copy_file_range, count)   \
-  X(mmap, count)              \
-  X(mmap64, count)            \
-  X(close, count)             \
-  X(dup, count)               \
-  X(dup2, count)              \
-  X(dup3, count)
+// clang-format off
+#define MONARCH_HOOKS(X)                                                                                \
+  X(open, open) X(open64, open) X(openat, open) X(openat64, open) X(__open_2, open) X(__open64_2, open) \
+  X(__openat_2, open) X(__openat64_2, open) X(creat, open) X(creat64, open) X(fopen, open)              \
+  X(fopen64, open) X(freopen, open) X(freopen64, open)                                                  \
+  X(rename, change) X(renameat, change) X(renameat2, change) X(unlink, change) X(unlinkat, change)      \
+  X(remove, change) X(link, change) X(linkat, change) X(mkdir, change) X(mkdirat, change)               \
+  X(rmdir, change) X(symlink, change) X(symlinkat, change) X(mkfifo, change) X(mkfifoat, change)        \
+  X(truncate, change) X(truncate64, change) X(chmod, change) X(fchmodat, change) X(chown, change)       \
+  X(lchown, change) X(fchownat, change) X(utime, change) X(utimes, change) X(lutimes, change)           \
+  X(futimesat, change) X(utimensat, change) X(setxattr, change) X(lsetxattr, change)                    \
+  X(removexattr, change) X(lremovexattr, change)                                                        \
+  X(fchmod, descriptor) X(fchown, descriptor) X(futimens, descriptor) X(futimes, descriptor)            \
+  X(fsetxattr, descriptor) X(fgetxattr, descriptor) X(flistxattr, descriptor)                           \
+  X(fremovexattr, descriptor) X(fstatfs, descriptor) X(fstatfs64, descriptor) X(fstatvfs, descriptor)   \
+  X(fstatvfs64, descriptor)                                                                             \
+  X(fstat, stat) X(fstat64, stat) X(__fxstat, stat) X(__fxstat64, stat) X(fstatat, stat)                \
+  X(fstatat64, stat) X(__fxstatat, stat) X(__fxstatat64, stat) X(statx, stat)                           \
+  X(stat, path) X(stat64, path) X(lstat, path) X(lstat64, path) X(__xstat, path) X(__xstat64, path)     \
+  X(__lxstat, path) X(__lxstat64, path) X(access, path) X(euidaccess, path) X(eaccess, path)            \
+  X(faccessat, path)                                                                                    \
+  X(opendir, directory) X(fdopendir, directory) X(closedir, directory) X(readdir, directory)            \
+  X(readdir64, directory) X(readdir_r, directory) X(readdir64_r, directory) X(telldir, directory)       \
+  X(seekdir, directory) X(rewinddir, directory) X(dirfd, directory)                                     \
+  X(execve, exec) X(execv, exec) X(execvp, exec) X(execvpe, exec) X(execl, exec) X(execlp, exec)        \
+  X(execle, exec) X(fexecve, exec) X(execveat, exec) X(posix_spawn, exec) X(posix_spawnp, exec)         \
+  X(chroot, space) X(unshare, space) X(setns, space) X(mount, space) X(umount, space) X(umount2, space) \
+  X(read, count) X(__read_chk, count) X(readv, count) X(pread, count) X(pread64, count)                 \
+  X(__pread_chk, count) X(__pread64_chk, count) X(preadv, count) X(preadv64, count) X(preadv2, count)   \
+  X(preadv64v2, count) X(sendfile, count) X(sendfile64, count) X(copy_file_range, count) X(mmap, count) \
+  X(mmap64, count) X(close, count) X(dup, count) X(dup2, count) X(dup3, count)
 
+// clang-format on
 // Deliberately not hooked:
 // fread and the rest of stdio, lseek, fcntl, fork, vfork, close_range
 //        The descriptor that open returned is a plain one of the kernel's, so they are right as they are.

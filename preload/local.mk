@@ -8,7 +8,7 @@ preloadexec_PROGRAMS = libmonarch_preload.so
 libmonarch_preload_so_CXXFLAGS = $(so_compile_flags) -U_FORTIFY_SOURCE -fno-delete-null-pointer-checks \
 	-ftls-model=initial-exec
 libmonarch_preload_so_LDFLAGS = $(so_link_flags) -Wl,-soname,libmonarch_preload.so -Wl,-z,defs -Wl,-z,nodelete \
-	-Wl,--version-script=$(srcdir)/%D%/preload.map
+	-Wl,--version-script=%D%/preload.map
 libmonarch_preload_so_LDADD = $(LIBDL_SONAME)
 EXTRA_libmonarch_preload_so_DEPENDENCIES = %D%/preload.map
 libmonarch_preload_so_SOURCES = \
@@ -54,4 +54,9 @@ libmonarch_preload_so_SOURCES = \
 	%D%/resolve/roots.cc \
 	%D%/resolve/roots.h
 
-EXTRA_DIST += %D%/preload.map
+# What hooks.h lists, and nothing else. No version name: a versioned symbol does not interpose.
+%D%/preload.map: %D%/hooks.h
+	$(AM_V_GEN)$(MKDIR_P) %D% && { echo '{ global:' && \
+	sed -n '/^#define MONARCH_HOOKS/,/^$$/p' $(srcdir)/%D%/hooks.h | grep -o 'X([a-z_0-9]*,' | sed 's/X(\(.*\),/\1;/' && \
+	echo 'local: *; };'; } >$@.new && mv $@.new $@
+CLEANFILES += %D%/preload.map

@@ -29,7 +29,10 @@ glibc_versions() { readelf -VW "$1" | grep -o 'GLIBC_[0-9.]*[0-9]' | sort -u; }
 listed() { sed 's/#.*//' "$1" | tr '\n' ' ' | sed 's/.*global:\(.*\)local:.*/\1/' | tr -d ' ' | tr ';' '\n' | grep . | sort -u; }
 
 # The table of hooks: "SYMBOL FAMILY" lines.
-hooks() { sed -n '/^#define MONARCH_HOOKS/,/^$/s/.*X(\(\w*\), \(\w*\)).*/\1 \2/p' "$MONARCH_SRCDIR/preload/hooks.h"; }
+hooks() {
+    sed -n '/^#define MONARCH_HOOKS/,/^$/p' "$MONARCH_SRCDIR/preload/hooks.h" | grep -o 'X(\w*, \w*)' |
+        sed 's/X(\(.*\), \(.*\))/\1 \2/'
+}
 # What it says about families, and about what is not hooked: the names that stand first in its comments.
 described() { sed -n '1,/^#define MONARCH_HOOKS/s/^\/\/ \([a-z]\+\) .*/\1/p' "$MONARCH_SRCDIR/preload/hooks.h"; }
 not_hooked() {
@@ -84,11 +87,11 @@ large_tls() {
     done
 }
 
-exports_equal_map "$preload" "$MONARCH_SRCDIR/preload/preload.map"
+exports_equal_map "$preload" "$MONARCH_BUILDDIR/preload/preload.map"
 mapfile -t symbols < <(hooks | cut -d ' ' -f 1)
 mapfile -t families < <(described)
-is_empty 'preload.map lists no more than hooks.h' "$(listed "$MONARCH_SRCDIR/preload/preload.map" | unmatched "${symbols[@]}")"
-mapfile -t mapped < <(listed "$MONARCH_SRCDIR/preload/preload.map")
+is_empty 'preload.map lists no more than hooks.h' "$(listed "$MONARCH_BUILDDIR/preload/preload.map" | unmatched "${symbols[@]}")"
+mapfile -t mapped < <(listed "$MONARCH_BUILDDIR/preload/preload.map")
 is_empty 'preload.map lists all of hooks.h, once' \
     "$(printf '%s\n' "${symbols[@]}" | unmatched "${mapped[@]}")$(printf '%s\n' "${symbols[@]}" | sort | uniq -d)"
 is_empty 'hooks.h says why for each family' "$(hooks | cut -d ' ' -f 2 | sort -u | unmatched "${families[@]}")"
