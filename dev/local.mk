@@ -8,9 +8,11 @@ EXTRA_DIST += \
 	%D%/demo \
 	%D%/demo-report \
 	%D%/deps \
+	%D%/fuzz \
 	%D%/lab \
 	%D%/lab.d/pfs \
 	%D%/lab.d/slurm \
 	%D%/lab.d/slurm-config.sh \
 	%D%/lib.sh \
+	%D%/mutate \
 	%D%/scratch.sh

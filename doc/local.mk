@@ -28,6 +28,7 @@ nobase_dist_doc_DATA = \
 	%D%/performance/scale.svg \
 	%D%/performance/start.svg \
 	%D%/performance/tuning.svg \
+	%D%/security.md \
 	%D%/slurm.md
 
 dist_man_MANS += \

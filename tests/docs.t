@@ -180,6 +180,19 @@ def installed():
                f"{path}: what it links to is installed")
 
 
+def security():
+    """Each threat in security.md has a test, and that test is there."""
+    table = text_of("doc/security.md").split("## Threats")[1].split("## In the build")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith(("| threat |", "| --- |"))]
+    faults = ["no rows"] * (not rows)
+    for row in rows:
+        tests = re.findall(r"`([\w/]+\.(?:t|cc)): ([^`]+)`", row.split(" | ")[-1])
+        faults += [f"no test: {row}"] * (not tests)
+        faults += [f"{file} has no {name}" for file, name in tests
+                   if not os.path.exists(f"{SOURCE}/tests/{file}") or name not in text_of(f"tests/{file}")]
+    result(faults, "doc/security.md names a test for each threat, and it exists")
+
+
 def coverage():
     """What coverage.md says of programs is what their tests are about."""
     for test in "matrix.t", "programs.t":
@@ -239,7 +252,8 @@ def changelog():
            "CHANGELOG.md has a section for this version")
 
 
-for test in options, plugin, environment, config, statistics, rendering, places, installed, coverage, layers, changelog:
+for test in (options, plugin, environment, config, statistics, rendering, places, installed, security, coverage, layers,
+             changelog):
     try:
         test()
     except Exception as error:  # pylint: disable=broad-except

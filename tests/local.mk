@@ -28,7 +28,7 @@ AM_TESTS_ENVIRONMENT = \
 
 if HAVE_GTEST
 check_PROGRAMS += tests/unit
-tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(GTEST_CFLAGS)
+tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(GTEST_CFLAGS) $(SLURM_CFLAGS)
 tests_unit_LDADD = $(libmonarch) $(GTEST_LIBS)
 tests_unit_SOURCES = \
 	%D%/board_test.cc \
@@ -42,6 +42,7 @@ tests_unit_SOURCES = \
 	%D%/discovery_test.cc \
 	%D%/faulty_os.cc \
 	%D%/faulty_os.h \
+	%D%/fuzz_test.cc \
 	%D%/hierarchy_test.cc \
 	%D%/large_files_test.cc \
 	%D%/locality_test.cc \
@@ -55,14 +56,49 @@ tests_unit_SOURCES = \
 	%D%/tier_faults_test.cc \
 	%D%/tiers.h \
 	%D%/throttle_test.cc \
-	%D%/walker_test.cc
+	%D%/walker_test.cc \
+	$(fuzz_sources)
 TESTS += tests/unit
 endif
+
+# What is fuzzed: a program each by `make fuzzers`, for dev/fuzz, and the kept inputs in tests/unit.
+fuzz_sources = \
+	%D%/fuzz/board.cc \
+	%D%/fuzz/config.cc \
+	%D%/fuzz/counters.cc \
+	%D%/fuzz/directory.cc \
+	%D%/fuzz/mounts.cc \
+	%D%/fuzz/record.cc \
+	%D%/fuzz/sizes.cc \
+	%D%/fuzz/spool.cc \
+	%D%/fuzz/targets.h
+fuzz_targets = board config counters mounts record sizes spool
+if HAVE_SLURM
+fuzz_sources += %D%/fuzz/options.cc
+fuzz_targets += options
+endif
+EXTRA_LIBRARIES = %D%/fuzz/libfuzz.a
+%C%_fuzz_libfuzz_a_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(SLURM_CFLAGS)
+%C%_fuzz_libfuzz_a_SOURCES = $(fuzz_sources)
+fuzzers: $(fuzz_targets:%=%D%/fuzz/fuzz-%)
+$(fuzz_targets:%=%D%/fuzz/fuzz-%): %D%/fuzz/fuzz-%: %D%/fuzz/libfuzzer.cc %D%/fuzz/libfuzz.a runtime/libmonarch.a
+	$(AM_V_CXXLD)$(CXX) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(MONARCH_CFLAGS) $(CPPFLAGS) $(AM_CXXFLAGS) $(CXXFLAGS) \
+		-DFUZZ_TARGET=$* -fsanitize=fuzzer $(AM_LDFLAGS) $(LDFLAGS) -o $@ \
+		$(top_srcdir)/%D%/fuzz/libfuzzer.cc %D%/fuzz/libfuzz.a $(libmonarch) $(LIBS)
+.PHONY: fuzzers
+CLEANFILES += $(fuzz_targets:%=%D%/fuzz/fuzz-%)
+EXTRA_DIST += \
+	%D%/fuzz/libfuzzer.cc \
+	%D%/fuzz/options.cc \
+	%D%/fuzz/seeds
 
 EXTRA_DIST += \
 	%D%/fixtures/differential.seeds \
 	%D%/fixtures/guarded.cc \
-	%D%/fixtures/hpc-node.xml
+	%D%/fixtures/hpc-node.xml \
+	%D%/fixtures/machines/COPYRIGHT \
+	%D%/fixtures/machines/four-nodes-sata.tar.xz \
+	%D%/fixtures/machines/two-sockets-nvme-pmem.tar.xz
 
 check_PROGRAMS += tests/counters tests/differential tests/launch tests/safety tests/strict.so
 tests_counters_SOURCES = \

@@ -195,6 +195,15 @@ Result<JobRecord> StateDir::read_removal(const std::string& removal) const {
   return record_at("removing/" + removal + "/record.json");
 }
 
+namespace {
+
+// As is_plain_name, but of several joined, and of whatever characters a cluster's name has.
+bool is_file_name(const std::string& text) {
+  return !text.empty() && text[0] != '.' && text.find_first_of(std::string("/\0", 2)) == std::string::npos;
+}
+
+}  // namespace
+
 Result<JobRecord> StateDir::record_at(const std::string& below) const {
   Result<std::string> text = read(below);
   if (!text.ok()) return text.error();
@@ -218,6 +227,11 @@ Result<JobRecord> StateDir::record_at(const std::string& below) const {
   } catch (const json::exception& e) {
     return Error{EINVAL, path_ + "/" + below + ": " + e.what()};
   }
+  // Root joins the names to paths of its own, and ends the process: a file that a disk has spoilt does
+  // neither.
+  const bool names = is_file_name(r.name) && is_file_name(r.job.key()) && r.run_dir.rfind('/', 0) == 0 &&
+                     r.run_dir.find('\0') == std::string::npos;
+  if (!names || r.agent.pid < 0) return Error{EINVAL, path_ + "/" + below + ": not valid"};
   return r;
 }
 

@@ -95,6 +95,8 @@ Status FileStager::make_copy(const Work& work, const Fd& source, const struct st
   MONARCH_TRY(copier->copy({source.get(), copy.get(), bytes, 0, bytes, writing, work.why == Why::kPrefetch}));
   if (!unchanged(source.get(), st))
     return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
+  if (is_invalid(*context_->board, context_->catalog->entry(work.ref).hash))  // no task would open the copy
+    return Error{ESTALE, std::string(kSource) + "the job wrote it while it was copied"};
   if (!take_times(copy.get(), st)) return errno_error("set the copy's times");
   return tier->publish(copy, work.ref);
 }

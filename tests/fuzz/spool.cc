@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+#include <memory>
+#include <unistd.h>
+
+#include "runtime/node/accounting.h"
+#include "tests/fuzz/targets.h"
+
+namespace monarch::fuzz {
+
+void spool(const uint8_t* data, size_t size) {
+  if (::geteuid() != 0) return;  // the state directory is root's
+  static const Directory at;
+  static const std::unique_ptr<StateDir> state = [] {
+    Result<StateDir> opened = StateDir::open(at.path());
+    FUZZ_CHECK(opened.ok());
+    return std::make_unique<StateDir>(opened.take());
+  }();
+  at.write("spool/a.json", data, size);
+  (void)flush(*state, "/nonexistent", 0).ok();
+}
+
+}  // namespace monarch::fuzz
