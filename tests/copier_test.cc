@@ -148,5 +148,45 @@ TEST_F(CopierTest, WhatNobodyWaitsForKeepsToTheRatesUntilSomebodyDoes) {
   EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
 }
 
+// What io_uring(7) did not do, plain calls do, and they tell what was wrong.
+TEST_F(CopierTest, WhatTheRingFailsToWriteIsCopiedByPlainCalls) {
+  for (const int error : {0, EIO, ENOMEM, ECANCELED}) {
+    SCOPED_TRACE(error);
+    source(9 * kMiB + 5);
+    std::atomic<int> written{0}, plain{0};
+    Intercept ring(Call::kUringResult, [&](Arguments& a) {
+      if (++written % 3 != 0) return 0;
+      a.bytes /= 2;  // short, if it does not fail
+      return error;
+    });
+    Intercept reads(Call::kPread, [&](Arguments&) {
+      ++plain;
+      return 0;
+    });
+    const Status copied = copy(Writing::kMemory);
+    ASSERT_TRUE(copied.ok()) << copied.error().text;
+    if (written == 0) GTEST_SKIP() << "no io_uring here";
+    EXPECT_GE(plain, 1);
+    EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
+  }
+}
+
+TEST_F(CopierTest, ARingThatTakesNothingIsGivenUp) {
+  source(9 * kMiB + 5);
+  Intercept ring(Call::kUringSubmit, ENOMEM);
+  const Status copied = copy(Writing::kMemory);
+  ASSERT_TRUE(copied.ok()) << copied.error().text;
+  EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
+}
+
+TEST_F(CopierTest, ASourceThatGetsShorterIsFoundByTheRingToo) {
+  source(9 * kMiB + 5);
+  std::filesystem::resize_file(scratch_ / "source", 6 * kMiB + 100);
+  const Status copied = copy(Writing::kMemory);
+  ASSERT_FALSE(copied.ok());
+  EXPECT_EQ(copied.error().code, ENODATA);
+  EXPECT_TRUE(is_source_error(copied.error()));
+}
+
 }  // namespace
 }  // namespace monarch

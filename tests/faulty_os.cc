@@ -128,6 +128,28 @@ int fstatvfs(int fd, struct statvfs* st) {
   if (real_os::fstatvfs(fd, st) != 0) return -1;
   return fails(Call::kFstatvfs, {.fd = fd, .fs = st}) ? -1 : 0;
 }
+int fstatfs(int fd, struct statfs* st) { return real_os::fstatfs(fd, st); }
+int fstatat(int dirfd, const char* path, struct stat* st, int flags) {
+  if (fails(Call::kFstatat, {.fd = dirfd, .path = path, .flags = flags})) return -1;
+  return real_os::fstatat(dirfd, path, st, flags);
+}
+int flock(int fd, int operation) { return real_os::flock(fd, operation); }
+DIR* fdopendir(int fd) { return fails(Call::kFdopendir, {.fd = fd}) ? nullptr : real_os::fdopendir(fd); }
+struct dirent* readdir(DIR* dir) {
+  return fails(Call::kReaddir, {.fd = ::dirfd(dir)}) ? nullptr : real_os::readdir(dir);
+}
+int uring_submit(struct io_uring* ring) {
+  return fails(Call::kUringSubmit, {}) ? -errno : real_os::uring_submit(ring);
+}
+int64_t uring_result(int64_t result) {
+  Arguments arguments{.bytes = result > 0 ? static_cast<size_t>(result) : 0};
+  if (fails(Call::kUringResult, arguments)) return -errno;
+  return result > 0 ? static_cast<int64_t>(arguments.bytes) : result;
+}
+bool is_open_elsewhere(int fd) { return real_os::is_open_elsewhere(fd); }
+int start_thread(std::thread* thread, const std::function<void()>& body) {
+  return fails(Call::kStartThread, {}) ? errno : real_os::start_thread(thread, body);
+}
 int64_t clock_ns(clockid_t clock) { return real_os::clock_ns(clock) + ahead_ns; }
 
 }  // namespace os

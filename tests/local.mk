@@ -144,6 +144,7 @@ scripts = \
 	%D%/matrix.t \
 	%D%/metadata.t \
 	%D%/node.t \
+	%D%/os_calls.t \
 	%D%/paths.t \
 	%D%/programs.t \
 	%D%/run.t \

@@ -135,5 +135,43 @@ TEST_F(PlacementTest, DemandsAndTheWalkMeet) {
   for (const std::string& file : files) EXPECT_EQ(contents(copy_of(file)), contents(pfs_ + "/" + file));
 }
 
+// Half a directory is no directory: what readdir(3) did not tell may be there.
+TEST_F(PlacementTest, AWalkThatFailsInTheMiddleOfADirectoryIsNotComplete) {
+  for (int i = 0; i < 5; ++i) scratch_.file("pfs/f" + std::to_string(i), "x");
+  for (const int error : {EIO, ENOMEM, ESTALE}) {
+    SCOPED_TRACE(error);
+    if (!placement_) start();
+    const uint64_t before = counter(AgentCounter::walk_errors);
+    std::atomic<int> calls{0};
+    Intercept fault(Call::kReaddir, [&](Arguments&) { return ++calls == 4 ? error : 0; });
+    start_walk();
+    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::walk_errors) == before + 1; }));
+    walker_->stop();
+    EXPECT_FALSE(walked()) << "absent paths may exist";
+    EXPECT_EQ(catalog_->reader().listing(rel("")), nullptr);
+  }
+}
+
+TEST_F(PlacementTest, ADirectoryThatCannotBeListedMakesTheWalkIncomplete) {
+  scratch_.file("pfs/d/f", "x");
+  start();
+  std::atomic<int> calls{0};
+  Intercept fault(Call::kFdopendir, [&](Arguments&) { return ++calls == 2 ? EIO : 0; });
+  start_walk();
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::walk_errors) == 1; }));
+  walker_->stop();
+  EXPECT_FALSE(walked());
+}
+
+// For lack of threads the walk is slower, or there is none.
+TEST_F(PlacementTest, AWalkWithoutThreadsIsNotComplete) {
+  scratch_.file("pfs/f", "x");
+  start();
+  Intercept none(Call::kStartThread, EAGAIN);
+  start_walk();
+  EXPECT_EQ(demand("f") & 0xff, static_cast<uint64_t>(State::kPlaced)) << "what is asked for is staged";
+  EXPECT_FALSE(walked());
+}
+
 }  // namespace
 }  // namespace monarch

@@ -3,14 +3,21 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <sys/file.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <system_error>
 
+#include "build_config.h"
 #include "runtime/base/fd.h"
+
+#ifdef HAVE_LIBURING
+#include <liburing.h>
+#endif
 
 namespace monarch::os {
 namespace {
@@ -92,7 +99,9 @@ int open_beneath(int dirfd, const char* path, int flags, mode_t mode) {
 int openat(int dirfd, const char* path, int flags, mode_t mode) {
   return retried([&] { return ::openat(dirfd, path, flags, mode); });
 }
-int fstat(int fd, struct stat* st) { return ::fstat(fd, st); }
+int fstat(int fd, struct stat* st) {
+  return retried([&] { return ::fstat(fd, st); });
+}
 ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
   return retried([&] { return ::pread(fd, buffer, bytes, offset); });
 }
@@ -119,17 +128,56 @@ int set_direct(int fd, bool direct) {
   if (flags < 0) return -1;
   return ::fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
-int futimens(int fd, const struct timespec times[2]) { return ::futimens(fd, times); }
+int futimens(int fd, const struct timespec times[2]) {
+  return retried([&] { return ::futimens(fd, times); });
+}
 int linkat(int from_fd, const char* from, int to_fd, const char* to, int flags) {
-  return ::linkat(from_fd, from, to_fd, to, flags);
+  return retried([&] { return ::linkat(from_fd, from, to_fd, to, flags); });
 }
 int renameat(int from_fd, const char* from, int to_fd, const char* to) {
-  return ::renameat(from_fd, from, to_fd, to);
+  return retried([&] { return ::renameat(from_fd, from, to_fd, to); });
 }
-int unlinkat(int dirfd, const char* path, int flags) { return ::unlinkat(dirfd, path, flags); }
-int mkdirat(int dirfd, const char* path, mode_t mode) { return ::mkdirat(dirfd, path, mode); }
+int unlinkat(int dirfd, const char* path, int flags) {
+  return retried([&] { return ::unlinkat(dirfd, path, flags); });
+}
+int mkdirat(int dirfd, const char* path, mode_t mode) {
+  return retried([&] { return ::mkdirat(dirfd, path, mode); });
+}
 int fstatvfs(int fd, struct statvfs* st) {
   return retried([&] { return ::fstatvfs(fd, st); });
+}
+int fstatfs(int fd, struct statfs* st) {
+  return retried([&] { return ::fstatfs(fd, st); });
+}
+int fstatat(int dirfd, const char* path, struct stat* st, int flags) {
+  return retried([&] { return ::fstatat(dirfd, path, st, flags); });
+}
+int flock(int fd, int operation) {
+  return retried([&] { return ::flock(fd, operation); });
+}
+DIR* fdopendir(int fd) { return ::fdopendir(fd); }
+struct dirent* readdir(DIR* dir) {
+  return ::readdir(dir);
+}
+#ifdef HAVE_LIBURING
+int uring_submit(struct io_uring* ring) { return ::io_uring_submit(ring); }
+#else
+int uring_submit(struct io_uring*) { return -ENOSYS; }
+#endif
+int64_t uring_result(int64_t result) { return result; }
+bool is_open_elsewhere(int fd) {
+  // Nobody else, says the kernel where it gives a lease for writing.
+  if (::fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return true;
+  ::fcntl(fd, F_SETLEASE, F_UNLCK);
+  return false;
+}
+int start_thread(std::thread* thread, const std::function<void()>& body) {
+  try {
+    *thread = std::thread(body);
+    return 0;
+  } catch (const std::system_error& e) {
+    return e.code().value();
+  }
 }
 int64_t clock_ns(clockid_t clock) {
   timespec now;

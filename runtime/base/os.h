@@ -5,13 +5,19 @@
 // here for what comes to pass seconds later.
 #pragma once
 
+#include <dirent.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
 #include <time.h>
 
 #include <cerrno>
 #include <cstdint>
+#include <functional>
+#include <thread>
+
+struct io_uring;
 
 namespace monarch {
 
@@ -25,7 +31,15 @@ inline bool is_write_back_error(int error) {
 
 // Whether an error says that this process or the node ran short of descriptors or memory. That tells nothing
 // about the file, and may pass.
-inline bool is_shortage(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM; }
+inline bool is_shortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == EAGAIN || error == EINTR;
+}
+
+// Whether an error of a call on a tier is one of a single name or file: something else has the name, or a
+// file may not be so large (RLIMIT_FSIZE). Others may well be taken.
+inline bool is_of_one_file(int error) {
+  return error == EEXIST || error == ENOTEMPTY || error == EISDIR || error == ELOOP || error == EFBIG;
+}
 
 }  // namespace monarch
 
@@ -54,6 +68,19 @@ int renameat(int from_fd, const char* from, int to_fd, const char* to);
 int unlinkat(int dirfd, const char* path, int flags);
 int mkdirat(int dirfd, const char* path, mode_t mode);
 int fstatvfs(int fd, struct statvfs* st);
+int fstatfs(int fd, struct statfs* st);
+int fstatat(int dirfd, const char* path, struct stat* st, int flags);
+int flock(int fd, int operation);
+DIR* fdopendir(int fd);
+struct dirent* readdir(DIR* dir);
+// io_uring_submit(3): how many were submitted, or -errno; with liburing only.
+int uring_submit(struct io_uring* ring);
+// What the completion of a write of `bytes` says, which follows its read by a link: passes it on.
+int64_t uring_result(int64_t result);
+// Whether somebody else has the open file `fd` open, or that cannot be told.
+bool is_open_elsewhere(int fd);
+// A std::thread, or the error for which there is none (EAGAIN: the user may have no more processes).
+int start_thread(std::thread* thread, const std::function<void()>& body);
 // Nanoseconds of clock_gettime(2).
 int64_t clock_ns(clockid_t clock);
 

@@ -2,6 +2,7 @@
 #include "runtime/base/uring.h"
 
 #include "build_config.h"
+#include "runtime/base/os.h"
 
 #ifdef HAVE_LIBURING
 #include <liburing.h>
@@ -82,7 +83,7 @@ class Ring : public Uring {
   // False: the kernel takes no more, and the ring is of no use any longer.
   bool submit() {
     while (unsubmitted_ > 0) {
-      const int n = ::io_uring_submit(&ring_);
+      const int n = os::uring_submit(&ring_);
       if (n > 0) {
         unsubmitted_ -= static_cast<unsigned>(n);
         in_flight_ += static_cast<unsigned>(n);
@@ -98,7 +99,7 @@ class Ring : public Uring {
     io_uring_cqe* done = nullptr;
     if (::io_uring_wait_cqe(&ring_, &done) != 0) return;
     const uint64_t which = done->user_data;
-    const int64_t result = done->res;
+    const int64_t result = which % 2 == 0 ? done->res : os::uring_result(done->res);
     ::io_uring_cqe_seen(&ring_, done);
     --in_flight_;
     Slot& slot = slots_[which / 2];

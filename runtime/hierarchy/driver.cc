@@ -52,7 +52,7 @@ class TmpfsDriver : public DirectoryDriver {
 
 std::unique_ptr<Driver> driver_of(int dir) {
   struct statfs fs;
-  if (::fstatfs(dir, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
+  if (os::fstatfs(dir, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
     return std::make_unique<TmpfsDriver>();
   return std::make_unique<DirectoryDriver>();
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
 
 namespace monarch {
@@ -46,7 +47,7 @@ uint64_t Hierarchy::room() const {
 Status remove_job_dirs(const std::vector<TierConfig>& tiers, const std::string& job_dir) {
   Status first;
   for (const TierConfig& config : tiers) {
-    Fd base(::open(config.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    Fd base(os::openat(AT_FDCWD, config.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const Status s = base ? remove_tree(base.get(), job_dir) : Status(errno_error("open " + config.path));
     if (!s.ok() && first.ok()) first = Error{s.error().code, "tier " + config.name + ": " + s.error().text};
   }

@@ -47,7 +47,14 @@ void Walker::start(int threads) {
     const MutexLock hold(lock_);
     for (uint32_t root = 0; root < dataset_->roots.size(); ++root) waiting_.push_back({root, ""});
   }
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  for (int i = 0; i < threads; ++i) {
+    std::thread thread;
+    if (const int error = os::start_thread(&thread, [this] { run(); }); error != 0) {
+      spdlog::warn("walk: {} threads instead of {}: {}", i, threads, std::strerror(error));
+      return;
+    }
+    threads_.push_back(std::move(thread));
+  }
 }
 
 void Walker::stop() {
@@ -109,7 +116,7 @@ void Walker::list(const Directory& directory) {
   const int raw = fd.get();
   struct stat before;
   const bool looked = fd && os::fstat(raw, &before) == 0;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(looked ? ::fdopendir(raw) : nullptr, &::closedir);
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(looked ? os::fdopendir(raw) : nullptr, &::closedir);
   if (!dir) return give_up(directory, std::strerror(errno));
   fd.release();  // closedir closes it
   add(board_, AgentCounter::walk_dirs);
@@ -136,8 +143,8 @@ void Walker::give_up(const Directory& directory, const char* why) {
 uint8_t Walker::look_at(int dir, const char* name) {
   struct stat st;
   if (!stats_->wait(1, [this] { return stopping_.load(); })) return DT_UNKNOWN;
-  return ::fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 ? static_cast<uint8_t>(IFTODT(st.st_mode))
-                                                             : uint8_t{DT_UNKNOWN};
+  return os::fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 ? static_cast<uint8_t>(IFTODT(st.st_mode))
+                                                               : uint8_t{DT_UNKNOWN};
 }
 
 void Walker::enter_directory(const Directory& directory) {
@@ -153,7 +160,7 @@ bool Walker::enter(const Directory& directory, DIR* dir, Names* names) {
   uint64_t files = 0;
   bool full = false;
   errno = 0;
-  while (const dirent* e = ::readdir(dir)) {
+  while (const dirent* e = os::readdir(dir)) {
     if (stopping_) return false;
     const std::string_view name = e->d_name;
     if (name == "." || name == "..") {
