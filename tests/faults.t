@@ -557,6 +557,45 @@ def descriptors_short():
     nothing_left(job, "descriptors short", tier)
 
 
+def limits():
+    """Of processes and of the size of files: the agent goes on with what it has."""
+    if ROOT and (why := e2e.why_not_nobody()):
+        return skip("limits of the agent", why)
+    dataset, tier = scratch("limits"), scratch("tier.limits")
+    e2e.make_tree(dataset, 20)
+    write(f"{dataset}/large", noise(3 * MIB))
+    os.chmod(tier, 0o777)
+    before = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if ROOT else []
+    words = [*options([dataset], {"t": (tier, "1G")}), *config(prefetch="off")]
+    os.chmod(words[-1], 0o644)
+    want = e2e.execute(read_all(dataset))[1]
+    # The agent has its copy threads by then; the one of its write-back is made with the first copy.
+    script = 'agent=$(pgrep -P $PPID -x monarchd); prlimit --nproc=1:1 -p "$agent" || exit 3; "$@" && kill -0 "$agent"'
+    code, out, err, report = monarch_run(words, ["sh", "-c", script, "sh", *read_all(dataset)], report=True, before=before)
+    equal((code, out), (0, want), "no more processes: the agent lives, and bytes are right", err)
+    equal(report["agent"]["staged_files"], 21, "no more processes: files are placed", report["agent"])
+    script = 'agent=$(pgrep -P $PPID -x monarchd); prlimit --fsize=2000000 -p "$agent" || exit 3; "$@" && kill -0 "$agent"'
+    code, out, err, report = monarch_run(words, ["sh", "-c", script, "sh", *read_all(dataset)], report=True, before=before)
+    equal((code, out), (0, want), "files of a bounded size: the agent lives, and bytes are right", err)
+    equal(report["agent"]["staged_files"], 20, "files of a bounded size: the others are placed", report["agent"])
+    return equal(os.listdir(tier), [], "limits: nothing is left")
+
+
+def absent():
+    """Many names that are not there: few of them get to the agent, and what is there still is staged."""
+    dataset, tier = scratch("absent"), scratch("tier.absent")
+    e2e.make_tree(dataset, 20)
+    job = e2e.Job([*options([dataset], {"t": (tier, "1G")}), *config(prefetch="off")])
+    script = ("import os, sys\nmissed = 0\nfor i in range(3000):\n try: os.open(f'{sys.argv[1]}/cache/{i:040x}', 0)\n"
+              " except FileNotFoundError: missed += 1\nprint(missed)")
+    equal(job.run([PYTHON, "-c", script, dataset])[:2], (0, b"3000\n"), "names that are not there: ENOENT")
+    equal(job.run(read_all(dataset))[:2], (0, e2e.execute(read_all(dataset))[1]), "files beside them: the bytes are right")
+    report = job.end()
+    ok(report["agent"]["requests"] < 300, "names that are not there: the agent is not asked for each", report)
+    equal(report["agent"]["staged_files"], 20, "names that are not there: what is there is staged", report)
+    nothing_left(job, "absent names", tier)
+
+
 class Faked(e2e.Job):
     """A job whose agent and tasks go by the clock in a file. The agent keeps no LD_PRELOAD, so it is given one."""
 
@@ -980,6 +1019,6 @@ def fifos():
 
 
 print(f"# seed {SEED}")
-e2e.main(tiers_recover, descriptors_short, idle, pfs_errors, all_threads_hang, changed_while_copied,
+e2e.main(tiers_recover, descriptors_short, limits, absent, idle, pfs_errors, all_threads_hang, changed_while_copied,
          changed_between_chunks, tier_removed, agent_killed, tasks_killed, clock_jumps, changed_by_others, once,
          larger_than_the_tiers, counters, flat, types, fifos)

@@ -66,7 +66,7 @@ class PlacementTest : public ::testing::Test {
     rates_.emplace(config_);
     placement_ = std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(),
                                                     config_, &*rates_);
-    placement_->start();
+    ASSERT_TRUE(placement_->start().ok());
   }
   void start_walk() {
     walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tiers that fail after all seemed well, that others fill, and that come back.
+#include <dirent.h>
 #include <fcntl.h>
 
 #include <atomic>
@@ -228,6 +229,181 @@ TEST_F(PlacementTest, AnIdleHandlerUsesNoProcessor) {
   const int64_t before = used();
   std::this_thread::sleep_for(std::chrono::seconds(1));
   EXPECT_LT(used() - before, 50 * 1000000) << "50 ms of processor time in one second of idleness";
+}
+
+// Nobody waits for it, so nobody has it open when its write-back fails: it never was published.
+TEST_F(PlacementTest, APrefetchedCopyIsPublishedOnceItIsOnItsDevice) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  scratch_.file("pfs/f", noise(100000, 1));
+  start();
+  std::atomic<bool> held{true}, inside{false};
+  Intercept lost(Call::kFinishSync, [&](Arguments&) {
+    inside = true;
+    (void)eventually([&] { return !held; });
+    return EIO;
+  });
+  start_walk();
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  EXPECT_EQ(state("f"), State::kStaging) << "it may still be lost";
+  held = false;
+  ASSERT_TRUE(eventually([&] { return word("f") == state_word(State::kNoFit, Reason::kTierError); }));
+  ASSERT_TRUE(eventually([&] { return files_on() == 0 && tier().used() == 0; }));
+  EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  EXPECT_TRUE(tier().closed());
+}
+
+TEST_F(PlacementTest, WhoWaitsForAPrefetchedCopyDoesNotWaitForItsDevice) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  scratch_.file("pfs/f", noise(100000, 1));
+  const struct stat st = source_stat("f");
+  start();
+  std::atomic<bool> held{true}, inside{false};
+  Intercept slow(Call::kFinishSync, [&](Arguments&) {
+    inside = true;
+    (void)eventually([&] { return !held; });
+    return 0;
+  });
+  start_walk();
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  demand("f");
+  expect_placed("f", st);
+  held = false;
+  placement_->stop();
+  EXPECT_EQ(counter(AgentCounter::staged_files), 1u);
+  EXPECT_EQ(tier().used(), tier().space_of(100000));
+}
+
+// A task has it open: its space is not free, whatever names are gone.
+TEST_F(PlacementTest, ALostCopyThatIsOpenKeepsItsSpace) {
+  scratch_.file("pfs/f", noise(100000, 1));
+  start();
+  std::atomic<bool> held{true};
+  Intercept lost(Call::kFinishSync, [&](Arguments&) {
+    (void)eventually([&] { return !held; });
+    return EIO;
+  });
+  demand("f");
+  ASSERT_EQ(state("f"), State::kPlaced);
+  const Fd reader(::open(copy_of("f").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(reader);
+  held = false;
+  ASSERT_TRUE(eventually([&] { return state("f") == State::kNoFit && files_on() == 0; }));
+  placement_->stop();
+  EXPECT_EQ(tier().used(), tier().space_of(100000));
+}
+
+// What was left there under a copy's name costs nobody the tier.
+TEST_F(PlacementTest, ALeftOverOfACopysNameIsReplaced) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  scratch_.file("pfs/g", noise(1000, 2));
+  const struct stat st = source_stat("f");
+  start();
+  const Ref f = catalog_->add(rel("f"), DT_REG), g = catalog_->add(rel("g"), DT_REG);
+  std::filesystem::create_directories(std::filesystem::path(path_of_copy(tier(), f)).parent_path());
+  std::ofstream(path_of_copy(tier(), f)) << "left over";
+  Intercept kept(Call::kUnlinkat, EPERM);
+  demand("f");
+  expect_placed("f", st);
+  EXPECT_EQ(files_on(), 1) << "a name of the way there is left";
+  std::filesystem::create_directories(path_of_copy(tier(), g) + "/in the way");
+  EXPECT_EQ(demand("g"), state_word(State::kNoFit, Reason::kTierError));
+  EXPECT_FALSE(tier().closed());
+}
+
+// The unlink of a lost copy fails: the next one of the file is placed all the same, and the space of the lost
+// one stays counted.
+TEST_F(PlacementTest, ACopyThatCannotBeRemovedStaysCounted) {
+  scratch_.file("pfs/f", noise(100000, 1));
+  start();
+  {
+    Intercept lost(Call::kFinishSync, EIO), kept(Call::kUnlinkat, EPERM);
+    placement_->demand(rel("f"));
+    ASSERT_TRUE(eventually([&] { return word("f") == state_word(State::kNoFit, Reason::kTierError); }));
+    placement_->stop();
+  }
+  EXPECT_EQ(tier().used(), tier().space_of(100000));
+}
+
+TEST_F(PlacementTest, ADirectoryOfCopiesThatSomebodyRemovedComesBack) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  const struct stat st = source_stat("f");
+  start();
+  const Ref f = catalog_->add(rel("f"), DT_REG);
+  ASSERT_TRUE(tier().create(f, 1000).ok());
+  std::filesystem::remove(std::filesystem::path(path_of_copy(tier(), f)).parent_path());
+  demand("f");
+  expect_placed("f", st);
+}
+
+// While one thread still copies a chunk, another gives the file up for lack of memory, and it is tried again.
+TEST_F(PlacementTest, ALargeFileThatWasPutOffIsBegunAgainBesideTheOldOne) {
+  config_.stage_wait_max = kMiB;
+  scratch_.file("pfs/f", noise(4 * kMiB, 1));
+  start();
+  demand("f");
+  placement_->demand_chunk(rel("f"), kReadNatively);
+  std::atomic<bool> held{true}, inside{false}, shortage{true};
+  Intercept reads(Call::kPread, [&](Arguments& a) {
+    if (a.offset == 0 && !inside.exchange(true)) (void)eventually([&] { return !held; });
+    return a.offset == kMiB && shortage ? ENOMEM : 0;
+  });
+  placement_->demand_chunk(rel("f"), 0);
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  placement_->demand_chunk(rel("f"), 1);
+  ASSERT_TRUE(eventually([&] { return state("f") == State::kNoFit; }));
+  shortage = false;
+  ASSERT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
+  demand("f");
+  const auto there = [&](uint32_t n) {
+    const Chunks* chunks = catalog_->reader().chunks(chunks_of(word("f")));
+    return chunks && has_chunk(*chunks, n);
+  };
+  placement_->demand_chunk(rel("f"), 1);
+  ASSERT_TRUE(eventually([&] { return there(1); })) << word("f");
+  EXPECT_FALSE(tier().closed());
+  held = false;
+  for (uint32_t n = 0; n < 4; ++n) placement_->demand_chunk(rel("f"), n);
+  ASSERT_TRUE(placed_at_last("f"));
+  EXPECT_TRUE(contents(copy_of("f")) == contents(pfs_ + "/f"));
+  ASSERT_TRUE(eventually([&] { return tier().used() == 4 * kMiB; })) << "the first attempt's space is back";
+  EXPECT_EQ(files_on(), 1);
+}
+
+TEST_F(PlacementTest, AFileLargerThanFilesMayBeClosesNoTier) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  Intercept limit(Call::kFallocate, EFBIG);
+  EXPECT_EQ(state_of(demand("f")), State::kNoFit);
+  EXPECT_FALSE(tier().closed());
+  EXPECT_EQ(tier().used(), 0u);
+}
+
+// The user may have no more processes.
+TEST_F(PlacementTest, WithFewerThreadsTheAgentGoesOn) {
+  scratch_.file("pfs/f", noise(100000, 1));
+  const struct stat st = source_stat("f");
+  std::atomic<int> threads{0};
+  Intercept none(Call::kStartThread, [&](Arguments&) { return ++threads > 1 ? EAGAIN : 0; });
+  start();
+  demand("f");  // the thread of its write-back is not there either
+  expect_placed("f", st);
+  placement_->stop();
+}
+
+// Names that are not there take room in the catalog for good: before there are many, tasks are told to look.
+TEST_F(PlacementTest, TasksAreToldToLookWhereMuchIsNotThere) {
+  scratch_.file("pfs/f", "x");
+  start();
+  for (int i = 0; i < 60; ++i) demand("none" + std::to_string(i));
+  EXPECT_EQ((*board_)->header.look_first, 0u);
+  for (int i = 60; i < 70; ++i) demand("none" + std::to_string(i));
+  EXPECT_EQ((*board_)->header.look_first, 1u);
+  for (int i = 0; i < 30; ++i) {
+    scratch_.file("pfs/f" + std::to_string(i), "x");
+    demand("f" + std::to_string(i));
+  }
+  EXPECT_EQ((*board_)->header.look_first, 0u) << "there are more that are there";
 }
 
 }  // namespace

@@ -69,6 +69,18 @@ __attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath&
   return rc == 0 && is_file_of(client.catalog, e, st);
 }
 
+// Whether there is nothing of this name: then the agent need not be asked, and keeps no entry of it.
+__attribute__((noinline)) bool is_absent(const Client& client, const RelPath& path) {
+  Room room;
+  const char* full = pfs_path(client, path, &room);
+  if (!full) return false;
+  const int saved = errno;
+  const bool absent =
+      syscall(SYS_faccessat, AT_FDCWD, full, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
+  errno = saved;
+  return absent;
+}
+
 bool excluded(const Client& client, const RelPath& path) {
   return client.program_excluded || (client.exclude && excludes_file(client, path));
 }
@@ -94,6 +106,8 @@ Answer decide(Client* client, const RelPath& path, Room* copy) {
   uint64_t word = found ? found.entry->state.load(std::memory_order_acquire) : state_word(State::kKnown);
   if (state_of(word) == State::kKnown && board->header.full.load(std::memory_order_relaxed) != 0)
     return to_pfs(TaskCounter::fallback_no_fit);
+  if (!found && board->header.look_first.load(std::memory_order_relaxed) != 0 && is_absent(*client, path))
+    return to_pfs(TaskCounter::fallback_absent);
   const bool waited = unsettled(state_of(word));
   if (waited) {
     const int saved = errno;

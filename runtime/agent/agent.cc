@@ -50,6 +50,27 @@ struct Service {
   std::thread requests, locality;
 };
 
+void serve_requests(Service* service) {
+  Board* shared = service->board->get();
+  RequestRing ring(shared);
+  SeenSlots seen(shared);
+  int64_t last_seen = 0;
+  const auto roots = static_cast<uint32_t>(service->dataset->roots.size());
+  while (!service->stopping) {
+    ring.drain(roots, [service](const RelPath& path, uint32_t chunk) {
+      if (chunk == kWholeFile) {
+        service->placement->demand(path);
+      } else {
+        service->placement->demand_chunk(path, chunk);
+      }
+    });
+    const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+    if (seen.drain([service](const Seen& file) { service->catalog->add_seen(file); })) last_seen = now;
+    const bool more = last_seen != 0 && now - last_seen < kNapsNs;
+    ring.wait(more ? kNapMs : kIdleWaitMs, more ? kNaps : kSleeps, [&] { return more || seen.is_drained(); });
+  }
+}
+
 Status start(const AgentOptions& options, Service* service) {
   Result<Dataset> dataset = Dataset::open(options.datasets);
   if (!dataset.ok()) return dataset.error();
@@ -80,33 +101,16 @@ Status start(const AgentOptions& options, Service* service) {
   service->walker =
       std::make_unique<Walker>(service->catalog.get(), &*service->dataset, shared, &service->rates->pfs_stats,
                                [p = service->placement.get()] { p->catalog_grew(); });
-  service->placement->start();
+  MONARCH_TRY(service->placement->start());
   if (options.config.agent.prefetch != AgentConfig::Prefetch::kOff)
     service->walker->start(options.config.agent.walk_threads);
-  // Not before the agent is ready: it takes longer than all else.
-  service->locality = std::thread([service, &options] {
+  if (const int error = os::start_thread(&service->requests, [service] { serve_requests(service); });
+      error != 0)
+    return errno_error("start the thread that serves requests", error);
+  // Not before the agent is ready: it takes longer than all else. Without it the agent is slower.
+  (void)os::start_thread(&service->locality, [service, &options] {
     const std::string processors = processors_near(options.config.tiers, Sources{});
     if (!processors.empty()) service->placement->move_to(processors);
-  });
-  service->requests = std::thread([service, shared] {
-    RequestRing ring(shared);
-    SeenSlots seen(shared);
-    int64_t last_seen = 0;
-    const auto roots = static_cast<uint32_t>(service->dataset->roots.size());
-    while (!service->stopping) {
-      ring.drain(roots, [service](const RelPath& path, uint32_t chunk) {
-        if (chunk == kWholeFile) {
-          service->placement->demand(path);
-        } else {
-          service->placement->demand_chunk(path, chunk);
-        }
-      });
-      const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
-      if (seen.drain([service](const Seen& file) { service->catalog->add_seen(file); })) last_seen = now;
-      const bool more = last_seen != 0 && now - last_seen < kNapsNs;
-      ring.wait(more ? kNapMs : kIdleWaitMs, more ? kNaps : kSleeps,
-                [&] { return more || seen.is_drained(); });
-    }
   });
   return {};
 }
@@ -133,13 +137,16 @@ void stop(Service* service) {
   // Threads that hang in a PFS call are not waited for: the process ends without them.
   auto done = std::make_shared<std::promise<void>>();
   std::future<void> finished = done->get_future();
-  std::thread([service, done] {
+  std::thread ending;
+  const int error = os::start_thread(&ending, [service, done] {
     service->walker->stop();
     service->placement->stop();
     service->requests.join();
-    service->locality.join();
+    if (service->locality.joinable()) service->locality.join();
     done->set_value();
-  }).detach();
+  });
+  if (error != 0) return;  // as if all hung
+  ending.detach();
   if (finished.wait_for(kStopPatience) != std::future_status::ready)
     spdlog::warn("a thread still waits for the PFS; ending without it");
 }
@@ -177,7 +184,7 @@ void tell_ready(int fd, const std::string& text) {
 }
 
 int run_agent(const AgentOptions& options) {
-  ::signal(SIGPIPE, SIG_IGN);
+  for (const int s : {SIGPIPE, SIGXFSZ, SIGIO}) ::signal(s, SIG_IGN);  // calls tell
   raise_descriptor_limit();
   sigset_t ends;
   sigemptyset(&ends);

@@ -59,7 +59,7 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
     return errno_error(what + "open " + tier.copies_path_);
   if (st.st_uid != ::geteuid() || (st.st_mode & 077) != 0)
     return Error{EPERM, what + tier.copies_path_ + " is there already and others have access to it"};
-  if (::flock(tier.copies_.get(), LOCK_SH | LOCK_NB) != 0)
+  if (os::flock(tier.copies_.get(), LOCK_SH | LOCK_NB) != 0)
     return errno_error(what + "lock " + tier.copies_path_);
   tier.device_ = st.st_dev;
   tier.driver_ = driver_of(tier.copies_.get());
@@ -109,18 +109,28 @@ Status Tier::ensure_bucket(Ref entry) {
   return {};
 }
 
-Result<Fd> Tier::create(Ref entry, uint64_t bytes) {
-  MONARCH_TRY(ensure_bucket(entry));
+bool Tier::restore_bucket(Ref entry) {
+  if (errno != ENOENT) return false;
+  const uint32_t bucket = entry & 255;
+  buckets_[bucket / 64].fetch_and(~(uint64_t{1} << (bucket % 64)), std::memory_order_relaxed);
+  const bool restored = ensure_bucket(entry).ok();
+  if (!restored) errno = ENOENT;
+  return restored;
+}
+
+Fd Tier::open_new(Ref entry) {
   char copy[kCopyNameBytes];
   copy_name(entry, copy);
-  Fd file;
-  if (tmpfile_) {
-    const std::string bucket(copy, 2);
-    file = Fd(os::openat(copies_.get(), bucket.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  } else {
-    file = Fd(os::openat(copies_.get(), part_name(copy).c_str(),
-                         O_CREAT | O_TRUNC | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
-  }
+  return Fd(
+      tmpfile_ ? os::openat(copies_.get(), std::string(copy, 2).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)
+               : os::openat(copies_.get(), part_name(copy).c_str(),
+                            O_CREAT | O_TRUNC | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
+}
+
+Result<Fd> Tier::create(Ref entry, uint64_t bytes) {
+  MONARCH_TRY(ensure_bucket(entry));
+  Fd file = open_new(entry);
+  if (!file && restore_bucket(entry)) file = open_new(entry);
   if (!file) return errno_error("tier " + name() + ": create a copy");
   if (bytes > 0 && driver_->allocate(file.get(), bytes) != 0) {
     const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
@@ -137,25 +147,49 @@ void Tier::discard(Ref entry) {
   os::unlinkat(copies_.get(), part_name(copy).c_str(), 0);
 }
 
+int Tier::name_copy(const Fd& file, const char* name) {
+  if (!tmpfile_) return os::renameat(copies_.get(), part_name(name).c_str(), copies_.get(), name);
+  char self[64];
+  std::snprintf(self, sizeof self, "/proc/self/fd/%d", file.get());
+  return os::linkat(AT_FDCWD, self, copies_.get(), name, AT_SYMLINK_FOLLOW);
+}
+
+// linkat(2) does not replace: what could not be removed is renamed over. The name meanwhile has the number of
+// the descriptor, so that no other thread has it.
+int Tier::name_over(const Fd& file, const char* name) {
+  const std::string fresh = std::string(name) + "." + std::to_string(file.get());
+  os::unlinkat(copies_.get(), fresh.c_str(), 0);
+  if (name_copy(file, fresh.c_str()) != 0) return -1;
+  if (os::renameat(copies_.get(), fresh.c_str(), copies_.get(), name) == 0) return 0;
+  const int error = errno;
+  os::unlinkat(copies_.get(), fresh.c_str(), 0);
+  errno = error;
+  return -1;
+}
+
 Status Tier::publish(const Fd& file, Ref entry) {
   char copy[kCopyNameBytes];
   copy_name(entry, copy);
-  int rc;
-  if (tmpfile_) {
-    char self[64];
-    std::snprintf(self, sizeof self, "/proc/self/fd/%d", file.get());
-    rc = os::linkat(AT_FDCWD, self, copies_.get(), copy, AT_SYMLINK_FOLLOW);
-  } else {
-    rc = os::renameat(copies_.get(), part_name(copy).c_str(), copies_.get(), copy);
-  }
+  int rc = name_copy(file, copy);
+  if (rc != 0 && restore_bucket(entry)) rc = name_copy(file, copy);
+  if (rc != 0 && errno == EEXIST) rc = name_over(file, copy);
   if (rc != 0) return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
   return {};
 }
 
-void Tier::remove(Ref entry) {
+bool Tier::remove(Ref entry) {
   char copy[kCopyNameBytes];
   copy_name(entry, copy);
-  os::unlinkat(copies_.get(), copy, 0);
+  return os::unlinkat(copies_.get(), copy, 0) == 0 || errno == ENOENT;
+}
+
+// A left-over of the name is no use to anyone: who may still write it has it open.
+Fd Tier::open_new_part(const char* name) {
+  constexpr int kFlags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC;
+  Fd file(os::openat(copies_.get(), name, kFlags, 0600));
+  if (!file && errno == EEXIST && os::unlinkat(copies_.get(), name, 0) == 0)
+    file = Fd(os::openat(copies_.get(), name, kFlags, 0600));
+  return file;
 }
 
 Result<Fd> Tier::create_part(Ref entry, uint64_t bytes) {
@@ -164,7 +198,7 @@ Result<Fd> Tier::create_part(Ref entry, uint64_t bytes) {
     return errno_error("tier " + name() + ": make " + copies_path_ + "/part");
   char part[kPartNameBytes];
   part_name(entry, part);
-  Fd file(os::openat(copies_.get(), part, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
+  Fd file = open_new_part(part);
   if (!file) return errno_error("tier " + name() + ": create a partial copy");
   if (bytes > 0 && driver_->allocate(file.get(), bytes) != 0) {
     const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
@@ -186,15 +220,16 @@ Status Tier::publish_part(Ref entry) {
   char part[kPartNameBytes], copy[kCopyNameBytes];
   part_name(entry, part);
   copy_name(entry, copy);
-  if (os::renameat(copies_.get(), part, copies_.get(), copy) != 0)
-    return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
+  int rc = os::renameat(copies_.get(), part, copies_.get(), copy);
+  if (rc != 0 && restore_bucket(entry)) rc = os::renameat(copies_.get(), part, copies_.get(), copy);
+  if (rc != 0) return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
   return {};
 }
 
-void Tier::remove_part(Ref entry) {
+bool Tier::remove_part(Ref entry) {
   char part[kPartNameBytes];
   part_name(entry, part);
-  os::unlinkat(copies_.get(), part, 0);
+  return os::unlinkat(copies_.get(), part, 0) == 0 || errno == ENOENT;
 }
 
 uint64_t Tier::room() const {
@@ -237,6 +272,10 @@ bool Tier::probe() {
   const int64_t due = next_probe_ns();
   if (due == 0 || os::clock_ns(CLOCK_MONOTONIC) < due) return false;
   const Status works = write_and_read();
+  if (!works.ok() && is_shortage(works.error().code)) {  // the agent's: nothing was learned about the tier
+    next_probe_ns_.store(os::clock_ns(CLOCK_MONOTONIC) + kFirstPatienceNs, std::memory_order_relaxed);
+    return false;
+  }
   if (!works.ok()) {
     spdlog::warn("tier {} is left alone for {} s: {}", name(), leave_alone(), works.error().text);
     return false;

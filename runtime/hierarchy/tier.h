@@ -50,17 +50,18 @@ class Tier {
   Result<Fd> create(Ref entry, uint64_t bytes);
   // Gives up a file of create() that will not be published.
   void discard(Ref entry);
-  // Gives the file its final name (copy_name). The contents must be complete.
+  // Gives the file its final name (copy_name), in place of a file that has been left there. The contents must
+  // be complete.
   Status publish(const Fd& file, Ref entry);
-  // Removes a published copy.
-  void remove(Ref entry);
+  // Removes a published copy. False: it is there still, and takes its space.
+  bool remove(Ref entry);
 
   // The same for a partial copy, which lies apart under part_name until publish_part() gives it its final
   // name. Where only a part of the file will be kept, `bytes` is 0 and each chunk is allocated when written.
   Result<Fd> create_part(Ref entry, uint64_t bytes);
   Result<Fd> open_part(Ref entry);  // one of create_part(), for writing
   Status publish_part(Ref entry);
-  void remove_part(Ref entry);
+  bool remove_part(Ref entry);
   // How many bytes can be reserved now, by the quota and the free-space floor; 0 if the tier is closed.
   uint64_t room() const;
 
@@ -81,6 +82,14 @@ class Tier {
   // How many more bytes the file system can take before its free-space floor.
   uint64_t headroom() const;
   Status ensure_bucket(Ref entry);
+  // Makes the entry's directory of copies anew if somebody has removed it. False: it is there, or the job's
+  // whole directory is gone.
+  bool restore_bucket(Ref entry);
+  // A new name for a file: linkat(2), or renameat(2) where there is no O_TMPFILE. -1 and errno.
+  int name_copy(const Fd& file, const char* name);
+  int name_over(const Fd& file, const char* name);
+  Fd open_new(Ref entry);
+  Fd open_new_part(const char* name);
   bool allocates_first() const { return config_.medium != Medium::kRam; }
 
   Status write_and_read() const;

@@ -60,7 +60,7 @@ inline constexpr int kStaleSeconds = 60;
   X(fallback_large, "opens on the PFS of files larger than stage_wait_max and not yet placed")  \
   X(fallback_dropped, "opens on the PFS because the source had changed")                        \
   X(fallback_invalid, "opens on the PFS of files that the job wrote")                           \
-  X(fallback_absent, "opens on the PFS of paths that the walk did not find")                    \
+  X(fallback_absent, "opens on the PFS of paths that are not there, as far as known")           \
   X(fallback_tier_error, "opens on the PFS because the tier's copy did not open")               \
   X(invalidations, "marks set because the job changed a file or directory")                     \
   X(chunk_waits, "reads that waited for the agent to stage a chunk of a large file")            \
@@ -195,6 +195,8 @@ struct BoardHeader {
   // 1: no tier has room for a file of usual size: opens of what is not placed do not ask.
   std::atomic<uint32_t> full;
   std::atomic<uint32_t> changed;  // which kinds of marks there are: Changed, or-ed
+  // 1: many paths that were asked for are not there: look whether one is, before the agent is asked for it.
+  std::atomic<uint32_t> look_first;
   // What a hit reads stands above; below is what changes all the time.
   alignas(64) std::atomic<uint32_t> next_slot;  // where tasks begin to look for a free slot
   std::atomic<uint32_t> next_seen;              // whose turn it is of the SeenSlots

@@ -176,7 +176,8 @@ bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier) {
   Result<Fd> copy = context_->tier(file->tier).open_part(file->ref);
   if (!copy.ok() && is_shortage(copy.error().code)) return put_off(file, copy.error().code);
   if (!copy.ok()) {
-    health_->failed(file->tier, copy.error());
+    // Somebody has removed it: that says nothing about the tier.
+    if (copy.error().code != ENOENT) health_->failed(file->tier, copy.error());
     give_up(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
     return false;
   }
@@ -249,13 +250,15 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
     publish(file, run);
   } else if (is_invalid(*context_->board, context_->catalog->entry(file->ref).hash)) {
     give_up(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kWritten));
+  } else if (context_->stopping) {
+    // Nothing is known of the tier, and nobody asks any more.
   } else if (is_shortage(copied.error().code)) {
     put_off(file, copied.error().code);
   } else if (is_source_error(copied.error())) {
     spdlog::warn("stage {}: {}", context_->catalog->path_of(file->ref), copied.error().text);
     const Verdict v = verdict_on_read(copied.error());
     give_up(file, v.counter, v.word);
-  } else if (!context_->stopping) {
+  } else {
     health_->failed(file->tier, copied.error());
     give_up(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   }
@@ -331,9 +334,16 @@ void ChunkStager::finish(const Large& file, const Run& last) {
     ends = progress(file).ends;
   }
   struct stat made;
-  if (!ends || !take_times(ends->copy.get(), file->st) || os::fstat(ends->copy.get(), &made) != 0 ||
-      !tier.publish_part(file->ref).ok()) {
-    health_->failed(file->tier, errno_error("finish a large copy"));
+  Status done;
+  if (!ends || !take_times(ends->copy.get(), file->st) || os::fstat(ends->copy.get(), &made) != 0)
+    done = errno_error("finish a large copy");
+  if (done.ok()) done = tier.publish_part(file->ref);
+  if (!done.ok() && is_shortage(done.error().code)) {
+    (void)put_off(file, done.error().code);
+    return;
+  }
+  if (!done.ok()) {
+    if (done.error().code != ENOENT) health_->failed(file->tier, done.error());  // else: somebody removed it
     return give_up(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   }
   // A full run directory: what is staged in chunks stays in use as such.
@@ -346,7 +356,8 @@ void ChunkStager::finish(const Large& file, const Run& last) {
   large_.erase(file->ref);
 }
 
-// Other threads may still be copying for it: the last one to end gives its space back.
+// Other threads may still be copying for it: the last one to end gives its space back. The name is free at
+// once, for another attempt.
 void ChunkStager::give_up(const Large& file, AgentCounter counter, uint64_t word) {
   bool last = false;
   uint64_t placed = 0;
@@ -358,6 +369,7 @@ void ChunkStager::give_up(const Large& file, AgentCounter counter, uint64_t word
     last = p.in_flight == 0;
     placed = p.placed;
   }
+  file->removed = context_->tier(file->tier).remove_part(file->ref);
   context_->settle(file->ref, word);
   // TierHealth counts those.
   if (counter != AgentCounter::tier_errors && counter != AgentCounter::put_off_files)
@@ -374,9 +386,7 @@ bool ChunkStager::put_off(const Large& file, int error) {
 }
 
 void ChunkStager::release(const Large& file, uint64_t placed) {
-  Tier& tier = context_->tier(file->tier);
-  tier.remove_part(file->ref);
-  tier.release(file->reserved);
+  if (file->removed) context_->tier(file->tier).release(file->reserved);  // else it takes its space still
   context_->board->placed_bytes[file->tier].fetch_sub(placed, std::memory_order_relaxed);
 }
 

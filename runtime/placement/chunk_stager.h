@@ -6,6 +6,7 @@
 
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -61,7 +62,8 @@ class ChunkStager {
     uint32_t count = 0;
     uint32_t allowed = 0;  // how many chunks may be kept
     Writing writing = Writing::kBuffered;
-    Progress guarded;  // see progress()
+    std::atomic<bool> removed{false};  // the partial copy's name, once it was given up
+    Progress guarded;                  // see progress()
   };
   using Large = std::shared_ptr<LargeFile>;
   // Chunks in a row that one thread copies together.

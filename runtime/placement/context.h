@@ -24,15 +24,16 @@ struct PlacementContext {
   const AgentConfig config;
   Rates* const rates;
   std::atomic<bool> stopping{false};  // set once
+  std::atomic<int> threads{0};        // that copy
 
   Tier& tier(int number) const { return hierarchy->tiers()[static_cast<size_t>(number)]; }
 
   // Stores the verdict on an entry and wakes who waits for it.
   void settle(Ref ref, uint64_t word) const {
-    Entry& e = catalog->entry(ref);
-    e.state.store(word, std::memory_order_release);
-    wake_parked(board, e.hash);
+    catalog->entry(ref).state.store(word, std::memory_order_release);
+    wake(ref);
   }
+  void wake(Ref ref) const { wake_parked(board, catalog->entry(ref).hash); }
 
   // Opens the source of an entry with this path, at the admin's rate if it is `paced` (nobody waits for it).
   // Empty: errno says why.

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <string>
 
 #include "runtime/base/os.h"
@@ -38,7 +37,6 @@ void set_io_priority(AgentConfig::Io io) {
 char* Copier::buffer(unsigned piece) {
   if (!buffers_[piece]) {
     buffers_[piece].reset(static_cast<char*>(std::aligned_alloc(kBlock, kPiece)));
-    if (!buffers_[piece]) throw std::bad_alloc();
   }
   return buffers_[piece].get();
 }
@@ -57,6 +55,7 @@ bool Copier::pace(const CopyRange& range, uint64_t bytes) {
 }
 
 Status Copier::copy(const CopyRange& range) {
+  if (!buffer(0)) return errno_error("allocate a buffer", ENOMEM);
   const uint64_t end = range.offset + range.bytes;
   uint64_t offset = range.offset;
   while (offset < end) {
@@ -100,7 +99,8 @@ uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset, uint64_t
   if (no_uring_) return 0;
   if (!uring_) {
     char* buffers[kPieces];
-    for (unsigned i = 0; i < kPieces; ++i) buffers[i] = buffer(i);
+    for (unsigned i = 0; i < kPieces; ++i)
+      if (!(buffers[i] = buffer(i))) return 0;
     uring_ = Uring::create(buffers, kPieces, kPiece);
     no_uring_ = !uring_;
     if (no_uring_) return 0;

@@ -65,7 +65,7 @@ class Copier {
   struct Free {
     void operator()(void* p) const { std::free(p); }
   };
-  char* buffer(unsigned piece);
+  char* buffer(unsigned piece);  // nullptr: no memory
   void note_progress();
   void note_rate(uint64_t bytes, int64_t nanoseconds);
   bool pace(const CopyRange& range, uint64_t bytes);

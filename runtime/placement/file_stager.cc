@@ -13,12 +13,19 @@
 #include "runtime/placement/copying.h"
 
 namespace monarch {
+namespace {
+
+// So many names that are not there may be in the catalog, and one for each four files that are.
+constexpr uint64_t kFewAbsent = 64, kFilesPerAbsent = 4;
+
+}  // namespace
 
 FileStager::FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, ChunkStager* chunks)
     : context_(context), queue_(queue), health_(health), chunks_(chunks) {
   for (int i = 0; i < static_cast<int>(context->hierarchy->tiers().size()); ++i)
-    write_back_.push_back(std::make_unique<WriteBack>(
-        [this, i](Ref ref, uint64_t bytes, const Error& error) { copy_lost(ref, i, bytes, error); }));
+    write_back_.push_back(std::make_unique<WriteBack>(WriteBack::Events{
+        [this, i](NamedCopy& copy) { publish(i, &copy); },
+        [this, i](NamedCopy copy, const Status& status) { written(i, std::move(copy), status); }}));
 }
 
 void FileStager::stop() {
@@ -40,6 +47,24 @@ void FileStager::stage(const Work& work, Copier* copier) {
   if (work.opened && work.why == Why::kPrefetch) queue_->end_turn();
 }
 
+void FileStager::ran_out_of_memory(const Work& work) {
+  const uint64_t staging = state_word(State::kStaging);
+  const bool whole = work.why == Why::kDemand || work.why == Why::kPrefetch;
+  if (whole && context_->catalog->move(work.ref, staging, state_word(State::kNoFit, Reason::kTierError)))
+    context_->wake(work.ref);
+  health_->ran_short(ENOMEM);
+}
+
+void FileStager::note_found() {
+  const bool many = absent_ > kFewAbsent + ++found_ / kFilesPerAbsent;
+  context_->board->header.look_first.store(many ? 1 : 0, std::memory_order_relaxed);
+}
+
+void FileStager::note_absent() {
+  if (++absent_ > kFewAbsent + found_ / kFilesPerAbsent)
+    context_->board->header.look_first.store(1, std::memory_order_relaxed);
+}
+
 bool FileStager::is_regular(Ref ref, const std::string& path) {
   const Entry& e = context_->catalog->entry(ref);
   const Fd look(
@@ -52,6 +77,7 @@ bool FileStager::is_regular(Ref ref, const std::string& path) {
       return false;
     }
     add(context_->board, AgentCounter::pass_files);
+    if (error == ENOENT || error == ENOTDIR) note_absent();
     context_->settle(ref, verdict_on_open(error));
     return false;
   }
@@ -70,6 +96,7 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
   if (!source || os::fstat(source.get(), &st) != 0) {
     const int error = errno;
     if (is_shortage(error)) return health_->put_off(work.ref, error);
+    if (error == ENOENT || error == ENOTDIR) note_absent();
     add(context_->board,
         error == ENOENT || error == EACCES ? AgentCounter::pass_files : AgentCounter::source_errors);
     if (error != ENOENT)
@@ -79,8 +106,10 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
   if (!S_ISREG(st.st_mode)) return context_->settle(work.ref, state_word(State::kPass, Reason::kNotRegular));
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   e.mtime.store(time_of(st.st_mtim), std::memory_order_relaxed);
-  if (e.size.exchange(bytes, std::memory_order_release) == 0)
-    health_->note_size(bytes);  // else: tried before
+  if (e.size.exchange(bytes, std::memory_order_release) == 0) {  // else: tried before
+    health_->note_size(bytes);
+    note_found();
+  }
   if (bytes > context_->config.stage_wait_max) return chunks_->begin(work, std::move(source), st);
   const bool turn = work.why == Why::kPrefetch && bytes >= Copier::kSeveralPieces;
   if (turn && !queue_->take_turn(work, *copier, &source, st)) return;
@@ -89,7 +118,7 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
 }
 
 Status FileStager::make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier,
-                             const Fd& copy, Writing writing, Copier* copier) {
+                             const Fd& copy, Writing writing, Copier* copier, uint64_t* inode) {
   const auto bytes = static_cast<uint64_t>(st.st_size);
   const MemoryPolicy spread(writing == Writing::kMemory);
   MONARCH_TRY(copier->copy({source.get(), copy.get(), bytes, 0, bytes, writing, work.why == Why::kPrefetch}));
@@ -97,7 +126,10 @@ Status FileStager::make_copy(const Work& work, const Fd& source, const struct st
     return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
   if (is_invalid(*context_->board, context_->catalog->entry(work.ref).hash))  // no task would open the copy
     return Error{ESTALE, std::string(kSource) + "the job wrote it while it was copied"};
-  if (!take_times(copy.get(), st)) return errno_error("set the copy's times");
+  struct stat made;
+  if (!take_times(copy.get(), st) || os::fstat(copy.get(), &made) != 0)
+    return errno_error("set the copy's times");
+  *inode = made.st_ino;
   return tier->publish(copy, work.ref);
 }
 
@@ -117,48 +149,78 @@ void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
 void FileStager::place(const Work& work, const Fd& source, const struct stat& st, Copier* copier) {
   const Ref ref = work.ref;
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
-  Board* board = context_->board;
   const int number = context_->hierarchy->reserve(bytes);
   if (number < 0) return health_->no_room(ref);
   Tier& tier = context_->tier(number);
   Result<Fd> file = tier.create(ref, bytes);
   const Writing writing =
       file.ok() ? tier.driver().prepare(file->get(), bytes, work.why == Why::kDemand) : Writing::kMemory;
-  Status made = file.ok() ? make_copy(work, source, st, &tier, *file, writing, copier) : Status(file.error());
-  struct stat copy;
-  if (made.ok() && os::fstat(file->get(), &copy) != 0) made = errno_error("look at the copy");
+  uint64_t inode = 0;
+  const Status made =
+      file.ok() ? make_copy(work, source, st, &tier, *file, writing, copier, &inode) : Status(file.error());
   if (!made.ok()) {
     if (file.ok()) file->reset();  // its space counts as used until it is free
     tier.discard(ref);
     tier.release(bytes);
     return copying_failed(ref, number, made.error());
   }
-  if (!context_->catalog->place(ref, static_cast<uint32_t>(number), copy.st_ino, st)) {
-    tier.remove(ref);
-    file->reset();
-    tier.release(bytes);
+  const bool prefetched = work.why == Why::kPrefetch;
+  NamedCopy named{ref, file.take(), bytes, NamedCopy::Stage::kNamed, prefetched, inode, st};
+  const bool watched = writing == Writing::kBuffered;
+  if (!watched || !prefetched || copier->hurried()) publish(number, &named);
+  if (named.stage == NamedCopy::Stage::kRefused) return give_back(number, &named);
+  if (!watched) return;
+  WriteBack& write_back = *write_back_[static_cast<size_t>(number)];
+  write_back.add(std::move(named));
+  if (copier->hurried()) write_back.hurry(ref);  // it was, just before
+}
+
+void FileStager::hurry(Ref ref) {
+  for (const auto& write_back : write_back_) write_back->hurry(ref);
+}
+
+void FileStager::publish(int number, NamedCopy* copy) {
+  Board* board = context_->board;
+  if (!context_->catalog->place(copy->entry, static_cast<uint32_t>(number), copy->inode, copy->source)) {
+    copy->stage = NamedCopy::Stage::kRefused;
     add(board, AgentCounter::no_fit_files);
-    return context_->settle(ref, state_word(State::kNoFit));
+    return context_->settle(copy->entry, state_word(State::kNoFit));
   }
+  copy->stage = NamedCopy::Stage::kPublished;
   health_->placed();
   // Counted before anyone is woken: who sees the file placed sees it counted.
   add(board, AgentCounter::staged_files);
-  add(board, AgentCounter::staged_bytes, bytes);
-  add(board, work.why == Why::kPrefetch ? AgentCounter::prefetch_files : AgentCounter::demand_files);
-  board->placed_bytes[number].fetch_add(bytes, std::memory_order_relaxed);
-  wake_parked(board, context_->catalog->entry(ref).hash);
-  if (writing == Writing::kBuffered) write_back_[static_cast<size_t>(number)]->add(ref, file.take(), bytes);
+  add(board, AgentCounter::staged_bytes, copy->bytes);
+  add(board, copy->prefetched ? AgentCounter::prefetch_files : AgentCounter::demand_files);
+  board->placed_bytes[number].fetch_add(copy->bytes, std::memory_order_relaxed);
+  wake_parked(board, context_->catalog->entry(copy->entry).hash);
 }
 
-// What was published did not reach its device. Whoever opens it from now on gets the PFS; its pages are still
-// in the page cache for who has it open.
-void FileStager::copy_lost(Ref ref, int number, uint64_t bytes, const Error& error) {
-  spdlog::error("{}: {}", context_->catalog->path_of(ref), error.text);
-  context_->catalog->drop(ref, State::kNoFit, Reason::kTierError);
-  health_->failed(number, Error{EIO, error.text});
-  context_->tier(number).remove(ref);
-  context_->tier(number).release(bytes);
-  context_->board->placed_bytes[number].fetch_sub(bytes, std::memory_order_relaxed);
+// Who opens a lost copy from now on gets the PFS. What was published because somebody waited may be open:
+// that one reads zeros as soon as the pages make way (doc/design.md, "Faults").
+void FileStager::written(int number, NamedCopy copy, const Status& written) {
+  if (!written.ok()) {
+    spdlog::error("{}: {}", context_->catalog->path_of(copy.entry), written.error().text);
+    if (copy.stage == NamedCopy::Stage::kPublished) {
+      context_->catalog->drop(copy.entry, State::kNoFit, Reason::kTierError);
+      context_->board->placed_bytes[number].fetch_sub(copy.bytes, std::memory_order_relaxed);
+    } else if (copy.stage == NamedCopy::Stage::kNamed) {
+      context_->settle(copy.entry, state_word(State::kNoFit, Reason::kTierError));
+    }
+    health_->failed(number, Error{EIO, written.error().text});
+    return give_back(number, &copy);
+  }
+  if (copy.stage == NamedCopy::Stage::kNamed) publish(number, &copy);
+  if (copy.stage == NamedCopy::Stage::kRefused) give_back(number, &copy);
+}
+
+// Its space counts as used until it is free: for this job's life, if its name cannot be removed, or if a task
+// has it open.
+void FileStager::give_back(int number, NamedCopy* copy) {
+  Tier& tier = context_->tier(number);
+  const bool free = tier.remove(copy->entry) && !os::is_open_elsewhere(copy->fd.get());
+  copy->fd.reset();
+  if (free) tier.release(copy->bytes);
 }
 
 }  // namespace monarch

@@ -5,6 +5,7 @@
 
 #include <sys/stat.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,10 @@ class FileStager {
 
   // Does a piece of work of kind kDemand or kPrefetch.
   void stage(const Work& work, Copier* copier);
+  // Somebody waits for a file that nobody waited for: if it is copied already, it is published.
+  void hurry(Ref ref);
+  // A piece of work could not be done for lack of memory.
+  void ran_out_of_memory(const Work& work);
   // Ends the watch over what was written; waits for its threads.
   void stop();
 
@@ -33,16 +38,25 @@ class FileStager {
   // Whether an entry of unknown type is a regular file; else it has been settled. No open of a device or
   // FIFO, not even to look at it.
   bool is_regular(Ref ref, const std::string& path);
+  // What was asked for is there, or not. Where much is not, tasks are to look before they ask: what is not
+  // there takes an entry in the catalog for good.
+  void note_found();
+  void note_absent();
   void place(const Work& work, const Fd& source, const struct stat& st, Copier* copier);
   Status make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier, const Fd& copy,
-                   Writing writing, Copier* copier);
+                   Writing writing, Copier* copier, uint64_t* inode);
   void copying_failed(Ref ref, int tier, const Error& error);
-  void copy_lost(Ref ref, int tier, uint64_t bytes, const Error& error);
+  // Publishes a copy, or settles its entry if that cannot be.
+  void publish(int tier, NamedCopy* copy);
+  // The copy is on its device, or lost.
+  void written(int tier, NamedCopy copy, const Status& written);
+  void give_back(int tier, NamedCopy* copy);
 
   PlacementContext* const context_;
   WorkQueue* const queue_;
   TierHealth* const health_;
   ChunkStager* const chunks_;
+  std::atomic<uint64_t> found_{0}, absent_{0};          // paths
   std::vector<std::unique_ptr<WriteBack>> write_back_;  // by tier
 };
 

@@ -2,7 +2,12 @@
 #include "runtime/placement/placement.h"
 
 #include <dirent.h>
+#include <spdlog/spdlog.h>
 
+#include <cstring>
+#include <new>
+
+#include "runtime/base/os.h"
 #include "runtime/hierarchy/locality.h"
 
 namespace monarch {
@@ -16,12 +21,21 @@ PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const
       chunks_(&context_, &queue_, &health_),
       files_(&context_, &queue_, &health_, &chunks_) {}
 
-void PlacementHandler::start() {
+Status PlacementHandler::start() {
+  context_.threads = context_.config.threads;
   for (int i = 0; i < context_.config.threads; ++i) {
     workers_.push_back(std::make_unique<Worker>(&context_));
     Worker* worker = workers_.back().get();
-    worker->thread = std::thread([this, worker] { run(worker); });
+    if (const int error = os::start_thread(&worker->thread, [this, worker] { run(worker); }); error != 0) {
+      workers_.pop_back();
+      if (workers_.empty()) return errno_error("start a copy thread", error);
+      spdlog::warn("{} copy threads instead of {}: {}", workers_.size(), context_.config.threads,
+                   std::strerror(error));
+      context_.threads = static_cast<int>(workers_.size());
+      break;
+    }
   }
+  return {};
 }
 
 void PlacementHandler::move_to(const std::string& processors) {
@@ -45,6 +59,7 @@ void PlacementHandler::demand(const RelPath& path) {
     queue_.demand(ref);
   } else {
     queue_.hurry(ref);  // in work, or settled
+    files_.hurry(ref);
   }
 }
 
@@ -59,7 +74,11 @@ void PlacementHandler::run(Worker* worker) {
   while (const std::optional<Work> work = queue_.take(&worker->copier)) {
     if (worker->moves != moves_) move(worker);
     set_io_priority(work->background() ? context_.config.background_io : AgentConfig::Io::kNormal);
-    do_work(*work, &worker->copier);
+    try {
+      do_work(*work, &worker->copier);
+    } catch (const std::bad_alloc&) {
+      files_.ran_out_of_memory(*work);
+    }
     queue_.done(*work, &worker->copier);
   }
 }

@@ -28,7 +28,8 @@ class PlacementHandler {
                    const AgentConfig& config, Rates* rates);
   ~PlacementHandler() { stop(); }
 
-  void start();
+  // Makes the threads, or fewer where no more can be made. Error: not one.
+  Status start();
   // Lets each thread finish the piece of a file that it is copying, and waits for it. A thread inside a
   // hanging PFS call is waited for.
   void stop();

@@ -128,7 +128,7 @@ bool WorkQueue::next(Work* work) {
     return true;
   }
   // Two threads are kept free for demand, so that it never waits for a large background copy.
-  return background_ < std::max(1, context_->config.threads - 2) && next_background(work);
+  return background_ < std::max(1, context_->threads - 2) && next_background(work);
 }
 
 bool WorkQueue::next_background(Work* work) {

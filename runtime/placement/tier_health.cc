@@ -32,6 +32,11 @@ void TierHealth::no_room(Ref ref) {
 }
 
 void TierHealth::failed(int tier, const Error& error) {
+  if (is_of_one_file(error.code)) {
+    spdlog::warn("a file stays on the PFS: {}", error.text);
+    add(context_->board, AgentCounter::tier_errors);
+    return;
+  }
   context_->tier(tier).close(error.text);
   if (error.code == EIO) context_->catalog->set_tier_failed(static_cast<uint32_t>(tier), true);
   add(context_->board, AgentCounter::tier_errors);

@@ -20,7 +20,8 @@ class TierHealth {
   // No tier had room for a file, which stays on the PFS. After some in a row, and with no room for one of
   // usual size, prefetch ends and opens do not ask.
   void no_room(Ref ref);
-  // The tier takes no new copies until a probe succeeds; one whose device fails (EIO) is not read either.
+  // The tier takes no new copies until a probe succeeds; one whose device fails (EIO) is not read either. An
+  // error of one name or file (is_of_one_file) closes nothing.
   void failed(int tier, const Error& error);
   // The agent lacks descriptors or memory: prefetch rests, and what was put off is tried again later.
   void ran_short(int error);

@@ -1,24 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/placement/write_back.h"
 
-#include <iterator>
 #include <utility>
 
 #include "runtime/base/os.h"
 
 namespace monarch {
 
-void WriteBack::add(Ref entry, Fd copy, uint64_t bytes) {
-  MutexLock hold(lock_);
-  // A copy larger than the bound goes alone.
-  while (!stopping_ && kept_ != 0 && (kept_ >= kMaxKept || bytes_ + bytes > kMaxDirtyBytes))
-    changed_.wait(&hold);
-  if (stopping_) return;
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-  waiting_.push_back({entry, std::move(copy), bytes});
-  bytes_ += bytes;
-  ++kept_;
-  changed_.notify_all();
+void WriteBack::add(NamedCopy copy) {
+  {
+    MutexLock hold(lock_);
+    if (stopping_) return;
+    bytes_ += copy.bytes;
+    ++kept_;
+    waiting_.push_back(std::move(copy));
+    changed_.notify_all();
+    if (thread_.joinable() || os::start_thread(&thread_, [this] { run(); }) == 0) {
+      // One larger than the bound is waited for until it is alone.
+      while (!stopping_ && kept_ > 1 && (kept_ > kMaxKept || bytes_ > kMaxDirtyBytes)) changed_.wait(&hold);
+      return;
+    }
+  }
+  finish();
+}
+
+void WriteBack::hurry(Ref entry) {
+  const MutexLock hold(lock_);
+  for (std::list<NamedCopy>* copies : {&waiting_, &in_work_})
+    for (NamedCopy& copy : *copies)
+      if (copy.entry == entry && copy.stage == NamedCopy::Stage::kNamed) events_.publish(copy);
 }
 
 void WriteBack::stop() {
@@ -33,32 +43,50 @@ void WriteBack::stop() {
 }
 
 void WriteBack::run() {
-  MutexLock hold(lock_);
   for (;;) {
-    while (!stopping_ && waiting_.empty()) changed_.wait(&hold);
-    if (stopping_) return;
-    std::vector<Copy> batch(std::make_move_iterator(waiting_.begin()),
-                            std::make_move_iterator(waiting_.end()));
-    waiting_.clear();
-    hold.unlock();
-    finish(&batch);
-    uint64_t bytes = 0;
-    for (const Copy& copy : batch) bytes += copy.bytes;
-    const size_t count = batch.size();
-    batch.clear();  // closes
-    hold.lock();
-    bytes_ -= bytes;
-    kept_ -= count;
-    changed_.notify_all();
+    {
+      MutexLock hold(lock_);
+      while (!stopping_ && waiting_.empty()) changed_.wait(&hold);
+      if (stopping_) return;
+    }
+    finish();
   }
 }
 
 // All of a batch is started before the first is waited for: the device sees a queue, not one file at a time.
-void WriteBack::finish(std::vector<Copy>* batch) {
-  for (Copy& copy : *batch) os::sync_range(copy.fd.get(), 0, 0, Sync::kStart);
-  for (Copy& copy : *batch)
-    if (os::sync_range(copy.fd.get(), 0, 0, Sync::kFinish) != 0 && is_write_back_error(errno))
-      failed_(copy.entry, copy.bytes, errno_error("write-back"));
+void WriteBack::finish() {
+  std::vector<int> batch;
+  {
+    MutexLock hold(lock_);
+    while (finishing_ && !stopping_) changed_.wait(&hold);
+    if (stopping_) return;
+    finishing_ = true;
+    in_work_.swap(waiting_);
+    for (const NamedCopy& copy : in_work_) batch.push_back(copy.fd.get());
+  }
+  for (const int fd : batch) os::sync_range(fd, 0, 0, Sync::kStart);
+  for (const int fd : batch) {
+    const bool failed = os::sync_range(fd, 0, 0, Sync::kFinish) != 0 && is_write_back_error(errno);
+    end_first(failed ? Status(errno_error("write-back")) : Status());
+  }
+  const MutexLock hold(lock_);
+  finishing_ = false;
+  changed_.notify_all();
+}
+
+void WriteBack::end_first(const Status& written) {
+  NamedCopy copy;
+  {
+    const MutexLock hold(lock_);
+    copy = std::move(in_work_.front());
+    in_work_.pop_front();
+  }
+  const uint64_t bytes = copy.bytes;
+  events_.ended(std::move(copy), written);
+  const MutexLock hold(lock_);
+  bytes_ -= bytes;
+  --kept_;
+  changed_.notify_all();
 }
 
 }  // namespace monarch

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Watches that what was written to a tier through the page cache reaches the device. A write can fail after
 // write(2) and linkat(2) have succeeded (a thin, failing or detached device), and only a descriptor that was
-// open before the failure is told: so each copy's descriptor is kept until its pages are on the device.
+// open before the failure is told: so each copy's descriptor is kept until its pages are on the device. A
+// copy that nobody waits for is published only then.
 #pragma once
 
-#include <deque>
+#include <sys/stat.h>
+
 #include <functional>
+#include <list>
 #include <thread>
 #include <vector>
 
@@ -16,39 +19,56 @@
 
 namespace monarch {
 
+// A copy that has its name on its tier, and is complete.
+struct NamedCopy {
+  enum class Stage { kNamed, kPublished, kRefused };
+  Ref entry = 0;
+  Fd fd;
+  uint64_t bytes = 0;
+  Stage stage = Stage::kNamed;
+  bool prefetched = false;
+  uint64_t inode = 0;  // the copy's
+  struct stat source {};
+};
+
 // The write-back of one tier. All members may be called from any thread.
 class WriteBack {
  public:
-  // `failed` is called from a thread of this object when a copy's pages did not reach the device.
-  using Failed = std::function<void(Ref entry, uint64_t bytes, const Error& error)>;
-  explicit WriteBack(Failed failed) : failed_(std::move(failed)) {}
+  struct Events {
+    // A kNamed copy is to be published now: sets its stage. Called with a lock held: must not call back.
+    std::function<void(NamedCopy&)> publish;
+    // The copy's pages reached their device, or did not. The copy is given up with this.
+    std::function<void(NamedCopy, const Status&)> ended;
+  };
+  explicit WriteBack(Events events) : events_(std::move(events)) {}
   ~WriteBack() { stop(); }
   WriteBack(const WriteBack&) = delete;
   WriteBack& operator=(const WriteBack&) = delete;
 
-  // Takes the descriptor of a copy of `bytes` that has just been published. Waits while as much is kept as
-  // the bounds on dirty pages and descriptors allow.
-  void add(Ref entry, Fd copy, uint64_t bytes);
+  // Takes a copy. Returns when no more is kept than the bounds on dirty pages and descriptors allow. Where no
+  // thread can be made, the write-back is waited for.
+  void add(NamedCopy copy) EXCLUDES(lock_);
+  // Somebody waits for the copy: if it is here and not published, it is published now.
+  void hurry(Ref entry) EXCLUDES(lock_);
   // Forgets what is kept and waits for the thread; a thread inside a hanging call is waited for.
-  void stop();
+  void stop() EXCLUDES(lock_);
 
  private:
-  struct Copy {
-    Ref entry;
-    Fd fd;
-    uint64_t bytes;
-  };
   static constexpr uint64_t kMaxDirtyBytes = 64 << 20;
   static constexpr size_t kMaxKept = 256;
-  void run();
-  void finish(std::vector<Copy>* batch);
+  void run() EXCLUDES(lock_);
+  // Has the write-back of all that waits done, in the calling thread.
+  void finish() EXCLUDES(lock_);
+  void end_first(const Status& written) EXCLUDES(lock_);
 
-  const Failed failed_;
+  const Events events_;
   Mutex lock_;
   Condition changed_;
-  std::deque<Copy> waiting_ GUARDED_BY(lock_);
-  uint64_t bytes_ GUARDED_BY(lock_) = 0;  // of waiting_ and of the batch in work
-  size_t kept_ GUARDED_BY(lock_) = 0;     // their number
+  std::list<NamedCopy> waiting_ GUARDED_BY(lock_);
+  std::list<NamedCopy> in_work_ GUARDED_BY(lock_);  // elements stay while the thread waits for them
+  uint64_t bytes_ GUARDED_BY(lock_) = 0;            // of both
+  size_t kept_ GUARDED_BY(lock_) = 0;               // their number
+  bool finishing_ GUARDED_BY(lock_) = false;        // a thread waits for in_work_
   bool stopping_ GUARDED_BY(lock_) = false;
   std::thread thread_ GUARDED_BY(lock_);  // started by the first add()
 };
