@@ -571,7 +571,8 @@ def limits():
     words = [*options([dataset], {"t": (tier, "1G")}), *config(prefetch="off")]
     # By then the agent has its copy threads; the one of its write-back is made with the first copy.
     for what, limit, placed in (("no more processes", "--nproc=1:1", 21), ("files of 2 MB", "--fsize=2000000", 20)):
-        script = f'agent=$(pgrep -P $PPID -x monarchd); prlimit {limit} -p "$agent" || exit 3; "$@" && kill -0 "$agent"'
+        script = (f'agent=$(pgrep -P $PPID -x monarchd); prlimit {limit} -p "$agent" || exit 3; "$@" && '
+                  'grep -q "^State:.[RSD]" "/proc/$agent/status"')
         file = f"{reports}/{placed}"
         code, out, err = monarch_run([*words, "--report", file], ["sh", "-c", script, "sh", *read_all(dataset)],
                                      before=before)
