@@ -6,6 +6,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 %C%_libmonarch_a_SOURCES = \
 	%D%/agent/agent.cc \
 	%D%/agent/agent.h \
+	%D%/agent/grant_watch.cc \
+	%D%/agent/grant_watch.h \
 	%D%/agent/sweep.cc \
 	%D%/agent/sweep.h \
 	%D%/base/argv.h \
@@ -34,6 +36,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/hierarchy/discovery.h \
 	%D%/hierarchy/driver.cc \
 	%D%/hierarchy/driver.h \
+	%D%/hierarchy/grant.cc \
+	%D%/hierarchy/grant.h \
 	%D%/hierarchy/hierarchy.cc \
 	%D%/hierarchy/hierarchy.h \
 	%D%/hierarchy/locality.cc \

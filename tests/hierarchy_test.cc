@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "runtime/agent/sweep.h"
+#include "runtime/hierarchy/grant.h"
 #include "tests/faulty_os.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
@@ -406,6 +407,31 @@ TEST_F(SweepTest, LeavesWhatIsNotItsOwn) {
 
 TEST_F(SweepTest, OfAMissingDirectoryIsAnError) {
   EXPECT_EQ(sweep_user_dirs(scratch_ / "missing").error().code, ENOENT);
+}
+
+TEST_F(HierarchyTest, AQuotaGrowsAndNeverShrinks) {
+  Tier t = open(tier("a", 0));
+  EXPECT_FALSE(t.reserve(1));
+  EXPECT_TRUE(t.grow(kBlock));
+  EXPECT_TRUE(t.reserve(1));
+  EXPECT_FALSE(t.grow(kBlock));
+  EXPECT_FALSE(t.grow(1));
+  EXPECT_EQ(t.quota(), kBlock);
+}
+
+TEST(Grant, WhatIsWrittenIsRead) {
+  const std::vector<Grant> read = parse_grants(grant_text({{"nvme", 7}, {"ram", UINT64_MAX}}));
+  ASSERT_EQ(read.size(), 2u);
+  EXPECT_EQ(read[0].tier + read[1].tier, "nvmeram");
+  EXPECT_EQ(read[0].quota, 7u);
+  EXPECT_EQ(read[1].quota, UINT64_MAX);
+}
+
+TEST(Grant, WhatIsNoGrantIsLeftOut) {
+  for (const char* text : {"", "nvme", "nvme 7", "\n", " 7\n", "nvme\n", "nvme \n", "nvme x\n", "nvme -1\n",
+                           "nvme 7 8\n", "nvme 18446744073709551616\n", "nvme\n7 \n"})
+    EXPECT_TRUE(parse_grants(text).empty()) << text;
+  EXPECT_EQ(parse_grants("x\nnvme 7\nram").size(), 1u);
 }
 
 }  // namespace

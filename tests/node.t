@@ -438,6 +438,89 @@ def start_at_once(n, *jobs):
     return [n.record(job)["tiers"][0]["quota"] for job in jobs]
 
 
+def other_nodes():
+    """A tier that nodes or clusters share: only what has this cluster's and this node's name is swept."""
+    with node("shared") as n:
+        n.start(1)
+        n.epilog(1)
+        names = ["cluster.777.0.n2", "other.777.0.n1", "my.cluster.777.0.n1", "cluster.777.0.n1.n1", ".removed.cluster.7.0.n2.5",
+                 ".removed.5", ".removed.", ".removed.x", "cluster.n1", "cluster..n1"]
+        ours = ["cluster.778.0.n1", ".removed.cluster.7.0.n1.5"]
+        for name in names + ours:
+            os.mkdir(f"{n.tier}/monarch/{name}", 0o700)
+        with open("/proc/stat", encoding="utf-8") as file, open(f"{n.dir}/stat", "w", encoding="utf-8") as fake:
+            fake.write(re.sub(r"^btime .*$", f"btime {int(time.time()) + 1000}", file.read(), flags=re.MULTILINE))
+        later = ["unshare", "-m", "sh", "-c", f'mount --bind {n.dir}/stat /proc/stat && exec "$@"', "sh"]
+        contains(n.start(2, before=later), ["ready "], "a job starts on a node that was booted later than others")
+        ok(wait_until(lambda: not any(os.path.exists(f"{n.tier}/monarch/{name}") for name in ours)), "what this node left is removed")
+        equal([name for name in names if not os.path.isdir(f"{n.tier}/monarch/{name}")], [], "what others have there stays")
+
+
+def name_is_taken():
+    """What a user puts at TIER/monarch does not switch the tier off, and stays that user's."""
+    def make_directory(path):
+        os.mkdir(path)
+        with open(f"{path}/file", "w", encoding="utf-8"):
+            pass
+
+    canary = scratch("canary")
+    makers = {"a directory": make_directory, "a file": lambda path: open(path, "w", encoding="utf-8").close(),
+              "a link": lambda path: os.symlink(canary, path), "a dangling link": lambda path: os.symlink(f"{canary}/none", path),
+              "a FIFO": os.mkfifo}
+    before = os.stat(canary)
+    for number, (what, make) in enumerate(makers.items()):
+        with node(f"taken{number}") as n:
+            path = f"{n.tier}/monarch"
+            make(path)
+            os.chown(path, UID, UID, follow_symlinks=False)
+            was = os.lstat(path)
+            contains(n.start(1), ["ready "], f"TIER/monarch is {what} of a user's: a job starts")
+            st = os.lstat(path)
+            equal((st.st_uid, oct(st.st_mode)), (0, "0o40711"), f"{what}: the name is root's")
+            aside = glob.glob(f"{n.tier}/monarch.of-{UID}.*")
+            equal([(os.lstat(p).st_ino, os.lstat(p).st_mode, os.lstat(p).st_uid) for p in aside], [(was.st_ino, was.st_mode, UID)],
+                  f"{what}: it has another name beside it, and is as it was")
+            contains(n.logged(), [f"monarch was user {UID}'s"], f"{what}: the log tells")
+            equal(sorted(os.listdir(n.tier)), sorted(["monarch", *map(os.path.basename, aside)]), f"{what}: nothing else is there")
+    after = os.stat(canary)
+    equal((after.st_ino, after.st_mtime_ns, os.listdir(canary)), (before.st_ino, before.st_mtime_ns, []), "what links lead to is not touched")
+    with node("taken_by_root") as n:
+        os.mkdir(f"{n.tier}/monarch")
+        os.chmod(f"{n.tier}/monarch", 0o777)
+        contains(n.start(1), ["off "], "what root has put there is left alone")
+        contains(n.logged(), ["not a directory that root alone can write"], "the log tells")
+
+
+def name_is_mounted():
+    """A user's FUSE file system there, which may hang, neither."""
+    if not shutil.which("fusermount3") or not os.path.exists(f"{BUILD}/tests/slowfs") or not os.access("/dev/fuse", os.W_OK):
+        return e2e.skip("a user's mount at TIER/monarch", "no FUSE")
+    with node("mounted") as n:
+        path, source = f"{n.tier}/monarch", f"{n.dir}/source"
+        for made in (path, source):
+            os.mkdir(made)
+            os.chown(made, UID, UID)
+        fuse = e2e.start([*e2e.NOBODY, f"{BUILD}/tests/slowfs", "--foreground", source, path], stdin=subprocess.DEVNULL)
+
+        def mounted():
+            with open("/proc/self/mountinfo", encoding="utf-8") as file:
+                return f" {path} " in file.read()
+        if not wait_until(lambda: mounted() or fuse.poll() is not None) or not mounted():
+            return e2e.skip("a user's mount at TIER/monarch", "users cannot mount here")
+        try:
+            os.kill(fuse.pid, signal.SIGSTOP)
+            begin = time.monotonic()
+            contains(n.start(1), ["ready "], "a user's file system that hangs at TIER/monarch: a job starts")
+            took = time.monotonic() - begin
+            ok(took < 10, "and does not wait for it", f"{took:.2f} s")
+            equal(os.lstat(path).st_uid, 0, "the name is root's")
+            ok(not mounted(), "and nothing is mounted there")
+        finally:
+            os.kill(fuse.pid, signal.SIGCONT)
+            subprocess.run(["umount", "-l", path], stderr=subprocess.DEVNULL, check=False)
+            e2e.end(fuse)
+
+
 def started_at_once():
     """Jobs that start at the same moment never get more than the quota together."""
     with node("at_once") as n, Sums(n) as sums:
@@ -488,6 +571,53 @@ def what_is_occupied():
         equal(n.record(4, "other")["tiers"][0]["quota"], 0, "and one of another cluster what is left then")
         n.release()
         n.epilog(3, node="n2")
+
+
+def staged(n, job, cluster="cluster"):
+    return sum(len(files) for _, _, files in os.walk(f"{n.tier}/monarch/{n.record(job, cluster)['name']}"))
+
+
+def freed_space():
+    """What a slow removal gives back reaches the jobs that run, the earliest first, and never more than there is."""
+    with node("freed") as n, Sums(n) as sums:
+        n.start(1)
+        n.hold(1)
+        n.epilog(1)
+        answers = [n.start(job) for job in (2, 3)]
+        for answer in answers:
+            contains(answer, ["ready "], "a job beside a slow removal starts")
+        equal([n.record(job)["tiers"][0]["quota"] for job in (2, 3)], [0, 0], "without space")
+        record = glob.glob(f"{n.state}/removing/*/record.json")[0]
+        with open(record, encoding="utf-8") as file:
+            noted = json.load(file)
+        noted["tiers"][0]["occupied"] = QUOTA - (40 << 20)
+        with open(f"{record}.new", "w", encoding="utf-8") as file:
+            json.dump(noted, file)
+        os.rename(f"{record}.new", record)
+        ok(wait_until(lambda: n.record(2)["tiers"][0]["quota"] == 40 << 20), "what the removal does not occupy any more is given away")
+        equal(n.record(3)["tiers"][0]["quota"], 0, "to the job that started first")
+        ok(wait_until(lambda: staged(n, 2) == 30), "which stages its dataset then", staged(n, 2))
+        equal(os.stat(f"{n.state}/grants/{n.record(2)['name']}").st_uid, 0, "root alone can grant")
+        n.release()
+        ok(wait_until(lambda: n.record(2)["tiers"][0]["quota"] == QUOTA, GONE_SECONDS + e2e.PATIENCE), "the whole quota when the removal is through")
+        n.epilog(2)
+        ok(wait_until(lambda: n.record(3)["tiers"][0]["quota"] == QUOTA), "the next job's turn comes when that job ends")
+        ok(wait_until(lambda: staged(n, 3) == 30), "and it stages its dataset", staged(n, 3))
+        ok(0 < sums.most <= QUOTA, "at no time more was reserved than the quota", sums.most)
+        n.epilog(3)
+        ok(wait_until(lambda: not n.left(2) + n.left(3)), "nothing is left", n.left(2) + n.left(3))
+
+
+def freed_memory():
+    """The same for memory: root makes the tmpfs larger."""
+    with node("freed_memory") as n:
+        n.configure(f"[tier.ram]\npath = {n.tier}\ndriver = tmpfs\nquota = 8M\nmedium = ram\n")
+        n.start(1)
+        contains(n.start(2), ["ready "], "a job for which no memory is left starts")
+        ok(os.statvfs(n.job_dir(2)).f_blocks <= 1, "with as good as none")
+        n.epilog(1)
+        ok(wait_until(lambda: os.statvfs(n.job_dir(2)).f_blocks * 4096 == 8 << 20), "and gets the other's when that ends")
+        ok(wait_until(lambda: staged(n, 2) == 30), "and stages its dataset", staged(n, 2))
 
 
 # ---- starting
@@ -647,6 +777,22 @@ def agent_descriptors():
         equal([os.readlink(f"/proc/{pid}/fd/{fd}") for fd in range(3)], ["/dev/null"] * 3, "0 to 2 of its agent")
 
 
+def secret_datasets():
+    """No command line shows what a job reads, and no other user gets at the file that does."""
+    with node("secret") as n:
+        secret = f"{n.dir}/secret name"
+        shutil.copytree(n.data, secret)
+        contains(n.start(1, f"{n.data}:{secret}"), ["ready "], "a job of two datasets starts")
+        record = n.record(1)
+        with open(f"/proc/{record['pid']}/cmdline", encoding="utf-8") as file:
+            words = file.read().split("\0")
+        equal([word for word in words if n.data in word or "secret" in word.replace(n.dir, "")], [], "its agent's command line shows no dataset")
+        ok(wait_until(lambda: staged(n, 1) == 60), "both are staged", staged(n, 1))
+        for name in ("agent.conf", "datasets"):
+            st = os.stat(f"{record['run_dir']}/{name}")
+            equal((st.st_uid, st.st_gid, oct(st.st_mode & 0o7777)), (0, UID, "0o640"), f"{name}: root's, for the job's owner to read")
+
+
 def other_datasets():
     """A later step that names what the agent does not serve is told so."""
     with node("other") as n:
@@ -714,6 +860,6 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, started_at_once,
-         ledger_is_held, what_is_occupied, tried_once,
-         start_killed, late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, odd_paths)
+e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, other_nodes, name_is_taken,
+         name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, secret_datasets, tried_once, start_killed,
+         late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, odd_paths)

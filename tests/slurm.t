@@ -446,6 +446,33 @@ def removes_its_own():
         ok(("counters=lost" in line) == (name == "run directory"), f"a job that empties its {name}: whether the counters are lost", line)
 
 
+def cluster_name():
+    """ClusterName as sites write it, in a file of its own: what Slurm makes of it counts, in names and in sacct."""
+    with open(cluster.conf, encoding="utf-8") as file:
+        before = file.read()
+    names = f"{os.path.dirname(cluster.conf)}/names.conf"
+    with open(names, "w", encoding="utf-8") as file:
+        file.write('CLUSTERNAME = "LAB"  # ours\n')
+    os.chmod(names, 0o644)
+
+    def configure(text):
+        with open(cluster.conf, "w", encoding="utf-8") as file:
+            file.write(text)
+        cluster.execute(["scontrol", "reconfigure"], root=True)
+
+    data = local_dataset()
+    try:
+        configure(re.sub(r"^ClusterName=.*$", f"include {names}", before, flags=re.MULTILINE))
+        job = cluster.submit([f"--monarch-dataset={data.path}"], f"echo $MONARCH_IO_RUN_DIR; {data.read()}")
+        equal(cluster.wait(job), "COMPLETED", "ClusterName from an included file: how Slurm says that the job ended")
+        out = cluster.output(job).decode()
+        contains(out, [f"{cluster.state}/run/lab.{job}.0.node"], "ClusterName from an included file: the job's name")
+        ok(cluster.comment(job).startswith("monarch=1 "), "ClusterName from an included file: the line in sacct", cluster.log_of(job))
+        cluster.nothing_left("ClusterName from an included file")
+    finally:
+        configure(before)
+
+
 # ---- at submission
 
 
@@ -835,4 +862,4 @@ if reason := slurm_lab.why_no_slurm() or e2e.why_no_glusterfs():
     sys.exit(0)
 begin()
 e2e.main(*([timeout] if ALL else []), jobs, rare_jobs, submission, agent_process, agent_killed, all_killed, monarchd_missing, config_errors, bad_tiers,
-         hanging_in_job, slurmdbd_away, prolog_flags_unset, prolog_flags_alloc, *([contain_cgroup, contain_tmpfs] if ALL else []))
+         hanging_in_job, slurmdbd_away, cluster_name, prolog_flags_unset, prolog_flags_alloc, *([contain_cgroup, contain_tmpfs] if ALL else []))

@@ -40,6 +40,24 @@ TEST_F(PlacementTest, ACopyThatDidNotReachItsDeviceIsTakenBack) {
   expect_placed("f", st);
 }
 
+// What root grants later is used, also by a job that began with nothing.
+TEST_F(PlacementTest, WhatDidNotFitIsPlacedWhenTheQuotaGrows) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  tiers_[0].quota.bytes = 0;
+  constexpr int kFiles = 20;
+  for (int i = 0; i < kFiles; ++i) scratch_.file("pfs/" + std::to_string(i), noise(5000, 3));
+  start();
+  walk();
+  ASSERT_TRUE(eventually([&] { return (*board_)->header.full == 1; })) << "the tiers count as full";
+  for (const uint64_t quota : {10 * 8192, kFiles * 8192}) {
+    ASSERT_TRUE(tier().grow(quota));
+    placement_->room_grew();
+    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == quota / 8192; }));
+  }
+  EXPECT_EQ((*board_)->header.full, 0u);
+  EXPECT_EQ(tier().used(), kFiles * 8192u);
+}
+
 TEST_F(PlacementTest, ACopyIsKeptOpenOnlyUntilItIsOnItsDevice) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   constexpr int kFiles = 2000;

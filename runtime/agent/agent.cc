@@ -15,6 +15,7 @@
 #include <optional>
 #include <thread>
 
+#include "runtime/agent/grant_watch.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
@@ -115,11 +116,26 @@ Status start(const AgentOptions& options, Service* service) {
   return {};
 }
 
+// Quotas that root has raised, since space of other jobs has become free.
+void take_grants(GrantWatch* grants, Service* service) {
+  bool grew = false;
+  for (const Grant& grant : grants->look().value_or(std::vector<Grant>())) {
+    for (Tier& tier : service->hierarchy->tiers()) {
+      if (tier.name() != grant.tier || !tier.grow(grant.quota)) continue;
+      spdlog::info("tier {}: the job may use {} now", tier.name(), format_size(grant.quota));
+      grew = true;
+    }
+  }
+  if (grew) service->placement->room_grew();
+}
+
 // Waits for a signal or the end of the lifeline; says which.
-std::string serve(int signals, int lifeline) {
-  pollfd fds[2] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}};
+std::string serve(int signals, int lifeline, GrantWatch* grants, Service* service) {
   for (;;) {
-    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return std::string("poll: ") + std::strerror(errno);
+    take_grants(grants, service);
+    pollfd fds[3] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {grants->fd(), POLLIN, 0}};
+    if (::poll(fds, 3, grants->wait_ms()) < 0 && errno != EINTR)
+      return std::string("poll: ") + std::strerror(errno);
     if (fds[0].revents) return "signal";
     if (fds[1].revents) {  // nobody writes to it: it is readable at its end
       char byte;
@@ -216,7 +232,8 @@ int run_agent(const AgentOptions& options) {
   for (const DatasetRoot& r : service->dataset->roots) spdlog::info("dataset {}", r.path);
   tell_ready(options.ready_fd, "ready");
 
-  const std::string why = serve(signals.get(), options.lifeline_fd);
+  GrantWatch grants(options.grants);
+  const std::string why = serve(signals.get(), options.lifeline_fd, &grants, service.get());
   stop(service.get());
   const Board& board = *service->board->get();
   spdlog::info("ending ({}): {} files, {} staged, {} errors", why, total(board, AgentCounter::staged_files),

@@ -17,6 +17,7 @@ struct AgentOptions {
   std::string job_dir;                // name of the job's directory on each tier
   int ready_fd = -1;                  // gets "ready\n", or the reason why not
   int lifeline_fd = -1;               // end of file on it ends the agent
+  std::string grants;                 // file by which root grants more space; empty: none
   bool leave = false;                 // remove nothing at the end: root's epilog reads the counters first
 };
 

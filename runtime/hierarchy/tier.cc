@@ -30,7 +30,7 @@ Tier::Tier(Tier&& other) noexcept
       copies_path_(std::move(other.copies_path_)),
       copies_(std::move(other.copies_)),
       device_(other.device_),
-      quota_(other.quota_),
+      quota_(other.quota_.load()),
       floor_(other.floor_),
       tmpfile_(other.tmpfile_),
       used_(other.used_.load()),
@@ -77,6 +77,13 @@ uint64_t Tier::headroom() const {
   uint64_t size = 0;
   const uint64_t free = driver_->free_bytes(copies_.get(), &size);
   return free > floor_ ? free - floor_ : 0;
+}
+
+bool Tier::grow(uint64_t quota) {
+  uint64_t now = quota_.load(std::memory_order_relaxed);
+  while (now < quota)
+    if (quota_.compare_exchange_weak(now, quota, std::memory_order_relaxed)) return true;
+  return false;
 }
 
 bool Tier::reserve(uint64_t bytes) {
@@ -234,8 +241,8 @@ bool Tier::remove_part(Ref entry) {
 
 uint64_t Tier::room() const {
   if (closed()) return 0;
-  const uint64_t used = used_.load(std::memory_order_relaxed);
-  return std::min(quota_ > used ? quota_ - used : 0, headroom());
+  const uint64_t used = used_.load(std::memory_order_relaxed), quota = this->quota();
+  return std::min(quota > used ? quota - used : 0, headroom());
 }
 
 int64_t Tier::leave_alone() {

@@ -34,7 +34,9 @@ class Tier {
   const Driver& driver() const { return *driver_; }
   const std::string& copies_path() const { return copies_path_; }  // where the copies are
   uint64_t device() const { return device_; }                      // st_dev of the copies
-  uint64_t quota() const { return quota_; }
+  uint64_t quota() const { return quota_.load(std::memory_order_relaxed); }
+  // Root has given the job more space. False: it has that much already.
+  bool grow(uint64_t quota);
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
 
   // Space that a file of `bytes` takes: whole blocks.
@@ -100,7 +102,7 @@ class Tier {
   std::string copies_path_;
   Fd copies_;
   uint64_t device_ = 0;
-  uint64_t quota_ = 0;
+  std::atomic<uint64_t> quota_{0};
   uint64_t floor_ = 0;
   bool tmpfile_ = true;  // the file system has O_TMPFILE
   std::atomic<uint64_t> used_{0};

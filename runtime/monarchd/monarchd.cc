@@ -34,7 +34,7 @@ int fail(const Error& error) {
 struct Options {
   monarch::AgentOptions agent;
   std::vector<std::string> tiers;
-  std::string config, log;
+  std::string config, log, datasets_file;
 
   bool as_user = false;  // the agent becomes request.user first
   bool prolog = false, start = false, epilog = false, flush = false, keep = false;
@@ -64,6 +64,12 @@ int run_as_agent(Options& o) {
     Result<monarch::TierConfig> tier = monarch::parse_tier_option(text);
     if (!tier.ok()) return fail(tier.error());
     if (const Status s = monarch::add_tier(&o.agent.config, tier.take()); !s.ok()) return fail(s.error());
+  }
+  if (!o.datasets_file.empty()) {
+    std::ifstream in(o.datasets_file, std::ios::binary);
+    for (std::string path; std::getline(in, path, ':');)
+      if (!path.empty()) o.agent.datasets.push_back(path);
+    if (in.bad() || o.agent.datasets.empty()) return fail({EINVAL, o.datasets_file + ": no dataset in it"});
   }
   Result<std::vector<std::string>> roots = monarch::check_paths(o.agent.config, o.agent.datasets);
   if (!roots.ok()) return fail(roots.error());
@@ -142,6 +148,10 @@ int main(int argc, char** argv) {
   app.add_option("--dataset", o.agent.datasets, "directory of the dataset; may be given several times")
       ->allow_extra_args(false)
       ->group("Agent");
+  app.add_option("--datasets-file", o.datasets_file,
+                 "file with PATH[:PATH...], since a command line is seen by all")
+      ->group("Agent");
+  app.add_option("--grants", o.agent.grants, "file by which root grants more space")->group("Agent");
   app.add_option("--tier", o.tiers, "NAME:PATH:SIZE, added after the configuration's tiers")
       ->allow_extra_args(false)
       ->group("Agent");
@@ -198,8 +208,11 @@ int main(int argc, char** argv) {
                  "monarchd: --job, --node, --cluster or --groups missing or bad; see monarchd --help\n");
     return kUsage;
   }
-  if (!root && (o.agent.datasets.empty() || o.agent.run_dir.empty() || o.agent.job_dir.empty())) {
-    std::fprintf(stderr, "monarchd: --dataset, --run-dir and --job-dir are needed; see monarchd --help\n");
+  if (!root && ((o.agent.datasets.empty() && o.datasets_file.empty()) || o.agent.run_dir.empty() ||
+                o.agent.job_dir.empty())) {
+    std::fprintf(
+        stderr,
+        "monarchd: --dataset or --datasets-file, --run-dir and --job-dir are needed; see monarchd --help\n");
     return kUsage;
   }
   return root ? run_as_root(o) : run_as_agent(o);

@@ -2,25 +2,106 @@
 #include "runtime/node/job_dirs.h"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <stdio.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
+#include "runtime/base/paths.h"
 #include "runtime/node/memory_tier.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
 
-Status make_job_dir(const TierConfig& tier, const std::string& name, const User& user) {
+namespace {
+
+constexpr char kJobs[] = "monarch";  // in the tier's directory
+constexpr int kTries = 8;
+constexpr int kLockPatienceMs = 500;
+
+// Whether a user has mounted a FUSE file system at `path`, told without asking that file system.
+bool is_users_mount(const std::string& path) {
+  std::ifstream in("/proc/self/mountinfo");
+  bool users = false;
+  for (std::string line; std::getline(in, line);) {  // the last one is on top
+    std::istringstream words(line);
+    std::string word, where, type;
+    for (int i = 0; i < 5; ++i) words >> where;
+    while (words >> word && word != "-") continue;
+    words >> type >> word >> word;
+    if (where == path)
+      users = type.rfind("fuse", 0) == 0 && ("," + word + ",").find(",user_id=0,") == std::string::npos;
+  }
+  return users;
+}
+
+// What is not root's has our name in the directory `base`: it gets another one, and stays its owner's.
+// `fresh` is ours, and empty. The two are exchanged at once, so that nobody can take the name in between.
+Status take_place(const Fd& base, const std::string& fresh, const std::string& path) {
+  const auto exchange = [&] {
+    return ::renameat2(base.get(), fresh.c_str(), base.get(), kJobs, RENAME_EXCHANGE);
+  };
+  const auto look = [&](const char* name, struct stat* st) {
+    return ::fstatat(base.get(), name, st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT);
+  };
+  struct stat st;
+  if (look(kJobs, &st) != 0) return errno_error(path);
+  if (st.st_uid == 0) return Error{EPERM, path + ": not a directory that root alone can write; remove it"};
+  if (exchange() != 0 || look(fresh.c_str(), &st) != 0) return errno_error(path);
+  if (st.st_uid == 0) {  // it was root's by then
+    exchange();
+    return {};
+  }
+  const std::string aside = fmt::format("{}.of-{}{}", kJobs, st.st_uid, fresh.substr(fresh.rfind('.')));
+  if (::renameat2(base.get(), fresh.c_str(), base.get(), aside.c_str(), RENAME_NOREPLACE) != 0)
+    return errno_error(path);
+  spdlog::warn("{} was user {}'s: it is called {} now", path, st.st_uid, aside);
+  return {};
+}
+
+// <tier>/monarch, root's, whatever a user has put there before: the tier's directory is one that all users
+// can write. The ledger's lock keeps two helpers from taking each other's away.
+Result<Fd> make_tier_jobs(const StateDir& state, const Fd& base, const std::string& tier_path) {
+  const std::string path = tier_path + "/" + kJobs;
+  if (os::mkdirat(base.get(), kJobs, 0711) != 0 && errno != EEXIST) return errno_error(path);
+  Result<Fd> all = open_tier_jobs(tier_path);
+  if (all.ok()) return all;
+  const Result<Fd> lock = state.lock_ledger(kLockPatienceMs);
+  if (!lock.ok()) return lock.error();
+  const Result<std::string> real = real_path(path.substr(0, path.rfind('/')));
+  const std::string fresh = fmt::format(".{}.{}", kJobs, os::clock_ns(CLOCK_REALTIME));
+  if (os::mkdirat(base.get(), fresh.c_str(), 0711) != 0) return errno_error(path);
+  for (int i = 0; i < kTries && !all.ok(); ++i) {
+    const std::string mounted = fmt::format("/proc/self/fd/{}/{}", base.get(), kJobs);
+    if (real.ok() && is_users_mount(*real + "/" + kJobs))
+      (void)::umount2(mounted.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    const Status taken = take_place(base, fresh, path);
+    if (!taken.ok() && taken.error().code == ENOENT)
+      (void)::renameat2(base.get(), fresh.c_str(), base.get(), kJobs, RENAME_NOREPLACE);
+    all = open_tier_jobs(tier_path);
+    if (!taken.ok() && taken.error().code == EPERM) break;
+  }
+  os::unlinkat(base.get(), fresh.c_str(), AT_REMOVEDIR);  // where it was not needed
+  return all;
+}
+
+}  // namespace
+
+Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name,
+                    const User& user) {
   const std::string what = "tier " + tier.name + ": " + tier.path;
   const Fd base(os::openat(AT_FDCWD, tier.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat st;
   if (!base || os::fstat(base.get(), &st) != 0) return errno_error(what);
   if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX))
     return Error{EPERM, what + ": all can write it and rename what is in it; run chmod +t " + tier.path};
-  if (os::mkdirat(base.get(), "monarch", 0711) != 0 && errno != EEXIST) return errno_error(what + "/monarch");
-  const Result<Fd> all = open_tier_jobs(tier.path);
+  const Result<Fd> all = make_tier_jobs(state, base, tier.path);
   if (!all.ok()) return all.error();
   if (::fchmod(all->get(), 0711) != 0) return errno_error(what + "/monarch");
   if (os::mkdirat(all->get(), name.c_str(), 0700) != 0) return errno_error(what + "/monarch/" + name);
@@ -30,12 +111,22 @@ Status make_job_dir(const TierConfig& tier, const std::string& name, const User&
   return {};
 }
 
-Status make_run_dir(const std::string& path, const std::string& conf, const User& user) {
+namespace {
+
+// A file of root's that the user, and nobody else, can read in the user's directory.
+bool put(const Fd& dir, const char* name, const std::string& text, const User& user) {
+  const Fd file(::openat(dir.get(), name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  return file && ::fchown(file.get(), 0, user.gid) == 0 && ::fchmod(file.get(), 0640) == 0 &&
+         ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
+}  // namespace
+
+Status make_run_dir(const std::string& path, const std::string& conf, const std::string& datasets,
+                    const User& user) {
   if (::mkdir(path.c_str(), 0700) != 0) return errno_error("make " + path);  // its parent is root's
   const Fd dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  const Fd file(::openat(dir.get(), "agent.conf", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!dir || !file || ::fchmod(file.get(), 0644) != 0 ||
-      ::write(file.get(), conf.data(), conf.size()) != static_cast<ssize_t>(conf.size()) ||
+  if (!dir || !put(dir, kAgentConf, conf, user) || !put(dir, kDatasets, datasets, user) ||
       ::fchown(dir.get(), user.uid, user.gid) != 0)
     return errno_error("fill " + path);
   return {};

@@ -7,14 +7,19 @@
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
 #include "runtime/node/identity.h"
+#include "runtime/node/state.h"
 
 namespace monarch {
 
 // Makes <tier>/monarch (root's, 0711) and in it `name` for the user. Every step by descriptor: a user who
-// can write the tier's directory must not get root to touch anything else.
-Status make_job_dir(const TierConfig& tier, const std::string& name, const User& user);
+// can write the tier's directory must not get root to touch anything else. What another user has put at
+// <tier>/monarch gets another name beside it, with a line in the log.
+Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name, const User& user);
 
-// Makes the run directory for the user, and in it agent.conf with the text `conf`, which is root's.
-Status make_run_dir(const std::string& path, const std::string& conf, const User& user);
+// Makes the run directory for the user, and in it files of root's for the agent: its configuration and, since
+// all users can see a command line, the datasets, PATH[:PATH...].
+inline constexpr char kAgentConf[] = "agent.conf", kDatasets[] = "datasets";
+Status make_run_dir(const std::string& path, const std::string& conf, const std::string& datasets,
+                    const User& user);
 
 }  // namespace monarch

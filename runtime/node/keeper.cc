@@ -19,6 +19,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/node/accounting.h"
 #include "runtime/node/life.h"
+#include "runtime/node/ledger.h"
 
 extern char** environ;
 
@@ -50,7 +51,11 @@ void flush_spool(const KeeperRequest& request, const StateDir& state) {
   if (!s.ok()) spdlog::debug("{}", s.error().text);
 }
 
+bool space_is_free(const KeeperRequest&, const StateDir& state) { return can_grant(state); }
+void grant_space(const KeeperRequest&, const StateDir& state) { grant(state); }
+
 constexpr Duty kDuties[] = {
+    {"space", 1, 10, &space_is_free, &grant_space},
     {"spool", 1, 60, &lines_wait, &flush_spool},
 };
 

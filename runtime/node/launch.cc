@@ -16,6 +16,7 @@
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
 #include "runtime/node/cgroup.h"
+#include "runtime/node/job_dirs.h"
 
 namespace monarch {
 namespace {
@@ -47,9 +48,9 @@ bool wait_recorded() {
   return n == 1;
 }
 
-// In the child: the agent, with nothing of slurmstepd's, which becomes the user by itself. Who changes identity
-// after execve(2) cannot be traced by that user at any moment; who executes as the user can.
-[[noreturn]] void exec_agent(const JobRecord& record, const std::vector<std::string>& datasets) {
+// In the child: the agent, with nothing of slurmstepd's, which becomes the user by itself. Who changes
+// identity after execve(2) cannot be traced by that user at any moment; who executes as the user can.
+[[noreturn]] void exec_agent(const StateDir& state, const JobRecord& record) {
   std::ofstream("/proc/self/oom_score_adj") << "1000\n";
   ::setsid();
   rlimit none{0, 0}, files;
@@ -61,7 +62,11 @@ bool wait_recorded() {
   ::umask(077);
   std::vector<std::string> words = {"monarchd",
                                     "--config",
-                                    record.run_dir + "/agent.conf",
+                                    record.run_dir + "/" + kAgentConf,
+                                    "--datasets-file",
+                                    record.run_dir + "/" + kDatasets,
+                                    "--grants",
+                                    state.path() + "/" + record.grants(),
                                     "--run-dir",
                                     record.run_dir,
                                     "--job-dir",
@@ -76,7 +81,6 @@ bool wait_recorded() {
   std::string groups;
   for (const gid_t g : record.user.groups) groups += (groups.empty() ? "" : ",") + std::to_string(g);
   if (!groups.empty()) words.insert(words.end(), {"--groups", groups});
-  for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
   const std::vector<char*> argv = argv_of(words);
   char path[] = "PATH=/usr/bin:/bin";
   char* environment[] = {path, nullptr};
@@ -109,8 +113,7 @@ void warn_of_group(const JobRecord& record, const Error& error) {
 
 }  // namespace
 
-Status launch_agent(const StateDir& state, const std::vector<std::string>& datasets, uint64_t memory,
-                    JobRecord* record) {
+Status launch_agent(const StateDir& state, uint64_t memory, JobRecord* record) {
   const Cgroups groups;
   const std::string group = state.cgroup_of(*record);
   const Status own = groups.make(group, memory);
@@ -128,7 +131,7 @@ Status launch_agent(const StateDir& state, const std::vector<std::string>& datas
     if (const Status s = groups.enter(group); own.ok() && !s.ok()) warn_of_group(*record, s.error());
     leave_only(tell.get(), wait.get());
     if (!wait_recorded()) ::_exit(1);
-    exec_agent(*record, datasets);
+    exec_agent(state, *record);
   }
   tell.reset();
   Result<ProcessId> agent = identify(pid);

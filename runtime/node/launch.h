@@ -2,18 +2,14 @@
 // The job's agent, as a process of its owner's.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "runtime/base/result.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
 
 // Forks the agent into a control group of its own, limited to `memory` bytes (0: not), where it becomes the
-// user; records it in `record`, lets it begin, and waits for it as long as a hook may. One that is not ready by
-// then is not given up. On an error there is no agent.
-Status launch_agent(const StateDir& state, const std::vector<std::string>& datasets, uint64_t memory,
-                    JobRecord* record);
+// user; records it in `record`, lets it begin, and waits for it as long as a hook may. One that is not ready
+// by then is not given up. On an error there is no agent.
+Status launch_agent(const StateDir& state, uint64_t memory, JobRecord* record);
 
 }  // namespace monarch

@@ -23,4 +23,14 @@ std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config);
 // free. If the lock is not to be had within `patience_ms`, so have all.
 Status reserve(const StateDir& state, std::vector<TierConfig>* tiers, JobRecord* record, int patience_ms);
 
+// Writes the job's quotas to where its agent looks for them.
+Status tell_quotas(const StateDir& state, const JobRecord& record);
+
+// Whether there is space for a running job that has less than it may, or one was not told what it has. Reads
+// the state directory alone.
+bool can_grant(const StateDir& state);
+// Gives what has become free to the running jobs that have less than they may, the earliest first, as when
+// they started; and tells them. A memory tier is made larger before.
+void grant(const StateDir& state);
+
 }  // namespace monarch

@@ -15,6 +15,9 @@ namespace monarch {
 // Mounts a tmpfs of `bytes` for `user` on the directory `dir`.
 Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user);
 
+// Makes the one of the job `name` in the directory `jobs` larger.
+Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes);
+
 // Takes it away from the directory `name` in the directory `jobs`; what still has a file of it open keeps
 // that. Nothing if there is none.
 void unmount_tmpfs(int jobs, const std::string& name);

@@ -163,6 +163,7 @@ Status set_aside(const StateDir& state, const JobRecord& record) {
     spdlog::warn("JobId={} {}", record.job.job, moved.error().text);
     MONARCH_TRY(state.write("jobs/" + record.job.key() + kUnmoved, ""));
   }
+  ::unlink((state.path() + "/" + record.grants()).c_str());
   const std::string from = state.path() + "/jobs/" + record.job.key();
   const std::string to = state.path() + "/removing/" + record.removal();
   if (::rename(from.c_str(), to.c_str()) != 0) return errno_error("rename " + from + " to " + to);

@@ -40,13 +40,14 @@ std::vector<std::string> split(const std::string& text, char separator) {
 // The directories and the agent of a job that has none yet; waits at most `patience_ms` for the ledger.
 // `record` says what was made, also on an error.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
-                   const std::vector<std::string>& datasets, int patience_ms, JobRecord* record) {
+                   const std::string& datasets, int patience_ms, JobRecord* record) {
   std::vector<TierConfig> tiers = tiers_for(request.job, config);
+  const uint64_t memory = agent_memory(config.agent, tiers);  // also for what may be granted later
   // Recorded before anything is made, so that the epilog finds it whatever happens to this process.
   MONARCH_TRY(reserve(state, &tiers, record, patience_ms));
   std::vector<TierConfig> usable;
   for (const TierConfig& tier : tiers) {
-    const Status made = make_job_dir(tier, record->name, request.user);
+    const Status made = make_job_dir(state, tier, record->name, request.user);
     if (made.ok()) {
       usable.push_back(tier);
     } else {
@@ -55,8 +56,10 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
     }
   }
   if (usable.empty()) return Error{ENOSPC, "no tier can be used on this node; monarchctl tiers tells why"};
-  MONARCH_TRY(make_run_dir(record->run_dir, agent_conf(config.agent, usable, request.nodes), request.user));
-  return launch_agent(state, datasets, agent_memory(config.agent, usable), record);
+  MONARCH_TRY(
+      make_run_dir(record->run_dir, agent_conf(config.agent, usable, request.nodes), datasets, request.user));
+  MONARCH_TRY(tell_quotas(state, *record));
+  return launch_agent(state, memory, record);
 }
 
 // Without the file no job has Monarch; the code is not that of "nothing is wanted".
@@ -149,6 +152,7 @@ void note_failure(const StateDir& state, const JobRecord& record, const StartReq
                   const std::string& datasets, const std::string& reason) {
   (void)remove_job_files(state, record).ok();
   ::unlink((state.path() + "/jobs/" + record.job.key() + "/record.json").c_str());
+  ::unlink((state.path() + "/" + record.grants()).c_str());
   const Status noted =
       state.write(failed_file(record.job), run_of(request) + one_line(reason) + "\n" + datasets);
   if (!noted.ok()) spdlog::warn("JobId={} {}", record.job.job, noted.error().text);
@@ -187,9 +191,8 @@ Result<Started> start_agent(const StartRequest& request) {
 
   JobRecord record = new_record(*state, request);
   const int patience_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
-  Status started = config.ok()
-                       ? start_fresh(*state, request, *config, split(*datasets, ':'), patience_ms, &record)
-                       : Status(config.error());
+  Status started = config.ok() ? start_fresh(*state, request, *config, *datasets, patience_ms, &record)
+                               : Status(config.error());
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
     note_failure(*state, record, request, *datasets, started.error().text);

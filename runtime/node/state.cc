@@ -60,6 +60,7 @@ Result<StateDir> StateDir::open(const std::string& path) {
   MONARCH_TRY(ensure_root_directory(path, 0755));
   MONARCH_TRY(ensure_root_directory(path + "/jobs", 0700));
   MONARCH_TRY(ensure_root_directory(path + "/removing", 0700));
+  MONARCH_TRY(ensure_root_directory(path + "/grants", 0711));
   MONARCH_TRY(ensure_root_directory(path + "/run", 0711));
   MONARCH_TRY(ensure_root_directory(path + "/spool", 0700));
   return state;
@@ -115,11 +116,11 @@ TierRecord tier_of(const json& t) {
   tier.name = t.at("name").get<std::string>();
   tier.medium = t.at("medium").get<std::string>();
   tier.path = t.at("path").get<std::string>();
-  const std::string driver = t.at("driver").get<std::string>();
+  const std::string driver = t.value("driver", "");
   tier.kind =
       driver == kind_name(TierConfig::Kind::kTmpfs) ? TierConfig::Kind::kTmpfs : TierConfig::Kind::kDirectory;
   tier.quota = t.at("quota").get<uint64_t>();
-  tier.limit = t.at("limit").get<uint64_t>();
+  tier.limit = t.value("limit", tier.quota);
   if (t.contains("occupied")) tier.occupied = t.at("occupied").get<uint64_t>();
   return tier;
 }
@@ -138,11 +139,11 @@ std::vector<std::string> StateDir::jobs() const { return names_in(path_ + "/jobs
 std::vector<std::string> StateDir::removals() const { return names_in(path_ + "/removing"); }
 std::vector<std::string> StateDir::spooled() const { return names_in(path_ + "/spool"); }
 
-Status StateDir::write(const std::string& below, const std::string& text) const {
+Status StateDir::write(const std::string& below, const std::string& text, mode_t mode) const {
   const std::string path = path_ + "/" + below, fresh = path + ".new";
   {
     const Fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!fd) return errno_error("make " + fresh);
+    if (!fd || ::fchmod(fd.get(), mode) != 0) return errno_error("make " + fresh);
     if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
       return errno_error("write " + fresh);
   }

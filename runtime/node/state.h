@@ -7,8 +7,11 @@
 //   and
 //                          serves (the datasets) of its agent, or failed (why there is none)
 //   STATE/removing/        0700, root's: what is being removed, a directory of jobs/ each, as NAME.SERIAL
+//   STATE/grants/          0711, root's
+//   STATE/grants/NAME      0644, root's: the job's quotas, for its agent (runtime/hierarchy/grant.h)
 //   STATE/run/             0711, root's
-//   STATE/run/NAME/        0700, the job owner's: catalog, board, log; agent.conf is root's
+//   STATE/run/NAME/        0700, the job owner's: catalog, board, log; agent.conf and datasets are
+//                          root's
 //   STATE/spool/           0700, root's: lines for sacct that are not yet written
 //   STATE/keeper.lock      whose lock the keeper holds
 #pragma once
@@ -57,6 +60,7 @@ struct JobRecord {
   uint32_t nodes = 1;      // of the job
   bool first_node = true;  // this is the job's first node
   std::string removal() const { return name + "." + std::to_string(serial); }
+  std::string grants() const { return "grants/" + name; }
   std::string aside() const { return ".removed." + removal(); }
 };
 
@@ -83,7 +87,8 @@ class StateDir {
   std::vector<std::string> removals() const;  // the names in removing/
   std::vector<std::string> spooled() const;   // the names in spool/
 
-  Status write(const std::string& below, const std::string& text) const;  // whole or not at all, 0600
+  // Whole or not at all, with that mode whatever the umask.
+  Status write(const std::string& below, const std::string& text, mode_t mode = 0600) const;
   Result<std::string> read(const std::string& below) const;
   Status write_record(const JobRecord& record) const;
   Result<JobRecord> read_record(const std::string& key) const;

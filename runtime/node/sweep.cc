@@ -92,32 +92,48 @@ std::set<std::string> known_names(const StateDir& state) {
   return known;
 }
 
-// CLUSTER.JOB.RESTART.NODE: the job; 0 if it is no such name.
-uint32_t job_of(const std::string& name) {
-  static const std::regex kName(R"(.+?\.([1-9][0-9]{0,9})\.[0-9]+\..+)");
+// `text` without `first` before it and `last` behind it; "" if it does not have them.
+std::string between(const std::string& text, const std::string& first, const std::string& last) {
+  if (text.size() < first.size() + last.size() || !text.starts_with(first) || !text.ends_with(last))
+    return "";
+  return text.substr(first.size(), text.size() - first.size() - last.size());
+}
+
+// CLUSTER.JOB.RESTART.NODE of this cluster and node, which may hold dots: the job; 0 if it is no such name. A
+// tier's file system may be shared by nodes and clusters, by intent or not.
+uint32_t job_of(const std::string& name, const JobOnNode& own) {
+  static const std::regex kMiddle(R"(([1-9][0-9]{0,9})\.[0-9]+)");
+  const std::string middle = between(name, own.cluster + ".", "." + own.node);
   std::smatch parts;
-  return std::regex_match(name, parts, kName)
+  return std::regex_match(middle, parts, kMiddle)
              ? static_cast<uint32_t>(std::strtoul(parts[1].str().c_str(), nullptr, 10))
              : 0;
 }
 
-bool is_orphan(int jobs, const std::string& name, const std::set<std::string>& known) {
+bool is_orphan(int jobs, const std::string& name, const JobOnNode& own, const std::set<std::string>& known) {
   struct stat st;
   if (known.count(name) || ::fstatat(jobs, name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return false;
-  if (name.rfind(kAside, 0) == 0) return true;
-  const uint32_t job = is_plain_name(name) && S_ISDIR(st.st_mode) ? job_of(name) : 0;
+  if (name.starts_with(kAside)) {
+    const std::string removal = name.substr(sizeof kAside - 1);  // NAME.SERIAL
+    const size_t serial = removal.rfind('.');
+    return serial != std::string::npos &&
+           removal.find_first_not_of("0123456789", serial + 1) == std::string::npos &&
+           job_of(removal.substr(0, serial), own) != 0;
+  }
+  const uint32_t job = is_plain_name(name) && S_ISDIR(st.st_mode) ? job_of(name, own) : 0;
   return job != 0 && before_this_boot(st) && !has_slurmstepd(job);
 }
 
 // The state directory is often lost with the memory that it is in, and the tiers are not.
-std::vector<std::string> orphans(const std::string& tier, const std::set<std::string>& known) {
+std::vector<std::string> orphans(const std::string& tier, const JobOnNode& own,
+                                 const std::set<std::string>& known) {
   std::vector<std::string> found;
   const Result<Fd> jobs = open_tier_jobs(tier);
   if (!jobs.ok()) return found;
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::fdopendir(::dup(jobs->get())), &::closedir);
   while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr) {
     const std::string name = e->d_name;
-    if (name != "." && name != ".." && is_orphan(jobs->get(), name, known)) found.push_back(name);
+    if (name != "." && name != ".." && is_orphan(jobs->get(), name, own, known)) found.push_back(name);
   }
   return found;
 }
@@ -166,7 +182,7 @@ void sweep(const StateDir& state, const JobOnNode& own, const std::vector<std::s
     if (key != own.key()) sweep_job(state, key, &removals);
   sweep_cgroups(state);
   const std::set<std::string> known = known_names(state);
-  for (const std::string& tier : tiers) remove_orphans(tier, orphans(tier, known));
+  for (const std::string& tier : tiers) remove_orphans(tier, orphans(tier, own, known));
   remove_in_background(state, std::move(removals), 0);
 }
 

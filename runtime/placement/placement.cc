@@ -52,6 +52,8 @@ void PlacementHandler::stop() {
     if (worker->thread.joinable()) worker->thread.join();
 }
 
+void PlacementHandler::room_grew() { health_.room_grew(); }
+
 void PlacementHandler::demand(const RelPath& path) {
   const Ref ref = context_.catalog->add(path, DT_UNKNOWN);
   if (!ref) return;  // the catalog is full: the task sees that there is no entry and reads the PFS

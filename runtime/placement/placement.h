@@ -43,6 +43,8 @@ class PlacementHandler {
   // A task asks for chunk `chunk` of a large file, or says (kReadNatively) that it reads the file by calls
   // that chunks cannot serve. Makes no PFS call. Any thread.
   void demand_chunk(const RelPath& path, uint32_t chunk);
+  // A tier's quota has grown: what did not fit is tried again. Any thread.
+  void room_grew();
   // The catalog has grown: there may be more to prefetch. Any thread.
   void catalog_grew() { queue_.catalog_grew(); }
 

@@ -29,6 +29,17 @@ void TierHealth::no_room(Ref ref) {
     spdlog::info(for_now ? "no tier takes files now"
                          : "the tiers are full; the rest of the dataset stays on the PFS");
   queue_->end_prefetch();
+  if (context_->hierarchy->room() >= usual) room_grew();  // just now
+}
+
+void TierHealth::room_grew() {
+  context_->board->header.full.store(0, std::memory_order_relaxed);
+  misfits_ = 0;
+  context_->catalog->walk(0, [&](Ref ref) {
+    context_->catalog->move(ref, state_word(State::kNoFit), state_word(State::kKnown));
+    return true;
+  });
+  queue_->start_over(WorkQueue::Prefetch::kAgain);
 }
 
 void TierHealth::failed(int tier, const Error& error) {

@@ -20,6 +20,8 @@ class TierHealth {
   // No tier had room for a file, which stays on the PFS. After some in a row, and with no room for one of
   // usual size, prefetch ends and opens do not ask.
   void no_room(Ref ref);
+  // A tier's quota has grown: what did not fit is tried again.
+  void room_grew();
   // The tier takes no new copies until a probe succeeds; one whose device fails (EIO) is not read either. An
   // error of one name or file (is_of_one_file) closes nothing.
   void failed(int tier, const Error& error);
