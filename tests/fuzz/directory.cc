@@ -9,8 +9,9 @@
 namespace monarch::fuzz {
 
 Directory::Directory() {
-  char name[] = "/dev/shm/monarch-fuzz.XXXXXX";
-  FUZZ_CHECK(::mkdtemp(name));
+  const char* base = ::getenv("TMPDIR");
+  std::string name = std::string(base ? base : "/tmp") + "/monarch-fuzz.XXXXXX";
+  FUZZ_CHECK(::mkdtemp(name.data()));
   path_ = name;
 }
 
