@@ -88,6 +88,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/state.h \
 	%D%/node/sweep.cc \
 	%D%/node/sweep.h \
+	%D%/node/watch.cc \
+	%D%/node/watch.h \
 	%D%/placement/chunk_stager.cc \
 	%D%/placement/chunk_stager.h \
 	%D%/placement/context.cc \

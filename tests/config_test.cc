@@ -58,7 +58,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "tier_bandwidth = none\n"
       "background_io = idle\n"
       "log = /var/log/monarchd.log\n"
-      "log_level = debug\n");
+      "memory_max = 512M\nlog_level = debug\n");
   ASSERT_TRUE(config.ok()) << config.error().text;
   ASSERT_EQ(config->tiers.size(), 2u);
   const TierConfig &ram = config->tiers[0], &nvme = config->tiers[1];
@@ -85,6 +85,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(config->agent.pfs_stats, 1u);
   EXPECT_EQ(config->agent.tier_bandwidth, 0u);
   EXPECT_EQ(config->agent.background_io, AgentConfig::Io::kIdle);
+  EXPECT_EQ(config->agent.memory_max, uint64_t{512} << 20);
   EXPECT_EQ(config->agent.log, "/var/log/monarchd.log");
   EXPECT_EQ(config->agent.log_level, "debug");
 }

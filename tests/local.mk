@@ -36,6 +36,7 @@ tests_unit_SOURCES = \
 	%D%/catalog_listing_test.cc \
 	%D%/catalog_model_test.cc \
 	%D%/catalog_test.cc \
+	%D%/cgroup_test.cc \
 	%D%/config_test.cc \
 	%D%/copier_test.cc \
 	%D%/dataset_test.cc \
@@ -141,6 +142,7 @@ scripts = \
 	%D%/keeper.t \
 	%D%/limits.t \
 	%D%/locks.t \
+	%D%/life.t \
 	%D%/matrix.t \
 	%D%/metadata.t \
 	%D%/node.t \

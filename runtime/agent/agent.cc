@@ -8,6 +8,7 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -33,6 +34,7 @@ namespace monarch {
 namespace {
 
 constexpr int kIdleWaitMs = 10000;
+constexpr int kLookMs = 5000;  // for the run directory
 // While tasks tell what they see, the agent looks for it by itself: waking it takes longer than seeing.
 constexpr int kNapMs = 1;
 constexpr int64_t kNapsNs = 20 * 1000000ll;  // since the last was told
@@ -129,13 +131,24 @@ void take_grants(GrantWatch* grants, Service* service) {
   if (grew) service->placement->room_grew();
 }
 
-// Waits for a signal or the end of the lifeline; says which.
-std::string serve(int signals, int lifeline, GrantWatch* grants, Service* service) {
+// Whether the run directory is still where tasks look for it. An inotify watch would not tell: what is open
+// is only unlinked.
+bool is_at(const std::string& path, const Fd& dir) {
+  struct stat held, now;
+  return !dir || ::fstat(dir.get(), &held) != 0 ||
+         (::stat(path.c_str(), &now) == 0 && now.st_dev == held.st_dev && now.st_ino == held.st_ino);
+}
+
+// Waits for a signal, the end of the lifeline or that of the run directory; says which.
+std::string serve(int signals, int lifeline, const std::string& run_dir, const Fd& dir, GrantWatch* grants,
+                  Service* service) {
   for (;;) {
     take_grants(grants, service);
     pollfd fds[3] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {grants->fd(), POLLIN, 0}};
-    if (::poll(fds, 3, grants->wait_ms()) < 0 && errno != EINTR)
+    const int wait = grants->wait_ms();
+    if (::poll(fds, 3, wait < 0 || wait > kLookMs ? kLookMs : wait) < 0 && errno != EINTR)
       return std::string("poll: ") + std::strerror(errno);
+    if (!is_at(run_dir, dir)) return "the run directory is gone";
     if (fds[0].revents) return "signal";
     if (fds[1].revents) {  // nobody writes to it: it is readable at its end
       char byte;
@@ -233,7 +246,7 @@ int run_agent(const AgentOptions& options) {
   tell_ready(options.ready_fd, "ready");
 
   GrantWatch grants(options.grants);
-  const std::string why = serve(signals.get(), options.lifeline_fd, &grants, service.get());
+  const std::string why = serve(signals.get(), options.lifeline_fd, options.run_dir, run_dir, &grants, service.get());
   stop(service.get());
   const Board& board = *service->board->get();
   spdlog::info("ending ({}): {} files, {} staged, {} errors", why, total(board, AgentCounter::staged_files),

@@ -77,8 +77,8 @@ std::string unescape(const std::string& text) {
 
 // What is not a controller among the options of a mounted hierarchy of version 1.
 bool is_mount_option(const std::string& word) {
-  static const std::set<std::string> kOptions = {"rw", "ro", "noprefix", "clone_children", "xattr",
-                                                 "cpuset_v2_mode", "favordynmods"};
+  static const std::set<std::string> kOptions = {
+      "rw", "ro", "noprefix", "clone_children", "xattr", "cpuset_v2_mode", "favordynmods"};
   return kOptions.count(word) || word.rfind("release_agent=", 0) == 0;
 }
 

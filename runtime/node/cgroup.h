@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control groups of Monarch's own. What slurmstepd starts is in the groups of its step; newer Slurms kill what
-// is in those, wait until they are empty, and drain the node if they are not. So the agent and root's helpers
-// that outlive a hook leave them.
+// Control groups of Monarch's own. What slurmstepd starts is in the groups of its step; newer Slurms kill
+// what is in those, wait until they are empty, and drain the node if they are not. So the agent and root's
+// helpers that outlive a hook leave them.
 //
 //   MOUNT/monarch/          in every hierarchy that is mounted, of version 1 or 2; root's, there while in use
 //   MOUNT/monarch/NAME/     one for each agent, and one for root's helpers of a state directory

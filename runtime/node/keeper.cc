@@ -20,6 +20,7 @@
 #include "runtime/node/accounting.h"
 #include "runtime/node/life.h"
 #include "runtime/node/ledger.h"
+#include "runtime/node/watch.h"
 
 extern char** environ;
 
@@ -56,6 +57,7 @@ void grant_space(const KeeperRequest&, const StateDir& state) { grant(state); }
 
 constexpr Duty kDuties[] = {
     {"space", 1, 10, &space_is_free, &grant_space},
+    {"jobs", 1, 60, &jobs_run, &watch_jobs},
     {"spool", 1, 60, &lines_wait, &flush_spool},
 };
 

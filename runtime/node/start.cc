@@ -17,6 +17,7 @@
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/sweep.h"
+#include "runtime/node/watch.h"
 
 namespace monarch {
 namespace {
@@ -193,6 +194,7 @@ Result<Started> start_agent(const StartRequest& request) {
   const int patience_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
   Status started = config.ok() ? start_fresh(*state, request, *config, *datasets, patience_ms, &record)
                                : Status(config.error());
+  if (started.ok()) note_anchor(*state, request.job);
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
     note_failure(*state, record, request, *datasets, started.error().text);

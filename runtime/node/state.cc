@@ -57,6 +57,9 @@ Result<Fd> open_tier_jobs(const std::string& tier_path) {
 Result<StateDir> StateDir::open(const std::string& path) {
   StateDir state;
   state.path_ = path;
+  for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1))
+    if (const std::string above = path.substr(0, at); ::mkdir(above.c_str(), 0755) == 0)
+      MONARCH_TRY(ensure_root_directory(above, 0755));  // whatever the umask
   MONARCH_TRY(ensure_root_directory(path, 0755));
   MONARCH_TRY(ensure_root_directory(path + "/jobs", 0700));
   MONARCH_TRY(ensure_root_directory(path + "/removing", 0700));

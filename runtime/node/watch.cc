@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/watch.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <memory>
+
+#include "runtime/base/fd.h"
+#include "runtime/node/cgroup.h"
+#include "runtime/node/epilog.h"
+
+namespace monarch {
+namespace {
+
+std::string anchor_file(const std::string& key) { return "jobs/" + key + "/anchored"; }
+std::string alone_file(const std::string& key) { return "jobs/" + key + "/alone"; }  // since when
+std::string suspended_file(const std::string& key) { return "jobs/" + key + "/suspended"; }
+
+int64_t boot_seconds() {
+  timespec t;
+  ::clock_gettime(CLOCK_BOOTTIME, &t);
+  return t.tv_sec;
+}
+
+void forget(const StateDir& state, const std::string& below) {
+  ::unlink((state.path() + "/" + below).c_str());
+}
+
+void for_each_number_in(const std::string& path, const std::function<void(int)>& what) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), &::closedir);
+  while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
+    if (e->d_name[0] >= '0' && e->d_name[0] <= '9') what(std::atoi(e->d_name));
+}
+
+// A process that is root's and says of itself "slurmstepd: [JOB.STEP]", or "[JOB+COMPONENT.STEP]".
+struct Stepd {
+  int pid = 0;
+  uint32_t job = 0;
+  bool anchor = false;
+};
+
+bool read_stepd(int pid, Stepd* out) {
+  constexpr char kBegin[] = "slurmstepd: [";
+  const std::string path = "/proc/" + std::to_string(pid);
+  struct stat st;
+  if (::stat(path.c_str(), &st) != 0 || st.st_uid != 0) return false;
+  std::ifstream in(path + "/cmdline");
+  std::string title(64, '\0');
+  in.read(title.data(), static_cast<std::streamsize>(title.size()));
+  title.resize(static_cast<size_t>(in.gcount()));
+  if (title.rfind(kBegin, 0) != 0) return false;
+  const char* at = title.c_str() + sizeof kBegin - 1;
+  char* rest;
+  const unsigned long job = std::strtoul(at, &rest, 10);
+  if (rest == at || (*rest != '.' && *rest != '+')) return false;
+  const std::string step = title.substr(title.find('.', sizeof kBegin - 1) + 1);
+  *out = {pid, static_cast<uint32_t>(job), step.rfind("extern", 0) == 0 || step.rfind("batch", 0) == 0};
+  return true;
+}
+
+std::vector<Stepd> slurmstepds() {
+  std::vector<Stepd> found;
+  for_each_number_in("/proc", [&](int pid) {
+    if (Stepd s; read_stepd(pid, &s)) found.push_back(s);
+  });
+  return found;
+}
+
+struct ProcessStat {
+  char state = 'X';
+  int parent = 0;
+};
+
+ProcessStat stat_of(int pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(in, line);
+  const size_t name_end = line.rfind(')');  // the name may hold anything
+  ProcessStat out;
+  if (name_end != std::string::npos && name_end + 4 < line.size())
+    out = {line[name_end + 2], std::atoi(line.c_str() + name_end + 4)};
+  return out;
+}
+
+std::vector<int> children_by_parent(int pid) {
+  static std::vector<std::pair<int, int>> parents;  // the duty's process takes one look
+  if (parents.empty()) for_each_number_in("/proc", [](int p) { parents.emplace_back(stat_of(p).parent, p); });
+  std::vector<int> found;
+  for (const auto& [parent, child] : parents)
+    if (parent == pid) found.push_back(child);
+  return found;
+}
+
+// Of all threads of a process.
+std::vector<int> children(int pid) {
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  // Not every kernel tells.
+  if (::access((tasks + "/" + std::to_string(pid) + "/children").c_str(), F_OK) != 0)
+    return children_by_parent(pid);
+  std::vector<int> found;
+  for_each_number_in(tasks, [&](int task) {
+    std::ifstream in(tasks + "/" + std::to_string(task) + "/children");
+    for (int child; in >> child;) found.push_back(child);
+  });
+  return found;
+}
+
+// How scontrol suspend stops jobs where processes are tracked by control groups.
+bool is_frozen(const Cgroups& groups, const std::vector<std::string>& places) {
+  for (const std::string& line : places) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    for (const CgroupHierarchy& h : groups.hierarchies()) {
+      if (h.unified != controllers.empty() || (!h.unified && h.controllers != controllers)) continue;
+      std::ifstream in(h.mount + line.substr(second + 1) + (h.unified ? "/cgroup.events" : "/freezer.state"));
+      for (std::string word, value; in >> word;)
+        if (word == "FROZEN" || (word == "frozen" && in >> value && value == "1")) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<std::string> groups_of(int pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/cgroup");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// All that the job's slurmstepds run is stopped. What of Monarch's they adopted does not count.
+bool is_suspended(const StateDir& state, const std::vector<Stepd>& stepds, const JobRecord& record) {
+  const Cgroups groups;
+  const std::string own = "/monarch/" + state.cgroup_prefix();
+  int stopped = 0;
+  for (const Stepd& stepd : stepds) {
+    if (stepd.job != record.job.job) continue;
+    for (const int child : children(stepd.pid)) {
+      const char now = stat_of(child).state;
+      if (child == record.agent.pid || now == 'Z' || now == 'X') continue;
+      const std::vector<std::string> places = groups_of(child);
+      if (std::any_of(places.begin(), places.end(),
+                      [&](const std::string& p) { return p.find(own) != std::string::npos; }))
+        continue;
+      if (now != 'T' && !is_frozen(groups, places)) return false;
+      ++stopped;
+    }
+  }
+  return stopped > 0;
+}
+
+void send(const ProcessId& process, int number) {
+  // The descriptor pins the process: what is identified afterwards is what is signalled.
+  const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
+  if (!is_running(process)) return;
+  if (!fd || ::syscall(SYS_pidfd_send_signal, fd.get(), number, nullptr, 0) != 0) ::kill(process.pid, number);
+}
+
+// Noted first: whoever finds the note and a job that runs lets the agent go on.
+void follow(const StateDir& state, const std::string& key, const JobRecord& record, bool suspended) {
+  const bool noted = state.read(suspended_file(key)).ok();
+  if (suspended) {
+    if (!noted && !state.write(suspended_file(key), "").ok()) return;
+    if (stat_of(record.agent.pid).state != 'T') send(record.agent, SIGSTOP);
+  } else if (noted) {
+    send(record.agent, SIGCONT);
+    forget(state, suspended_file(key));
+  }
+}
+
+// Whether the job has had no slurmstepd for longer than one that goes on may have none.
+bool is_over(const StateDir& state, const std::string& key, bool has_stepd) {
+  if (has_stepd) {
+    forget(state, alone_file(key));
+    return false;
+  }
+  const Result<std::string> since = state.read(alone_file(key));
+  if (!since.ok()) {
+    (void)state.write(alone_file(key), std::to_string(boot_seconds())).ok();
+    return false;
+  }
+  const int grace = state.read(anchor_file(key)).ok() ? kAnchoredGraceSeconds : kOtherGraceSeconds;
+  return boot_seconds() - std::strtoll(since->c_str(), nullptr, 10) >= grace;
+}
+
+}  // namespace
+
+void note_anchor(const StateDir& state, const JobOnNode& job) {
+  const std::vector<Stepd> all = slurmstepds();
+  if (std::any_of(all.begin(), all.end(), [&](const Stepd& s) { return s.job == job.job && s.anchor; }))
+    (void)state.write(anchor_file(job.key()), "").ok();
+}
+
+bool jobs_run(const KeeperRequest&, const StateDir& state) { return !state.jobs().empty(); }
+
+void watch_jobs(const KeeperRequest& request, const StateDir& state) {
+  const std::vector<Stepd> stepds = slurmstepds();
+  for (const std::string& key : state.jobs()) {
+    const Result<JobRecord> record = state.read_record(key);
+    if (!record.ok() || record->agent.pid == 0) continue;  // not begun yet
+    const bool has_stepd =
+        std::any_of(stepds.begin(), stepds.end(), [&](const Stepd& s) { return s.job == record->job.job; });
+    follow(state, key, *record, has_stepd && is_suspended(state, stepds, *record));
+    if (!is_over(state, key, has_stepd)) continue;
+    spdlog::info("JobId={} node={} is over: no slurmstepd, and no epilog came", record->job.job,
+                 record->job.node);
+    const Status ended = end_job({request.state_dir, record->job, !request.account_program.empty()});
+    if (!ended.ok()) spdlog::warn("JobId={} {}", record->job.job, ended.error().text);
+  }
+}
+
+}  // namespace monarch

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the keeper sees of the jobs on the node by their slurmstepds: whether they are over though no epilog
+// came, and whether they are suspended.
+#pragma once
+
+#include "runtime/node/keeper.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+// Notes, while a step of the job starts its agent, whether a slurmstepd runs that lives as long as the job
+// does on this node: the extern step's or the batch script's.
+void note_anchor(const StateDir& state, const JobOnNode& job);
+
+// The keeper's duty: any job with a record? And one look at each.
+//  - A job without a slurmstepd is ended as by its epilog: after kAnchoredGraceSeconds if it had one that
+//    lives as long as the job, else, since there may be none between two steps, after kOtherGraceSeconds.
+//  - While all tasks of a job are stopped or frozen, so is its agent.
+bool jobs_run(const KeeperRequest& request, const StateDir& state);
+void watch_jobs(const KeeperRequest& request, const StateDir& state);
+
+inline constexpr int kAnchoredGraceSeconds = 10;  // an epilog that comes has its turn
+inline constexpr int kOtherGraceSeconds = 3600;
+
+}  // namespace monarch

@@ -1,0 +1,186 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""When an agent ends or rests though no hook says so: a job whose slurmstepds are gone, one that is suspended, one whose
+run directory is gone. Processes that look like slurmstepds stand for Slurm."""
+
+import contextlib
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+
+UID = 65534
+GRACE = 10  # seconds that an epilog has
+JOB = 900000000 + os.getpid() % 90000000  # no other test's slurmstepd has it
+
+
+def state_of(pid):
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    return "X"
+
+
+def running(pid):
+    return state_of(pid) not in "ZX"
+
+
+class Node:
+    """A node with one tier, on which the helpers run as the plugin runs them."""
+
+    def __init__(self, name, state="state"):
+        self.dir = scratch(name)
+        os.chmod(self.dir, 0o755)
+        self.state, self.tier, self.data, self.config, self.log = (f"{self.dir}/{p}" for p in (state, "tier", "data", "conf", "log"))
+        os.mkdir(self.tier)
+        os.chmod(self.tier, 0o1777)
+        e2e.make_tree(self.data, 10)
+        subprocess.run(["chmod", "-R", "a+rX", self.data], check=True)
+        with open(self.config, "w", encoding="utf-8") as file:
+            file.write(f"[tier.nvme]\npath = {self.tier}\nquota = 10M\nmin_free = 0\n")
+
+    def _words(self, hook, job):
+        return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--node", "n1", "--log", self.log,
+                "--account-program", ""]
+
+    def start(self, job):
+        """What `monarchd --start` answers."""
+        ends = os.pipe()
+        process = e2e.start([*self._words("--start", job), "--config", self.config, "--uid", str(UID), "--gid", str(UID), "--datasets",
+                             self.data, "--reply-fd", str(ends[1])], pass_fds=[ends[1]], stdin=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"})
+        os.close(ends[1])
+        with os.fdopen(ends[0], encoding="utf-8") as answer:
+            line = answer.readline()
+        process.wait(e2e.PATIENCE)
+        return line
+
+    def epilog(self, job):
+        return e2e.execute(self._words("--epilog", job))[0]
+
+    def record(self, job):
+        with open(f"{self.state}/jobs/cluster.{job}.n1/record.json", encoding="utf-8") as file:
+            return json.load(file)
+
+    def noted(self, job, name):
+        return os.path.exists(f"{self.state}/jobs/cluster.{job}.n1/{name}")
+
+    def left(self):
+        return glob.glob(f"{self.state}/jobs/*") + glob.glob(f"{self.state}/removing/*") + glob.glob(f"{self.state}/run/*") + \
+            [p for p in glob.glob(f"{self.tier}/monarch/*", include_hidden=True)]
+
+    def close(self):
+        for key in glob.glob(f"{self.state}/jobs/*.n1"):
+            self.epilog(os.path.basename(key).split(".")[1])
+        wait_until(lambda: not self.left())
+        found = subprocess.run(["pgrep", "-f", f"^[^ ]*monarchd .*{self.dir}/"], stdout=subprocess.PIPE, check=False).stdout
+        for pid in found.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def node(*words):
+    made = Node(*words)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def slurmstepd(job, step="batch", task=False):
+    """A process that looks like a slurmstepd of root's, with a task or without."""
+    program = "import subprocess,time; subprocess.Popen(['sleep','600']); time.sleep(600)" if task else "import time; time.sleep(600)"
+    process = e2e.start(["bash", "-c", f"exec -a 'slurmstepd: [{job}.{step}]' /usr/bin/python3 -c \"{program}\""],
+                        stdin=subprocess.DEVNULL)
+
+    def begun():
+        with open(f"/proc/{process.pid}/cmdline", encoding="utf-8") as file:
+            return file.read().startswith("slurmstepd") and (not task or e2e.children(process.pid, "sleep"))
+    wait_until(begun)
+    return process
+
+
+def no_epilog():
+    """A job whose slurmstepds are gone, and to which no epilog comes; one that never had an extern or batch step stays."""
+    with node("no_epilog") as n:
+        stepds = [slurmstepd(JOB, "extern"), slurmstepd(JOB + 1, "batch"), slurmstepd(JOB + 2, "0")]
+        for job in range(3):
+            contains(n.start(JOB + job), ["ready "], f"a job starts in {('the extern step', 'a batch script', 'a step')[job]}")
+        agents = [n.record(JOB + job)["pid"] for job in range(3)]
+        equal([n.noted(JOB + job, "anchored") for job in range(3)], [True, True, False], "which of them have a slurmstepd for the whole job")
+        e2e.end(stepds[0])
+        e2e.end(stepds[2])
+        begin = time.monotonic()
+        ok(wait_until(lambda: n.noted(JOB, "alone") and n.noted(JOB + 2, "alone")), "the keeper sees those without a slurmstepd")
+        ok(wait_until(lambda: not running(agents[0])), "an agent ends whose job is over")
+        took = time.monotonic() - begin
+        ok(took > GRACE / 2, "not before an epilog had its turn", f"{took:.1f} s")
+        ok(wait_until(lambda: not [p for p in n.left() if f".{JOB}." in p]), "and what was the job's is gone", n.left())
+        with open(n.log, encoding="utf-8") as log:
+            text = log.read()
+        contains(text, [f"JobId={JOB} node=n1 is over", f"JobId={JOB} node=n1 monarch=1 "], "the log has why, and the job's line")
+        ok(running(agents[1]) and not n.noted(JOB + 1, "alone"), "a job with a slurmstepd goes on")
+        ok(running(agents[2]), "a job that may be between two steps goes on")
+        again = slurmstepd(JOB + 2, "1")
+        ok(wait_until(lambda: not n.noted(JOB + 2, "alone")), "and is not alone any more with its next step")
+        for process in (stepds[1], again):
+            e2e.end(process)
+
+
+def suspended():
+    """While all that a job's slurmstepds run is stopped, so is its agent."""
+    with node("suspended") as n:
+        stepds = [slurmstepd(JOB + 3, "batch", True), slurmstepd(JOB + 3, "0", True)]
+        tasks = [e2e.children(stepd.pid, "sleep")[0] for stepd in stepds]
+        n.start(JOB + 3)
+        agent = n.record(JOB + 3)["pid"]
+        os.kill(tasks[0], signal.SIGSTOP)
+        time.sleep(3)
+        ok(state_of(agent) != "T", "an agent goes on while one task of its job does")
+        os.kill(tasks[1], signal.SIGSTOP)
+        ok(wait_until(lambda: state_of(agent) == "T"), "it rests while none does")
+        os.kill(tasks[1], signal.SIGCONT)
+        ok(wait_until(lambda: state_of(agent) != "T"), "it goes on with them")
+        os.kill(tasks[1], signal.SIGSTOP)
+        wait_until(lambda: state_of(agent) == "T")
+        equal(n.epilog(JOB + 3), 0, "the epilog of a suspended job")
+        ok(wait_until(lambda: not running(agent) and not n.left()), "ends its agent", n.left())
+        for task in tasks:
+            os.kill(task, signal.SIGKILL)
+        for stepd in stepds:
+            e2e.end(stepd)
+
+
+def run_dir_gone():
+    """An agent whose run directory somebody removed, or put another in its place, ends."""
+    with node("run_dir") as n:
+        for job, other in ((JOB + 4, False), (JOB + 5, True)):
+            n.start(job)
+            record = n.record(job)
+            os.rename(record["run_dir"], f"{n.dir}/moved.{job}")
+            if other:
+                os.mkdir(record["run_dir"])
+            ok(wait_until(lambda record=record: not running(record["pid"])), f"an agent ends whose run directory {'was replaced' if other else 'is gone'}")
+
+
+def state_directory():
+    """It is made with its parents."""
+    with node("parents", "not/yet/there/state") as n:
+        contains(n.start(JOB + 6), ["ready "], "a job starts where the state directory's parents are missing")
+        equal([oct(os.stat(f"{n.dir}/{path}").st_mode & 0o7777) for path in ("not", "not/yet/there", "not/yet/there/state")], ["0o755"] * 3,
+              "which only root can write")
+
+
+if os.geteuid() != 0:
+    print("1..0 # SKIP needs root")
+    sys.exit(0)
+e2e.main(no_epilog, suspended, run_dir_gone, state_directory)
