@@ -647,7 +647,8 @@ def agent_process():
     foreign = kept()
     wait_until(lambda: not drop_what_is_gone(foreign, kept()))
     equal(foreign, {}, "the agent's descriptors")
-    equal((int(status["SigBlk"], 16) & 0xffff & ~0x4003, int(status["SigIgn"], 16) & 0x7fffffff), (0, 1 << 12), "the agent's signals")
+    equal((int(status["SigBlk"], 16) & 0xffff & ~0x4003, int(status["SigIgn"], 16) & 0x7fffffff), (0, sum(1 << (s - 1) for s in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGIO))),
+          "the agent's signals")
     for path, owner, mode in ((f"{cluster.state}/jobs", 0, 0o700), (f"{cluster.state}/jobs/lab.{job}.{node}", 0, 0o700),
                               (f"{cluster.state}/run", 0, 0o711), (record["run_dir"], cluster.user.pw_uid, 0o700),
                               (f"{cluster.tier}/{node}/monarch", 0, 0o711),
@@ -716,23 +717,13 @@ def config_errors():
 
 def bad_tiers():
     """Tiers that root must not touch, or cannot: the others serve, and without any the job runs."""
-    canary = scratch("canary")
-    with open(f"{canary}/file", "w", encoding="utf-8") as file:
-        file.write("untouched")
-    uid, gid = cluster.user.pw_uid, cluster.user.pw_gid
     loose = scratch("tier.loose")
     os.chmod(loose, 0o777)
-    taken = cluster.new_tier("tier.taken")
-    os.mkdir(f"{taken}/monarch")
-    os.chown(f"{taken}/monarch", uid, gid)
-    linked = cluster.new_tier("tier.linked")
-    os.symlink(canary, f"{linked}/monarch")
-    os.chown(f"{linked}/monarch", uid, gid, follow_symlinks=False)
     plain = f"{scratch()}/tier.file"
     with open(plain, "wb"):
         pass
-    paths = {"gone": f"{scratch()}/tier.gone", "loose": loose, "taken": taken, "linked": linked, "plain": plain}
-    before = [tree_state(path) for path in (canary, loose, taken, linked)]
+    paths = {"gone": f"{scratch()}/tier.gone", "loose": loose, "plain": plain}
+    before = tree_state(loose)
     text = "".join(f"[tier.{name}]\npath = {path}\nquota = 64M\nmedium = ssd\n" for name, path in paths.items())
     cluster.configure(text)
     job = runs_without("no tier can be used", "no tier can be used")
@@ -744,7 +735,7 @@ def bad_tiers():
     job = cluster.submit([f"--monarch-dataset={data.path}"], data.read(2))
     check_job("one tier can be used", job, data, 2)
     check_line("one tier can be used", job, data, 2)
-    equal([tree_state(path) for path in (canary, loose, taken, linked)], before, "tiers that cannot be used are untouched")
+    equal(tree_state(loose), before, "a tier that cannot be used is untouched")
     cluster.configure()
     cluster.nothing_left("bad tiers")
 

@@ -129,8 +129,10 @@ node=${{*#* --node }} node=${{node%% *}}
 for word; do
     shift
     if [ "$word" = {self.config} ] && [ -e "$word" ]; then
-        word={self.config}.$node
+        mkdir -p {scratch()}/conf.$node
+        word={scratch()}/conf.$node/monarch.conf
         sed 's|^path = {self.tier}$|&/'"$node|" {self.config} >"$word.$$"
+        chmod --reference={self.config} "$word.$$"
         mv "$word.$$" "$word"
     fi
     set -- "$@" "$word"
