@@ -3,6 +3,7 @@
 """Root's helpers without Slurm: what they leave behind when they, the job or the node die, and who removes it."""
 
 import contextlib
+import ctypes
 import fcntl
 import glob
 import json
@@ -10,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -269,6 +271,69 @@ def memory_tier():
         n.epilog(3)
         contains(n.start(4), ["ready "], "to the next job")
         n.epilog(4)
+
+
+def agent_begun(helper):
+    """The agent that a helper starts, stopped before it is ready; None: it was too fast."""
+    while helper.poll() is None:
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{helper.pid}/task/{helper.pid}/children", encoding="utf-8") as file:
+                children = [int(word) for word in file.read().split()]
+            for pid in children:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    if file.read().startswith(b"monarchd\0--config"):
+                        os.kill(pid, signal.SIGSTOP)
+                        return pid
+    return None
+
+
+def pipe_of(pid, number):
+    """The process's descriptor of that number, here; -1: it is not a pipe to write into."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    pidfd = os.pidfd_open(pid)
+    fd = libc.syscall(438, pidfd, number, 0)  # pidfd_getfd
+    os.close(pidfd)
+    if fd >= 0 and not (stat.S_ISFIFO(os.fstat(fd).st_mode) and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY):
+        os.close(fd)
+        return -1
+    return fd
+
+
+def endless_answer():
+    """Its owner writes into the pipe from which root reads what the agent says, without an end or a byte at a time."""
+    for how in "flood", "drip":
+        with node(how) as n:
+            for job in range(1, 21):
+                helper, answer = n.begin(job)
+                pid = agent_begun(helper)
+                fd = pipe_of(pid, 3) if pid else -1
+                if fd >= 0 and helper.poll() is None:
+                    break
+                if fd >= 0:
+                    os.close(fd)
+                if pid:
+                    os.kill(pid, signal.SIGCONT)
+                answer.close()
+                helper.wait(e2e.PATIENCE)
+                n.epilog(job)
+            ok(fd >= 0, f"{how}: the agent's pipe is had")
+            begin, written, most = time.monotonic(), 0, 0
+            os.set_blocking(fd, False)
+            while helper.poll() is None and time.monotonic() - begin < e2e.PATIENCE:
+                with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                    written += os.write(fd, b"x" * (65536 if how == "flood" else 1))
+                with contextlib.suppress(OSError):
+                    with open(f"/proc/{helper.pid}/status", encoding="utf-8") as file:
+                        most = max([most, *map(int, re.findall(r"VmHWM:\s*(\d+)", file.read()))])
+                time.sleep(0 if how == "flood" else 0.2)
+            took = time.monotonic() - begin
+            os.close(fd)
+            answer.close()
+            ok(helper.poll() is not None and took < 10, f"{how}: root's helper ends", f"{took:.2f} s")
+            ok(most < 64 << 10, f"{how}: and takes little memory", f"{most} KiB, {written} bytes written")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+            n.epilog(job)
 
 
 def slow_removal():
@@ -860,6 +925,6 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, other_nodes, name_is_taken,
+e2e.main(large_tree, memory_tier, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, other_nodes, name_is_taken,
          name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, secret_datasets, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, odd_paths)

@@ -15,6 +15,7 @@
 
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/os.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/job_dirs.h"
 
@@ -90,21 +91,24 @@ bool wait_recorded() {
   ::_exit(1);
 }
 
-// "ready", why not, or "" if the agent has not said anything in time.
+// "ready", why not, or "" if the agent has not said it in time. The agent is its owner's, and so is what comes
+// from it: both bytes and time are bounded in all.
 std::string wait_ready(const Fd& pipe) {
+  constexpr size_t kMostBytes = 4096;
+  const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + int64_t{kReadyPatienceMs} * 1000000;
   std::string text;
-  for (;;) {
+  while (text.size() < kMostBytes) {
+    const int64_t left = (end - os::clock_ns(CLOCK_MONOTONIC)) / 1000000;
+    if (left <= 0) return "";
     pollfd p = {pipe.get(), POLLIN, 0};
-    const int rc = ::poll(&p, 1, kReadyPatienceMs);
-    if (rc < 0 && errno == EINTR) continue;
-    if (rc == 0) return text;
+    if (::poll(&p, 1, static_cast<int>(left)) <= 0) continue;
     char buffer[1024];
     const ssize_t n = ::read(pipe.get(), buffer, sizeof buffer);
     if (n > 0) text.append(buffer, static_cast<size_t>(n));
     if (n <= 0 && text.empty()) return "the agent ended before it was ready";
-    if (n <= 0 || text.back() == '\n') break;
+    if (n <= 0 || text.find('\n') != std::string::npos) return text.substr(0, text.find('\n'));
   }
-  return text.substr(0, text.find('\n'));
+  return "the agent's answer has no end";
 }
 
 void warn_of_group(const JobRecord& record, const Error& error) {

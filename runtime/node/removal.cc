@@ -142,13 +142,12 @@ bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
   tell.reset();
   const int64_t end = now_ms() + patience_ms;
   size_t got = 0;
-  for (bool open = true; open;) {
+  // No more than that: the child is its owner's, who can write into the pipe without an end.
+  for (bool open = true; open && got < bytes;) {
     const int64_t left = end - now_ms();
     pollfd p = {in.get(), POLLIN, 0};
     if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0) break;
-    char buffer[1024];
-    char* to = got < bytes ? static_cast<char*>(out) + got : buffer;
-    const ssize_t n = ::read(in.get(), to, got < bytes ? bytes - got : sizeof buffer);
+    const ssize_t n = ::read(in.get(), static_cast<char*>(out) + got, bytes - got);
     if (n <= 0)
       open = n < 0 && errno == EINTR;
     else
