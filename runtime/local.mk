@@ -11,6 +11,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/agent/sweep.cc \
 	%D%/agent/sweep.h \
 	%D%/base/argv.h \
+	%D%/base/escape.cc \
+	%D%/base/escape.h \
 	%D%/base/fd.h \
 	%D%/base/log.cc \
 	%D%/base/log.h \

@@ -41,6 +41,7 @@ tests_unit_SOURCES = \
 	%D%/copier_test.cc \
 	%D%/dataset_test.cc \
 	%D%/discovery_test.cc \
+	%D%/escape_test.cc \
 	%D%/faulty_os.cc \
 	%D%/faulty_os.h \
 	%D%/fuzz_test.cc \

@@ -4,18 +4,22 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/syslog_sink.h>
 
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <string_view>
+
+#include "runtime/base/escape.h"
 
 namespace monarch {
 namespace {
 
-// Passes at most kLines in kWindow on to another sink, and says how many it left out.
-class LimitedSink final : public spdlog::sinks::base_sink<std::mutex> {
+// Passes messages on to another sink, escaped, at most kLines in kWindow, and says how many it left out.
+class GuardedSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit LimitedSink(spdlog::sink_ptr next) : next_(std::move(next)) {}
+  explicit GuardedSink(spdlog::sink_ptr next) : next_(std::move(next)) {}
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
@@ -29,7 +33,11 @@ class LimitedSink final : public spdlog::sinks::base_sink<std::mutex> {
       lines_ = left_out_ = 0;
     }
     if (++lines_ <= kLines) {
-      next_->log(message);
+      const std::string text =
+          escaped(std::string_view(message.payload.data(), message.payload.size()), kMostEscaped);
+      spdlog::details::log_msg safe = message;
+      safe.payload = text;
+      next_->log(safe);
     } else {
       ++left_out_;
     }
@@ -57,11 +65,13 @@ Status open_log(const std::string& file, const std::string& level) {
     spdlog::sink_ptr sink;
     if (file.empty() || file == "stderr") {
       sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    } else if (file == "syslog") {
+      sink = std::make_shared<spdlog::sinks::syslog_sink_mt>("monarchd", LOG_PID, LOG_DAEMON, false);
     } else {
       sink = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(file, 4 << 20, 1);
     }
     auto logger =
-        std::make_shared<spdlog::logger>("monarchd", std::make_shared<LimitedSink>(std::move(sink)));
+        std::make_shared<spdlog::logger>("monarchd", std::make_shared<GuardedSink>(std::move(sink)));
     logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e monarchd[%P]: %l: %v");
     logger->set_level(wanted);
     logger->flush_on(spdlog::level::info);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchd: the node agent, and the helpers that root runs at a job's beginning and end. This file only
 // reads the command line; see runtime/agent/ and runtime/node/.
-#include <spdlog/sinks/syslog_sink.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "build_config.h"
 #include "runtime/agent/agent.h"
+#include "runtime/base/escape.h"
 #include "runtime/base/log.h"
 #include "runtime/node/accounting.h"
 #include "runtime/node/epilog.h"
@@ -27,7 +27,7 @@ using monarch::Status;
 constexpr int kUsage = 2;
 
 int fail(const Error& error) {
-  std::fprintf(stderr, "monarchd: %s\n", error.text.c_str());
+  std::fprintf(stderr, "monarchd: %s\n", monarch::escaped(error.text).c_str());
   return 1;
 }
 
@@ -83,8 +83,8 @@ int run_as_agent(Options& o) {
 int reply(const Options& o, const Result<monarch::Started>& started) {
   const std::string line =
       started.ok() ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so" +
-                         (started->unserved.empty() ? "" : "\t") + monarch::one_line(started->unserved) + "\n"
-                   : "off " + monarch::one_line(started.error().text) + "\n";
+                         (started->unserved.empty() ? "" : "\t") + monarch::escaped(started->unserved) + "\n"
+                   : "off " + monarch::escaped(started.error().text) + "\n";
   if (o.reply_fd >= 0 && ::write(o.reply_fd, line.data(), line.size()) < 0) return 1;
   if (started.ok()) {
     if (started->fresh) spdlog::info("JobId={} node={} agent started", o.request.job.job, o.request.job.node);
@@ -93,17 +93,13 @@ int reply(const Options& o, const Result<monarch::Started>& started) {
   if (started.error().code == ENOENT && o.request.datasets.empty()) return 0;  // nothing wanted
   if (started.error().code == EALREADY) return 1;                              // it is in the log
   spdlog::error("JobId={} node={} runs without Monarch: {}", o.request.job.job, o.request.job.node,
-                monarch::one_line(started.error().text));
+                started.error().text);
   return 1;
 }
 
 int run_as_root(Options& o) {
   if (::geteuid() != 0) return fail({EPERM, "--prolog, --start, --epilog, --flush and --keep are for root"});
-  if (o.log == "syslog") {
-    spdlog::set_default_logger(spdlog::syslog_logger_mt("monarchd", "monarchd", LOG_PID, LOG_DAEMON));
-  } else if (const Status s = monarch::open_log(o.log, "info"); !s.ok()) {
-    return fail(s.error());
-  }
+  if (const Status s = monarch::open_log(o.log, "info"); !s.ok()) return fail(s.error());
   if (o.keep) return monarch::keep(o.keeper());
   if (o.start) {
     const int status = reply(o, monarch::start_agent(o.request));

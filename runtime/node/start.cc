@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/escape.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 #include "runtime/config/config.h"
@@ -155,7 +156,7 @@ void note_failure(const StateDir& state, const JobRecord& record, const StartReq
   ::unlink((state.path() + "/jobs/" + record.job.key() + "/record.json").c_str());
   ::unlink((state.path() + "/" + record.grants()).c_str());
   const Status noted =
-      state.write(failed_file(record.job), run_of(request) + one_line(reason) + "\n" + datasets);
+      state.write(failed_file(record.job), run_of(request) + escaped(reason) + "\n" + datasets);
   if (!noted.ok()) spdlog::warn("JobId={} {}", record.job.job, noted.error().text);
 }
 

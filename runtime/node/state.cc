@@ -24,12 +24,6 @@ bool is_plain_name(const std::string& text) {
              std::string::npos;
 }
 
-std::string one_line(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
-  return text;
-}
-
 Status ensure_root_directory(const std::string& path, mode_t mode) {
   if (::mkdir(path.c_str(), mode) == 0) {
     if (::chmod(path.c_str(), mode) != 0) return errno_error("chmod " + path);  // whatever the umask
@@ -166,7 +160,15 @@ Result<std::string> StateDir::read(const std::string& below) const {
   return text;
 }
 
-Status StateDir::write_record(const JobRecord& r) const {
+Status StateDir::write_record(const JobRecord& record) const {
+  return write_record_at("jobs/" + record.job.key(), record);
+}
+
+Status StateDir::write_removal(const JobRecord& record) const {
+  return write_record_at("removing/" + record.removal(), record);
+}
+
+Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) const {
   json tiers = json::array();
   for (const TierRecord& t : r.tiers) {
     tiers.push_back({{"name", t.name},
@@ -188,7 +190,7 @@ Status StateDir::write_record(const JobRecord& r) const {
   } catch (const json::exception& e) {  // a path that is not UTF-8
     return Error{EINVAL, std::string("record of the job: ") + e.what()};
   }
-  return write("jobs/" + r.job.key() + "/record.json", text + "\n");
+  return write(dir + "/record.json", text + "\n");
 }
 
 Result<JobRecord> StateDir::read_record(const std::string& key) const {

@@ -43,6 +43,7 @@ struct TierRecord {
   uint64_t quota = 0;                // bytes reserved for the job
   uint64_t limit = 0;                // what it may grow to: the admin's quota
   std::optional<uint64_t> occupied;  // in removing/: bytes that are still there; unknown: the quota
+  uint64_t charged() const { return occupied.value_or(quota); }
 };
 
 // record.json: written by root, read by root. It goes to removing/ with its directory when the job has ended
@@ -93,8 +94,10 @@ class StateDir {
   Status write_record(const JobRecord& record) const;
   Result<JobRecord> read_record(const std::string& key) const;
   Result<JobRecord> read_removal(const std::string& removal) const;
+  Status write_removal(const JobRecord& record) const;  // anew; its directory is there
 
  private:
+  Status write_record_at(const std::string& dir, const JobRecord& record) const;
   Result<JobRecord> record_at(const std::string& below) const;
   std::string path_;
 };
@@ -105,10 +108,6 @@ Status ensure_root_directory(const std::string& path, mode_t mode);
 // <tier>/monarch, where the jobs' directories are. Refused unless it is a directory that root alone can
 // write.
 Result<Fd> open_tier_jobs(const std::string& tier_path);
-
-// `text` without line breaks and other control characters, which become '?': for logs and answers of one
-// line.
-std::string one_line(std::string text);
 
 // Whether `text` can be a part of a file name: letters, digits, '.', '_' and '-', not starting with '.'.
 bool is_plain_name(const std::string& text);
