@@ -82,6 +82,10 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/life.h \
 	%D%/node/memory_tier.cc \
 	%D%/node/memory_tier.h \
+	%D%/node/mounts.cc \
+	%D%/node/mounts.h \
+	%D%/node/owner.cc \
+	%D%/node/owner.h \
 	%D%/node/removal.cc \
 	%D%/node/removal.h \
 	%D%/node/start.cc \

@@ -54,6 +54,7 @@ tests_unit_SOURCES = \
 	%D%/placement_fixture.h \
 	%D%/placement_test.cc \
 	%D%/prefetch_test.cc \
+	%D%/removal_test.cc \
 	%D%/scratch.h \
 	%D%/tier_faults_test.cc \
 	%D%/tiers.h \
@@ -150,6 +151,7 @@ scripts = \
 	%D%/os_calls.t \
 	%D%/paths.t \
 	%D%/programs.t \
+	%D%/removal.t \
 	%D%/run.t \
 	%D%/safety.t \
 	%D%/slurm.t \

@@ -113,6 +113,12 @@ class Node:
     def job_dir(self, job, restart=0):
         return f"{self.tier}/monarch/cluster.{job}.{restart}.n1"
 
+    def set_aside(self, name):
+        """A directory of the user's that waits for its removal."""
+        os.makedirs(f"{self.tier}/monarch/.removed.{name}/sub")
+        for path in (f".removed.{name}", f".removed.{name}/sub"):
+            os.chown(f"{self.tier}/monarch/{path}", UID, UID)
+
     def kill_agent(self, job):
         pid = self.record(job)["pid"]
         with contextlib.suppress(ProcessLookupError):
@@ -128,15 +134,16 @@ class Node:
             os.close(os.open(f"{self.job_dir(job)}/many/{n // 1000}/{n}", os.O_CREAT | os.O_WRONLY))
         subprocess.run(["chown", "-R", f"{UID}:{UID}", f"{self.job_dir(job)}/many"], check=True)
 
-    def hold(self, job):
+    def hold(self, job, size, name="held"):
         """A file that nobody can remove, until release()."""
-        path = f"{self.job_dir(job)}/held"
-        with open(path, "w", encoding="utf-8"):
-            pass
+        path = f"{self.job_dir(job)}/{name}"
+        with open(path, "w", encoding="utf-8") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+        os.chown(path, UID, UID)
         subprocess.run(["chattr", "+i", path], check=True)
 
-    def release(self):
-        for path in glob.glob(f"{self.tier}/monarch/*/held", include_hidden=True):
+    def release(self, name="held"):
+        for path in glob.glob(f"{self.tier}/monarch/*/{name}", include_hidden=True):
             subprocess.run(["chattr", "-i", path], check=True)
 
     def left(self, job):
@@ -340,7 +347,7 @@ def slow_removal():
     """The epilog does not wait for a removal that takes long."""
     with node("slow") as n:
         n.start(1)
-        n.hold(1)
+        n.hold(1, 4096)
         code, took = n.epilog(1)
         equal(code, 0, "the epilog of a removal that takes long: it succeeds")
         ok(took < 5, "the epilog of a removal that takes long: it returns within 5 s", f"{took:.2f} s")
@@ -353,7 +360,7 @@ def remover_killed():
     """What is being removed is charged; a remover that was killed is followed by the next job's."""
     with node("killed") as n:
         n.start(1)
-        n.hold(1)
+        n.hold(1, QUOTA)
         epilog = e2e.start([*n._words("--epilog", 1), "--account-program", ""], stdin=subprocess.DEVNULL)
         ok(wait_until(lambda: glob.glob(f"{n.state}/removing/*")), "the job is set aside")
         stopped = n.signal_helpers(signal.SIGSTOP)
@@ -409,7 +416,7 @@ def remover_killed_at_its_end():
             if text is not None:
                 with open(f"{n.state}/removing/{name}/record.json", "w", encoding="utf-8") as file:
                     file.write(text)
-            os.makedirs(f"{n.tier}/monarch/.removed.{name}/sub")
+            n.set_aside(name)
         contains(n.start(2), ["ready "], "a job starts where a remover was killed at its very end")
         ok(wait_until(lambda: not n.left(1)), "and what is left without a record is removed", n.left(1))
 
@@ -423,14 +430,16 @@ def other_boot():
         for job in (1, 2, 3, 4):
             contains(n.start(job), ["ready "], f"job {job} starts")
         n.prolog(5, n.data)
-        pid = n.record(1)["pid"]
-        n.pretend(1, boot="another")
+        bystander = e2e.start(["sleep", "600"], stdin=subprocess.DEVNULL)
+        with open(f"/proc/{bystander.pid}/stat", encoding="utf-8") as file:
+            started = int(file.read().rsplit(")", 1)[1].split()[19])
+        n.pretend(1, boot="another", pid=bystander.pid, start_time=started)
         n.kill_agent(3)
         n.kill_agent(4)
         stepd, faked = slurmstepd(3), slurmstepd(4, UID)
         n.start(6)
         ok(wait_until(lambda: not n.left(1), GONE_SECONDS), "a job of another boot is swept", n.left(1))
-        ok(running(pid), "a process of this boot that has its agent's pid is left alone")
+        ok(running(bystander.pid), "a process of this boot that has its agent's pid is left alone")
         ok(wait_until(lambda: not n.left(4), GONE_SECONDS), "a job is swept of which nothing runs but a user's false slurmstepd", n.left(4))
         ok(os.path.isdir(n.job_dir(2)) and running(n.record(2)["pid"]), "a job with an agent is left alone")
         ok(os.path.isdir(n.job_dir(3)), "a job without an agent and with a slurmstepd is left alone")
@@ -439,7 +448,7 @@ def other_boot():
         e2e.end(faked)
         n.prolog(7, n.data)
         ok(wait_until(lambda: not n.left(3), GONE_SECONDS), "the next prolog sweeps it when that has ended", n.left(3))
-        os.kill(pid, signal.SIGKILL)
+        e2e.end(bystander)
 
 
 def state_lost():
@@ -452,7 +461,7 @@ def state_lost():
         canary = [f"{n.tier}/monarch/{name}" for name in ("precious", "a.b.c.d", "cluster.0.0.n1")]
         for path in canary:
             os.mkdir(path)
-        os.makedirs(f"{n.tier}/monarch/.removed.cluster.8.0.n1.5/sub")
+        n.set_aside("cluster.8.0.n1.5")
         n.start(2)
         ok(wait_until(lambda: not glob.glob(f"{n.tier}/monarch/.removed.*")), "what was set aside is removed")
         ok(os.path.isdir(n.job_dir(1)), "a directory without a record stays if it is of this boot")
@@ -618,20 +627,18 @@ def ledger_is_held():
 def what_is_occupied():
     """A removal counts by what it still occupies, when it has said how much that is."""
     with node("occupied") as n:
+        def removal_counts():
+            with open(glob.glob(f"{n.state}/removing/*/record.json")[0], encoding="utf-8") as file:
+                tier = json.load(file)["tiers"][0]
+            return tier.get("occupied", tier["quota"])
+
         n.start(1)
-        n.hold(1)
+        n.hold(1, 3 << 20)
         n.epilog(1)
-        record = glob.glob(f"{n.state}/removing/*/record.json")[0]
-        contains(n.start(2), ["ready "], "a job that starts beside a removal")
-        equal(n.record(2)["tiers"][0]["quota"], 0, "gets nothing of what that has reserved")
-        with open(record, encoding="utf-8") as file:
-            noted = json.load(file)
-        noted["tiers"][0]["occupied"] = 3 << 20
-        with open(f"{record}.new", "w", encoding="utf-8") as file:
-            json.dump(noted, file)
-        os.rename(f"{record}.new", record)
+        ok(wait_until(lambda: removal_counts() != QUOTA), "a removal says how much is left")
         contains(n.start(3, node="n2"), ["ready "], "a job of another node name on the same machine")
-        equal(n.record(3, node="n2")["tiers"][0]["quota"], QUOTA - (3 << 20), "gets all but what is still occupied")
+        rest = QUOTA - n.record(3, node="n2")["tiers"][0]["quota"]
+        ok(3 << 20 <= rest < 4 << 20, "gets all but what is still occupied", rest)
         n.start(4, cluster="other")
         equal(n.record(4, "other")["tiers"][0]["quota"], 0, "and one of another cluster what is left then")
         n.release()
@@ -646,20 +653,16 @@ def freed_space():
     """What a slow removal gives back reaches the jobs that run, the earliest first, and never more than there is."""
     with node("freed") as n, Sums(n) as sums:
         n.start(1)
-        n.hold(1)
+        n.hold(1, 60 << 20)
+        n.hold(1, 40 << 20, "held.too")
         n.epilog(1)
         answers = [n.start(job) for job in (2, 3)]
         for answer in answers:
             contains(answer, ["ready "], "a job beside a slow removal starts")
         equal([n.record(job)["tiers"][0]["quota"] for job in (2, 3)], [0, 0], "without space")
-        record = glob.glob(f"{n.state}/removing/*/record.json")[0]
-        with open(record, encoding="utf-8") as file:
-            noted = json.load(file)
-        noted["tiers"][0]["occupied"] = QUOTA - (40 << 20)
-        with open(f"{record}.new", "w", encoding="utf-8") as file:
-            json.dump(noted, file)
-        os.rename(f"{record}.new", record)
-        ok(wait_until(lambda: n.record(2)["tiers"][0]["quota"] == 40 << 20), "what the removal does not occupy any more is given away")
+        n.release("held.too")
+        ok(wait_until(lambda: 39 << 20 < n.record(2)["tiers"][0]["quota"] <= 40 << 20, GONE_SECONDS),
+           "what the removal does not occupy any more is given away")
         equal(n.record(3)["tiers"][0]["quota"], 0, "to the job that started first")
         ok(wait_until(lambda: staged(n, 2) == 30), "which stages its dataset then", staged(n, 2))
         equal(os.stat(f"{n.state}/grants/{n.record(2)['name']}").st_uid, 0, "root alone can grant")

@@ -9,7 +9,9 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <system_error>
 
 #include "build_config.h"
@@ -183,6 +185,28 @@ int64_t clock_ns(clockid_t clock) {
   timespec now;
   ::clock_gettime(clock, &now);
   return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
+}
+
+namespace {
+
+int64_t mount_id_of_fdinfo(int fd) {
+  const Fd info(::open(("/proc/self/fdinfo/" + std::to_string(fd)).c_str(), O_RDONLY | O_CLOEXEC));
+  char text[1024];
+  const ssize_t n = info ? ::read(info.get(), text, sizeof text - 1) : -1;
+  if (n < 0) return -1;
+  text[n] = '\0';
+  static constexpr char kKey[] = "\nmnt_id:";
+  const char* at = std::strstr(text, kKey);
+  return at ? std::strtoll(at + sizeof kKey - 1, nullptr, 10) : -1;
+}
+
+}  // namespace
+
+int64_t mount_id(int fd) {
+  file_handle none{};  // no room for a handle: the mount is told all the same
+  int id = -1;
+  if (::name_to_handle_at(fd, "", &none, &id, AT_EMPTY_PATH) == 0 || errno == EOVERFLOW) return id;
+  return mount_id_of_fdinfo(fd);
 }
 
 }  // namespace monarch::os

@@ -83,5 +83,8 @@ bool is_open_elsewhere(int fd);
 int start_thread(std::thread* thread, const std::function<void()>& body);
 // Nanoseconds of clock_gettime(2).
 int64_t clock_ns(clockid_t clock);
+// Which mount an open file (O_PATH suffices) belongs to, as in /proc/self/mountinfo; -1 if that cannot be
+// told. Asks nothing of the file system: one that hangs is no matter.
+int64_t mount_id(int fd);
 
 }  // namespace monarch::os

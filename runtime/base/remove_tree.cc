@@ -3,6 +3,9 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/btrfs.h>
+#include <linux/btrfs_tree.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,6 +32,8 @@ constexpr size_t kMostBatches = 1024;
 constexpr size_t kMostThreads = 8;
 constexpr size_t kDescriptorsPerThread = 64;  // so many must be allowed to the process for each thread
 constexpr size_t kMostOpen = 16;              // directories per thread, beside those on its way down
+constexpr size_t kMostMeasured = 400;         // levels that measure_tree() goes down, a descriptor each
+constexpr ino_t kSubvolumeRoot = BTRFS_FIRST_FREE_OBJECTID;
 
 struct Close {
   void operator()(DIR* dir) const { ::closedir(dir); }
@@ -50,15 +55,49 @@ struct Batch {
   std::vector<std::string> names;
 };
 
+// Opens `name` itself, whatever it is, unless it is on another mount (EXDEV). No file system is asked.
+Fd open_on_mount(int at, const char* name, int64_t mount, int flags) {
+  Fd fd(os::openat(at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC | flags));
+  if (fd && os::mount_id(fd.get()) != mount) {
+    errno = EXDEV;
+    return Fd();
+  }
+  return fd;
+}
+
+// A subvolume whose owner made it read-only.
+void make_writable(int subvolume) {
+  uint64_t flags = 0;
+  if (::ioctl(subvolume, BTRFS_IOC_SUBVOL_GETFLAGS, &flags) != 0 || !(flags & BTRFS_SUBVOL_RDONLY)) return;
+  flags &= ~uint64_t{BTRFS_SUBVOL_RDONLY};
+  ::ioctl(subvolume, BTRFS_IOC_SUBVOL_SETFLAGS, &flags);
+}
+
 // Opens the directory `name` so that it can be emptied, whatever mode its owner gave it.
-Fd open_to_empty(int at, const char* name, struct stat* st) {
-  Fd fd(::openat(at, name, kOpenDirectory));
-  if (!fd && errno == EACCES && ::fchmodat(at, name, S_IRWXU, 0) == 0)
-    fd = Fd(::openat(at, name, kOpenDirectory));
-  if (!fd || ::fstat(fd.get(), st) != 0) return Fd();
+Fd open_to_empty(int at, const char* name, int64_t mount, struct stat* st) {
+  const Fd here = open_on_mount(at, name, mount, O_DIRECTORY);
+  if (!here) return Fd();
+  Fd fd(os::openat(here.get(), ".", kOpenDirectory));
+  if (!fd && errno == EACCES) {
+    // By descriptor, though by a path: an fchmod() of an O_PATH descriptor is none.
+    const std::string path = "/proc/self/fd/" + std::to_string(here.get());
+    if (::chmod(path.c_str(), S_IRWXU) != 0) return Fd();
+    fd = Fd(os::openat(here.get(), ".", kOpenDirectory));
+  }
+  if (!fd || os::fstat(fd.get(), st) != 0) return Fd();
+  if (st->st_ino == kSubvolumeRoot) make_writable(fd.get());
   if ((st->st_mode & S_IRWXU) != S_IRWXU) ::fchmod(fd.get(), S_IRWXU);
   return fd;
 }
+
+// Of one call of remove_tree(), through all of its passes.
+struct Whole {
+  int top;                         // the directory that is emptied
+  int64_t mount;                   // which is not left
+  std::vector<std::string> apart;  // in `top`: file systems' own trees (subvolumes) that wait for their pass
+  std::atomic<uint64_t> moved{0};
+  Status first;  // error
+};
 
 size_t threads_allowed() {
   rlimit files{};
@@ -66,17 +105,18 @@ size_t threads_allowed() {
   return std::clamp<size_t>(files.rlim_cur / kDescriptorsPerThread, 1, kMostThreads);
 }
 
-// One pass over a tree. Work waits in a stack, so that what was begun is finished first.
+// One pass over a tree of one device. Work waits in a stack, so that what was begun is finished first.
 class Removal {
  public:
-  explicit Removal(dev_t device) : device_(device), most_threads_(threads_allowed()) {}
+  Removal(Whole* whole, std::string name, dev_t device)
+      : whole_(whole), name_(std::move(name)), device_(device), most_threads_(threads_allowed()) {}
 
   // True: what was moved up needs another pass.
   bool run(Fd top) {
     top_ = std::make_shared<Directory>();
     top_->stream.reset(::fdopendir(top.get()));
     if (!top_->stream) {
-      note(".");
+      note(nullptr, name_);
       return false;
     }
     top.release();
@@ -85,13 +125,16 @@ class Removal {
     for (std::thread& t : threads_) t.join();
     return again_;
   }
-  const Status& first_error() const { return first_; }
 
  private:
-  void note(const std::string& name) {
+  void note(const Directory* directory, std::string name) {
     const int error = errno;
     const std::lock_guard<std::mutex> hold(lock_);
-    if (first_.ok() && error != ENOENT) first_ = errno_error("remove " + name, error);
+    if (!whole_->first.ok() || error == ENOENT) return;
+    for (; directory && directory->parent; directory = directory->parent.get())
+      name = directory->name + "/" + name;
+    if (directory && name_ != ".") name = name_ + "/" + name;
+    whole_->first = errno_error("remove " + name, error);
   }
 
   // Hands names to any thread, or removes them here and now if there is enough to do.
@@ -157,20 +200,31 @@ class Removal {
 
   void remove_entry(const DirectoryPtr& directory, const std::string& name) {
     if (os::unlinkat(directory->fd(), name.c_str(), 0) == 0) return;
+    const int error = errno;
     struct stat st;
-    Fd fd = errno == EISDIR || errno == EPERM ? open_to_empty(directory->fd(), name.c_str(), &st) : Fd();
-    if (!fd) return note(name);
-    if (st.st_dev == device_) {
+    Fd fd = error == EISDIR || error == EPERM
+                ? open_to_empty(directory->fd(), name.c_str(), whole_->mount, &st)
+                : Fd();
+    if (!fd) {
+      if (errno == ENOTDIR || errno == ELOOP) errno = error;
+      // What cannot be looked into may be empty all the same.
+      if (error != EISDIR || os::unlinkat(directory->fd(), name.c_str(), AT_REMOVEDIR) != 0)
+        note(directory.get(), name);
+      return;
+    }
+    if (st.st_dev != device_) {
+      if (set_apart(directory, name)) return;
+    } else {
       if (directory->level < kMostLevels) return descend(directory, name, std::move(fd));
       if (move_up(directory->fd(), name)) return;
     }
-    if (os::unlinkat(directory->fd(), name.c_str(), AT_REMOVEDIR) != 0) note(name);
+    if (os::unlinkat(directory->fd(), name.c_str(), AT_REMOVEDIR) != 0) note(directory.get(), name);
   }
 
   void descend(const DirectoryPtr& parent, const std::string& name, Fd fd) {
     auto directory = std::make_shared<Directory>();
     directory->stream.reset(::fdopendir(fd.get()));
-    if (!directory->stream) return note(name);
+    if (!directory->stream) return note(parent.get(), name);
     fd.release();
     directory->parent = parent;
     directory->name = name;
@@ -180,15 +234,31 @@ class Removal {
     list(directory);
   }
 
-  // Where the queue is full the next pass finds it: no recursion goes deeper than kMostLevels.
-  bool move_up(int at, const std::string& name) {
+  // A new name for it in the directory `to`, or "".
+  std::string renamed(int at, const std::string& name, int to) {
     std::string moved;
     int rc;
     do {
-      moved = ".removed." + std::to_string(moved_.fetch_add(1));
-      rc = os::renameat(at, name.c_str(), top_->fd(), moved.c_str());
+      moved = ".removed." + std::to_string(whole_->moved.fetch_add(1));
+      rc = os::renameat(at, name.c_str(), to, moved.c_str());
     } while (rc != 0 && (errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR));
-    if (rc != 0) return false;
+    return rc == 0 ? moved : "";
+  }
+
+  // A subvolume gets a pass of its own, with a queue of its own: they may be nested as deep as directories.
+  bool set_apart(const DirectoryPtr& directory, const std::string& name) {
+    const bool is_there = directory == top_ && name_ == ".";
+    const std::string moved = is_there ? name : renamed(directory->fd(), name, whole_->top);
+    if (moved.empty()) return false;
+    const std::lock_guard<std::mutex> hold(lock_);
+    whole_->apart.push_back(moved);
+    return true;
+  }
+
+  // Where the queue is full the next pass finds it: no recursion goes deeper than kMostLevels.
+  bool move_up(int at, const std::string& name) {
+    const std::string moved = renamed(at, name, top_->fd());
+    if (moved.empty()) return false;
     if (std::unique_lock<std::mutex> hold(lock_); room()) {
       top_->under_way.fetch_add(1);
       batches_.push_back({top_, {moved}});
@@ -212,17 +282,19 @@ class Removal {
       }
       directory->stream.reset();
       open_.fetch_sub(1);
-      if (os::unlinkat(parent->fd(), directory->name.c_str(), AT_REMOVEDIR) != 0) note(directory->name);
+      if (os::unlinkat(parent->fd(), directory->name.c_str(), AT_REMOVEDIR) != 0)
+        note(parent.get(), directory->name);
       directory = parent;
     }
   }
 
+  Whole* const whole_;
+  const std::string name_;  // in whole_->top
   const dev_t device_;
   DirectoryPtr top_;
-  std::atomic<uint64_t> moved_{0};
   std::atomic<size_t> open_{0};
 
-  std::mutex lock_;  // of all below
+  std::mutex lock_;  // of all below, and of what the pass changes of the whole
   std::condition_variable changed_;
   std::vector<Batch> batches_;
   std::vector<std::thread> threads_;
@@ -230,28 +302,87 @@ class Removal {
   size_t idle_ = 0;
   bool done_ = false;
   bool again_ = false;
-  Status first_;
 };
+
+void empty_one(Whole* whole, const std::string& name) {
+  for (bool again = true; again;) {
+    struct stat st;
+    Fd fd = open_to_empty(whole->top, name.c_str(), whole->mount, &st);
+    if (!fd) {
+      if (whole->first.ok() && errno != ENOENT) whole->first = errno_error("remove " + name);
+      return;
+    }
+    again = Removal(whole, name, st.st_dev).run(std::move(fd));
+  }
+}
+
+// A directory on the way down of measure_tree().
+std::unique_ptr<DIR, Close> stream_of(int directory) {
+  const int fd = os::openat(directory, ".", kOpenDirectory);
+  std::unique_ptr<DIR, Close> stream(fd >= 0 ? ::fdopendir(fd) : nullptr);
+  if (!stream && fd >= 0) ::close(fd);
+  return stream;
+}
 
 }  // namespace
 
-Status remove_tree(int dirfd, const std::string& name) {
+Status empty_directory(int dirfd) {
   struct stat st;
-  const Fd top = open_to_empty(dirfd, name.c_str(), &st);
+  const Fd top = open_to_empty(dirfd, ".", os::mount_id(dirfd), &st);
+  if (!top) return errno_error("open the directory that is to be emptied");
+  Whole whole{top.get(), os::mount_id(dirfd), {}, 0, {}};
+  empty_one(&whole, ".");
+  while (!whole.apart.empty()) {
+    const std::string name = std::move(whole.apart.back());
+    whole.apart.pop_back();
+    empty_one(&whole, name);
+    if (os::unlinkat(top.get(), name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT && whole.first.ok())
+      whole.first = errno_error("remove " + name);
+  }
+  return whole.first;
+}
+
+Status remove_tree(int dirfd, const std::string& name) {
+  const Fd top(os::openat(dirfd, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!top) {
     const bool is_file = errno == ENOTDIR || errno == ELOOP;
     if ((is_file && os::unlinkat(dirfd, name.c_str(), 0) == 0) || errno == ENOENT) return {};
     return errno_error("remove " + name);
   }
-  Status first;
-  for (bool again = true; again;) {
-    Removal pass(st.st_dev);
-    again = pass.run(Fd(::openat(top.get(), ".", kOpenDirectory)));
-    if (first.ok()) first = pass.first_error();
-  }
+  Status first = empty_directory(top.get());
   if (os::unlinkat(dirfd, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT && first.ok())
     first = errno_error("remove " + name);
   return first;
+}
+
+Usage measure_tree(int dirfd, int patience_ms) {
+  const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
+  const int64_t mount = os::mount_id(dirfd);
+  Usage usage;
+  std::vector<std::unique_ptr<DIR, Close>> way;
+  way.push_back(stream_of(dirfd));
+  if (!way.back()) return usage;
+  while (!way.empty()) {
+    if (os::clock_ns(CLOCK_MONOTONIC) > end) return usage;
+    const dirent* entry = ::readdir(way.back().get());
+    if (!entry) {
+      way.pop_back();
+      continue;
+    }
+    const std::string name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    const Fd file = open_on_mount(::dirfd(way.back().get()), name.c_str(), mount, 0);
+    struct stat st;
+    if (!file || os::fstat(file.get(), &st) != 0) continue;
+    const bool is_directory = S_ISDIR(st.st_mode);
+    ++usage.files;
+    usage.bytes += uint64_t{512} * static_cast<uint64_t>(st.st_blocks) /
+                   (is_directory ? 1 : std::max<uint64_t>(st.st_nlink, 1));
+    if (!is_directory || way.size() >= kMostMeasured) continue;
+    if (auto below = stream_of(file.get())) way.push_back(std::move(below));
+  }
+  usage.complete = true;
+  return usage;
 }
 
 }  // namespace monarch

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "runtime/base/result.h"
@@ -8,10 +9,27 @@
 namespace monarch {
 
 // Removes the tree at `name` in the directory `dirfd`, `name` itself included, whatever its size, depth,
-// names and permissions: descriptors, memory and recursion are bounded. Follows no symbolic link, leaves
-// other file systems alone. A missing tree is success. What fails is passed over; the first error is
-// returned. Large trees are removed by several threads: on some file systems an unlink waits for milliseconds
+// names and permissions: descriptors, memory and recursion are bounded. Every step is by descriptor: follows
+// no symbolic link, and never enters a mount nor asks its file system anything. btrfs' subvolumes are no
+// mounts: they are emptied and removed, those that were made read-only as well. A missing tree is success.
+// What fails is passed over; the first error is returned, with the path in the tree as far as it is known.
+// Large trees are removed by several threads: on some file systems an unlink waits for milliseconds
 // (doc/design.md has figures). The threads end before it returns.
 Status remove_tree(int dirfd, const std::string& name);
+
+// The same of all that is in the directory `dirfd`, which may have been opened with O_PATH.
+Status empty_directory(int dirfd);
+
+// What a tree occupies, of its own: of a file with several names a part for each.
+struct Usage {
+  uint64_t bytes = 0;
+  uint64_t files = 0;  // directories included, the topmost left out
+  bool complete =
+      false;  // all of it was seen in time; what lies deeper than a few hundred levels is left out
+};
+
+// Measures what is in the directory `dirfd`, which may have been opened with O_PATH, for at most
+// `patience_ms`. Changes nothing, and keeps to the tree as remove_tree() does.
+Usage measure_tree(int dirfd, int patience_ms);
 
 }  // namespace monarch

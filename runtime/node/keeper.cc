@@ -20,6 +20,7 @@
 #include "runtime/node/accounting.h"
 #include "runtime/node/life.h"
 #include "runtime/node/ledger.h"
+#include "runtime/node/removal.h"
 #include "runtime/node/watch.h"
 
 extern char** environ;
@@ -54,11 +55,16 @@ void flush_spool(const KeeperRequest& request, const StateDir& state) {
 
 bool space_is_free(const KeeperRequest&, const StateDir& state) { return can_grant(state); }
 void grant_space(const KeeperRequest&, const StateDir& state) { grant(state); }
+bool removals_wait(const KeeperRequest&, const StateDir& state) { return !state.removals().empty(); }
+void go_on_removing(const KeeperRequest&, const StateDir& state) {
+  remove_in_background(state, unattended_removals(state), 0);
+}
 
 constexpr Duty kDuties[] = {
     {"space", 1, 10, &space_is_free, &grant_space},
     {"jobs", 1, 60, &jobs_run, &watch_jobs},
     {"spool", 1, 60, &lines_wait, &flush_spool},
+    {"removal", 2, 60, &removals_wait, &go_on_removing},
 };
 
 // ---- the keeper is the new monarchd once its file was replaced

@@ -31,7 +31,7 @@ Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
   const std::string where = path_of(dir.get());
   // A kernel without NUMA does not know mpol.
   for (const char* policy : {",mpol=interleave", ""})
-    if (::mount("monarch", where.c_str(), "tmpfs", kFlags, (limits + policy).c_str()) == 0) return {};
+    if (::mount(kTmpfsSource, where.c_str(), "tmpfs", kFlags, (limits + policy).c_str()) == 0) return {};
   return errno_error("mount a tmpfs of " + std::to_string(bytes) + " bytes");
 }
 
@@ -45,10 +45,6 @@ Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes) {
       0)
     return errno_error("make the tmpfs of " + name + " larger");
   return {};
-}
-
-void unmount_tmpfs(int jobs, const std::string& name) {
-  (void)::umount2((path_of(jobs) + "/" + name).c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
 }
 
 }  // namespace monarch

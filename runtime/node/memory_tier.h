@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory as a tier: a tmpfs for each job, mounted by root in the job's directory. Its size binds whoever owns
-// the job, and it is gone at once, whatever is in it.
+// the job, and it is gone at once, whatever is in it: detach_mounts().
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,12 @@
 
 namespace monarch {
 
+constexpr char kTmpfsSource[] = "monarch";  // in mountinfo
+
 // Mounts a tmpfs of `bytes` for `user` on the directory `dir`.
 Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user);
 
 // Makes the one of the job `name` in the directory `jobs` larger.
 Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes);
-
-// Takes it away from the directory `name` in the directory `jobs`; what still has a file of it open keeps
-// that. Nothing if there is none.
-void unmount_tmpfs(int jobs, const std::string& name);
 
 }  // namespace monarch

@@ -10,16 +10,28 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <sstream>
+
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/life.h"
-#include "runtime/node/memory_tier.h"
+#include "runtime/node/mounts.h"
+#include "runtime/node/owner.h"
 
 namespace monarch {
 namespace {
 
-constexpr int kOwnerPatienceMs = 10000;  // then root goes on, whatever the owner did to that process
-constexpr int kAttempts = 30;            // a second apart
+constexpr int kAttemptMs = 10000;      // to empty a directory, however large it is
+constexpr int kLongestPause = 8;       // seconds between two attempts
+constexpr int kTriesMs = 30000;        // while nothing gets smaller
+constexpr int kLongestMs = 1800000;    // in all
+constexpr int kMeasureMs = 60000;      // what nobody but an administrator will remove
+constexpr int kShortMeasureMs = 2000;  // what is still being removed
+constexpr int kMeasureSlackMs = 2000;
+constexpr int64_t kShortestDelay = 60, kLongestDelay = 3600;  // seconds, until it is tried again
+constexpr int kMostDetached = 10;  // times that an owner may mount something anew meanwhile
+constexpr int kStartPatienceMs = 500;
 constexpr int kPollUs = 2000;
 
 int64_t now_ms() {
@@ -49,37 +61,39 @@ bool reap(pid_t pid, int64_t end) {
   return false;
 }
 
-// In the directory of all jobs, `record`'s own; a missing one is success.
-Status rename_aside(int jobs, const JobRecord& record) {
-  unmount_tmpfs(jobs, record.name);
-  if (os::renameat(jobs, record.name.c_str(), jobs, record.aside().c_str()) == 0 || errno == ENOENT)
-    return {};
-  return errno_error("set aside " + record.name);
-}
-
-// What is to be done in the directory of all jobs on each tier, and in that of all run directories; the first
-// error, but for what is missing.
-Status in_each_place(const StateDir& state, const JobRecord& record, const std::function<Status(int)>& what) {
+// Calls `what` with the directory of all jobs on each tier, and with that of all run directories (tier
+// nullptr); the first error, but for what is missing.
+Status in_each_place(const StateDir& state, const JobRecord& record,
+                     const std::function<Status(int, const TierRecord*)>& what) {
   Status first;
   const auto note = [&](const Status& s) {
     if (!s.ok() && s.error().code != ENOENT && first.ok()) first = s;
   };
   for (const TierRecord& t : record.tiers) {
     const Result<Fd> jobs = open_tier_jobs(t.path);
-    note(jobs.ok() ? what(jobs->get()) : Status(jobs.error()));
+    note(jobs.ok() ? what(jobs->get(), &t) : Status(jobs.error()));
   }
   const std::string path = state.path() + "/run";
   const Fd runs(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  note(runs ? what(runs.get()) : Status(errno_error("open " + path)));
+  note(runs ? what(runs.get(), nullptr) : Status(errno_error("open " + path)));
   return first;
 }
 
-// As their owner: what only the owner can be made to touch. All but the directories themselves.
-void empty_as_owner(const StateDir& state, const JobRecord& record) {
-  run_as(record.user, kOwnerPatienceMs, nullptr, 0, [&](int) {
-    (void)in_each_place(state, record, [&](int jobs) { return remove_tree(jobs, record.aside()); }).ok();
-    return true;
-  });
+// In the directory of all jobs, `record`'s own; a missing one is success.
+Status rename_aside(int jobs, const JobRecord& record) {
+  Status failed;
+  for (int round = 0; round < kMostDetached; ++round) {
+    if (os::renameat(jobs, record.name.c_str(), jobs, record.aside().c_str()) == 0 || errno == ENOENT)
+      return {};
+    failed = errno_error("set aside " + record.name);
+    if (failed.error().code != EBUSY || detach_mounts(jobs, record.name, record.user.uid) == 0) break;
+  }
+  return failed;
+}
+
+Status rename_all_aside(const StateDir& state, const JobRecord& record) {
+  return in_each_place(state, record,
+                       [&](int jobs, const TierRecord*) { return rename_aside(jobs, record); });
 }
 
 // Whether another run of the job has made directories of that name by now.
@@ -91,24 +105,144 @@ bool name_is_taken(const StateDir& state, const JobRecord& record) {
 // In the job's directory of the state: set_aside() could not move all.
 constexpr char kUnmoved[] = "/unmoved";
 
-Status remove_now(const StateDir& state, const JobRecord& record) {
-  empty_as_owner(state, record);
-  // Otherwise what has that name is the next run's, though it may not have said so yet.
-  const bool unmoved = state.read("removing/" + record.removal() + kUnmoved).ok();
-  return in_each_place(state, record, [&](int jobs) -> Status {
-    if (unmoved && !name_is_taken(state, record)) MONARCH_TRY(rename_aside(jobs, record));
-    return remove_tree(jobs, record.aside());
-  });
+// The job's directory itself, but nothing that is mounted on it.
+Result<Fd> open_aside(int jobs, const JobRecord& record) {
+  const std::string name = record.aside();
+  for (int round = 0; round < kMostDetached; ++round) {
+    Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!dir) return errno_error("open " + name);
+    if (os::mount_id(dir.get()) == os::mount_id(jobs)) return dir;
+    if (detach_mounts(jobs, name, record.user.uid) == 0) break;
+  }
+  return Error{EBUSY, name + ": something is mounted there that is not the owner's"};
 }
 
-bool remove_one(const StateDir& state, const JobRecord& record, int attempt) {
+bool remove_empty(int jobs, const std::string& name) {
+  return os::unlinkat(jobs, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
+}
+
+// What one attempt came to.
+struct Attempt {
+  bool late = false;                // there was more to remove than time
+  Status error;                     // of what stays
+  uint64_t files = 0;               // that stay, as far as they were counted
+  bool counted = false;             // all of them
+  std::optional<uint64_t> charged;  // what is to be charged from now on; nothing: as before
+};
+
+std::string empty(int directory) {
+  const Status s = empty_directory(directory);
+  return s.ok() ? "" : s.error().text;
+}
+
+std::string measure(int directory, int patience_ms) {
+  const Usage usage = measure_tree(directory, patience_ms);
+  return fmt::format("{} {} {}", usage.bytes, usage.files, usage.complete ? 1 : 0);
+}
+
+// Of what is still being removed, and too large to be measured on the way, all is charged as before.
+void measure_rest(int directory, const JobRecord& record, Attempt* attempt) {
+  const int patience_ms = attempt->late ? kShortMeasureMs : kMeasureMs;
+  const Result<std::string> text =
+      run_for_owner(record.user, FileRights::kLook, directory, patience_ms + kMeasureSlackMs,
+                    [=](int fd) { return measure(fd, patience_ms); });
+  if (!text.ok()) return;
+  uint64_t bytes = 0;
+  std::istringstream words(*text);
+  words >> bytes >> attempt->files >> attempt->counted;
+  if (attempt->counted || !attempt->late) attempt->charged = bytes;
+}
+
+// The directory aside in `jobs`, as far as it can be removed in the time of an attempt.
+Attempt remove_aside(int jobs, const JobRecord& record) {
+  const std::string name = record.aside();
+  Attempt attempt;
+  for (int round = 0;; ++round) {
+    attempt = {};
+    if (remove_empty(jobs, name)) break;
+    const Result<Fd> dir = open_aside(jobs, record);
+    if (!dir.ok()) {
+      attempt.error = dir.error();
+      return attempt;
+    }
+    const Result<std::string> left =
+        run_for_owner(record.user, FileRights::kOwner, dir->get(), kAttemptMs, empty);
+    if (remove_empty(jobs, name)) break;
+    attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
+    if (!attempt.late && round < kMostDetached && detach_mounts(jobs, name, record.user.uid) > 0) continue;
+    const std::string why = left.ok() ? *left : left.error().text;
+    attempt.error = Error{ENOTEMPTY, name + ": " + (why.empty() ? "not empty" : why)};
+    measure_rest(dir->get(), record, &attempt);
+    return attempt;
+  }
+  attempt.charged = 0;
+  return attempt;
+}
+
+// What is under way in remove_all().
+struct UnderWay {
+  Removal removal;
+  std::vector<uint64_t> least;  // files that an attempt left, in each place
+  bool told = false;
+  bool progress = false;
+};
+
+// Whether a large tree gets smaller: by a tenth at least, since its owner may be filling it.
+bool gets_smaller(const Attempt& attempt, uint64_t* least) {
+  if (!attempt.late) return false;
+  if (!attempt.counted) return true;
+  if (attempt.files >= *least - *least / 10) return false;
+  *least = attempt.files;
+  return true;
+}
+
+// True: nothing is left, and the record is gone, too.
+bool attempt_removal(const StateDir& state, UnderWay* work) {
+  JobRecord& record = work->removal.record;
   Cgroups().end(state.cgroup_of(record), 0);
-  const Status s = remove_now(state, record);
-  if (s.ok())
+  // Otherwise what has that name is the next run's, though it may not have said so yet.
+  const bool unmoved = state.read("removing/" + record.removal() + kUnmoved).ok();
+  work->progress = false;
+  work->least.resize(record.tiers.size() + 1, UINT64_MAX);
+  bool changed = false;
+  const Status s = in_each_place(state, record, [&](int jobs, const TierRecord* tier) -> Status {
+    if (unmoved && !name_is_taken(state, record)) MONARCH_TRY(rename_aside(jobs, record));
+    const size_t place = tier ? static_cast<size_t>(tier - record.tiers.data()) : record.tiers.size();
+    const Attempt now = remove_aside(jobs, record);
+    work->progress |= gets_smaller(now, &work->least[place]);
+    if (tier && now.charged) {
+      const uint64_t bytes = tier->quota > 0 ? std::min(*now.charged, tier->quota) : *now.charged;
+      changed |= record.tiers[place].occupied != bytes;
+      record.tiers[place].occupied = bytes;
+    }
+    return now.error;
+  });
+  if (s.ok()) {
     (void)remove_tree(AT_FDCWD, state.path() + "/removing/" + record.removal()).ok();
-  else if (attempt == 0)
+    return true;
+  }
+  if (changed) (void)state.write_removal(record).ok();
+  if (!work->told && record.given_up == 0)
     spdlog::warn("JobId={} clean up: {}", record.job.job, s.error().text);
-  return s.ok();
+  work->told = true;
+  return false;
+}
+
+void give_up(const StateDir& state, JobRecord record) {
+  const int64_t delay = std::min<int64_t>(kLongestDelay, kShortestDelay << std::min(record.given_up, 16u));
+  if (record.given_up++ == 0) {
+    uint64_t bytes = 0;
+    std::string places;
+    for (const TierRecord& t : record.tiers) {
+      bytes += t.charged();
+      places += (places.empty() ? "" : ", ") + t.path + "/monarch";
+    }
+    spdlog::error(
+        "JobId={} clean up: what could not be removed is left aside in {} as {}, charged with {} bytes",
+        record.job.job, places, record.aside(), bytes);
+  }
+  record.next_try = os::clock_ns(CLOCK_REALTIME) / 1000000000 + delay;
+  (void)state.write_removal(record).ok();
 }
 
 [[noreturn]] void remove_all(const StateDir& state, std::vector<Removal> removals) {
@@ -116,16 +250,29 @@ bool remove_one(const StateDir& state, const JobRecord& record, int attempt) {
   ::signal(SIGHUP, SIG_IGN);
   const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (int fd = 0; fd < 3; ++fd) ::dup2(null.get(), fd);  // nobody is to wait for the end of its output
+  std::vector<UnderWay> under_way;
+  for (Removal& r : removals) under_way.push_back({std::move(r), {}, false, false});
   {
     const HelperCgroup group(state);
-    for (int attempt = 0; attempt < kAttempts && !removals.empty(); ++attempt) {
-      if (attempt > 0) ::sleep(1);
-      std::erase_if(removals, [&](const Removal& r) { return remove_one(state, r.record, attempt); });
+    const int64_t begin = now_ms();
+    int pause = 1;
+    for (int64_t end = begin + kTriesMs;; ::sleep(static_cast<unsigned>(pause))) {
+      std::erase_if(under_way, [&](UnderWay& work) { return attempt_removal(state, &work); });
+      const bool progress =
+          std::any_of(under_way.begin(), under_way.end(), [](const UnderWay& w) { return w.progress; });
+      if (progress) end = std::min(now_ms() + kTriesMs, begin + kLongestMs);
+      const int64_t left = end - now_ms();
+      if (under_way.empty() || left <= 0) break;
+      pause = progress ? 1 : std::min(2 * pause, kLongestPause);
     }
   }
-  for (const Removal& r : removals)
-    spdlog::error("JobId={} clean up: given up until the next job on this node", r.record.job.job);
-  ::_exit(removals.empty() ? 0 : 1);
+  for (const UnderWay& work : under_way) give_up(state, work.removal.record);
+  ::_exit(under_way.empty() ? 0 : 1);
+}
+
+bool is_due(const JobRecord& record) {
+  const int64_t now = os::clock_ns(CLOCK_REALTIME) / 1000000000;
+  return record.next_try <= now || record.next_try > now + kLongestDelay;  // the clock may have been set
 }
 
 }  // namespace
@@ -157,8 +304,7 @@ bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
 }
 
 Status set_aside(const StateDir& state, const JobRecord& record) {
-  const Status moved = in_each_place(state, record, [&](int jobs) { return rename_aside(jobs, record); });
-  if (!moved.ok()) {
+  if (const Status moved = rename_all_aside(state, record); !moved.ok()) {
     spdlog::warn("JobId={} {}", record.job.job, moved.error().text);
     MONARCH_TRY(state.write("jobs/" + record.job.key() + kUnmoved, ""));
   }
@@ -170,10 +316,13 @@ Status set_aside(const StateDir& state, const JobRecord& record) {
 }
 
 Status remove_job_files(const StateDir& state, const JobRecord& record) {
-  return in_each_place(state, record, [&](int jobs) {
-    unmount_tmpfs(jobs, record.name);
-    return remove_tree(jobs, record.name);
-  });
+  MONARCH_TRY(rename_all_aside(state, record));
+  Result<Fd> lock = state.make_removal(record);
+  if (!lock.ok()) return lock.error();
+  std::vector<Removal> removals;
+  removals.push_back({record, lock.take()});
+  remove_in_background(state, std::move(removals), kStartPatienceMs);
+  return {};
 }
 
 bool remove_in_background(const StateDir& state, std::vector<Removal> removals, int patience_ms) {
@@ -188,6 +337,24 @@ bool remove_in_background(const StateDir& state, std::vector<Removal> removals, 
     if (patience_ms > 0) ::usleep(kPollUs);
   } while (now_ms() < end);
   return false;
+}
+
+// The record goes last of all that is the job's, but not last of its directory: a remover that was killed
+// between the two, or a power failure, leaves a directory that names nothing.
+std::vector<Removal> unattended_removals(const StateDir& state) {
+  std::vector<Removal> found;
+  for (const std::string& name : state.removals()) {
+    const std::string dir = state.path() + "/removing/" + name;
+    Fd lock = lock_if_free(dir);
+    if (!lock) continue;
+    Result<JobRecord> record = state.read_removal(name);
+    if (record.ok() && is_due(*record)) {
+      found.push_back({record.take(), std::move(lock)});
+    } else if (!record.ok() && (record.error().code == ENOENT || record.error().code == EINVAL)) {
+      (void)remove_tree(AT_FDCWD, dir).ok();
+    }
+  }
+  return found;
 }
 
 }  // namespace monarch

@@ -24,6 +24,15 @@ bool is_plain_name(const std::string& text) {
              std::string::npos;
 }
 
+Fd lock_if_free(const std::string& dir) {
+  Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat held, now;
+  if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(fd.get(), &held) != 0 ||
+      ::stat(dir.c_str(), &now) != 0 || held.st_ino != now.st_ino)
+    return Fd();
+  return fd;
+}
+
 Status ensure_root_directory(const std::string& path, mode_t mode) {
   if (::mkdir(path.c_str(), mode) == 0) {
     if (::chmod(path.c_str(), mode) != 0) return errno_error("chmod " + path);  // whatever the umask
@@ -168,6 +177,20 @@ Status StateDir::write_removal(const JobRecord& record) const {
   return write_record_at("removing/" + record.removal(), record);
 }
 
+Result<Fd> StateDir::make_removal(const JobRecord& record) const {
+  // Under a name that removals() leaves out: until it is locked, whoever found it would take it for a rest.
+  const std::string fresh = "removing/.new." + record.removal(), dir = path_ + "/" + fresh;
+  if (::mkdir(dir.c_str(), 0700) != 0) return errno_error("make " + dir);
+  Fd lock(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  Status made = lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 ? write_record_at(fresh, record)
+                                                                    : Status(errno_error("lock " + dir));
+  const std::string to = path_ + "/removing/" + record.removal();
+  if (made.ok() && ::rename(dir.c_str(), to.c_str()) != 0) made = errno_error("rename " + dir);
+  if (made.ok()) return lock;
+  (void)remove_tree(AT_FDCWD, dir).ok();
+  return made.error();
+}
+
 Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) const {
   json tiers = json::array();
   for (const TierRecord& t : r.tiers) {
@@ -179,11 +202,15 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                      {"limit", t.limit}});
     if (t.occupied) tiers.back()["occupied"] = *t.occupied;
   }
-  const json record = {{"job", r.job.job},         {"node", r.job.node},   {"restart", r.restart},
-                       {"cluster", r.job.cluster}, {"name", r.name},       {"uid", r.user.uid},
-                       {"gid", r.user.gid},        {"pid", r.agent.pid},   {"start_time", r.agent.start_time},
-                       {"boot", r.boot},           {"run_dir", r.run_dir}, {"tiers", tiers},
-                       {"serial", r.serial},       {"nodes", r.nodes},     {"first_node", r.first_node}};
+  json record = {{"job", r.job.job},         {"node", r.job.node},   {"restart", r.restart},
+                 {"cluster", r.job.cluster}, {"name", r.name},       {"uid", r.user.uid},
+                 {"gid", r.user.gid},        {"pid", r.agent.pid},   {"start_time", r.agent.start_time},
+                 {"boot", r.boot},           {"run_dir", r.run_dir}, {"tiers", tiers},
+                 {"serial", r.serial},       {"nodes", r.nodes},     {"first_node", r.first_node}};
+  if (r.given_up > 0) {
+    record["given_up"] = r.given_up;
+    record["next_try"] = r.next_try;
+  }
   std::string text;
   try {
     text = record.dump(1);
@@ -229,6 +256,8 @@ Result<JobRecord> StateDir::record_at(const std::string& below) const {
     r.serial = j.at("serial").get<uint64_t>();
     r.nodes = j.at("nodes").get<uint32_t>();
     r.first_node = j.at("first_node").get<bool>();
+    r.given_up = j.value("given_up", 0u);
+    r.next_try = j.value("next_try", int64_t{0});
     for (const json& t : j.at("tiers")) r.tiers.push_back(tier_of(t));
   } catch (const json::exception& e) {
     return Error{EINVAL, path_ + "/" + below + ": " + e.what()};

@@ -60,6 +60,9 @@ struct JobRecord {
   uint64_t serial = 0;     // differs between all that have this name
   uint32_t nodes = 1;      // of the job
   bool first_node = true;  // this is the job's first node
+  // Of a removal: how often it was given up, and when it is tried again (seconds of CLOCK_REALTIME).
+  uint32_t given_up = 0;
+  int64_t next_try = 0;
   std::string removal() const { return name + "." + std::to_string(serial); }
   std::string grants() const { return "grants/" + name; }
   std::string aside() const { return ".removed." + removal(); }
@@ -95,12 +98,17 @@ class StateDir {
   Result<JobRecord> read_record(const std::string& key) const;
   Result<JobRecord> read_removal(const std::string& removal) const;
   Status write_removal(const JobRecord& record) const;  // anew; its directory is there
+  // Makes the directory in removing/ with that record, and returns its lock.
+  Result<Fd> make_removal(const JobRecord& record) const;
 
  private:
   Status write_record_at(const std::string& dir, const JobRecord& record) const;
   Result<JobRecord> record_at(const std::string& below) const;
   std::string path_;
 };
+
+// The lock on a directory of jobs/ or removing/, if nobody has it.
+Fd lock_if_free(const std::string& dir);
 
 // Makes `path` a directory of root's with `mode`, or checks that it is one that only root can write.
 Status ensure_root_directory(const std::string& path, mode_t mode);

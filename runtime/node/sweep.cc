@@ -17,7 +17,7 @@
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/life.h"
-#include "runtime/node/memory_tier.h"
+#include "runtime/node/mounts.h"
 #include "runtime/node/removal.h"
 
 namespace monarch {
@@ -25,16 +25,6 @@ namespace {
 
 constexpr int64_t kClockSlackSeconds = 60;  // of the clock, which may have been set after the boot
 constexpr char kAside[] = ".removed.";
-
-// The lock on a directory of jobs/ or removing/, if nobody has it.
-Fd lock_now(const std::string& dir) {
-  Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat held, now;
-  if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(fd.get(), &held) != 0 ||
-      ::stat(dir.c_str(), &now) != 0 || held.st_ino != now.st_ino)
-    return Fd();
-  return fd;
-}
 
 int64_t boot_time() {
   std::ifstream in("/proc/stat");
@@ -54,7 +44,7 @@ bool is_dead(const JobRecord& record) {
 
 void sweep_job(const StateDir& state, const std::string& key, std::vector<Removal>* out) {
   const std::string dir = state.path() + "/jobs/" + key;
-  Fd lock = lock_now(dir);
+  Fd lock = lock_if_free(dir);
   if (!lock) return;
   Result<JobRecord> record = state.read_record(key);
   if (!record.ok()) {
@@ -67,20 +57,6 @@ void sweep_job(const StateDir& state, const std::string& key, std::vector<Remova
   if (!s.ok()) return spdlog::warn("JobId={} sweep: {}", record->job.job, s.error().text);
   spdlog::info("JobId={} node={} swept: nothing of it runs any more", record->job.job, record->job.node);
   out->push_back({record.take(), std::move(lock)});
-}
-
-// The record goes last of all that is the job's, but not last of its directory: a remover that was killed
-// between the two, or a power failure, leaves a directory that names nothing.
-void sweep_removal(const StateDir& state, const std::string& name, std::vector<Removal>* out) {
-  const std::string dir = state.path() + "/removing/" + name;
-  Fd lock = lock_now(dir);
-  if (!lock) return;
-  Result<JobRecord> record = state.read_removal(name);
-  if (record.ok()) {
-    out->push_back({record.take(), std::move(lock)});
-  } else if (record.error().code == ENOENT || record.error().code == EINVAL) {
-    (void)remove_tree(AT_FDCWD, dir).ok();
-  }
 }
 
 // What a record accounts for, by its name on a tier.
@@ -111,8 +87,7 @@ uint32_t job_of(const std::string& name, const JobOnNode& own) {
 }
 
 bool is_orphan(int jobs, const std::string& name, const JobOnNode& own, const std::set<std::string>& known) {
-  struct stat st;
-  if (known.count(name) || ::fstatat(jobs, name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return false;
+  if (known.count(name)) return false;
   if (name.starts_with(kAside)) {
     const std::string removal = name.substr(sizeof kAside - 1);  // NAME.SERIAL
     const size_t serial = removal.rfind('.');
@@ -120,8 +95,13 @@ bool is_orphan(int jobs, const std::string& name, const JobOnNode& own, const st
            removal.find_first_not_of("0123456789", serial + 1) == std::string::npos &&
            job_of(removal.substr(0, serial), own) != 0;
   }
-  const uint32_t job = is_plain_name(name) && S_ISDIR(st.st_mode) ? job_of(name, own) : 0;
-  return job != 0 && before_this_boot(st) && !has_slurmstepd(job);
+  const uint32_t job = is_plain_name(name) ? job_of(name, own) : 0;
+  if (job == 0) return false;
+  // What a user mounted there, of this boot therefore, may hang.
+  const Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st;
+  if (!dir || os::mount_id(dir.get()) != os::mount_id(jobs) || os::fstat(dir.get(), &st) != 0) return false;
+  return before_this_boot(st) && !has_slurmstepd(job);
 }
 
 // The state directory is often lost with the memory that it is in, and the tiers are not.
@@ -138,20 +118,51 @@ std::vector<std::string> orphans(const std::string& tier, const JobOnNode& own,
   return found;
 }
 
-// Nobody charges an orphan to a job, so nobody waits for its end.
-void remove_orphans(const std::string& tier, const std::vector<std::string>& names) {
-  if (names.empty()) return;
-  spdlog::info("tier {}: {} left over directories are removed", tier, names.size());
-  if (::fork() != 0) return;
-  ::setsid();
-  const Result<Fd> jobs = open_tier_jobs(tier);
-  for (const std::string& name : names) {
-    if (jobs.ok()) unmount_tmpfs(jobs->get(), name);
-    const std::string aside = name.rfind(kAside, 0) == 0 ? name : kAside + name;
-    if (jobs.ok() && os::renameat(jobs->get(), name.c_str(), jobs->get(), aside.c_str()) == 0)
-      (void)remove_tree(jobs->get(), aside).ok();
+// The record that such a directory would have, with the user whose it is. Nobody knows its quota: it is
+// charged by what is left of it, if anything is.
+Result<JobRecord> record_of(int jobs, const std::string& tier, const JobOnNode& own,
+                            const std::string& name) {
+  const Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st {};
+  if (!dir) return errno_error("open " + name);
+  JobRecord record;
+  record.serial = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
+  record.name = name;
+  if (name.rfind(kAside, 0) == 0) {
+    const size_t dot = name.rfind('.');
+    record.name = name.substr(sizeof kAside - 1, dot - (sizeof kAside - 1));
+    record.serial = std::strtoull(name.c_str() + dot + 1, nullptr, 10);
+    if (record.aside() != name) return Error{EINVAL, tier + "/monarch/" + name + ": not a name of ours"};
   }
-  ::_exit(0);
+  // Whose it is, unless something is mounted there that could not be detached: that is not asked.
+  if (os::mount_id(dir.get()) == os::mount_id(jobs) && os::fstat(dir.get(), &st) != 0)
+    return errno_error(name);
+  record.job = {job_of(record.name, own), own.node, own.cluster};
+  record.user.uid = st.st_uid;
+  record.user.gid = st.st_gid;
+  record.boot = boot_id();
+  record.tiers.emplace_back().path = tier;
+  return record;
+}
+
+void take_orphans(const StateDir& state, const std::string& tier, const JobOnNode& own,
+                  const std::vector<std::string>& names, std::vector<Removal>* out) {
+  const Result<Fd> jobs = names.empty() ? Result<Fd>(Fd()) : open_tier_jobs(tier);
+  if (names.empty() || !jobs.ok()) return;
+  spdlog::info("tier {}: {} left over directories are removed", tier, names.size());
+  for (const std::string& name : names) {
+    detach_mounts(jobs->get(), name, kUnknownOwner);
+    Result<JobRecord> record = record_of(jobs->get(), tier, own, name);
+    Result<Fd> lock = record.ok() ? state.make_removal(*record) : Result<Fd>(record.error());
+    if (lock.ok() && name != record->aside() &&
+        os::renameat(jobs->get(), name.c_str(), jobs->get(), record->aside().c_str()) != 0)
+      lock = errno_error("set aside " + name);
+    if (lock.ok()) {
+      out->push_back({record.take(), lock.take()});
+    } else if (lock.error().code != ENOENT && lock.error().code != EEXIST) {
+      spdlog::warn("tier {}: {}", tier, lock.error().text);
+    }
+  }
 }
 
 }  // namespace
@@ -176,13 +187,12 @@ bool has_slurmstepd(uint32_t job) {
 }
 
 void sweep(const StateDir& state, const JobOnNode& own, const std::vector<std::string>& tiers) {
-  std::vector<Removal> removals;
-  for (const std::string& name : state.removals()) sweep_removal(state, name, &removals);
+  std::vector<Removal> removals = unattended_removals(state);
   for (const std::string& key : state.jobs())
     if (key != own.key()) sweep_job(state, key, &removals);
   sweep_cgroups(state);
   const std::set<std::string> known = known_names(state);
-  for (const std::string& tier : tiers) remove_orphans(tier, orphans(tier, own, known));
+  for (const std::string& tier : tiers) take_orphans(state, tier, own, orphans(tier, own, known), &removals);
   remove_in_background(state, std::move(removals), 0);
 }
 

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mounts in a job's directory: root's tmpfs for the job, and those that its owner made by fusermount.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace monarch {
+
+constexpr uid_t kUnknownOwner = static_cast<uid_t>(-1);  // whoever but root mounted on the directory itself
+
+// Detaches, lazily, what is mounted on the directory `name` in the directory `jobs` or below it: FUSE mounts
+// of the user `owner`, and on the directory itself the tmpfs of mount_tmpfs(). Other mounts stay, such as an
+// administrator's in a directory that the owner moved there. Each is reached by descriptor, by way of the
+// mounts that the directory is seen by, and no mounted file system is asked anything: one that hangs is no
+// matter. Returns how many were detached; as many as there are, but for what is mounted meanwhile.
+int detach_mounts(int jobs, const std::string& name, uid_t owner);
+
+}  // namespace monarch

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/base/remove_tree, runtime/node/owner: what is emptied, measured, and with whose rights.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/os.h"
+#include "runtime/base/remove_tree.h"
+#include "runtime/node/owner.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr User kOwner = {65534, 65534, {}};
+
+Fd open_path(const std::string& path) {
+  return Fd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+TEST(EmptyDirectory, LeavesTheDirectoryItself) {
+  const Scratch scratch;
+  scratch.file("tree/a/b", "x");
+  const Fd dir = open_path(scratch / "tree");
+  EXPECT_TRUE(empty_directory(dir.get()).ok());
+  EXPECT_TRUE(fs::is_directory(scratch / "tree"));
+  EXPECT_TRUE(fs::is_empty(scratch / "tree"));
+}
+
+// Whoever owns the tree may put a link in the place of a directory at any moment.
+TEST(EmptyDirectory, ADirectoryThatBecomesALinkIsNotFollowed) {
+  const Scratch scratch;
+  scratch.file("victim/kept", "x");
+  scratch.file("tree/dir/f", "x");
+  fs::permissions(scratch / "victim", fs::perms(0555));
+  const Fd top = open_path(scratch / "tree");
+  bool swapped = false;
+  {
+    Intercept opens(Call::kOpenat, [&](Arguments& a) {
+      struct stat st, dir;
+      if (swapped || std::string(a.path) != "." || ::fstat(a.fd, &st) != 0 ||
+          ::lstat((scratch / "tree/dir").c_str(), &dir) != 0 || st.st_ino != dir.st_ino)
+        return 0;
+      swapped = true;
+      fs::rename(scratch / "tree/dir", scratch / "away");
+      fs::create_directory_symlink(scratch / "victim", scratch / "tree/dir");
+      return EACCES;
+    });
+    (void)empty_directory(top.get()).ok();
+  }
+  EXPECT_TRUE(swapped);
+  EXPECT_EQ(fs::status(scratch / "victim").permissions(), fs::perms(0555));
+  EXPECT_TRUE(fs::exists(scratch / "victim/kept"));
+  fs::permissions(scratch / "victim", fs::perms(0755));
+}
+
+TEST(MeasureTree, CountsWhatATreeHasOfItsOwn) {
+  const Scratch scratch;
+  const std::string file = scratch.file("tree/a/b", noise(1 << 20, 1));
+  scratch.file("outside", noise(1 << 20, 2));
+  fs::create_hard_link(scratch / "outside", scratch / "tree/half");
+  fs::create_directory_symlink(scratch.path(), scratch / "tree/link");
+  const Usage usage = measure_tree(open_path(scratch / "tree").get(), 60000);
+  EXPECT_TRUE(usage.complete);
+  EXPECT_EQ(usage.files, 4u);
+  EXPECT_GE(usage.bytes, (1u << 20) + (1u << 19));
+  EXPECT_LE(usage.bytes, (1u << 20) + (1u << 19) + (1u << 16));
+  EXPECT_FALSE(measure_tree(open_path(scratch / "tree").get(), -1).complete);
+}
+
+TEST(IdMap, HasTheOwnersRangesAndNeverRoot) {
+  const Scratch scratch;
+  const std::string file = scratch.file(
+      "subuid",
+      "# a "
+      "comment\nalice:100000:65536\nbob:200000:65536\n2101:300000:10\nalice:165536:10\nalice:x:5\nalice:7\n"
+      "alice:2095:20\n\n");
+  EXPECT_EQ(id_map(2101, file, "alice", 2101), "2095 2095 20\n100000 100000 65546\n300000 300000 10\n");
+  EXPECT_EQ(id_map(2102, file, "bob", 2102), "2102 2102 1\n200000 200000 65536\n");
+  EXPECT_EQ(id_map(2103, file, "", 2103), "2103 2103 1\n");
+  EXPECT_EQ(id_map(2103, scratch / "missing", "carol", 2103), "2103 2103 1\n");
+  scratch.file("subuid", "alice:0:99999999999\n");
+  EXPECT_EQ(id_map(2101, file, "alice", 2101), "1 1 4294967294\n");
+  scratch.file("subuid", "alice:18446744073709551615:18446744073709551615\n");
+  EXPECT_EQ(id_map(2101, file, "alice", 2101), "2101 2101 1\n");
+}
+
+TEST(IdMap, OfTooManyRangesKeepsTheOwnersId) {
+  const Scratch scratch;
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "alice:" + std::to_string(10 + 2 * i) + ":1\n";
+  const std::string map = id_map(2101, scratch.file("subuid", text), "alice", 2101);
+  EXPECT_NE(map.find("2101 2101 1\n"), std::string::npos);
+  EXPECT_LT(map.size(), 4096u);
+}
+
+TEST(RunForOwner, HasTheOwnersRightsOnFilesAlone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const Scratch scratch;
+  scratch.file("root/secret", "x");
+  fs::permissions(scratch / "root", fs::perms::owner_all);
+  fs::create_directory(scratch / "own");
+  ASSERT_EQ(::chown((scratch / "own").c_str(), kOwner.uid, kOwner.gid), 0);
+  fs::permissions(scratch.path(), fs::perms(0755));
+  const Fd dir = open_path(scratch.path());
+  const auto attempt = [](int fd) -> std::string {
+    std::string could;
+    if (::unlinkat(fd, "root/secret", 0) == 0) could += "remove ";
+    if (::fchmodat(fd, "root", 0777, 0) == 0) could += "chmod ";
+    if (::fchownat(fd, "own", 0, 0, 0) == 0) could += "chown ";
+    if (::openat(fd, "root/secret", O_RDONLY) >= 0) could += "read ";
+    if (::openat(fd, "own/mine", O_CREAT | O_WRONLY, 0600) >= 0) could += "make ";
+    if (::openat(fd, "root", O_RDONLY | O_DIRECTORY) >= 0) could += "look ";
+    return could;
+  };
+  const Result<std::string> owner = run_for_owner(kOwner, FileRights::kOwner, dir.get(), 30000, attempt);
+  ASSERT_TRUE(owner.ok()) << owner.error().text;
+  EXPECT_EQ(*owner, "make ");
+  struct stat st;
+  ASSERT_EQ(::stat((scratch / "own/mine").c_str(), &st), 0);
+  EXPECT_EQ(st.st_uid, kOwner.uid);
+  fs::remove(scratch / "own/mine");
+  const Result<std::string> look = run_for_owner(kOwner, FileRights::kLook, dir.get(), 30000, attempt);
+  ASSERT_TRUE(look.ok()) << look.error().text;
+  EXPECT_EQ(*look, "read make look ");
+}
+
+TEST(RunForOwner, IsBoundedAndToldOfDeath) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const Scratch scratch;
+  const Fd dir = open_path(scratch.path());
+  const auto run = [&](int patience_ms, const std::function<std::string(int)>& work) {
+    return run_for_owner(kOwner, FileRights::kOwner, dir.get(), patience_ms, work);
+  };
+  const Result<std::string> hung = run(50, [](int) -> std::string {
+    for (;;) ::pause();
+  });
+  ASSERT_FALSE(hung.ok());
+  EXPECT_EQ(hung.error().code, ETIMEDOUT);
+  const Result<std::string> dead = run(30000, [](int) -> std::string { ::_exit(0); });
+  ASSERT_FALSE(dead.ok());
+  EXPECT_EQ(dead.error().code, ECHILD);
+  const Result<std::string> empty = run(30000, [](int) { return std::string(); });
+  EXPECT_TRUE(empty.ok() && empty->empty());
+  const Result<std::string> full = run(30000, [](int) { return std::string(1 << 20, 'x'); });
+  ASSERT_TRUE(full.ok());
+  EXPECT_EQ(full->size(), kMostReport - 1);
+  EXPECT_FALSE(
+      run_for_owner({0, 0, {}}, FileRights::kOwner, dir.get(), 30000, [](int) { return std::string(); }).ok())
+      << "never with root's";
+}
+
+}  // namespace
+}  // namespace monarch
