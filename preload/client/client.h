@@ -15,7 +15,8 @@ struct Client {
   // What the environment said; nullptr: nothing.
   std::atomic<const char*> exclude{nullptr};  // globs
   std::atomic<const char*> log{nullptr};      // "stderr" or a file
-  std::atomic<bool> program_excluded{false};  // every open goes to the PFS; what it changes is marked nevertheless
+  std::atomic<bool> program_excluded{
+      false};  // every open goes to the PFS; what it changes is marked nevertheless
 };
 
 enum class Phase : int { kNew, kOff, kOn };
@@ -26,9 +27,9 @@ Client* start_client();
 // The process's client; nullptr if this process is not to be redirected (no job, switched off, a stale
 // run directory, another version).
 //
-// The first call maps the two files. Threads that make it at the same time each do so, and the first of them to have
-// mapped one wins: nobody waits for another, who may be the code that a signal interrupted, or a thread that a child
-// of fork(2) does not have.
+// The first call maps the two files. Threads that make it at the same time each do so, and the first of them
+// to have mapped one wins: nobody waits for another, who may be the code that a signal interrupted, or a
+// thread that a child of fork(2) does not have.
 inline Client* client() {
   const Phase now = phase.load(std::memory_order_acquire);
   if (__builtin_expect(now == Phase::kOn, 1)) return &the_client;

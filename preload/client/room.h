@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Room for a text: on the stack, which may be a signal handler's of 8 KiB, or, for the few that are longer, in pages
-// that are given back at the end of the block.
+// Room for a text: on the stack, which may be a signal handler's of 8 KiB, or, for the few that are longer,
+// in pages that are given back at the end of the block.
 #pragma once
 
 #include <stddef.h>
@@ -23,7 +23,8 @@ class Room {
   char* take(size_t bytes) {
     give_back();
     if (bytes <= kNearBytes) return near_;
-    const long pages = syscall(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+    const long pages =
+        syscall(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
     if (pages == -1) return nullptr;
     far_ = reinterpret_cast<char*>(pages);
     far_bytes_ = bytes;

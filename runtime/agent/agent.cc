@@ -246,7 +246,8 @@ int run_agent(const AgentOptions& options) {
   tell_ready(options.ready_fd, "ready");
 
   GrantWatch grants(options.grants);
-  const std::string why = serve(signals.get(), options.lifeline_fd, options.run_dir, run_dir, &grants, service.get());
+  const std::string why =
+      serve(signals.get(), options.lifeline_fd, options.run_dir, run_dir, &grants, service.get());
   stop(service.get());
   const Board& board = *service->board->get();
   spdlog::info("ending ({}): {} files, {} staged, {} errors", why, total(board, AgentCounter::staged_files),

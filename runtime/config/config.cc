@@ -124,10 +124,10 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "memory_max") return assign(parse_memory_max(value), &agent->memory_max);
   if (key == "log") return assign(Result<std::string>(value), &agent->log);
   if (key == "log_level") return assign(Result<std::string>(value), &agent->log_level);
-  return bad_input(
-      "unknown key '" + key +
-      "' in [agent]; known are threads, walk_threads, stage_wait_max, prefetch, consistency, "
-      "metadata, pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, memory_max, log, log_level");
+  return bad_input("unknown key '" + key +
+                   "' in [agent]; known are threads, walk_threads, stage_wait_max, prefetch, consistency, "
+                   "metadata, pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, "
+                   "memory_max, log, log_level");
 }
 
 Status set_tier_key(TierConfig* tier, const std::string& key, const std::string& value) {

@@ -42,7 +42,8 @@ class CatalogReader {
   CatalogReader(const CatalogReader&) = delete;
   CatalogReader& operator=(const CatalogReader&) = delete;
 
-  // Maps the header; several threads may do it at once, with the same `dir`, which must outlive the reader. False if there is no ready catalog of this version.
+  // Maps the header; several threads may do it at once, with the same `dir`, which must outlive the reader.
+  // False if there is no ready catalog of this version.
   bool open(const char* dir) {
     auto* h = static_cast<const CatalogHeader*>(map_shared(dir, "catalog", sizeof(CatalogHeader), false));
     if (!h) return false;

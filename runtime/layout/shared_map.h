@@ -26,7 +26,8 @@ inline void* map_shared(const char* dir, const char* name, uint64_t bytes, bool 
     path[len] = '/';
     memcpy(path + len + 1, name, rest);
     fd = syscall(SYS_openat, AT_FDCWD, path, flags, 0);
-  } else if (const long at = syscall(SYS_openat, AT_FDCWD, dir, O_PATH | O_DIRECTORY | O_CLOEXEC, 0); at >= 0) {
+  } else if (const long at = syscall(SYS_openat, AT_FDCWD, dir, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+             at >= 0) {
     fd = syscall(SYS_openat, static_cast<int>(at), name, flags, 0);
     syscall(SYS_close, static_cast<int>(at));
   }

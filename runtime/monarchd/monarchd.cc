@@ -175,7 +175,8 @@ int main(int argc, char** argv) {
       ->group("Root");
   app.add_option("--node", o.request.job.node, "name of this node in Slurm")->group("Root");
   app.add_option("--restart", o.request.restart, "how often the job was restarted")->group("Root");
-  app.add_option("--uid", o.request.user.uid, "the job's user; root's agent becomes that user")->group("Root");
+  app.add_option("--uid", o.request.user.uid, "the job's user; root's agent becomes that user")
+      ->group("Root");
   app.add_option("--gid", o.request.user.gid, "the job's group")->group("Root");
   app.add_option("--groups", groups, "the user's supplementary groups, by number, with commas")
       ->group("Root");

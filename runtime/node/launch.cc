@@ -91,8 +91,8 @@ bool wait_recorded() {
   ::_exit(1);
 }
 
-// "ready", why not, or "" if the agent has not said it in time. The agent is its owner's, and so is what comes
-// from it: both bytes and time are bounded in all.
+// "ready", why not, or "" if the agent has not said it in time. The agent is its owner's, and so is what
+// comes from it: both bytes and time are bounded in all.
 std::string wait_ready(const Fd& pipe) {
   constexpr size_t kMostBytes = 4096;
   const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + int64_t{kReadyPatienceMs} * 1000000;

@@ -27,7 +27,7 @@ namespace monarch {
 namespace {
 
 constexpr int kMapPatienceMs = 3000;  // the owner's name may come from a directory service
-constexpr size_t kMostRanges = 64;  // the kernel takes 340, and no more than a page of text
+constexpr size_t kMostRanges = 64;    // the kernel takes 340, and no more than a page of text
 constexpr int kWorkFd = 3, kTellFd = 4;
 
 enum class Names { kUserNamespace, kPlain };
