@@ -25,9 +25,8 @@ namespace monarch {
 // A new directory below TMPDIR (or /tmp), removed with all that is in it. Its path has no symbolic link.
 class Scratch {
  public:
-  Scratch() {
-    std::string name =
-        (std::filesystem::canonical(std::filesystem::temp_directory_path()) / "monarch-test.XXXXXX");
+  explicit Scratch(const std::filesystem::path& base = std::filesystem::temp_directory_path()) {
+    std::string name = std::filesystem::canonical(base) / "monarch-test.XXXXXX";
     if (!::mkdtemp(name.data())) ADD_FAILURE() << "mkdtemp " << name << ": " << strerror(errno);
     path_ = name;
   }
