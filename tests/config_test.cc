@@ -129,7 +129,7 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0),
             0u);
   EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"),
-            "1: unknown section [agnet]; known are [agent] and [tier.NAME]");
+            "1: unknown section [agnet]; known are [accounting], [agent] and [tier.NAME]");
   EXPECT_EQ(error_of("threads = 3\n"), "1: 'threads' stands before the first [section]");
   EXPECT_EQ(error_of(tier + "no equals sign\n"), "4: neither [section], key = value nor a comment");
   EXPECT_EQ(error_of("[agent\nthreads = 3\n").rfind("1: ", 0), 0u);
@@ -154,7 +154,7 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
 
 TEST_F(ConfigFile, ASectionWithoutKeysIsNoticed) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";
-  const std::string unknown = "unknown section [agnet]; known are [agent] and [tier.NAME]";
+  const std::string unknown = "unknown section [agnet]; known are [accounting], [agent] and [tier.NAME]";
   EXPECT_EQ(error_of(tier + "[agnet]\n"), "4: " + unknown);
   EXPECT_EQ(error_of("\xef\xbb\xbf[agnet]\n" + tier), "1: " + unknown);
   EXPECT_EQ(error_of("  [agnet] # a comment\n[agent]\n" + tier), "1: " + unknown);

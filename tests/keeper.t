@@ -16,6 +16,7 @@ sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 from e2e import BUILD, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
 
+ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 PATIENCE = 30  # seconds; what is waited for takes one or two
 
 
@@ -46,11 +47,20 @@ class State:
             return file.read().splitlines()
         return []
 
-    def spool(self, job):
-        entry = {"job": job, "cluster": "c", "line": "monarch=1", "time": int(time.time())}
-        with open(f"{self.path}/spool/c.{job}.0.n1.json.new", "w", encoding="utf-8") as file:
+    def spool(self, job, age=0, kind="json", **more):
+        """A line that was spooled `age` seconds ago."""
+        since = int(time.time()) - age
+        entry = {"job": job, "cluster": "c", "uid": 65534, "restart": 0, "begin": since - 10, "end": since, "line": "monarch=1", **more}
+        name = f"c.{job}.0.n1.1.{since}.{kind}"
+        with open(f"{self.path}/spool/{name}.new", "w", encoding="utf-8") as file:
             json.dump(entry, file)
         os.rename(file.name, file.name.removesuffix(".new"))
+        return name
+
+    def logged(self):
+        with contextlib.suppress(FileNotFoundError), open(self.log, encoding="utf-8") as file:
+            return file.read()
+        return ""
 
     def spooled(self):
         return sorted(os.path.basename(path) for path in glob.glob(f"{self.path}/spool/*"))
@@ -134,7 +144,7 @@ def at_its_end():
 def killed():
     s = State("killed")
     s.answer("exec sleep 1000")
-    s.spool(1)
+    name = s.spool(1)
     s.hook()
     pid = s.wait_keeper()
     ok(wait_until(s.called, PATIENCE), "a duty is being done")
@@ -142,7 +152,7 @@ def killed():
     os.kill(pid, signal.SIGTERM)
     ok(s.gone() and wait_until(lambda: not os.path.exists(f"/proc/{helper}"), PATIENCE), "SIGTERM ends it and what it has started",
        s.keepers())
-    equal(s.spooled(), ["c.1.0.n1.json"], "the line is kept")
+    equal(s.spooled(), [name], "the line is kept")
     s.answer("exit 0")
     s.hook()
     ok(wait_until(lambda: not s.spooled(), PATIENCE), "the next hook starts another, which goes on")
@@ -173,7 +183,112 @@ def upgraded():
     ok(wait_until(lambda: not s.spooled(), PATIENCE) and s.gone(), "it does its duties, and ends")
 
 
+def no_pile():
+    """However many jobs end while the helper hangs or fails: one keeper, one flush, one helper."""
+    s = State("pile")
+    s.answer("exec sleep 1000")
+    most = 0
+    for job in range(1, 31):
+        s.spool(job)
+        s.hook(job)
+        most = max(most, len(s.keepers()))
+    ok(wait_until(s.called, PATIENCE), "the helper is asked")
+    most = max(most, len(s.keepers()))
+    # The keeper, the one that flushes, and for a moment one that looks whether monarchd was replaced.
+    ok(most <= 3 and len(s.called()) == 1, "30 jobs end while the helper hangs: few processes", most, *s.called())
+    os.kill(s.keeper(), signal.SIGTERM)
+    s.gone()
+    s.answer("exit 1")
+    before = len(s.called())
+    s.hook()
+    time.sleep(8)
+    calls = len(s.called()) - before
+    ok(1 <= calls <= 8, "slurmdbd is away: at most one try a second for all lines, not one for each", calls)
+    equal(len(s.spooled()), 30, "and none is lost")
+    s.answer("exit 0")
+    ok(wait_until(lambda: not s.spooled(), 100) and s.gone(), "it is back: all are written", s.spooled())
+
+
+def hanging_helper():
+    """One line on which the helper hangs holds up no other."""
+    s = State("hang")
+    s.answer("case $* in *'--job 1 '*) exec sleep 1000;; esac; exit 0")
+    first = s.spool(1)
+    s.hook()
+    ok(wait_until(s.called, PATIENCE), "the helper hangs")
+    helper = int(s.called()[0].split()[0])
+    s.spool(2)
+    s.spool(3)
+    ok(wait_until(lambda: s.spooled() == [first], 100), "the other lines are written", s.spooled())
+    ok(not os.path.exists(f"/proc/{helper}"), "and it was killed")
+    if ALL:
+        equal(e2e.execute(s.words("--flush"), 200)[0], 1, "monarchd --flush ends, too, and says that a line waits")
+
+
+def one_row_missing():
+    """A line that finds no row waits, the others do not; and it is tried ever more seldom."""
+    s = State("row")
+    s.answer("case $* in *'--job 1 '*) exit 4;; esac; exit 0")
+    first = s.spool(1)
+    s.spool(2)
+    s.hook()
+    ok(wait_until(lambda: s.spooled() == [first], PATIENCE), "the other one is written", s.spooled())
+    time.sleep(10)
+    tries = sum("--job 1 " in line for line in s.called())
+    ok(2 <= tries <= 5, "in some 10 s it is tried after 1, 2, 4 and 8", tries)
+
+
+def limits():
+    """Lines do not wait for ever, nor without number."""
+    s = State("limits")
+    with open(s.config, "w", encoding="utf-8") as file:
+        file.write("[accounting]\nspool_days = 2\nspool_lines = 20\n")
+    old = s.spool(1, 3 * 86400)
+    young = s.spool(2, 86400)
+    s.hook()
+    ok(wait_until(lambda: s.spooled() == [young], PATIENCE), "the one that waited for more than spool_days goes", s.spooled())
+    ok("1 lines for sacct are given up" in s.logged() and old in s.logged(), "the log tells", s.logged())
+    ok("1 lines for sacct wait" in s.logged(), "and that others wait long", s.logged())
+    names = [s.spool(job, 140 - job) for job in range(100, 120)]
+    ok(wait_until(lambda: len(s.spooled()) <= 20, PATIENCE), "and if there are more than spool_lines, the oldest", s.spooled())
+    ok(young not in s.spooled() and names[-1] in s.spooled(), "which is not the youngest", s.spooled())
+    with open(f"{s.path}/spool/c.9.0.n1.1.{int(time.time())}.json", "w", encoding="utf-8") as file:
+        file.write("{}")
+    s.answer("exit 0")
+    s.hook()
+    ok(wait_until(lambda: not s.spooled(), 100) and s.gone(), "the rest is written", s.spooled())
+    ok("is no line for sacct" in s.logged(), "what is no line is removed, and the log tells", s.logged())
+
+
+def no_database():
+    """The cluster has no slurmdbd: the helper is asked once, and nothing waits."""
+    s = State("none")
+    s.answer("exit 3")
+    for job in range(1, 11):
+        s.spool(job, auto=True)
+        s.hook()
+    ok(wait_until(lambda: not s.spooled(), PATIENCE) and s.gone(), "account = auto: ten lines are gone, and so is the keeper", s.spooled())
+    equal(len(s.called()), 1, "the helper was asked once", *s.called())
+    ok("cluster c has no slurmdbd" in s.logged(), "the log tells")
+    name = s.spool(11)
+    s.hook()
+    ok(wait_until(lambda: len(s.called()) > 1, PATIENCE) and s.spooled() == [name], "account = sacct: the line waits", s.spooled())
+
+
+def for_a_person():
+    """account = spool: only monarchd --flush writes them."""
+    s = State("person")
+    s.answer("exit 0")
+    name = s.spool(1, kind="kept")
+    s.hook()
+    time.sleep(2)
+    equal((s.spooled(), s.called(), s.keepers()), ([name], [], []), "account = spool: nobody touches the line")
+    code, _, _ = e2e.execute(s.words("--flush"))
+    equal((code, s.spooled()), (0, []), "monarchd --flush writes it")
+
+
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(one_and_only, at_its_end, killed, state_removed, upgraded)
+e2e.main(one_and_only, at_its_end, killed, state_removed, upgraded, no_pile, hanging_helper, one_row_missing, limits, no_database,
+         for_a_person)

@@ -56,6 +56,7 @@ tests_unit_SOURCES = \
 	%D%/prefetch_test.cc \
 	%D%/removal_test.cc \
 	%D%/scratch.h \
+	%D%/spool_test.cc \
 	%D%/tier_faults_test.cc \
 	%D%/tiers.h \
 	%D%/throttle_test.cc \

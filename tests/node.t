@@ -887,6 +887,19 @@ def two_clusters():
         equal(code, 2, "a cluster's name that cannot be part of a file's is refused", err)
 
 
+def where_the_line_goes():
+    """account = spool, log or off; `spool` is the one for which nothing has to be asked."""
+    for mode, kept, logged in (("spool", 1, 1), ("log", 0, 1), ("off", 0, 0)):
+        with node(f"account_{mode}") as n:
+            n.configure(f"[accounting]\naccount = {mode}\n[tier.nvme]\npath = {n.tier}\nquota = 100M\nmin_free = 0\n")
+            n.start(1)
+            equal(e2e.execute([*n._words("--epilog", 1), "--config", n.config])[0], 0, f"account = {mode}: the epilog ends well")
+            equal(len(glob.glob(f"{n.state}/spool/*.kept")), kept, f"account = {mode}: lines in the spool")
+            equal(len(glob.glob(f"{n.state}/spool/*")), kept, f"account = {mode}: no more than that", *glob.glob(f"{n.state}/spool/*"))
+            with open(n.log, encoding="utf-8") as file:
+                equal(file.read().count(" monarch=1 "), logged, f"account = {mode}: lines in the log")
+
+
 def odd_paths():
     """Names of datasets that could break a line, a list or a file."""
     with node("odd") as n:
@@ -930,4 +943,4 @@ if reason := why_not():
     sys.exit(0)
 e2e.main(large_tree, memory_tier, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, other_nodes, name_is_taken,
          name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, secret_datasets, tried_once, start_killed,
-         late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, odd_paths)
+         late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, where_the_line_goes, odd_paths)

@@ -109,6 +109,27 @@ class Cluster:
         wait_until(lambda: not os.path.exists(f"/proc/{pid}") or self._own_slurmdbd and self._own_slurmdbd.poll() is not None)
         return ["/usr/sbin/slurmdbd", "-D"], env
 
+    def forget_jobs(self):
+        """Restarts slurmctld without what it knows of jobs: their ids begin anew."""
+        pid = self.status()["daemons"]["slurmctld"]["pid"]
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            env = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if word)
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
+        with open(self.conf, encoding="utf-8") as file:
+            state = re.search(r"(?mi)^StateSaveLocation=(.*)$", file.read()).group(1)
+        for name in glob.glob(f"{state}/job_state*"):
+            os.unlink(name)
+        e2e.start(["/usr/sbin/slurmctld", "-D", "-c"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                  stderr=subprocess.DEVNULL)
+        wait_until(lambda: self.nodes() and set(self.nodes().values()) <= {"idle"}, 60)
+
+    def rows(self, job):
+        """The SystemComment of each of a job's rows in the database, in the order of their submission."""
+        _, out, _ = self.execute(["sacct", "-D", "-X", "-n", "-P", "-S", "2020-01-01", "-o", "JobIDRaw,Submit,SystemComment", "-j", str(job)])
+        rows = [line.split("|") for line in out.decode().splitlines()]
+        return [row[2] for row in sorted(rows, key=lambda row: row[1]) if row[0] == str(job)]
+
     # ---- Monarch on the nodes
 
     def new_tier(self, name):

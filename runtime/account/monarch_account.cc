@@ -1,97 +1,255 @@
 // SPDX-License-Identifier: Apache-2.0
-// monarch_account: writes a job's line into Slurm's accounting database, as SystemComment. The one program
-// of Monarch's that links libslurm, so that no other has to be rebuilt with Slurm.
+// monarch_account: writes a job's line into Slurm's accounting database, as SystemComment, or tells when
+// Slurm says that a job began. The one program of Monarch's that links libslurm, so that no other has to be
+// rebuilt with Slurm.
 //
-//   monarch_account --job N [--cluster NAME] LINE
+//   monarch_account --job N --uid U --restart R --begin T --end T [--submit T --start T] [--cluster NAME]
+//   LINE monarch_account --times --job N --uid U --restart R
 //
-// Exit status: 0 written; 1 not now (slurmdbd is away, or the job's row is not there yet); 2 usage.
+// --begin and --end: of the run, by the node's clock; --submit and --start: by Slurm's, 0 if not known.
+// --times prints both of the job that runs now.
+//
+// Exit status: 0 done; 1 not now (slurmdbd, or slurmctld, is away); 2 usage; 3 the cluster has no slurmdbd; 4
+// no row, or no job, of that run (yet).
+//
 // SystemComment, since the job's owner cannot change it, since slurmctld does not overwrite it at the job's
 // end as it does AdminComment, and since AdminComment is taken by other tools.
 extern "C" {
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 #include <slurm/slurmdb.h>
+// Exported by libslurm, and filled by slurm_init(), though no header for users names it.
+extern slurm_conf_t slurm_conf;
 }
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <string>
+#include <vector>
 
 namespace {
 
-constexpr int kNotNow = 1, kUsage = 2;
+enum Exit { kDone = 0, kAway = 1, kUsage = 2, kNoDatabase = 3, kNoRow = 4 };
 
-int usage() {
-  std::fprintf(stderr, "usage: monarch_account --job N [--cluster NAME] LINE\n");
-  return kUsage;
+// By how much the node's clock and Slurm's may differ.
+constexpr time_t kSkew = 5;
+
+struct Request {
+  bool times = false;
+  uint32_t job = 0, uid = 0, restart = 0;
+  time_t begin = 0, end = 0, submit = 0, start = 0;
+  std::string cluster, line;
+};
+
+Exit fail(const Request& r, Exit code, const char* why) {
+  std::fprintf(stderr, "monarch_account: job %u: %s\n", r.job, why);
+  return code;
 }
 
-// True: a row was changed.
-bool modify(void* connection, uint32_t job, std::string& cluster, std::string& line) {
-  slurm_selected_step_t step;
-  std::memset(&step, 0, sizeof step);
-  step.array_task_id = NO_VAL;
-  step.het_job_offset = NO_VAL;
-  step.step_id.job_id = job;
-  step.step_id.step_id = NO_VAL;
-  step.step_id.step_het_comp = NO_VAL;
+// A row of the database, as far as it is needed to tell it from others.
+struct Row {
+  uint32_t array_job, array_task, het_job, het_offset;
+  time_t submit, start, end;
+};
 
-  slurmdb_job_cond_t which;
-  std::memset(&which, 0, sizeof which);
-  which.step_list = slurm_list_create(nullptr);
-  slurm_list_append(which.step_list, &step);
-  which.cluster_list = slurm_list_create(nullptr);
-  if (!cluster.empty()) slurm_list_append(which.cluster_list, cluster.data());
-  which.flags = JOBCOND_FLAG_NO_DEFAULT_USAGE;
-  which.db_flags = SLURMDB_JOB_FLAG_NOTSET;
+// A condition that only rows meet which are of that job id and ran at some time from `from` to `to`.
+class Condition {
+ public:
+  Condition(const std::string& cluster, uint32_t job, time_t from, time_t to) : cluster_(cluster) {
+    std::memset(&step_, 0, sizeof step_);
+    step_.array_task_id = NO_VAL;
+    step_.het_job_offset = NO_VAL;
+    step_.step_id.job_id = job;
+    step_.step_id.step_id = NO_VAL;
+    step_.step_id.step_het_comp = NO_VAL;
+    std::memset(&cond_, 0, sizeof cond_);
+    cond_.db_flags = SLURMDB_JOB_FLAG_NOTSET;
+    cond_.flags = JOBCOND_FLAG_NO_DEFAULT_USAGE | JOBCOND_FLAG_NO_STEP | JOBCOND_FLAG_NO_TRUNC |
+                  JOBCOND_FLAG_NO_WHOLE_HETJOB;
+    cond_.step_list = slurm_list_create(nullptr);
+    slurm_list_append(cond_.step_list, &step_);
+    cond_.cluster_list = slurm_list_create(nullptr);
+    slurm_list_append(cond_.cluster_list, cluster_.data());
+    // Together with this state the times count, though jobs are named: it means that a row's own begin before
+    // usage_end, and end after usage_start or not at all.
+    cond_.state_list = slurm_list_create(nullptr);
+    slurm_list_append(cond_.state_list, running_.data());
+    cond_.usage_start = from - 1;
+    cond_.usage_end = to + 1;
+  }
+  Condition(const Condition&) = delete;
+  Condition& operator=(const Condition&) = delete;
+  ~Condition() {
+    slurm_list_destroy(cond_.step_list);
+    slurm_list_destroy(cond_.cluster_list);
+    slurm_list_destroy(cond_.state_list);
+  }
 
+  // The job's id alone would mean all tasks of an array, or all components of a job, that it is the first of.
+  void name_part(const Row& row) {
+    if (row.array_job != 0 && row.array_task != NO_VAL) {
+      step_.step_id.job_id = row.array_job;
+      step_.array_task_id = row.array_task;
+    } else if (row.het_job != 0 && row.het_offset != NO_VAL) {
+      step_.step_id.job_id = row.het_job;
+      step_.het_job_offset = row.het_offset;
+    }
+  }
+  void with_older_rows() { cond_.flags |= JOBCOND_FLAG_DUP; }
+  slurmdb_job_cond_t* get() { return &cond_; }
+
+ private:
+  slurm_selected_step_t step_;
+  slurmdb_job_cond_t cond_;
+  std::string cluster_, running_ = std::to_string(JOB_RUNNING);
+};
+
+// The rows of that job and user that meet the condition; false if they cannot be had.
+bool find(void* connection, Condition* condition, const Request& r, std::vector<Row>* rows) {
+  auto list = slurmdb_jobs_get(connection, condition->get());
+  if (!list) return false;
+  auto at = slurm_list_iterator_create(list);
+  while (const auto* job = static_cast<const slurmdb_job_rec_t*>(slurm_list_next(at)))
+    if (job->jobid == r.job && job->uid == r.uid)
+      rows->push_back({job->array_job_id, job->array_task_id, job->het_job_id, job->het_job_offset,
+                       job->submit, job->start, job->end});
+  slurm_list_iterator_destroy(at);
+  slurm_list_destroy(list);
+  return true;
+}
+
+// Slurm's own times decide. Without them, the row must have ended, and must have run for at least half of the
+// time that the node knows of, and must be the only one: a row of another run with the same id, when that of
+// this one is not in the database yet, did not.
+bool is_of_run(const Request& r, const Row& row) {
+  if (row.start == 0) return false;
+  if (r.submit != 0) return row.submit == r.submit && row.start == r.start;
+  return row.end != 0 && row.start <= r.begin + kSkew && row.end >= r.begin + (r.end - r.begin) / 2;
+}
+
+// Sets submit and start from what slurmctld knows of the run.
+Exit ask_slurmctld(Request* r) {
+  job_info_msg_t* jobs = nullptr;
+  if (slurm_load_job(&jobs, r->job, SHOW_DETAIL) != SLURM_SUCCESS)
+    return errno == ESLURM_INVALID_JOB_ID ? kNoRow : kAway;
+  Exit found = kNoRow;
+  for (uint32_t i = 0; i < jobs->record_count; ++i) {
+    const job_info_t& job = jobs->job_array[i];
+    if (job.job_id != r->job || job.user_id != r->uid || job.restart_cnt != r->restart || job.start_time == 0)
+      continue;
+    if (r->begin != 0 && job.start_time > r->begin + kSkew) continue;  // a later job with the same id
+    r->submit = job.submit_time;
+    r->start = job.start_time;
+    found = kDone;
+  }
+  slurm_free_job_info_msg(jobs);
+  return found;
+}
+
+Exit modify(void* connection, Request* r, const Row& row) {
+  Condition condition(r->cluster, r->job, row.start, row.start);
+  condition.name_part(row);
+  // What the change would hit: nothing is changed unless it is that row alone.
+  std::vector<Row> hit;
+  if (!find(connection, &condition, *r, &hit)) return fail(*r, kAway, slurm_strerror(errno));
+  if (hit.size() != 1 || hit[0].submit != row.submit)
+    return fail(*r, kNoRow, "its row cannot be told from others");
   slurmdb_job_rec_t change;
   std::memset(&change, 0, sizeof change);
   change.derived_ec = NO_VAL;  // 0 would be written
-  change.system_comment = line.data();
-
+  change.system_comment = r->line.data();
   errno = 0;
-  auto changed = slurmdb_job_modify(connection, &which, &change);
+  auto changed = slurmdb_job_modify(connection, condition.get(), &change);
   const int error = errno;
-  const bool written = changed && slurm_list_count(changed) > 0;
+  const int count = changed ? slurm_list_count(changed) : 0;
   if (changed) slurm_list_destroy(changed);
-  slurm_list_destroy(which.step_list);
-  slurm_list_destroy(which.cluster_list);
-  if (!written) {
-    std::fprintf(stderr, "monarch_account: job %u: %s\n", job, slurm_strerror(error));
-    return false;
+  if (count != 1) {
+    slurmdb_connection_commit(connection, false);
+    return fail(*r, kAway, count == 0 ? slurm_strerror(error) : "more than one row: none is changed");
   }
-  return slurmdb_connection_commit(connection, true) == SLURM_SUCCESS;
+  return slurmdb_connection_commit(connection, true) == SLURM_SUCCESS ? kDone : kAway;
+}
+
+Exit write_line(void* connection, Request* r) {
+  if (r->submit == 0) (void)ask_slurmctld(r);
+  Condition condition(r->cluster, r->job, std::min(r->begin, r->start != 0 ? r->start : r->begin) - kSkew,
+                      std::max(r->end, r->start) + kSkew);
+  condition.with_older_rows();
+  std::vector<Row> rows;
+  if (!find(connection, &condition, *r, &rows)) return fail(*r, kAway, slurm_strerror(errno));
+  rows.erase(std::remove_if(rows.begin(), rows.end(), [&](const Row& row) { return !is_of_run(*r, row); }),
+             rows.end());
+  if (rows.empty()) return fail(*r, kNoRow, "no row of this run (yet)");
+  if (rows.size() > 1) return fail(*r, kNoRow, "more than one row may be of this run");
+  return modify(connection, r, rows[0]);
+}
+
+bool parse(int argc, char** argv, Request* r) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const auto number = [&] { return std::strtoll(argv[++i], nullptr, 10); };
+    if (word == "--times") {
+      r->times = true;
+    } else if (word.compare(0, 2, "--") != 0) {
+      if (!r->line.empty()) return false;
+      r->line = word;
+    } else if (i + 1 == argc) {
+      return false;
+    } else if (word == "--job") {
+      r->job = static_cast<uint32_t>(number());
+    } else if (word == "--uid") {
+      r->uid = static_cast<uint32_t>(number());
+    } else if (word == "--restart") {
+      r->restart = static_cast<uint32_t>(number());
+    } else if (word == "--begin") {
+      r->begin = number();
+    } else if (word == "--end") {
+      r->end = number();
+    } else if (word == "--submit") {
+      r->submit = number();
+    } else if (word == "--start") {
+      r->start = number();
+    } else if (word == "--cluster") {
+      r->cluster = argv[++i];
+    } else {
+      return false;
+    }
+  }
+  return r->job != 0 && r->uid != 0 && (r->times ? r->line.empty() : !r->line.empty() && r->begin != 0);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  unsigned long job = 0;
-  std::string cluster, line;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--job" && i + 1 < argc)
-      job = std::strtoul(argv[++i], nullptr, 10);
-    else if (word == "--cluster" && i + 1 < argc)
-      cluster = argv[++i];
-    else if (line.empty() && word.compare(0, 2, "--") != 0)
-      line = word;
-    else
-      return usage();
+  Request r;
+  if (!parse(argc, argv, &r)) {
+    std::fprintf(
+        stderr,
+        "usage: monarch_account --job N --uid U --restart R --begin T --end T [--submit T --start T]\n"
+        "                       [--cluster NAME] LINE\n"
+        "       monarch_account --times --job N --uid U --restart R\n");
+    return kUsage;
   }
-  if (job == 0 || job > 0xfffffff0 || line.empty()) return usage();
   slurm_init(nullptr);
+  const char* storage = slurm_conf.accounting_storage_type;
+  if (!storage || !std::strstr(storage, "slurmdbd"))
+    return fail(r, kNoDatabase, "the cluster has no slurmdbd");
+  if (r.cluster.empty() && slurm_conf.cluster_name) r.cluster = slurm_conf.cluster_name;
+  if (r.times) {
+    const Exit asked = ask_slurmctld(&r);
+    if (asked != kDone)
+      return fail(r, asked, asked == kAway ? slurm_strerror(errno) : "slurmctld knows no such run");
+    std::printf("%lld %lld\n", static_cast<long long>(r.submit), static_cast<long long>(r.start));
+    return kDone;
+  }
   uint16_t flags = 0;
   void* connection = slurmdb_connection_get(&flags);
-  if (!connection) {
-    std::fprintf(stderr, "monarch_account: slurmdbd: %s\n", std::strerror(errno));
-    return kNotNow;
-  }
-  const bool written = modify(connection, static_cast<uint32_t>(job), cluster, line);
+  if (!connection) return fail(r, kAway, slurm_strerror(errno));
+  const Exit done = write_line(connection, &r);
   slurmdb_connection_close(&connection);
-  return written ? 0 : kNotNow;
+  return done;
 }

@@ -62,6 +62,15 @@ Result<TierConfig::Kind> parse_kind(const std::string& text) {
   return bad_input("driver '" + text + "' is none of directory, tmpfs");
 }
 
+Result<Accounting> parse_accounting(const std::string& text) {
+  if (text == "auto") return Accounting::kAuto;
+  if (text == "sacct") return Accounting::kSacct;
+  if (text == "spool") return Accounting::kSpool;
+  if (text == "log") return Accounting::kLog;
+  if (text == "off") return Accounting::kOff;
+  return bad_input("'" + text + "' is none of auto, sacct, spool, log, off");
+}
+
 // So many bytes, opens or the like per second; 0 for no limit.
 Result<uint64_t> parse_rate(const std::string& text) {
   if (text == "none" || text == "0") return uint64_t{0};
@@ -130,6 +139,13 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
                    "memory_max, log, log_level");
 }
 
+Status set_accounting_key(Config* config, const std::string& key, const std::string& value) {
+  if (key == "account") return assign(parse_accounting(value), &config->accounting);
+  if (key == "spool_days") return assign(parse_count(value, 3650), &config->spool.spool_days);
+  if (key == "spool_lines") return assign(parse_count(value, 1000000), &config->spool.spool_lines);
+  return bad_input("unknown key '" + key + "' in [accounting]; known are account, spool_days, spool_lines");
+}
+
 Status set_tier_key(TierConfig* tier, const std::string& key, const std::string& value) {
   if (key == "path") {
     if (value.empty() || value[0] != '/') return bad_input("path '" + value + "' is not absolute");
@@ -151,11 +167,11 @@ TierConfig* find_tier(Config* config, const std::string& section) {
 }
 
 Error unknown_section(const std::string& section) {
-  return bad_input("unknown section [" + section + "]; known are [agent] and [tier.NAME]");
+  return bad_input("unknown section [" + section + "]; known are [accounting], [agent] and [tier.NAME]");
 }
 
 Status begin_section(Reading* in, const std::string& section) {
-  if (section == "agent" || find_tier(&in->config, section)) return {};
+  if (section == "agent" || section == "accounting" || find_tier(&in->config, section)) return {};
   if (section.rfind(kTierSection, 0) != 0) return unknown_section(section);
   TierConfig fresh;
   fresh.name = section.substr(kTierSection.size());
@@ -169,6 +185,7 @@ Status set_key(Reading* in, const std::string& section, const std::string& key, 
     return bad_input("'" + key + "' is given twice in [" + section + "]");
   if (section.empty()) return bad_input("'" + key + "' stands before the first [section]");
   if (section == "agent") return set_agent_key(&in->config.agent, key, value);
+  if (section == "accounting") return set_accounting_key(&in->config, key, value);
   TierConfig* tier = find_tier(&in->config, section);
   return tier ? set_tier_key(tier, key, value) : unknown_section(section);
 }

@@ -76,8 +76,20 @@ const char* metadata_name(AgentConfig::Metadata metadata);
 const char* io_name(AgentConfig::Io io);
 const char* kind_name(TierConfig::Kind kind);
 
+// Where a job's line goes: into the accounting database, now or when it can be reached; into the spool, for
+// `monarchd --flush`; into the log of root's helpers only; nowhere. kAuto: kSacct if Slurm has slurmdbd, else
+// kLog.
+enum class Accounting { kAuto, kSacct, kSpool, kLog, kOff };
+
+struct SpoolConfig {
+  int spool_days = 7;       // for which a line waits at most
+  int spool_lines = 10000;  // so many at most; the oldest go first
+};
+
 struct Config {
   AgentConfig agent;
+  Accounting accounting = Accounting::kAuto;
+  SpoolConfig spool;
   std::vector<TierConfig> tiers;  // in the order in which they are filled
 };
 

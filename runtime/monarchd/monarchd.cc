@@ -13,9 +13,9 @@
 #include "runtime/agent/agent.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
-#include "runtime/node/accounting.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/keeper.h"
+#include "runtime/node/spool.h"
 #include "runtime/node/start.h"
 
 namespace {
@@ -37,7 +37,7 @@ struct Options {
   std::string config, log, datasets_file;
 
   bool as_user = false;  // the agent becomes request.user first
-  bool prolog = false, start = false, epilog = false, flush = false, keep = false;
+  bool prolog = false, start = false, epilog = false, flush = false, keep = false, tell = false;
   monarch::StartRequest request;
   std::string account = PKGLIBEXECDIR "/monarch_account";
   int reply_fd = -1;
@@ -79,12 +79,13 @@ int run_as_agent(Options& o) {
 }
 
 // Tells the plugin in one line: "ready RUN_DIR PRELOAD", with a tab and a text for the user if there is one,
-// or "off" and the reason.
+// or "off" and the reason, or, if the user is to be told, "tell" and the reason.
 int reply(const Options& o, const Result<monarch::Started>& started) {
+  const bool tell = o.tell && !started.ok() && monarch::is_to_be_told(o.request, started.error().text);
   const std::string line =
       started.ok() ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so" +
                          (started->unserved.empty() ? "" : "\t") + monarch::escaped(started->unserved) + "\n"
-                   : "off " + monarch::escaped(started.error().text) + "\n";
+                   : (tell ? "tell " : "off ") + monarch::escaped(started.error().text) + "\n";
   if (o.reply_fd >= 0 && ::write(o.reply_fd, line.data(), line.size()) < 0) return 1;
   if (started.ok()) {
     if (started->fresh) spdlog::info("JobId={} node={} agent started", o.request.job.job, o.request.job.node);
@@ -108,11 +109,15 @@ int run_as_root(Options& o) {
   }
   Status done;
   if (o.prolog) done = monarch::note_wanted(o.request);
-  if (o.epilog) done = monarch::end_job({o.request.state_dir, o.request.job, !o.account.empty()});
+  if (o.epilog) done = monarch::end_job({o.request.state_dir, o.request.job, !o.account.empty(), o.config});
   if (o.prolog || o.epilog) monarch::ensure_keeper(o.keeper());
   if (o.flush) {
     const Result<monarch::StateDir> state = monarch::StateDir::open(o.request.state_dir);
-    done = state.ok() ? monarch::flush(*state, o.account, 0) : Status(state.error());
+    const Result<monarch::Config> config = monarch::load_config(o.config);
+    done = state.ok()
+               ? monarch::flush(*state, o.account, config.ok() ? config->spool : monarch::SpoolConfig(),
+                                monarch::Lines::kAll)
+               : Status(state.error());
   }
   if (done.ok()) return 0;
   spdlog::error("JobId={} node={}: {}", o.request.job.job, o.request.job.node, done.error().text);
@@ -186,6 +191,8 @@ int main(int argc, char** argv) {
   app.add_option("--node-id", node_id, "this node's number in the job")->group("Root");
   app.add_option("--account-program", o.account, "writes the line for sacct; empty: none")->group("Root");
   app.add_option("--log", o.log, "log file of root's helpers, or syslog; default standard error")
+      ->group("Root");
+  app.add_flag("--tell", o.tell, "with --start: this step can tell the user why there is no agent")
       ->group("Root");
   app.add_option("--reply-fd", o.reply_fd, "descriptor that is told what --start did")->group("Root");
   try {

@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/accounting.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <spawn.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 
-#include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/size.h"
-
-extern char** environ;
 
 namespace monarch {
 namespace {
@@ -120,65 +111,6 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters, u
   line +=
       fmt::format(" staged={:.0f}% {} err={}", share(c[AgentCounter::staged_files], files), nodes, errors);
   return line.substr(0, kLineMax);
-}
-
-Status spool(const StateDir& state, const JobRecord& record, const std::string& line) {
-  const nlohmann::json entry = {
-      {"job", record.job.job}, {"cluster", record.job.cluster}, {"line", line}, {"time", ::time(nullptr)}};
-  return state.write("spool/" + record.name + ".json", entry.dump() + "\n");
-}
-
-namespace {
-
-// Runs the helper for one spooled line; true if the line is written, or can never be.
-bool write_line(const StateDir& state, const std::string& name, const std::string& program) {
-  Result<std::string> text = state.read("spool/" + name);
-  const nlohmann::json entry = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
-  const bool good = entry.is_object() &&
-                    entry.value("/job"_json_pointer, nlohmann::json()).is_number_unsigned() &&
-                    entry.value("/line"_json_pointer, nlohmann::json()).is_string() &&
-                    entry.value("/cluster"_json_pointer, nlohmann::json()).is_string();
-  if (!good) return true;
-  std::vector<std::string> words = {program,
-                                    "--job",
-                                    std::to_string(entry["job"].get<uint32_t>()),
-                                    "--cluster",
-                                    entry["cluster"].get<std::string>(),
-                                    entry["line"].get<std::string>()};
-  const std::vector<char*> argv = argv_of(words);
-  pid_t pid;
-  if (::posix_spawn(&pid, program.c_str(), nullptr, nullptr, argv.data(), environ) != 0) return false;
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-}  // namespace
-
-Status flush(const StateDir& state, const std::string& program, int seconds) {
-  const std::string dir = state.path() + "/spool";
-  const Fd lock(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!lock || ::flock(lock.get(), LOCK_EX) != 0) return errno_error("lock " + dir);
-  for (int waited = 0;; ++waited) {
-    std::vector<std::string> names;
-    std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(dir.c_str()), &::closedir);
-    while (const dirent* e = list ? ::readdir(list.get()) : nullptr) {
-      const std::string name = e->d_name;
-      if (name.size() > 5 && name.compare(name.size() - 5, 5, ".json") == 0) names.push_back(name);
-    }
-    size_t left = 0;
-    for (const std::string& name : names) {
-      if (write_line(state, name, program)) {
-        ::unlink(std::string(dir).append("/").append(name).c_str());
-      } else {
-        ++left;
-      }
-    }
-    if (left == 0) return {};
-    if (waited >= seconds)
-      return Error{EAGAIN, std::to_string(left) + " lines for sacct wait in " + dir + "; is slurmdbd up?"};
-    ::sleep(1);
-  }
 }
 
 }  // namespace monarch

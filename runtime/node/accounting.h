@@ -37,12 +37,4 @@ bool plausible(const JobCounters& counters);
 // `counters` is nullptr if they were lost. `reported` is how many of the job's nodes are in it.
 std::string comment_line(const JobRecord& record, const JobCounters* counters, uint32_t reported);
 
-// Keeps `line` in the spool until flush() has written it.
-Status spool(const StateDir& state, const JobRecord& record, const std::string& line);
-
-// Writes what is in the spool with the accounting helper `program`; goes on for at most `seconds`, since
-// the job's row reaches the database seconds late. What could not be written stays. Another flush at the
-// same time is waited for.
-Status flush(const StateDir& state, const std::string& program, int seconds);
-
 }  // namespace monarch

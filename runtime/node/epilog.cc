@@ -4,9 +4,11 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include "runtime/config/config.h"
 #include "runtime/node/accounting.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
+#include "runtime/node/spool.h"
 
 namespace monarch {
 namespace {
@@ -47,11 +49,13 @@ Status end_job(const EpilogRequest& request) {
   JobCounters counters{};
   const bool counted = counters_of(*record, &counters);
   const std::string line = comment_line(*record, counted ? &counters : nullptr, 1);
-  spdlog::info("JobId={} node={} {}{}", record->job.job, record->job.node, line,
-               counted ? rarities(counters) : "");
-  const bool account = request.account && record->first_node;
+  const Result<Config> config = load_config(request.config);
+  const Accounting accounting = config.ok() ? config->accounting : Accounting::kAuto;
+  if (accounting != Accounting::kOff)
+    spdlog::info("JobId={} node={} {}{}", record->job.job, record->job.node, line,
+                 counted ? rarities(counters) : "");
   // Before anything is removed: whatever happens to this process, the line is kept.
-  Status kept = account ? spool(*state, *record, line) : Status();
+  Status kept = request.account && record->first_node ? spool(*state, *record, line, accounting) : Status();
   if (const Status aside = set_aside(*state, *record); !aside.ok()) {
     spdlog::warn("JobId={} clean up is left to the next job: {}", record->job.job, aside.error().text);
   } else {

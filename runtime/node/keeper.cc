@@ -17,10 +17,11 @@
 
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
-#include "runtime/node/accounting.h"
+#include "runtime/config/config.h"
 #include "runtime/node/life.h"
 #include "runtime/node/ledger.h"
 #include "runtime/node/removal.h"
+#include "runtime/node/spool.h"
 #include "runtime/node/watch.h"
 
 extern char** environ;
@@ -40,16 +41,21 @@ int64_t now_s() {
 }
 
 bool anything_left(const StateDir& state) {
-  return !state.jobs().empty() || !state.removals().empty() || !state.spooled().empty();
+  return !state.jobs().empty() || !state.removals().empty() || lines_wait(state);
 }
 
 // ---- the duties
 
-bool lines_wait(const KeeperRequest& request, const StateDir& state) {
-  return !request.account_program.empty() && !state.spooled().empty();
+bool times_lack(const KeeperRequest&, const StateDir& state) { return times_are_due(state); }
+void ask_slurm(const KeeperRequest& request, const StateDir& state) {
+  ask_times(state, request.account_program);
 }
+
+bool line_is_due(const KeeperRequest&, const StateDir& state) { return flush_is_due(state); }
 void flush_spool(const KeeperRequest& request, const StateDir& state) {
-  const Status s = flush(state, request.account_program, 0);
+  const Result<Config> config = load_config(request.config);
+  const Status s =
+      flush(state, request.account_program, config.ok() ? config->spool : SpoolConfig(), Lines::kDue);
   if (!s.ok()) spdlog::debug("{}", s.error().text);
 }
 
@@ -61,9 +67,8 @@ void go_on_removing(const KeeperRequest&, const StateDir& state) {
 }
 
 constexpr Duty kDuties[] = {
-    {"space", 1, 10, &space_is_free, &grant_space},
-    {"jobs", 1, 60, &jobs_run, &watch_jobs},
-    {"spool", 1, 60, &lines_wait, &flush_spool},
+    {"space", 1, 10, &space_is_free, &grant_space},      {"jobs", 1, 60, &jobs_run, &watch_jobs},
+    {"times", 1, 60, &times_lack, &ask_slurm},           {"spool", 1, 120, &line_is_due, &flush_spool},
     {"removal", 2, 60, &removals_wait, &go_on_removing},
 };
 

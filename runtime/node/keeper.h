@@ -17,7 +17,7 @@ struct KeeperRequest {
   std::string state_dir;
   std::string config;           // monarch.conf(5); may be empty: not known
   std::string log;              // as --log
-  std::string account_program;  // empty: no line is written
+  std::string account_program;  // monarch_account, or what takes its place
 };
 
 struct Duty {

@@ -171,6 +171,15 @@ Status note_wanted(const StartRequest& request) {
   return state->write(wanted_file(request.job), request.datasets);
 }
 
+bool is_to_be_told(const StartRequest& request, const std::string& reason) {
+  const Result<StateDir> state = StateDir::open(request.state_dir);
+  const std::string file = "jobs/" + request.job.key() + "/told", text = run_of(request) + escaped(reason);
+  if (!state.ok()) return true;
+  const Result<Fd> lock = state->lock_job(request.job, false, kLockPatienceMs);
+  const Result<std::string> told = state->read(file);
+  return (!told.ok() || *told != text) && lock.ok() && state->write(file, text).ok();
+}
+
 Result<Started> start_agent(const StartRequest& request) {
   Result<StateDir> state = StateDir::open(request.state_dir);
   if (!state.ok()) return state.error();

@@ -36,4 +36,8 @@ struct Started {
 // failed before, in another step, with this text. On an error nothing is left but a note of it.
 Result<Started> start_agent(const StartRequest& request);
 
+// Whether the user is to be told now that the job's agent could not be started: once for each reason, in a
+// run of the job on this node.
+bool is_to_be_told(const StartRequest& request, const std::string& reason);
+
 }  // namespace monarch

@@ -214,7 +214,8 @@ void watch_jobs(const KeeperRequest& request, const StateDir& state) {
     if (!is_over(state, key, has_stepd)) continue;
     spdlog::info("JobId={} node={} is over: no slurmstepd, and no epilog came", record->job.job,
                  record->job.node);
-    const Status ended = end_job({request.state_dir, record->job, !request.account_program.empty()});
+    const Status ended =
+        end_job({request.state_dir, record->job, !request.account_program.empty(), request.config});
     if (!ended.ok()) spdlog::warn("JobId={} {}", record->job.job, ended.error().text);
   }
 }

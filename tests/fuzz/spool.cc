@@ -3,7 +3,7 @@
 #include <memory>
 #include <unistd.h>
 
-#include "runtime/node/accounting.h"
+#include "runtime/node/spool.h"
 #include "tests/fuzz/targets.h"
 
 namespace monarch::fuzz {
@@ -16,8 +16,8 @@ void spool(const uint8_t* data, size_t size) {
     FUZZ_CHECK(opened.ok());
     return std::make_unique<StateDir>(opened.take());
   }();
-  at.write("spool/a.json", data, size);
-  (void)flush(*state, "/nonexistent", 0).ok();
+  at.write("spool/a.1.1.json", data, size);
+  (void)flush(*state, "/nonexistent", SpoolConfig(), Lines::kAll).ok();
 }
 
 }  // namespace monarch::fuzz

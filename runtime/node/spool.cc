@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/spool.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/argv.h"
+#include "runtime/base/fd.h"
+
+extern char** environ;
+
+namespace monarch {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kHelperSeconds = 20, kPassSeconds = 30, kLockSeconds = 60;
+constexpr int64_t kLongestPause = 300;
+constexpr int64_t kNoDatabaseSeconds = 600;  // for which it is believed that a cluster has none
+constexpr int64_t kLongSeconds = 3600;       // a line that waits longer is worth a warning, that often
+constexpr int64_t kTidySeconds = 600;        // how often lines are looked at that wait for a person
+
+// What monarch_account's exit status says.
+enum class Answer { kDone = 0, kAway = 1, kNoDatabase = 3, kNoRow = 4, kNone = -1 };
+
+int64_t now_s() { return ::time(nullptr); }
+
+std::string path_of(const StateDir& state, const std::string& below) { return state.path() + "/" + below; }
+std::string times_file(const std::string& key) { return "jobs/" + key + "/times"; }
+
+// -1: there is no such file.
+int64_t mtime_of(const std::string& path) {
+  struct stat st;
+  return ::lstat(path.c_str(), &st) == 0 ? st.st_mtim.tv_sec : -1;
+}
+void set_mtime(const std::string& path, int64_t when) {
+  const timespec times[2] = {{when, 0}, {when, 0}};
+  (void)!::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW);
+}
+
+// A time that lies further ahead than any pause was set before the clock was.
+bool has_come(int64_t when, int64_t now) { return when <= now || when > now + 2 * kLongestPause; }
+
+// Whether that was last done `seconds` ago or more; then it counts as done now.
+bool once_in(const StateDir& state, const std::string& mark, int64_t seconds) {
+  const int64_t last = mtime_of(path_of(state, mark)), now = now_s();
+  if (last >= 0 && last <= now && now - last < seconds) return false;
+  return state.write(mark, "").ok();
+}
+
+std::string no_database_mark(const std::string& cluster) { return "no_database." + cluster; }
+bool has_no_database(const StateDir& state, const std::string& cluster) {
+  const int64_t since = mtime_of(path_of(state, no_database_mark(cluster))), now = now_s();
+  return since >= 0 && since <= now && now - since < kNoDatabaseSeconds;
+}
+void note_no_database(const StateDir& state, const std::string& cluster) {
+  if (once_in(state, no_database_mark(cluster), kNoDatabaseSeconds))
+    spdlog::info("cluster {} has no slurmdbd: its jobs' lines are in this log alone", cluster);
+}
+
+bool is_line(const std::string& name) { return name.ends_with(".json"); }
+bool is_kept(const std::string& name) { return name.ends_with(".kept"); }
+
+std::vector<Spooled> lines_in(const StateDir& state) {
+  std::vector<Spooled> lines;
+  for (const std::string& name : state.spooled()) {
+    struct stat st;
+    if (::lstat(path_of(state, "spool/" + name).c_str(), &st) != 0) continue;
+    const size_t end = name.rfind('.'), begin = end == std::string::npos ? end : name.rfind('.', end - 1);
+    const int64_t since =
+        begin == std::string::npos ? 0 : std::strtoll(name.c_str() + begin + 1, nullptr, 10);
+    lines.push_back({name, since, st.st_mtim.tv_sec});
+  }
+  return lines;
+}
+
+// Runs the helper, bounded; `slurm_conf` goes into its environment. What it prints, up to 200 bytes, into
+// `said`.
+Answer ask(std::vector<std::string> words, const std::string& slurm_conf, std::string* said) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return Answer::kNone;
+  const Fd in(ends[0]);
+  Fd out(ends[1]);
+  std::vector<std::string> variables = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
+  if (!slurm_conf.empty()) variables.push_back("SLURM_CONF=" + slurm_conf);
+  const std::vector<char*> argv = argv_of(words), env = argv_of(variables);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, out.get(), 1);
+  pid_t pid;
+  const int failed = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), env.data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  out.reset();
+  if (failed != 0) {
+    spdlog::debug("{}", errno_error("run " + words[0], failed).text);
+    return Answer::kNone;
+  }
+  const int64_t end = now_s() + kHelperSeconds;
+  for (bool open = true; open && now_s() < end;) {
+    pollfd p = {in.get(), POLLIN, 0};
+    if (::poll(&p, 1, 1000) <= 0) continue;
+    char buffer[200];
+    const ssize_t n = ::read(in.get(), buffer, sizeof buffer);
+    open = n > 0;
+    if (n > 0 && said && said->size() < sizeof buffer) said->append(buffer, static_cast<size_t>(n));
+  }
+  int status = 0;
+  pid_t gone = 0;
+  for (int pause_us = 1000; (gone = ::waitpid(pid, &status, WNOHANG)) == 0 && now_s() < end;
+       pause_us = std::min(2 * pause_us, 100000))
+    ::usleep(static_cast<useconds_t>(pause_us));
+  if (gone == 0) {
+    spdlog::debug("{} takes longer than {} s", words[0], kHelperSeconds);
+    ::kill(pid, SIGKILL);
+    for (int i = 0; i < 100 && ::waitpid(pid, &status, WNOHANG) == 0; ++i) ::usleep(10000);
+    return Answer::kNone;
+  }
+  return WIFEXITED(status) ? static_cast<Answer>(WEXITSTATUS(status)) : Answer::kNone;
+}
+
+struct Entry {
+  uint32_t job = 0, restart = 0;
+  uint64_t uid = 0;
+  int64_t begin = 0, end = 0;     // of the agent, by this node's clock
+  int64_t submit = 0, start = 0;  // of the run, as Slurm says; 0: not known
+  bool only_if_there = false;     // account = auto: no database, no line
+  std::string cluster, slurm_conf, line;
+};
+
+bool parse(const std::string& text, Entry* e) {
+  const json j = json::parse(text, nullptr, false);
+  if (!j.is_object()) return false;
+  try {
+    e->job = j.at("job").get<uint32_t>();
+    e->cluster = j.at("cluster").get<std::string>();
+    e->line = j.at("line").get<std::string>();
+    e->restart = j.value("restart", 0u);
+    e->uid = j.at("uid").get<uint64_t>();
+    e->begin = j.at("begin").get<int64_t>();
+    e->end = j.at("end").get<int64_t>();
+    e->submit = j.value("submit", int64_t{0});
+    e->start = j.value("start", int64_t{0});
+    e->only_if_there = j.value("auto", false);
+    e->slurm_conf = j.value("slurm_conf", "");
+  } catch (const json::exception&) {
+    return false;
+  }
+  return true;
+}
+
+Answer write_line(const Entry& e, const std::string& program) {
+  const auto number = [](auto n) { return std::to_string(n); };
+  return ask({program, "--job", number(e.job), "--cluster", e.cluster, "--uid", number(e.uid), "--restart",
+              number(e.restart), "--begin", number(e.begin), "--end", number(e.end), "--submit",
+              number(e.submit), "--start", number(e.start), e.line},
+             e.slurm_conf, nullptr);
+}
+
+// False: it stays. Sets `away` when no other line can be written now either.
+bool deal_with(const StateDir& state, const std::string& name, const std::string& program, bool* away) {
+  const Result<std::string> text = state.read("spool/" + name);
+  Entry entry;
+  if (!text.ok() || !parse(*text, &entry)) {
+    spdlog::warn("{}/spool/{} is no line for sacct: removed", state.path(), name);
+    return true;
+  }
+  if (entry.only_if_there && has_no_database(state, entry.cluster)) return true;
+  const Answer answer = write_line(entry, program);
+  if (answer == Answer::kNoDatabase) note_no_database(state, entry.cluster);
+  *away = answer == Answer::kAway;
+  return answer == Answer::kDone || (answer == Answer::kNoDatabase && entry.only_if_there);
+}
+
+void drop_excess(const StateDir& state, std::vector<Spooled>* lines, const SpoolConfig& config) {
+  const std::vector<Spooled> out = excess(*lines, config, now_s());
+  if (out.empty()) return;
+  for (const Spooled& s : out) {
+    ::unlink(path_of(state, "spool/" + s.name).c_str());
+    std::erase_if(*lines, [&](const Spooled& l) { return l.name == s.name; });
+  }
+  spdlog::error(
+      "{} lines for sacct are given up, the oldest {}: they found no row in the database for {} days, or "
+      "more than {} "
+      "wait",
+      out.size(), out.front().name, config.spool_days, config.spool_lines);
+}
+
+void warn_of_long_waits(const StateDir& state, const std::vector<Spooled>& lines) {
+  int64_t oldest = now_s();
+  size_t waiting = 0;
+  for (const Spooled& l : lines) {
+    if (!is_line(l.name)) continue;
+    ++waiting;
+    oldest = std::min(oldest, l.since);
+  }
+  const int64_t age = now_s() - oldest;
+  if (age > kLongSeconds && once_in(state, "spool_warned", kLongSeconds))
+    spdlog::warn("{} lines for sacct wait in {}/spool, the oldest for {} h; is slurmdbd up?", waiting,
+                 state.path(), age / 3600);
+}
+
+Result<Fd> lock_spool(const std::string& dir) {
+  Fd lock(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock) return errno_error("open " + dir);
+  for (int i = 0; ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0; ++i) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return errno_error("lock " + dir);
+    if (i == 10 * kLockSeconds) return Error{ETIMEDOUT, "lock " + dir + ": another flush goes on"};
+    ::usleep(100000);
+  }
+  return lock;
+}
+
+std::string own_slurm_conf() {
+  const char* conf = ::getenv("SLURM_CONF");
+  return conf ? conf : "";
+}
+
+}  // namespace
+
+Status spool(const StateDir& state, const JobRecord& record, const std::string& line, Accounting accounting) {
+  if (accounting == Accounting::kLog || accounting == Accounting::kOff) return {};
+  json entry = {{"job", record.job.job},
+                {"cluster", record.job.cluster},
+                {"uid", record.user.uid},
+                {"restart", record.restart},
+                {"begin", record.serial / 1000000000},
+                {"end", now_s()},
+                {"auto", accounting == Accounting::kAuto},
+                {"slurm_conf", own_slurm_conf()},
+                {"line", line}};
+  if (const Result<std::string> times = state.read(times_file(record.job.key())); times.ok()) {
+    unsigned restart = 0;
+    long long submit = 0, start = 0;
+    if (std::sscanf(times->c_str(), "%u %lld %lld", &restart, &submit, &start) == 3 &&
+        restart == record.restart) {
+      entry["submit"] = submit;
+      entry["start"] = start;
+    }
+  }
+  std::string text;
+  try {
+    text = entry.dump();
+  } catch (const json::exception& e) {  // a path that is not UTF-8
+    return Error{EINVAL, std::string("line for sacct: ") + e.what()};
+  }
+  const std::string name = record.removal() + "." + std::to_string(now_s()) +
+                           (accounting == Accounting::kSpool ? ".kept" : ".json");
+  if (!is_plain_name(name))
+    return Error{ENAMETOOLONG, "line for sacct: " + name + " cannot be a file's name"};
+  return state.write("spool/" + name, text + "\n");
+}
+
+int64_t next_try(int64_t since, int64_t now) {
+  return now + std::clamp(now - since, int64_t{1}, kLongestPause);
+}
+
+std::vector<Spooled> excess(std::vector<Spooled> lines, const SpoolConfig& config, int64_t now) {
+  std::sort(lines.begin(), lines.end(), [](const Spooled& a, const Spooled& b) { return a.since < b.since; });
+  const int64_t oldest = now - int64_t{config.spool_days} * 86400;
+  size_t out = 0;
+  while (out < lines.size() && lines[out].since < oldest) ++out;
+  const size_t most = static_cast<size_t>(config.spool_lines);
+  if (lines.size() - out > most) out = lines.size() - (most - most / 20);
+  lines.resize(out);
+  return lines;
+}
+
+bool lines_wait(const StateDir& state) {
+  const std::vector<std::string> names = state.spooled();
+  return std::any_of(names.begin(), names.end(), &is_line);
+}
+
+bool flush_is_due(const StateDir& state) {
+  const int64_t now = now_s();
+  const std::vector<Spooled> lines = lines_in(state);
+  if (std::any_of(lines.begin(), lines.end(),
+                  [&](const Spooled& l) { return is_line(l.name) && has_come(l.next, now); }))
+    return true;
+  return !lines.empty() && mtime_of(path_of(state, "spool_tidied")) + kTidySeconds <= now;
+}
+
+Status flush(const StateDir& state, const std::string& program, const SpoolConfig& config, Lines which) {
+  const std::string dir = path_of(state, "spool");
+  const Result<Fd> lock = lock_spool(dir);
+  if (!lock.ok()) return lock.error();
+  (void)once_in(state, "spool_tidied", kTidySeconds);
+  std::vector<Spooled> lines = lines_in(state);
+  // Half a line, of a helper that was killed while it wrote.
+  for (const Spooled& l : lines)
+    if (!is_line(l.name) && !is_kept(l.name) && l.next + kTidySeconds < now_s())
+      ::unlink((dir + "/" + l.name).c_str());
+  std::erase_if(lines, [](const Spooled& l) { return !is_line(l.name) && !is_kept(l.name); });
+  drop_excess(state, &lines, config);
+  warn_of_long_waits(state, lines);
+  const int64_t end = now_s() + kPassSeconds;
+  size_t left = 0;
+  bool away = false;
+  for (const Spooled& l : lines) {
+    const std::string path = dir + "/" + l.name;
+    const bool mine = which == Lines::kAll || (is_line(l.name) && has_come(l.next, now_s()));
+    const bool tried = mine && !away && (which == Lines::kAll || now_s() < end);
+    if (tried && deal_with(state, l.name, program, &away)) {
+      ::unlink(path.c_str());
+      continue;
+    }
+    if (mine && (tried || away)) set_mtime(path, next_try(l.since, now_s()));
+    ++left;
+  }
+  if (left == 0) return {};
+  return Error{EAGAIN, std::to_string(left) + " lines for sacct wait in " + dir + "; is slurmdbd up?"};
+}
+
+bool times_are_due(const StateDir& state) {
+  for (const std::string& key : state.jobs()) {
+    struct stat st;
+    const std::string job = path_of(state, "jobs/" + key);
+    if (::lstat(path_of(state, times_file(key)).c_str(), &st) == 0
+            ? st.st_size == 0 && has_come(st.st_mtim.tv_sec, now_s())
+            : ::access((job + "/record.json").c_str(), F_OK) == 0)
+      return true;
+  }
+  return false;
+}
+
+void ask_times(const StateDir& state, const std::string& program) {
+  for (const std::string& key : state.jobs()) {
+    struct stat st;
+    const std::string file = path_of(state, times_file(key));
+    if (::lstat(file.c_str(), &st) == 0 && (st.st_size > 0 || !has_come(st.st_mtim.tv_sec, now_s())))
+      continue;
+    const Result<JobRecord> record = state.read_record(key);
+    if (!record.ok()) continue;
+    std::string text = "-\n";  // nobody will ask
+    if (record->first_node && !program.empty() && !has_no_database(state, record->job.cluster)) {
+      std::string said;
+      const Answer answer =
+          ask({program, "--times", "--job", std::to_string(record->job.job), "--uid",
+               std::to_string(record->user.uid), "--restart", std::to_string(record->restart)},
+              own_slurm_conf(), &said);
+      if (answer == Answer::kNoDatabase) note_no_database(state, record->job.cluster);
+      if (answer == Answer::kDone) text = std::to_string(record->restart) + " " + said;
+      if (answer == Answer::kAway || answer == Answer::kNone) text = "";  // to be asked again
+    }
+    const int64_t now = now_s(), since = static_cast<int64_t>(record->serial / 1000000000);
+    // Not if another run has the directory by now: the text would say so, but it would not be asked for.
+    const Result<JobRecord> still = state.read_record(key);
+    if (!still.ok() || still->serial != record->serial || !state.write(times_file(key), text).ok()) continue;
+    if (text.empty()) set_mtime(file, next_try(since, now));
+  }
+}
+
+}  // namespace monarch

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// STATE/spool: lines for sacct that are not yet written, a file each.
+//
+//   NAME.SERIAL.TIME.json   of when it was spooled; the keeper writes it; its mtime says when it is tried
+//   next NAME.SERIAL.TIME.kept   waits for `monarchd --flush` (account = spool)
+//
+// and, in a job's directory below STATE/jobs, `times`: when Slurm says that this run was submitted and
+// started, by which its row in the database is found whatever else has the same id.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/config/config.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+// Keeps `line` for the row of that run. `accounting` says for whom; nothing is kept with kLog and kOff.
+Status spool(const StateDir& state, const JobRecord& record, const std::string& line, Accounting accounting);
+
+// When a line that has waited since `since` is tried again, after a try at `now` in vain: after as long as it
+// has waited, at least 1 s, at most 5 minutes. Seconds.
+int64_t next_try(int64_t since, int64_t now);
+
+// A file in the spool; times in seconds of the real-time clock.
+struct Spooled {
+  std::string name;
+  int64_t since = 0;
+  int64_t next = 0;
+};
+// Those that are dropped: older than `config` allows; and if there are more than it allows, the oldest until
+// a twentieth of the room is free, so that this, which is logged, is rare.
+std::vector<Spooled> excess(std::vector<Spooled> lines, const SpoolConfig& config, int64_t now);
+
+// The keeper's: whether a line waits for it at all, and whether one is to be tried, or dropped, now.
+bool lines_wait(const StateDir& state);
+bool flush_is_due(const StateDir& state);
+
+// Which of the lines flush() tries: those whose time has come, for the keeper; or all, for a person.
+enum class Lines { kDue, kAll };
+
+// Drops what is too old or too much, and hands lines to the accounting helper `program`, one after the other,
+// each for at most 20 s. When slurmdbd cannot be reached it leaves the others out; with kDue, after 30 s too.
+// An error says how many wait. Another flush at the same time is waited for, 60 s.
+Status flush(const StateDir& state, const std::string& program, const SpoolConfig& config, Lines lines);
+
+// The keeper's: whether a job on this node needs its `times`, and asking for them.
+bool times_are_due(const StateDir& state);
+void ask_times(const StateDir& state, const std::string& program);
+
+}  // namespace monarch
