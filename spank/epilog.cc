@@ -14,9 +14,20 @@ void end_in_epilog() {
   const char* node = trusted("SLURMD_NODENAME");
   if (!*job || !*node) return;
   if (!is_known(job, "")) return;  // nothing of Monarch's was in this job on this node
-  const char* arguments[] = {"--epilog", "--state-dir", settings().state_dir, "--log",        settings().log,
-                             "--job",    job,           "--cluster",          cluster_name(), "--node",
-                             node,       nullptr};
+  const char* arguments[] = {"--epilog",
+                             "--config",
+                             settings().config,
+                             "--state-dir",
+                             settings().state_dir,
+                             "--log",
+                             settings().log,
+                             "--job",
+                             job,
+                             "--cluster",
+                             cluster_name(),
+                             "--node",
+                             node,
+                             nullptr};
   run_monarchd(arguments, kPatienceMs, nullptr, 0);
 }
 

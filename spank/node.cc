@@ -15,9 +15,10 @@ namespace {
 constexpr int kStartPatienceMs = 3000;
 constexpr int kNotePatienceMs = 2000;
 constexpr uint32_t kExternStep = 0xfffffffc;  // SLURM_EXTERN_CONT
+constexpr uint32_t kBatchStep = 0xfffffffb;   // SLURM_BATCH_SCRIPT
 
 // What the agent's start told, for the tasks of this step.
-char run_dir[4096], preload[4096], unserved[4096];
+char run_dir[4096], preload[4096], unserved[4096], without[16384];
 bool tried;
 
 // The relative number of a node of the job; 0 for the first.
@@ -46,6 +47,15 @@ void list_groups(spank_t sp, char* out, size_t room) {
   for (int i = 0; i < count && n + 12 < room; ++i)
     n += static_cast<size_t>(
         snprintf(out + n, room - n, "%s%u", i ? "," : "", static_cast<unsigned>(groups[i])));
+}
+
+// Of the steps that have the job's output: the batch script, or without one the first.
+bool is_first_step(spank_t sp) {
+  uint32_t step = 0;
+  char kind[16] = "";
+  if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS) return false;
+  spank_getenv(sp, "ENVIRONMENT", kind, sizeof kind);
+  return step == kBatchStep || (step == 0 && strcmp(kind, "BATCH") != 0);
 }
 
 // `datasets` empty: what the prolog noted.
@@ -85,9 +95,12 @@ void start(spank_t sp, const char* datasets) {
   add("--nodes", decimal(node_count(sp), nodes_text));
   add("--node-id", decimal(node_id(sp), id_text));
   if (datasets[0]) add("--datasets", datasets);
+  uint32_t step = kExternStep;
+  spank_get_item(sp, S_JOB_STEPID, &step);
+  if (step != kExternStep && node_id(sp) == 0) arguments[n++] = "--tell";
   arguments[n++] = "--reply-fd";  // its number follows
   arguments[n] = nullptr;
-  char answer[16384] = "";
+  char answer[sizeof without] = "";
   run_monarchd(arguments, kStartPatienceMs, answer, sizeof answer);
   if (strncmp(answer, "ready ", 6) == 0) {
     if (char* tab = strchr(answer, '\t')) {
@@ -101,10 +114,13 @@ void start(spank_t sp, const char* datasets) {
       run_dir[first_len] = '\0';
       strcpy(preload, second + 1);
     }
-  } else if (datasets[0]) {
-    slurm_info("monarch: JobId=%u runs without Monarch on this node: %s", job,
-               strncmp(answer, "off ", 4) == 0 ? answer + 4 : "its helper did not answer");
+  } else if (strncmp(answer, "tell ", 5) == 0) {
+    strcpy(without, answer + 5);  // its room is that of the answer
+  } else if (!answer[0] && is_first_step(sp)) {
+    snprintf(without, sizeof without, "its helper did not answer");
   }
+  const char* why = without[0] ? without : strncmp(answer, "off ", 4) == 0 ? answer + 4 : "";
+  if (datasets[0] && *why) slurm_info("monarch: JobId=%u runs without Monarch on this node: %s", job, why);
 }
 
 // Starts what the prolog noted. Without a note there is nothing to do: not even a process.
@@ -122,11 +138,14 @@ void start_if_noted(spank_t sp) {
 const char* started_run_dir() { return run_dir; }
 const char* preload_library() { return preload; }
 const char* unserved_datasets() { return unserved; }
+const char* why_without() { return without; }
 
 void note_in_prolog() {
   const char* job = trusted("SLURM_JOB_ID");
   if (!*job || !*trusted("SLURMD_NODENAME")) return;
   const char* arguments[] = {"--prolog",
+                             "--config",
+                             settings().config,
                              "--state-dir",
                              settings().state_dir,
                              "--log",

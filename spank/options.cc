@@ -20,6 +20,13 @@ int refuse(int remote, const char* text, const char* value) {
   return ESPANK_BAD_ARG;
 }
 
+// "/", however it is written.
+bool is_root(const char* path, const char* end) {
+  for (; path < end; ++path)
+    if (*path != '/' && !(*path == '.' && (path + 1 == end || path[1] == '/'))) return false;
+  return true;
+}
+
 int take_datasets(int, const char* value, int remote) {
   if (!value || !*value) return refuse(remote, "--monarch-dataset: no path given", "");
   if (strlen(value) >= kDatasetBytes) return refuse(remote, "--monarch-dataset: too long", "");
@@ -29,9 +36,18 @@ int take_datasets(int, const char* value, int remote) {
         "--monarch-dataset: ':' separates paths, so it cannot be part of one; make a symbolic link without "
         "':' to the directory and give that",
         value);
+  int paths = 0;
   for (const char* at = value; *at;) {
     const char* end = strchr(at, ':');
     if (!end) end = at + strlen(at);
+    if (end > at && ++paths > kMostDatasets)
+      return refuse(remote,
+                    "--monarch-dataset: more than 16 paths; name a directory that holds several of them", at);
+    if (end - at >= kPathBytes)
+      return refuse(remote, "--monarch-dataset: a path is longer than 4095 bytes", at);
+    if (*at == '/' && is_root(at, end))
+      return refuse(remote,
+                    "--monarch-dataset: the whole root directory cannot be a dataset; name one below it", at);
     if (*at != '/')
       return refuse(
           remote,
@@ -80,11 +96,12 @@ spank_option options[] = {
 struct Twin {
   const char* own;
   const char* slurm;
+  bool needs_value;
 };
 constexpr Twin twins[] = {
-    {"MONARCH_IO_OPT_DATASET", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_dataset"},
-    {"MONARCH_IO_OPT_NO_MONARCH", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_no_monarch"},
-    {"MONARCH_IO_OPT_CHECK", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_check"},
+    {"MONARCH_IO_OPT_DATASET", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_dataset", true},
+    {"MONARCH_IO_OPT_NO_MONARCH", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_no_monarch", false},
+    {"MONARCH_IO_OPT_CHECK", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_check", true},
 };
 
 }  // namespace
@@ -130,7 +147,11 @@ void take_options_from_environment() {
   const bool in_a_job = getenv("SLURM_JOB_ID") != nullptr;
   for (const Twin& twin : twins) {
     const char* value = getenv(twin.own);
-    if (value && *value && strcmp(value, "0") != 0) {
+    if (value && !*value && twin.needs_value) {
+      slurm_error("%s is set to nothing; give it a value, or unset it", twin.own);
+      exit(1);  // the user's own command, before anything was submitted, as in submit.cc
+    }
+    if (value) {
       setenv(twin.slurm, value, 0);
     } else if (in_a_job && spank_context() == S_CTX_ALLOCATOR) {
       unsetenv(twin.slurm);  // a job submitted from within a job is a job of its own

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the files of the SPANK plugin share. The plugin runs inside sbatch, srun, salloc, slurmd and
-// slurmstepd: libc and spank symbols only, no exception, no exit but where submit.cc says so.
+// slurmstepd: libc and spank symbols only, no exception, no exit but at submission, where the user's own
+// command is refused.
 #pragma once
 
 #include <stddef.h>
@@ -14,6 +15,8 @@ extern "C" {
 namespace monarch::spank {
 
 inline constexpr size_t kDatasetBytes = 16384;
+inline constexpr int kMostDatasets = 16;  // kMaxRoots of the runtime
+inline constexpr int kPathBytes = 4096;   // with the final 0
 
 enum class Check { kError, kWarn, kOff };
 
@@ -59,6 +62,8 @@ const char* started_run_dir();
 const char* preload_library();
 // For the user, if a dataset of this step's is not one of the agent's, which an earlier step started.
 const char* unserved_datasets();
+// For the user, if the job runs without Monarch on this node, and nobody has told so yet.
+const char* why_without();
 
 // task.cc: in a task, as the user; and in a task's sbatch or salloc, whose job is another.
 void set_task_environment(spank_t sp);

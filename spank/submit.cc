@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,23 +21,75 @@ constexpr int kPatienceMs = 2000;
 
 // What the child found out of the first path that is not right.
 struct Finding {
-  int error;  // errno; 0: all can be read
-  char path[4096];
+  enum What { kError, kRoot, kHoldsTier, kInTier } what;
+  int error;  // of kError: errno; 0: all is right
+  char path[kPathBytes];
+  char tier[kPathBytes];  // its directory
 };
 
-int look_at(const char* path) {
-  struct stat st;
-  if (stat(path, &st) != 0) return errno;
-  if (!S_ISDIR(st.st_mode)) return ENOTDIR;
-  return access(path, R_OK | X_OK) == 0 ? 0 : errno;
+// Whether `path` is `dir` or below it, as text.
+bool is_below(const char* path, const char* dir) {
+  const size_t n = strlen(dir);
+  return strncmp(path, dir, n) == 0 && (path[n] == '\0' || path[n] == '/');
 }
+
+// The value of a line "path = VALUE"; false if it is another.
+bool path_in(const char* line, char* out) {
+  line += strspn(line, " \t");
+  if (strncmp(line, "path", 4) != 0) return false;
+  line += 4 + strspn(line + 4, " \t");
+  if (*line != '=' && *line != ':') return false;
+  line += 1 + strspn(line + 1, " \t");
+  size_t n = strcspn(line, "\r\n");
+  if (const char* comment = strstr(line, " ;"); comment && comment < line + n)
+    n = static_cast<size_t>(comment - line);
+  while (n > 0 && (line[n - 1] == ' ' || line[n - 1] == '\t')) --n;
+  while (n > 1 && line[n - 1] == '/') --n;
+  if (n == 0 || n >= kPathBytes || *line != '/') return false;
+  memcpy(out, line, n);
+  out[n] = '\0';
+  return true;
+}
+
+// Compares with the tiers of the configuration, where this host has it. Nodes compare again, with theirs.
+void look_at_tiers(const char* path, Finding* finding) {
+  static char real[kPathBytes], tier[kPathBytes], real_tier[kPathBytes], line[512];
+  FILE* config = realpath(path, real) ? fopen(settings().config, "re") : nullptr;
+  while (config && fgets(line, sizeof line, config)) {
+    if (!path_in(line, tier)) continue;
+    if (!realpath(tier, real_tier))
+      memcpy(real_tier, tier, sizeof real_tier);  // nodes may have it, this host not
+    const bool holds = is_below(real_tier, real);
+    if (!holds && !is_below(real, real_tier)) continue;
+    finding->what = holds ? Finding::kHoldsTier : Finding::kInTier;
+    memcpy(finding->tier, tier, sizeof tier);
+    break;
+  }
+  if (config) fclose(config);
+}
+
+void look_at(const char* path, Finding* finding) {
+  struct stat st, root;
+  if (stat(path, &st) != 0)
+    finding->error = errno;
+  else if (!S_ISDIR(st.st_mode))
+    finding->error = ENOTDIR;
+  else if (access(path, R_OK | X_OK) != 0)
+    finding->error = errno;
+  else if (stat("/", &root) == 0 && st.st_dev == root.st_dev && st.st_ino == root.st_ino)
+    finding->what = Finding::kRoot;
+  else
+    look_at_tiers(path, finding);
+}
+
+bool is_right(const Finding& finding) { return finding.what == Finding::kError && finding.error == 0; }
 
 [[noreturn]] void child(int fd) {
   // It may hang for as long as the file system does: nobody is to wait for the end of its output.
   const int null = open("/dev/null", O_RDWR);
   for (int i = 0; i < 3; ++i) dup2(null, i);
-  Finding finding = {};
-  for (const char* at = request().datasets; *at && finding.error == 0;) {
+  static Finding finding = {};
+  for (const char* at = request().datasets; *at && is_right(finding);) {
     const char* end = strchr(at, ':');
     if (!end) end = at + strlen(at);
     const size_t n = static_cast<size_t>(end - at);
@@ -46,7 +99,7 @@ int look_at(const char* path) {
     }
     memcpy(finding.path, at, n);
     finding.path[n] = '\0';
-    finding.error = n == 0 ? 0 : look_at(finding.path);
+    if (n > 0) look_at(finding.path, &finding);
     at = *end ? end + 1 : end;
   }
   const ssize_t written = write(fd, &finding, sizeof finding);
@@ -67,6 +120,41 @@ const char* remedy(int error) {
   }
 }
 
+// What is wrong, and what to do.
+void explain(const Finding& finding, char* out, size_t room) {
+  switch (finding.what) {
+    case Finding::kRoot:
+      snprintf(out, room, "it is the root directory, which cannot be a dataset; name a directory below it");
+      return;
+    case Finding::kHoldsTier:
+      snprintf(out, room, "it holds %s, where the nodes keep copies; name a directory that does not",
+               finding.tier);
+      return;
+    case Finding::kInTier:
+      snprintf(out, room,
+               "it lies in %s, where the nodes keep copies: there is nothing to gain; leave it out",
+               finding.tier);
+      return;
+    case Finding::kError:
+      snprintf(out, room, "%s; %s", strerror(finding.error), remedy(finding.error));
+      return;
+  }
+}
+
+// All of it: a pipe hands over more than a page in pieces.
+bool read_finding(int fd, Finding* finding) {
+  char* to = reinterpret_cast<char*>(finding);
+  size_t got = 0;
+  for (ssize_t n; got < sizeof *finding; got += static_cast<size_t>(n)) {
+    n = read(fd, to + got, sizeof *finding - got);
+    if (n < 0 && errno == EINTR)
+      n = 0;
+    else if (n <= 0)
+      return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void check_at_submit() {
@@ -81,14 +169,13 @@ void check_at_submit() {
     close(ends[0]);
     return;
   }
-  Finding finding = {};
-  finding.error = ETIMEDOUT;
+  static Finding finding = {};
   struct pollfd p = {ends[0], POLLIN, 0};
   int ready;
   do {
     ready = poll(&p, 1, kPatienceMs);
   } while (ready < 0 && errno == EINTR);
-  const bool answered = ready == 1 && read(ends[0], &finding, sizeof finding) == sizeof finding;
+  const bool answered = ready == 1 && read_finding(ends[0], &finding);
   close(ends[0]);
   if (!answered) kill(pid, SIGKILL);
   waitpid(pid, nullptr, answered ? 0 : WNOHANG);  // one that hangs in the kernel is left to init
@@ -97,13 +184,14 @@ void check_at_submit() {
                request().datasets);
     return;
   }
-  if (finding.error == 0) return;
+  if (is_right(finding)) return;
+  static char why[kPathBytes + 256];
+  explain(finding, why, sizeof why);
   if (request().check == Check::kWarn) {
-    slurm_info("warning: --monarch-dataset: %s: %s; %s", finding.path, strerror(finding.error),
-               remedy(finding.error));
+    slurm_info("warning: --monarch-dataset: %s: %s", finding.path, why);
     return;
   }
-  slurm_error("--monarch-dataset: %s: %s; %s", finding.path, strerror(finding.error), remedy(finding.error));
+  slurm_error("--monarch-dataset: %s: %s", finding.path, why);
   // Slurm ignores what an optional plugin's hook returns here, and a job that cannot read its dataset is not
   // to wait in the queue for it. This is the user's own command, before anything was submitted.
   exit(1);

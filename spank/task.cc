@@ -51,12 +51,19 @@ void unset_environment(spank_t sp) {
 
 void tell_user(spank_t sp) {
   uint32_t task = 0;
-  char components[16];
-  if (!unserved_datasets()[0] || spank_get_item(sp, S_TASK_ID, &task) != ESPANK_SUCCESS || task != 0) return;
+  char value[16];
+  const auto has = [&](const char* name) {
+    return spank_getenv(sp, name, value, sizeof value) != ESPANK_ENV_NOEXIST;
+  };
+  if (spank_get_item(sp, S_TASK_ID, &task) != ESPANK_SUCCESS || task != 0 || has("MONARCH_IO_QUIET")) return;
+  // Standard error is the task's own, by now.
+  if (why_without()[0])
+    dprintf(STDERR_FILENO, "monarch: the job runs without Monarch on %s: %s\n", trusted("SLURMD_NODENAME"),
+            why_without());
   // In a heterogeneous job each step has the first component's option from the environment: nobody asked for
   // it.
-  if (spank_getenv(sp, "SLURM_HET_SIZE", components, sizeof components) == ESPANK_SUCCESS) return;
-  dprintf(STDERR_FILENO, "monarch: %s\n", unserved_datasets());  // the task's own, by now
+  if (unserved_datasets()[0] && !has("SLURM_HET_SIZE"))
+    dprintf(STDERR_FILENO, "monarch: %s\n", unserved_datasets());
 }
 
 void set_task_environment(spank_t sp) {

@@ -739,7 +739,8 @@ def start_killed():
         equal(sorted(agents()), sorted(n.record(10 + turn)["pid"] for turn in range(16)), "every agent is recorded")
         for turn in range(16):
             n.epilog(10 + turn)
-        ok(wait_until(lambda: not [p for turn in range(16) for p in n.left(10 + turn)]), "and nothing is left of their jobs")
+        ok(wait_until(lambda: not [p for turn in range(16) for p in n.left(10 + turn)]), "and nothing is left of their jobs",
+           *[q for turn in range(16) for p in n.left(10 + turn) for q in (p, *glob.glob(f"{p}/*"))])
         equal(agents(), [], "nor an agent")
 
 

@@ -484,6 +484,9 @@ def submission():
         pass
     os.mkdir(closed, 0o700)
     os.mkdir(colon)
+    link = f"{scratch()}/link"
+    os.symlink("/", link)
+    os.mkdir(f"{cluster.tier}/in")
     before = cluster.execute(["squeue", "-h", "-a", "-o", "%A"])[1]
 
     def sbatch(*options, command=("sbatch", "--hold"), **more):
@@ -515,6 +518,18 @@ def submission():
     refused("an unknown --monarch-check", data.path, ["error, warn, off"], "--monarch-check=maybe")
     refused("a path that does not exist, from the environment", None, [wrong, "No such file"],
             env={"MONARCH_IO_OPT_DATASET": wrong})
+    refused("17 directories", ":".join([data.path] * 17), ["more than 16", "that holds several"])
+    refused("/", "/", ["root directory", "below it"])
+    refused("/ among others", f"{data.path}:/./", ["root directory", "below it"])
+    refused("a link to /", link, [link, "root directory", "below it"])
+    refused("a path that is too long", "/" + "x" * 4096, ["longer than 4095"])
+    refused("a directory that holds a tier", os.path.dirname(cluster.tier), [cluster.tier, "holds", "that does not"])
+    refused("a tier", cluster.tier, [cluster.tier, "keep copies"])
+    refused("a directory in a tier", f"{cluster.tier}/in", [cluster.tier, "lies in", "leave it out"])
+    for name in ("DATASET", "CHECK"):
+        code, out, err, _ = sbatch(env={f"MONARCH_IO_OPT_{name}": ""})
+        ok(code not in (0, "hung") and out == b"", f"sbatch refuses an empty MONARCH_IO_OPT_{name}", code, out, err)
+        contains(err, [f"MONARCH_IO_OPT_{name} is set to nothing", "unset it"], f"sbatch refuses an empty MONARCH_IO_OPT_{name}: the message")
     for command in (["salloc", "-I"], ["srun", "-I"]):
         code, out, err, _ = sbatch(f"--monarch-dataset={wrong}", command=command)
         ok(code not in (0, "hung") and out == b"", f"{command[0]} refuses a path that does not exist", code, out, err)
@@ -522,12 +537,17 @@ def submission():
     equal(cluster.execute(["squeue", "-h", "-a", "-o", "%A"])[1], before, "nothing that was refused is in the queue")
 
     accepted("a directory", [], f"--monarch-dataset={data.path}")
-    accepted("two directories", [], f"--monarch-dataset={data.path}:{scratch()}")
+    accepted("two directories", [], f"--monarch-dataset={data.path}:{local_dataset().path}")
     accepted("a wrong path, --monarch-check=warn", [wrong, "No such file", "warning"], f"--monarch-dataset={wrong}",
              "--monarch-check=warn")
     accepted("a wrong path, --monarch-check=off", [], f"--monarch-dataset={wrong}", "--monarch-check=off")
     accepted("a wrong path, check off by the environment", [], f"--monarch-dataset={wrong}", env={"MONARCH_IO_OPT_CHECK": "off"})
+    accepted("a tier, --monarch-check=warn", [cluster.tier, "warning"], f"--monarch-dataset={cluster.tier}", "--monarch-check=warn")
+    accepted("16 directories", [], "--monarch-dataset=" + ":".join([data.path] * 16))
+    for value in ("1", "0", ""):
+        accepted(f"a wrong path, MONARCH_IO_OPT_NO_MONARCH={value}", [], f"--monarch-dataset={wrong}", env={"MONARCH_IO_OPT_NO_MONARCH": value})
     accepted("a wrong path, --no-monarch", [], f"--monarch-dataset={wrong}", "--no-monarch")
+    os.rmdir(f"{cluster.tier}/in")
     if why := e2e.why_no_slowfs():
         e2e.skip("a PFS that hangs at submission", why)
         return
@@ -688,7 +708,12 @@ def runs_without(name, *log_parts):
     data = local_dataset()
     job = cluster.submit([f"--monarch-dataset={data.path}"], data.read(2) + TASK_ENV)
     equal(cluster.wait(job), "COMPLETED", f"{name}: the job runs")
-    equal(cluster.output(job), data.sums * 2 + b"preload=\n", f"{name}: without Monarch, and reads the right bytes")
+    lines = cluster.output(job).split(b"\n")
+    told = [line.decode() for line in lines if line.startswith(b"monarch: ")]
+    equal(b"\n".join(line for line in lines if not line.startswith(b"monarch: ")), data.sums * 2 + b"preload=\n",
+          f"{name}: without Monarch, and reads the right bytes")
+    equal(len(told), 1, f"{name}: the user is told once", *told)
+    contains("".join(told), ["the job runs without Monarch on node", *(log_parts or ["did not answer"])], f"{name}: and why")
     if log_parts:
         contains(cluster.log_of(job), [*log_parts, "runs without Monarch"], f"{name}: the log tells")
         equal(cluster.log_of(job).count("runs without Monarch"), 1, f"{name}: once, though two steps asked", cluster.log_of(job))
@@ -713,6 +738,25 @@ def config_errors():
     cluster.configure()
     os.chmod(cluster.config, 0o644)
     cluster.nothing_left("bad monarch.conf")
+
+
+def told_once():
+    """The batch script's output has the reason, that of its steps has not; MONARCH_IO_QUIET keeps it out."""
+    data = local_dataset()
+    cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = much\n")
+    step = "srun -Q sh -c 'echo step'"
+    script = f"echo script; {step}; {step}"
+    loud = cluster.submit([f"--monarch-dataset={data.path}"], script)
+    quiet = cluster.submit([f"--monarch-dataset={data.path}"], script, env={"MONARCH_IO_QUIET": "1"})
+    alone = cluster.execute(["srun", "-Q", "-n2", "-N1", f"--monarch-dataset={data.path}", "echo", "task"])
+    for job, count in ((loud, 1), (quiet, 0)):
+        equal(cluster.wait(job), "COMPLETED", "told once: how Slurm says that the job ended")
+        lines = cluster.output(job).decode().splitlines()
+        equal([line for line in lines if not line.startswith("monarch: ")], ["script", "step", "step"], "told once: what the job printed")
+        equal(sum(line.startswith("monarch: the job runs without Monarch on ") for line in lines), count, "told once: messages", *lines)
+    equal((alone[0], alone[1], alone[2].count("runs without Monarch")), (0, b"task\ntask\n", 1), "told once: a job of one srun", alone[2])
+    cluster.configure()
+    cluster.nothing_left("told once")
 
 
 def bad_tiers():
@@ -780,6 +824,70 @@ def slurmdbd_away():
         wait_until(lambda: cluster.comment(job, 0).startswith("monarch="), 60)  # sacct itself needs slurmdbd
         check_line(name, job, data, 2)
         cluster.nothing_left(name)
+
+
+def spool_is_empty():
+    return wait_until(lambda: not glob.glob(f"{cluster.state}/spool/*"), 120)
+
+
+def rows_of_runs():
+    """slurmdbd is away: each line goes to the row of its own run, that of a requeued job and of an id that comes again."""
+    data, more = local_dataset(), local_dataset()
+    daemon = cluster.slurmdbd()
+    script = f'if [ "$SLURM_RESTART_COUNT" ]; then {data.read(2)}; else {data.read(1)}; touch first.$SLURM_JOB_ID; sleep 600; fi'
+    job = cluster.submit(["--requeue", "--open-mode=append", f"--monarch-dataset={data.path}"], script)
+    cluster.wait_running(job, f"first.{job}")
+    ok(wait_until(lambda: glob.glob(f"{cluster.state}/jobs/*.{job}.*/times")), "root knows when the run began")
+    cluster.execute(["scontrol", "requeue", str(job)])
+    wait_until(lambda: cluster.state_of(job) == "PENDING" and cluster.epilog_ms(job), slurm_lab.PATIENCE)
+    time.sleep(1.5)
+    cluster.execute(["scontrol", "update", f"jobid={job}", "starttime=now"], root=True)
+    equal(cluster.wait(job), "COMPLETED", "requeued while slurmdbd is away: how Slurm says that it ended")
+    equal(len(glob.glob(f"{cluster.state}/spool/*")), 2, "requeued while slurmdbd is away: two lines wait")
+    cluster.slurmdbd(start=daemon)
+    ok(spool_is_empty(), "requeued while slurmdbd is away: both are written", glob.glob(f"{cluster.state}/spool/*"))
+    got = [fields(row).get("pfs") for row in cluster.rows(job)]
+    want = [f"{size_text(data.bytes)}/{size_text(times * data.bytes)}" for times in (1, 2)]
+    equal(got, want, "requeued while slurmdbd is away: each run has its own line", *cluster.rows(job))
+    cluster.forget_jobs()
+    old = cluster.rows(1)
+    daemon = cluster.slurmdbd()
+    ids = []
+    while 1 not in ids and len(ids) < 3:
+        ids.append(cluster.submit([f"--monarch-dataset={more.path}"], more.read(3)))
+        equal(cluster.wait(ids[-1]), "COMPLETED", "an id comes again: how Slurm says that the job ended")
+    equal(ids, [1], "an id comes again")
+    time.sleep(3)
+    cluster.slurmdbd(start=daemon)
+    ok(spool_is_empty(), "an id comes again: the line is written", glob.glob(f"{cluster.state}/spool/*"))
+    now = cluster.rows(1)
+    equal(now[:-1], old, "an id comes again: the rows of older jobs are as they were", *now)
+    equal(fields(now[-1]).get("pfs"), f"{size_text(more.bytes)}/{size_text(3 * more.bytes)}", "an id comes again: the new row has the line")
+    cluster.nothing_left("rows of runs")
+
+
+def array_rows():
+    """The tasks of an array, of which the last has the id of the whole: each row has its own line."""
+    data = local_dataset()
+    job = cluster.submit(["--array=1-3", f"--monarch-dataset={data.path}"],
+                         f'for n in $(seq $SLURM_ARRAY_TASK_ID); do {data.read()}; done')
+    equal(cluster.wait(job), "COMPLETED", "array: how Slurm says that they ended")
+    ok(spool_is_empty(), "array: all lines are written")
+    records = {int(record["ArrayTaskId"]): int(record["JobId"]) for record in cluster.jobs(job)}
+    got = {task: [fields(row).get("pfs") for row in cluster.rows(member)] for task, member in records.items()}
+    equal(got, {task: [f"{size_text(data.bytes)}/{size_text(task * data.bytes)}"] for task in (1, 2, 3)},
+          "array: each task's row has its own line")
+
+
+def no_accounting():
+    """AccountingStorageType=none: monarch_account says so, at once."""
+    conf = f"{scratch()}/none.conf"
+    with open(cluster.conf, encoding="utf-8") as old, open(conf, "w", encoding="utf-8") as new:
+        new.write(re.sub(r"(?mi)^AccountingStorage.*\n", "", old.read()) + "AccountingStorageType=accounting_storage/none\n")
+    account = f"{cluster.prefix}/libexec/monarch/monarch_account"
+    for words in (["--times"], ["--begin", "1", "--end", "2", "line"]):
+        code, _, err = cluster.execute([account, "--job", "1", "--uid", "1000", *words], root=True, env={"SLURM_CONF": conf})
+        equal(code, 3, "no accounting: monarch_account says so", err)
 
 
 # ---- the phases
@@ -852,5 +960,6 @@ if reason := slurm_lab.why_no_slurm() or e2e.why_no_glusterfs():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(*([timeout] if ALL else []), jobs, rare_jobs, submission, agent_process, agent_killed, all_killed, monarchd_missing, config_errors, bad_tiers,
-         hanging_in_job, slurmdbd_away, cluster_name, prolog_flags_unset, prolog_flags_alloc, *([contain_cgroup, contain_tmpfs] if ALL else []))
+e2e.main(*([timeout] if ALL else []), jobs, rare_jobs, submission, agent_process, agent_killed, all_killed, monarchd_missing, config_errors, told_once, bad_tiers,
+         hanging_in_job, slurmdbd_away, array_rows, no_accounting, cluster_name, prolog_flags_unset, prolog_flags_alloc,
+         *([contain_cgroup, contain_tmpfs] if ALL else []), rows_of_runs)
