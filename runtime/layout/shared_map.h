@@ -18,19 +18,10 @@ namespace monarch {
 // it is missing, shorter than that, not a regular file, or cannot be mapped; errno is then undefined.
 inline void* map_shared(const char* dir, const char* name, uint64_t bytes, bool writable) {
   const int flags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW;
-  char path[512];
-  const size_t len = strlen(dir), rest = strlen(name) + 1;
-  long fd = -1;
-  if (len + 1 + rest <= sizeof path) {
-    memcpy(path, dir, len);
-    path[len] = '/';
-    memcpy(path + len + 1, name, rest);
-    fd = syscall(SYS_openat, AT_FDCWD, path, flags, 0);
-  } else if (const long at = syscall(SYS_openat, AT_FDCWD, dir, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-             at >= 0) {
-    fd = syscall(SYS_openat, static_cast<int>(at), name, flags, 0);
-    syscall(SYS_close, static_cast<int>(at));
-  }
+  const long at = syscall(SYS_openat, AT_FDCWD, dir, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+  if (at < 0) return nullptr;
+  const long fd = syscall(SYS_openat, static_cast<int>(at), name, flags, 0);
+  syscall(SYS_close, static_cast<int>(at));
   if (fd < 0) return nullptr;
   void* address = nullptr;
   struct statx st;

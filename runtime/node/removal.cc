@@ -117,6 +117,12 @@ Result<Fd> open_aside(int jobs, const JobRecord& record) {
   return Error{EBUSY, name + ": something is mounted there that is not the owner's"};
 }
 
+// Of a start that was killed before it gave the directory to the job's owner: all in it is root's own.
+bool is_roots(int directory) {
+  struct stat st;
+  return os::fstat(directory, &st) == 0 && st.st_uid == 0;
+}
+
 bool remove_empty(int jobs, const std::string& name) {
   return os::unlinkat(jobs, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
 }
@@ -163,6 +169,11 @@ Attempt remove_aside(int jobs, const JobRecord& record) {
     const Result<Fd> dir = open_aside(jobs, record);
     if (!dir.ok()) {
       attempt.error = dir.error();
+      return attempt;
+    }
+    if (is_roots(dir->get())) {
+      attempt.error = remove_tree(jobs, name);
+      if (attempt.error.ok()) break;
       return attempt;
     }
     const Result<std::string> left =

@@ -151,6 +151,7 @@ void FileStager::place(const Work& work, const Fd& source, const struct stat& st
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   const int number = context_->hierarchy->reserve(bytes);
   if (number < 0) return health_->no_room(ref);
+  health_->found_room();
   Tier& tier = context_->tier(number);
   Result<Fd> file = tier.create(ref, bytes);
   const Writing writing =

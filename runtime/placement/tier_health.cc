@@ -72,7 +72,6 @@ void TierHealth::put_off(Ref ref, int error) {
 }
 
 void TierHealth::placed() {
-  misfits_ = 0;
   shortage_ns_ = 0;
   context_->board->header.stalled_until_ns.store(0, std::memory_order_relaxed);
 }

@@ -28,6 +28,8 @@ class TierHealth {
   // The agent lacks descriptors or memory: prefetch rests, and what was put off is tried again later.
   void ran_short(int error);
   void put_off(Ref ref, int error);
+  // A tier had room for a file.
+  void found_room() { misfits_ = 0; }
   // A copy succeeded.
   void placed();
   // A file of the dataset has this size.
