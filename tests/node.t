@@ -147,9 +147,9 @@ class Node:
             subprocess.run(["chattr", "-i", path], check=True)
 
     def left(self, job):
-        """All that is there of a job, on the tier and in the state directory."""
+        """All that is there of a job, on the tier and in the state directory, but its line for sacct."""
         return [p for p in glob.glob(f"{self.state}/*/*", include_hidden=True) + glob.glob(f"{self.tier}/monarch/*", include_hidden=True)
-                if re.search(rf"[/.]{job}\.", p.replace(self.dir, ""))]
+                if re.search(rf"[/.]{job}\.", p.replace(self.dir, "")) and "/spool/" not in p]
 
     def helpers(self):
         """pids of root's helpers, removers included."""
