@@ -832,6 +832,7 @@ def spool_is_empty():
 
 def rows_of_runs():
     """slurmdbd is away: each line goes to the row of its own run, that of a requeued job and of an id that comes again."""
+    yield  # job ids begin anew: the other tests come first
     data, more = local_dataset(), local_dataset()
     daemon = cluster.slurmdbd()
     script = f'if [ "$SLURM_RESTART_COUNT" ]; then {data.read(2)}; else {data.read(1)}; touch first.$SLURM_JOB_ID; sleep 600; fi'
