@@ -68,15 +68,18 @@ void look_at_tiers(const char* path, Finding* finding) {
   if (config) fclose(config);
 }
 
+// Why the user cannot read the directory; 0: nothing keeps the user from it.
+int error_of(const char* path, struct stat* st) {
+  if (stat(path, st) != 0) return errno;
+  if (!S_ISDIR(st->st_mode)) return ENOTDIR;
+  return access(path, R_OK | X_OK) == 0 ? 0 : errno;
+}
+
 void look_at(const char* path, Finding* finding) {
   struct stat st, root;
-  if (stat(path, &st) != 0)
-    finding->error = errno;
-  else if (!S_ISDIR(st.st_mode))
-    finding->error = ENOTDIR;
-  else if (access(path, R_OK | X_OK) != 0)
-    finding->error = errno;
-  else if (stat("/", &root) == 0 && st.st_dev == root.st_dev && st.st_ino == root.st_ino)
+  finding->error = error_of(path, &st);
+  if (finding->error != 0) return;
+  if (stat("/", &root) == 0 && st.st_dev == root.st_dev && st.st_ino == root.st_ino)
     finding->what = Finding::kRoot;
   else
     look_at_tiers(path, finding);

@@ -191,14 +191,14 @@ Exit write_line(void* connection, Request* r) {
 bool parse(int argc, char** argv, Request* r) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
+    const bool option = word.starts_with("--");
+    if (option && word != "--times" && i + 1 == argc) return false;
     const auto number = [&] { return std::strtoll(argv[++i], nullptr, 10); };
     if (word == "--times") {
       r->times = true;
-    } else if (word.compare(0, 2, "--") != 0) {
+    } else if (!option) {
       if (!r->line.empty()) return false;
       r->line = word;
-    } else if (i + 1 == argc) {
-      return false;
     } else if (word == "--job") {
       r->job = static_cast<uint32_t>(number());
     } else if (word == "--uid") {
