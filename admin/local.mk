@@ -2,7 +2,7 @@
 # monarchctl.
 
 bin_PROGRAMS += monarchctl
-monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS)
+monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS)
 monarchctl_LDADD = $(libmonarch)
 monarchctl_SOURCES = \
 	%D%/commands.h \

@@ -120,7 +120,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 libmonarch = %D%/libmonarch.a $(MONARCH_LIBS) $(LIBURING_LIBS)
 
 sbin_PROGRAMS += monarchd
-monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS)
+monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS)
 monarchd_LDADD = $(libmonarch)
 monarchd_SOURCES = \
 	%D%/monarchd/monarchd.cc

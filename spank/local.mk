@@ -4,7 +4,7 @@
 if HAVE_SLURM
 spankexecdir = $(libdir)/slurm
 spankexec_PROGRAMS = spank_monarch.so
-spank_monarch_so_CPPFLAGS = $(AM_CPPFLAGS) $(FORTIFY_CPPFLAGS) $(SLURM_CFLAGS)
+spank_monarch_so_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(FORTIFY_CPPFLAGS) $(SLURM_CFLAGS)
 spank_monarch_so_CXXFLAGS = $(so_compile_flags)
 spank_monarch_so_LDFLAGS = $(so_link_flags) -Wl,-soname,spank_monarch.so \
 	-Wl,--version-script=$(srcdir)/%D%/spank_monarch.map

@@ -335,6 +335,11 @@ bool times_are_due(const StateDir& state) {
   return false;
 }
 
+static bool is_run(const StateDir& state, const std::string& key, uint64_t serial) {
+  const Result<JobRecord> record = state.read_record(key);
+  return record.ok() && record->serial == serial;
+}
+
 void ask_times(const StateDir& state, const std::string& program) {
   for (const std::string& key : state.jobs()) {
     struct stat st;
@@ -356,8 +361,7 @@ void ask_times(const StateDir& state, const std::string& program) {
     }
     const int64_t now = now_s(), since = static_cast<int64_t>(record->serial / 1000000000);
     // Not if another run has the directory by now: the text would say so, but it would not be asked for.
-    const Result<JobRecord> still = state.read_record(key);
-    if (!still.ok() || still->serial != record->serial || !state.write(times_file(key), text).ok()) continue;
+    if (!is_run(state, key, record->serial) || !state.write(times_file(key), text).ok()) continue;
     if (text.empty()) set_mtime(file, next_try(since, now));
   }
 }
