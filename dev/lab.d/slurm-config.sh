@@ -31,7 +31,6 @@ SlurmctldPort=$ctld_port
 SlurmUser=slurm
 AuthType=auth/munge
 AuthInfo=socket=$base/munge/socket
-CredType=cred/munge
 StateSaveLocation=$base/state
 SlurmdSpoolDir=$base/spool/%n
 SlurmctldPidFile=$base/run/slurmctld.pid
@@ -44,8 +43,6 @@ SlurmctldSyslogDebug=quiet
 SlurmdSyslogDebug=quiet
 PlugStackConfig=$base/etc/plugstack.conf
 ProctrackType=proctrack/$proctrack
-JobContainerType=job_container/$job_container
-TaskPlugin=task/none
 MpiDefault=none
 MailProg=/bin/true
 SelectType=select/cons_tres
@@ -65,6 +62,7 @@ AccountingStoragePort=$dbd_port
 AccountingStoragePass=$base/munge/socket
 AccountingStoreFlags=job_comment
 END
+    [ "$job_container" = none ] || echo "JobContainerType=job_container/$job_container"
     [ "$prolog_flags" = none ] || echo "PrologFlags=$prolog_flags"
 }
 
@@ -114,7 +112,7 @@ write_config() {
     write_slurm_conf
     write_slurmdbd_conf
     printf '%s\n' "# written by dev/lab slurm" "${plugstack[@]}" >"$base/etc/plugstack.conf"
-    if [ -d /sys/fs/cgroup/freezer ]; then
+    if [ "$cgroup_version" = v1 ]; then
         printf '%s\n' CgroupPlugin=cgroup/v1 CgroupAutomount=no ConstrainRAMSpace=no
     else
         printf '%s\n' CgroupPlugin=cgroup/v2 IgnoreSystemd=yes ConstrainRAMSpace=no

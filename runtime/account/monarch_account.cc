@@ -29,6 +29,7 @@ extern slurm_conf_t slurm_conf;
 #include <cstring>
 #include <ctime>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -131,10 +132,24 @@ bool is_of_run(const Request& r, const Row& row) {
   return row.end != 0 && row.start <= r.begin + kSkew && row.end >= r.begin + (r.end - r.begin) / 2;
 }
 
+// slurm_load_job(): newer Slurms want a step's id in the place of the job's.
+template <typename Id>
+int load_job(int (*load)(job_info_msg_t**, Id, uint16_t), uint32_t job, job_info_msg_t** jobs) {
+  if constexpr (std::is_integral_v<Id>) {
+    return load(jobs, job, SHOW_DETAIL);
+  } else {
+    Id id;
+    std::memset(&id, 0, sizeof id);
+    id.job_id = job;
+    id.step_id = id.step_het_comp = NO_VAL;
+    return load(jobs, id, SHOW_DETAIL);
+  }
+}
+
 // Sets submit and start from what slurmctld knows of the run.
 Exit ask_slurmctld(Request* r) {
   job_info_msg_t* jobs = nullptr;
-  if (slurm_load_job(&jobs, r->job, SHOW_DETAIL) != SLURM_SUCCESS)
+  if (load_job(slurm_load_job, r->job, &jobs) != SLURM_SUCCESS)
     return errno == ESLURM_INVALID_JOB_ID ? kNoRow : kAway;
   Exit found = kNoRow;
   for (uint32_t i = 0; i < jobs->record_count; ++i) {
