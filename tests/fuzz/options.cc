@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plugin's options with Slurm's symbols made up: the input's lines are an option's value each, then the
 // words of plugstack.conf.
+// Where nothing is read from.
+#define SYSCONFDIR "/nonexistent"
+#define RUNSTATEDIR "/nonexistent"
+#define SBINDIR "/nonexistent"
+#define PKGLIBDIR "/nonexistent"
+#define PKGLIBEXECDIR "/nonexistent"
 #include "spank/options.cc"  // NOLINT(bugprone-suspicious-include)
 
 #include <vector>
