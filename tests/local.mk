@@ -28,7 +28,7 @@ AM_TESTS_ENVIRONMENT = \
 
 if HAVE_GTEST
 check_PROGRAMS += tests/unit
-tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS) $(GTEST_CFLAGS) $(SLURM_CFLAGS)
+tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(GTEST_CFLAGS) $(SLURM_CFLAGS)
 tests_unit_LDADD = $(libmonarch) $(GTEST_LIBS)
 tests_unit_SOURCES = \
 	%D%/board_test.cc \
@@ -82,7 +82,7 @@ fuzz_sources += %D%/fuzz/options.cc
 fuzz_targets += options
 endif
 EXTRA_LIBRARIES = %D%/fuzz/libfuzz.a
-%C%_fuzz_libfuzz_a_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS) $(SLURM_CFLAGS)
+%C%_fuzz_libfuzz_a_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(SLURM_CFLAGS)
 %C%_fuzz_libfuzz_a_SOURCES = $(fuzz_sources)
 fuzzers: $(fuzz_targets:%=%D%/fuzz/fuzz-%)
 $(fuzz_targets:%=%D%/fuzz/fuzz-%): %D%/fuzz/fuzz-%: %D%/fuzz/libfuzzer.cc %D%/fuzz/libfuzz.a runtime/libmonarch.a
