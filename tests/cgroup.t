@@ -169,6 +169,10 @@ class Node:
         """All of this state directory's, or an agent's, by hierarchy."""
         return [path for base in self.machine.bases for path in glob.glob(f"{base}/monarch/{self.key}{whose}*")]
 
+    def keepers(self):
+        """The processes in the helpers' groups."""
+        return sorted({int(pid) for path in self.groups("helpers") for pid in read(f"{path}/cgroup.procs").split()})
+
     def limits(self):
         """Those of the agents' memory."""
         return [int(read(file)) for path in self.groups("cluster.") for file in glob.glob(f"{path}/memory.limit_in_bytes")]
@@ -354,6 +358,23 @@ def helpers(name):
 
 
 @both
+def keeper_killed(name):
+    """The group of a keeper that was killed goes with the job, or is made anew by the next job's."""
+    with node("killed") as n:
+        for job, end in ((1, lambda: n.epilog(1)), (2, lambda: n.start(3))):
+            n.start(job)
+            ok(wait_until(n.keepers), name("a keeper has the helpers' group"))
+            numbers = {os.stat(path).st_ino for path in n.groups("helpers")}
+            for pid in n.keepers():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            ok(wait_until(lambda: not n.keepers()) and n.groups("helpers"), name("it is killed: its group stays"))
+            end()
+            left = [path for path in n.groups("helpers") if os.stat(path).st_ino in numbers]
+            equal(left, [], name(f"and is removed by {'the epilog' if job == 1 else 'the start of the next job'}"))
+
+
+@both
 def read_only(name):
     """Where groups cannot be made the job runs as without them, and one line tells."""
     with node("read-only") as n:
@@ -383,4 +404,4 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(own_group, not_traced, escape, record_gone, helpers, read_only)
+e2e.main(own_group, not_traced, escape, record_gone, helpers, keeper_killed, read_only)

@@ -246,6 +246,10 @@ void Cgroups::leave(const std::string& name) const {
   }
 }
 
+void Cgroups::remove_if_empty(const std::string& name) const {
+  for (const CgroupHierarchy& h : hierarchies_) remove_from(h, name);
+}
+
 std::vector<std::string> Cgroups::names(const std::string& prefix) const {
   std::set<std::string> found;
   for (const CgroupHierarchy& h : hierarchies_) {

@@ -44,6 +44,9 @@ class Cgroups {
   // Moves the calling process to the roots, and removes the group unless others are in it.
   void leave(const std::string& name) const;
 
+  // Removes the group in each hierarchy where no process is in it.
+  void remove_if_empty(const std::string& name) const;
+
   // The groups whose names begin so.
   std::vector<std::string> names(const std::string& prefix) const;
 

@@ -267,7 +267,8 @@ class Keeper {
 
 void ensure_keeper(const KeeperRequest& request) {
   const Result<StateDir> state = StateDir::open(request.state_dir);
-  if (!state.ok() || !anything_left(*state)) return;  // the hook has told the error
+  if (!state.ok()) return;  // the hook has told the error
+  if (!anything_left(*state)) return Cgroups().remove_if_empty(state->helpers_cgroup());  // one was killed
   Fd lock = open_lock(request);
   if (!lock)
     return spdlog::warn("keeper: {}", errno_error("open " + request.state_dir + "/keeper.lock").text);

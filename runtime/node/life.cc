@@ -11,7 +11,8 @@ namespace {
 // The agent itself, its catalog, which is in memory on most nodes, and pages that make way.
 constexpr uint64_t kAgentBytes = uint64_t{2} << 30;
 constexpr uint64_t kReserveShare = 16;  // the agent stops short of its group's limit, by a twentieth
-constexpr int kSweepPatienceMs = 100;   // what does not hang in the kernel dies at once
+constexpr int kEnterAttempts = 3;
+constexpr int kSweepPatienceMs = 100;  // what does not hang in the kernel dies at once
 
 }  // namespace
 
@@ -40,12 +41,16 @@ void sweep_cgroups(const StateDir& state) {
   for (const std::string& name : found)
     if (!known.count(name) && groups.end(name, kSweepPatienceMs))
       spdlog::info("control group {} removed: no job's on this node", name);
+  groups.remove_if_empty(state.helpers_cgroup());  // of a helper that was killed
 }
 
 HelperCgroup::HelperCgroup(const StateDir& state) : name_(state.helpers_cgroup()) {
-  // Without groups it stays where it is, which the log of the job's start has told.
-  (void)groups_.make(name_, 0).ok();
-  (void)groups_.enter(name_).ok();
+  // Who tidies up may remove it between the two. Without groups it stays where it is, which the log of the
+  // job's start has told.
+  for (int attempt = 0; attempt < kEnterAttempts; ++attempt) {
+    (void)groups_.make(name_, 0).ok();
+    if (groups_.enter(name_).ok()) break;
+  }
 }
 
 HelperCgroup::~HelperCgroup() { groups_.leave(name_); }

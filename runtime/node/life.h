@@ -16,7 +16,8 @@ uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& t
 // `patience_ms`. False: the agent is still there, and hangs in the kernel.
 bool end_agent(const StateDir& state, const JobRecord& record, int patience_ms);
 
-// Ends what is in groups of this state directory that no record names.
+// Ends what is in groups of this state directory that no record names, and removes that of root's helpers if
+// none is in it.
 void sweep_cgroups(const StateDir& state);
 
 // The calling process of root's, which outlives its hook, is in the helpers' group as long as this lives.
