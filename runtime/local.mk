@@ -88,6 +88,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/owner.h \
 	%D%/node/removal.cc \
 	%D%/node/removal.h \
+	%D%/node/slurmstepds.cc \
+	%D%/node/slurmstepds.h \
 	%D%/node/spool.cc \
 	%D%/node/spool.h \
 	%D%/node/start.cc \

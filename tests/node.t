@@ -41,6 +41,18 @@ while where() != "tier" and time.monotonic() < end:
 print(where(), flush=True)
 """
 
+# With root's rights, by a setuid program; and what such a one executes, its title included.
+SETUID = """
+import os, time
+os.setresuid(0, 0, 0)
+print("up", flush=True)
+time.sleep(600)
+"""
+HEIR = """
+import os, sys
+os.execv("/bin/sh", [sys.argv[1], "-p", "-c", "echo up; sleep 600; true"])
+"""
+
 
 class Node:
     """A node with one tier, on which the helpers run as the plugin runs them."""
@@ -449,6 +461,26 @@ def other_boot():
         n.prolog(7, n.data)
         ok(wait_until(lambda: not n.left(3), GONE_SECONDS), "the next prolog sweeps it when that has ended", n.left(3))
         e2e.end(bystander)
+
+
+def false_slurmstepds():
+    """A job ends of which nothing runs but what its owner executes as a slurmstepd with root's rights."""
+    with node("false") as n:
+        setuid = f"{n.dir}/python"
+        shutil.copy(os.path.realpath("/usr/bin/python3"), setuid)
+        os.chmod(setuid, 0o4755)
+        for job, what, program in (1, "a setuid program", SETUID), (2, "what a setuid program executed", HEIR):
+            contains(n.start(job), ["ready "], f"job {job} starts")
+            n.kill_agent(job)
+            title = f"slurmstepd: [{job}.batch]"
+            faked = e2e.start([*e2e.NOBODY, "bash", "-c", f"exec -a '{title}' \"$@\"", "bash", setuid, "-c", program, title],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+            if faked.stdout.readline() != b"up\n" or os.stat(f"/proc/{faked.pid}").st_uid != 0:
+                e2e.skip(what, "the scratch directory's file system has none")
+                continue
+            n.prolog(99, n.data)
+            ok(wait_until(lambda job=job: not n.left(job), GONE_SECONDS), f"{what}: its job is swept", n.left(job))
+            e2e.end(faked)
 
 
 def state_lost():
@@ -942,6 +974,6 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, state_lost, other_nodes, name_is_taken,
+e2e.main(large_tree, memory_tier, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, other_nodes, name_is_taken,
          name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, secret_datasets, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, where_the_line_goes, odd_paths)

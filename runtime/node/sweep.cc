@@ -19,6 +19,7 @@
 #include "runtime/node/life.h"
 #include "runtime/node/mounts.h"
 #include "runtime/node/removal.h"
+#include "runtime/node/slurmstepds.h"
 
 namespace monarch {
 namespace {
@@ -166,24 +167,6 @@ void take_orphans(const StateDir& state, const std::string& tier, const JobOnNod
 }
 
 }  // namespace
-
-bool has_slurmstepd(uint32_t job) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), &::closedir);
-  if (!proc) return true;
-  const std::string begin = "slurmstepd: [" + std::to_string(job);
-  while (const dirent* e = ::readdir(proc.get())) {
-    if (e->d_name[0] < '0' || e->d_name[0] > '9') continue;
-    const std::string path = std::string("/proc/") + e->d_name;
-    struct stat st;  // first: reading the title of a user's process can hang, as that user wishes
-    if (::stat(path.c_str(), &st) != 0 || st.st_uid != 0) continue;
-    std::ifstream in(path + "/cmdline");
-    std::string title(begin.size() + 1, '\0');
-    in.read(title.data(), static_cast<std::streamsize>(title.size()));
-    const char after = title.back();  // "[12.batch]", of a job of several components "[12+1.batch]"
-    if (title.compare(0, begin.size(), begin) == 0 && (after == '.' || after == '+')) return true;
-  }
-  return false;
-}
 
 void sweep(const StateDir& state, const JobOnNode& own, const std::vector<std::string>& tiers) {
   std::vector<Removal> removals = unattended_removals(state);

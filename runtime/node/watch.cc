@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/epilog.h"
+#include "runtime/node/slurmstepds.h"
 
 namespace monarch {
 namespace {
@@ -40,40 +40,6 @@ void for_each_number_in(const std::string& path, const std::function<void(int)>&
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), &::closedir);
   while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
     if (e->d_name[0] >= '0' && e->d_name[0] <= '9') what(std::atoi(e->d_name));
-}
-
-// A process that is root's and says of itself "slurmstepd: [JOB.STEP]", or "[JOB+COMPONENT.STEP]".
-struct Stepd {
-  int pid = 0;
-  uint32_t job = 0;
-  bool anchor = false;
-};
-
-bool read_stepd(int pid, Stepd* out) {
-  constexpr char kBegin[] = "slurmstepd: [";
-  const std::string path = "/proc/" + std::to_string(pid);
-  struct stat st;
-  if (::stat(path.c_str(), &st) != 0 || st.st_uid != 0) return false;
-  std::ifstream in(path + "/cmdline");
-  std::string title(64, '\0');
-  in.read(title.data(), static_cast<std::streamsize>(title.size()));
-  title.resize(static_cast<size_t>(in.gcount()));
-  if (title.rfind(kBegin, 0) != 0) return false;
-  const char* at = title.c_str() + sizeof kBegin - 1;
-  char* rest;
-  const unsigned long job = std::strtoul(at, &rest, 10);
-  if (rest == at || (*rest != '.' && *rest != '+')) return false;
-  const std::string step = title.substr(title.find('.', sizeof kBegin - 1) + 1);
-  *out = {pid, static_cast<uint32_t>(job), step.rfind("extern", 0) == 0 || step.rfind("batch", 0) == 0};
-  return true;
-}
-
-std::vector<Stepd> slurmstepds() {
-  std::vector<Stepd> found;
-  for_each_number_in("/proc", [&](int pid) {
-    if (Stepd s; read_stepd(pid, &s)) found.push_back(s);
-  });
-  return found;
 }
 
 struct ProcessStat {
@@ -139,11 +105,11 @@ std::vector<std::string> groups_of(int pid) {
 }
 
 // All that the job's slurmstepds run is stopped. What of Monarch's they adopted does not count.
-bool is_suspended(const StateDir& state, const std::vector<Stepd>& stepds, const JobRecord& record) {
+bool is_suspended(const StateDir& state, const std::vector<Slurmstepd>& stepds, const JobRecord& record) {
   const Cgroups groups;
   const std::string own = "/monarch/" + state.cgroup_prefix();
   int stopped = 0;
-  for (const Stepd& stepd : stepds) {
+  for (const Slurmstepd& stepd : stepds) {
     if (stepd.job != record.job.job) continue;
     for (const int child : children(stepd.pid)) {
       const char now = stat_of(child).state;
@@ -196,21 +162,23 @@ bool is_over(const StateDir& state, const std::string& key, bool has_stepd) {
 }  // namespace
 
 void note_anchor(const StateDir& state, const JobOnNode& job) {
-  const std::vector<Stepd> all = slurmstepds();
-  if (std::any_of(all.begin(), all.end(), [&](const Stepd& s) { return s.job == job.job && s.anchor; }))
+  const Result<std::vector<Slurmstepd>> all = slurmstepds();
+  if (all.ok() && std::any_of(all->begin(), all->end(),
+                              [&](const Slurmstepd& s) { return s.job == job.job && s.anchor; }))
     (void)state.write(anchor_file(job.key()), "").ok();
 }
 
 bool jobs_run(const KeeperRequest&, const StateDir& state) { return !state.jobs().empty(); }
 
 void watch_jobs(const KeeperRequest& request, const StateDir& state) {
-  const std::vector<Stepd> stepds = slurmstepds();
+  const Result<std::vector<Slurmstepd>> stepds = slurmstepds();
+  if (!stepds.ok()) return spdlog::debug("keeper: {}", stepds.error().text);
   for (const std::string& key : state.jobs()) {
     const Result<JobRecord> record = state.read_record(key);
     if (!record.ok() || record->agent.pid == 0) continue;  // not begun yet
-    const bool has_stepd =
-        std::any_of(stepds.begin(), stepds.end(), [&](const Stepd& s) { return s.job == record->job.job; });
-    follow(state, key, *record, has_stepd && is_suspended(state, stepds, *record));
+    const bool has_stepd = std::any_of(stepds->begin(), stepds->end(),
+                                       [&](const Slurmstepd& s) { return s.job == record->job.job; });
+    follow(state, key, *record, has_stepd && is_suspended(state, *stepds, *record));
     if (!is_over(state, key, has_stepd)) continue;
     spdlog::info("JobId={} node={} is over: no slurmstepd, and no epilog came", record->job.job,
                  record->job.node);
