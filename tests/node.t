@@ -720,6 +720,28 @@ def freed_memory():
         ok(wait_until(lambda: staged(n, 2) == 30), "and stages its dataset", staged(n, 2))
 
 
+def hidden_memory():
+    """A user's file system that hangs on the job's tmpfs does not keep root from the ledger."""
+    if not os.path.exists("/dev/fuse"):
+        return e2e.skip("a user's mount on a tmpfs", "no /dev/fuse")
+    with node("hidden_memory") as n:
+        n.configure(f"[tier.ram]\npath = {n.tier}\ndriver = tmpfs\nquota = 8M\nmedium = ram\n")
+        n.start(1)
+        contains(n.start(2), ["ready "], "a job for which no memory is left starts")
+        hang = e2e.hanging_mount(n.job_dir(2), UID, more=",allow_other")
+        n.epilog(1)
+        ok(wait_until(lambda: n.record(2)["tiers"][0]["quota"] == 8 << 20), "memory becomes free for it")
+        begin = time.monotonic()
+        with open(f"{n.state}/ledger", "rb") as ledger:
+            fcntl.flock(ledger, fcntl.LOCK_EX)
+        took = time.monotonic() - begin
+        ok(took < 5, "while its file system hangs the ledger is free for others", f"{took:.2f} s")
+        os.close(hang)
+        subprocess.run(["umount", "-l", n.job_dir(2)], check=True)
+        ok(wait_until(lambda: os.statvfs(n.job_dir(2)).f_blocks * 4096 == 8 << 20, GONE_SECONDS), "it gets the memory when that is gone")
+    return None
+
+
 # ---- starting
 
 
@@ -975,5 +997,5 @@ if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 e2e.main(large_tree, memory_tier, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, other_nodes, name_is_taken,
-         name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, secret_datasets, tried_once, start_killed,
+         name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, secret_datasets, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, where_the_line_goes, odd_paths)

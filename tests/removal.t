@@ -290,22 +290,6 @@ def remover_and_owner():
 # ---- what never ends
 
 
-def fuse(path, uid, number=1):
-    """Mounts FUSE there as fusermount does for that user; nobody serves it: the descriptor, while it is open."""
-    fd = os.open("/dev/fuse", os.O_RDWR)
-    for _ in range(number):
-        options = f"fd={fd},rootmode=40000,user_id={uid},group_id={uid}".encode()
-        if LIBC.mount(b"test", os.fsencode(path), b"fuse", 6, options) != 0:
-            os.close(fd)
-            raise OSError(ctypes.get_errno(), "mount FUSE")
-        os.close(fd)
-        fd = os.open("/dev/fuse", os.O_RDWR)
-    options = f"fd={fd},rootmode=40000,user_id={uid},group_id={uid}".encode()
-    if LIBC.mount(b"test", os.fsencode(path), b"fuse", 6, options) != 0:
-        raise OSError(ctypes.get_errno(), "mount FUSE")
-    return fd
-
-
 def fuse_mounts():
     """Mounts of the owner's, dead and hanging, in and on the job's directory; and one of the administrator's."""
     if not os.path.exists("/dev/fuse"):
@@ -314,9 +298,9 @@ def fuse_mounts():
         for name in ("dead", "a b/hanging"):
             os.makedirs(f"{n.job_dir(1)}/{name}")
         subprocess.run(["chown", "-R", f"{OWNER}:{OWNER}", n.job_dir(1)], check=True)
-        os.close(fuse(f"{n.job_dir(1)}/dead", OWNER))
-        servers.callback(os.close, fuse(f"{n.job_dir(1)}/a b/hanging", OWNER))
-        servers.callback(os.close, fuse(n.job_dir(1), OWNER, 20))
+        os.close(e2e.hanging_mount(f"{n.job_dir(1)}/dead", OWNER))
+        servers.callback(os.close, e2e.hanging_mount(f"{n.job_dir(1)}/a b/hanging", OWNER))
+        servers.callback(os.close, e2e.hanging_mount(n.job_dir(1), OWNER, 20))
         code, took = n.epilog(1)
         ok(code == 0 and took < 5, "FUSE: the epilog returns within 5 s", code, took)
         ok(n.gone(), "FUSE: nothing is left", n.set_aside(), n.logged())
@@ -330,7 +314,7 @@ def fuse_mounts():
         make(f"{n.tier}/moved/admins/file", OWNER)
         os.mkdir(f"{n.tier}/moved/bobs")
         os.chown(f"{n.tier}/moved/bobs", OTHER, OTHER)
-        servers.callback(os.close, fuse(f"{n.tier}/moved/bobs", OTHER))
+        servers.callback(os.close, e2e.hanging_mount(f"{n.tier}/moved/bobs", OTHER))
         as_user(OWNER, "mv", f"{n.tier}/moved", n.job_dir(3))
         n.epilog(3)
         others_quota(n, "others' mounts")

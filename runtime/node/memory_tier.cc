@@ -2,12 +2,12 @@
 #include "runtime/node/memory_tier.h"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <spdlog/fmt/fmt.h>
 #include <sys/mount.h>
-#include <sys/vfs.h>
 
 #include <algorithm>
+
+#include "runtime/node/mounts.h"
 
 namespace monarch {
 namespace {
@@ -35,12 +35,12 @@ Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
   return errno_error("mount a tmpfs of " + std::to_string(bytes) + " bytes");
 }
 
-// The descriptor holds what is mounted there: it is looked at, and then made larger, or nothing is.
+// The descriptor holds what is mounted there: it is looked at, and then made larger, or nothing is. The job's
+// owner may have mounted a file system on it that hangs.
 Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes) {
   const Fd dir(::openat(jobs.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  struct statfs fs;
-  if (!dir || ::fstatfs(dir.get(), &fs) != 0) return errno_error(name);
-  if (fs.f_type != TMPFS_MAGIC) return Error{EINVAL, name + ": its tmpfs is hidden by another mount"};
+  if (!dir) return errno_error(name);
+  if (!is_of_job_tmpfs(dir.get())) return Error{EINVAL, name + ": its tmpfs is hidden by another mount"};
   if (::mount(nullptr, path_of(dir.get()).c_str(), nullptr, MS_REMOUNT | kFlags, limits_of(bytes).c_str()) !=
       0)
     return errno_error("make the tmpfs of " + name + " larger");

@@ -140,6 +140,12 @@ int detach_once(int jobs, const std::string& name, uid_t owner) {
 
 }  // namespace
 
+bool is_of_job_tmpfs(int fd) {
+  const Mounts mounts = read_mounts();
+  const Mount* mount = find(mounts, os::mount_id(fd));
+  return mount && mount->type == "tmpfs" && mount->source == kTmpfsSource;
+}
+
 int detach_mounts(int jobs, const std::string& name, uid_t owner) {
   int all = 0;
   for (int round = 0; round < kMostRounds; ++round) {

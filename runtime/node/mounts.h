@@ -17,4 +17,8 @@ constexpr uid_t kUnknownOwner = static_cast<uid_t>(-1);  // whoever but root mou
 // matter. Returns how many were detached; as many as there are, but for what is mounted meanwhile.
 int detach_mounts(int jobs, const std::string& name, uid_t owner);
 
+// Whether the open file `fd` (O_PATH suffices) is of a tmpfs of mount_tmpfs(). What is mounted there is not
+// asked.
+bool is_of_job_tmpfs(int fd);
+
 }  // namespace monarch
