@@ -171,9 +171,8 @@ def _end_run(path):
 
 
 def _remove_scratch(path):
-    if os.path.isdir(f"{path}/slurm"):
-        subprocess.run([f"{SOURCE}/dev/lab", "slurm", "down", "--dir", f"{path}/slurm"], stdout=subprocess.DEVNULL,
-                       check=False)
+    for lab in filter(os.path.isdir, (f"{path}/slurm", *glob.glob(f"{path}/*/slurm"))):
+        subprocess.run([f"{SOURCE}/dev/lab", "slurm", "down", "--dir", lab], stdout=subprocess.DEVNULL, check=False)
     if os.path.isdir(f"{path}/pfs"):
         _lab_pfs("down", path)
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:

@@ -21,11 +21,11 @@ from e2e import BUILD, SANITIZER, SOURCE, equal, ok, scratch, wait_until
 
 PATIENCE = 120  # seconds for a job to begin and end
 USER = "monarchlab"
-ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE"}
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 
 
-def install_prefix():
-    with open(f"{BUILD}/Makefile", encoding="utf-8") as makefile:
+def install_prefix(build=BUILD):
+    with open(f"{build}/Makefile", encoding="utf-8") as makefile:
         return re.search(r"^prefix = (.*)$", makefile.read(), re.MULTILINE).group(1)
 
 
@@ -41,8 +41,15 @@ def why_no_slurm():
     return f"not installed: {', '.join(missing)} (run dev/deps slurm)" if missing else ""
 
 
-def install():
-    """Installs what was built, below the build directory."""
+def install(slurm=""):
+    """Installs what was built, or is built now for the Slurm in that directory, below the build directory; the prefix."""
+    if slurm:
+        build = f"{BUILD}/slurm"
+        result = subprocess.run([f"{SOURCE}/dev/build", "--dir", build, "--", f"--with-slurm={slurm}"], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        if result.returncode != 0:
+            raise RuntimeError(f"dev/build --with-slurm={slurm}: " + result.stdout.decode()[-3000:])
+        return install_prefix(build)
     with open(f"{BUILD}/.install.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
@@ -50,25 +57,28 @@ def install():
                                 stderr=subprocess.STDOUT, env=env, check=False)
     if result.returncode != 0:
         raise RuntimeError("make install: " + result.stdout.decode()[-3000:])
+    return install_prefix()
 
 
 class Cluster:
     """Slurm on this machine, each of its nodes with a tier of its own; a file or directory of each below scratch()."""
 
-    def __init__(self):
-        install()
-        self.prefix = install_prefix()
+    def __init__(self, slurm="", name=""):
+        """`slurm`: the directory where a Slurm is installed; "": the system's. `name`: of a directory below scratch() for all of it."""
+        self.slurm, self._name = slurm, name
+        self.prefix = install(slurm)
         self.tier = self.new_tier("tier")
         for number in range(1, 10):  # NODE's is {tier}/NODE, which the plugin's monarchd makes of {tier} in the configuration
             self.new_tier(f"tier/node{number}")
-        self.state = f"{scratch()}/state"
-        self.log = f"{scratch()}/monarchd.log"
-        self.monarchd = f"{scratch()}/monarchd"  # notes each run by the plugin, and how long epilogs take, in `calls`
-        self.calls = f"{scratch()}/calls"
-        self.config = f"{scratch()}/monarch.conf"
+        base = scratch(name)
+        self.state = f"{base}/state"
+        self.log = f"{base}/monarchd.log"
+        self.monarchd = f"{base}/monarchd"  # notes each run by the plugin, and how long epilogs take, in `calls`
+        self.calls = f"{base}/calls"
+        self.config = f"{base}/monarch.conf"
         self.configure()
         self.install_monarchd()
-        self._dir = f"{scratch()}/slurm"
+        self._dir = f"{base}/slurm"
         self._own_slurmdbd = None
 
     def up(self, *options):
@@ -76,7 +86,8 @@ class Cluster:
         line = (f"optional {self.prefix}/lib/slurm/spank_monarch.so config={self.config} state_dir={self.state} "
                 f"monarchd={self.monarchd} log={self.log}")
         result = subprocess.run(
-            [f"{SOURCE}/dev/lab", "slurm", "up", "--dir", self._dir, "--plugstack-line", line, *options],
+            [f"{SOURCE}/dev/lab", "slurm", "up", "--dir", self._dir, "--plugstack-line", line,
+             *(["--slurm", self.slurm] if self.slurm else []), *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False)
         if result.returncode != 0:
             raise RuntimeError("dev/lab slurm up: " + result.stdout.decode()[-3000:])
@@ -85,8 +96,11 @@ class Cluster:
             self._own_slurmdbd = None
         self.conf = self.status()["slurm_conf"]
         self.user = pwd.getpwnam(USER)
-        self.out = scratch("out")
+        self.out = scratch(f"{self._name}/out" if self._name else "out")
         os.chown(self.out, self.user.pw_uid, self.user.pw_gid)
+
+    def down(self):
+        subprocess.run([f"{SOURCE}/dev/lab", "slurm", "down", "--dir", self._dir], stdout=subprocess.DEVNULL, check=False)
 
     def status(self):
         result = subprocess.run([f"{SOURCE}/dev/lab", "slurm", "status", "--dir", self._dir, "--json"],
@@ -107,7 +121,7 @@ class Cluster:
             env = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if word)
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not os.path.exists(f"/proc/{pid}") or self._own_slurmdbd and self._own_slurmdbd.poll() is not None)
-        return ["/usr/sbin/slurmdbd", "-D"], env
+        return [f"{self.slurm or '/usr'}/sbin/slurmdbd", "-D"], env
 
     def forget_jobs(self):
         """Restarts slurmctld without what it knows of jobs: their ids begin anew."""
@@ -120,7 +134,7 @@ class Cluster:
             state = re.search(r"(?mi)^StateSaveLocation=(.*)$", file.read()).group(1)
         for name in glob.glob(f"{state}/job_state*"):
             os.unlink(name)
-        e2e.start(["/usr/sbin/slurmctld", "-D", "-c"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        e2e.start([f"{self.slurm or '/usr'}/sbin/slurmctld", "-D", "-c"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                   stderr=subprocess.DEVNULL)
         wait_until(lambda: self.nodes() and set(self.nodes().values()) <= {"idle"}, 60)
 
@@ -133,7 +147,7 @@ class Cluster:
     # ---- Monarch on the nodes
 
     def new_tier(self, name):
-        path = scratch(name)
+        path = scratch(f"{self._name}/{name}" if self._name else name)
         os.chmod(path, 0o1777)
         return path
 
@@ -150,8 +164,8 @@ node=${{*#* --node }} node=${{node%% *}}
 for word; do
     shift
     if [ "$word" = {self.config} ] && [ -e "$word" ]; then
-        mkdir -p {scratch()}/conf.$node
-        word={scratch()}/conf.$node/monarch.conf
+        mkdir -p {self.state}.conf.$node
+        word={self.state}.conf.$node/monarch.conf
         sed 's|^path = {self.tier}$|&/'"$node|" {self.config} >"$word.$$"
         chmod --reference={self.config} "$word.$$"
         mv "$word.$$" "$word"
@@ -205,7 +219,8 @@ exit $code
     def start(self, command, root=False, env=None, **more):
         """As e2e.start, as the job's user with a small environment and with pipes."""
         who = [] if root else ["setpriv", f"--reuid={self.user.pw_uid}", f"--regid={self.user.pw_gid}", "--init-groups"]
-        env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin", "LC_ALL": "C.UTF-8", "SLURM_CONF": self.conf,
+        path = f"{self.slurm}/bin:" if self.slurm else ""
+        env = {"PATH": f"{path}/usr/local/bin:/usr/bin:/bin:/usr/sbin", "LC_ALL": "C.UTF-8", "SLURM_CONF": self.conf,
                "HOME": self.out, "USER": "root" if root else USER, **(env or {})}
         return e2e.start([*who, *command], cwd=self.out, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, **more)

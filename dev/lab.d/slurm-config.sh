@@ -113,9 +113,9 @@ write_config() {
     write_slurmdbd_conf
     printf '%s\n' "# written by dev/lab slurm" "${plugstack[@]}" >"$base/etc/plugstack.conf"
     if [ "$cgroup_version" = v1 ]; then
-        printf '%s\n' CgroupPlugin=cgroup/v1 CgroupAutomount=no ConstrainRAMSpace=no
+        printf '%s\n' CgroupPlugin=cgroup/v1 CgroupAutomount=no "${cgroup_lines[@]}"
     else
-        printf '%s\n' CgroupPlugin=cgroup/v2 IgnoreSystemd=yes ConstrainRAMSpace=no
+        printf '%s\n' CgroupPlugin=cgroup/v2 IgnoreSystemd=yes "${cgroup_lines[@]}"
     fi >"$base/etc/cgroup.conf"
     # slurmd appends the node's name
     [ "$job_container" = none ] || printf '%s\n' AutoBasePath=true "BasePath=$base/tmp" >"$base/etc/job_container.conf"

@@ -1,0 +1,273 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What Slurm's control groups do to jobs with Monarch, and those to them: the system's Slurm with groups of version 1, and the
+one that is installed in the directory MONARCH_TEST_SLURM, a newer one, with version 2."""
+
+import contextlib
+import functools
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import slurm_lab  # pylint: disable=wrong-import-position
+from e2e import contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+from slurm_lab import Cluster, Dataset, bytes_of, fields, size_text  # pylint: disable=wrong-import-position
+
+NEWER = os.environ.get("MONARCH_TEST_SLURM", "")
+ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
+# Seconds for a job of less than one to begin, to end and to give its node back.  With something left in a step newer Slurms
+# wait for a minute (UnkillableStepTimeout).
+SOON = 20
+cluster = data = None
+
+
+def read(path):
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def state_of(pid):
+    with contextlib.suppress(OSError):
+        return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
+    return "X"
+
+
+def hierarchies():
+    mounts = [line.split() for line in read("/proc/self/mountinfo").splitlines()]
+    return [w[4] for w in mounts if w[w.index("-") + 1] in ("cgroup", "cgroup2") and w[3] == "/"]
+
+
+class Lab(Cluster):
+    """A cluster whose daemons may be in a namespace with groups of version 2 alone; its root is then a group of the lab's here."""
+
+    def begin(self, *options):
+        self.up("--proctrack", "cgroup", *options)
+        pids = [daemon["pid"] for name, daemon in self.status()["daemons"].items() if name.startswith("slurmd@")]
+        found = re.search(r"^0::(/monarch-lab-[0-9a-f]+)/system", read(f"/proc/{pids[0]}/cgroup"), re.MULTILINE)
+        self.roots = [base + (found.group(1) if found else "") for base in hierarchies()]
+        self.node_names = sorted(self.nodes())
+        key = 2166136261
+        for byte in self.state.encode():
+            key = (key ^ byte) * 16777619 % 2**32
+        self.key = f"{key:08x}."
+
+    def version(self):
+        return self.execute(["scontrol", "--version"])[1].decode().strip().replace("slurm", "Slurm")
+
+    def groups(self, whose=""):
+        """Monarch's own."""
+        return [path for root in self.roots for path in glob.glob(f"{root}/monarch/{self.key}{whose}*")]
+
+    def step_groups(self):
+        """Slurm's, of jobs and steps."""
+        found = []
+        for root in self.roots:
+            for node in self.node_names:
+                found += glob.glob(f"{root}/slurm_{node}/uid_*/job_*")
+                found += [path for path in glob.glob(f"{root}/system.slice/{node}_slurmstepd.scope/*/")
+                          if os.path.basename(path.rstrip("/")) not in ("slurmd", "system")]
+        return found
+
+    def agent(self, job):
+        """Its pid."""
+        wait_until(lambda: self.record(job, self.node_names[0]), slurm_lab.PATIENCE)
+        return self.record(job, self.node_names[0])["pid"]
+
+    def complaints(self):
+        """What slurmstepd says when something of a step is left."""
+        lines = [line for log in glob.glob(f"{self._dir}/log/slurmd@*.log") for line in read(log).splitlines()]
+        return [line for line in lines if re.search(r"giving up|not responding|[Dd]evice or resource busy|unkillable|drain", line)]
+
+    def srun(self, *options):
+        """A job of one step that reads the dataset twice; its id and output."""
+        code, out, err = self.execute(["srun", "--exclusive", "-n1", "-w", self.node_names[0], *options,
+                                       "sh", "-c", data.read(2) + "; echo job $SLURM_JOB_ID"])
+        out, _, job = out.rpartition(b"job ")
+        if code != 0:
+            raise RuntimeError(f"srun: exit code {code}: {err}")
+        return int(job), out
+
+    def sbatch(self, *options):
+        job = self.submit(["-w", self.node_names[0], *options], data.read(2))
+        self.wait(job)
+        return job, self.output(job)
+
+    def row(self, count, kind, *options):
+        """Jobs in a row: [(id, seconds until its node is free again)]; and whether all read the right bytes."""
+        ended, right = [], True
+        for _ in range(count):
+            begin = time.monotonic()
+            job, out = kind(*options)
+            self.wait(job)
+            wait_until(lambda: self.nodes()[self.node_names[0]] == "idle", slurm_lab.PATIENCE)
+            ended.append((job, time.monotonic() - begin))
+            right = right and out == data.sums * 2
+        return ended, right
+
+    def gone(self, name):
+        """Three TAP lines: what is left of jobs that have ended."""
+        self.nothing_left(name)
+        ok(wait_until(lambda: not self.groups() and not self.step_groups()), f"{name}: no control group is left, of Slurm's neither",
+           *self.groups(), *self.step_groups())
+
+
+def in_a_row(name, count=4, epilog=True):
+    """Jobs with Monarch are right and staged, end as soon as those without, and leave nothing."""
+    for what, kind in ("srun", cluster.srun), ("sbatch", cluster.sbatch):
+        control, _ = cluster.row(count, kind)
+        jobs, right = cluster.row(count, kind, f"--monarch-dataset={data.path}")
+        took = {words: [f"{seconds:.2f}" for _, seconds in row] for words, row in (("without", control), ("with Monarch", jobs))}
+        print(f"# {name}, {what}: jobs took {took} s, epilogs {[cluster.epilog_ms(job) for job, _ in jobs]} ms")
+        ok(right, f"{name}, {what}: the bytes are right")
+        ok(max(seconds for _, seconds in jobs) < SOON, f"{name}, {what}: each job gives its node back soon", took)
+        for job, _ in jobs:
+            wait_until(lambda job=job: " monarch=1 " in cluster.log_of(job), slurm_lab.PATIENCE)
+        lines = [fields(cluster.log_of(job).rpartition(" monarch=1 ")[2]) for job, _ in jobs]
+        staged = [bytes_of(line.get("nvme", "0")) for line in lines]
+        # Where no epilog comes, the next job may find the space still taken.
+        ok(all(staged) if epilog else any(staged), f"{name}, {what}: their datasets were staged", *lines)
+        calls = [cluster.calls_for(job).count("--epilog") for job, _ in jobs]
+        equal(calls, [1 if epilog else 0] * count, f"{name}, {what}: {'an epilog' if epilog else 'no epilog'} was called")
+        contains(cluster.comment(jobs[-1][0]), ["monarch=1 "], f"{name}, {what}: the line in sacct")
+    cluster.gone(name)
+    equal(cluster.complaints(), [], f"{name}: Slurm's log has no complaint")
+
+
+def two_steps(name):
+    """An agent that began in the first srun of an allocation serves the second, too."""
+    step = ["sh", "-c", data.read()]
+    script = 'srun -n1 "$@"; sleep 2; srun -n1 "$@"; echo job $SLURM_JOB_ID'
+    code, out, err = cluster.execute(["salloc", "-Q", "--exclusive", "-w", cluster.node_names[0], f"--monarch-dataset={data.path}",
+                                      "sh", "-c", script, "sh", *step])
+    out, _, job = out.rpartition(b"job ")
+    equal((code, out), (0, data.sums * 2), f"{name}: the bytes are right", err)
+    job = int(job)
+    cluster.wait(job)
+    wait_until(lambda: " monarch=1 " in cluster.log_of(job))
+    line = cluster.log_of(job)
+    equal(line.count("agent started"), 1, f"{name}: one agent serves both", line)
+    spared = fields(line.rpartition(" monarch=1 ")[2]).get("pfs")
+    ok(cluster.timeouts(job) or spared == f"{size_text(data.bytes)}/{size_text(2 * data.bytes)}", f"{name}: the second step reads what the first staged",
+       line)
+    cluster.gone(name)
+
+
+def suspended(name):
+    """An agent rests while its job is suspended, and goes on with it."""
+    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"],
+                         f"{data.read()}; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; {data.read()}")
+    cluster.wait_running(job, f"half.{job}")
+    agent = cluster.agent(job)
+    ok(state_of(agent) not in "TX", f"{name}: the agent runs", state_of(agent))
+    for verb, rests in ("suspend", True), ("resume", False):
+        code, _, err = cluster.execute(["scontrol", verb, str(job)], root=True)
+        equal(code, 0, f"{name}: scontrol {verb}", err)
+        ok(wait_until(lambda rests=rests: (state_of(agent) == "T") == rests), f"{name}: the agent {'rests' if rests else 'goes on'}", state_of(agent))
+    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
+        pass
+    equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", data.sums * 2), f"{name}: the job ends, its bytes are right")
+    cluster.gone(name)
+
+
+def escape(name):
+    """The agent is in none of the job's groups, its owner cannot trace it, and what is in its own group dies with the epilog."""
+    script = scratch() + "/escape.py"
+    with open(script, "w", encoding="utf-8") as file:
+        file.write("import ctypes, os, sys\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+                   "print(libc.ptrace(0x4206, int(sys.argv[1]), None, None), flush=True)\n")
+    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"],
+                         'export MONARCH_IO_DISABLE=1; sleep 600 & own=$!; while [ ! -e agent.$SLURM_JOB_ID ]; do sleep 0.05; done; '
+                         f'python3 {script} $own; python3 {script} $(cat agent.$SLURM_JOB_ID); touch half.$SLURM_JOB_ID; '
+                         'while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done')
+    agent = cluster.agent(job)
+    with open(f"{cluster.out}/agent.{job}", "w", encoding="utf-8") as file:
+        file.write(str(agent))
+    cluster.wait_running(job, f"half.{job}")
+    equal(cluster.output(job).split(), [b"0", b"-1"], f"{name}: the owner traces a process of the job's, and not the agent")
+    places = read(f"/proc/{agent}/cgroup").splitlines()
+    ok(not [line for line in places if "/job_" in line or "slurmstepd.scope" in line], f"{name}: the agent is in none of Slurm's groups", *places)
+    runaway = cluster.start(["sleep", "600"])
+    for path in cluster.groups():
+        if str(agent) in read(f"{path}/cgroup.procs").split():
+            with open(f"{path}/cgroup.procs", "w", encoding="utf-8") as file:
+                file.write(str(runaway.pid))
+    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
+        pass
+    cluster.wait(job)
+    ok(wait_until(lambda: runaway.poll() is not None), f"{name}: what runs in the agent's group dies with the job")
+    cluster.gone(name)
+
+
+def memory(name):
+    """What is staged in RAM is not the job's memory."""
+    big = scratch("big")
+    for number in range(37):
+        with open(f"{big}/{number}", "wb") as file:
+            file.write(os.urandom(4 << 20))
+    cluster.configure(f"[tier.ram]\npath = {cluster.tier}\ndriver = tmpfs\nmedium = ram\nquota = 256M\n")
+    program = f"touch begun.$SLURM_JOB_ID; cat {big}/* >/dev/null; cat {big}/* >/dev/null; exec python3 -c 'print(len(bytes(40 << 20)))'"
+    job = cluster.submit(["-w", cluster.node_names[0], "--mem=100M", f"--monarch-dataset={big}"], program)
+    equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", b"41943040\n"), f"{name}: a job of 100 MiB with 148 MiB staged in RAM ends well",
+          cluster.jobs(job))
+    wait_until(lambda: " monarch=1 " in cluster.log_of(job))
+    ok(bytes_of(fields(cluster.log_of(job).rpartition(" monarch=1 ")[2]).get("ram", "0")) > 100 << 20, f"{name}: most of it was staged", cluster.log_of(job))
+    over = cluster.submit(["-w", cluster.node_names[0], "--mem=100M"], "exec python3 -c 'print(len(bytearray(b\"1\" * (150 << 20))))'")
+    equal(cluster.wait(over), "OUT_OF_MEMORY", f"{name}: its limit is one: a program of more is killed")
+    cluster.configure()
+    shutil.rmtree(big)
+    cluster.gone(name)
+
+
+# ---- which Slurm, and how it is configured
+
+
+def older():
+    """The system's."""
+    global cluster
+    file = f"{scratch()}/task_cgroup.conf"
+    with open(file, "w", encoding="utf-8") as out:
+        out.write("TaskPlugin=task/cgroup\n")
+    cluster = Lab(name="older")
+    cluster.begin("--prolog-flags", "Contain", "--slurm-conf", file, "--cgroup-line", "ConstrainRAMSpace=yes", "--cgroup-line", "ConstrainCores=yes", "--nodes", "1")
+    in_a_row("the system's Slurm", 4 if ALL else 2)
+    suspended("the system's Slurm, suspend")
+    escape("the system's Slurm, what the agent starts")
+    memory("the system's Slurm, memory")
+    cluster.down()
+
+
+def newer():
+    """That of MONARCH_TEST_SLURM."""
+    global cluster
+    variants = {"Contain,Alloc": (in_a_row, suspended, escape), "none": (in_a_row, two_steps, suspended), "Contain,Alloc,RunInJob": (no_epilog,)}
+    if not NEWER or not os.access(f"{NEWER}/sbin/slurmctld", os.X_OK):
+        why = f"there is no {NEWER}/sbin/slurmctld" if NEWER else "MONARCH_TEST_SLURM does not name the directory of a newer Slurm"
+        for flags, tests in variants.items():
+            for test in tests:
+                e2e.skip(f"a newer Slurm, PrologFlags={flags}: {test.__name__.replace('_', ' ')}", why)
+        return
+    cluster = Lab(NEWER, "newer")
+    for flags, tests in variants.items():
+        cluster.begin("--prolog-flags", flags, "--cgroup", "v2", "--nodes", "1")
+        for test in tests:
+            named = functools.partial(test, f"{cluster.version()}, PrologFlags={flags}")
+            named.__name__ = f"{test.__name__}, {flags}"
+            e2e.together(named)
+    cluster.down()
+
+
+def no_epilog(name):
+    in_a_row(name, epilog=False)
+
+
+if reason := slurm_lab.why_no_slurm():
+    print(f"1..0 # SKIP {reason}")
+    sys.exit(0)
+data = Dataset(scratch())
+e2e.main(older, newer)
