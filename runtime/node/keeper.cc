@@ -41,7 +41,8 @@ int64_t now_s() {
 }
 
 bool anything_left(const StateDir& state) {
-  return !state.jobs().empty() || !state.removals().empty() || lines_wait(state);
+  return !state.jobs().empty() || !state.removals().empty() || lines_wait(state) ||
+         !stray_cgroups(state).empty();
 }
 
 // ---- the duties
@@ -66,10 +67,13 @@ void go_on_removing(const KeeperRequest&, const StateDir& state) {
   remove_in_background(state, unattended_removals(state), 0);
 }
 
+bool groups_stray(const KeeperRequest&, const StateDir& state) { return !stray_cgroups(state).empty(); }
+void end_strays(const KeeperRequest&, const StateDir& state) { sweep_cgroups(state); }
+
 constexpr Duty kDuties[] = {
     {"space", 1, 10, &space_is_free, &grant_space},      {"jobs", 1, 60, &jobs_run, &watch_jobs},
     {"times", 1, 60, &times_lack, &ask_slurm},           {"spool", 1, 120, &line_is_due, &flush_spool},
-    {"removal", 2, 60, &removals_wait, &go_on_removing},
+    {"removal", 2, 60, &removals_wait, &go_on_removing}, {"groups", 5, 10, &groups_stray, &end_strays},
 };
 
 // ---- the keeper is the new monarchd once its file was replaced
@@ -191,7 +195,9 @@ class Keeper {
   void start_what_is_due() {
     for (size_t i = 0; i < std::size(kDuties); ++i) {
       const Duty& duty = kDuties[i];
-      if (work_[i].pid != 0 || now_s() < work_[i].next || !duty.due(request_, state_)) continue;
+      if (work_[i].pid != 0 || now_s() < work_[i].next) continue;
+      work_[i].next = now_s() + duty.every_s;
+      if (!duty.due(request_, state_)) continue;
       start(&work_[i], duty.patience_s, [&] {
         duty.run(request_, state_);
         return 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keeper: root's one process per node and state directory that watches over what the hooks leave to do.
-// It does duties, over and over, until nothing of jobs, removals and spooled lines is left; then it ends.
+// It does duties, over and over, until nothing of jobs, removals, spooled lines and stray agents is left;
+// then it ends.
 //
 // A duty of your own: a function of the type Duty::run and a line in the list in keeper.cc.
 #pragma once
@@ -22,10 +23,10 @@ struct KeeperRequest {
 
 struct Duty {
   const char* name;
-  int every_s;     // from the end of one run to the next, at least
+  int every_s;     // from one look, and from the end of a run, to the next, at least
   int patience_s;  // a run that takes longer is killed, with its process group
-  // Called in the keeper, each second: is there anything to do? Reads the state directory alone, which is
-  // local: whatever can hang belongs into run().
+  // Called in the keeper: is there anything to do? Reads the state directory and the kernel's own files
+  // alone, which are local: whatever can hang belongs into run().
   bool (*due)(const KeeperRequest&, const StateDir&);
   // Called in a process of its own, root's, single-threaded, leader of a process group, with default signals
   // and without the keeper's lock. Ends with it. May leave detached processes behind.

@@ -30,16 +30,31 @@ bool end_agent(const StateDir& state, const JobRecord& record, int patience_ms) 
   return kill_and_wait(record.agent, gone ? patience_ms : 0);  // where there are no groups
 }
 
+std::vector<std::string> stray_cgroups(const StateDir& state) {
+  std::vector<std::string> strays = Cgroups().names(state.cgroup_prefix());
+  std::erase(strays, state.helpers_cgroup());
+  if (strays.empty()) return strays;
+  // Read after the groups, which are made after their records; and jobs first, from where these go to
+  // removals.
+  const Result<std::vector<std::string>> jobs = state.list("jobs");
+  if (!jobs.ok()) return {};
+  std::set<std::string> known;
+  for (const std::string& key : *jobs) {
+    const Result<JobRecord> record = state.read_record(key);
+    if (record.ok()) known.insert(state.cgroup_of(*record));
+    if (!record.ok() && record.error().code != ENOENT && record.error().code != EINVAL) return {};
+  }
+  const Result<std::vector<std::string>> removals = state.list("removing");
+  if (!removals.ok()) return {};
+  for (const std::string& name : *removals) known.insert(state.cgroup_prefix() + name);
+  std::erase_if(strays, [&](const std::string& name) { return known.count(name) > 0; });
+  return strays;
+}
+
 void sweep_cgroups(const StateDir& state) {
   const Cgroups groups;
-  const std::vector<std::string> found = groups.names(state.cgroup_prefix());
-  if (found.empty()) return;
-  std::set<std::string> known = {state.helpers_cgroup()};  // read after the groups, made before them
-  for (const std::string& key : state.jobs())
-    if (const Result<JobRecord> r = state.read_record(key); r.ok()) known.insert(state.cgroup_of(*r));
-  for (const std::string& name : state.removals()) known.insert(state.cgroup_prefix() + name);
-  for (const std::string& name : found)
-    if (!known.count(name) && groups.end(name, kSweepPatienceMs))
+  for (const std::string& name : stray_cgroups(state))
+    if (groups.end(name, kSweepPatienceMs))
       spdlog::info("control group {} removed: no job's on this node", name);
   groups.remove_if_empty(state.helpers_cgroup());  // of a helper that was killed
 }

@@ -2,6 +2,9 @@
 // The control groups of a job's agent and of root's helpers, from when they are made until they are gone.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
 #include "runtime/node/cgroup.h"
@@ -16,8 +19,11 @@ uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& t
 // `patience_ms`. False: the agent is still there, and hangs in the kernel.
 bool end_agent(const StateDir& state, const JobRecord& record, int patience_ms);
 
-// Ends what is in groups of this state directory that no record names, and removes that of root's helpers if
-// none is in it.
+// The groups of agents of this state directory that no record names: somebody removed it, or it was lost.
+// None where the records cannot be looked at.
+std::vector<std::string> stray_cgroups(const StateDir& state);
+
+// Ends what is in those, and removes them, and the group of root's helpers if none is in it.
 void sweep_cgroups(const StateDir& state);
 
 // The calling process of root's, which outlives its hook, is in the helpers' group as long as this lives.

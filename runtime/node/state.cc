@@ -131,19 +131,31 @@ TierRecord tier_of(const json& t) {
   return tier;
 }
 
-std::vector<std::string> names_in(const std::string& path) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), &::closedir);
-  while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
-    if (is_plain_name(e->d_name)) names.push_back(e->d_name);
-  return names;
-}
-
 }  // namespace
 
-std::vector<std::string> StateDir::jobs() const { return names_in(path_ + "/jobs"); }
-std::vector<std::string> StateDir::removals() const { return names_in(path_ + "/removing"); }
-std::vector<std::string> StateDir::spooled() const { return names_in(path_ + "/spool"); }
+Result<std::vector<std::string>> StateDir::list(const std::string& below) const {
+  const std::string path = path_ + "/" + below;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), &::closedir);
+  if (!dir) return errno_error("open " + path);
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;
+    const dirent* e = ::readdir(dir.get());
+    if (!e && errno != 0) return errno_error("read " + path);
+    if (!e) return names;
+    if (is_plain_name(e->d_name)) names.push_back(e->d_name);
+  }
+}
+
+namespace {
+std::vector<std::string> names(Result<std::vector<std::string>> found) {
+  return found.ok() ? found.take() : std::vector<std::string>();
+}
+}  // namespace
+
+std::vector<std::string> StateDir::jobs() const { return names(list("jobs")); }
+std::vector<std::string> StateDir::removals() const { return names(list("removing")); }
+std::vector<std::string> StateDir::spooled() const { return names(list("spool")); }
 
 Status StateDir::write(const std::string& below, const std::string& text, mode_t mode) const {
   const std::string path = path_ + "/" + below, fresh = path + ".new";

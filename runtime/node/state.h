@@ -87,6 +87,8 @@ class StateDir {
   // the other way round without trying only.
   Result<Fd> lock_ledger(int patience_ms) const;
   Status remove_job(const JobOnNode& job) const;
+  // The plain names in STATE/`below`; and, without an error, none where that cannot be read:
+  Result<std::vector<std::string>> list(const std::string& below) const;
   std::vector<std::string> jobs() const;      // the keys
   std::vector<std::string> removals() const;  // the names in removing/
   std::vector<std::string> spooled() const;   // the names in spool/
