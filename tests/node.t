@@ -742,6 +742,43 @@ def hidden_memory():
     return None
 
 
+def tier_comes_back():
+    """A tier that is unmounted in mid-job: the job goes on, and is removed from it when it is back."""
+    with node("away") as n, contextlib.ExitStack() as at_end:
+        image = f"{n.dir}/image"
+        with open(image, "wb") as file:
+            file.truncate(64 << 20)
+
+        def mount():
+            subprocess.run(["mount", "-o", "loop", image, n.tier], check=True)
+            at_end.callback(subprocess.run, ["umount", "-l", n.tier], stderr=subprocess.DEVNULL, check=False)
+        if subprocess.run(["mkfs.ext4", "-q", "-F", image], check=False).returncode != 0 or e2e.execute(["losetup", "-f"])[0] != 0:
+            return e2e.skip("a tier that is unmounted", "no ext4 or no loop device")
+        mount()
+        os.chmod(n.tier, 0o1777)
+        run_dir = n.start(1).split()[1]
+        ok(wait_until(lambda: staged(n, 1) == 30), "a job has its dataset on a tier")
+        before, seen, _ = n.task(run_dir)
+        equal(seen, "tier", "and reads it there")
+        subprocess.run(["umount", "-l", n.tier], check=True)
+        during, seen, took = n.task(run_dir)
+        equal(seen, "PFS", "the tier is unmounted: what is opened then is the PFS's", f"{took:.2f} s")
+        e2e.end(before)
+        e2e.end(during)
+        code, took = n.epilog(1)
+        ok(code == 0 and took < 5, "the epilog ends well", code, f"{took:.2f} s")
+        equal(list(n.reserved().values()), [QUOTA], "what is on it is charged still")
+        contains(n.logged(), ["not mounted there any more"], "the log tells")
+        contains(n.start(2), ["ready "], "the next job starts")
+        ok(os.path.isdir(n.job_dir(2)), "in the directory that is there now")
+        mount()
+        ok(wait_until(lambda: not n.left(1), 3 * GONE_SECONDS + e2e.PATIENCE), "it is back: what was the job's goes", n.left(1), n.logged())
+        subprocess.run(["umount", "-l", n.tier], check=True)
+        n.epilog(2)
+        ok(wait_until(lambda: not n.reserved()), "and what was the next one's, where that was", n.reserved())
+    return None
+
+
 # ---- starting
 
 
@@ -997,5 +1034,5 @@ if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 e2e.main(large_tree, memory_tier, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, other_nodes, name_is_taken,
-         name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, secret_datasets, tried_once, start_killed,
+         name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, secret_datasets, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, where_the_line_goes, odd_paths)

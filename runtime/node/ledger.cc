@@ -120,17 +120,26 @@ std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config) {
 }
 
 Status reserve(const StateDir& state, std::vector<TierConfig>* tiers, JobRecord* record, int patience_ms) {
+  std::vector<std::string> file_systems;
+  for (const TierConfig& tier : *tiers) file_systems.push_back(file_system_at(tier.path));
   const Result<Fd> lock = state.lock_ledger(patience_ms);
   const Ledger all = read_ledger(state);
   if (!lock.ok())
     spdlog::warn("JobId={} begins without space on the tiers: {}", record->job.job, lock.error().text);
   record->tiers.clear();
-  for (TierConfig& tier : *tiers) {
+  for (size_t i = 0; i < tiers->size(); ++i) {
+    TierConfig& tier = (*tiers)[i];
     const uint64_t limit = tier.quota.bytes;
     const uint64_t taken = lock.ok() ? taken_by_others(all, record->job.key(), tier.path) : limit;
     tier.quota.bytes = limit - std::min(limit, taken);
-    record->tiers.push_back(
-        {tier.name, medium_name(tier.medium), tier.path, tier.kind, tier.quota.bytes, limit, {}});
+    record->tiers.push_back({tier.name,
+                             medium_name(tier.medium),
+                             tier.path,
+                             tier.kind,
+                             tier.quota.bytes,
+                             limit,
+                             {},
+                             file_systems[i]});
   }
   return state.write_record(*record);
 }

@@ -61,8 +61,23 @@ bool reap(pid_t pid, int64_t end) {
   return false;
 }
 
+// Whether what the job has there is on a file system that is not mounted now: it comes back.
+bool is_away(const TierRecord& tier) {
+  return !tier.file_system.empty() && tier.occupied != uint64_t{0} &&
+         file_system_at(tier.path) != tier.file_system;
+}
+
+// Whether the job has its directory there, under either name.
+bool has_directory(const Result<Fd>& jobs, const JobRecord& record) {
+  if (!jobs.ok()) return jobs.error().code != ENOENT;
+  for (const std::string& name : {record.name, record.aside()})
+    if (Fd(os::openat(jobs->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)) || errno != ENOENT)
+      return true;
+  return false;
+}
+
 // Calls `what` with the directory of all jobs on each tier, and with that of all run directories (tier
-// nullptr); the first error, but for what is missing.
+// nullptr); the first error, but for what is missing. A tier that is away is an error.
 Status in_each_place(const StateDir& state, const JobRecord& record,
                      const std::function<Status(int, const TierRecord*)>& what) {
   Status first;
@@ -71,7 +86,10 @@ Status in_each_place(const StateDir& state, const JobRecord& record,
   };
   for (const TierRecord& t : record.tiers) {
     const Result<Fd> jobs = open_tier_jobs(t.path);
-    note(jobs.ok() ? what(jobs->get(), &t) : Status(jobs.error()));
+    if (!has_directory(jobs, record) && is_away(t))
+      note(Error{ENODEV, t.path + ": the job's file system is not mounted there any more"});
+    else
+      note(jobs.ok() ? what(jobs->get(), &t) : Status(jobs.error()));
   }
   const std::string path = state.path() + "/run";
   const Fd runs(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -240,7 +258,10 @@ bool attempt_removal(const StateDir& state, UnderWay* work) {
 }
 
 void give_up(const StateDir& state, JobRecord record) {
-  const int64_t delay = std::min<int64_t>(kLongestDelay, kShortestDelay << std::min(record.given_up, 16u));
+  const bool away = std::any_of(record.tiers.begin(), record.tiers.end(), is_away);
+  const int64_t delay =
+      away ? kShortestDelay
+           : std::min<int64_t>(kLongestDelay, kShortestDelay << std::min(record.given_up, 16u));
   if (record.given_up++ == 0) {
     uint64_t bytes = 0;
     std::string places;

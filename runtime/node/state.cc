@@ -3,11 +3,13 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <spdlog/fmt/fmt.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -55,6 +57,17 @@ Result<Fd> open_tier_jobs(const std::string& tier_path) {
   if (st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
     return Error{EPERM, path + ": not a directory that root alone can write; remove it"};
   return all;
+}
+
+std::string file_system_at(const std::string& path) {
+  const Fd dir(os::openat(AT_FDCWD, path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  struct statfs fs;
+  if (!dir || os::fstatfs(dir.get(), &fs) != 0 || fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC)
+    return "";
+  uint64_t id = 0;
+  static_assert(sizeof fs.f_fsid == sizeof id);
+  std::memcpy(&id, &fs.f_fsid, sizeof id);
+  return id ? fmt::format("{:016x}", id) : "";
 }
 
 Result<StateDir> StateDir::open(const std::string& path) {
@@ -127,6 +140,7 @@ TierRecord tier_of(const json& t) {
       driver == kind_name(TierConfig::Kind::kTmpfs) ? TierConfig::Kind::kTmpfs : TierConfig::Kind::kDirectory;
   tier.quota = t.at("quota").get<uint64_t>();
   tier.limit = t.value("limit", tier.quota);
+  tier.file_system = t.value("file_system", "");
   if (t.contains("occupied")) tier.occupied = t.at("occupied").get<uint64_t>();
   return tier;
 }
@@ -212,6 +226,7 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                      {"driver", kind_name(t.kind)},
                      {"quota", t.quota},
                      {"limit", t.limit}});
+    if (!t.file_system.empty()) tiers.back()["file_system"] = t.file_system;
     if (t.occupied) tiers.back()["occupied"] = *t.occupied;
   }
   json record = {{"job", r.job.job},         {"node", r.job.node},   {"restart", r.restart},

@@ -43,6 +43,7 @@ struct TierRecord {
   uint64_t quota = 0;                // bytes reserved for the job
   uint64_t limit = 0;                // what it may grow to: the admin's quota
   std::optional<uint64_t> occupied;  // in removing/: bytes that are still there; unknown: the quota
+  std::string file_system;           // as file_system_at() the path when the job began
   uint64_t charged() const { return occupied.value_or(quota); }
 };
 
@@ -118,6 +119,10 @@ Status ensure_root_directory(const std::string& path, mode_t mode);
 // <tier>/monarch, where the jobs' directories are. Refused unless it is a directory that root alone can
 // write.
 Result<Fd> open_tier_jobs(const std::string& tier_path);
+
+// Names the file system that is mounted at `path`, the same whenever and from wherever it is mounted; "" if
+// that cannot be told, or if it is in memory, and gone with its mount.
+std::string file_system_at(const std::string& path);
 
 // Whether `text` can be a part of a file name: letters, digits, '.', '_' and '-', not starting with '.'.
 bool is_plain_name(const std::string& text);
