@@ -104,13 +104,17 @@ EXTRA_DIST += \
 	%D%/fixtures/machines/four-nodes-sata.tar.xz \
 	%D%/fixtures/machines/two-sockets-nvme-pmem.tar.xz
 
-check_PROGRAMS += tests/counters tests/differential tests/launch tests/safety tests/strict.so
+check_PROGRAMS += tests/counters tests/differential tests/launch tests/only_v2.so tests/safety tests/strict.so
 tests_counters_SOURCES = \
 	%D%/counters.cc
 tests_differential_SOURCES = \
 	%D%/differential.cc
 tests_launch_SOURCES = \
 	%D%/launch.cc
+tests_only_v2_so_CXXFLAGS = $(so_compile_flags)
+tests_only_v2_so_LDFLAGS = $(so_link_flags)
+tests_only_v2_so_SOURCES = \
+	%D%/only_v2.cc
 tests_safety_LDADD = -lpthread -ldl
 # The preload library is to find its syscall(3).
 tests_safety_LDFLAGS = -rdynamic

@@ -68,8 +68,6 @@ class Cluster:
         self.slurm, self._name = slurm, name
         self.prefix = install(slurm)
         self.tier = self.new_tier("tier")
-        for number in range(1, 10):  # NODE's is {tier}/NODE, which the plugin's monarchd makes of {tier} in the configuration
-            self.new_tier(f"tier/node{number}")
         base = scratch(name)
         self.state = f"{base}/state"
         self.log = f"{base}/monarchd.log"
@@ -98,6 +96,9 @@ class Cluster:
         self.user = pwd.getpwnam(USER)
         self.out = scratch(f"{self._name}/out" if self._name else "out")
         os.chown(self.out, self.user.pw_uid, self.user.pw_gid)
+        self.node_names = sorted(self.nodes())
+        for node in self.node_names:  # whose is {tier}/NODE, which the plugin's monarchd makes of {tier} in the configuration
+            self.new_tier(f"tier/{node}")
 
     def down(self):
         subprocess.run([f"{SOURCE}/dev/lab", "slurm", "down", "--dir", self._dir], stdout=subprocess.DEVNULL, check=False)
@@ -206,10 +207,10 @@ exit $code
             return sum(int(m.group(2)) for m in found if m and job in (None, int(m.group(1))))
         return 0
 
-    def record(self, job, node="node1"):
-        """What root noted of the job on a node; None before the agent is there."""
+    def record(self, job, node=""):
+        """What root noted of the job on a node, the first if none is named; None before the agent is there."""
         with contextlib.suppress(FileNotFoundError, ValueError):
-            with open(f"{self.state}/jobs/lab.{job}.{node}/record.json", encoding="utf-8") as file:
+            with open(f"{self.state}/jobs/lab.{job}.{node or self.node_names[0]}/record.json", encoding="utf-8") as file:
                 record = json.load(file)
             return record if record["pid"] else None
         return None
@@ -283,7 +284,7 @@ exit $code
         found = subprocess.run(["find", *places, "-mindepth", "1", "-maxdepth", "3"], stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, check=False).stdout.decode(errors="surrogateescape")
         left = [p for p in found.splitlines()
-                if not re.search(r"^/node\d(/monarch)?$", p.removeprefix(self.tier)) and p not in [f"{tier}/monarch" for tier in tiers]]
+                if not re.search(r"^/node[-a-z]*\d(/monarch)?$", p.removeprefix(self.tier)) and p not in [f"{tier}/monarch" for tier in tiers]]
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
             points = [line.split()[4] for line in mounts]
         left += [p for p in points for base in (self.tier, self.state) if p.startswith(base + "/")]

@@ -16,7 +16,7 @@ import time
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
-from e2e import contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
 from slurm_lab import Cluster, Dataset, bytes_of, fields, size_text  # pylint: disable=wrong-import-position
 
 NEWER = os.environ.get("MONARCH_TEST_SLURM", "")
@@ -51,14 +51,13 @@ class Lab(Cluster):
         pids = [daemon["pid"] for name, daemon in self.status()["daemons"].items() if name.startswith("slurmd@")]
         found = re.search(r"^0::(/monarch-lab-[0-9a-f]+)/system", read(f"/proc/{pids[0]}/cgroup"), re.MULTILINE)
         self.roots = [base + (found.group(1) if found else "") for base in hierarchies()]
-        self.node_names = sorted(self.nodes())
         key = 2166136261
         for byte in self.state.encode():
             key = (key ^ byte) * 16777619 % 2**32
         self.key = f"{key:08x}."
 
     def version(self):
-        return self.execute(["scontrol", "--version"])[1].decode().strip().replace("slurm", "Slurm")
+        return "Slurm " + self.execute(["scontrol", "--version"])[1].decode().split()[-1]
 
     def groups(self, whose=""):
         """Monarch's own."""
@@ -76,8 +75,8 @@ class Lab(Cluster):
 
     def agent(self, job):
         """Its pid."""
-        wait_until(lambda: self.record(job, self.node_names[0]), slurm_lab.PATIENCE)
-        return self.record(job, self.node_names[0])["pid"]
+        wait_until(lambda: self.record(job), slurm_lab.PATIENCE)
+        return self.record(job)["pid"]
 
     def complaints(self):
         """What slurmstepd says when something of a step is left."""
@@ -139,8 +138,18 @@ def in_a_row(name, count=4, epilog=True):
     equal(cluster.complaints(), [], f"{name}: Slurm's log has no complaint")
 
 
+def few_in_a_row(name):
+    in_a_row(name, 4 if ALL else 2)
+
+
+def no_epilog(name):
+    """Where Slurm calls none, the keeper ends jobs."""
+    in_a_row(name, epilog=False)
+
+
 def two_steps(name):
     """An agent that began in the first srun of an allocation serves the second, too."""
+    name += ", two steps"
     step = ["sh", "-c", data.read()]
     script = 'srun -n1 "$@"; sleep 2; srun -n1 "$@"; echo job $SLURM_JOB_ID'
     code, out, err = cluster.execute(["salloc", "-Q", "--exclusive", "-w", cluster.node_names[0], f"--monarch-dataset={data.path}",
@@ -153,13 +162,14 @@ def two_steps(name):
     line = cluster.log_of(job)
     equal(line.count("agent started"), 1, f"{name}: one agent serves both", line)
     spared = fields(line.rpartition(" monarch=1 ")[2]).get("pfs")
-    ok(cluster.timeouts(job) or spared == f"{size_text(data.bytes)}/{size_text(2 * data.bytes)}", f"{name}: the second step reads what the first staged",
-       line)
+    ok(cluster.timeouts(job) or spared == f"{size_text(data.bytes)}/{size_text(2 * data.bytes)}",
+       f"{name}: the second step reads what the first staged", line)
     cluster.gone(name)
 
 
 def suspended(name):
     """An agent rests while its job is suspended, and goes on with it."""
+    name += ", suspended"
     job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"],
                          f"{data.read()}; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; {data.read()}")
     cluster.wait_running(job, f"half.{job}")
@@ -177,6 +187,7 @@ def suspended(name):
 
 def escape(name):
     """The agent is in none of the job's groups, its owner cannot trace it, and what is in its own group dies with the epilog."""
+    name += ", escape"
     script = scratch() + "/escape.py"
     with open(script, "w", encoding="utf-8") as file:
         file.write("import ctypes, os, sys\nlibc = ctypes.CDLL(None, use_errno=True)\n"
@@ -206,6 +217,7 @@ def escape(name):
 
 def memory(name):
     """What is staged in RAM is not the job's memory."""
+    name += ", memory"
     big = scratch("big")
     for number in range(37):
         with open(f"{big}/{number}", "wb") as file:
@@ -216,7 +228,8 @@ def memory(name):
     equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", b"41943040\n"), f"{name}: a job of 100 MiB with 148 MiB staged in RAM ends well",
           cluster.jobs(job))
     wait_until(lambda: " monarch=1 " in cluster.log_of(job))
-    ok(bytes_of(fields(cluster.log_of(job).rpartition(" monarch=1 ")[2]).get("ram", "0")) > 100 << 20, f"{name}: most of it was staged", cluster.log_of(job))
+    staged = fields(cluster.log_of(job).rpartition(" monarch=1 ")[2]).get("ram", "0")
+    ok(bytes_of(staged) > 100 << 20, f"{name}: most of it was staged", cluster.log_of(job))
     over = cluster.submit(["-w", cluster.node_names[0], "--mem=100M"], "exec python3 -c 'print(len(bytearray(b\"1\" * (150 << 20))))'")
     equal(cluster.wait(over), "OUT_OF_MEMORY", f"{name}: its limit is one: a program of more is killed")
     cluster.configure()
@@ -227,23 +240,30 @@ def memory(name):
 # ---- which Slurm, and how it is configured
 
 
-def older():
-    """The system's."""
+def under(flags, options, *tests):
+    """Runs tests with those PrologFlags."""
+    cluster.begin("--prolog-flags", flags, "--nodes", "1", *options)
+    for test in tests:
+        named = functools.partial(test, f"{cluster.version()}, PrologFlags={flags}")
+        named.__name__ = f"{test.__name__}, {flags}"
+        e2e.together(named)
+
+
+def system():
+    """The system's Slurm, with what is mounted at /sys/fs/cgroup, on most machines its systemd's; and with version 2."""
     global cluster
     file = f"{scratch()}/task_cgroup.conf"
     with open(file, "w", encoding="utf-8") as out:
         out.write("TaskPlugin=task/cgroup\n")
-    cluster = Lab(name="older")
-    cluster.begin("--prolog-flags", "Contain", "--slurm-conf", file, "--cgroup-line", "ConstrainRAMSpace=yes", "--cgroup-line", "ConstrainCores=yes", "--nodes", "1")
-    in_a_row("the system's Slurm", 4 if ALL else 2)
-    suspended("the system's Slurm, suspend")
-    escape("the system's Slurm, what the agent starts")
-    memory("the system's Slurm, memory")
+    cluster = Lab(name="system")
+    under("Contain", ["--slurm-conf", file, "--cgroup-line", "ConstrainRAMSpace=yes", "--cgroup-line", "ConstrainCores=yes"],
+          few_in_a_row, suspended, escape, memory)
+    under("none", ["--cgroup", "v2", "--preload", f"{BUILD}/tests/only_v2.so"], few_in_a_row, two_steps, suspended)
     cluster.down()
 
 
 def newer():
-    """That of MONARCH_TEST_SLURM."""
+    """That of MONARCH_TEST_SLURM, with version 2."""
     global cluster
     variants = {"Contain,Alloc": (in_a_row, suspended, escape), "none": (in_a_row, two_steps, suspended), "Contain,Alloc,RunInJob": (no_epilog,)}
     if not NEWER or not os.access(f"{NEWER}/sbin/slurmctld", os.X_OK):
@@ -254,20 +274,12 @@ def newer():
         return
     cluster = Lab(NEWER, "newer")
     for flags, tests in variants.items():
-        cluster.begin("--prolog-flags", flags, "--cgroup", "v2", "--nodes", "1")
-        for test in tests:
-            named = functools.partial(test, f"{cluster.version()}, PrologFlags={flags}")
-            named.__name__ = f"{test.__name__}, {flags}"
-            e2e.together(named)
+        under(flags, ["--cgroup", "v2"], *tests)
     cluster.down()
-
-
-def no_epilog(name):
-    in_a_row(name, epilog=False)
 
 
 if reason := slurm_lab.why_no_slurm():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 data = Dataset(scratch())
-e2e.main(older, newer)
+e2e.main(system, newer)
