@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// In slurmd's epilog, as root: the job's end on this node.
+// As root, the job's end on this node: in slurmd's epilog, or in the extern step's slurmstepd.
 #include "spank/plugin.h"
 
 namespace monarch::spank {
 namespace {
 
-constexpr int kPatienceMs = 5000;  // slurmd waits for the epilog before it gives the node to the next job
+constexpr int kPatienceMs = 5000;  // the node is given to the next job only afterwards
 
-}  // namespace
-
-void end_in_epilog() {
-  const char* job = trusted("SLURM_JOB_ID");
+// Without a word where nothing of Monarch's was in the job on this node.
+void end_job(const char* job) {
   const char* node = trusted("SLURMD_NODENAME");
-  if (!*job || !*node) return;
-  if (!is_known(job, "")) return;  // nothing of Monarch's was in this job on this node
+  if (!*job || !*node || !is_known(job, "")) return;
   const char* arguments[] = {"--epilog",
                              "--config",
                              settings().config,
@@ -29,6 +26,18 @@ void end_in_epilog() {
                              node,
                              nullptr};
   run_monarchd(arguments, kPatienceMs, nullptr, 0);
+}
+
+}  // namespace
+
+void end_in_epilog() { end_job(trusted("SLURM_JOB_ID")); }
+
+void end_with_extern_step(spank_t sp) {
+  uint32_t job = 0, step = 0;
+  char job_text[24];
+  if (runs_prolog_in_job() && spank_get_item(sp, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
+      step == kExternStep && spank_get_item(sp, S_JOB_ID, &job) == ESPANK_SUCCESS)
+    end_job(decimal(job, job_text));
 }
 
 }  // namespace monarch::spank

@@ -87,6 +87,14 @@ const char* cluster_name() {
   return read && *read ? read : *said ? said : "cluster";
 }
 
+bool runs_prolog_in_job() {
+#ifdef PROLOG_FLAG_RUN_IN_JOB
+  return &slurm_conf && (slurm_conf.prolog_flags & PROLOG_FLAG_RUN_IN_JOB);
+#else
+  return false;  // this release has none
+#endif
+}
+
 bool is_known(const char* job, const char* below) {
   char path[4096 + 512];
   snprintf(path, sizeof path, "%s/jobs/%s.%s.%s%s", settings().state_dir, cluster_name(), job,

@@ -14,8 +14,7 @@ namespace {
 
 constexpr int kStartPatienceMs = 3000;
 constexpr int kNotePatienceMs = 2000;
-constexpr uint32_t kExternStep = 0xfffffffc;  // SLURM_EXTERN_CONT
-constexpr uint32_t kBatchStep = 0xfffffffb;   // SLURM_BATCH_SCRIPT
+constexpr uint32_t kBatchStep = 0xfffffffb;  // SLURM_BATCH_SCRIPT
 
 // What the agent's start told, for the tasks of this step.
 char run_dir[4096], preload[4096], unserved[4096], without[16384];

@@ -15,8 +15,9 @@ extern "C" {
 namespace monarch::spank {
 
 inline constexpr size_t kDatasetBytes = 16384;
-inline constexpr int kMostDatasets = 16;  // kMaxRoots of the runtime
-inline constexpr int kPathBytes = 4096;   // with the final 0
+inline constexpr int kMostDatasets = 16;             // kMaxRoots of the runtime
+inline constexpr int kPathBytes = 4096;              // with the final 0
+inline constexpr uint32_t kExternStep = 0xfffffffc;  // SLURM_EXTERN_CONT
 
 enum class Check { kError, kWarn, kOff };
 
@@ -70,8 +71,10 @@ void set_task_environment(spank_t sp);
 void tell_user(spank_t sp);
 void drop_task_environment();
 
-// epilog.cc: in slurmd's epilog.
+// epilog.cc: in slurmd's epilog; and at the end of a step, if it is the extern step and stands for the
+// epilog.
 void end_in_epilog();
+void end_with_extern_step(spank_t sp);
 
 // helper.cc
 // Runs monarchd with `arguments` (nullptr-terminated, without argv[0]): empty environment but PATH and
@@ -83,6 +86,8 @@ bool run_monarchd(const char* const* arguments, int patience_ms, char* answer, s
 const char* trusted(const char* name);
 // The cluster's name, as Slurm understood it.
 const char* cluster_name();
+// Whether slurmstepd runs prolog and epilog (PrologFlags=RunInJob): then Slurm calls no plugin's.
+bool runs_prolog_in_job();
 // Whether the state directory has something of that job's on this node; `below` is "" or "/FILE".
 bool is_known(const char* job, const char* below);
 // Decimal text; `out` holds 24 bytes. Returns out.

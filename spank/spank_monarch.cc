@@ -64,6 +64,12 @@ MONARCH_PUBLIC int slurm_spank_task_init(spank_t sp, int, char**) {
   return ESPANK_SUCCESS;
 }
 
+// slurmstepd, as root, after all tasks of its step; where it runs the epilog, after all other steps.
+MONARCH_PUBLIC int slurm_spank_exit(spank_t sp, int, char**) {
+  if (spank_context() == S_CTX_REMOTE) end_with_extern_step(sp);
+  return ESPANK_SUCCESS;
+}
+
 // slurmd, as root, after all that the job ran on the node. Acts on what it finds, not on the options.
 MONARCH_PUBLIC int slurm_spank_job_epilog(spank_t, int argc, char** argv) {
   read_settings(argc, argv);
