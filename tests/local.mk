@@ -184,7 +184,8 @@ EXTRA_DIST += \
 	%D%/matrix/sums.h \
 	%D%/matrix/trace.c \
 	%D%/matrix/uring.c \
-	%D%/slurm_lab.py
+	%D%/slurm_lab.py \
+	%D%/slurm_rows.py
 
 dist_check_SCRIPTS += $(scripts)
 TESTS += $(scripts)

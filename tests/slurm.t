@@ -19,6 +19,7 @@ import time
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
+import slurm_rows  # pylint: disable=wrong-import-position
 from e2e import contains, equal, ok, scratch, wait_until
 from slurm_lab import Cluster, Dataset, bytes_of, fields, size_text, tree_state
 
@@ -826,58 +827,13 @@ def slurmdbd_away():
         cluster.nothing_left(name)
 
 
-def spool_is_empty():
-    return wait_until(lambda: not glob.glob(f"{cluster.state}/spool/*"), 120)
-
-
 def rows_of_runs():
-    """slurmdbd is away: each line goes to the row of its own run, that of a requeued job and of an id that comes again."""
     yield  # job ids begin anew: the other tests come first
-    data, more = local_dataset(), local_dataset()
-    daemon = cluster.slurmdbd()
-    script = f'if [ "$SLURM_RESTART_COUNT" ]; then {data.read(2)}; else {data.read(1)}; touch first.$SLURM_JOB_ID; sleep 600; fi'
-    job = cluster.submit(["--requeue", "--open-mode=append", f"--monarch-dataset={data.path}"], script)
-    cluster.wait_running(job, f"first.{job}")
-    ok(wait_until(lambda: glob.glob(f"{cluster.state}/jobs/*.{job}.*/times")), "root knows when the run began")
-    cluster.execute(["scontrol", "requeue", str(job)])
-    wait_until(lambda: cluster.state_of(job) == "PENDING" and cluster.epilog_ms(job), slurm_lab.PATIENCE)
-    time.sleep(1.5)
-    cluster.execute(["scontrol", "update", f"jobid={job}", "starttime=now"], root=True)
-    equal(cluster.wait(job), "COMPLETED", "requeued while slurmdbd is away: how Slurm says that it ended")
-    equal(len(glob.glob(f"{cluster.state}/spool/*")), 2, "requeued while slurmdbd is away: two lines wait")
-    cluster.slurmdbd(start=daemon)
-    ok(spool_is_empty(), "requeued while slurmdbd is away: both are written", glob.glob(f"{cluster.state}/spool/*"))
-    got = [fields(row).get("pfs") for row in cluster.rows(job)]
-    want = [f"{size_text(data.bytes)}/{size_text(times * data.bytes)}" for times in (1, 2)]
-    equal(got, want, "requeued while slurmdbd is away: each run has its own line", *cluster.rows(job))
-    cluster.forget_jobs()
-    old = cluster.rows(1)
-    daemon = cluster.slurmdbd()
-    ids = []
-    while 1 not in ids and len(ids) < 3:
-        ids.append(cluster.submit([f"--monarch-dataset={more.path}"], more.read(3)))
-        equal(cluster.wait(ids[-1]), "COMPLETED", "an id comes again: how Slurm says that the job ended")
-    equal(ids, [1], "an id comes again")
-    time.sleep(3)
-    cluster.slurmdbd(start=daemon)
-    ok(spool_is_empty(), "an id comes again: the line is written", glob.glob(f"{cluster.state}/spool/*"))
-    now = cluster.rows(1)
-    equal(now[:-1], old, "an id comes again: the rows of older jobs are as they were", *now)
-    equal(fields(now[-1]).get("pfs"), f"{size_text(more.bytes)}/{size_text(3 * more.bytes)}", "an id comes again: the new row has the line")
-    cluster.nothing_left("rows of runs")
+    slurm_rows.rows_of_runs(cluster)
 
 
 def array_rows():
-    """The tasks of an array, of which the last has the id of the whole: each row has its own line."""
-    data = local_dataset()
-    job = cluster.submit(["--array=1-3", f"--monarch-dataset={data.path}"],
-                         f'for n in $(seq $SLURM_ARRAY_TASK_ID); do {data.read()}; done')
-    equal(cluster.wait(job), "COMPLETED", "array: how Slurm says that they ended")
-    ok(spool_is_empty(), "array: all lines are written")
-    records = {int(record["ArrayTaskId"]): int(record["JobId"]) for record in cluster.jobs(job)}
-    got = {task: [fields(row).get("pfs") for row in cluster.rows(member)] for task, member in records.items()}
-    equal(got, {task: [f"{size_text(data.bytes)}/{size_text(task * data.bytes)}"] for task in (1, 2, 3)},
-          "array: each task's row has its own line")
+    slurm_rows.array_rows(cluster)
 
 
 def no_accounting():

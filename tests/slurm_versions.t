@@ -15,6 +15,7 @@ import time
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
+import slurm_rows  # pylint: disable=wrong-import-position
 from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
 from slurm_lab import Cluster, Dataset, bytes_of, fields, size_text  # pylint: disable=wrong-import-position
 
@@ -226,6 +227,12 @@ def escape(name):
     cluster.gone(name)
 
 
+def rows(name):
+    """Lines for sacct find the rows of their runs."""
+    slurm_rows.array_rows(cluster, f"{name}, ")
+    slurm_rows.rows_of_runs(cluster, f"{name}, ")
+
+
 def memory(name):
     """What is staged in RAM is not the job's memory."""
     name += ", memory"
@@ -278,7 +285,7 @@ def newer():
     global cluster
     variants = {"Contain,Alloc": (in_a_row, suspended, escape),
                 "none": (in_a_row, two_steps, suspended, no_epilog),
-                "Contain,Alloc,RunInJob": (in_a_row, suspended, no_epilog)}
+                "Contain,Alloc,RunInJob": (in_a_row, suspended, no_epilog, rows)}
     if not NEWER or not os.access(f"{NEWER}/sbin/slurmctld", os.X_OK):
         why = f"there is no {NEWER}/sbin/slurmctld" if NEWER else "MONARCH_TEST_SLURM does not name the directory of a newer Slurm"
         for flags, tests in variants.items():
