@@ -50,6 +50,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/layout/board_layout.h \
 	%D%/layout/catalog_layout.h \
 	%D%/layout/catalog_reader.h \
+	%D%/layout/groups.h \
 	%D%/layout/path_hash.h \
 	%D%/layout/shared_map.h \
 	%D%/metadata/board.cc \

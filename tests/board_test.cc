@@ -128,6 +128,7 @@ TEST_F(BoardTest, ASecondMappingSeesTheFirst) {
 
 TEST_F(BoardTest, AnotherVersionIsRefused) {
   const std::string good = contents(scratch_ / "board");
+  (void)scratch_.dir("other");
   const auto code = [&](size_t offset) {
     std::string changed = good;
     changed[offset] = static_cast<char>(changed[offset] + 1);

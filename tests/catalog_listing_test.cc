@@ -33,21 +33,18 @@ bool add_directory(Catalog* catalog, const std::string& path, uint32_t files, in
 
 Names names_of(const CatalogReader& reader, const Listing& listing) {
   Names names;
-  uint32_t at = 0;
-  for (Ref ref = listing.blocks; ref != 0;) {
-    const ListBlock* block = reader.list_block(ref);
-    if (!block || block->first != at) return {};
-    for (uint32_t i = 0; i < block->count; ++i, ++at) {
-      const ListedName& n = block->names[i];
-      const Entry* e = n.entry == kDot || n.entry == kDotDot ? nullptr : reader.entry(n.entry);
-      names.emplace_back(e                 ? std::string(e->name, e->name_len)
-                         : n.entry == kDot ? "."
-                                           : "..",
-                         uint64_t{n.ino[1]} << 32 | n.ino[0]);
-    }
-    ref = block->next;
+  Ref block = 0;
+  for (uint32_t i = 0; i < listing.count; ++i) {
+    const ListedName* n = reader.listed_name(listing, &block, i);
+    if (!n) return {};
+    const Entry* e = n->entry == kDot || n->entry == kDotDot ? nullptr : reader.entry(n->entry);
+    names.emplace_back(e                  ? std::string(e->name, e->name_len)
+                       : n->entry == kDot ? "."
+                                          : "..",
+                       uint64_t{n->ino[1]} << 32 | n->ino[0]);
   }
-  EXPECT_EQ(at, listing.count);
+  Ref none = 0;
+  EXPECT_EQ(reader.listed_name(listing, &none, listing.count), nullptr);
   return names;
 }
 

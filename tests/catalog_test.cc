@@ -72,7 +72,7 @@ TEST(Catalog, TheHeaderTellsRootsPrefixesAndTiers) {
   const auto catalog = make_catalog(scratch.path());
   CatalogReader reader;
   ASSERT_TRUE(reader.open(scratch.path().c_str()));
-  const CatalogHeader& h = reader.header();
+  const JobFacts& h = reader.facts();
   EXPECT_EQ(h.root_count, 2u);
   EXPECT_EQ(h.roots[1].dev, 2u);
   EXPECT_EQ(h.prefix_count, 2u);
@@ -84,10 +84,10 @@ TEST(Catalog, TheHeaderTellsRootsPrefixesAndTiers) {
   EXPECT_STREQ(h.tiers[1].path, "/ssd/job");
   EXPECT_EQ(h.tiers[1].dev, 8u);
   EXPECT_EQ(h.stage_wait_max, 64u << 20);
-  EXPECT_EQ(h.roots[0].walked, 0u);
+  EXPECT_FALSE(reader.walked(0));
   catalog->set_walked(1);
-  EXPECT_EQ(h.roots[0].walked, 0u);
-  EXPECT_EQ(h.roots[1].walked, 1u);
+  EXPECT_FALSE(reader.walked(0));
+  EXPECT_TRUE(reader.walked(1));
   for (const auto& file : fs::directory_iterator(scratch.path()))
     EXPECT_EQ(file.status().permissions(), static_cast<fs::perms>(0600)) << file.path();
 }
@@ -100,12 +100,12 @@ TEST(Catalog, RefusesWhatDoesNotFitItsHeader) {
     fs::remove_all(scratch / "run");
     return catalog.ok() ? 0 : catalog.error().code;
   };
-  const std::string longest(kPathBytes - 1, 'p'), too_long(kPathBytes, 'p');
+  const std::string longest = "/" + std::string(kPathBytes - 2, 'p'), too_long(kPathBytes, 'p');
   EXPECT_EQ(error(std::vector<RootView>(kMaxRoots), {}, {}), 0);
   EXPECT_EQ(error(std::vector<RootView>(kMaxRoots + 1), {}, {}), EINVAL);
   EXPECT_EQ(error({}, std::vector<PrefixView>(kMaxPrefixes + 1), {}), EINVAL);
   EXPECT_EQ(error({}, {}, std::vector<TierView>(kMaxTiers + 1)), EINVAL);
-  EXPECT_EQ(error({}, {{0, longest, longest, 0, 0}}, {{"t", longest, 0}}), 0);
+  EXPECT_EQ(error({{1}}, {{0, longest, longest, 0, 0}}, {{"t", longest, 0}}), 0);
   EXPECT_EQ(error({}, {{0, too_long, "", 0, 0}}, {}), ENAMETOOLONG);
   EXPECT_EQ(error({}, {{0, "/p", too_long, 0, 0}}, {}), ENAMETOOLONG);
   EXPECT_EQ(error({}, {}, {{"t", too_long, 0}}), ENAMETOOLONG);

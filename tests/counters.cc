@@ -9,8 +9,9 @@
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  const auto* board = static_cast<const monarch::Board*>(
-      monarch::map_shared(argv[1], "board", sizeof(monarch::Board), false));
+  monarch::RunDirectory dir{argv[1]};
+  const auto* board =
+      static_cast<const monarch::Board*>(monarch::map_shared(&dir, "board", sizeof(monarch::Board), false));
   if (!board) return 1;
   constexpr const char* kNames[] = {
 #define X(name, doc) #name,

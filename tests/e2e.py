@@ -288,11 +288,13 @@ class Job:
 
     program = f"{BUILD}/monarchctl"
 
-    def __init__(self, words, **env):
-        self._report = f"{scratch()}/report.{random.getrandbits(64):x}"
+    def __init__(self, words, before=(), **env):
+        self._report = f"{scratch('report' if before else '')}/report.{random.getrandbits(64):x}"
+        if before:
+            os.chmod(os.path.dirname(self._report), 0o1777)
         command = ["sh", "-c", 'env -0; printf "\\0"; read -r _; exit 0']
         self._process = start(
-            [self.program, "run", *words, "--report", self._report, "--", *command],
+            [*before, self.program, "run", *words, "--report", self._report, "--", *command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(**env))
         self.pid = self._process.pid
         text = b""

@@ -143,9 +143,9 @@ TEST_F(PlacementTest, AFileLargerThanTheTierIsKeptInPart) {
   const auto chunks = [&] { return catalog_->reader().chunks(chunks_of(word("large"))); };
   ASSERT_TRUE(eventually([&] { return chunks() && chunks()->closed == 1; }));
   uint32_t there = 0;
-  for (uint32_t n = 0; n < 8; ++n) there += has_chunk(*chunks(), n);
+  for (uint32_t n = 0; n < 8; ++n) there += catalog_->reader().has_chunk(chunks_of(word("large")), n);
   EXPECT_EQ(there, 3u);
-  EXPECT_TRUE(has_chunk(*chunks(), 6));
+  EXPECT_TRUE(catalog_->reader().has_chunk(chunks_of(word("large")), 6));
   EXPECT_EQ(state("large"), State::kLarge);
   EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 3u * kMiB);
   EXPECT_EQ(tier().used(), 3u * kMiB);
@@ -159,7 +159,8 @@ TEST_F(PlacementTest, ALargeFileThatIsReadNativelyIsNotStagedBesideThat) {
   placement_->demand_chunk(rel("large"), kReadNatively);
   placement_->demand_chunk(rel("large"), 2);
   const auto chunks = [&] { return catalog_->reader().chunks(chunks_of(word("large"))); };
-  ASSERT_TRUE(eventually([&] { return chunks() && has_chunk(*chunks(), 2); }));
+  ASSERT_TRUE(
+      eventually([&] { return chunks() && catalog_->reader().has_chunk(chunks_of(word("large")), 2); }));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), uint64_t{kMiB}) << "what was asked for, no more";
 }

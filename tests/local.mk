@@ -46,6 +46,7 @@ tests_unit_SOURCES = \
 	%D%/faulty_os.h \
 	%D%/fuzz_test.cc \
 	%D%/hierarchy_test.cc \
+	%D%/hostile_test.cc \
 	%D%/large_files_test.cc \
 	%D%/locality_test.cc \
 	%D%/machine.h \
@@ -146,6 +147,7 @@ scripts = \
 	%D%/environment.t \
 	%D%/exports.t \
 	%D%/faults.t \
+	%D%/hostile.t \
 	%D%/keeper.t \
 	%D%/limits.t \
 	%D%/locks.t \

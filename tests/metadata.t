@@ -4,6 +4,7 @@
 placed costs the PFS one call per directory; and what changes shows at once."""
 
 import ctypes
+import itertools
 import json
 import os
 import shutil
@@ -98,8 +99,10 @@ class Data:
 
     def settle(self):
         """Waits until the walk has ended: then opens of what is not there do not ask the agent."""
-        text = f"import os\ntry: os.open({self.root + '/absent'!r}, os.O_RDONLY)\nexcept OSError: pass"
-        e2e.wait_until(lambda: self.count_of(lambda: self.job.run([PYTHON, "-c", text]), "fallback_absent") > 0)
+        # Another name each time: one that was asked for before is known.
+        text = "import os, sys\ntry: os.open(sys.argv[1], os.O_RDONLY)\nexcept OSError: pass"
+        names = (f"{self.root}/absent{i}" for i in itertools.count())
+        e2e.wait_until(lambda: self.count_of(lambda: self.job.run([PYTHON, "-c", text, next(names)]), "fallback_absent") > 0)
 
     def tasks(self):
         """The tasks' counters now."""

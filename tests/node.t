@@ -292,6 +292,47 @@ def memory_tier():
         n.epilog(4)
 
 
+def full_run_directory():
+    """Its owner fills a run directory: it is a tmpfs of its own, and what is beside it stays usable."""
+    def mounted(job):
+        with open("/proc/self/mountinfo", encoding="utf-8") as file:
+            return [line for line in file if f" {run_dir[job]} " in line]
+
+    def as_owner(script):
+        return e2e.execute([*e2e.NOBODY, "sh", "-c", script])
+
+    run_dir = {}
+    with node("full") as n:
+        n.configure(f"[agent]\nrun_size = 16M\n[tier.nvme]\npath = {n.tier}\nquota = 100M\nmin_free = 0\n")
+        for job in 1, 2:
+            contains(n.start(job), ["ready "], f"job {job} starts")
+            run_dir[job] = n.record(job)["run_dir"]
+        equal(len(mounted(1)), 1, "a run directory is a file system of its own", mounted(1))
+        contains(mounted(1)[0], ["nosuid,nodev,noexec", "size=16384k", "nr_inodes=1024", "mode=700", f"uid={UID}"], "bounded, for the owner")
+        equal(os.stat(f"{run_dir[1]}/agent.conf").st_uid, 0, "with the agent's configuration, which is root's")
+        before = os.statvfs(n.state)
+        filled = as_owner(f"head -c 64M /dev/zero >{run_dir[1]}/fill; i=0; while : >{run_dir[1]}/i$i; do i=$((i+1)); [ $i -lt 5000 ] || exit 7; done 2>/dev/null; exit 0")
+        contains(filled[2], ["No space left"], "its owner cannot overfill it")
+        ok(filled[0] != 7 and len(os.listdir(run_dir[1])) <= 1024, "nor with files", filled)
+        after = os.statvfs(n.state)
+        ok((before.f_bavail - after.f_bavail) * after.f_frsize < 32 << 20, "nothing of that is taken from where the state is",
+           before.f_bavail, after.f_bavail)
+        task, _, _ = n.task(run_dir[1])
+        equal(n.task_goes_on(task), "tier", "its job goes on")
+        equal(as_owner(f"echo >{run_dir[2]}/log")[0], 0, "the other job's has room")
+        contains(n.start(3), ["ready "], "the next job starts")
+        for job in 1, 2, 3:
+            equal(n.epilog(job)[0], 0, f"the epilog of job {job}")
+        contains(n.logged(), [f" JobId={job} node=n1 monarch=1 " for job in (1, 2, 3)], "has their numbers")
+        equal([line for job in (1, 2) for line in mounted(job)], [], "nothing is mounted any more")
+        ok(wait_until(lambda: not n.left(1) and not n.left(2), GONE_SECONDS), "and nothing is left", n.left(1), n.left(2))
+        n.configure(f"[agent]\nrun_size = none\n[tier.nvme]\npath = {n.tier}\nquota = 100M\nmin_free = 0\n")
+        contains(n.start(4), ["ready "], "a job without")
+        run_dir[4] = n.record(4)["run_dir"]
+        equal(mounted(4), [], "has a plain directory")
+        n.epilog(4)
+
+
 def agent_begun(helper):
     """The agent that a helper starts, stopped before it is ready; None: it was too fast."""
     while helper.poll() is None:
@@ -489,6 +530,7 @@ def state_lost():
         contains(n.start(1), ["ready "], "a job starts")
         n.kill_agent(1)
         n.fill(1, 100)
+        subprocess.run(["umount", n.record(1)["run_dir"]], check=True)
         shutil.rmtree(n.state)
         canary = [f"{n.tier}/monarch/{name}" for name in ("precious", "a.b.c.d", "cluster.0.0.n1")]
         for path in canary:
@@ -885,17 +927,18 @@ def board_in_the_making():
     """A task that begins while the agent makes its board uses it when it is made."""
     with node("board") as n:
         n.start(1)
-        run_dir, begun = n.record(1)["run_dir"], f"{n.dir}/begun"
-        os.mkdir(begun, 0o755)
+        run_dir, begun = n.record(1)["run_dir"], f"{n.dir}/run"
+        os.mkdir(begun, 0o700)
         with open(f"{begun}/board", "wb") as file:
             file.truncate(os.path.getsize(f"{run_dir}/board"))
-        os.chown(f"{begun}/board", UID, UID)
-        os.symlink(begun, f"{n.dir}/run")
-        task, first, _ = n.task(f"{n.dir}/run")
+        for path in f"{begun}/board", begun:
+            os.chmod(path, 0o700)
+            os.chown(path, UID, UID)
+        task, first, _ = n.task(begun)
         equal(first, "PFS", "a task that finds an empty board reads the PFS")
-        os.symlink(run_dir, f"{n.dir}/made")
-        os.rename(f"{n.dir}/made", f"{n.dir}/run")
+        subprocess.run(["mount", "--bind", run_dir, begun], check=True)
         equal(n.task_goes_on(task), "tier", "and the tier's copy when there is a whole one")
+        subprocess.run(["umount", begun], check=True)
 
 
 def waited_in_vain():
@@ -1033,6 +1076,6 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, other_nodes, name_is_taken,
+e2e.main(large_tree, memory_tier, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, other_nodes, name_is_taken,
          name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, secret_datasets, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, where_the_line_goes, odd_paths)

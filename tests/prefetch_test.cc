@@ -37,7 +37,7 @@ TEST_F(Prefetch, CopiesFewFilesOfSeveralPiecesAtATime) {
   tiers_.push_back(tier_config(memory, "ram", 1 << 30));
   config_.pfs_bandwidth = 128 << 20;
   start();
-  walk();
+  start_walk();
   uint64_t most = 0;
   ASSERT_TRUE(eventually([&] {
     const uint64_t read = counter(AgentCounter::agent_bytes_pfs);  // before the other: the difference never

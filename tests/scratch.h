@@ -40,9 +40,11 @@ class Scratch {
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
-  // Makes a directory (and those above it) or a file with this content; returns the path.
+  // Makes a directory of this user's alone (and those above it) or a file with this content; returns the
+  // path.
   std::string dir(const std::string& name) const {
     std::filesystem::create_directories(*this / name);
+    std::filesystem::permissions(*this / name, std::filesystem::perms::owner_all);
     return *this / name;
   }
   std::string file(const std::string& name, const std::string& content) const {
@@ -130,7 +132,7 @@ inline int as_nobody(const std::function<int()>& body) {
 inline bool with_tmpfs(const std::string& mount_point, size_t bytes, const std::function<void()>& body) {
   bool mounted = false;
   std::thread([&] {
-    const std::string size = "size=" + std::to_string(bytes);
+    const std::string size = "mode=0700,size=" + std::to_string(bytes);
     mounted = ::unshare(CLONE_NEWNS) == 0 &&
               ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
               ::mount("tmpfs", mount_point.c_str(), "tmpfs", 0, size.c_str()) == 0;

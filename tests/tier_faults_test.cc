@@ -373,10 +373,7 @@ TEST_F(PlacementTest, ALargeFileThatWasPutOffIsBegunAgainBesideTheOldOne) {
   shortage = false;
   ASSERT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
   demand("f");
-  const auto there = [&](uint32_t n) {
-    const Chunks* chunks = catalog_->reader().chunks(chunks_of(word("f")));
-    return chunks && has_chunk(*chunks, n);
-  };
+  const auto there = [&](uint32_t n) { return catalog_->reader().has_chunk(chunks_of(word("f")), n); };
   placement_->demand_chunk(rel("f"), 1);
   ASSERT_TRUE(eventually([&] { return there(1); })) << word("f");
   EXPECT_FALSE(tier().closed());

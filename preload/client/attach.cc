@@ -36,8 +36,18 @@ void set_policy() {
 }
 
 // What cannot be opened or mapped may be so a moment later; only what is proven is for good.
-Outcome without_board(const char* dir) {
-  if (syscall(SYS_faccessat, AT_FDCWD, dir, R_OK | X_OK) == 0) return kLater;
+Outcome without_board(RunDirectory* run) {
+  int fd = -1;
+  switch (open_run_directory(run, &fd)) {
+    case RunDirectoryIs::kOwn:
+      syscall(SYS_close, fd);
+      return kLater;
+    case RunDirectoryIs::kForeign:
+      return {Phase::kOff,
+              "not redirected: the run directory is another user's, or others have access to it"};
+    case RunDirectoryIs::kUnknown:
+      break;
+  }
   if (errno != ENOENT && errno != ENOTDIR && errno != EACCES && errno != ELOOP) return kLater;
   return {Phase::kOff, "not redirected: the run directory is not there, or not to be read"};
 }
@@ -47,16 +57,15 @@ Outcome connect() {
   if (is_disabled()) return {Phase::kOff, "not redirected: MONARCH_IO_DISABLE is set"};
   if (!dir || dir[0] != '/' || strlen(dir) >= kPathBytes)
     return {Phase::kOff, "not redirected: MONARCH_IO_RUN_DIR names no run directory"};
-  auto* board = static_cast<Board*>(map_shared(dir, "board", sizeof(Board), true));
-  if (!board) return without_board(dir);
+  RunDirectory run{dir};
+  auto* board = static_cast<Board*>(map_shared(&run, "board", sizeof(Board), true));
+  if (!board) return without_board(&run);
   Outcome outcome = {Phase::kOn};
-  const bool same = memcmp(board->header.magic, kBoardMagic, sizeof kBoardMagic) == 0 &&
-                    board->header.version == kBoardVersion;
   if (!is_made(*board))
     outcome = kLater;
-  else if (!same || !the_client.catalog.open(dir))
+  else if (!is_this_board(*board) || !the_client.catalog.open(run))
     outcome =
-        same && agent_lives(*board)
+        is_this_board(*board) && agent_lives(*board)
             ? kLater
             : Outcome{Phase::kOff, "not redirected: the run directory is of another version, or not usable"};
   Board* none = nullptr;

@@ -81,9 +81,9 @@ bool any_glob(const char* list, Test test) {
 __attribute__((noinline)) bool matches_absolute(const Client& c, const RelPath& path, const char* p,
                                                 const char* stop) {
   Room room;
-  const CatalogHeader& header = c.catalog.header();
-  for (uint32_t i = 0; i < header.prefix_count; ++i) {
-    const Prefix& prefix = header.prefixes[i];
+  const JobFacts& facts = c.catalog.facts();
+  for (uint32_t i = 0; i < facts.prefix_count; ++i) {
+    const Prefix& prefix = facts.prefixes[i];
     if (prefix.root != path.root || prefix.below_len != 0) continue;
     char* full = room.take(prefix.len + 1 + path.len + 1);
     if (!full) return true;

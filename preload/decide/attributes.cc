@@ -2,8 +2,8 @@
 // A file is known by what the PFS said when it was copied, or, if it is not placed, to the first task that
 // asked, which tells the agent. It holds as long as a copy would: a mark (changes.h), a closed board,
 // consistency = open or an exclusion sends the call to the PFS, and so does a process that another user runs,
-// or that has its own user namespace: it may see less, or other owners. What is not known at all (ENOENT) the
-// PFS says.
+// or in other groups, or that has its own user namespace: it may see less, or other owners. What is not known
+// at all (ENOENT) the PFS says.
 #include "preload/decide/attributes.h"
 
 #include <dirent.h>
@@ -49,10 +49,10 @@ bool read_values(const CatalogReader& catalog, const Entry& e, Values* v) {
   const Ref own = e.identity.load(std::memory_order_acquire);
   const Identity* id = is_settled(state_of(word)) ? catalog.identity_of(e) : nullptr;
   if (!id || !copy_values(catalog, e, *id, v)) return false;
-  v->size = e.size.load(std::memory_order_relaxed);
-  v->mtime = e.mtime.load(std::memory_order_relaxed);
+  v->size = e.size.load(std::memory_order_acquire);
+  v->mtime = e.mtime.load(std::memory_order_acquire);
   v->opened = true;
-  std::atomic_thread_fence(std::memory_order_acquire);  // staged again meanwhile?
+  // Staged again meanwhile? Who sees a size or time of that (stored with release) sees the state before it.
   return e.state.load(std::memory_order_relaxed) == word && e.identity.load(std::memory_order_relaxed) == own;
 }
 
@@ -68,9 +68,9 @@ bool is_worth_seeing(const Client& c, const Entry& e) {
 
 // Whether this process may be told what the agent saw.
 bool serves(const Client& c) {
-  const CatalogHeader& header = c.catalog.header();
-  return header.serve_metadata != 0 && !c.program_excluded &&
-         c.board->header.closed.load(std::memory_order_relaxed) == 0 && same_user(c);
+  const JobFacts& facts = c.catalog.facts();
+  return facts.serve_metadata != 0 && !c.program_excluded &&
+         c.board->header.closed.load(std::memory_order_relaxed) == 0 && same_user(c) && same_groups(c);
 }
 
 bool is_excluded(const Client& c, const RelPath& path) {
@@ -97,7 +97,7 @@ bool knows_mount(const Client& c, unsigned needs, uint32_t root, MountValues* mo
 
 bool meets(const Client& c, unsigned needs, const Values& values) {
   if ((needs & kReadable) != 0 && !values.opened) return false;
-  return (needs & kRealUser) == 0 || static_cast<uint32_t>(syscall(SYS_getuid)) == c.catalog.header().user;
+  return (needs & kRealUser) == 0 || static_cast<uint32_t>(syscall(SYS_getuid)) == c.catalog.facts().user;
 }
 
 // Apart, for the buffer on the stack.

@@ -66,10 +66,10 @@ bool look(const Object& object, Inode* inode) {
 }
 
 // Whether the mount is one by which tasks reach a root; then a path that is not below a root is outside.
-bool mount_of_a_root(const CatalogHeader& header, uint64_t mount) {
-  for (uint32_t i = 0; mount != 0 && i < header.prefix_count; ++i) {
+bool mount_of_a_root(const JobFacts& facts, uint64_t mount) {
+  for (uint32_t i = 0; mount != 0 && i < facts.prefix_count; ++i) {
     Inode root;
-    if (look({AT_FDCWD, header.prefixes[i].path, 0}, &root) && root.mount == mount) return true;
+    if (look({AT_FDCWD, facts.prefixes[i].path, 0}, &root) && root.mount == mount) return true;
   }
   return false;
 }
@@ -136,7 +136,7 @@ __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Ob
   if (leads_to_root(where)) close_all(c);
   if (where != Where::kOutside && (inode.links == 1 || !file)) return;
   // Outside by a mount of the roots: no file of a dataset, unless it has another name there.
-  if (len > 0 && (inode.links == 1 || !file) && mount_of_a_root(c->catalog.header(), inode.mount)) return;
+  if (len > 0 && (inode.links == 1 || !file) && mount_of_a_root(c->catalog.facts(), inode.mount)) return;
   if (file) mark_as(c, mark_of_inode(inode.dev, inode.ino), kChangedInodes);
   if (!file && change == Change::kName) close_all(c);
 }
@@ -151,7 +151,7 @@ void mark_object(Client* c, Change change, const Object& object, const Located& 
   const bool named = change == Change::kName || (change == Change::kReplaced && inode.type == S_IFLNK);
   // The path of a root may be a symbolic link on another device.
   if (leads_to_root(found.where) && named) close_all(c);
-  if (!on_root_device(c->catalog.header(), inode.dev)) return;
+  if (!on_root_device(c->catalog.facts(), inode.dev)) return;
   const bool file = inode.type == S_IFREG || inode.type == S_IFLNK;
   if (!file && !(inode.type == S_IFDIR && concerns_directories(change))) return;
   const bool below = found.where == Where::kBelow || found.where == Where::kBelowSlash;
@@ -180,7 +180,7 @@ void will_change(Change change, int dirfd, const char* path, int flags) {
 
 void changed_names(int dirfd, const char* path) {
   Client* c = client();
-  if (!c || c->catalog.header().serve_metadata == 0 || unreadable(path) || !may_be_below(*c, path)) return;
+  if (!c || c->catalog.facts().serve_metadata == 0 || unreadable(path) || !may_be_below(*c, path)) return;
   Room room;
   RelPath rel;
   if (!resolve_directory(*c, dirfd, path, &room, &rel) || rel.len == 0) return;

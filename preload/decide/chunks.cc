@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "preload/decide/changes.h"
+#include "preload/decide/opens.h"
 #include "preload/decide/waiting.h"
 #include "preload/resolve/originals.h"
 
@@ -25,9 +26,9 @@ bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
 }
 
 // Opens the copy, partial or whole; -1 if it cannot be.
-int open_partial(const CatalogHeader& header, uint32_t tier, Ref entry, bool whole) {
-  if (tier >= header.tier_count) return -1;
-  const TierPath& where = header.tiers[tier];
+int open_partial(const JobFacts& facts, uint32_t tier, Ref entry, bool whole) {
+  if (tier >= facts.tier_count) return -1;
+  const auto& where = facts.tiers[tier];
   Room room;
   char* path = room.take(where.len + 1 + kPartNameBytes);
   if (!path) return -1;
@@ -57,7 +58,7 @@ bool ensure(Client* client, const Entry& e, uint64_t offset, uint64_t bytes, Sou
     }
     if (state_of(word) != State::kLarge) return false;
     const Chunks* chunks = client->catalog.chunks(chunks_of(word));
-    if (!chunks || !has_chunk(*chunks, n)) {
+    if (!chunks || !client->catalog.has_chunk(chunks_of(word), n)) {
       if (client->board->header.closed.load(std::memory_order_relaxed) != 0) return false;
       count(client->board, TaskCounter::chunk_waits);
       const WaitEnd end = request_chunk(client->board, client->catalog, e, n, &chunks);
@@ -69,7 +70,7 @@ bool ensure(Client* client, const Entry& e, uint64_t offset, uint64_t bytes, Sou
         return true;
       }
     }
-    *source = {chunks->tier, false};
+    *source = {read_once(chunks->tier), false};
   }
   return true;
 }
@@ -86,12 +87,13 @@ bool seems_source(const CatalogReader& catalog, const Entry& e, int fd) {
 ssize_t read_copy(Client* client, const Entry& e, Ref ref, void* buffer, size_t bytes, off_t offset) {
   Source source;
   if (!ensure(client, e, static_cast<uint64_t>(offset), bytes, &source)) return -1;
-  const CatalogHeader& header = client->catalog.header();
-  int fd = open_partial(header, source.tier, ref, source.whole);
+  const JobFacts& facts = client->catalog.facts();
+  int fd = open_partial(facts, source.tier, ref, source.whole);
   if (fd < 0 && !source.whole)
-    fd = open_partial(header, source.tier, ref, true);  // it came to be whole just now
+    fd = open_partial(facts, source.tier, ref, true);  // it came to be whole just now
   if (fd < 0) return -1;
-  const long got = syscall(SYS_pread64, fd, buffer, bytes, offset);
+  const long got =
+      is_own_part(*client, source.tier, fd) ? syscall(SYS_pread64, fd, buffer, bytes, offset) : -1;
   syscall(SYS_close, fd);
   if (got != static_cast<long>(bytes)) return -1;
   CounterShard& shard = my_shard(client->board);
@@ -132,9 +134,9 @@ void read_natively(Client* client, int fd, Ref ref) {
   Room room;
   RelPath path;
   if (seems_source(client->catalog, *e, fd))
-    if (char* text = room.take(client->catalog.path_bytes(*e));
-        text && client->catalog.path_of(*e, text, &path))
-      post_request(client->board, path, kReadNatively);
+    if (const size_t bytes = client->catalog.path_bytes(*e); bytes > 0)
+      if (char* text = room.take(bytes); text && client->catalog.path_of(*e, text, bytes, &path))
+        post_request(client->board, path, kReadNatively);
   errno = saved;
 }
 

@@ -35,7 +35,7 @@ struct Stream {
   DIR* real;               // once rewinding found another directory than was listed: libc's takes over
   const Listing* listing;  // nullptr: neither of them is to be had any more
   std::atomic<uint32_t> next;
-  std::atomic<const ListBlock*> block;  // where the last name was
+  std::atomic<Ref> block;  // where the last name was
   struct dirent64 recent[kRecent];
 };
 Stream streams[kStreams];
@@ -86,7 +86,7 @@ DIR* start(const Listing* listing, int fd, bool path_only) {
   s->real = nullptr;
   s->listing = listing;
   s->next.store(0, std::memory_order_relaxed);
-  s->block.store(nullptr, std::memory_order_relaxed);
+  s->block.store(0, std::memory_order_relaxed);
   return reinterpret_cast<DIR*>(s);
 }
 
@@ -118,7 +118,7 @@ __attribute__((noinline)) DIR* open_descriptor(Client* c, int fd) {
   if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_MTIME | STATX_CTIME, &st) !=
           0 ||
       !S_ISDIR(st.stx_mode) ||
-      !on_root_device(c->catalog.header(), gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor)))
+      !on_root_device(c->catalog.facts(), gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor)))
     return nullptr;
   Room path, room;
   RelPath rel;
@@ -131,15 +131,6 @@ __attribute__((noinline)) DIR* open_descriptor(Client* c, int fd) {
   return dir;
 }
 
-// The block that holds name `n`, which there is.
-const ListBlock* block_of(Stream* s, const CatalogReader& catalog, uint32_t n) {
-  const ListBlock* b = s->block.load(std::memory_order_relaxed);
-  if (!b || n < b->first) b = catalog.list_block(s->listing->blocks);
-  while (b && n - b->first >= b->count) b = catalog.list_block(b->next);
-  s->block.store(b, std::memory_order_relaxed);
-  return b;
-}
-
 // The kernel's layout of a name of `len` bytes.
 unsigned short record_bytes(size_t len) {
   constexpr size_t kAlign = alignof(struct dirent64);
@@ -149,10 +140,11 @@ unsigned short record_bytes(size_t len) {
 
 // False: there is no such entry, which the agent never lets happen.
 bool fill(const CatalogReader& catalog, const ListedName& name, uint32_t number, struct dirent64* out) {
-  const bool dots = name.entry == kDot || name.entry == kDotDot;
-  const Entry* e = dots ? nullptr : catalog.entry(name.entry);
+  const Ref ref = read_once(name.entry);
+  const bool dots = ref == kDot || ref == kDotDot;
+  uint32_t len = ref == kDot ? 1 : 2;
+  const Entry* e = dots ? nullptr : catalog.named_entry(ref, &len);
   const char* text = dots ? ".." : e ? e->name : nullptr;
-  const size_t len = name.entry == kDot ? 1 : dots ? 2 : e ? e->name_len : 0;
   if (!text || len >= sizeof out->d_name) return false;
   out->d_ino = uint64_t{name.ino[1]} << 32 | name.ino[0];
   out->d_off = number + 1;
@@ -183,8 +175,10 @@ struct dirent64* next_name(Stream* s, struct dirent64* out) {
   if (!advance(s, &number)) return nullptr;
   const CatalogReader& catalog = client()->catalog;
   if (!out) out = &s->recent[number % kRecent];
-  const ListBlock* b = block_of(s, catalog, number);
-  if (b && fill(catalog, b->names[number - b->first], number, out)) return out;
+  Ref block = s->block.load(std::memory_order_relaxed);
+  const ListedName* name = catalog.listed_name(*s->listing, &block, number);
+  s->block.store(block, std::memory_order_relaxed);
+  if (name && fill(catalog, *name, number, out)) return out;
   errno = EIO;
   return nullptr;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "preload/client/exclude.h"
@@ -81,6 +82,23 @@ __attribute__((noinline)) bool is_absent(const Client& client, const RelPath& pa
   return absent;
 }
 
+// Whether the PFS would let this process read the file, whose groups are not the agent's.
+__attribute__((noinline, cold)) bool may_read(const Client& client, const RelPath& path) {
+#ifdef SYS_faccessat2
+  constexpr long kAccess = SYS_faccessat2;
+#else
+  constexpr long kAccess = 439;
+#endif
+  Room room;
+  const char* full = pfs_path(client, path, &room);
+  if (!full) return false;
+  count(client.board, TaskCounter::meta_pfs);
+  const int saved = errno;
+  const bool may = syscall(kAccess, AT_FDCWD, full, R_OK, AT_EACCESS) == 0;  // not before Linux 5.8: no
+  errno = saved;
+  return may;
+}
+
 bool excluded(const Client& client, const RelPath& path) {
   return client.program_excluded || (client.exclude && excludes_file(client, path));
 }
@@ -100,9 +118,8 @@ Answer decide(Client* client, const RelPath& path, Room* copy) {
     return to_pfs(TaskCounter::fallback_no_agent);
   if (is_changed(*client, path, nullptr)) return to_pfs(TaskCounter::fallback_invalid);
   Found found = client->catalog.find(path);
-  const CatalogHeader& header = client->catalog.header();
-  if (!found && header.roots[path.root].walked.load(std::memory_order_acquire))
-    return to_pfs(TaskCounter::fallback_absent);
+  const JobFacts& facts = client->catalog.facts();
+  if (!found && client->catalog.walked(path.root)) return to_pfs(TaskCounter::fallback_absent);
   uint64_t word = found ? found.entry->state.load(std::memory_order_acquire) : state_word(State::kKnown);
   if (state_of(word) == State::kKnown && board->header.full.load(std::memory_order_relaxed) != 0)
     return to_pfs(TaskCounter::fallback_no_fit);
@@ -123,21 +140,23 @@ Answer decide(Client* client, const RelPath& path, Room* copy) {
   if (reason_of(word) == Reason::kNotRegular) return answer;
   if (state_of(word) != State::kPlaced) return to_pfs(reason_for_pfs(state_of(word)));
   answer.tier = tier_of(word);
-  if (answer.tier >= header.tier_count ||
-      header.tiers[answer.tier].failed.load(std::memory_order_relaxed) != 0)
+  if (answer.tier >= facts.tier_count || client->catalog.tier_failed(answer.tier))
     return to_pfs(TaskCounter::fallback_tier_error);
-  if (header.check_at_open != 0 && !is_as_copied(*client, path, *found.entry)) {
+  if (facts.check_at_open != 0 && !is_as_copied(*client, path, *found.entry)) {
     set_invalid(board, path.hash);
     count(board, TaskCounter::invalidations);
     return to_pfs(TaskCounter::fallback_dropped);
   }
-  const TierPath& where = header.tiers[answer.tier];
+  if (__builtin_expect(!same_groups(*client), 0) && !may_read(*client, path))
+    return to_pfs(TaskCounter::fallback_pass);
+  const auto& where = facts.tiers[answer.tier];
   char* name = copy->take(where.len + 1 + kCopyNameBytes);
   if (!name) return to_pfs(TaskCounter::fallback_tier_error);
   memcpy(name, where.path, where.len);
   name[where.len] = '/';
   copy_name(found.ref, name + where.len + 1);
   if (waited) count(board, TaskCounter::waited_hits);
+  answer.copy = found.ref;
   answer.placed = true;
   return answer;
 }
@@ -159,7 +178,7 @@ __attribute__((noinline)) void log_open(const Client& c, const RelPath& path, co
   line.add_name(path.path, path.len);
   if (answer.placed) {
     line.add(": tier ");
-    line.add(c.catalog.header().tiers[answer.tier].name);
+    line.add(c.catalog.facts().tiers[answer.tier].name);
   } else {
     line.add(": PFS, ");
     line.add(name_of(answer.why));
@@ -173,6 +192,50 @@ Answer find_copy(Client* client, const RelPath& path, Room* copy) {
   const Answer answer = decide(client, path, copy);
   if (__builtin_expect(client->log != nullptr, 0)) log_open(*client, path, answer);
   return answer;
+}
+
+namespace {
+
+// While the agent lives, its directories are there, and nobody else can take their names.
+bool names_hold(const Client& client, uint32_t tier) {
+  return __builtin_expect(client.board->header.closed.load(std::memory_order_acquire) == 0 &&
+                              agent_lives(*client.board) && client.catalog.facts().tiers[tier].unsafe == 0,
+                          1);
+}
+
+bool look_at_own(const Client& client, uint32_t tier, int fd, struct statx* st) {
+  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, st) == 0 &&
+         is_own(*st, S_IFREG, 077) &&
+         gnu_dev_makedev(st->stx_dev_major, st->stx_dev_minor) == client.catalog.facts().tiers[tier].dev;
+}
+
+__attribute__((noinline, cold)) bool prove_copy(const Client& client, const Answer& answer, int fd) {
+  constexpr int64_t kSecond = 1000000000;
+  struct statx st;
+  Original original;
+  return look_at_own(client, answer.tier, fd, &st) &&
+         original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
+                     st.stx_mtime.tv_sec * kSecond + st.stx_mtime.tv_nsec, &original) &&
+         original.entry == client.catalog.entry(answer.copy);
+}
+
+}  // namespace
+
+bool is_the_copy(const Client& client, const Answer& answer, int fd) {
+  if (names_hold(client, answer.tier)) return true;
+  const int saved = errno;
+  const bool is = prove_copy(client, answer, fd);
+  errno = saved;
+  return is;
+}
+
+bool is_own_part(const Client& client, uint32_t tier, int fd) {
+  if (names_hold(client, tier)) return true;
+  const int saved = errno;
+  struct statx st;
+  const bool is = look_at_own(client, tier, fd, &st);
+  errno = saved;
+  return is;
 }
 
 void count_copy_opened(Client* client, uint32_t tier) {

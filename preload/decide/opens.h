@@ -12,12 +12,20 @@ namespace monarch::preload {
 struct Answer {
   bool placed = false;  // a whole copy is on tier number `tier`; else the PFS
   uint32_t tier = 0;
+  Ref copy = 0;                              // its Entry
   uint64_t bytes = 0;                        // the file's size; 0 if it is not known
   Ref large = 0;                             // the Entry, if reads with an offset may be served from chunks
   TaskCounter why = TaskCounter::opens_pfs;  // not placed: the reason
 };
 // May wait, bounded, while the agent stages the file. `copy` receives the path of a whole copy.
 Answer find_copy(Client* client, const RelPath& path, Room* copy);
+
+// Whether what was opened as that copy is the copy: once the agent is gone, so may be the copies, and another
+// user may have made a directory of that name. Costs a call only then, and on tiers where others can do so at
+// any time; errno stays as it is.
+bool is_the_copy(const Client& client, const Answer& answer, int fd);
+// The same of a partial copy, which is not known by its inode.
+bool is_own_part(const Client& client, uint32_t tier, int fd);
 
 // Counts what became of the open of a copy. On failure the PFS is tried next.
 void count_copy_opened(Client* client, uint32_t tier);

@@ -92,7 +92,8 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
     if (*found && !unsettled(state)) return WaitEnd::kSettled;
     if (!agent_lives(*board)) return WaitEnd::kNoAgent;
     const uint64_t size = *found ? found->entry->size.load(std::memory_order_relaxed) : 0;
-    const int64_t left = patience.left(state == State::kStaging, size);
+    const uint64_t most = catalog.facts().stage_wait_max;  // larger ones are not waited for
+    const int64_t left = patience.left(state == State::kStaging, size < most ? size : most);
     if (left <= 0) return WaitEnd::kTimeout;
     // What is prefetched may be copied slowly: so it is asked for, too.
     if (!asked && state != State::kQueued) {
@@ -114,8 +115,9 @@ inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const E
                              const Chunks** chunks) {
   preload::Room room;
   RelPath path;
-  char* text = room.take(catalog.path_bytes(e));
-  if (!text || !catalog.path_of(e, text, &path)) return WaitEnd::kRefused;
+  const size_t bytes = catalog.path_bytes(e);
+  char* text = room.take(bytes);
+  if (!text || !catalog.path_of(e, text, bytes, &path)) return WaitEnd::kRefused;
   Patience patience(board);
   std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, n)];
   bool asked = false;
@@ -125,7 +127,7 @@ inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const E
     *chunks = nullptr;
     if (state_of(word) != State::kLarge) return WaitEnd::kSettled;
     *chunks = catalog.chunks(chunks_of(word));
-    if (*chunks && has_chunk(**chunks, n)) return WaitEnd::kSettled;
+    if (*chunks && catalog.has_chunk(chunks_of(word), n)) return WaitEnd::kSettled;
     if (*chunks && (*chunks)->closed.load(std::memory_order_acquire)) {
       *chunks = nullptr;
       return WaitEnd::kSettled;

@@ -84,6 +84,10 @@ __attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int f
   auto* real = next<OpenFunction>(Hook::open);
   attempt->fd = real ? real(copy.text(), flags) : call_openat(AT_FDCWD, copy.text(), flags, 0);
   errno = saved;
+  if (attempt->fd >= 0 && !is_the_copy(*c, answer, attempt->fd)) {
+    syscall(SYS_close, attempt->fd);
+    attempt->fd = -1;
+  }
   if (attempt->fd < 0) {
     attempt->fd = kNext;
     count_copy_failed(c);
@@ -151,6 +155,12 @@ __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real
     const int saved = errno;
     FILE* stream = real(copy.text(), mode);
     errno = saved;
+    if (stream && !is_the_copy(*c, answer, fileno_unlocked(stream))) {
+      count_copy_failed(c);
+      stream = next<FreopenFunction>(Hook::freopen)(path, mode, stream);
+      if (stream) count_stream(-1, answer.bytes);
+      return stream;
+    }
     if (stream) {
       count_copy_opened(c, answer.tier);
       count_stream(static_cast<int>(answer.tier), answer.bytes);
@@ -193,10 +203,20 @@ __attribute__((noinline)) FILE* reopen_below(Client* c, FreopenFunction* real, c
   if (!resolve(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode, stream);
   const Answer answer = find_copy(c, rel, &copy);
   const int saved = errno;
-  const int fd = answer.placed ? call_openat(AT_FDCWD, copy.text(), O_RDONLY | O_CLOEXEC, 0) : -1;
+  int fd = answer.placed ? call_openat(AT_FDCWD, copy.text(), O_RDONLY | O_CLOEXEC, 0) : -1;
+  if (fd >= 0 && !is_the_copy(*c, answer, fd)) {
+    syscall(SYS_close, fd);
+    fd = -1;
+  }
   errno = saved;
   if (answer.placed && fd < 0) count_copy_failed(c);
   FILE* opened = real(fd >= 0 ? copy.text() : path, mode, stream);
+  if (fd >= 0 && opened && !is_the_copy(*c, answer, fileno_unlocked(opened))) {  // since just now
+    count_copy_failed(c);
+    opened = real(path, mode, opened);
+    syscall(SYS_close, fd);
+    fd = -1;
+  }
   if (fd >= 0) syscall(SYS_close, fd);
   if (opened && fd >= 0) count_copy_opened(c, answer.tier);
   if (opened) count_stream(fd >= 0 ? static_cast<int>(answer.tier) : -1, answer.bytes);

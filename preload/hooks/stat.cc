@@ -58,9 +58,11 @@ bool look_again(const Original& o, struct statx* now) {
   RelPath path;
   const Client* c = client();
   const int saved = errno;
-  char* text = c ? room.take(c->catalog.path_bytes(*o.entry)) : nullptr;
+  const size_t bytes = c ? c->catalog.path_bytes(*o.entry) : 0;
+  char* text = bytes > 0 ? room.take(bytes) : nullptr;
   errno = saved;
-  if (!text || !c->catalog.path_of(*o.entry, text, &path) || !is_changed(*c, path, o.entry)) return false;
+  if (!text || !c->catalog.path_of(*o.entry, text, bytes, &path) || !is_changed(*c, path, o.entry))
+    return false;
   const int fd = open_original(o);
   const bool good = fd >= 0 && syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, now) == 0;
   if (fd >= 0) syscall(SYS_close, fd);

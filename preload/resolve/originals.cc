@@ -32,9 +32,9 @@ int descriptor_after(const char* path, const char* links) {
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original) {
   const Client* c = client();
   if (!c) return false;
-  const CatalogHeader& header = c->catalog.header();
-  for (uint32_t tier = 0; tier < header.tier_count; ++tier) {
-    if (header.tiers[tier].dev != dev) continue;
+  const JobFacts& facts = c->catalog.facts();
+  for (uint32_t tier = 0; tier < facts.tier_count; ++tier) {
+    if (facts.tiers[tier].dev != dev) continue;
     const Identity* identity = c->catalog.find_copy(tier, ino);
     const Entry* entry = identity ? c->catalog.entry(identity->entry) : nullptr;
     const Attributes* attributes = entry ? c->catalog.attributes(identity->attributes) : nullptr;
@@ -93,7 +93,7 @@ const char* path_of_original(const Original& original, Room* room) {
   RelPath path;
   memcpy(out, root, len);
   out[len] = '/';
-  if (!c->catalog.path_of(*original.entry, out + len + 1, &path)) return nullptr;
+  if (!c->catalog.path_of(*original.entry, out + len + 1, bytes, &path)) return nullptr;
   out[len + 1 + path.len] = '\0';
   return out;
 }

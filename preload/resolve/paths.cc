@@ -100,24 +100,24 @@ size_t append_tidy(const char* text, char* out) {
 }
 
 // The prefix that `path` (absolute) is below, and the rest of the path; -1 if there is none.
-int find_prefix(const CatalogHeader& header, const char* path, const char** rest) {
-  for (uint32_t i = 0; i < header.prefix_count; ++i)
-    if ((*rest = rest_below(path, header.prefixes[i]))) return static_cast<int>(i);
+int find_prefix(const JobFacts& facts, const char* path, const char** rest) {
+  for (uint32_t i = 0; i < facts.prefix_count; ++i)
+    if ((*rest = rest_below(path, facts.prefixes[i]))) return static_cast<int>(i);
   return -1;
 }
 
 // `kept`: the text of `path` outlives the call.
-Where locate_absolute(const CatalogHeader& header, const char* path, bool kept, Room* room, RelPath* result) {
+Where locate_absolute(const JobFacts& facts, const char* path, bool kept, Room* room, RelPath* result) {
   const char* text;
-  const int i = find_prefix(header, path, &text);
+  const int i = find_prefix(facts, path, &text);
   if (i < 0) {
-    for (uint32_t k = 0; k < header.prefix_count; ++k)
-      if (leads_to(path, header.prefixes[k]))
-        return is_same_directory(header, k) ? Where::kAbove : Where::kOutside;
+    for (uint32_t k = 0; k < facts.prefix_count; ++k)
+      if (leads_to(path, facts.prefixes[k]))
+        return is_same_directory(facts, k) ? Where::kAbove : Where::kOutside;
     return Where::kOutside;
   }
-  const Prefix& prefix = header.prefixes[i];
-  if (!is_same_directory(header, static_cast<uint32_t>(i))) return Where::kOutside;
+  const Prefix& prefix = facts.prefixes[i];
+  if (!is_same_directory(facts, static_cast<uint32_t>(i))) return Where::kOutside;
   const size_t below = prefix.below_len;
   if (*text == '\0') {
     *result = rel_path(prefix.root, prefix.below, below);
@@ -174,44 +174,44 @@ size_t path_of_descriptor(int fd, size_t more, Room* room) {
 
 // The absolute path of the directory `dirfd`, as this mount namespace names it, with `more` bytes behind it;
 // 0 if it has none or cannot hold dataset files.
-size_t directory_path(const CatalogHeader& header, int dirfd, size_t more, Room* room) {
+size_t directory_path(const JobFacts& facts, int dirfd, size_t more, Room* room) {
   if (dirfd == AT_FDCWD) return working_directory(more, room);
   struct statx st;
   if (syscall(SYS_statx, dirfd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) != 0) return 0;
   const uint64_t dev = gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
-  return on_root_device(header, dev) ? path_of_descriptor(dirfd, more, room) : 0;
+  return on_root_device(facts, dev) ? path_of_descriptor(dirfd, more, room) : 0;
 }
 
 // Too long for the kernel (ENAMETOOLONG), however short it would be without its doubled slashes.
 bool too_long(const char* path) { return strnlen(path, kPathBytes) == kPathBytes; }
 
 // A relative path, joined to its directory's.
-__attribute__((noinline)) Where locate_relative(const CatalogHeader& header, int dirfd, const char* path,
+__attribute__((noinline)) Where locate_relative(const JobFacts& facts, int dirfd, const char* path,
                                                 Room* room, RelPath* result) {
   const size_t bytes = strnlen(path, kPathBytes);
   if (bytes == 0 || bytes == kPathBytes) return Where::kOutside;
   const int saved = errno;
   Room joined;
-  size_t len = directory_path(header, dirfd, bytes + 2, &joined);
+  size_t len = directory_path(facts, dirfd, bytes + 2, &joined);
   errno = saved;
   if (len == 0) return Where::kOutside;
   char* full = joined.text();
   if (len > 1) full[len++] = '/';
   memcpy(full + len, path, bytes + 1);
-  return locate_absolute(header, full, false, room, result);
+  return locate_absolute(facts, full, false, room, result);
 }
 
 }  // namespace
 
 bool may_be_below(const Client& client, const char* path) {
   const char* rest;
-  return path[0] != '/' || find_prefix(client.catalog.header(), path, &rest) >= 0;
+  return path[0] != '/' || find_prefix(client.catalog.facts(), path, &rest) >= 0;
 }
 
 Where locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
-  const CatalogHeader& header = client.catalog.header();
-  if (path[0] != '/') return locate_relative(header, dirfd, path, room, result);
-  return too_long(path) ? Where::kOutside : locate_absolute(header, path, true, room, result);
+  const JobFacts& facts = client.catalog.facts();
+  if (path[0] != '/') return locate_relative(facts, dirfd, path, room, result);
+  return too_long(path) ? Where::kOutside : locate_absolute(facts, path, true, room, result);
 }
 
 bool resolve(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {

@@ -9,13 +9,15 @@
 namespace monarch::preload {
 
 // Whether the directory at prefix number `number` is the one that the agent saw, in this mount namespace.
-bool is_same_directory(const CatalogHeader& header, uint32_t number);
+bool is_same_directory(const JobFacts& facts, uint32_t number);
 // The absolute path of a root; nullptr: this process does not see it.
 const char* root_path(const Client& client, uint32_t root);
 // Whether files of a dataset can be on the device.
-bool on_root_device(const CatalogHeader& header, uint64_t dev);
+bool on_root_device(const JobFacts& facts, uint64_t dev);
 // Whether the process runs as the agent's user, in its user namespace.
 bool same_user(const Client& client);
+// Whether files that a group may read are as open to the process as to the agent.
+bool same_groups(const Client& client);
 
 // What statx(2) says of any file below the root beside its own values.
 struct MountValues {

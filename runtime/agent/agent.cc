@@ -86,7 +86,8 @@ Status start(const AgentOptions& options, Service* service) {
   if (!board.ok()) return board.error();
   service->board.emplace(board.take());
   std::vector<TierView> views;
-  for (const Tier& t : service->hierarchy->tiers()) views.push_back({t.name(), t.copies_path(), t.device()});
+  for (const Tier& t : service->hierarchy->tiers())
+    views.push_back({t.name(), t.copies_path(), t.device(), t.unsafe()});
   MONARCH_TRY(declare_alive(service->board->get()));
   Result<std::unique_ptr<Catalog>> catalog =
       Catalog::create(options.run_dir, service->dataset->root_views(), service->dataset->prefixes, views,
@@ -228,8 +229,14 @@ int run_agent(const AgentOptions& options) {
     tell_ready(options.ready_fd, s.error().text);
     return 1;
   }
-  const Fd run_dir(::open(options.run_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (run_dir) ::flock(run_dir.get(), LOCK_SH | LOCK_NB);  // no sweep takes it for a left-over
+  RunDirectory dir{options.run_dir.c_str()};
+  int opened = -1;
+  if (open_run_directory(&dir, &opened) != RunDirectoryIs::kOwn) {
+    tell_ready(options.ready_fd, options.run_dir + ": not a directory that its owner alone has access to");
+    return 1;
+  }
+  const Fd run_dir(opened);
+  ::flock(run_dir.get(), LOCK_SH | LOCK_NB);  // no sweep takes it for a left-over
 
   auto service = std::make_unique<Service>();
   const Status started = start(options, service.get());

@@ -82,6 +82,13 @@ Result<uint64_t> parse_memory_max(const std::string& text) {
   return parse_rate(text);
 }
 
+Result<uint64_t> parse_run_size(const std::string& text) {
+  constexpr uint64_t kLeast = 4 << 20;  // a board, a catalog's first segments and a log
+  Result<uint64_t> size = parse_rate(text);
+  if (size.ok() && *size != 0 && *size < kLeast) return bad_input("run_size is at least 4M, or none");
+  return size;
+}
+
 // Puts a parsed value in its place; hands on the error otherwise.
 template <typename T, typename Place>
 Status assign(Result<T> parsed, Place* place) {
@@ -132,11 +139,12 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "background_io") return assign(parse_io(value), &agent->background_io);
   if (key == "memory_max") return assign(parse_memory_max(value), &agent->memory_max);
   if (key == "log") return assign(Result<std::string>(value), &agent->log);
+  if (key == "run_size") return assign(parse_run_size(value), &agent->run_size);
   if (key == "log_level") return assign(Result<std::string>(value), &agent->log_level);
   return bad_input("unknown key '" + key +
                    "' in [agent]; known are threads, walk_threads, stage_wait_max, prefetch, consistency, "
                    "metadata, pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, "
-                   "memory_max, log, log_level");
+                   "memory_max, run_size, log, log_level");
 }
 
 Status set_accounting_key(Config* config, const std::string& key, const std::string& value) {

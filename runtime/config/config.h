@@ -60,6 +60,9 @@ struct AgentConfig {
   // as these and its own data take.
   static constexpr uint64_t kMemoryAuto = UINT64_MAX;
   uint64_t memory_max = kMemoryAuto;
+  // In Slurm, the job's run directory, with catalog and board, is a tmpfs of its own of at most this size; 0:
+  // a plain directory.
+  uint64_t run_size = 512 << 20;
   std::string log;  // file; empty: monarchd.log in the run directory
   std::string log_level = "info";
 

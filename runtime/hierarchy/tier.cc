@@ -31,6 +31,7 @@ Tier::Tier(Tier&& other) noexcept
       copies_(std::move(other.copies_)),
       device_(other.device_),
       quota_(other.quota_.load()),
+      unsafe_(other.unsafe_),
       floor_(other.floor_),
       tmpfile_(other.tmpfile_),
       used_(other.used_.load()),
@@ -62,6 +63,11 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
   if (os::flock(tier.copies_.get(), LOCK_SH | LOCK_NB) != 0)
     return errno_error(what + "lock " + tier.copies_path_);
   tier.device_ = st.st_dev;
+  struct stat above;
+  const bool looked = ::fstatat(tier.copies_.get(), "..", &above, AT_SYMLINK_NOFOLLOW) == 0;
+  const bool keeps = looked && (above.st_uid == 0 || above.st_uid == ::geteuid()) &&
+                     ((above.st_mode & S_ISVTX) != 0 || (above.st_mode & (S_IWGRP | S_IWOTH)) == 0);
+  tier.unsafe_ = !keeps;
   tier.driver_ = driver_of(tier.copies_.get());
   uint64_t size = 0;
   tier.driver_->free_bytes(tier.copies_.get(), &size);

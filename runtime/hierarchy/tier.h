@@ -37,6 +37,9 @@ class Tier {
   uint64_t quota() const { return quota_.load(std::memory_order_relaxed); }
   // Root has given the job more space. False: it has that much already.
   bool grow(uint64_t quota);
+  // Others can put another directory in the place of the job's: all can write the one above, and it is not
+  // sticky, or it is another user's.
+  bool unsafe() const { return unsafe_; }
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
 
   // Space that a file of `bytes` takes: whole blocks.
@@ -103,6 +106,7 @@ class Tier {
   Fd copies_;
   uint64_t device_ = 0;
   std::atomic<uint64_t> quota_{0};
+  bool unsafe_ = false;
   uint64_t floor_ = 0;
   bool tmpfile_ = true;  // the file system has O_TMPFILE
   std::atomic<uint64_t> used_{0};

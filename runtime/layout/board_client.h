@@ -83,8 +83,4 @@ inline void post_seen(Board* board, SeenSlot* slot) {
   futex_wake(&board->header.doorbell, 1);
 }
 
-inline bool has_chunk(const Chunks& chunks, uint32_t n) {
-  return n < chunks.count && (chunks.bits[n / 64].load(std::memory_order_acquire) >> (n % 64) & 1);
-}
-
 }  // namespace monarch

@@ -33,8 +33,8 @@
 
 namespace monarch {
 
-inline constexpr char kBoardMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'B'};
-inline constexpr uint32_t kBoardVersion = 4;  // readers refuse any other
+inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
+inline constexpr uint32_t kBoardVersion = 5;                 // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -182,9 +182,9 @@ enum AgentSleep : uint32_t {
 };
 
 struct BoardHeader {
-  char magic[8];     // kBoardMagic
-  uint32_t version;  // kBoardVersion
-  uint32_t bytes;    // sizeof(Board)
+  std::atomic<uint64_t> magic;  // kBoardMagic, stored (release) after all that is made with the board
+  uint32_t version;             // kBoardVersion
+  uint32_t bytes;               // sizeof(Board)
   // A robust mutex that the agent's main thread holds while it serves: when that thread dies, of
   // whatever cause, the kernel sets FUTEX_OWNER_DIED in its first word (set_robust_list(2)). So "does
   // the agent live" is one load, in any PID namespace.
@@ -232,11 +232,18 @@ constexpr uint32_t parking_of(uint32_t hash, uint32_t chunk) {
   return (chunk == kWholeFile ? hash : hash + (chunk + 1) * 0x9e3779b1u) % kParking;
 }
 
-// Whether an agent has ever held its mutex: until then the board is being made, and holds nothing yet. An
-// agent that ends does not give the mutex back, so its board counts as made.
+// Whether the board was made and an agent has ever held its mutex: until then it holds nothing yet. The two
+// are stored by different functions, and a processor may show them in any order: whoever sees one of them
+// only looks again. An agent that ends does not give the mutex back, so its board counts as made.
 inline bool is_made(const Board& board) {
   const auto* word = reinterpret_cast<const std::atomic<uint32_t>*>(&board.header.agent_lives);
-  return word->load(std::memory_order_acquire) != 0;
+  return board.header.magic.load(std::memory_order_acquire) != 0 &&
+         word->load(std::memory_order_acquire) != 0;
+}
+// Of one that is made: whether it is of this version.
+inline bool is_this_board(const Board& board) {
+  return board.header.magic.load(std::memory_order_acquire) == kBoardMagic &&
+         board.header.version == kBoardVersion && board.header.bytes == sizeof(Board);
 }
 
 // What an invalid bit may stand for. A hit looks only for those kinds of marks of which the job has set one:

@@ -41,7 +41,7 @@
 namespace monarch {
 
 inline constexpr char kCatalogMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'C'};
-inline constexpr uint32_t kCatalogVersion = 2;  // readers refuse any other
+inline constexpr uint32_t kCatalogVersion = 3;  // readers refuse any other
 
 inline constexpr uint32_t kMaxRoots = 16;     // dataset roots of one job
 inline constexpr uint32_t kMaxPrefixes = 32;  // absolute paths under which a root is known
@@ -172,7 +172,7 @@ constexpr uint32_t chunk_count(uint64_t bytes) {
 }
 
 // What the walk read of a directory whose entries all have a known type. It holds while the directory has
-// these values: nothing had changed it for kQuietNs when it was read, so a later change shows in its times.
+// these values: it had had them for quiet_ns() when it was read, so a later change shows in its times.
 struct Listing {
   uint64_t dev;
   uint64_t ino;
@@ -182,7 +182,6 @@ struct Listing {
   Ref blocks;      // the first ListBlock
 };
 static_assert(sizeof(Listing) == 40);
-inline constexpr int64_t kQuietNs = 2000000000;
 
 // A name in a directory. Its type is the Entry's.
 struct ListedName {
@@ -228,22 +227,24 @@ struct Prefix {
 struct TierPath {
   uint64_t dev;  // st_dev of the tier's file system
   uint32_t len;
+  uint32_t unsafe;  // 1: others can put another directory in its place: each copy is to be proved
+  uint32_t reserved;
   std::atomic<uint32_t> failed;  // 1: its device has failed, open no copy on it until that has passed
   char name[32];                 // as configured; NUL-terminated
   char path[kPathBytes];         // the job's directory of copies on the tier; NUL-terminated
 };
 
 struct CatalogHeader {
-  char magic[8];            // kCatalogMagic
-  uint32_t version;         // kCatalogVersion
-  uint32_t bytes;           // sizeof(CatalogHeader)
-  uint64_t boot_time;       // CLOCK_REALTIME seconds at which the agent made it
-  uint64_t stage_wait_max;  // bytes: an open waits for files up to this size
-  uint32_t check_at_open;   // 1: an open compares size and mtime with the PFS before it takes a copy
-  uint32_t serve_metadata;  // 1: tasks answer stat(2) and readdir(3) from here
-  uint64_t user_namespace;  // inode of the agent's /proc/self/ns/user: where its user and group ids hold
-  uint32_t user;            // the agent's effective user id
-  uint32_t reserved;
+  char magic[8];                // kCatalogMagic
+  uint32_t version;             // kCatalogVersion
+  uint32_t bytes;               // sizeof(CatalogHeader)
+  uint64_t boot_time;           // CLOCK_REALTIME seconds at which the agent made it
+  uint64_t stage_wait_max;      // bytes: an open waits for files up to this size
+  uint32_t check_at_open;       // 1: an open compares size and mtime with the PFS before it takes a copy
+  uint32_t serve_metadata;      // 1: tasks answer stat(2) and readdir(3) from here
+  uint64_t user_namespace;      // inode of the agent's /proc/self/ns/user: where its user and group ids hold
+  uint32_t user;                // the agent's effective user id
+  uint32_t groups;              // group_hash() of the groups whose files the agent may read
   std::atomic<uint32_t> ready;  // 1 once roots, prefixes and tiers are filled in
   std::atomic<uint32_t> index_generation;
   std::atomic<uint32_t> inode_generation;
@@ -259,7 +260,7 @@ struct CatalogHeader {
 
 constexpr uint64_t segment_bytes(uint32_t k) { return kFirstSegmentBytes << k; }
 constexpr uint64_t segment_start(uint32_t k) { return kFirstSegmentBytes * ((uint64_t{1} << k) - 1); }
-// The segment that holds `offset`.
+// The segment that holds `offset`; kMaxSegments or more: there is none.
 constexpr uint32_t segment_of(uint64_t offset) {
   return 63u - static_cast<uint32_t>(__builtin_clzll(offset / kFirstSegmentBytes + 1));
 }

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading the catalog: lock-free, without allocation, callable from any thread and from signal
 // handlers. See catalog_layout.h for what is mapped and why nothing here can fault.
+//
+// No length, number or reference in the mapped files is believed, and each is read once: whoever runs as the
+// job's owner can write them, and neither a task nor the agent may then read or write elsewhere. What the
+// header says for good is copied when it is opened (JobFacts). A file that its owner makes shorter ends in
+// SIGBUS, as with any mapping.
 #pragma once
 
 #include <string.h>
@@ -34,6 +39,73 @@ struct Found {
   explicit operator bool() const { return entry != nullptr; }
 };
 
+// A value of the shared mapping, read once.
+template <typename T>
+T read_once(const T& value) {
+  return __atomic_load_n(&value, __ATOMIC_RELAXED);
+}
+
+// What the header says for good: a private copy, range-checked. Texts end in a NUL.
+struct JobFacts {
+  uint64_t stage_wait_max;
+  uint64_t user_namespace;
+  uint32_t check_at_open, serve_metadata, user, groups;
+  uint32_t root_count, prefix_count, tier_count;
+  struct {
+    uint64_t dev;
+  } roots[kMaxRoots];
+  struct {
+    uint64_t dev;
+    uint32_t len, unsafe;
+    char name[sizeof TierPath::name];
+    char path[kPathBytes];
+  } tiers[kMaxTiers];
+  Prefix prefixes[kMaxPrefixes];
+};
+
+// Copies a text of `len` bytes if that fits with its NUL, and has no other.
+inline bool take_text(const char* from, uint32_t len, char* to) {
+  if (len >= kPathBytes) return false;
+  memcpy(to, from, len);
+  to[len] = '\0';
+  return memchr(to, '\0', len) == nullptr;
+}
+
+inline bool take_prefix(const Prefix& from, uint32_t roots, Prefix* to) {
+  to->dev = read_once(from.dev);
+  to->ino = read_once(from.ino);
+  to->root = read_once(from.root);
+  to->len = read_once(from.len);
+  to->below_len = read_once(from.below_len);
+  return to->root < roots && to->len > 0 && take_text(from.path, to->len, to->path) && to->path[0] == '/' &&
+         take_text(from.below, to->below_len, to->below);
+}
+
+// False: it is not a header that the agent made.
+inline bool take_facts(const CatalogHeader& h, JobFacts* f) {
+  f->stage_wait_max = read_once(h.stage_wait_max);
+  f->user_namespace = read_once(h.user_namespace);
+  f->check_at_open = read_once(h.check_at_open);
+  f->serve_metadata = read_once(h.serve_metadata);
+  f->user = read_once(h.user);
+  f->groups = read_once(h.groups);
+  f->root_count = read_once(h.root_count);
+  f->prefix_count = read_once(h.prefix_count);
+  f->tier_count = read_once(h.tier_count);
+  if (f->root_count > kMaxRoots || f->prefix_count > kMaxPrefixes || f->tier_count > kMaxTiers) return false;
+  for (uint32_t i = 0; i < f->root_count; ++i) f->roots[i].dev = read_once(h.roots[i].dev);
+  for (uint32_t i = 0; i < f->tier_count; ++i) {
+    f->tiers[i].dev = read_once(h.tiers[i].dev);
+    f->tiers[i].len = read_once(h.tiers[i].len);
+    f->tiers[i].unsafe = read_once(h.tiers[i].unsafe);
+    if (!take_text(h.tiers[i].path, f->tiers[i].len, f->tiers[i].path)) return false;
+    memcpy(f->tiers[i].name, h.tiers[i].name, sizeof f->tiers[i].name - 1);
+  }
+  for (uint32_t i = 0; i < f->prefix_count; ++i)
+    if (!take_prefix(h.prefixes[i], f->root_count, &f->prefixes[i])) return false;
+  return true;
+}
+
 // The catalog of one run directory. All members are usable while the agent writes; the object may be
 // shared by all threads. Mappings stay for the life of the process (a forked child inherits them).
 class CatalogReader {
@@ -42,24 +114,37 @@ class CatalogReader {
   CatalogReader(const CatalogReader&) = delete;
   CatalogReader& operator=(const CatalogReader&) = delete;
 
-  // Maps the header; several threads may do it at once, with the same `dir`, which must outlive the reader.
-  // False if there is no ready catalog of this version.
-  bool open(const char* dir) {
-    auto* h = static_cast<const CatalogHeader*>(map_shared(dir, "catalog", sizeof(CatalogHeader), false));
-    if (!h) return false;
-    const CatalogHeader* none = nullptr;
-    if (memcmp(h->magic, kCatalogMagic, sizeof kCatalogMagic) != 0 || h->version != kCatalogVersion ||
-        h->bytes != sizeof(CatalogHeader) || !h->ready.load(std::memory_order_acquire)) {
-      syscall(SYS_munmap, h, sizeof(CatalogHeader));
+  // Maps the header, and copies what it says for good. `dir` must outlive the reader. False if there is no
+  // ready catalog of this version, or another thread is at it: then facts() are usable a moment later.
+  bool open(const char* dir) { return open(RunDirectory{dir}); }
+  // The same of a directory of which something was mapped before.
+  bool open(const RunDirectory& at) {
+    if (__atomic_load_n(&header_, __ATOMIC_ACQUIRE)) return true;
+    // By process: a child that was forked while a thread was at it begins anew.
+    const int self = static_cast<int>(syscall(SYS_getpid));
+    int other = __atomic_load_n(&claimed_, __ATOMIC_ACQUIRE);
+    if (other == self ||
+        !__atomic_compare_exchange_n(&claimed_, &other, self, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
       return false;
-    }
-    if (!__atomic_load_n(&dir_, __ATOMIC_RELAXED)) __atomic_store_n(&dir_, dir, __ATOMIC_RELAXED);
-    if (!__atomic_compare_exchange_n(&header_, &none, h, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-      syscall(SYS_munmap, h, sizeof(CatalogHeader));  // another thread was first
-    return true;
+    dir_ = at;
+    auto* h = static_cast<const CatalogHeader*>(map_shared(&dir_, "catalog", sizeof(CatalogHeader), false));
+    const bool good = h && memcmp(h->magic, kCatalogMagic, sizeof kCatalogMagic) == 0 &&
+                      h->version == kCatalogVersion && h->bytes == sizeof(CatalogHeader) &&
+                      h->ready.load(std::memory_order_acquire) && take_facts(*h, &facts_);
+    if (good) __atomic_store_n(&header_, h, __ATOMIC_RELEASE);
+    if (h && !good) syscall(SYS_munmap, h, sizeof(CatalogHeader));
+    if (!good) __atomic_store_n(&claimed_, 0, __ATOMIC_RELEASE);
+    return good;
   }
 
-  const CatalogHeader& header() const { return *header_; }
+  const JobFacts& facts() const { return facts_; }
+  // What changes while the job runs.
+  bool walked(uint32_t root) const {
+    return header_->roots[root].walked.load(std::memory_order_acquire) != 0;
+  }
+  bool tier_failed(uint32_t tier) const {
+    return header_->tiers[tier].failed.load(std::memory_order_relaxed) != 0;
+  }
 
   // The entry of a path; empty: not (yet) in the catalog, or a mapping failed.
   Found find(const RelPath& path) const {
@@ -70,8 +155,7 @@ class CatalogReader {
       if (slot == 0) return {};
       if (slot >> 32 != path.hash) continue;
       const Ref ref = static_cast<Ref>(slot);
-      const Entry* e = entry(ref);
-      if (e && same_path(*e, path)) return {ref, e};
+      if (const Entry* e = entry_of(ref, path)) return {ref, e};
     }
     return {};
   }
@@ -81,7 +165,7 @@ class CatalogReader {
     const uint32_t generation = header_->inode_generation.load(std::memory_order_acquire);
     auto* slots =
         static_cast<const std::atomic<uint32_t>*>(table("inodes", inodes_, generation, sizeof(uint32_t)));
-    if (!slots) return nullptr;
+    if (!slots) return nullptr;  // also where there can be no such generation
     const uint64_t mask = index_slots(generation) - 1;
     for (uint64_t i = inode_hash(tier, ino) & mask, probes = 0; probes <= mask;
          i = (i + 1) & mask, ++probes) {
@@ -118,10 +202,24 @@ class CatalogReader {
     return static_cast<const Attributes*>(at(Space::kDirs, ref, sizeof(Attributes)));
   }
 
-  // The Chunks record, wholly mapped, or nullptr.
+  // The entry and how long its name is, wholly mapped, or nullptr.
+  const Entry* named_entry(Ref ref, uint32_t* name_len) const {
+    const Entry* e = entry(ref);
+    if (!e) return nullptr;
+    *name_len = read_once(e->name_len);
+    return at(Space::kEntries, ref, sizeof(Entry) + *name_len) ? e : nullptr;
+  }
+
+  // The Chunks record without its bits, or nullptr.
   const Chunks* chunks(Ref ref) const {
-    const auto* c = static_cast<const Chunks*>(at(Space::kChunks, ref, sizeof(Chunks)));
-    return c && at(Space::kChunks, ref, sizeof(Chunks) + (uint64_t{c->count} + 63) / 64 * 8) ? c : nullptr;
+    return static_cast<const Chunks*>(at(Space::kChunks, ref, sizeof(Chunks)));
+  }
+  // Whether chunk `n` is in the partial copy.
+  bool has_chunk(Ref ref, uint32_t n) const {
+    const auto* c =
+        static_cast<const Chunks*>(at(Space::kChunks, ref, sizeof(Chunks) + (uint64_t{n} / 64 + 1) * 8));
+    return c && n < read_once(c->count) &&
+           (c->bits[n / 64].load(std::memory_order_acquire) >> (n % 64) & 1) != 0;
   }
 
   // The identity of a file, as the agent saw it; nullptr: it has none, or is a directory.
@@ -181,41 +279,81 @@ class CatalogReader {
     const auto* listing = static_cast<const Listing*>(at(Space::kLists, ref, sizeof(Listing)));
     return listing && map_listings() ? listing : nullptr;
   }
-  // The block of a listing, wholly mapped, or nullptr.
-  const ListBlock* list_block(Ref ref) const {
-    const auto* b = static_cast<const ListBlock*>(at(Space::kLists, ref, sizeof(ListBlock)));
-    return b && at(Space::kLists, ref, sizeof(ListBlock) + uint64_t{b->count} * sizeof(ListedName)) ? b
-                                                                                                    : nullptr;
+  // Name `number` of a listing, or nullptr. `*block` is where an earlier name was, or 0; it becomes the block
+  // that holds the name.
+  const ListedName* listed_name(const Listing& listing, Ref* block, uint32_t number) const {
+    Ref ref = *block;
+    const ListBlock* b = list_block(ref);
+    if (!b || number < read_once(b->first)) b = list_block(ref = read_once(listing.blocks));
+    for (uint64_t least = 0; b; b = list_block(ref = read_once(b->next))) {
+      const uint32_t first = read_once(b->first), count = read_once(b->count);
+      if (first < least || number < first) return nullptr;
+      if (number - first >= count) {
+        least = uint64_t{first} + 1;  // so it ends, whatever the blocks say
+        continue;
+      }
+      *block = ref;
+      const uint64_t end = sizeof(ListBlock) + (uint64_t{number} - first + 1) * sizeof(ListedName);
+      return at(Space::kLists, ref, end) ? &b->names[number - first] : nullptr;
+    }
+    return nullptr;
   }
 
-  // What path_of() needs, and a byte for a NUL; 0: it has no path.
+  // What path_of() needs at least, and a byte for a NUL; 0: it has no path.
   size_t path_bytes(const Entry& e) const {
-    const DirPath* d = dir(e.dir);
-    return d && uint64_t{d->len} + 1 + e.name_len < kPathBytes ? size_t{d->len} + 1 + e.name_len + 1 : 0;
+    const DirPath* d = dir(read_once(e.dir));
+    if (!d) return 0;
+    const uint64_t bytes = uint64_t{read_once(d->len)} + 1 + read_once(e.name_len);
+    return bytes < kMostPathBytes ? bytes + 1 : 0;
   }
-  // Writes the path of an entry, relative to its root, to `out` (path_bytes()) and describes it.
-  bool path_of(const Entry& e, char* out, RelPath* path) const {
-    const DirPath* d = dir(e.dir);
-    if (!d || uint64_t{d->len} + 1 + e.name_len >= kPathBytes) return false;
-    memcpy(out, d->path, d->len);
-    size_t n = d->len;
+  // Writes the path of an entry, relative to its root, to `out`, of `bytes`, and describes it. False also if
+  // it takes more: the lengths may have been changed since path_bytes().
+  bool path_of(const Entry& e, char* out, size_t bytes, RelPath* path) const {
+    const DirPath* d = dir(read_once(e.dir));
+    if (!d) return false;
+    const uint32_t dir_len = read_once(d->len), name_len = read_once(e.name_len), root = read_once(e.root);
+    if (uint64_t{dir_len} + 1 + name_len >= bytes || root >= facts_.root_count ||
+        room(Space::kDirs, d) < sizeof(DirPath) + dir_len ||
+        room(Space::kEntries, &e) < sizeof(Entry) + name_len)
+      return false;
+    memcpy(out, d->path, dir_len);
+    size_t n = dir_len;
     if (n > 0) out[n++] = '/';
-    memcpy(out + n, e.name, e.name_len);
-    *path = RelPath{e.root, out, static_cast<uint32_t>(n + e.name_len), d->len, e.hash};
+    memcpy(out + n, e.name, name_len);
+    *path = RelPath{root, out, static_cast<uint32_t>(n + name_len), dir_len, read_once(e.hash)};
     return true;
   }
 
-  // Whether `e` is the entry of `path`.
-  bool same_path(const Entry& e, const RelPath& path) const {
-    const uint32_t name_at = path.dir_len ? path.dir_len + 1 : 0;
-    if (e.root != path.root || e.name_len != path.len - name_at) return false;
-    if (memcmp(e.name, path.path + name_at, e.name_len) != 0) return false;
-    const DirPath* d = dir(e.dir);
-    return d && d->len == path.dir_len && memcmp(d->path, path.path, d->len) == 0;
+ private:
+  static constexpr uint64_t kMostPathBytes = 1 << 17;  // of a path in the catalog: no longer one is believed
+  static constexpr uint8_t kDirectoryType = 4;         // DT_DIR, for which <dirent.h> would be needed
+
+  // The entry at `ref`, if it is that of `path`. A name that does not fit there is not the path's.
+  const Entry* entry_of(Ref ref, const RelPath& path) const {
+    const uint32_t name_at = path.dir_len ? path.dir_len + 1 : 0, name_len = path.len - name_at;
+    const auto* e = static_cast<const Entry*>(at(Space::kEntries, ref, sizeof(Entry) + name_len));
+    if (!e || e->root != path.root || e->name_len != name_len ||
+        memcmp(e->name, path.path + name_at, name_len) != 0)
+      return nullptr;
+    const auto* d =
+        static_cast<const DirPath*>(at(Space::kDirs, read_once(e->dir), sizeof(DirPath) + path.dir_len));
+    return d && d->len == path.dir_len && memcmp(d->path, path.path, path.dir_len) == 0 ? e : nullptr;
   }
 
- private:
-  static constexpr uint8_t kDirectoryType = 4;  // DT_DIR, for which <dirent.h> would be needed
+  const ListBlock* list_block(Ref ref) const {
+    return static_cast<const ListBlock*>(at(Space::kLists, ref, sizeof(ListBlock)));
+  }
+
+  // How many bytes there are from `record`, which is in the space, to the end of its segment.
+  uint64_t room(Space space, const void* record) const {
+    for (uint32_t k = 0; k < kMaxSegments; ++k) {
+      const auto base = reinterpret_cast<uintptr_t>(
+          segments_[static_cast<uint32_t>(space)][k].load(std::memory_order_acquire));
+      const uint64_t offset = reinterpret_cast<uintptr_t>(record) - base;
+      if (base != 0 && offset < segment_bytes(k)) return segment_bytes(k) - offset;
+    }
+    return 0;
+  }
 
   // Whether all names that listings lead to by now are mapped.
   bool map_listings() const {
@@ -256,7 +394,7 @@ class CatalogReader {
   // The slots of paths, and their number less one; nullptr: they cannot be mapped.
   const std::atomic<uint64_t>* index(uint64_t* mask) const {
     const uint32_t generation = header_->index_generation.load(std::memory_order_acquire);
-    *mask = index_slots(generation) - 1;
+    *mask = generation < kMaxGenerations ? index_slots(generation) - 1 : 0;
     return static_cast<const std::atomic<uint64_t>*>(table("index", index_, generation, sizeof(uint64_t)));
   }
 
@@ -282,7 +420,8 @@ class CatalogReader {
     if (number >= 10) file[n++] = static_cast<char>('0' + number / 10);
     file[n++] = static_cast<char>('0' + number % 10);
     file[n] = '\0';
-    const void* base = map_shared(dir_, file, bytes, false);
+    RunDirectory dir = dir_;
+    const void* base = map_shared(&dir, file, bytes, false);
     if (!base) return nullptr;
     const void* other = nullptr;
     if (place->compare_exchange_strong(other, base, std::memory_order_acq_rel)) return base;
@@ -290,8 +429,10 @@ class CatalogReader {
     return other;
   }
 
-  const char* dir_ = nullptr;
+  RunDirectory dir_;
+  int claimed_ = 0;  // a thread makes dir_ and facts_, which stay as they are once header_ is published
   const CatalogHeader* header_ = nullptr;
+  JobFacts facts_ = {};
   mutable std::atomic<const void*> segments_[kSpaces][kMaxSegments] = {};
   mutable std::atomic<const void*> index_[kMaxGenerations] = {};
   mutable std::atomic<const void*> inodes_[kMaxGenerations] = {};

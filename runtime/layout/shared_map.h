@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mapping the files of a run directory. libc's syscall(2) only: used by the agent, by tools and, inside
 // application processes, by the preload library; async-signal-safe, keeps no descriptor.
+//
+// The name of a run directory outlives the job, and another user may give it to a directory of its own. So
+// nothing is believed but what is in a directory that this process's user owns and that nobody else has
+// access to. Both together hold in any user namespace: where an owner that has no name there shows as
+// somebody's, the kernel opens what has mode 0700 for its owner only.
 #pragma once
 
 #include <fcntl.h>
@@ -14,19 +19,77 @@
 
 namespace monarch {
 
-// Maps `name` of the directory `dir` (an absolute path) from its start, for `bytes`. Returns nullptr if
-// it is missing, shorter than that, not a regular file, or cannot be mapped; errno is then undefined.
-inline void* map_shared(const char* dir, const char* name, uint64_t bytes, bool writable) {
-  const int flags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW;
-  const long at = syscall(SYS_openat, AT_FDCWD, dir, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-  if (at < 0) return nullptr;
-  const long fd = syscall(SYS_openat, static_cast<int>(at), name, flags, 0);
-  syscall(SYS_close, static_cast<int>(at));
+inline bool is_own(const struct statx& st, uint32_t kind, uint32_t forbidden) {
+  return (st.stx_mode & S_IFMT) == kind && (st.stx_mode & forbidden) == 0 &&
+         st.stx_uid == static_cast<uint32_t>(syscall(SYS_geteuid));
+}
+
+// A run directory by its path, and which directory that was when something of it was mapped first.
+struct RunDirectory {
+  const char* path = nullptr;  // absolute; must outlive this
+  uint32_t dev_major = 0, dev_minor = 0;
+  uint64_t ino = 0;  // 0: nothing was mapped yet
+};
+
+// kUnknown: it cannot be opened or looked at; errno says why.
+enum class RunDirectoryIs { kOwn, kForeign, kUnknown };
+
+// Whether the directory `st` is one in which nobody else can replace the run directory by another of this
+// user's: root's, this user's, or sticky.
+inline bool keeps_names(const struct statx& st) {
+  constexpr uint32_t kNobody = 65534;  // who has no name in this user namespace: root, mostly
+  return (st.stx_mode & S_ISVTX) != 0 || st.stx_uid == 0 || st.stx_uid == kNobody ||
+         st.stx_uid == static_cast<uint32_t>(syscall(SYS_geteuid));
+}
+
+// Whether `opened`, a run directory, is this user's alone, and the same as before.
+inline RunDirectoryIs whose_run_directory(int opened, RunDirectory* dir) {
+  constexpr unsigned kAsked = STATX_TYPE | STATX_MODE | STATX_UID | STATX_INO;
+  struct statx st, above;
+  if (syscall(SYS_statx, opened, "", AT_EMPTY_PATH, kAsked, &st) != 0) return RunDirectoryIs::kUnknown;
+  bool own = is_own(st, S_IFDIR, 077);
+  if (own && dir->ino == 0) {
+    if (syscall(SYS_statx, opened, "..", AT_SYMLINK_NOFOLLOW, kAsked, &above) != 0)
+      return RunDirectoryIs::kUnknown;
+    own = keeps_names(above);
+  } else if (own) {
+    own = st.stx_ino == dir->ino && st.stx_dev_major == dir->dev_major && st.stx_dev_minor == dir->dev_minor;
+  }
+  if (!own) return RunDirectoryIs::kForeign;
+  dir->dev_major = st.stx_dev_major;
+  dir->dev_minor = st.stx_dev_minor;
+  dir->ino = st.stx_ino;
+  return RunDirectoryIs::kOwn;
+}
+
+// Opens the directory as *fd if it is kOwn.
+inline RunDirectoryIs open_run_directory(RunDirectory* dir, int* fd) {
+  const auto opened = static_cast<int>(
+      syscall(SYS_openat, AT_FDCWD, dir->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
+  if (opened < 0) return RunDirectoryIs::kUnknown;
+  const RunDirectoryIs is = whose_run_directory(opened, dir);
+  if (is == RunDirectoryIs::kOwn)
+    *fd = opened;
+  else
+    syscall(SYS_close, opened);
+  return is;
+}
+
+// Maps `name` of the directory from its start, for `bytes`. Returns nullptr if it or the directory is missing
+// or not this user's own, if others can write it, if it is shorter than that, not a regular file, or cannot
+// be mapped; errno is then undefined.
+inline void* map_shared(RunDirectory* dir, const char* name, uint64_t bytes, bool writable) {
+  int run = -1;
+  if (open_run_directory(dir, &run) != RunDirectoryIs::kOwn) return nullptr;
+  const long fd =
+      syscall(SYS_openat, run, name, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
+  syscall(SYS_close, run);
   if (fd < 0) return nullptr;
   void* address = nullptr;
   struct statx st;
-  const long rc = syscall(SYS_statx, static_cast<int>(fd), "", AT_EMPTY_PATH, STATX_TYPE | STATX_SIZE, &st);
-  if (rc == 0 && S_ISREG(st.stx_mode) && st.stx_size >= bytes) {
+  const long rc = syscall(SYS_statx, static_cast<int>(fd), "", AT_EMPTY_PATH,
+                          STATX_TYPE | STATX_MODE | STATX_UID | STATX_SIZE, &st);
+  if (rc == 0 && is_own(st, S_IFREG, 022) && st.stx_size >= bytes) {
     // mmap(2) through libc would be seen by wrappers that count an application's mappings.
     const long map = syscall(SYS_mmap, nullptr, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED,
                              static_cast<int>(fd), 0L);

@@ -35,17 +35,16 @@ Result<BoardFile> BoardFile::create(const std::string& run_dir) {
   pthread_mutexattr_destroy(&attributes);
   board->header.version = kBoardVersion;
   board->header.bytes = sizeof(Board);
-  std::memcpy(board->header.magic, kBoardMagic, sizeof kBoardMagic);
+  board->header.magic.store(kBoardMagic, std::memory_order_release);
   return BoardFile(board);
 }
 
 Result<BoardFile> BoardFile::open(const std::string& run_dir) {
-  void* address = map_shared(run_dir.c_str(), "board", sizeof(Board), true);
-  if (!address) return Error{ENOENT, run_dir + "/board: missing or too short"};
+  RunDirectory dir{run_dir.c_str()};
+  void* address = map_shared(&dir, "board", sizeof(Board), true);
+  if (!address) return Error{ENOENT, run_dir + "/board: missing, too short, or not this user's alone"};
   BoardFile file(static_cast<Board*>(address));
-  const BoardHeader& h = file->header;
-  if (std::memcmp(h.magic, kBoardMagic, sizeof h.magic) != 0 || h.version != kBoardVersion ||
-      h.bytes != sizeof(Board))
+  if (!is_this_board(*file.get()))
     return Error{EPROTO, run_dir + "/board: made by another version of Monarch"};
   return file;
 }

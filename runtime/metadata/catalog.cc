@@ -8,8 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+
+#include "runtime/layout/groups.h"
 
 namespace monarch {
 namespace {
@@ -27,6 +30,14 @@ bool fits_path(const std::string& path) { return path.size() < kPathBytes; }
 constexpr uint64_t kPiecesOfSegment = 16;
 static_assert(kFirstSegmentBytes % kPiecesOfSegment == 0);
 
+// The first empty slot of a table from `start` on; one behind the table if its owner has filled them all.
+template <typename Slot>
+uint64_t free_slot(const std::atomic<Slot>* table, uint64_t mask, uint64_t start) {
+  for (uint64_t i = start & mask, probes = 0; probes <= mask; i = (i + 1) & mask, ++probes)
+    if (table[i].load(std::memory_order_relaxed) == 0) return i;
+  return mask + 1;
+}
+
 bool allocate_piece(int fd, uint64_t from, uint64_t to) {
   int rc;
   do {
@@ -42,6 +53,7 @@ Catalog::Catalog(std::string run_dir) : run_dir_(std::move(run_dir)) {}
 Catalog::~Catalog() {
   const MutexLock hold(lock_);
   for (const auto& [address, bytes] : mappings_) ::munmap(address, bytes);
+  for (const auto& bits : entry_bits_) std::free(bits.load(std::memory_order_relaxed));
 }
 
 char* Catalog::make_file(const std::string& name, uint64_t bytes) {
@@ -88,6 +100,8 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
   h->check_at_open = policy.check_at_open ? 1 : 0;
   h->serve_metadata = policy.serve_metadata ? 1 : 0;
   h->user = ::geteuid();
+  h->groups = own_groups();
+  catalog->roots_ = static_cast<uint32_t>(roots.size());
   struct stat space;
   if (::stat("/proc/self/ns/user", &space) == 0) h->user_namespace = space.st_ino;
   for (const RootView& r : roots) h->roots[h->root_count++].dev = r.dev;
@@ -107,6 +121,7 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
     if (!fits_path(t.path)) return Error{ENAMETOOLONG, "tier path " + t.path + " is too long"};
     TierPath& tier = h->tiers[h->tier_count++];
     tier.dev = t.dev;
+    tier.unsafe = t.unsafe ? 1 : 0;
     tier.len = static_cast<uint32_t>(t.path.size());
     std::memcpy(tier.name, t.name.c_str(), std::min(t.name.size(), sizeof tier.name - 1));
     std::memcpy(tier.path, t.path.c_str(), t.path.size() + 1);
@@ -121,11 +136,14 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
   return catalog;
 }
 
-char* Catalog::at(Space space, Ref ref) {
+char* Catalog::at(Space space, Ref ref, uint64_t bytes) {
   const uint64_t offset = uint64_t{ref} * 8;
+  if (ref == 0 || offset + bytes > ends_[static_cast<uint32_t>(space)].load(std::memory_order_acquire))
+    return nullptr;
   const uint32_t k = segment_of(offset);
-  return segments_[static_cast<uint32_t>(space)][k].load(std::memory_order_acquire) +
-         (offset - segment_start(k));
+  if (offset + bytes > segment_start(k) + segment_bytes(k)) return nullptr;
+  char* base = segments_[static_cast<uint32_t>(space)][k].load(std::memory_order_acquire);
+  return base ? base + (offset - segment_start(k)) : nullptr;
 }
 
 bool Catalog::allocate_in_segment(Space space, uint32_t k, uint64_t end) {
@@ -153,13 +171,14 @@ Ref Catalog::allocate(Space space, uint64_t bytes) {
   uint64_t offset = s.used;
   uint32_t k = segment_of(offset);
   while (k < kMaxSegments && offset + bytes > segment_start(k) + segment_bytes(k)) {
-    // What is left over stays zero; walk() looks.
+    // What is left over stays zero.
     if (offset > segment_start(k) && !allocate_in_segment(space, k, segment_bytes(k))) return 0;
     offset = segment_start(++k);
   }
   if (k >= kMaxSegments || !allocate_in_segment(space, k, offset + bytes - segment_start(k))) return 0;
   s.used = offset + bytes;
-  // That of the entries tells walk() how far they are complete: index_entry() stores it.
+  ends_[number].store(s.used, std::memory_order_release);
+  // That of the entries tells how far they are complete: index_entry() stores it.
   if (space != Space::kEntries) header_->used_bytes[number].store(s.used, std::memory_order_relaxed);
   return static_cast<Ref>(offset / 8);
 }
@@ -168,12 +187,12 @@ Ref Catalog::directory(uint32_t root, const char* path, uint32_t len) {
   const uint32_t hash = path_hash(root, path, len);
   const auto [first, last] = directories_.equal_range(hash);
   for (auto known = first; known != last; ++known) {
-    const auto* d = reinterpret_cast<const DirPath*>(at(Space::kDirs, known->second));
-    if (d->root == root && d->len == len && std::memcmp(d->path, path, len) == 0) return known->second;
+    const auto* d = reinterpret_cast<const DirPath*>(at(Space::kDirs, known->second, sizeof(DirPath) + len));
+    if (d && d->root == root && d->len == len && std::memcmp(d->path, path, len) == 0) return known->second;
   }
   const Ref ref = allocate(Space::kDirs, sizeof(DirPath) + len);
   if (!ref) return 0;
-  auto* d = reinterpret_cast<DirPath*>(at(Space::kDirs, ref));
+  auto* d = record<DirPath>(Space::kDirs, ref);
   d->len = len;
   d->root = root;
   std::memcpy(d->path, path, len);
@@ -209,7 +228,7 @@ Ref Catalog::add_blocks(const std::vector<NameInDirectory>& names) {
     const auto count = static_cast<uint32_t>(std::min<size_t>(kNamesInBlock, names.size() - at));
     const Ref ref = allocate(Space::kLists, sizeof(ListBlock) + count * sizeof(ListedName));
     if (!ref) return 0;
-    auto* block = reinterpret_cast<ListBlock*>(this->at(Space::kLists, ref));
+    auto* block = record<ListBlock>(Space::kLists, ref);
     block->first = static_cast<uint32_t>(at);
     block->count = count;
     for (uint32_t i = 0; i < count; ++i) {
@@ -233,7 +252,7 @@ bool Catalog::add_listing(const RelPath& path, const struct stat& st,
   if (!blocks && !names.empty()) return false;
   const Ref ref = allocate(Space::kLists, sizeof(Listing));
   if (!ref) return false;
-  auto* listing = reinterpret_cast<Listing*>(at(Space::kLists, ref));
+  auto* listing = record<Listing>(Space::kLists, ref);
   *listing = {st.st_dev,
               st.st_ino,
               nanoseconds(st.st_mtim),
@@ -252,7 +271,7 @@ Ref Catalog::add_locked(const RelPath& path, uint8_t type) {
   if (!dir) return 0;
   const Ref ref = allocate(Space::kEntries, sizeof(Entry) + path.len - name_at);
   if (!ref) return 0;
-  auto* e = reinterpret_cast<Entry*>(at(Space::kEntries, ref));
+  auto* e = record<Entry>(Space::kEntries, ref);
   const bool stageable = type == DT_REG || type == DT_UNKNOWN;
   e->state.store(stageable
                      ? state_word(State::kKnown)
@@ -263,12 +282,37 @@ Ref Catalog::add_locked(const RelPath& path, uint8_t type) {
   e->name_len = static_cast<uint16_t>(path.len - name_at);
   e->root = static_cast<uint8_t>(path.root);
   e->type.store(type, std::memory_order_relaxed);
-  std::memcpy(e->name, path.path + name_at, e->name_len);
-  return index_entry(path.hash, ref) ? ref : 0;
+  std::memcpy(e->name, path.path + name_at, path.len - name_at);
+  return note_entry(ref) && index_entry(path.hash, ref) ? ref : 0;
+}
+
+std::atomic<uint64_t>* Catalog::entry_bits(uint32_t segment) const {
+  return entry_bits_[segment].load(std::memory_order_acquire);
+}
+
+bool Catalog::note_entry(Ref ref) {
+  const uint32_t k = segment_of(uint64_t{ref} * 8);
+  std::atomic<uint64_t>* bits = entry_bits(k);
+  if (!bits) {  // the kernel gives the memory as the bits are set
+    bits = static_cast<std::atomic<uint64_t>*>(std::calloc(segment_bytes(k) / 512, sizeof(uint64_t)));
+    if (!bits) return false;
+    entry_bits_[k].store(bits, std::memory_order_release);
+  }
+  const uint64_t bit = ref - segment_start(k) / 8;
+  bits[bit / 64].fetch_or(uint64_t{1} << (bit % 64), std::memory_order_release);
+  return true;
+}
+
+bool Catalog::is_entry(Ref ref) {
+  if (!at(Space::kEntries, ref, sizeof(Entry))) return false;
+  const uint32_t k = segment_of(uint64_t{ref} * 8);
+  const uint64_t bit = ref - segment_start(k) / 8;
+  const std::atomic<uint64_t>* bits = entry_bits(k);
+  return bits && (bits[bit / 64].load(std::memory_order_acquire) >> (bit % 64) & 1) != 0;
 }
 
 bool Catalog::index_entry(uint32_t hash, Ref ref) {
-  uint32_t generation = header_->index_generation.load(std::memory_order_relaxed);
+  uint32_t generation = index_generation_;
   uint64_t slots = index_slots(generation);
   if ((index_used_ + 1) * 4 > slots * 3) {
     if (generation + 1 == kMaxGenerations) return false;
@@ -279,31 +323,31 @@ bool Catalog::index_entry(uint32_t hash, Ref ref) {
     for (uint64_t i = 0; i < slots; ++i) {
       const uint64_t slot = index_[i].load(std::memory_order_relaxed);
       if (slot == 0) continue;
-      uint64_t j = (slot >> 32) & mask;
-      while (larger[j].load(std::memory_order_relaxed) != 0) j = (j + 1) & mask;
-      larger[j].store(slot, std::memory_order_relaxed);
+      uint64_t j = free_slot(larger, mask, slot >> 32);
+      if (j <= mask) larger[j].store(slot, std::memory_order_relaxed);
     }
     index_ = larger;
     slots *= 2;
-    header_->index_generation.store(++generation, std::memory_order_release);
+    index_generation_ = ++generation;
+    header_->index_generation.store(generation, std::memory_order_release);
   }
   const uint64_t mask = slots - 1;
-  uint64_t i = hash & mask;
-  while (index_[i].load(std::memory_order_relaxed) != 0) i = (i + 1) & mask;
+  const uint64_t i = free_slot(index_, mask, hash);
+  if (i > mask) return false;
   index_[i].store(index_slot(hash, ref), std::memory_order_release);
   ++index_used_;
   header_->entry_count.fetch_add(1, std::memory_order_relaxed);
-  header_->used_bytes[static_cast<uint32_t>(Space::kEntries)].store(
-      spaces_[static_cast<uint32_t>(Space::kEntries)].used, std::memory_order_release);
+  const uint64_t used = spaces_[static_cast<uint32_t>(Space::kEntries)].used;
+  entries_end_.store(used, std::memory_order_release);
+  header_->used_bytes[static_cast<uint32_t>(Space::kEntries)].store(used, std::memory_order_release);
   return true;
 }
 
 bool Catalog::index_identity(uint32_t tier, uint64_t ino, Ref ref) {
-  uint32_t generation = header_->inode_generation.load(std::memory_order_relaxed);
-  uint64_t slots = index_slots(generation);
+  uint64_t slots = index_slots(inode_generation_);
   if ((inodes_used_ + 1) * 4 > slots * 3) {
     // As large as the path index is by now: few generations, little space in old ones.
-    const uint32_t next = std::max(generation + 1, header_->index_generation.load(std::memory_order_relaxed));
+    const uint32_t next = std::max(inode_generation_ + 1, index_generation_);
     if (next >= kMaxGenerations) return false;
     const uint64_t wanted = index_slots(next);
     auto* larger = reinterpret_cast<std::atomic<uint32_t>*>(
@@ -312,20 +356,19 @@ bool Catalog::index_identity(uint32_t tier, uint64_t ino, Ref ref) {
     for (uint64_t i = 0; i < slots; ++i) {
       const Ref old = inodes_[i].load(std::memory_order_relaxed);
       if (old == 0) continue;
-      const auto* id = reinterpret_cast<const Identity*>(at(Space::kIdents, old));
-      const uint32_t of_tier = id->tier.load(std::memory_order_relaxed);
+      const auto* id = record<Identity>(Space::kIdents, old);
+      const uint32_t of_tier = id ? id->tier.load(std::memory_order_relaxed) : kNoTier;
       if (of_tier == kNoTier) continue;
-      uint64_t j = inode_hash(of_tier, id->tier_ino) & (wanted - 1);
-      while (larger[j].load(std::memory_order_relaxed) != 0) j = (j + 1) & (wanted - 1);
-      larger[j].store(old, std::memory_order_relaxed);
+      const uint64_t j = free_slot(larger, wanted - 1, inode_hash(of_tier, id->tier_ino));
+      if (j < wanted) larger[j].store(old, std::memory_order_relaxed);
     }
     inodes_ = larger;
     slots = wanted;
+    inode_generation_ = next;
     header_->inode_generation.store(next, std::memory_order_release);
   }
-  const uint64_t mask = slots - 1;
-  uint64_t i = inode_hash(tier, ino) & mask;
-  while (inodes_[i].load(std::memory_order_relaxed) != 0) i = (i + 1) & mask;
+  const uint64_t i = free_slot(inodes_, slots - 1, inode_hash(tier, ino));
+  if (i >= slots) return false;
   inodes_[i].store(ref, std::memory_order_release);
   ++inodes_used_;
   return true;
@@ -343,24 +386,29 @@ Ref Catalog::attributes_of(const struct stat& st) {
   const size_t newest = attributes_.size();
   for (size_t i = 0; i < std::min<size_t>(newest, 64); ++i) {
     const Ref ref = attributes_[newest - 1 - i];
-    if (std::memcmp(at(Space::kDirs, ref), &wanted, sizeof wanted) == 0) return ref;
+    if (std::memcmp(record<Attributes>(Space::kDirs, ref), &wanted, sizeof wanted) == 0) return ref;
   }
   const Ref ref = allocate(Space::kDirs, sizeof(Attributes));
   if (!ref) return 0;
-  std::memcpy(at(Space::kDirs, ref), &wanted, sizeof wanted);
+  std::memcpy(record<Attributes>(Space::kDirs, ref), &wanted, sizeof wanted);
   attributes_.push_back(ref);
   return ref;
 }
 
-Entry& Catalog::entry(Ref ref) { return *reinterpret_cast<Entry*>(at(Space::kEntries, ref)); }
+Entry& Catalog::entry(Ref ref) { return is_entry(ref) ? *record<Entry>(Space::kEntries, ref) : *nobodys_; }
+
+uint32_t Catalog::root_of(Ref ref) {
+  const uint32_t root = read_once(entry(ref).root);
+  return root < roots_ ? root : 0;
+}
 
 std::string Catalog::path_of(Ref ref) {
-  const Entry* e = reader_.entry(ref);
-  const DirPath* d = e ? reader_.dir(e->dir) : nullptr;
-  if (!d) return {};
-  std::string path(d->path, d->len);
-  if (!path.empty()) path += '/';
-  return path.append(e->name, e->name_len);
+  const Entry* e = is_entry(ref) ? reader_.entry(ref) : nullptr;
+  std::string text(e ? reader_.path_bytes(*e) : 0, '\0');
+  RelPath path;
+  if (text.empty() || !reader_.path_of(*e, text.data(), text.size(), &path)) return {};
+  text.resize(path.len);
+  return text;
 }
 
 bool Catalog::move(Ref ref, uint64_t from, uint64_t to) {
@@ -371,7 +419,7 @@ Ref Catalog::add_identity(Ref ref, const struct stat& source) {
   const Ref attributes = attributes_of(source);
   const Ref own = attributes ? allocate(Space::kIdents, sizeof(Identity)) : 0;
   if (!own) return 0;
-  fill(reinterpret_cast<Identity*>(at(Space::kIdents, own)), ref, attributes, source);
+  fill(record<Identity>(Space::kIdents, own), ref, attributes, source);
   return own;
 }
 
@@ -386,12 +434,12 @@ void Catalog::fill(Identity* id, Ref entry, Ref attributes, const struct stat& s
 }
 
 bool Catalog::add_seen(const Seen& seen) {
-  if (!reader_.is_entry(seen.entry, seen.hash)) return false;
+  if (!is_entry(seen.entry) || !reader_.is_entry(seen.entry, seen.hash)) return false;
   const FileValues& values = seen.values;
   Entry& e = entry(seen.entry);
   const uint8_t type = e.type.load(std::memory_order_relaxed);
   if ((type != DT_REG && type != DT_LNK) || static_cast<uint32_t>(DTTOIF(type)) != (values.mode & S_IFMT) ||
-      values.dev != header_->roots[e.root].dev)
+      values.dev != header_->roots[root_of(seen.entry)].dev)
     return false;
   struct stat st {};
   st.st_dev = values.dev;
@@ -411,7 +459,7 @@ bool Catalog::add_seen(const Seen& seen) {
   const Ref attributes = attributes_of(st);
   const Ref own = attributes ? allocate(Space::kIdents, sizeof(SeenFile)) : 0;
   if (!own) return false;
-  auto* file = reinterpret_cast<SeenFile*>(at(Space::kIdents, own));
+  auto* file = record<SeenFile>(Space::kIdents, own);
   fill(&file->identity, seen.entry, attributes, st);
   file->size = values.size;
   file->mtime = values.mtime;
@@ -429,7 +477,8 @@ bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat
   Ref own = large && reader_.identity_of(e) ? e.identity.load(std::memory_order_relaxed) : 0;
   if (!own) own = add_identity(ref, source);
   if (!own) return false;
-  auto* id = reinterpret_cast<Identity*>(at(Space::kIdents, own));
+  auto* id = record<Identity>(Space::kIdents, own);
+  if (!id) return false;
   id->tier_ino = tier_ino;
   id->tier.store(tier, std::memory_order_release);
   if (!index_identity(tier, tier_ino, own)) return false;
@@ -446,7 +495,7 @@ Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) {
   const Ref chunks = allocate(Space::kChunks, sizeof(Chunks) + (uint64_t{count} + 63) / 64 * 8);
   const Ref own = chunks ? add_identity(ref, source) : 0;
   if (!own) return 0;
-  auto* c = reinterpret_cast<Chunks*>(at(Space::kChunks, chunks));
+  auto* c = record<Chunks>(Space::kChunks, chunks);
   c->entry = ref;
   c->tier = tier;
   c->count = count;
@@ -457,13 +506,14 @@ Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) {
 
 void Catalog::set_chunk(Ref chunks, uint32_t n) {
   const MutexLock hold(lock_);
-  auto* c = reinterpret_cast<Chunks*>(at(Space::kChunks, chunks));
-  c->bits[n / 64].fetch_or(uint64_t{1} << (n % 64), std::memory_order_release);
+  auto* c = reinterpret_cast<Chunks*>(
+      at(Space::kChunks, chunks, sizeof(Chunks) + (uint64_t{n} / 64 + 1) * sizeof(uint64_t)));
+  if (c) c->bits[n / 64].fetch_or(uint64_t{1} << (n % 64), std::memory_order_release);
 }
 
 void Catalog::close_chunks(Ref chunks) {
   const MutexLock hold(lock_);
-  reinterpret_cast<Chunks*>(at(Space::kChunks, chunks))->closed.store(1, std::memory_order_release);
+  if (auto* c = record<Chunks>(Space::kChunks, chunks)) c->closed.store(1, std::memory_order_release);
 }
 
 void Catalog::set_tier_failed(uint32_t tier, bool failed) {
@@ -476,25 +526,24 @@ void Catalog::drop(Ref ref, State state, Reason reason) {
   const Ref own = e.identity.load(std::memory_order_acquire);
   if (!reader_.identity_of(e)) return;  // nothing, or what a task saw
   const MutexLock hold(lock_);
-  reinterpret_cast<Identity*>(at(Space::kIdents, own))->tier.store(kNoTier, std::memory_order_release);
+  if (auto* id = record<Identity>(Space::kIdents, own)) id->tier.store(kNoTier, std::memory_order_release);
 }
 
+// In the order of the entries' bits: what stands in the mapped records is the owner's to change.
 uint64_t Catalog::walk(uint64_t cursor, const std::function<bool(Ref)>& visit) {
-  const auto& used = header_->used_bytes[static_cast<uint32_t>(Space::kEntries)];
-  if (cursor == 0) cursor = 8;
-  while (cursor < used.load(std::memory_order_acquire)) {
-    const uint32_t k = segment_of(cursor);
-    const Ref ref = static_cast<Ref>(cursor / 8);
-    const Entry* e = reader_.entry(ref);
-    // The rest of a segment that was too short for the next entry is zero; so is an entry's dir never.
-    if (!e || e->dir == 0) {
-      cursor = segment_start(k + 1);
-      continue;
-    }
-    if (!visit(ref)) break;
-    cursor += round8(sizeof(Entry) + e->name_len);
+  uint64_t at = std::max<uint64_t>(cursor, 8) / 8;
+  for (uint64_t end; at < (end = entries_end_.load(std::memory_order_acquire) / 8);) {
+    const uint32_t k = segment_of(at * 8);
+    const uint64_t bit = at - segment_start(k) / 8;
+    const std::atomic<uint64_t>* bits = entry_bits(k);
+    const uint64_t rest = bits ? bits[bit / 64].load(std::memory_order_acquire) >> (bit % 64) : 0;
+    // Not beyond the end: there will be the next entries, and one of them may have its bit already.
+    at = std::min(end, at + (rest ? static_cast<uint64_t>(__builtin_ctzll(rest)) : 64 - bit % 64));
+    if (rest == 0 || at == end) continue;
+    if (!visit(static_cast<Ref>(at))) break;
+    ++at;
   }
-  return cursor;
+  return at * 8;
 }
 
 void Catalog::set_walked(uint32_t root) { header_->roots[root].walked.store(1, std::memory_order_release); }

@@ -23,6 +23,7 @@ struct TierView {
   std::string name;
   std::string path;  // where the copies are
   uint64_t dev;
+  bool unsafe = false;  // others can put another directory in its place
 };
 
 struct RootView {
@@ -74,8 +75,10 @@ class Catalog {
   const CatalogReader& reader() const { return reader_; }
   const CatalogHeader& header() const { return *header_; }
 
-  // The changeable side of an entry. `ref` came from this catalog. Lock-free.
+  // The changeable side of an entry; of what is no entry of this catalog, one that nobody reads. Lock-free.
   Entry& entry(Ref ref);
+  // The number of its root: of a root that there is, whatever the job's owner wrote into the entry.
+  uint32_t root_of(Ref ref);
   // Its path relative to its root.
   std::string path_of(Ref ref);
 
@@ -127,7 +130,16 @@ class Catalog {
   bool allocate_in_segment(Space space, uint32_t k, uint64_t end) REQUIRES(lock_);
   // `bytes` of a space; 0 if there is no room.
   Ref allocate(Space space, uint64_t bytes) REQUIRES(lock_);
-  char* at(Space space, Ref ref);
+  // The record of `bytes` at `ref`, within what is allocated; nullptr: there can be none. Whoever runs as the
+  // job's owner can write any reference into the mapped files.
+  char* at(Space space, Ref ref, uint64_t bytes);
+  template <typename Record>
+  Record* record(Space space, Ref ref) {
+    return reinterpret_cast<Record*>(at(space, ref, sizeof(Record)));
+  }
+  bool is_entry(Ref ref);
+  bool note_entry(Ref ref) REQUIRES(lock_);  // false: no memory
+  std::atomic<uint64_t>* entry_bits(uint32_t segment) const;
   // The DirPath, made if need be.
   Ref directory(uint32_t root, const char* path, uint32_t len) REQUIRES(lock_);
   Ref add_locked(const RelPath& path, uint8_t type) REQUIRES(lock_);
@@ -142,14 +154,23 @@ class Catalog {
   const std::string run_dir_;
   CatalogReader reader_;
   CatalogHeader* header_ = nullptr;
+  uint32_t roots_ = 0;
+  // Which Refs are entries, a bit each, for each segment of their space; the shared index is not believed. A
+  // segment's bits are made before its first entry, and read without lock_.
+  std::atomic<std::atomic<uint64_t>*> entry_bits_[kMaxSegments] = {};
+  std::atomic<uint64_t> entries_end_{8};  // offset behind the entries that are complete
+  const std::unique_ptr<Entry> nobodys_ = std::make_unique<Entry>();
 
   std::atomic<char*> segments_[kSpaces][kMaxSegments] = {};  // set once, with lock_ held; read without
+  std::atomic<uint64_t> ends_[kSpaces] = {};                 // offset behind what is allocated; likewise
 
   Mutex lock_;  // readers need none
   SpaceState spaces_[kSpaces] GUARDED_BY(lock_);
   std::atomic<uint64_t>* index_ GUARDED_BY(lock_) = nullptr;  // the newest generation
+  uint32_t index_generation_ GUARDED_BY(lock_) = 0;
   uint64_t index_used_ GUARDED_BY(lock_) = 0;
   std::atomic<uint32_t>* inodes_ GUARDED_BY(lock_) = nullptr;
+  uint32_t inode_generation_ GUARDED_BY(lock_) = 0;
   uint64_t inodes_used_ GUARDED_BY(lock_) = 0;
   std::vector<Ref> attributes_ GUARDED_BY(lock_);  // all distinct ones
   // DirPaths by the hash of (root, path).

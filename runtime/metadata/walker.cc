@@ -24,13 +24,19 @@ bool same_directory(const struct stat& a, const struct stat& b) {
          nanoseconds(a.st_ctim) == nanoseconds(b.st_ctim);
 }
 
-// Whether a change from now on will show in the directory's times, whose clock may tick once a second.
+// Whether a change from now on will show in the directory's times, whose clock may tick once a second,
+// however much that clock and ours differ. Those of a day do not.
 bool is_quiet(const struct stat& st) {
+  constexpr int64_t kMostSkewNs = 86400 * int64_t{1000000000};
   const int64_t now = os::clock_ns(CLOCK_REALTIME);
-  return now - nanoseconds(st.st_mtim) >= kQuietNs && now - nanoseconds(st.st_ctim) >= kQuietNs;
+  return now - nanoseconds(st.st_mtim) >= kMostSkewNs && now - nanoseconds(st.st_ctim) >= kMostSkewNs;
 }
 
+constexpr int kLooks = 3;  // at a directory that goes on changing
+
 }  // namespace
+
+int64_t quiet_ns(const struct stat& st) { return st.st_ctim.tv_nsec != 0 ? 100000000 : 2000000000; }
 
 Walker::Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle* stats,
                std::function<void()> found)
@@ -67,11 +73,23 @@ void Walker::stop() {
   threads_.clear();
 }
 
-bool Walker::take(Directory* directory) {
+bool Walker::take(Directory* directory, Young* young) {
   MutexLock hold(lock_);
+  *young = {};
   while (!stopping_ && waiting_.empty()) {
+    const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+    if (!young_.empty() && young_.front().due_ns <= now) {
+      *young = std::move(young_.front());
+      young_.pop_front();
+      *directory = young->directory;
+      return true;
+    }
     if (std::all_of(unfinished_.begin(), unfinished_.end(), [](uint64_t n) { return n == 0; })) return false;
-    changed_.wait(&hold);
+    if (young_.empty()) {
+      changed_.wait(&hold);
+    } else {
+      changed_.wait_for(&hold, std::chrono::nanoseconds(young_.front().due_ns - now));
+    }
   }
   if (stopping_) return false;
   // Depth first: the list of waiting directories stays short.
@@ -82,8 +100,13 @@ bool Walker::take(Directory* directory) {
 
 void Walker::run() {
   Directory directory;
-  while (take(&directory)) {
-    list(directory);
+  Young young;
+  while (take(&directory, &young)) {
+    if (young.looks == 0) {
+      list(directory);
+    } else {
+      look_again(young);
+    }
     const MutexLock hold(lock_);
     if (--unfinished_[directory.root] == 0) {
       if (!stopping_ && !incomplete_[directory.root]) catalog_->set_walked(directory.root);
@@ -125,10 +148,71 @@ void Walker::list(const Directory& directory) {
   if (!enter(directory, dir.get(), &names)) return;
   const RelPath path = rel_path(directory.root, directory.path.data(), directory.path.size());
   struct stat after;
-  if (names.all_known && catalog_->header().serve_metadata != 0 && os::fstat(raw, &after) == 0 &&
-      same_directory(before, after) && is_quiet(before))
-    (void)catalog_->add_listing(path, before, names.names);  // without one, tasks ask the PFS
+  if (names.all_known && catalog_->header().serve_metadata != 0 && os::fstat(raw, &after) == 0) {
+    if (is_quiet(after) && same_directory(before, after)) {
+      (void)catalog_->add_listing(path, before, names.names);  // without one, tasks ask the PFS
+    } else {
+      wait_for_quiet({directory, after, 1, 0});
+    }
+  }
   found_();
+}
+
+// The directory's clock is not ours. But once it has had these values for quiet_ns() of our time, its clock
+// has moved on as far, and a later change gives it others.
+void Walker::wait_for_quiet(Young young) {
+  young.due_ns = os::clock_ns(CLOCK_MONOTONIC) + quiet_ns(young.values);
+  const MutexLock hold(lock_);
+  ++unfinished_[young.directory.root];
+  young_.push_back(std::move(young));
+  changed_.notify_one();  // who waits without a limit now has one
+}
+
+void Walker::look_again(const Young& young) {
+  if (!stats_->wait(1, [this] { return stopping_.load(); })) return;
+  Fd fd = open(young.directory);
+  const int raw = fd.get();
+  struct stat before, after;
+  const bool looked = fd && os::fstat(raw, &before) == 0;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(looked ? ::fdopendir(raw) : nullptr, &::closedir);
+  if (!dir) return;
+  fd.release();  // closedir closes it
+  const bool same = same_directory(young.values, before);
+  Names names;
+  if (same) {
+    add(board_, AgentCounter::walk_dirs);
+    if (!read_again(young.directory, dir.get(), &names) || !names.all_known) return;
+    const RelPath path =
+        rel_path(young.directory.root, young.directory.path.data(), young.directory.path.size());
+    if (os::fstat(raw, &after) == 0 && same_directory(before, after)) {
+      (void)catalog_->add_listing(path, before, names.names);
+      return;
+    }
+  }
+  if (young.looks < kLooks) wait_for_quiet({young.directory, before, young.looks + 1, 0});
+}
+
+bool Walker::read_again(const Directory& directory, DIR* dir, Names* names) {
+  std::string path = directory.path.empty() ? "" : directory.path + "/";
+  const size_t base = path.size();
+  errno = 0;
+  while (const dirent* e = ::readdir(dir)) {
+    if (stopping_) return false;
+    const std::string_view name = e->d_name;
+    const bool dots = name == "." || name == "..";
+    path.resize(base);
+    path += name;
+    const Found known = dots || path.size() >= kPathBytes
+                            ? Found{}
+                            : catalog_->reader().find(rel_path(directory.root, path.data(), path.size()));
+    const Ref ref = name == "." ? kDot : name == ".." ? kDotDot : known.ref;
+    names->all_known &= dots
+                            ? e->d_type == DT_DIR
+                            : known && catalog_->entry(ref).type.load(std::memory_order_relaxed) == e->d_type;
+    names->names.push_back({ref, e->d_ino});
+    errno = 0;
+  }
+  return errno == 0;
 }
 
 // Whoever lists the directory himself meets the error himself.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <dirent.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <deque>
@@ -19,6 +20,11 @@
 #include "runtime/base/throttle.h"
 
 namespace monarch {
+
+// For how long a directory must have had the same times until a change is sure to give it others: longer than
+// its file system's clock may stand still. That is up to a second (2 s, to be sure), but where times have
+// fractions it is a tick of a kernel, 10 ms at most (0.1 s). ctime tells: no program can set it.
+int64_t quiet_ns(const struct stat& st);
 
 class Walker {
  public:
@@ -41,9 +47,23 @@ class Walker {
     std::vector<NameInDirectory> names;
     bool all_known = true;  // each has an entry with the type that readdir(3) gave
   };
+  // A directory that changed not long ago by its own clock, and how often it was looked at.
+  struct Young {
+    Directory directory;
+    struct stat values {};
+    int looks = 0;
+    int64_t due_ns = 0;  // CLOCK_MONOTONIC: when it is read again
+  };
+  void wait_for_quiet(Young young) EXCLUDES(lock_);
+  // Enters the listing of a directory that has not changed meanwhile.
+  void look_again(const Young& young);
+  // The names of a directory whose names are known; `names->all_known` is false if they are not. False: an
+  // error, or the walk is to end.
+  bool read_again(const Directory& directory, DIR* dir, Names* names);
   void run();
-  // Waits for a directory to list. False: the walk is at its end.
-  bool take(Directory* directory) EXCLUDES(lock_);
+  // Waits for a directory to list, or to look at again (`young->looks` is not 0). False: the walk is at its
+  // end.
+  bool take(Directory* directory, Young* young) EXCLUDES(lock_);
   // Opens a directory; waits while descriptors or memory are short. Empty: errno says why.
   Fd open(const Directory& directory);
   void list(const Directory& directory);
@@ -62,8 +82,10 @@ class Walker {
   Mutex lock_;
   Condition changed_;
   std::deque<Directory> waiting_ GUARDED_BY(lock_);
-  std::vector<uint64_t> unfinished_ GUARDED_BY(lock_);  // per root: directories waiting or being listed
-  std::vector<bool> incomplete_ GUARDED_BY(lock_);      // per root: a directory could not be listed
+  std::deque<Young> young_ GUARDED_BY(lock_);  // in the order in which they are due
+  std::vector<uint64_t> unfinished_
+      GUARDED_BY(lock_);                            // per root: directories waiting, young or being listed
+  std::vector<bool> incomplete_ GUARDED_BY(lock_);  // per root: a directory could not be listed
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> threads_;
 };

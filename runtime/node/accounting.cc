@@ -56,9 +56,7 @@ Result<JobCounters> read_counters(const std::string& run_dir) {
     if (n <= 0) return errno_error("read " + path, n < 0 ? errno : EIO);
     done += static_cast<size_t>(n);
   }
-  if (std::memcmp(board->header.magic, kBoardMagic, sizeof kBoardMagic) != 0 ||
-      board->header.version != kBoardVersion)
-    return Error{EPROTO, path + ": made by another version of Monarch"};
+  if (!is_this_board(*board)) return Error{EPROTO, path + ": made by another version of Monarch"};
   JobCounters c{};
   c.magic = kJobCountersMagic;
   for (uint32_t i = 0; i < kAgentCounters; ++i) c.agent[i] = value(board->agent[i]);

@@ -17,9 +17,11 @@ namespace monarch {
 Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name, const User& user);
 
 // Makes the run directory for the user, and in it files of root's for the agent: its configuration and, since
-// all users can see a command line, the datasets, PATH[:PATH...].
+// all users can see a command line, the datasets, PATH[:PATH...]. It is a tmpfs of its own of `bytes`, so
+// that the user cannot fill what it is in; if `bytes` is 0, or the kernel refuses (which the log says), a
+// plain directory.
 inline constexpr char kAgentConf[] = "agent.conf", kDatasets[] = "datasets";
-Status make_run_dir(const std::string& path, const std::string& conf, const std::string& datasets,
-                    const User& user);
+Status make_run_dir(const std::string& path, uint64_t bytes, const std::string& conf,
+                    const std::string& datasets, const User& user);
 
 }  // namespace monarch

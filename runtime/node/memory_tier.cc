@@ -47,4 +47,12 @@ Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes) {
   return {};
 }
 
+Status mount_run_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
+  const std::string limits =
+      fmt::format("size={},nr_inodes={},mode=0700,uid={},gid={}", bytes, kMoreInodes, user.uid, user.gid);
+  if (::mount(kTmpfsSource, path_of(dir.get()).c_str(), "tmpfs", kFlags | MS_NOEXEC, limits.c_str()) != 0)
+    return errno_error("mount a tmpfs of " + std::to_string(bytes) + " bytes");
+  return {};
+}
+
 }  // namespace monarch

@@ -228,6 +228,11 @@ std::string own_slurm_conf() {
   return conf ? conf : "";
 }
 
+bool is_run(const StateDir& state, const std::string& key, uint64_t serial) {
+  const Result<JobRecord> record = state.read_record(key);
+  return record.ok() && record->serial == serial;
+}
+
 }  // namespace
 
 Status spool(const StateDir& state, const JobRecord& record, const std::string& line, Accounting accounting) {
@@ -333,11 +338,6 @@ bool times_are_due(const StateDir& state) {
       return true;
   }
   return false;
-}
-
-static bool is_run(const StateDir& state, const std::string& key, uint64_t serial) {
-  const Result<JobRecord> record = state.read_record(key);
-  return record.ok() && record->serial == serial;
 }
 
 void ask_times(const StateDir& state, const std::string& program) {

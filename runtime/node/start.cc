@@ -2,10 +2,15 @@
 #include "runtime/node/start.h"
 
 #include <spdlog/spdlog.h>
+#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
 
 #include "runtime/base/escape.h"
 #include "runtime/base/os.h"
@@ -39,6 +44,21 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
+// Whether Slurm gives each job a mount namespace (JobContainerType, since 26.05 NamespaceType): what is
+// mounted later may not be seen there. Read from slurm.conf, which is root's, as slurmd names it.
+bool jobs_have_own_mounts() {
+  const char* file = ::getenv("SLURM_CONF");
+  std::ifstream in(file && *file ? file : "/etc/slurm/slurm.conf");
+  for (std::string line; std::getline(in, line);) {
+    line.erase(std::remove_if(line.begin(), line.end(), [](unsigned char c) { return std::isspace(c); }),
+               line.end());
+    for (const char* key : {"JobContainerType=", "NamespaceType="})
+      if (::strncasecmp(line.c_str(), key, std::strlen(key)) == 0 && line.find("/none") == std::string::npos)
+        return true;
+  }
+  return false;
+}
+
 // The directories and the agent of a job that has none yet; waits at most `patience_ms` for the ledger.
 // `record` says what was made, also on an error.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
@@ -58,8 +78,9 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
     }
   }
   if (usable.empty()) return Error{ENOSPC, "no tier can be used on this node; monarchctl tiers tells why"};
-  MONARCH_TRY(
-      make_run_dir(record->run_dir, agent_conf(config.agent, usable, request.nodes), datasets, request.user));
+  const uint64_t run_size = jobs_have_own_mounts() ? 0 : config.agent.run_size;
+  MONARCH_TRY(make_run_dir(record->run_dir, run_size, agent_conf(config.agent, usable, request.nodes),
+                           datasets, request.user));
   MONARCH_TRY(tell_quotas(state, *record));
   return launch_agent(state, memory, record);
 }

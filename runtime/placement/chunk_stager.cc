@@ -105,8 +105,8 @@ ChunkStager::Large ChunkStager::open(const Work& work, Copier* copier) {
 }
 
 Fd ChunkStager::open_source(const Work& work, const Copier& copier, struct stat* st) {
-  const Entry& e = context_->catalog->entry(work.ref);
-  Fd source = context_->open_source(e, context_->catalog->path_of(work.ref), work.background(), copier);
+  Fd source =
+      context_->open_source(work.ref, context_->catalog->path_of(work.ref), work.background(), copier);
   if (source && os::fstat(source.get(), st) != 0) {
     const int error = errno;
     source.reset();

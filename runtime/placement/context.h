@@ -37,7 +37,7 @@ struct PlacementContext {
 
   // Opens the source of an entry with this path, at the admin's rate if it is `paced` (nobody waits for it).
   // Empty: errno says why.
-  Fd open_source(const Entry& e, const std::string& path, bool paced, const Copier& copier) const;
+  Fd open_source(Ref ref, const std::string& path, bool paced, const Copier& copier) const;
 };
 
 }  // namespace monarch

@@ -66,9 +66,8 @@ void FileStager::note_absent() {
 }
 
 bool FileStager::is_regular(Ref ref, const std::string& path) {
-  const Entry& e = context_->catalog->entry(ref);
-  const Fd look(
-      os::open_beneath(context_->dataset->roots[e.root].fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
+  const DatasetRoot& root = context_->dataset->roots[context_->catalog->root_of(ref)];
+  const Fd look(os::open_beneath(root.fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
   struct stat st;
   if (!look || os::fstat(look.get(), &st) != 0) {
     const int error = errno;
@@ -91,7 +90,7 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
   Entry& e = context_->catalog->entry(work.ref);
   const std::string path = context_->catalog->path_of(work.ref);
   if (e.type != DT_REG && !is_regular(work.ref, path)) return;
-  Fd source = context_->open_source(e, path, work.why == Why::kPrefetch, *copier);
+  Fd source = context_->open_source(work.ref, path, work.why == Why::kPrefetch, *copier);
   struct stat st;
   if (!source || os::fstat(source.get(), &st) != 0) {
     const int error = errno;
@@ -100,13 +99,14 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
     add(context_->board,
         error == ENOENT || error == EACCES ? AgentCounter::pass_files : AgentCounter::source_errors);
     if (error != ENOENT)
-      spdlog::warn("stage {}/{}: {}", context_->dataset->roots[e.root].path, path, std::strerror(error));
+      spdlog::warn("stage {}/{}: {}", context_->dataset->roots[context_->catalog->root_of(work.ref)].path,
+                   path, std::strerror(error));
     return context_->settle(work.ref, verdict_on_open(error));
   }
   if (!S_ISREG(st.st_mode)) return context_->settle(work.ref, state_word(State::kPass, Reason::kNotRegular));
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
-  e.mtime.store(time_of(st.st_mtim), std::memory_order_relaxed);
-  if (e.size.exchange(bytes, std::memory_order_release) == 0) {  // else: tried before
+  e.mtime.store(time_of(st.st_mtim), std::memory_order_release);  // after the state that took it back
+  if (e.size.exchange(bytes, std::memory_order_release) == 0) {   // else: tried before
     health_->note_size(bytes);
     note_found();
   }

@@ -23,6 +23,7 @@ constexpr uint32_t kRoots = 2, kKnown = 64;
 struct Agent {
   Agent() {
     std::filesystem::create_directory(run_dir);
+    std::filesystem::permissions(run_dir, std::filesystem::perms::owner_all);
     Result<std::unique_ptr<Catalog>> made =
         Catalog::create(run_dir, {{42}, {43}}, {{0, "/d", "", 42, 1}, {1, "/e", "", 43, 2}},
                         {{"t", "/t/x", 7}}, {1 << 20, false, true});

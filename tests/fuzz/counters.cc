@@ -39,8 +39,9 @@ void counters(const uint8_t* data, size_t size) {
   const size_t place = how & 1 ? offsetof(Board, shards) : 0;
   std::memcpy(file.data() + place, data, std::min(size, file.size() - place));
   if (how & 2) {
-    std::memcpy(board->header.magic, kBoardMagic, sizeof kBoardMagic);
+    board->header.magic = kBoardMagic;
     board->header.version = kBoardVersion;
+    board->header.bytes = sizeof(Board);
   }
   at.write("board", file.data(), how & 4 ? std::min<size_t>(size, file.size()) : file.size());
   if (const Result<JobCounters> read = read_counters(at.path()); read.ok()) check_line(*read);
