@@ -293,6 +293,8 @@ def newer():
                 e2e.skip(f"a newer Slurm, PrologFlags={flags}: {test.__name__.replace('_', ' ')}", why)
         return
     cluster = Lab(NEWER, "newer")
+    needed = e2e.execute(["ldd", f"{cluster.prefix}/libexec/monarch/monarch_account"])[1].decode()
+    ok(re.search(f"libslurm.so.* => {NEWER}/lib", needed), "monarch_account finds the libslurm of a Slurm in a directory of its own", needed)
     for flags, tests in variants.items():
         under(flags, ["--cgroup", "v2"], *tests)
     cluster.down()
