@@ -160,15 +160,22 @@ def no_epilog(name):
 
 
 def two_steps(name):
-    """An agent that began in the first srun of an allocation serves the second, too."""
+    """An agent that began in the first srun of an allocation lives on for the second."""
     name += ", two steps"
-    step = ["sh", "-c", data.read()]
-    script = 'srun -n1 "$@"; sleep 2; srun -n1 "$@"; echo job $SLURM_JOB_ID'
-    code, out, err = cluster.execute(["salloc", "-Q", "--exclusive", "-w", cluster.node_names[0], f"--monarch-dataset={data.path}",
-                                      "sh", "-c", script, "sh", *step])
-    out, _, job = out.rpartition(b"job ")
+    script = 'srun -n1 "$@"; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; srun -n1 "$@"; echo job $SLURM_JOB_ID'
+    process = cluster.start(["salloc", "-Q", "--exclusive", "-w", cluster.node_names[0], f"--monarch-dataset={data.path}",
+                             "sh", "-c", script, "sh", "sh", "-c", data.read()])
+    wait_until(lambda: glob.glob(f"{cluster.state}/jobs/*/record.json"), slurm_lab.PATIENCE)
+    job = int(os.path.basename(os.path.dirname(glob.glob(f"{cluster.state}/jobs/*/record.json")[0])).split(".")[1])
+    agent = cluster.agent(job)
+    cluster.wait_running(job, f"half.{job}")
+    # Where it was in the step's group, Slurm killed it with what the step left.
+    ok(not wait_until(lambda: state_of(agent) in "XZ", 3), f"{name}: the agent lives between them")
+    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
+        pass
+    code, out, err = e2e.finish(process, slurm_lab.PATIENCE)
+    out = out.rpartition(b"job ")[0]
     equal((code, out), (0, data.sums * 2), f"{name}: the bytes are right", err)
-    job = int(job)
     cluster.wait(job)
     wait_until(lambda: " monarch=1 " in cluster.log_of(job))
     line = cluster.log_of(job)
