@@ -87,6 +87,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/mounts.h \
 	%D%/node/owner.cc \
 	%D%/node/owner.h \
+	%D%/node/probe.cc \
+	%D%/node/probe.h \
 	%D%/node/removal.cc \
 	%D%/node/removal.h \
 	%D%/node/slurmstepds.cc \

@@ -225,6 +225,11 @@ Status Cgroups::enter(const std::string& name) const {
   return summary(errors);
 }
 
+void Cgroups::move(int process, const std::string& name) const {
+  for (const CgroupHierarchy& h : hierarchies_)
+    put(group(h, name) + "/cgroup.procs", std::to_string(process));
+}
+
 bool Cgroups::end(const std::string& name, int patience_ms) const {
   for (const int64_t until = now_ms() + patience_ms;;) {
     bool gone = true;

@@ -37,6 +37,9 @@ class Cgroups {
   // Moves the calling process there, with its affinity; an error names the hierarchies where it stayed.
   Status enter(const std::string& name) const;
 
+  // Moves another process there, wherever that is possible.
+  void move(int process, const std::string& name) const;
+
   // SIGKILLs all that is in the group, frozen or not, and removes it. True: it is gone. Waits at most
   // `patience_ms` for processes that hang in the kernel.
   bool end(const std::string& name, int patience_ms) const;

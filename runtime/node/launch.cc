@@ -23,7 +23,6 @@ namespace monarch {
 namespace {
 
 constexpr int kKillPatienceMs = 500;
-constexpr int kReadyPatienceMs = 1000;  // a PFS that hangs does not hold up the job's start
 
 constexpr int kReadyFd = 3, kGoFd = 4;
 
@@ -93,9 +92,9 @@ bool wait_recorded() {
 
 // "ready", why not, or "" if the agent has not said it in time. The agent is its owner's, and so is what
 // comes from it: both bytes and time are bounded in all.
-std::string wait_ready(const Fd& pipe) {
+std::string wait_ready(const Fd& pipe, int patience_ms) {
   constexpr size_t kMostBytes = 4096;
-  const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + int64_t{kReadyPatienceMs} * 1000000;
+  const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
   std::string text;
   while (text.size() < kMostBytes) {
     const int64_t left = (end - os::clock_ns(CLOCK_MONOTONIC)) / 1000000;
@@ -117,7 +116,7 @@ void warn_of_group(const JobRecord& record, const Error& error) {
 
 }  // namespace
 
-Status launch_agent(const StateDir& state, uint64_t memory, JobRecord* record) {
+Status launch_agent(const StateDir& state, uint64_t memory, int patience_ms, JobRecord* record) {
   const Cgroups groups;
   const std::string group = state.cgroup_of(*record);
   const Status own = groups.make(group, memory);
@@ -142,10 +141,10 @@ Status launch_agent(const StateDir& state, uint64_t memory, JobRecord* record) {
   if (agent.ok()) record->agent = *agent;
   Status s = agent.ok() ? state.write_record(*record) : Status(agent.error());
   if (s.ok() && ::write(go.get(), "", 1) != 1) s = errno_error("tell the agent to begin");
-  const std::string said = s.ok() ? wait_ready(ready) : "";
+  const std::string said = s.ok() ? wait_ready(ready, patience_ms) : "";
   if (s.ok() && said.empty())
     spdlog::warn("JobId={} the agent is not ready after {} ms; tasks use it from when it is", record->job.job,
-                 kReadyPatienceMs);
+                 patience_ms);
   else if (s.ok() && said != "ready")
     s = Error{ECHILD, said};
   if (!s.ok()) {

@@ -8,8 +8,8 @@
 namespace monarch {
 
 // Forks the agent into a control group of its own, limited to `memory` bytes (0: not), where it becomes the
-// user; records it in `record`, lets it begin, and waits for it as long as a hook may. One that is not ready
-// by then is not given up. On an error there is no agent.
-Status launch_agent(const StateDir& state, uint64_t memory, JobRecord* record);
+// user; records it in `record`, lets it begin, and waits at most `patience_ms` for it to be ready. One that
+// is not ready by then is not given up. On an error there is no agent.
+Status launch_agent(const StateDir& state, uint64_t memory, int patience_ms, JobRecord* record);
 
 }  // namespace monarch

@@ -59,6 +59,12 @@ void sweep_cgroups(const StateDir& state) {
   groups.remove_if_empty(state.helpers_cgroup());  // of a helper that was killed
 }
 
+void leave_behind(const StateDir& state, pid_t process) {
+  const Cgroups groups;
+  (void)groups.make(state.helpers_cgroup(), 0).ok();
+  groups.move(process, state.helpers_cgroup());
+}
+
 HelperCgroup::HelperCgroup(const StateDir& state) : name_(state.helpers_cgroup()) {
   // Who tidies up may remove it between the two. Without groups it stays where it is, which the log of the
   // job's start has told.

@@ -26,6 +26,9 @@ std::vector<std::string> stray_cgroups(const StateDir& state);
 // Ends what is in those, and removes them, and the group of root's helpers if none is in it.
 void sweep_cgroups(const StateDir& state);
 
+// Puts a process of root's that does not end into the helpers' group, which stays until it does.
+void leave_behind(const StateDir& state, pid_t process);
+
 // The calling process of root's, which outlives its hook, is in the helpers' group as long as this lives.
 class HelperCgroup {
  public:

@@ -21,6 +21,7 @@
 #include "runtime/node/launch.h"
 #include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
+#include "runtime/node/probe.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/sweep.h"
 #include "runtime/node/watch.h"
@@ -31,6 +32,8 @@ namespace {
 constexpr int kLockPatienceMs = 1500;  // for the job's lock and the ledger's together
 constexpr int kLeastPatienceMs = 200;
 constexpr int kKillPatienceMs = 500;
+constexpr int kReadyPatienceMs = 1000;  // a PFS that hangs does not hold up the job's start
+constexpr int kTierPatienceMs = 500;    // and is waited for as much shorter
 
 int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
@@ -59,14 +62,18 @@ bool jobs_have_own_mounts() {
   return false;
 }
 
-// The directories and the agent of a job that has none yet; waits at most `patience_ms` for the ledger.
-// `record` says what was made, also on an error.
+struct Patience {
+  int ledger_ms, ready_ms;
+};
+
+// The directories and the agent of a job that has none yet; waits no longer than that for the ledger, and for
+// the agent. `record` says what was made, also on an error.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
-                   const std::string& datasets, int patience_ms, JobRecord* record) {
+                   const std::string& datasets, Patience patience, JobRecord* record) {
   std::vector<TierConfig> tiers = tiers_for(request.job, config);
   const uint64_t memory = agent_memory(config.agent, tiers);  // also for what may be granted later
   // Recorded before anything is made, so that the epilog finds it whatever happens to this process.
-  MONARCH_TRY(reserve(state, &tiers, record, patience_ms));
+  MONARCH_TRY(reserve(state, &tiers, record, patience.ledger_ms));
   std::vector<TierConfig> usable;
   for (const TierConfig& tier : tiers) {
     const Status made = make_job_dir(state, tier, record->name, request.user);
@@ -82,7 +89,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   MONARCH_TRY(make_run_dir(record->run_dir, run_size, agent_conf(config.agent, usable, request.nodes),
                            datasets, request.user));
   MONARCH_TRY(tell_quotas(state, *record));
-  return launch_agent(state, memory, record);
+  return launch_agent(state, memory, patience.ready_ms, record);
 }
 
 // Without the file no job has Monarch; the code is not that of "nothing is wanted".
@@ -90,6 +97,25 @@ Result<Config> load_existing(const std::string& file) {
   Result<Config> config = load_config(file);
   if (!config.ok()) return Error{EINVAL, config.error().text};
   return config;
+}
+
+// Leaves out the tiers whose file systems do not answer; true: all do. Nothing is locked yet: a probe that
+// hangs in the kernel stays behind.
+bool keep_answering(const StateDir& state, const StartRequest& request, Config* config) {
+  std::vector<std::string> paths;
+  for (const TierConfig& t : config->tiers) paths.push_back(t.path);
+  const std::vector<bool> answers = probe(state, paths, kTierPatienceMs);
+  std::vector<TierConfig> kept;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const TierConfig& tier = config->tiers[i];
+    if (answers[i])
+      kept.push_back(tier);
+    else
+      spdlog::warn("JobId={} tier {} ({}) does not answer within {} ms: the job goes without it",
+                   request.job.job, tier.name, tier.path, kTierPatienceMs);
+  }
+  config->tiers = std::move(kept);
+  return config->tiers.size() == answers.size();
 }
 
 std::vector<std::string> tier_paths(const Config& config) {
@@ -106,6 +132,14 @@ std::string failed_file(const JobOnNode& job) { return "jobs/" + job.key() + "/f
 Result<std::string> datasets_of(const StateDir& state, const StartRequest& request) {
   if (!request.datasets.empty()) return request.datasets;
   return state.read(wanted_file(request.job));
+}
+
+// Whether this run of the job has its agent. Without that file it is what a helper left that was killed in
+// the middle.
+bool is_started(const StateDir& state, const StartRequest& request) {
+  const Result<JobRecord> last = state.read_record(request.job.key());
+  return last.ok() && last->restart == request.restart && last->boot == boot_id() &&
+         state.read(serves_file(request.job)).ok();
 }
 
 JobRecord new_record(const StateDir& state, const StartRequest& request) {
@@ -204,27 +238,35 @@ bool is_to_be_told(const StartRequest& request, const std::string& reason) {
 Result<Started> start_agent(const StartRequest& request) {
   Result<StateDir> state = StateDir::open(request.state_dir);
   if (!state.ok()) return state.error();
-  const bool known = state->read_record(request.job.key()).ok();
+  const bool known = is_started(*state, request);
   Result<Config> config = load_existing(request.config);
-  if (!known) sweep(*state, request.job, config.ok() ? tier_paths(*config) : std::vector<std::string>());
+  int ready_ms = kReadyPatienceMs;
+  if (!known) {
+    const Result<std::string> wanted = datasets_of(*state, request);
+    if (!wanted.ok()) return wanted.error();
+    // Also here: what keeps a start from its end may keep its lock.
+    if (Status before = failed_before(*state, request, *wanted); !before.ok()) return before.error();
+    const bool configured = config.ok() && !config->tiers.empty();
+    if (configured && !keep_answering(*state, request, &*config)) ready_ms -= kTierPatienceMs;
+    if (configured && config->tiers.empty()) config = Error{ETIMEDOUT, "no tier of this node answers"};
+    sweep(*state, request.job, config.ok() ? tier_paths(*config) : std::vector<std::string>());
+  }
   const int64_t begin = now_ms();
   Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);
   if (!lock.ok()) return lock.error();
   Result<std::string> datasets = datasets_of(*state, request);
   if (!datasets.ok()) return datasets.error();
   if (Result<JobRecord> last = state->read_record(request.job.key()); last.ok()) {
-    // Without that file it is what a helper left that was killed in the middle.
-    const bool started = state->read(serves_file(request.job)).ok();
-    if (last->restart == request.restart && last->boot == boot_id() && started)
-      return Started{last->run_dir, false, not_served(*state, request)};
+    if (is_started(*state, request)) return Started{last->run_dir, false, not_served(*state, request)};
     MONARCH_TRY(clear_last_run(*state, last.take(), &lock));
   }
   if (Status before = failed_before(*state, request, *datasets); !before.ok()) return before.error();
 
   JobRecord record = new_record(*state, request);
-  const int patience_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
-  Status started = config.ok() ? start_fresh(*state, request, *config, *datasets, patience_ms, &record)
-                               : Status(config.error());
+  const int ledger_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
+  Status started = config.ok()
+                       ? start_fresh(*state, request, *config, *datasets, {ledger_ms, ready_ms}, &record)
+                       : Status(config.error());
   if (started.ok()) note_anchor(*state, request.job);
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
