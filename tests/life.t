@@ -160,6 +160,26 @@ def suspended():
             e2e.end(stepd)
 
 
+def known_slurmstepd():
+    """The keeper looks for another slurmstepd of a job when the one that it knows has ended."""
+    with node("known") as n:
+        stepds = {stepd.pid: stepd for stepd in (slurmstepd(JOB + 7, "batch", True), slurmstepd(JOB + 7, "0", True))}
+        n.start(JOB + 7)
+
+        def known():
+            with contextlib.suppress(OSError), open(f"{n.state}/jobs/cluster.{JOB + 7}.n1/slurmstepd", encoding="utf-8") as file:
+                return int(file.read().split()[0])
+            return 0
+        ok(wait_until(lambda: known() in stepds), "the keeper notes a slurmstepd that it saw", known())
+        first = known()
+        e2e.end(stepds.pop(first))
+        other = next(iter(stepds))
+        ok(wait_until(lambda: known() == other), "another one when that has ended", known())
+        ok(running(n.record(JOB + 7)["pid"]) and not n.noted(JOB + 7, "alone"), "the job goes on")
+        e2e.end(stepds[other])
+        ok(wait_until(lambda: n.noted(JOB + 7, "alone")), "and is alone without one")
+
+
 def run_dir_gone():
     """An agent whose run directory somebody removed, or put another in its place, ends."""
     with node("run_dir") as n:
@@ -183,4 +203,4 @@ def state_directory():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(no_epilog, suspended, run_dir_gone, state_directory)
+e2e.main(no_epilog, suspended, known_slurmstepd, run_dir_gone, state_directory)

@@ -71,7 +71,7 @@ bool groups_stray(const KeeperRequest&, const StateDir& state) { return !stray_c
 void end_strays(const KeeperRequest&, const StateDir& state) { sweep_cgroups(state); }
 
 constexpr Duty kDuties[] = {
-    {"space", 1, 10, &space_is_free, &grant_space},      {"jobs", 1, 60, &jobs_run, &watch_jobs},
+    {"space", 1, 10, &space_is_free, &grant_space},      {"jobs", 1, 60, &jobs_need_look, &watch_jobs},
     {"times", 1, 60, &times_lack, &ask_slurm},           {"spool", 1, 120, &line_is_due, &flush_spool},
     {"removal", 2, 60, &removals_wait, &go_on_removing}, {"groups", 5, 10, &groups_stray, &end_strays},
 };

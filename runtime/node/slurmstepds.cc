@@ -25,7 +25,7 @@ std::string begin_of(int at, const std::string& path, size_t room) {
   return text;
 }
 
-// The owner of /proc/PID says less: it is root of any process that cannot be traced, as a user may wish.
+// The owner of /proc/PID says less: it is root of whatever a user executes with root's rights.
 bool is_roots(int proc, const std::string& pid) {
   constexpr size_t kRoom = 1024;  // the line is the ninth
   const std::string status = begin_of(proc, pid + "/status", kRoom);
@@ -53,13 +53,15 @@ bool parse(const std::string& title, Slurmstepd* out) {
   return true;
 }
 
-// Cheapest first, and the title not before it is known to be root's: reading a user's can hang, as that user
-// wishes.
+// Cheapest first. The title is not read of what is executed with a user's rights: that can hang, as this user
+// wishes. Of what is executed with root's the owner of /proc/PID is root, and the title is at worst a user's
+// text.
 bool read_slurmstepd(int proc, const std::string& pid, Slurmstepd* out) {
   constexpr size_t kTitle = 64;
   struct stat st;
-  if (::fstatat(proc, pid.c_str(), &st, 0) != 0 || st.st_uid != 0 || !is_roots(proc, pid)) return false;
-  if (!parse(begin_of(proc, pid + "/cmdline", kTitle), out) || is_lent(proc, pid)) return false;
+  if (::fstatat(proc, pid.c_str(), &st, 0) != 0 || st.st_uid != 0) return false;
+  if (!parse(begin_of(proc, pid + "/cmdline", kTitle), out)) return false;
+  if (!is_roots(proc, pid) || is_lent(proc, pid)) return false;
   out->pid = std::atoi(pid.c_str());
   return true;
 }

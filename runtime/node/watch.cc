@@ -13,6 +13,8 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <sstream>
 
 #include "runtime/base/fd.h"
 #include "runtime/node/cgroup.h"
@@ -23,7 +25,8 @@ namespace monarch {
 namespace {
 
 std::string anchor_file(const std::string& key) { return "jobs/" + key + "/anchored"; }
-std::string alone_file(const std::string& key) { return "jobs/" + key + "/alone"; }  // since when
+std::string alone_file(const std::string& key) { return "jobs/" + key + "/alone"; }       // since when
+std::string known_file(const std::string& key) { return "jobs/" + key + "/slurmstepd"; }  // one that was seen
 std::string suspended_file(const std::string& key) { return "jobs/" + key + "/suspended"; }
 
 int64_t boot_seconds() {
@@ -59,7 +62,10 @@ ProcessStat stat_of(int pid) {
 }
 
 std::vector<int> children_by_parent(int pid) {
-  static std::vector<std::pair<int, int>> parents;  // the duty's process takes one look
+  static std::vector<std::pair<int, int>> parents;
+  static int64_t seen = -1;
+  if (seen != boot_seconds()) parents.clear();
+  seen = boot_seconds();
   if (parents.empty()) for_each_number_in("/proc", [](int p) { parents.emplace_back(stat_of(p).parent, p); });
   std::vector<int> found;
   for (const auto& [parent, child] : parents)
@@ -104,25 +110,47 @@ std::vector<std::string> groups_of(int pid) {
   return lines;
 }
 
-// All that the job's slurmstepds run is stopped. What of Monarch's they adopted does not count.
-bool is_suspended(const StateDir& state, const std::vector<Slurmstepd>& stepds, const JobRecord& record) {
-  const Cgroups groups;
+// What slurmstepds run: nothing, something that goes on, or nothing that is not stopped.
+enum class Tasks { kNone, kRun, kStopped };
+
+// Of the slurmstepds with these pids. What of Monarch's they adopted does not count.
+Tasks tasks_of(const StateDir& state, const std::vector<int>& stepds, const JobRecord& record) {
+  static const Cgroups groups;
   const std::string own = "/monarch/" + state.cgroup_prefix();
-  int stopped = 0;
-  for (const Slurmstepd& stepd : stepds) {
-    if (stepd.job != record.job.job) continue;
-    for (const int child : children(stepd.pid)) {
+  Tasks found = Tasks::kNone;
+  for (const int stepd : stepds) {
+    for (const int child : children(stepd)) {
       const char now = stat_of(child).state;
       if (child == record.agent.pid || now == 'Z' || now == 'X') continue;
       const std::vector<std::string> places = groups_of(child);
       if (std::any_of(places.begin(), places.end(),
                       [&](const std::string& p) { return p.find(own) != std::string::npos; }))
         continue;
-      if (now != 'T' && !is_frozen(groups, places)) return false;
-      ++stopped;
+      if (now != 'T' && !is_frozen(groups, places)) return Tasks::kRun;
+      found = Tasks::kStopped;
     }
   }
-  return stopped > 0;
+  return found;
+}
+
+bool has_begun(const Result<JobRecord>& record) { return record.ok() && record->agent.pid != 0; }
+
+// A look at all processes of a node costs milliseconds: it is taken when the slurmstepd that was seen last is
+// gone, or what it runs does not tell.
+bool goes_on(const StateDir& state, const std::string& key, const JobRecord& record) {
+  const Result<std::string> known = state.read(known_file(key));
+  if (!known.ok() || state.read(suspended_file(key)).ok()) return false;
+  std::istringstream words(*known);
+  ProcessId stepd;
+  words >> stepd.pid >> stepd.start_time;
+  return words && is_running(stepd) && tasks_of(state, {stepd.pid}, record) == Tasks::kRun;
+}
+
+void note_seen(const StateDir& state, const std::string& key, int stepd) {
+  const Result<ProcessId> seen = identify(stepd);
+  if (seen.ok())
+    (void)state.write(known_file(key), std::to_string(seen->pid) + " " + std::to_string(seen->start_time))
+        .ok();
 }
 
 void send(const ProcessId& process, int number) {
@@ -168,18 +196,30 @@ void note_anchor(const StateDir& state, const JobOnNode& job) {
     (void)state.write(anchor_file(job.key()), "").ok();
 }
 
-bool jobs_run(const KeeperRequest&, const StateDir& state) { return !state.jobs().empty(); }
+bool jobs_need_look(const KeeperRequest&, const StateDir& state) {
+  for (const std::string& key : state.jobs())
+    if (const Result<JobRecord> record = state.read_record(key);
+        has_begun(record) && !goes_on(state, key, *record))
+      return true;
+  return false;
+}
 
 void watch_jobs(const KeeperRequest& request, const StateDir& state) {
-  const Result<std::vector<Slurmstepd>> stepds = slurmstepds();
-  if (!stepds.ok()) return spdlog::debug("keeper: {}", stepds.error().text);
+  std::optional<std::vector<Slurmstepd>> all;
   for (const std::string& key : state.jobs()) {
     const Result<JobRecord> record = state.read_record(key);
-    if (!record.ok() || record->agent.pid == 0) continue;  // not begun yet
-    const bool has_stepd = std::any_of(stepds->begin(), stepds->end(),
-                                       [&](const Slurmstepd& s) { return s.job == record->job.job; });
-    follow(state, key, *record, has_stepd && is_suspended(state, *stepds, *record));
-    if (!is_over(state, key, has_stepd)) continue;
+    if (!has_begun(record) || goes_on(state, key, *record)) continue;
+    if (!all) {
+      Result<std::vector<Slurmstepd>> found = slurmstepds();
+      if (!found.ok()) return spdlog::debug("keeper: {}", found.error().text);
+      all = found.take();
+    }
+    std::vector<int> stepds;
+    for (const Slurmstepd& s : *all)
+      if (s.job == record->job.job) stepds.push_back(s.pid);
+    follow(state, key, *record, tasks_of(state, stepds, *record) == Tasks::kStopped);
+    if (!stepds.empty()) note_seen(state, key, stepds.front());
+    if (!is_over(state, key, !stepds.empty())) continue;
     spdlog::info("JobId={} node={} is over: no slurmstepd, and no epilog came", record->job.job,
                  record->job.node);
     const Status ended =

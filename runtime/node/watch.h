@@ -12,11 +12,11 @@ namespace monarch {
 // does on this node: the extern step's or the batch script's.
 void note_anchor(const StateDir& state, const JobOnNode& job);
 
-// The keeper's duty: any job with a record? And one look at each.
+// The keeper's duty: is there a job of which it is not plain that it goes on? And one look at each such.
 //  - A job without a slurmstepd is ended as by its epilog: after kAnchoredGraceSeconds if it had one that
 //    lives as long as the job, else, since there may be none between two steps, after kOtherGraceSeconds.
 //  - While all tasks of a job are stopped or frozen, so is its agent.
-bool jobs_run(const KeeperRequest& request, const StateDir& state);
+bool jobs_need_look(const KeeperRequest& request, const StateDir& state);
 void watch_jobs(const KeeperRequest& request, const StateDir& state);
 
 inline constexpr int kAnchoredGraceSeconds = 10;  // an epilog that comes has its turn
