@@ -134,6 +134,13 @@ int fstatat(int dirfd, const char* path, struct stat* st, int flags) {
   return real_os::fstatat(dirfd, path, st, flags);
 }
 int flock(int fd, int operation) { return real_os::flock(fd, operation); }
+int fchmod(int fd, mode_t mode) { return fails(Call::kChmod, {.fd = fd}) ? -1 : real_os::fchmod(fd, mode); }
+int chmod(const char* path, mode_t mode) {
+  return fails(Call::kChmod, {.path = path}) ? -1 : real_os::chmod(path, mode);
+}
+int ioctl(int fd, unsigned long request, void* argument) {
+  return fails(Call::kIoctl, {.fd = fd}) ? -1 : real_os::ioctl(fd, request, argument);
+}
 DIR* fdopendir(int fd) { return fails(Call::kFdopendir, {.fd = fd}) ? nullptr : real_os::fdopendir(fd); }
 struct dirent* readdir(DIR* dir) {
   return fails(Call::kReaddir, {.fd = ::dirfd(dir)}) ? nullptr : real_os::readdir(dir);

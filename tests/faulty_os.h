@@ -30,6 +30,8 @@ enum class Call {
   kMkdirat,
   kFstatvfs,
   kFstatat,
+  kChmod,  // by path or descriptor
+  kIoctl,
   kFdopendir,
   kReaddir,
   kUringSubmit,

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 
 #include "runtime/base/fd.h"
@@ -59,6 +60,48 @@ TEST(EmptyDirectory, ADirectoryThatBecomesALinkIsNotFollowed) {
   EXPECT_EQ(fs::status(scratch / "victim").permissions(), fs::perms(0555));
   EXPECT_TRUE(fs::exists(scratch / "victim/kept"));
   fs::permissions(scratch / "victim", fs::perms(0755));
+}
+
+// A tree of files and directories, some of which their owner may not enter.
+void make_locked_tree(const Scratch& scratch) {
+  for (int i = 0; i < 100; ++i)
+    scratch.file("tree/" + std::to_string(i % 10) + "/f" + std::to_string(i), "x");
+  fs::permissions(scratch / "tree/3", fs::perms(0));
+}
+
+// Each kind of call fails once, at any of its turns: the tree is then gone, or the error says what stays, and
+// the next time it is gone.
+TEST(RemoveTree, SaysWhatFailedAndGoesOnTheNextTime) {
+  const Scratch scratch;
+  for (const Call call :
+       {Call::kOpenat, Call::kFstat, Call::kFdopendir, Call::kReaddir, Call::kUnlinkat, Call::kChmod}) {
+    for (int turn = 0; turn < 30; turn += 3) {
+      make_locked_tree(scratch);
+      std::atomic<int> left{turn}, failed{0};
+      Status removed;
+      {
+        Intercept fail(call, [&](Arguments&) { return left.fetch_sub(1) == 0 ? (++failed, EIO) : 0; });
+        removed = remove_tree(AT_FDCWD, scratch / "tree");
+      }
+      if (!removed.ok()) {
+        EXPECT_EQ(removed.error().code, EIO) << removed.error().text;
+      }
+      EXPECT_TRUE(!removed.ok() || !fs::exists(scratch / "tree")) << static_cast<int>(call) << " at " << turn;
+      if (call == Call::kReaddir || call == Call::kUnlinkat || call == Call::kFdopendir) {
+        EXPECT_EQ(removed.ok(), failed == 0) << static_cast<int>(call) << " at " << turn;
+      }
+      EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
+      EXPECT_FALSE(fs::exists(scratch / "tree"));
+    }
+  }
+}
+
+TEST(RemoveTree, NeedsNoThread) {
+  const Scratch scratch;
+  make_locked_tree(scratch);
+  const Intercept none(Call::kStartThread, EAGAIN);
+  EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
+  EXPECT_FALSE(fs::exists(scratch / "tree"));
 }
 
 TEST(MeasureTree, CountsWhatATreeHasOfItsOwn) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -156,6 +157,15 @@ int fstatat(int dirfd, const char* path, struct stat* st, int flags) {
 }
 int flock(int fd, int operation) {
   return retried([&] { return ::flock(fd, operation); });
+}
+int fchmod(int fd, mode_t mode) {
+  return retried([&] { return ::fchmod(fd, mode); });
+}
+int chmod(const char* path, mode_t mode) {
+  return retried([&] { return ::chmod(path, mode); });
+}
+int ioctl(int fd, unsigned long request, void* argument) {
+  return retried([&] { return ::ioctl(fd, request, argument); });
 }
 DIR* fdopendir(int fd) { return ::fdopendir(fd); }
 struct dirent* readdir(DIR* dir) {

@@ -71,6 +71,9 @@ int fstatvfs(int fd, struct statvfs* st);
 int fstatfs(int fd, struct statfs* st);
 int fstatat(int dirfd, const char* path, struct stat* st, int flags);
 int flock(int fd, int operation);
+int fchmod(int fd, mode_t mode);
+int chmod(const char* path, mode_t mode);
+int ioctl(int fd, unsigned long request, void* argument);
 DIR* fdopendir(int fd);
 struct dirent* readdir(DIR* dir);
 // io_uring_submit(3): how many were submitted, or -errno; with liburing only.

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <linux/btrfs.h>
 #include <linux/btrfs_tree.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,7 +14,6 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -68,9 +66,9 @@ Fd open_on_mount(int at, const char* name, int64_t mount, int flags) {
 // A subvolume whose owner made it read-only.
 void make_writable(int subvolume) {
   uint64_t flags = 0;
-  if (::ioctl(subvolume, BTRFS_IOC_SUBVOL_GETFLAGS, &flags) != 0 || !(flags & BTRFS_SUBVOL_RDONLY)) return;
+  if (os::ioctl(subvolume, BTRFS_IOC_SUBVOL_GETFLAGS, &flags) != 0 || !(flags & BTRFS_SUBVOL_RDONLY)) return;
   flags &= ~uint64_t{BTRFS_SUBVOL_RDONLY};
-  ::ioctl(subvolume, BTRFS_IOC_SUBVOL_SETFLAGS, &flags);
+  os::ioctl(subvolume, BTRFS_IOC_SUBVOL_SETFLAGS, &flags);
 }
 
 // Opens the directory `name` so that it can be emptied, whatever mode its owner gave it.
@@ -81,12 +79,12 @@ Fd open_to_empty(int at, const char* name, int64_t mount, struct stat* st) {
   if (!fd && errno == EACCES) {
     // By descriptor, though by a path: an fchmod() of an O_PATH descriptor is none.
     const std::string path = "/proc/self/fd/" + std::to_string(here.get());
-    if (::chmod(path.c_str(), S_IRWXU) != 0) return Fd();
+    if (os::chmod(path.c_str(), S_IRWXU) != 0) return Fd();
     fd = Fd(os::openat(here.get(), ".", kOpenDirectory));
   }
   if (!fd || os::fstat(fd.get(), st) != 0) return Fd();
   if (st->st_ino == kSubvolumeRoot) make_writable(fd.get());
-  if ((st->st_mode & S_IRWXU) != S_IRWXU) ::fchmod(fd.get(), S_IRWXU);
+  if ((st->st_mode & S_IRWXU) != S_IRWXU) os::fchmod(fd.get(), S_IRWXU);
   return fd;
 }
 
@@ -114,7 +112,7 @@ class Removal {
   // True: what was moved up needs another pass.
   bool run(Fd top) {
     top_ = std::make_shared<Directory>();
-    top_->stream.reset(::fdopendir(top.get()));
+    top_->stream.reset(os::fdopendir(top.get()));
     if (!top_->stream) {
       note(nullptr, name_);
       return false;
@@ -155,11 +153,11 @@ class Removal {
   // With the lock held. Without a thread the caller does all.
   void add_thread() {
     if (idle_ > 0 || threads_.size() + 1 >= most_threads_ || batches_.size() < 2) return;
-    try {
-      threads_.emplace_back([this] { work(); });
-    } catch (const std::system_error&) {
+    std::thread thread;
+    if (os::start_thread(&thread, [this] { work(); }) == 0)
+      threads_.push_back(std::move(thread));
+    else
       most_threads_ = threads_.size() + 1;
-    }
   }
 
   void work() {
@@ -186,7 +184,11 @@ class Removal {
 
   void list(const DirectoryPtr& directory) {
     std::vector<std::string> names;
-    while (const dirent* e = ::readdir(directory->stream.get())) {
+    for (;;) {
+      errno = 0;
+      const dirent* e = os::readdir(directory->stream.get());
+      if (!e && errno != 0) note(directory.get(), ".");
+      if (!e) break;
       std::string name = e->d_name;
       if (name == "." || name == "..") continue;
       names.push_back(std::move(name));
@@ -206,10 +208,11 @@ class Removal {
                 ? open_to_empty(directory->fd(), name.c_str(), whole_->mount, &st)
                 : Fd();
     if (!fd) {
-      if (errno == ENOTDIR || errno == ELOOP) errno = error;
+      const int why = errno == ENOTDIR || errno == ELOOP ? error : errno;
       // What cannot be looked into may be empty all the same.
-      if (error != EISDIR || os::unlinkat(directory->fd(), name.c_str(), AT_REMOVEDIR) != 0)
-        note(directory.get(), name);
+      if (error == EISDIR && os::unlinkat(directory->fd(), name.c_str(), AT_REMOVEDIR) == 0) return;
+      errno = error == EISDIR && errno == ENOENT ? ENOENT : why;
+      note(directory.get(), name);
       return;
     }
     if (st.st_dev != device_) {
@@ -223,7 +226,7 @@ class Removal {
 
   void descend(const DirectoryPtr& parent, const std::string& name, Fd fd) {
     auto directory = std::make_shared<Directory>();
-    directory->stream.reset(::fdopendir(fd.get()));
+    directory->stream.reset(os::fdopendir(fd.get()));
     if (!directory->stream) return note(parent.get(), name);
     fd.release();
     directory->parent = parent;
@@ -319,7 +322,7 @@ void empty_one(Whole* whole, const std::string& name) {
 // A directory on the way down of measure_tree().
 std::unique_ptr<DIR, Close> stream_of(int directory) {
   const int fd = os::openat(directory, ".", kOpenDirectory);
-  std::unique_ptr<DIR, Close> stream(fd >= 0 ? ::fdopendir(fd) : nullptr);
+  std::unique_ptr<DIR, Close> stream(fd >= 0 ? os::fdopendir(fd) : nullptr);
   if (!stream && fd >= 0) ::close(fd);
   return stream;
 }
@@ -364,7 +367,7 @@ Usage measure_tree(int dirfd, int patience_ms) {
   if (!way.back()) return usage;
   while (!way.empty()) {
     if (os::clock_ns(CLOCK_MONOTONIC) > end) return usage;
-    const dirent* entry = ::readdir(way.back().get());
+    const dirent* entry = os::readdir(way.back().get());
     if (!entry) {
       way.pop_back();
       continue;
