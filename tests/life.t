@@ -183,7 +183,13 @@ def known_slurmstepd():
 def run_dir_gone():
     """An agent whose run directory somebody removed, or put another in its place, ends."""
     with node("run_dir") as n:
-        for job, other in ((JOB + 4, False), (JOB + 5, True)):
+        n.start(JOB + 4)
+        record = n.record(JOB + 4)
+        subprocess.run(["umount", "-l", record["run_dir"]], check=True)
+        ok(wait_until(lambda: not running(record["pid"])), "an agent ends whose run directory is no longer mounted")
+        with open(n.config, "a", encoding="utf-8") as file:
+            file.write("[agent]\nrun_size = none\n")
+        for job, other in ((JOB + 5, False), (JOB + 7, True)):
             n.start(job)
             record = n.record(job)
             os.rename(record["run_dir"], f"{n.dir}/moved.{job}")

@@ -24,7 +24,7 @@ cluster = data = before = None
 
 # The job's program: `hostile.py CASE`, with RUN_DIR and JOB_DIR its directories, OUT its own, CANARY root's.
 PROGRAM = r'''
-import os, signal, socket, subprocess, sys, time
+import errno, os, signal, socket, subprocess, sys, time
 run, job, out, canary = (os.environ[name] for name in ("RUN_DIR", "JOB_DIR", "OUT", "CANARY"))
 board = run + "/board"
 BOARD = os.path.getsize(board)
@@ -95,10 +95,27 @@ def kill_helpers():
     subprocess.run(["pkill", "-STOP", "-u", str(os.getuid()), "-f", "monarchd .*" + state])
 
 
+def link(path, new):
+    """False: that is on another file system, as all is for a run directory."""
+    try:
+        os.link(path, new)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
+
+
 def deep(top):
     os.chdir(top)
     for _ in range(int(os.environ["DEPTH"])):
-        os.mkdir("d")
+        try:
+            os.mkdir("d")
+        except OSError as error:  # a run directory has a limit
+            if error.errno != errno.ENOSPC or top != run:
+                raise
+            os.chdir("/")
+            return
         os.chdir("d")
     os.close(os.open("file", os.O_CREAT | os.O_WRONLY))
     os.chdir("/")
@@ -151,7 +168,10 @@ def case(name):
         with open(f"{out}/linked", "wb") as file:
             file.truncate(BOARD)
         os.unlink(board)
-        os.link(f"{out}/linked", board)
+        if not link(f"{out}/linked", board):
+            with open(f"{run}/linked", "wb") as file:
+                file.truncate(BOARD)
+            os.link(f"{run}/linked", board)
     elif name == "all is links":
         for path in list(entries()):
             replace(path, canary if os.path.isdir(path) else f"{canary}/file")
@@ -191,7 +211,8 @@ def case(name):
             file.write("kept")
         for top in run, job:
             for i in range(100):
-                os.link(f"{out}/kept", f"{top}/link{i}")
+                if not link(f"{out}/kept", f"{top}/link{i}"):
+                    break
     elif name == "many files":
         flood(job, int(os.environ["FLOOD"]))
     elif name == "the agent is stopped":

@@ -64,7 +64,7 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
     return errno_error(what + "lock " + tier.copies_path_);
   tier.device_ = st.st_dev;
   struct stat above;
-  const bool looked = ::fstatat(tier.copies_.get(), "..", &above, AT_SYMLINK_NOFOLLOW) == 0;
+  const bool looked = os::fstatat(tier.copies_.get(), "..", &above, AT_SYMLINK_NOFOLLOW) == 0;
   const bool keeps = looked && (above.st_uid == 0 || above.st_uid == ::geteuid()) &&
                      ((above.st_mode & S_ISVTX) != 0 || (above.st_mode & (S_IWGRP | S_IWOTH)) == 0);
   tier.unsafe_ = !keeps;

@@ -174,7 +174,7 @@ void Walker::look_again(const Young& young) {
   const int raw = fd.get();
   struct stat before, after;
   const bool looked = fd && os::fstat(raw, &before) == 0;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(looked ? ::fdopendir(raw) : nullptr, &::closedir);
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(looked ? os::fdopendir(raw) : nullptr, &::closedir);
   if (!dir) return;
   fd.release();  // closedir closes it
   const bool same = same_directory(young.values, before);
@@ -196,7 +196,7 @@ bool Walker::read_again(const Directory& directory, DIR* dir, Names* names) {
   std::string path = directory.path.empty() ? "" : directory.path + "/";
   const size_t base = path.size();
   errno = 0;
-  while (const dirent* e = ::readdir(dir)) {
+  while (const dirent* e = os::readdir(dir)) {
     if (stopping_) return false;
     const std::string_view name = e->d_name;
     const bool dots = name == "." || name == "..";
