@@ -9,23 +9,8 @@ constexpr int kPatienceMs = 5000;  // the node is given to the next job only aft
 
 // Without a word where nothing of Monarch's was in the job on this node.
 void end_job(const char* job) {
-  const char* node = trusted("SLURMD_NODENAME");
-  if (!*job || !*node || !is_known(job, "")) return;
-  const char* arguments[] = {"--epilog",
-                             "--config",
-                             settings().config,
-                             "--state-dir",
-                             settings().state_dir,
-                             "--log",
-                             settings().log,
-                             "--job",
-                             job,
-                             "--cluster",
-                             cluster_name(),
-                             "--node",
-                             node,
-                             nullptr};
-  run_monarchd(arguments, kPatienceMs, nullptr, 0);
+  if (!*job || !*trusted("SLURMD_NODENAME") || !is_known(job, "")) return;
+  run_monarchd(Arguments("--epilog", job), kPatienceMs, nullptr, 0);
 }
 
 }  // namespace

@@ -26,7 +26,6 @@ extern slurm_conf_t slurm_conf __attribute__((weak));
 namespace monarch::spank {
 namespace {
 
-constexpr int kMostArguments = 48;
 constexpr int kAnswerFd = 3;
 
 int64_t now_ms() {
@@ -107,12 +106,26 @@ char* decimal(uint64_t n, char* out) {
   return out;
 }
 
-bool run_monarchd(const char* const* arguments, int patience_ms, char* answer, size_t room) {
+Arguments::Arguments(const char* hook, const char* job) {
+  add(hook);
+  add("--config", settings().config);
+  add("--state-dir", settings().state_dir);
+  add("--log", settings().log);
+  add("--job", job);
+  add("--cluster", cluster_name());
+  add("--node", trusted("SLURMD_NODENAME"));
+}
+
+void Arguments::add(const char* word) {
+  if (count_ < kMostArguments) words_[count_++] = word;
+}
+
+bool run_monarchd(const Arguments& arguments, int patience_ms, char* answer, size_t room) {
   char* argv[kMostArguments + 4];
   char fd_text[] = "3";
   int n = 0;
   argv[n++] = const_cast<char*>(settings().monarchd);
-  for (; *arguments && n < kMostArguments; ++arguments) argv[n++] = const_cast<char*>(*arguments);
+  for (const char* const* word = arguments.words(); *word; ++word) argv[n++] = const_cast<char*>(*word);
   if (answer) argv[n++] = fd_text;
   argv[n] = nullptr;
   char path[] = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";

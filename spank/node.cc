@@ -74,31 +74,18 @@ void start(spank_t sp, const char* datasets) {
   static char groups[65536];
   list_groups(sp, groups, sizeof groups);
   char job_text[24], restart_text[24], uid_text[24], gid_text[24], nodes_text[24], id_text[24];
-  const char* arguments[48];
-  int n = 0;
-  const auto add = [&](const char* option, const char* value) {
-    arguments[n++] = option;
-    arguments[n++] = value;
-  };
-  arguments[n++] = "--start";
-  add("--config", settings().config);
-  add("--state-dir", settings().state_dir);
-  add("--log", settings().log);
-  add("--job", decimal(job, job_text));
-  add("--restart", decimal(restart, restart_text));
-  add("--cluster", cluster_name());
-  add("--node", trusted("SLURMD_NODENAME"));
-  add("--uid", decimal(uid, uid_text));
-  add("--gid", decimal(gid, gid_text));
-  if (groups[0]) add("--groups", groups);
-  add("--nodes", decimal(node_count(sp), nodes_text));
-  add("--node-id", decimal(node_id(sp), id_text));
-  if (datasets[0]) add("--datasets", datasets);
+  Arguments arguments("--start", decimal(job, job_text));
+  arguments.add("--restart", decimal(restart, restart_text));
+  arguments.add("--uid", decimal(uid, uid_text));
+  arguments.add("--gid", decimal(gid, gid_text));
+  if (groups[0]) arguments.add("--groups", groups);
+  arguments.add("--nodes", decimal(node_count(sp), nodes_text));
+  arguments.add("--node-id", decimal(node_id(sp), id_text));
+  if (datasets[0]) arguments.add("--datasets", datasets);
   uint32_t step = kExternStep;
   spank_get_item(sp, S_JOB_STEPID, &step);
-  if (step != kExternStep && node_id(sp) == 0) arguments[n++] = "--tell";
-  arguments[n++] = "--reply-fd";  // its number follows
-  arguments[n] = nullptr;
+  if (step != kExternStep && node_id(sp) == 0) arguments.add("--tell");
+  arguments.add("--reply-fd");  // its number follows
   char answer[sizeof without] = "";
   run_monarchd(arguments, kStartPatienceMs, answer, sizeof answer);
   if (strncmp(answer, "ready ", 6) == 0) {
@@ -142,22 +129,8 @@ const char* why_without() { return without; }
 void note_in_prolog() {
   const char* job = trusted("SLURM_JOB_ID");
   if (!*job || !*trusted("SLURMD_NODENAME")) return;
-  const char* arguments[] = {"--prolog",
-                             "--config",
-                             settings().config,
-                             "--state-dir",
-                             settings().state_dir,
-                             "--log",
-                             settings().log,
-                             "--job",
-                             job,
-                             "--cluster",
-                             cluster_name(),
-                             "--node",
-                             trusted("SLURMD_NODENAME"),
-                             "--datasets",
-                             request().datasets,
-                             nullptr};
+  Arguments arguments("--prolog", job);
+  arguments.add("--datasets", request().datasets);
   run_monarchd(arguments, kNotePatienceMs, nullptr, 0);
 }
 

@@ -77,11 +77,25 @@ void end_in_epilog();
 void end_with_extern_step(spank_t sp);
 
 // helper.cc
-// Runs monarchd with `arguments` (nullptr-terminated, without argv[0]): empty environment but PATH and
+// What a hook calls monarchd with. Holds pointers only; what does not fit is left out.
+constexpr int kMostArguments = 48;
+class Arguments {
+ public:
+  // `hook`, such as "--start", and what each has: the settings, the job and the node.
+  Arguments(const char* hook, const char* job);
+  void add(const char* word);
+  void add(const char* option, const char* value) { add(option), add(value); }
+  const char* const* words() const { return words_; }  // nullptr-terminated
+
+ private:
+  const char* words_[kMostArguments + 1] = {};
+  int count_ = 0;
+};
+// Runs monarchd with `arguments`: empty environment but PATH and
 // SLURM_CONF, a session of its own, cwd /, descriptors 0 to 2 on /dev/null, no other but, if `answer` is not
 // nullptr, one whose number is added as the last argument; default signals. Reads one line of at most `room`
 // bytes from it. Waits at most `patience_ms`, then kills it. True: it exited with 0 in time.
-bool run_monarchd(const char* const* arguments, int patience_ms, char* answer, size_t room);
+bool run_monarchd(const Arguments& arguments, int patience_ms, char* answer, size_t room);
 // A trusted variable of slurmd's or slurmstepd's own environment; "" if it is not set.
 const char* trusted(const char* name);
 // The cluster's name, as Slurm understood it.
