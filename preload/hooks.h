@@ -7,7 +7,10 @@
 // open   A dataset file that is whole on a tier is opened there; a small one that is not yet there is
 //        waited for; all else is the PFS. The fortified __..._2 forms are what gcc makes of open with
 //        -D_FORTIFY_SOURCE (tar, for one). fopen and freopen open inside libc, so they are hooks of their
-//        own. An open for writing marks the file as changed.
+//        own. An open for writing marks the file as changed; mkstemp and its kin open inside libc, and the
+//        file is marked once it has its name. What a child of posix_spawn is to open for writing is marked
+//        when it is told so, by where the path leads then: after a later chdir among the child's actions a
+//        relative path may lead elsewhere, unmarked.
 // change What a path leads to is changed: the file is marked first (decide/changes.h), then the PFS does it.
 //        mv uses renameat2, sed and git rename, C's remove() calls unlink inside libc. What gives a name or
 //        takes it marks its directory's names afterwards.
@@ -25,11 +28,16 @@
 // clang-format off
 #define MONARCH_HOOKS(X)                                                                                \
   X(open, open) X(open64, open) X(openat, open) X(openat64, open) X(__open_2, open) X(__open64_2, open) \
-  X(__openat_2, open) X(__openat64_2, open) X(creat, open) X(creat64, open) X(fopen, open)              \
-  X(fopen64, open) X(freopen, open) X(freopen64, open)                                                  \
+  X(__openat_2, open) X(__openat64_2, open) X(__open, open) X(__open64, open) X(creat, open)            \
+  X(creat64, open) X(mkstemp, open) X(mkstemp64, open) X(mkostemp, open) X(mkostemp64, open)            \
+  X(mkstemps, open) X(mkstemps64, open) X(mkostemps, open) X(mkostemps64, open)                         \
+  X(open_by_handle_at, open) X(posix_spawn_file_actions_addopen, open) X(fopen, open) X(fopen64, open)  \
+  X(freopen, open) X(freopen64, open)                                                                   \
   X(rename, change) X(renameat, change) X(renameat2, change) X(unlink, change) X(unlinkat, change)      \
   X(remove, change) X(link, change) X(linkat, change) X(mkdir, change) X(mkdirat, change)               \
   X(rmdir, change) X(symlink, change) X(symlinkat, change) X(mkfifo, change) X(mkfifoat, change)        \
+  X(mknod, change) X(mknodat, change) X(__xmknod, change) X(__xmknodat, change) X(mkdtemp, change)      \
+  X(lchmod, change)                                                                                     \
   X(truncate, change) X(truncate64, change) X(chmod, change) X(fchmodat, change) X(chown, change)       \
   X(lchown, change) X(fchownat, change) X(utime, change) X(utimes, change) X(lutimes, change)           \
   X(futimesat, change) X(utimensat, change) X(setxattr, change) X(lsetxattr, change)                    \
@@ -58,9 +66,8 @@
 // Deliberately not hooked:
 // fread and the rest of stdio, lseek, fcntl, fork, vfork, close_range
 //        The descriptor that open returned is a plain one of the kernel's, so they are right as they are.
-// mknod, mkstemp, mkdtemp, tmpfile
-//        They put something where nothing was; what had been there was marked when it went away, and the
-//        directory's times tell that it has another name.
+// tmpfile, bind
+//        A file without a name, and a socket, which nobody opens: the directory's times tell of its name.
 // ftruncate, write, fallocate
 //        Need a descriptor that was opened for writing.
 // flock, lockf, fcntl(F_SETLK)

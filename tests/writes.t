@@ -3,7 +3,10 @@
 """A job that changes its dataset: every later open, in all its processes, sees what the PFS has, by whatever
 program, call or name the change was made; and what did not change is served from the tier as before."""
 
+import ast
+import fnmatch
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -287,6 +290,165 @@ if os.path.exists(f):
     equal(job.end()["opens_tier"], 2 * len(DESCRIPTOR_CALLS) + 1, "descriptors: they were copies'")
 
 
+# ---- every function of the C library that opens for writing, creates or changes by a name
+
+# What each does to the file f in its directory d; a descriptor `fd` is written to once more after the file was read by
+# its name. After a colon: in which way.
+FUNCTIONS = {
+    **{n: f"fd = libc.{n}(f, 1)" for n in ("open", "open64", "__open", "__open64", "__open_2", "__open64_2")},
+    **{n: f"fd = libc.{n}(-100, f, 1)" for n in ("openat", "openat64", "__openat_2", "__openat64_2")},
+    **{n: f"fd = libc.{n}(f, 0o644)" for n in ("creat", "creat64")},
+    **{n: f"fd = libc.fileno(stream(libc.{n}, f, b'r+'))" for n in ("fopen", "fopen64")},
+    **{n: f"fd = libc.fileno(stream(libc.{n}, f, b'w', stream(libc.fopen, b'/dev/null', b'r')))"
+       for n in ("freopen", "freopen64")},
+    **{n: f"fd = libc.{n}(d + b'/new.XXXXXX')" for n in ("mkstemp", "mkstemp64")},
+    **{n: f"fd = libc.{n}(d + b'/new.XXXXXX', os.O_APPEND)" for n in ("mkostemp", "mkostemp64")},
+    **{n: f"fd = libc.{n}(d + b'/new.XXXXXX.x', 2)" for n in ("mkstemps", "mkstemps64")},
+    **{n: f"fd = libc.{n}(d + b'/new.XXXXXX.x', 2, os.O_APPEND)" for n in ("mkostemps", "mkostemps64")},
+    "mkstemp: by a name with ..": "fd = libc.mkstemp(d + b'/../' + os.path.basename(d) + b'/new.XXXXXX')",
+    "open: O_EXCL by a name with ..": "fd = libc.open(d + b'/../' + os.path.basename(d) + b'/new', 0o301, 0o644)",
+    "fopen: wx by a name with ..": "fd = libc.fileno(stream(libc.fopen, d + b'/../' + os.path.basename(d) + b'/new', b'wx'))",
+    "creat: a descriptor's name": "fd = libc.creat(b'/proc/self/fd/%d' % os.open(f, 0), 0o600)",
+    "open_by_handle_at": "h = (ctypes.c_uint * 34)(128, 0); m = ctypes.c_int(); libc.name_to_handle_at(-100, f, h, ctypes.byref(m), 0);"
+                         "fd = libc.open_by_handle_at(os.open(d, 0), h, 1)",
+    "posix_spawn_file_actions_addopen": "spawn(f, os.O_WRONLY | os.O_TRUNC)",
+    "posix_spawn_file_actions_addopen: a relative name": "os.chdir(d); spawn(b'f', os.O_RDWR); os.chdir('/')",
+    "posix_spawn_file_actions_addopen: a symbolic link": "os.symlink(f, d + b'-link'); spawn(d + b'-link', os.O_RDWR)",
+    "posix_spawn_file_actions_addopen: a new file": "spawn(d + b'/new', os.O_WRONLY | os.O_CREAT)",
+    "rename": "libc.rename(f, d + b'/g')",
+    "renameat": "libc.renameat(-100, d + b'/g', -100, f)",
+    "renameat2": "libc.renameat2(-100, d + b'/g', -100, f, 2)",
+    **{n: f"libc.{n}(f)" for n in ("unlink", "remove")},
+    "unlinkat": "libc.unlinkat(-100, f, 0)",
+    "rmdir": "libc.rmdir(d + b'/empty')",
+    "link": "libc.link(f, d + b'/new')",
+    "linkat": "libc.linkat(-100, f, -100, d + b'/new', 0)",
+    "linkat: a file without a name": "fd = os.open(d, os.O_TMPFILE | os.O_RDWR); libc.linkat(fd, b'', -100, d + b'/new', 0x1000)",
+    "symlink": "libc.symlink(b'f', d + b'/new')",
+    "symlinkat": "libc.symlinkat(b'f', -100, d + b'/new')",
+    **{n: f"libc.{n}(d + b'/new', 0o755)" for n in ("mkdir", "mkfifo")},
+    **{n: f"libc.{n}(-100, d + b'/new', 0o755)" for n in ("mkdirat", "mkfifoat")},
+    "mkdtemp": "libc.mkdtemp(d + b'/new.XXXXXX')",
+    "mknod": "libc.mknod(d + b'/new', 0o100644, 0)",
+    "mknodat": "libc.mknodat(-100, d + b'/new', 0o100644, 0)",
+    "__xmknod": "libc.__xmknod(0, d + b'/new', 0o100644, ctypes.byref(ctypes.c_long()))",
+    "__xmknodat": "libc.__xmknodat(0, -100, d + b'/new', 0o100644, ctypes.byref(ctypes.c_long()))",
+    **{n: f"libc.{n}(f, ctypes.c_long(3))" for n in ("truncate", "truncate64")},
+    **{n: f"libc.{n}(f, 0o640)" for n in ("chmod", "lchmod")},
+    "fchmodat": "libc.fchmodat(-100, f, 0o640, 0)",
+    "fchmod": "libc.fchmod(os.open(f, 0), 0o640)",
+    **{n: f"libc.{n}(f, -1, group)" for n in ("chown", "lchown")},
+    "fchownat": "libc.fchownat(-100, f, -1, group, 0)",
+    "fchown": "libc.fchown(os.open(f, 0), -1, group)",
+    **{n: f"libc.{n}(f, None)" for n in ("utime", "utimes", "lutimes")},
+    **{n: f"libc.{n}(-100, f, None, 0)" for n in ("futimesat", "utimensat")},
+    **{n: f"libc.{n}(os.open(f, 0), None)" for n in ("futimes", "futimens")},
+    **{n: f"libc.{n}(f, b'user.a', b'1', 1, 0)" for n in ("setxattr", "lsetxattr")},
+    **{n: f"libc.setxattr(f, b'user.a', b'1', 1, 0); libc.{n}(f, b'user.a')" for n in ("removexattr", "lremovexattr")},
+    "fsetxattr": "libc.fsetxattr(os.open(f, 0), b'user.a', b'1', 1, 0)",
+    "fremovexattr": "libc.setxattr(f, b'user.a', b'1', 1, 0); libc.fremovexattr(os.open(f, 0), b'user.a')",
+}
+SOUNDS_LIKE_IT = "open|creat|temp|tmp|mkno|mkdir|mkfifo|link|ch(mod|own)|trunc|utim|xattr|rename|remove|rmdir|bind|acct"
+NO_CASE = {
+    "opens or asks, and changes nothing": "catopen dlopen dlmopen iconv_open opendir fdopendir fts_open fts64_open readlink* __readlink* "
+                                          "*getxattr *listxattr open_tree fsopen pidfd_open",
+    "by a descriptor that was opened for writing": "fdopen _IO_fdopen ftruncate ftruncate64 xdrstdio_create openpty",
+    "makes a name only": "mktemp tempnam tmpnam tmpnam_r",
+    "a file without a name, in /tmp": "tmpfile tmpfile64",
+    "no file": "pthread_* __pthread_* argz_* auth* clnt* svc* xdr* envz_* epoll_* fmemopen fopencookie getutmp* hcreate* memfd_create "
+               "open_memstream open_wmemstream thrd_create timer_create timerfd_create tss_create __rpc_* bind*textdomain* bindresvport "
+               "_IO_link_in _IO_un_link _IO_remove_marker create_module",
+    "of /dev, or the system's own": "mq_* __mq_* sem_* shm_* posix_openpt openlog logwtmp updwtmp* utmpname utmpxname acct",
+    "a socket, which nobody opens; its directory's times tell": "bind",
+    "starts a shell, which has the hooks": "popen _IO_popen _IO_proc_open",
+    "for the C++ library of 1999; no header declares them": "_IO_fopen _IO_file_fopen _IO_file_open",
+}
+EACH_FUNCTION = """
+import ctypes, os, re, sys, time
+libc = ctypes.CDLL(None)
+libc.mkdtemp.restype = libc.fopen.restype = libc.fopen64.restype = libc.freopen.restype = libc.freopen64.restype = ctypes.c_void_p
+def stream(call, *words): return ctypes.c_void_p(call(*words))
+def spawn(path, flags):
+    actions = [(os.POSIX_SPAWN_OPEN, 1, path, flags, 0o644)]
+    os.waitpid(os.posix_spawn("/bin/echo", ["echo", "changed by the child"], os.environ, file_actions=actions), 0)
+group = os.getgroups()[-1] if os.geteuid() else 12
+root, functions = os.fsencode(sys.argv[1]), eval(sys.argv[2])
+began = time.time_ns() - 600 * 10**9
+def shown(name):
+    st = os.lstat(name)
+    got = [re.sub(rb"new[.].{6}", b"new", os.path.basename(name)), oct(st.st_mode), st.st_nlink, st.st_gid,
+           st.st_mtime_ns > began, st.st_ctime_ns > changed_at]
+    if st.st_mode & 0o170000 == 0o100000:
+        with open(name, "rb") as s: got += [st.st_size, s.read(), os.listxattr(name)]
+    return got
+def look(): return {n: sorted(shown(os.path.join(root, b"%d" % i, e)) for e in os.listdir(root + b"/%d" % i))
+                    for i, n in enumerate(functions)}
+changed_at = time.time_ns()
+look()
+time.sleep(0.5)
+before, fds = look(), {}
+changed_at = time.time_ns() - 20 * 10**6
+for i, (n, text) in enumerate(functions.items()):
+    scope = {**globals(), "d": root + b"/%d" % i, "f": root + b"/%d/f" % i}
+    try: exec(text, scope)
+    except Exception as e: print(n, e, file=sys.stderr)
+    if scope.get("fd", -1) >= 0: fds[n] = scope["fd"]
+for again in range(2):
+    look()
+    time.sleep(0.5)
+    for n, fd in fds.items(): os.write(fd, b"written")
+after = look()
+print({n: (before[n] != after[n], n in fds, after[n]) for n in functions})
+"""
+
+
+def by_each_function():
+    """What the C library has of them is taken from its own list of symbols."""
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        libc = next(line.split()[-1] for line in maps if "/libc.so" in line or "/libc-2" in line)
+    out = e2e.execute(["nm", "-D", "--defined-only", libc])[1].decode()
+    found = {line.split()[2].split("@")[0] for line in out.splitlines() if line.split()[1] in "TWi" and "PRIVATE" not in line}
+    some = {name for name in found if re.search(SOUNDS_LIKE_IT, name)}
+    left_out = [pattern for patterns in NO_CASE.values() for pattern in patterns.split()]
+    cases = {name.split(":")[0] for name in FUNCTIONS}
+    equal(sorted(name for name in some - cases if not any(fnmatch.fnmatchcase(name, pattern) for pattern in left_out)), [],
+          "each function of the C library that may change a file by its name has a case here, or a reason")
+    with open(f"{e2e.SOURCE}/preload/hooks.h", encoding="utf-8") as stream:
+        hooked = set(re.findall(r"X\((\w+), ", stream.read()))
+    equal(sorted(cases - hooked), [], "and a hook")
+    functions = {name: text for name, text in FUNCTIONS.items() if name.split(":")[0] in found}
+    outputs = []
+    config = f"{scratch()}/functions.conf"
+    with open(config, "w", encoding="ascii") as stream:
+        stream.write("[agent]\nprefetch = off\n")
+    os.chmod(config, 0o644)
+    for kind in "native", "job":
+        root = scratch(f"functions.{kind}")
+        for i in range(len(functions)):
+            os.makedirs(f"{root}/{i}/empty")
+            for name in "fg":
+                with open(f"{root}/{i}/{name}", "w", encoding="ascii") as stream:
+                    stream.write(f"the old bytes of {name}\n")
+                os.utime(f"{root}/{i}/{name}", (10**9, 10**9))
+        command = [PYTHON, "-c", EACH_FUNCTION, root, repr(functions)]
+        if kind == "job":
+            job = e2e.Job(options([root], {"t": (scratch("functions.tier"), "1G")}, "--config", config))
+            outputs.append(job.run(command))
+            counters = job.end()
+        else:
+            outputs.append(e2e.execute(command))
+    if not ok(all(code == 0 for code, _, _ in outputs), "each function: they ran", outputs):
+        return
+    native, job = ast.literal_eval(outputs[0][1].decode()), ast.literal_eval(outputs[1][1].decode())
+    for name, (changed, opened, state) in native.items():
+        if not changed or opened != ("fd =" in functions[name]):
+            skip(name, "it fails here")
+        else:
+            equal(job[name], (changed, opened, state), f"{name}: changed natively, read so")
+    ok(sum(changed for changed, _, _ in native.values()) > len(FUNCTIONS) * 0.7, "most of them can be called here", outputs[0])
+    ok(counters["opens_tier"] > len(functions), "each function: the old bytes were the tier's", counters)
+
+
 FILE_SYSTEMS = "import os, sys; f = os.open(sys.argv[1], 0); a, b = os.fstatvfs(f), os.statvfs(sys.argv[1]);" \
                "print(a.f_fsid == b.f_fsid, a.f_blocks == b.f_blocks, a.f_files == b.f_files)"
 LOCKS = """
@@ -476,4 +638,4 @@ def race():
         ok(counters["opens_tier"] > 0 and counters["tasks"]["fallback_invalid"] > 0, f"{files} files: from both", counters)
 
 
-e2e.main(by_programs, by_git, by_sqlite, by_calls, by_descriptors, file_systems_and_locks, by_mount, directories, unreadable, large_files, race)
+e2e.main(by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, file_systems_and_locks, by_mount, directories, unreadable, large_files, race)

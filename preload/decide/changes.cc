@@ -181,10 +181,12 @@ void will_change(Change change, int dirfd, const char* path, int flags) {
 void changed_names(int dirfd, const char* path) {
   Client* c = client();
   if (!c || c->catalog.facts().serve_metadata == 0 || unreadable(path) || !may_be_below(*c, path)) return;
+  const int saved = errno;
   Room room;
   RelPath rel;
-  if (!resolve_directory(*c, dirfd, path, &room, &rel) || rel.len == 0) return;
-  set_invalid(c->board, mark_of_names(path_hash(rel.root, rel.path, rel.dir_len)), kChangedNames);
+  if (resolve_directory(*c, dirfd, path, &room, &rel) && rel.len > 0)
+    set_invalid(c->board, mark_of_names(path_hash(rel.root, rel.path, rel.dir_len)), kChangedNames);
+  errno = saved;
 }
 
 bool has_changed_names(const Client& c, const RelPath& directory) {

@@ -31,21 +31,28 @@ void will_rename(int from_dir, const char* from, int to_dir, const char* to, uns
     will_change(exchange ? Change::kName : Change::kReplaced, to_dir, to, AT_SYMLINK_NOFOLLOW);
 }
 
-void will_change(Change change, const char* path) { will_change(change, AT_FDCWD, path, 0); }
 void will_change_link(Change change, const char* path) {
   will_change(change, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
 }
 
 // What the call gave, for one that gives a name or takes it.
 int named(int result, int dirfd, const char* path) {
-  if (result != 0) return result;
-  const int saved = errno;
-  changed_names(dirfd, path);
-  errno = saved;
+  if (result == 0) changed_names(dirfd, path);
   return result;
 }
 int renamed(int result, int from_dir, const char* from, int to_dir, const char* to) {
   return named(named(result, from_dir, from), to_dir, to);
+}
+
+template <typename... Arguments>
+int call_next(Hook hook, Arguments... arguments) {
+  return next<int(Arguments...)>(hook)(arguments...);
+}
+int cut(Hook hook, const char* path, off_t bytes) {
+  Room room;
+  path = path_to_write(path, &room);
+  will_change(Change::kContent, AT_FDCWD, path, 0);
+  return call_next(hook, path, bytes);
 }
 
 // fchownat(fd, "", ..., AT_EMPTY_PATH), utimensat(fd, nullptr, ...) and kin are about the descriptor. True:
@@ -64,6 +71,17 @@ bool of_copy(Change change, int dirfd, const char* path, int flags) {
 }  // namespace monarch::preload
 
 using namespace monarch::preload;
+
+// Functions that change what `path` leads to, and those that give the name or take it.
+#define CHANGE_HOOK(name_, change, flags_, parameters, ...) \
+  MONARCH_EXPORT int name_ parameters noexcept {            \
+    will_change(Change::change, AT_FDCWD, path, flags_);    \
+    return call_next(Hook::name_, __VA_ARGS__);             \
+  }
+#define NAME_HOOK(name, dirfd, parameters, ...)                    \
+  MONARCH_EXPORT int name parameters noexcept {                    \
+    return named(call_next(Hook::name, __VA_ARGS__), dirfd, path); \
+  }
 
 MONARCH_EXPORT int rename(const char* from, const char* to) noexcept {
   will_rename(AT_FDCWD, from, AT_FDCWD, to, 0);
@@ -98,7 +116,8 @@ MONARCH_EXPORT int link(const char* from, const char* to) noexcept {
   return named(next<int(const char*, const char*)>(Hook::link)(from, to), AT_FDCWD, to);
 }
 MONARCH_EXPORT int linkat(int from_dir, const char* from, int to_dir, const char* to, int flags) noexcept {
-  will_change(Change::kContent, from_dir, from, (flags & AT_SYMLINK_FOLLOW) != 0 ? 0 : AT_SYMLINK_NOFOLLOW);
+  of_copy(Change::kContent, from_dir, from,
+          (flags & AT_EMPTY_PATH) | ((flags & AT_SYMLINK_FOLLOW) != 0 ? 0 : AT_SYMLINK_NOFOLLOW));
   return named(
       next<int(int, const char*, int, const char*, int)>(Hook::linkat)(from_dir, from, to_dir, to, flags),
       to_dir, to);
@@ -110,71 +129,60 @@ MONARCH_EXPORT __attribute__((no_sanitize("address", "thread"))) int mkdir(const
   const int result = real(path, mode);
   return result == 0 ? named(result, AT_FDCWD, path) : result;
 }
-MONARCH_EXPORT int mkdirat(int dirfd, const char* path, mode_t mode) noexcept {
-  return named(next<int(int, const char*, mode_t)>(Hook::mkdirat)(dirfd, path, mode), dirfd, path);
-}
-MONARCH_EXPORT int rmdir(const char* path) noexcept {
-  return named(next<int(const char*)>(Hook::rmdir)(path), AT_FDCWD, path);
-}
-MONARCH_EXPORT int symlink(const char* text, const char* path) noexcept {
-  return named(next<int(const char*, const char*)>(Hook::symlink)(text, path), AT_FDCWD, path);
-}
-MONARCH_EXPORT int symlinkat(const char* text, int dirfd, const char* path) noexcept {
-  return named(next<int(const char*, int, const char*)>(Hook::symlinkat)(text, dirfd, path), dirfd, path);
-}
-MONARCH_EXPORT int mkfifo(const char* path, mode_t mode) noexcept {
-  return named(next<int(const char*, mode_t)>(Hook::mkfifo)(path, mode), AT_FDCWD, path);
-}
-MONARCH_EXPORT int mkfifoat(int dirfd, const char* path, mode_t mode) noexcept {
-  return named(next<int(int, const char*, mode_t)>(Hook::mkfifoat)(dirfd, path, mode), dirfd, path);
+NAME_HOOK(mkdirat, dirfd, (int dirfd, const char* path, mode_t mode), dirfd, path, mode)
+NAME_HOOK(rmdir, AT_FDCWD, (const char* path), path)
+NAME_HOOK(symlink, AT_FDCWD, (const char* text, const char* path), text, path)
+NAME_HOOK(symlinkat, dirfd, (const char* text, int dirfd, const char* path), text, dirfd, path)
+NAME_HOOK(mkfifo, AT_FDCWD, (const char* path, mode_t mode), path, mode)
+NAME_HOOK(mkfifoat, dirfd, (int dirfd, const char* path, mode_t mode), dirfd, path, mode)
+NAME_HOOK(mknod, AT_FDCWD, (const char* path, mode_t mode, dev_t device), path, mode, device)
+NAME_HOOK(mknodat, dirfd, (int dirfd, const char* path, mode_t mode, dev_t device), dirfd, path, mode, device)
+// What mknod is in programs built before glibc 2.33.
+NAME_HOOK(__xmknod, AT_FDCWD, (int version, const char* path, mode_t mode, dev_t* device), version, path,
+          mode, device)
+NAME_HOOK(__xmknodat, dirfd, (int version, int dirfd, const char* path, mode_t mode, dev_t* device), version,
+          dirfd, path, mode, device)
+MONARCH_EXPORT char* mkdtemp(char* path) noexcept {
+  char* made = next<char*(char*)>(Hook::mkdtemp)(path);
+  named(made ? 0 : -1, AT_FDCWD, path);
+  return made;
 }
 MONARCH_EXPORT int truncate(const char* path, off_t bytes) noexcept {
-  Room room;
-  path = path_to_write(path, &room);
-  will_change(Change::kContent, path);
-  return next<int(const char*, off_t)>(Hook::truncate)(path, bytes);
+  return cut(Hook::truncate, path, bytes);
 }
 MONARCH_EXPORT int truncate64(const char* path, off64_t bytes) noexcept {
-  Room room;
-  path = path_to_write(path, &room);
-  will_change(Change::kContent, path);
-  return next<int(const char*, off64_t)>(Hook::truncate64)(path, bytes);
+  return cut(Hook::truncate64, path, bytes);
 }
 
-MONARCH_EXPORT int chmod(const char* path, mode_t mode) noexcept {
-  will_change(Change::kAccess, path);
-  return next<int(const char*, mode_t)>(Hook::chmod)(path, mode);
-}
+CHANGE_HOOK(chmod, kAccess, 0, (const char* path, mode_t mode), path, mode)
+CHANGE_HOOK(lchmod, kAccess, AT_SYMLINK_NOFOLLOW, (const char* path, mode_t mode), path, mode)
+CHANGE_HOOK(chown, kAccess, 0, (const char* path, uid_t user, gid_t group), path, user, group)
+CHANGE_HOOK(lchown, kAccess, AT_SYMLINK_NOFOLLOW, (const char* path, uid_t user, gid_t group), path, user,
+            group)
+CHANGE_HOOK(utime, kContent, 0, (const char* path, const struct utimbuf* times), path, times)
+CHANGE_HOOK(utimes, kContent, 0, (const char* path, const struct timeval times[2]), path, times)
+CHANGE_HOOK(lutimes, kContent, AT_SYMLINK_NOFOLLOW, (const char* path, const struct timeval times[2]), path,
+            times)
+// An access control list is an extended attribute.
+CHANGE_HOOK(setxattr, kAccess, 0,
+            (const char* path, const char* name, const void* value, size_t bytes, int flags), path, name,
+            value, bytes, flags)
+CHANGE_HOOK(lsetxattr, kAccess, AT_SYMLINK_NOFOLLOW,
+            (const char* path, const char* name, const void* value, size_t bytes, int flags), path, name,
+            value, bytes, flags)
+CHANGE_HOOK(removexattr, kAccess, 0, (const char* path, const char* name), path, name)
+CHANGE_HOOK(lremovexattr, kAccess, AT_SYMLINK_NOFOLLOW, (const char* path, const char* name), path, name)
+
 MONARCH_EXPORT int fchmodat(int dirfd, const char* path, mode_t mode, int flags) noexcept {
   // Whether the libc and the kernel know AT_EMPTY_PATH here is theirs to say.
   if (of_copy(Change::kAccess, dirfd, path, flags)) return fchmodat_original(dirfd, mode, flags);
   return next<int(int, const char*, mode_t, int)>(Hook::fchmodat)(dirfd, path, mode, flags);
-}
-MONARCH_EXPORT int chown(const char* path, uid_t user, gid_t group) noexcept {
-  will_change(Change::kAccess, path);
-  return next<int(const char*, uid_t, gid_t)>(Hook::chown)(path, user, group);
-}
-MONARCH_EXPORT int lchown(const char* path, uid_t user, gid_t group) noexcept {
-  will_change_link(Change::kAccess, path);
-  return next<int(const char*, uid_t, gid_t)>(Hook::lchown)(path, user, group);
 }
 MONARCH_EXPORT int fchownat(int dirfd, const char* path, uid_t user, gid_t group, int flags) noexcept {
   if (of_copy(Change::kAccess, dirfd, path, flags)) return fchown(dirfd, user, group);
   return next<int(int, const char*, uid_t, gid_t, int)>(Hook::fchownat)(dirfd, path, user, group, flags);
 }
 
-MONARCH_EXPORT int utime(const char* path, const struct utimbuf* times) noexcept {
-  will_change(Change::kContent, path);
-  return next<int(const char*, const struct utimbuf*)>(Hook::utime)(path, times);
-}
-MONARCH_EXPORT int utimes(const char* path, const struct timeval times[2]) noexcept {
-  will_change(Change::kContent, path);
-  return next<int(const char*, const struct timeval*)>(Hook::utimes)(path, times);
-}
-MONARCH_EXPORT int lutimes(const char* path, const struct timeval times[2]) noexcept {
-  will_change_link(Change::kContent, path);
-  return next<int(const char*, const struct timeval*)>(Hook::lutimes)(path, times);
-}
 MONARCH_EXPORT int futimesat(int dirfd, const char* path, const struct timeval times[2]) noexcept {
   if (of_copy(Change::kContent, dirfd, path, 0)) return futimes(dirfd, times);
   return next<int(int, const char*, const struct timeval*)>(Hook::futimesat)(dirfd, path, times);
@@ -183,26 +191,4 @@ MONARCH_EXPORT int utimensat(int dirfd, const char* path, const struct timespec 
                              int flags) noexcept {
   if (of_copy(Change::kContent, dirfd, path, flags)) return futimens(dirfd, times);
   return next<int(int, const char*, const struct timespec*, int)>(Hook::utimensat)(dirfd, path, times, flags);
-}
-
-// An access control list is an extended attribute.
-MONARCH_EXPORT int setxattr(const char* path, const char* name, const void* value, size_t bytes,
-                            int flags) noexcept {
-  will_change(Change::kAccess, path);
-  return next<int(const char*, const char*, const void*, size_t, int)>(Hook::setxattr)(path, name, value,
-                                                                                       bytes, flags);
-}
-MONARCH_EXPORT int lsetxattr(const char* path, const char* name, const void* value, size_t bytes,
-                             int flags) noexcept {
-  will_change_link(Change::kAccess, path);
-  return next<int(const char*, const char*, const void*, size_t, int)>(Hook::lsetxattr)(path, name, value,
-                                                                                        bytes, flags);
-}
-MONARCH_EXPORT int removexattr(const char* path, const char* name) noexcept {
-  will_change(Change::kAccess, path);
-  return next<int(const char*, const char*)>(Hook::removexattr)(path, name);
-}
-MONARCH_EXPORT int lremovexattr(const char* path, const char* name) noexcept {
-  will_change_link(Change::kAccess, path);
-  return next<int(const char*, const char*)>(Hook::lremovexattr)(path, name);
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The open family: open(2), openat(2), creat(2), their 64-bit and fortified forms, fopen(3) and freopen(3).
+// The open family: open(2), openat(2), creat(2), their 64-bit and fortified forms, mkstemp(3) and its kin,
+// fopen(3) and freopen(3).
 //
 // This file defines open and open64 side by side, so it is built without _FILE_OFFSET_BITS.
 #include <errno.h>
 #include <fcntl.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -124,7 +126,7 @@ inline Attempt open_copy(int dirfd, const char* path, int flags) {
     will_write(dirfd, path);
     if ((flags & O_CREAT) != 0) attempt.created = path;
     attempt.dirfd = dirfd;
-    attempt.writes = (flags & (O_CREAT | O_EXCL)) != (O_CREAT | O_EXCL);  // a new file has no other name
+    attempt.writes = true;
     Original unused;
     if (original_of_link(path, &unused)) open_original_to_write(path, flags, &attempt);
   }
@@ -132,13 +134,7 @@ inline Attempt open_copy(int dirfd, const char* path, int flags) {
 }
 
 // The same for a stream.
-struct StreamMode {
-  bool reads;    // nothing but reading
-  bool creates;  // a file that must not be there
-};
-StreamMode mode_of_stream(const char* mode) {
-  return {mode[0] == 'r' && !strchr(mode, '+'), mode[0] == 'w' && strchr(mode, 'x') != nullptr};
-}
+bool only_reads(const char* mode) { return mode[0] == 'r' && !strchr(mode, '+'); }
 
 FILE* written_stream(FILE* stream) {
   if (stream) changes_descriptor(Change::kContent, fileno_unlocked(stream));
@@ -184,14 +180,14 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
   auto* real = next<FopenFunction>(hook);
   Client* c = !unreadable(path) && mode ? client() : nullptr;
   if (!c) return real(path, mode);
-  const StreamMode how = mode_of_stream(mode);
-  if (how.reads) return may_be_below(*c, path) ? open_stream_below(c, real, path, mode) : real(path, mode);
+  if (only_reads(mode))
+    return may_be_below(*c, path) ? open_stream_below(c, real, path, mode) : real(path, mode);
   Original unused;
   if (original_of_link(path, &unused)) return write_original(real, path, mode);
   will_write(AT_FDCWD, path);
   FILE* stream = real(path, mode);
   if (stream && mode[0] != 'r') changed_names(AT_FDCWD, path);
-  return how.creates ? stream : written_stream(stream);
+  return written_stream(stream);
 }
 
 // freopen(3) closes the stream even if it fails, so there is no second attempt: the copy is opened
@@ -238,22 +234,18 @@ FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream)
   auto* real = next<FreopenFunction>(hook);
   Client* c = mode ? client() : nullptr;
   if (!c) return real(path, mode, stream);
-  const StreamMode how = mode_of_stream(mode);
+  const bool reads = only_reads(mode);
   Original original;
-  if (!how.reads &&
+  if (!reads &&
       (path ? original_of_link(path, &original) : original_of_descriptor(fileno_unlocked(stream), &original)))
     return rewrite_original(real, original, mode, stream);
   if (!path) return real(path, mode, stream);
-  if (how.reads)
+  if (reads)
     return may_be_below(*c, path) ? reopen_below(c, real, path, mode, stream) : real(path, mode, stream);
   will_write(AT_FDCWD, path);
   FILE* opened = real(path, mode, stream);
   if (opened && mode[0] != 'r') changed_names(AT_FDCWD, path);
-  return how.creates ? opened : written_stream(opened);
-}
-
-mode_t mode_argument(int flags, va_list arguments) {
-  return takes_mode(flags) ? va_arg(arguments, mode_t) : 0;
+  return written_stream(opened);
 }
 
 int open_next(Hook hook, const char* path, int flags, mode_t mode) {
@@ -264,65 +256,90 @@ int openat_next(Hook hook, int dirfd, const char* path, int flags, mode_t mode) 
   auto* real = next<OpenAtFunction>(hook);
   return real ? real(dirfd, path, flags, mode) : call_openat(dirfd, path, flags, mode);
 }
+template <typename Call>
+int opened(int dirfd, const char* path, int flags, Call open) {
+  const Attempt attempt = open_copy(dirfd, path, flags);
+  return attempt.done() ? attempt.fd : attempt.settled(open());
+}
+constexpr int kCreat = O_WRONLY | O_CREAT | O_TRUNC;
+
+// mkstemp(3) and its kin, which write the name into `path`: it is known only afterwards.
+template <typename... Rest>
+int made(Hook hook, char* path, Rest... rest) {
+  const int fd = next<int(char*, Rest...)>(hook)(path, rest...);
+  return Attempt{.writes = true, .created = path, .dirfd = AT_FDCWD}.settled(fd);
+}
 
 }  // namespace
 }  // namespace monarch::preload
 
 using namespace monarch::preload;
 
-MONARCH_EXPORT int open(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_argument(flags, arguments);
-  va_end(arguments);
-  const Attempt attempt = open_copy(AT_FDCWD, path, flags);
-  return attempt.done() ? attempt.fd : attempt.settled(open_next(Hook::open, path, flags, mode));
-}
-
-MONARCH_EXPORT int open64(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_argument(flags, arguments);
-  va_end(arguments);
-  const Attempt attempt = open_copy(AT_FDCWD, path, flags);
-  return attempt.done() ? attempt.fd : attempt.settled(open_next(Hook::open64, path, flags, mode));
-}
-
-MONARCH_EXPORT int openat(int dirfd, const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_argument(flags, arguments);
-  va_end(arguments);
-  const Attempt attempt = open_copy(dirfd, path, flags);
-  return attempt.done() ? attempt.fd : attempt.settled(openat_next(Hook::openat, dirfd, path, flags, mode));
-}
-
-MONARCH_EXPORT int openat64(int dirfd, const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_argument(flags, arguments);
-  va_end(arguments);
-  const Attempt attempt = open_copy(dirfd, path, flags);
-  return attempt.done() ? attempt.fd : attempt.settled(openat_next(Hook::openat64, dirfd, path, flags, mode));
-}
+#define OPEN_HOOK(name, parameters, dirfd, open)                           \
+  MONARCH_EXPORT int name parameters {                                     \
+    va_list arguments;                                                     \
+    va_start(arguments, flags);                                            \
+    const mode_t mode = takes_mode(flags) ? va_arg(arguments, mode_t) : 0; \
+    va_end(arguments);                                                     \
+    return opened(dirfd, path, flags, [&] { return open; });               \
+  }
+#define OPEN(name) \
+  OPEN_HOOK(name, (const char* path, int flags, ...), AT_FDCWD, open_next(Hook::name, path, flags, mode))
+#define OPEN_AT(name)                                                   \
+  OPEN_HOOK(name, (int dirfd, const char* path, int flags, ...), dirfd, \
+            openat_next(Hook::name, dirfd, path, flags, mode))
+OPEN(open)
+OPEN(open64)
+OPEN(__open)
+OPEN(__open64)
+OPEN_AT(openat)
+OPEN_AT(openat64)
 
 // What -D_FORTIFY_SOURCE makes of an open without a mode argument.
 MONARCH_EXPORT int __open_2(const char* path, int flags) {
-  const Attempt attempt = open_copy(AT_FDCWD, path, flags);
-  return attempt.done() ? attempt.fd : attempt.settled(next<OpenTwo>(Hook::__open_2)(path, flags));
+  return opened(AT_FDCWD, path, flags, [&] { return next<OpenTwo>(Hook::__open_2)(path, flags); });
 }
 MONARCH_EXPORT int __open64_2(const char* path, int flags) {
-  const Attempt attempt = open_copy(AT_FDCWD, path, flags);
-  return attempt.done() ? attempt.fd : attempt.settled(next<OpenTwo>(Hook::__open64_2)(path, flags));
+  return opened(AT_FDCWD, path, flags, [&] { return next<OpenTwo>(Hook::__open64_2)(path, flags); });
 }
 MONARCH_EXPORT int __openat_2(int dirfd, const char* path, int flags) {
-  const Attempt attempt = open_copy(dirfd, path, flags);
-  return attempt.done() ? attempt.fd : attempt.settled(next<OpenAtTwo>(Hook::__openat_2)(dirfd, path, flags));
+  return opened(dirfd, path, flags, [&] { return next<OpenAtTwo>(Hook::__openat_2)(dirfd, path, flags); });
 }
 MONARCH_EXPORT int __openat64_2(int dirfd, const char* path, int flags) {
-  const Attempt attempt = open_copy(dirfd, path, flags);
-  return attempt.done() ? attempt.fd
-                        : attempt.settled(next<OpenAtTwo>(Hook::__openat64_2)(dirfd, path, flags));
+  return opened(dirfd, path, flags, [&] { return next<OpenAtTwo>(Hook::__openat64_2)(dirfd, path, flags); });
+}
+MONARCH_EXPORT int creat(const char* path, mode_t mode) {
+  return opened(AT_FDCWD, path, kCreat, [&] { return next<CreatFunction>(Hook::creat)(path, mode); });
+}
+MONARCH_EXPORT int creat64(const char* path, mode_t mode) {
+  return opened(AT_FDCWD, path, kCreat, [&] { return next<CreatFunction>(Hook::creat64)(path, mode); });
+}
+
+MONARCH_EXPORT int mkstemp(char* path) { return made(Hook::mkstemp, path); }
+MONARCH_EXPORT int mkstemp64(char* path) { return made(Hook::mkstemp64, path); }
+MONARCH_EXPORT int mkostemp(char* path, int flags) { return made(Hook::mkostemp, path, flags); }
+MONARCH_EXPORT int mkostemp64(char* path, int flags) { return made(Hook::mkostemp64, path, flags); }
+MONARCH_EXPORT int mkstemps(char* path, int tail) { return made(Hook::mkstemps, path, tail); }
+MONARCH_EXPORT int mkstemps64(char* path, int tail) { return made(Hook::mkstemps64, path, tail); }
+MONARCH_EXPORT int mkostemps(char* path, int tail, int flags) {
+  return made(Hook::mkostemps, path, tail, flags);
+}
+MONARCH_EXPORT int mkostemps64(char* path, int tail, int flags) {
+  return made(Hook::mkostemps64, path, tail, flags);
+}
+MONARCH_EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int flags) {
+  const int fd = call<int>(Hook::open_by_handle_at, SYS_open_by_handle_at, mount, handle, flags);
+  return Attempt{.writes = writes(flags)}.settled(fd);
+}
+// The child opens it by itself, later: what the path leads to now is marked.
+MONARCH_EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd,
+                                                    const char* path, int flags, mode_t mode) noexcept {
+  if (writes(flags)) {
+    will_change(Change::kContent, AT_FDCWD, path, 0);
+    if ((flags & O_CREAT) != 0) changed_names(AT_FDCWD, path);
+  }
+  return next<int(posix_spawn_file_actions_t*, int, const char*, int, mode_t)>(
+      Hook::posix_spawn_file_actions_addopen)(actions, fd, path, flags, mode);
 }
 
 MONARCH_EXPORT FILE* fopen(const char* path, const char* mode) {
@@ -332,14 +349,6 @@ MONARCH_EXPORT FILE* fopen64(const char* path, const char* mode) {
   return open_stream(Hook::fopen64, path, mode);
 }
 
-MONARCH_EXPORT int creat(const char* path, mode_t mode) {
-  const Attempt attempt = open_copy(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC);
-  return attempt.settled(next<CreatFunction>(Hook::creat)(path, mode));
-}
-MONARCH_EXPORT int creat64(const char* path, mode_t mode) {
-  const Attempt attempt = open_copy(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC);
-  return attempt.settled(next<CreatFunction>(Hook::creat64)(path, mode));
-}
 MONARCH_EXPORT FILE* freopen(const char* path, const char* mode, FILE* stream) {
   return reopen_stream(Hook::freopen, path, mode, stream);
 }
