@@ -5,6 +5,7 @@ program, call or name the change was made; and what did not change is served fro
 
 import ast
 import fnmatch
+import glob
 import os
 import re
 import shutil
@@ -35,6 +36,11 @@ first = open(sys.argv[1], "rb").read()
 subprocess.run(sys.argv[2:], check=True)
 os.write(1, open(sys.argv[1], "rb").read())
 """
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
 
 
 class Placed:
@@ -638,4 +644,76 @@ def race():
         ok(counters["opens_tier"] > 0 and counters["tasks"]["fallback_invalid"] > 0, f"{files} files: from both", counters)
 
 
-e2e.main(by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, file_systems_and_locks, by_mount, directories, unreadable, large_files, race)
+LINK = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+path, flags = sys.argv[2].replace("FD", str(fd)).replace("PID", str(os.getpid())), os.O_WRONLY | int(sys.argv[3])
+if sys.argv[2] == "FD": os.chdir("/proc/self/fd")
+if sys.argv[4] == "stream":
+    with open(path, "r+b") as out: out.write(b"NEW")
+else:
+    w = os.open(path, flags)
+    os.write(w, b"NEW")
+    os.close(w)
+os.write(1, open(sys.argv[1], "rb").read())
+"""
+
+
+def links_to_descriptors():
+    """A copy is never written, by whatever name its descriptor is opened; the PFS's file is."""
+    placed = Placed("links", files=20)
+    left = placed.files()
+    for link in ("/proc/self/fd/FD", "/proc/PID/fd/FD", "/proc/thread-self/fd/FD", "/proc/self/task/PID/fd/FD", "//proc/self/fd/FD",
+                 "/proc/self/../self/fd/FD", "FD", "/dev/fd/FD"):
+        for flags, how in ((0, "call"), (os.O_TRUNC, "call")):
+            file = left.pop()
+            want = b"NEW" + (b"" if flags else read(file)[3:])
+            got = placed.job.run([PYTHON, "-c", LINK, file, link, str(flags), how])
+            equal((got[:2], read(file)), ((0, want), want), f"{link}{', O_TRUNC' if flags else ''}: the file on the PFS is written")
+    file = left.pop()
+    want = b"NEW" + read(file)[3:]
+    got = placed.job.run([PYTHON, "-c", LINK, file, "//proc/self/fd/FD", "0", "stream"])
+    equal((got[:2], read(file)), ((0, want), want), "by a stream")
+    placed.same("all of it is read as it is")
+    placed.job.end()
+
+
+def inherited():
+    """What a process had open for writing when it came to the job: its standard output, for one."""
+    root, tier = scratch("inherited.data"), scratch("inherited.tier")
+    out = f"{root}/out"
+    with open(out, "wb") as file:
+        script = 'echo one; sleep 1; a=$(wc -c <$0); echo two; b=$(wc -c <$0); echo $a $b >&2'
+        done = subprocess.run([e2e.Job.program, "run", *options([root], {"t": (tier, "1G")}), "--", "sh", "-c", script, out],
+                              stdout=file, stderr=subprocess.PIPE, check=False, env=e2e.environment())
+    equal((done.returncode, done.stderr.split()[-2:]), (0, [b"4", b"8"]), "its own output is read as it is", done)
+
+
+def before_the_agent():
+    """What a process opened for writing before there was an agent."""
+    root, tier, run = scratch("early.data"), scratch("early.tier"), scratch("early.run")
+    os.chmod(run, 0o700)
+    with open(f"{root}/f", "wb") as file:
+        file.write(b"x" * 100)
+    text = """
+import os, sys, time
+w = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
+print("go", flush=True)
+sys.stdin.readline()
+a = len(open(sys.argv[1], "rb").read())
+os.write(w, b"second")
+print(a, len(open(sys.argv[1], "rb").read()))
+"""
+    task = subprocess.Popen([PYTHON, "-c", text, f"{root}/f"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,  # pylint: disable=consider-using-with
+                            env=e2e.environment(LD_PRELOAD=f"{e2e.BUILD}/libmonarch_preload.so", MONARCH_IO_RUN_DIR=run))
+    with task:
+        equal(task.stdout.readline(), b"go\n", "a program begins")
+        agent = e2e.start([f"{e2e.BUILD}/monarchd", "--dataset", root, "--tier", f"t:{tier}:1G", "--run-dir", run, "--job-dir", "job"])
+        ok(e2e.wait_until(lambda: glob.glob(f"{tier}/job/??/*")), "its file is staged")
+        equal(task.communicate(b"\n")[0].split(), [b"100", b"106"], "and what the program goes on to write is read")
+    agent.terminate()
+    agent.wait(e2e.PATIENCE)
+
+
+e2e.main(by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, file_systems_and_locks, by_mount, directories, unreadable, large_files, race, links_to_descriptors,
+         inherited, before_the_agent)

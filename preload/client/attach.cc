@@ -72,7 +72,10 @@ Outcome connect() {
   if (outcome.phase != Phase::kOn || !__atomic_compare_exchange_n(&the_client.board, &none, board, false,
                                                                   __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
     syscall(SYS_munmap, board, sizeof(Board));
-  if (outcome.phase == Phase::kOn) set_policy();
+  if (outcome.phase == Phase::kOn) {
+    set_policy();
+    mark_what_is_open(&the_client);
+  }
   return outcome;
 }
 
@@ -83,9 +86,9 @@ __attribute__((constructor)) void save() { save_environment(); }
 
 bool is_attached() { return client() != nullptr || phase.load(std::memory_order_acquire) != Phase::kOff; }
 
-__attribute__((noinline, cold)) Client* start_client() {
+__attribute__((noinline, cold)) Client* start_client(bool at_once) {
   if (!save_environment()) return nullptr;
-  if (const int64_t at = retry_at.load(std::memory_order_relaxed); at != 0 && monotonic_ns() < at)
+  if (const int64_t at = retry_at.load(std::memory_order_relaxed); !at_once && at != 0 && monotonic_ns() < at)
     return nullptr;
   const int saved = errno;
   const Outcome outcome = connect();

@@ -22,7 +22,7 @@ struct Client {
 enum class Phase : int { kNew, kOff, kOn };
 extern std::atomic<Phase> phase;
 extern Client the_client;
-Client* start_client();
+Client* start_client(bool at_once = false);
 
 // The process's client; nullptr if this process is not to be redirected (no job, switched off, a stale
 // run directory, another version).
@@ -35,6 +35,18 @@ inline Client* client() {
   if (__builtin_expect(now == Phase::kOn, 1)) return &the_client;
   return now == Phase::kOff ? nullptr : start_client();
 }
+
+// The same for who changes a file: what is not marked may be read wrong by others, so a run directory that
+// was not ready is looked at again at once, not after a while.
+inline Client* client_to_mark() {
+  const Phase now = phase.load(std::memory_order_acquire);
+  if (__builtin_expect(now == Phase::kOn, 1)) return &the_client;
+  return now == Phase::kOff ? nullptr : start_client(true);
+}
+
+// Marks what this process has open for writing when it attaches, before it is served anything: what it
+// inherited, or opened before there was a catalog (decide/changes.cc).
+void mark_what_is_open(Client* c);
 
 // Whether the process belongs to a job (or may yet come to: the agent is starting).
 bool is_attached();

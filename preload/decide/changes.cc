@@ -18,9 +18,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
 
@@ -144,10 +146,10 @@ __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Ob
 // What a change of a directory does to the files below it. One that is replaced or removed was empty.
 bool concerns_directories(Change change) { return change == Change::kAccess || change == Change::kName; }
 
-// `found`: what the given path was, read as text; it may be in `room`, which is used again.
-void mark_object(Client* c, Change change, const Object& object, const Located& found, Room* room) {
-  Inode inode;
-  if (!look(object, &inode)) return;
+// `inode`: what the object is. `found`: what the given path was, read as text; it may be in `room`, which is
+// used again.
+void mark_inode(Client* c, Change change, const Object& object, const Inode& inode, const Located& found,
+                Room* room) {
   const bool named = change == Change::kName || (change == Change::kReplaced && inode.type == S_IFLNK);
   // The path of a root may be a symbolic link on another device.
   if (leads_to_root(found.where) && named) close_all(c);
@@ -158,6 +160,43 @@ void mark_object(Client* c, Change change, const Object& object, const Located& 
   if (below && !file) mark_as(c, found.rel.hash, kChangedDirectories);
   if (below && file && inode.links == 1 && known_file(*c, found.rel)) return;
   mark_true_path(c, change, object, inode, room);
+}
+
+void mark_object(Client* c, Change change, const Object& object, const Located& found, Room* room) {
+  Inode inode;
+  if (look(object, &inode)) mark_inode(c, change, object, inode, found, room);
+}
+
+// The dataset's file whose copy is open as `fd`: by the name that the kernel has for it, since an inode of
+// the tier may be somebody's new file by now.
+__attribute__((noinline)) const Entry* copy_behind(const Client& c, uint64_t dev, uint64_t ino, int fd) {
+  const JobFacts& facts = c.catalog.facts();
+  for (uint32_t tier = 0; tier < facts.tier_count; ++tier) {
+    if (facts.tiers[tier].dev != dev) continue;
+    const Identity* identity = c.catalog.find_copy(tier, ino);
+    Room room;
+    if (!identity || path_of_descriptor(fd, &room) == 0) continue;
+    const uint32_t len = facts.tiers[tier].len;
+    if (strncmp(room.text(), facts.tiers[tier].path, len) == 0 && room.text()[len] == '/')
+      return c.catalog.entry(identity->entry);
+  }
+  return nullptr;
+}
+
+// A copy is never written: `fd`, on one, is opened anew on the PFS. What O_TRUNC did to the copy it does to
+// the file there, and the file is the PFS's from now on.
+__attribute__((noinline)) bool write_to_original(Client* c, const Entry& copied, int fd, int flags) {
+  const int saved = errno;
+  Room room;
+  mark_as(c, copied.hash, kChangedFiles);
+  errno = ESTALE;
+  const char* path = path_of_original({&copied, nullptr, nullptr}, &room);
+  const long own = path ? syscall(SYS_openat, AT_FDCWD, path, flags & ~(O_CREAT | O_NOFOLLOW), 0) : -1;
+  if (own < 0) return false;
+  syscall(SYS_dup3, own, fd, flags & O_CLOEXEC);
+  syscall(SYS_close, own);
+  errno = saved;
+  return true;
 }
 
 __attribute__((noinline)) void mark_named(Client* c, Change change, const Object& object) {
@@ -171,7 +210,7 @@ __attribute__((noinline)) void mark_named(Client* c, Change change, const Object
 }  // namespace
 
 void will_change(Change change, int dirfd, const char* path, int flags) {
-  Client* c = client();
+  Client* c = client_to_mark();
   if (!c || unreadable(path) || !*path) return;
   const int saved = errno;
   mark_named(c, change, {dirfd, path, flags & AT_SYMLINK_NOFOLLOW});
@@ -179,7 +218,7 @@ void will_change(Change change, int dirfd, const char* path, int flags) {
 }
 
 void changed_names(int dirfd, const char* path) {
-  Client* c = client();
+  Client* c = client_to_mark();
   if (!c || c->catalog.facts().serve_metadata == 0 || unreadable(path) || !may_be_below(*c, path)) return;
   const int saved = errno;
   Room room;
@@ -195,18 +234,60 @@ bool has_changed_names(const Client& c, const RelPath& directory) {
 }
 
 void will_write(int dirfd, const char* path) {
-  Client* c = client();
+  Client* c = client_to_mark();
   Room room;
   RelPath rel;
   if (c && may_be_below(*c, path) && resolve(*c, dirfd, path, &room, &rel)) mark_path(c, rel);
 }
 
 void changes_descriptor(Change change, int fd) {
-  Client* c = client();
+  Client* c = client_to_mark();
   if (!c) return;
   const int saved = errno;
   Room room;
   mark_object(c, change, {fd, "", AT_EMPTY_PATH}, {Where::kOutside, {}}, &room);
+  errno = saved;
+}
+
+bool opened_to_write(int fd, int flags) {
+  Client* c = client_to_mark();
+  const int saved = errno;
+  Inode inode;
+  Room room;
+  if (!c || !look({fd, "", AT_EMPTY_PATH}, &inode)) {
+    errno = saved;
+    return true;
+  }
+  const Entry* copied = inode.type == S_IFREG ? copy_behind(*c, inode.dev, inode.ino, fd) : nullptr;
+  if (copied) {
+    errno = saved;
+    return write_to_original(c, *copied, fd, flags);
+  }
+  mark_inode(c, Change::kContent, {fd, "", AT_EMPTY_PATH}, inode, {Where::kOutside, {}}, &room);
+  errno = saved;
+  return true;
+}
+
+// Of a process that has no /proc, the standard descriptors.
+__attribute__((noinline)) void mark_what_is_open(Client* c) {
+  const int saved = errno;
+  const auto mark = [c](int fd) {
+    const long flags = syscall(SYS_fcntl, fd, F_GETFL);
+    if (flags < 0 || (flags & O_PATH) != 0 || (flags & O_ACCMODE) == O_RDONLY) return;
+    Room room;
+    mark_object(c, Change::kContent, {fd, "", AT_EMPTY_PATH}, {Where::kOutside, {}}, &room);
+  };
+  const long dir = syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+  for (int fd = 0; dir < 0 && fd < 3; ++fd) mark(fd);
+  alignas(dirent64) char entries[256];
+  for (long bytes; dir >= 0 && (bytes = syscall(SYS_getdents64, dir, entries, sizeof entries)) > 0;)
+    for (long at = 0; at < bytes; at += reinterpret_cast<dirent64*>(entries + at)->d_reclen)
+      if (const char* name = reinterpret_cast<dirent64*>(entries + at)->d_name; name[0] != '.') {
+        int fd = 0;
+        for (const char* digit = name; *digit; ++digit) fd = fd * 10 + (*digit - '0');
+        mark(fd);
+      }
+  if (dir >= 0) syscall(SYS_close, dir);
   errno = saved;
 }
 

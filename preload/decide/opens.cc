@@ -65,9 +65,12 @@ __attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath&
   const int saved = errno;
   struct statx st;
   const long rc = syscall(SYS_statx, AT_FDCWD, full, AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC,
-                          STATX_INO | STATX_SIZE | STATX_MTIME, &st);
+                          STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME, &st);
   errno = saved;
-  return rc == 0 && is_file_of(client.catalog, e, st);
+  // Who puts mtime back cannot put ctime back.
+  const Identity* id = client.catalog.identity_of(e);
+  return rc == 0 && id && st.stx_ctime.tv_sec * 1000000000ll + st.stx_ctime.tv_nsec == id->ctime &&
+         is_file_of(client.catalog, e, st);
 }
 
 // Whether there is nothing of this name: then the agent need not be asked, and keeps no entry of it.

@@ -48,6 +48,14 @@ int call_openat(int dirfd, const char* path, int flags, mode_t mode) {
   return static_cast<int>(syscall(SYS_openat, dirfd, path, flags, mode));
 }
 
+// Closes what was opened to no purpose; errno says why.
+int not_opened(int fd) {
+  const int error = errno;
+  syscall(SYS_close, fd);
+  errno = error;
+  return -1;
+}
+
 constexpr int kNext = -2;
 
 // The part of every open that is Monarch's. `fd` is what the caller returns, or kNext: it goes
@@ -56,6 +64,7 @@ struct Attempt {
   int fd = kNext;
   bool dataset = false;  // the file is below a root
   bool writes = false;
+  int flags = 0;
   const char* created = nullptr;  // the path, if the open makes a file where there is none
   int dirfd = 0;
   Ref large = 0;  // see Answer
@@ -69,7 +78,7 @@ struct Attempt {
       opened_elsewhere(opened);
     }
     // By a hard link, "..", a symbolic link, another mount: the path did not tell which file it is.
-    if (__builtin_expect(writes, 0)) changes_descriptor(Change::kContent, opened);
+    if (__builtin_expect(writes, 0) && !opened_to_write(opened, flags)) return not_opened(opened);
     if (__builtin_expect(created != nullptr, 0)) changed_names(dirfd, created);
     return opened;
   }
@@ -127,6 +136,7 @@ inline Attempt open_copy(int dirfd, const char* path, int flags) {
     if ((flags & O_CREAT) != 0) attempt.created = path;
     attempt.dirfd = dirfd;
     attempt.writes = true;
+    attempt.flags = flags;
     Original unused;
     if (original_of_link(path, &unused)) open_original_to_write(path, flags, &attempt);
   }
@@ -136,9 +146,13 @@ inline Attempt open_copy(int dirfd, const char* path, int flags) {
 // The same for a stream.
 bool only_reads(const char* mode) { return mode[0] == 'r' && !strchr(mode, '+'); }
 
-FILE* written_stream(FILE* stream) {
-  if (stream) changes_descriptor(Change::kContent, fileno_unlocked(stream));
-  return stream;
+FILE* written_stream(FILE* stream, const char* mode) {
+  const int flags = (strchr(mode, '+') ? O_RDWR : O_WRONLY) | (mode[0] == 'w' ? O_TRUNC : 0) |
+                    (mode[0] == 'a' ? O_APPEND : 0) | (strchr(mode, 'e') ? O_CLOEXEC : 0);
+  if (!stream || opened_to_write(fileno_unlocked(stream), flags)) return stream;
+  (void)not_opened(
+      fileno_unlocked(stream));  // fclose(3) could wait; a stream is lost with an error this rare
+  return nullptr;
 }
 
 __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real, const char* path,
@@ -173,7 +187,7 @@ __attribute__((noinline)) FILE* write_original(FopenFunction* real, const char* 
   Room room;
   const char* to = path_to_write(link, &room);
   will_write(AT_FDCWD, to);
-  return written_stream(real(to, mode));
+  return written_stream(real(to, mode), mode);
 }
 
 FILE* open_stream(Hook hook, const char* path, const char* mode) {
@@ -187,7 +201,7 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
   will_write(AT_FDCWD, path);
   FILE* stream = real(path, mode);
   if (stream && mode[0] != 'r') changed_names(AT_FDCWD, path);
-  return written_stream(stream);
+  return written_stream(stream, mode);
 }
 
 // freopen(3) closes the stream even if it fails, so there is no second attempt: the copy is opened
@@ -227,7 +241,7 @@ __attribute__((noinline)) FILE* rewrite_original(FreopenFunction* real, const Or
   const char* path = path_of_original(original, &room);
   if (!path) return real(nullptr, mode, stream);
   will_write(AT_FDCWD, path);
-  return written_stream(real(path, mode, stream));
+  return written_stream(real(path, mode, stream), mode);
 }
 
 FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream) {
@@ -245,7 +259,7 @@ FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream)
   will_write(AT_FDCWD, path);
   FILE* opened = real(path, mode, stream);
   if (opened && mode[0] != 'r') changed_names(AT_FDCWD, path);
-  return written_stream(opened);
+  return written_stream(opened, mode);
 }
 
 int open_next(Hook hook, const char* path, int flags, mode_t mode) {

@@ -114,36 +114,34 @@ class CatalogReader {
   CatalogReader(const CatalogReader&) = delete;
   CatalogReader& operator=(const CatalogReader&) = delete;
 
-  // Maps the header, and copies what it says for good. `dir` must outlive the reader. False if there is no
-  // ready catalog of this version, or another thread is at it: then facts() are usable a moment later.
+  // Maps the header, and copies what it says for good; several threads may do it at once, and none waits for
+  // another. `dir` must outlive the reader. False if there is no ready catalog of this version.
   bool open(const char* dir) { return open(RunDirectory{dir}); }
   // The same of a directory of which something was mapped before.
-  bool open(const RunDirectory& at) {
-    if (__atomic_load_n(&header_, __ATOMIC_ACQUIRE)) return true;
-    // By process: a child that was forked while a thread was at it begins anew.
-    const int self = static_cast<int>(syscall(SYS_getpid));
-    int other = __atomic_load_n(&claimed_, __ATOMIC_ACQUIRE);
-    if (other == self ||
-        !__atomic_compare_exchange_n(&claimed_, &other, self, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-      return false;
-    dir_ = at;
-    auto* h = static_cast<const CatalogHeader*>(map_shared(&dir_, "catalog", sizeof(CatalogHeader), false));
-    const bool good = h && memcmp(h->magic, kCatalogMagic, sizeof kCatalogMagic) == 0 &&
+  bool open(RunDirectory at) {
+    auto* h = static_cast<const CatalogHeader*>(map_shared(&at, "catalog", sizeof(CatalogHeader), false));
+    if (!h) return false;
+    Opened* mine = nullptr;
+    const Opened* none = nullptr;
+    const bool good = memcmp(h->magic, kCatalogMagic, sizeof kCatalogMagic) == 0 &&
                       h->version == kCatalogVersion && h->bytes == sizeof(CatalogHeader) &&
-                      h->ready.load(std::memory_order_acquire) && take_facts(*h, &facts_);
-    if (good) __atomic_store_n(&header_, h, __ATOMIC_RELEASE);
-    if (h && !good) syscall(SYS_munmap, h, sizeof(CatalogHeader));
-    if (!good) __atomic_store_n(&claimed_, 0, __ATOMIC_RELEASE);
+                      h->ready.load(std::memory_order_acquire) && (mine = room_for_opened()) &&
+                      take_facts(*h, &mine->facts);
+    if (good) mine->header = h, mine->dir = at;
+    const bool first =
+        good && __atomic_compare_exchange_n(&opened_, &none, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    if (!first) syscall(SYS_munmap, h, sizeof(CatalogHeader));
+    if (!first && mine) syscall(SYS_munmap, mine, sizeof(Opened));
     return good;
   }
 
-  const JobFacts& facts() const { return facts_; }
+  const JobFacts& facts() const { return opened().facts; }
   // What changes while the job runs.
   bool walked(uint32_t root) const {
-    return header_->roots[root].walked.load(std::memory_order_acquire) != 0;
+    return header().roots[root].walked.load(std::memory_order_acquire) != 0;
   }
   bool tier_failed(uint32_t tier) const {
-    return header_->tiers[tier].failed.load(std::memory_order_relaxed) != 0;
+    return header().tiers[tier].failed.load(std::memory_order_relaxed) != 0;
   }
 
   // The entry of a path; empty: not (yet) in the catalog, or a mapping failed.
@@ -162,7 +160,7 @@ class CatalogReader {
 
   // The identity whose copy has inode `ino` on tier `tier`, or nullptr.
   const Identity* find_copy(uint32_t tier, uint64_t ino) const {
-    const uint32_t generation = header_->inode_generation.load(std::memory_order_acquire);
+    const uint32_t generation = header().inode_generation.load(std::memory_order_acquire);
     auto* slots =
         static_cast<const std::atomic<uint32_t>*>(table("inodes", inodes_, generation, sizeof(uint32_t)));
     if (!slots) return nullptr;  // also where there can be no such generation
@@ -179,7 +177,7 @@ class CatalogReader {
 
   // Maps what find_copy() needs for all copies that there are by now, so that it needs no descriptor later.
   void map_identities() const {
-    const uint32_t generation = header_->inode_generation.load(std::memory_order_acquire);
+    const uint32_t generation = header().inode_generation.load(std::memory_order_acquire);
     const uint32_t idents = last_segment(Space::kIdents), dirs = last_segment(Space::kDirs);
     const uint32_t all = generation << 16 | idents << 8 | dirs | 1u << 31;
     if (identities_mapped_.load(std::memory_order_relaxed) == all) return;
@@ -242,7 +240,7 @@ class CatalogReader {
   }
   // Has the processor fetch what find() and identity_of() of this entry will read, if that is mapped already.
   void expect(const Entry& e) const {
-    const uint32_t generation = header_->index_generation.load(std::memory_order_acquire);
+    const uint32_t generation = header().index_generation.load(std::memory_order_acquire);
     if (generation >= kMaxGenerations) return;
     const auto* slots =
         static_cast<const std::atomic<uint64_t>*>(index_[generation].load(std::memory_order_acquire));
@@ -271,7 +269,7 @@ class CatalogReader {
   const Listing* listing(const RelPath& path) const {
     Ref ref = 0;
     if (path.len == 0) {
-      ref = header_->roots[path.root].listing.load(std::memory_order_acquire);
+      ref = header().roots[path.root].listing.load(std::memory_order_acquire);
     } else if (const Found found = find(path)) {
       ref = found.entry->identity.load(std::memory_order_acquire);
       if (found.entry->type.load(std::memory_order_relaxed) != kDirectoryType) return nullptr;
@@ -312,7 +310,7 @@ class CatalogReader {
     const DirPath* d = dir(read_once(e.dir));
     if (!d) return false;
     const uint32_t dir_len = read_once(d->len), name_len = read_once(e.name_len), root = read_once(e.root);
-    if (uint64_t{dir_len} + 1 + name_len >= bytes || root >= facts_.root_count ||
+    if (uint64_t{dir_len} + 1 + name_len >= bytes || root >= facts().root_count ||
         room(Space::kDirs, d) < sizeof(DirPath) + dir_len ||
         room(Space::kEntries, &e) < sizeof(Entry) + name_len)
       return false;
@@ -362,7 +360,7 @@ class CatalogReader {
     if (__builtin_expect(listings_mapped_.load(std::memory_order_acquire) == all, 1)) return true;
     for (uint32_t k = 0; k <= lists; ++k)
       if (!segment(Space::kLists, k)) return false;
-    const bool any = header_->entry_count.load(std::memory_order_relaxed) != 0;
+    const bool any = header().entry_count.load(std::memory_order_relaxed) != 0;
     for (uint32_t k = 0; any && k <= entries; ++k)
       if (!segment(Space::kEntries, k)) return false;
     if (any) listings_mapped_.store(all, std::memory_order_release);
@@ -386,14 +384,14 @@ class CatalogReader {
   }
   // The segment that the space has grown to.
   uint32_t last_segment(Space space) const {
-    const uint64_t used = header_->used_bytes[static_cast<uint32_t>(space)].load(std::memory_order_relaxed);
+    const uint64_t used = header().used_bytes[static_cast<uint32_t>(space)].load(std::memory_order_relaxed);
     const uint32_t k = used ? segment_of(used - 1) : 0;
     return k < kMaxSegments ? k : kMaxSegments - 1;
   }
 
   // The slots of paths, and their number less one; nullptr: they cannot be mapped.
   const std::atomic<uint64_t>* index(uint64_t* mask) const {
-    const uint32_t generation = header_->index_generation.load(std::memory_order_acquire);
+    const uint32_t generation = header().index_generation.load(std::memory_order_acquire);
     *mask = generation < kMaxGenerations ? index_slots(generation) - 1 : 0;
     return static_cast<const std::atomic<uint64_t>*>(table("index", index_, generation, sizeof(uint64_t)));
   }
@@ -420,7 +418,7 @@ class CatalogReader {
     if (number >= 10) file[n++] = static_cast<char>('0' + number / 10);
     file[n++] = static_cast<char>('0' + number % 10);
     file[n] = '\0';
-    RunDirectory dir = dir_;
+    RunDirectory dir = opened().dir;
     const void* base = map_shared(&dir, file, bytes, false);
     if (!base) return nullptr;
     const void* other = nullptr;
@@ -429,10 +427,21 @@ class CatalogReader {
     return other;
   }
 
-  RunDirectory dir_;
-  int claimed_ = 0;  // a thread makes dir_ and facts_, which stay as they are once header_ is published
-  const CatalogHeader* header_ = nullptr;
-  JobFacts facts_ = {};
+  // What the first thread that opened it found; never changed again.
+  struct Opened {
+    const CatalogHeader* header;
+    RunDirectory dir;
+    JobFacts facts;
+  };
+  static Opened* room_for_opened() {
+    const long map = syscall(SYS_mmap, nullptr, sizeof(Opened), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+    return map == -1 ? nullptr : reinterpret_cast<Opened*>(map);
+  }
+  const Opened& opened() const { return *__atomic_load_n(&opened_, __ATOMIC_ACQUIRE); }
+  const CatalogHeader& header() const { return *opened().header; }
+
+  const Opened* opened_ = nullptr;
   mutable std::atomic<const void*> segments_[kSpaces][kMaxSegments] = {};
   mutable std::atomic<const void*> index_[kMaxGenerations] = {};
   mutable std::atomic<const void*> inodes_[kMaxGenerations] = {};
