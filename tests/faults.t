@@ -648,19 +648,23 @@ def changed_by_others():
     """By somebody who does not run under Monarch, after it was placed."""
     for consistency in "open", "job":
         dataset, tier = scratch(f"others.{consistency}"), scratch(f"tier.others.{consistency}")
-        names = ["changed", "alike", "gone", "same"]
+        names = ["changed", "alike", "gone", "same", "in place"]
         for i, name in enumerate(names):
             write(f"{dataset}/{name}", noise(5000, i))
         job = e2e.Job([*options([dataset], {"t": (tier, "1G")}), *config(consistency=consistency)])
         cat = lambda name, of=job, at=dataset: of.run(["cat", f"{at}/{name}"])[:2]  # noqa: E731
-        equal([cat(name) for name in names], [(0, noise(5000, i)) for i in range(4)], f"{consistency}: before")
+        equal([cat(name) for name in names], [(0, noise(5000, i)) for i in range(5)], f"{consistency}: before")
         append(f"{dataset}/changed", b"more")
         st = os.stat(f"{dataset}/alike")
         replace(f"{dataset}/alike", noise(5000, 9))
         os.utime(f"{dataset}/alike", ns=(st.st_atime_ns, st.st_mtime_ns))
+        st = os.stat(f"{dataset}/in place")
+        with open(f"{dataset}/in place", "r+b") as file:
+            file.write(noise(5000, 8))
+        os.utime(f"{dataset}/in place", ns=(st.st_atime_ns, st.st_mtime_ns))
         os.unlink(f"{dataset}/gone")
         now = {"changed": (0, noise(5000, 0) + b"more"), "alike": (0, noise(5000, 9)), "gone": (1, b""),
-               "same": (0, noise(5000, 3))}
+               "same": (0, noise(5000, 3)), "in place": (0, noise(5000, 8))}
         old = {name: (0, noise(5000, i)) for i, name in enumerate(names)}
         for _ in range(2):
             for name in names:
@@ -668,7 +672,7 @@ def changed_by_others():
                       f"consistency = {consistency}: {name}: the {'new' if consistency == 'open' else 'old'} bytes")
         report = job.end()
         counted = [report["tasks"][name] for name in ("invalidations", "fallback_dropped", "fallback_invalid")]
-        equal((counted, report["opens_tier"]), ([3, 3, 3], 6) if consistency == "open" else ([0, 0, 0], 12),
+        equal((counted, report["opens_tier"]), ([4, 4, 4], 7) if consistency == "open" else ([0, 0, 0], 15),
               f"consistency = {consistency}: it is counted")
 
 
