@@ -501,6 +501,48 @@ def by_mount():
     return e2e.execute(["umount", other])
 
 
+def by_two_names():
+    """One directory under two names, by a bind mount: as two datasets, and inside of one."""
+    root, tier = scratch("names.data"), scratch("names.tier")
+    for directory in ("a", "b"):
+        os.mkdir(f"{root}/{directory}")
+    for i in range(8):
+        with open(f"{root}/a/{i}", "wb") as file:
+            file.write(b"old")
+    other = scratch("names.other")
+    bound = [(f"{root}/a", f"{root}/b"), (root, other)]
+    if os.geteuid() != 0 or any(e2e.execute(["mount", "--bind", *pair])[0] != 0 for pair in bound):
+        return skip("two names", "cannot mount")
+    job = e2e.Job(options([root, other], {"t": (tier, "1G")}))
+    number = iter(range(8))
+    for first, second in ((root, other), (other, root), (f"{root}/b", f"{root}/a"), (f"{root}/a", f"{root}/b")):
+        for change in ('printf new | dd of="$1" conv=notrunc status=none', 'mv "$1" "$1.old"; printf new >"$1"'):
+            name = f"a/{next(number)}" if first in (root, other) else str(next(number))
+            one, two = f"{first}/{name}", f"{second}/{name}"
+            equal(job.run(["cat", one, two])[:2], (0, b"oldold"), "before")
+            got = job.run(["sh", "-c", f'{change}; cat "$1" "$2"', "sh", one, two])
+            equal(got[:2], (0, b"newnew"), f"{one[len(os.path.dirname(root)):]} and {two[len(os.path.dirname(root)):]}: {change.split()[0]}")
+    job.end()
+    return [e2e.execute(["umount", there]) for _, there in reversed(bound)]
+
+
+def not_the_owner():
+    """O_NOATIME is refused as natively to who does not own the file."""
+    if why := "needs root" if os.geteuid() != 0 else e2e.why_not_nobody():
+        return skip("O_NOATIME", why)
+    placed = Placed("noatime", files=4)
+    text = "import os, sys\ntry: os.open(sys.argv[1], os.O_RDONLY | os.O_NOATIME)\nexcept PermissionError: print('refused')"
+    tier = scratch("noatime.tier2")
+    os.chmod(tier, 0o1777)
+    job = e2e.Job(options([placed.root], {"t": (tier, "1G")}), before=e2e.NOBODY)
+    file = placed.files()[0]
+    e2e.wait_until(lambda: glob.glob(f"{tier}/*/??/*"))
+    job.run([*e2e.NOBODY, "cat", file])
+    equal(job.run([*e2e.NOBODY, PYTHON, "-c", text, file])[1], b"refused\n", "O_NOATIME by another than the owner")
+    job.end()
+    return placed.job.end()
+
+
 def directories():
     placed = Placed("directories", 48)
     placed.change("mv of a directory", 'mv "$1/a/d3" "$1/a/moved"; if cat "$1"/a/d3/*.bin 2>/dev/null; then exit 1; fi')
@@ -715,5 +757,5 @@ print(a, len(open(sys.argv[1], "rb").read()))
     agent.wait(e2e.PATIENCE)
 
 
-e2e.main(by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, file_systems_and_locks, by_mount, directories, unreadable, large_files, race, links_to_descriptors,
+e2e.main(by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, file_systems_and_locks, by_mount, by_two_names, not_the_owner, directories, unreadable, large_files, race, links_to_descriptors,
          inherited, before_the_agent)

@@ -134,6 +134,8 @@ __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Ob
   const Where where = len > 0 ? locate(*c, AT_FDCWD, path->text(), &room, &rel) : Where::kOutside;
   const bool file = inode.type != S_IFDIR;
   if (where == Where::kBelow && file) mark_path(c, rel);
+  // It may have another path below a root, or below another root, by a bind mount.
+  if (where == Where::kBelow && file) mark_as(c, mark_of_inode(inode.dev, inode.ino), kChangedInodes);
   if (where == Where::kBelow && !file) mark_as(c, rel.hash, kChangedDirectories);
   if (leads_to_root(where)) close_all(c);
   if (where != Where::kOutside && (inode.links == 1 || !file)) return;
@@ -158,7 +160,10 @@ void mark_inode(Client* c, Change change, const Object& object, const Inode& ino
   if (!file && !(inode.type == S_IFDIR && concerns_directories(change))) return;
   const bool below = found.where == Where::kBelow || found.where == Where::kBelowSlash;
   if (below && !file) mark_as(c, found.rel.hash, kChangedDirectories);
-  if (below && file && inode.links == 1 && known_file(*c, found.rel)) return;
+  if (below && file && inode.links == 1 && known_file(*c, found.rel)) {
+    mark_as(c, mark_of_inode(inode.dev, inode.ino), kChangedInodes);
+    return;
+  }
   mark_true_path(c, change, object, inode, room);
 }
 
