@@ -344,7 +344,7 @@ MONARCH_EXPORT int mkostemps64(char* path, int tail, int flags) {
 }
 MONARCH_EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int flags) {
   const int fd = call<int>(Hook::open_by_handle_at, SYS_open_by_handle_at, mount, handle, flags);
-  return Attempt{.writes = writes(flags)}.settled(fd);
+  return Attempt{.writes = writes(flags), .flags = flags}.settled(fd);
 }
 // The child opens it by itself, later: what the path leads to now is marked.
 MONARCH_EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd,
