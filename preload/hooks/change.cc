@@ -44,15 +44,11 @@ int renamed(int result, int from_dir, const char* from, int to_dir, const char* 
   return named(named(result, from_dir, from), to_dir, to);
 }
 
-template <typename... Arguments>
-int call_next(Hook hook, Arguments... arguments) {
-  return next<int(Arguments...)>(hook)(arguments...);
-}
 int cut(Hook hook, const char* path, off_t bytes) {
   Room room;
   path = path_to_write(path, &room);
   will_change(Change::kContent, AT_FDCWD, path, 0);
-  return call_next(hook, path, bytes);
+  return call_next<int>(hook, path, bytes);
 }
 
 // fchownat(fd, "", ..., AT_EMPTY_PATH), utimensat(fd, nullptr, ...) and kin are about the descriptor. True:
@@ -76,21 +72,20 @@ using namespace monarch::preload;
 #define CHANGE_HOOK(name_, change, flags_, parameters, ...) \
   MONARCH_EXPORT int name_ parameters noexcept {            \
     will_change(Change::change, AT_FDCWD, path, flags_);    \
-    return call_next(Hook::name_, __VA_ARGS__);             \
+    return call_next<int>(Hook::name_, __VA_ARGS__);        \
   }
-#define NAME_HOOK(name, dirfd, parameters, ...)                    \
-  MONARCH_EXPORT int name parameters noexcept {                    \
-    return named(call_next(Hook::name, __VA_ARGS__), dirfd, path); \
+#define NAME_HOOK(name, dirfd, parameters, ...)                         \
+  MONARCH_EXPORT int name parameters noexcept {                         \
+    return named(call_next<int>(Hook::name, __VA_ARGS__), dirfd, path); \
   }
 
 MONARCH_EXPORT int rename(const char* from, const char* to) noexcept {
   will_rename(AT_FDCWD, from, AT_FDCWD, to, 0);
-  return renamed(next<int(const char*, const char*)>(Hook::rename)(from, to), AT_FDCWD, from, AT_FDCWD, to);
+  return renamed(call_next<int>(Hook::rename, from, to), AT_FDCWD, from, AT_FDCWD, to);
 }
 MONARCH_EXPORT int renameat(int from_dir, const char* from, int to_dir, const char* to) noexcept {
   will_rename(from_dir, from, to_dir, to, 0);
-  return renamed(next<int(int, const char*, int, const char*)>(Hook::renameat)(from_dir, from, to_dir, to),
-                 from_dir, from, to_dir, to);
+  return renamed(call_next<int>(Hook::renameat, from_dir, from, to_dir, to), from_dir, from, to_dir, to);
 }
 MONARCH_EXPORT int renameat2(int from_dir, const char* from, int to_dir, const char* to,
                              unsigned flags) noexcept {
@@ -100,27 +95,25 @@ MONARCH_EXPORT int renameat2(int from_dir, const char* from, int to_dir, const c
 }
 MONARCH_EXPORT int unlink(const char* path) noexcept {
   will_change_link(Change::kReplaced, path);
-  return named(next<int(const char*)>(Hook::unlink)(path), AT_FDCWD, path);
+  return named(call_next<int>(Hook::unlink, path), AT_FDCWD, path);
 }
 MONARCH_EXPORT int unlinkat(int dirfd, const char* path, int flags) noexcept {
   if ((flags & AT_REMOVEDIR) == 0) will_change(Change::kReplaced, dirfd, path, AT_SYMLINK_NOFOLLOW);
-  return named(next<int(int, const char*, int)>(Hook::unlinkat)(dirfd, path, flags), dirfd, path);
+  return named(call_next<int>(Hook::unlinkat, dirfd, path, flags), dirfd, path);
 }
 MONARCH_EXPORT int remove(const char* path) noexcept {
   will_change_link(Change::kReplaced, path);
-  return named(next<int(const char*)>(Hook::remove)(path), AT_FDCWD, path);
+  return named(call_next<int>(Hook::remove, path), AT_FDCWD, path);
 }
 // The number of links and ctime of the old name's file change.
 MONARCH_EXPORT int link(const char* from, const char* to) noexcept {
   will_change_link(Change::kContent, from);
-  return named(next<int(const char*, const char*)>(Hook::link)(from, to), AT_FDCWD, to);
+  return named(call_next<int>(Hook::link, from, to), AT_FDCWD, to);
 }
 MONARCH_EXPORT int linkat(int from_dir, const char* from, int to_dir, const char* to, int flags) noexcept {
   of_copy(Change::kContent, from_dir, from,
           (flags & AT_EMPTY_PATH) | ((flags & AT_SYMLINK_FOLLOW) != 0 ? 0 : AT_SYMLINK_NOFOLLOW));
-  return named(
-      next<int(int, const char*, int, const char*, int)>(Hook::linkat)(from_dir, from, to_dir, to, flags),
-      to_dir, to);
+  return named(call_next<int>(Hook::linkat, from_dir, from, to_dir, to, flags), to_dir, to);
 }
 // A sanitizer calls it, for its log_path, before code that it has instrumented may run.
 MONARCH_EXPORT __attribute__((no_sanitize("address", "thread"))) int mkdir(const char* path,
@@ -176,19 +169,19 @@ CHANGE_HOOK(lremovexattr, kAccess, AT_SYMLINK_NOFOLLOW, (const char* path, const
 MONARCH_EXPORT int fchmodat(int dirfd, const char* path, mode_t mode, int flags) noexcept {
   // Whether the libc and the kernel know AT_EMPTY_PATH here is theirs to say.
   if (of_copy(Change::kAccess, dirfd, path, flags)) return fchmodat_original(dirfd, mode, flags);
-  return next<int(int, const char*, mode_t, int)>(Hook::fchmodat)(dirfd, path, mode, flags);
+  return call_next<int>(Hook::fchmodat, dirfd, path, mode, flags);
 }
 MONARCH_EXPORT int fchownat(int dirfd, const char* path, uid_t user, gid_t group, int flags) noexcept {
   if (of_copy(Change::kAccess, dirfd, path, flags)) return fchown(dirfd, user, group);
-  return next<int(int, const char*, uid_t, gid_t, int)>(Hook::fchownat)(dirfd, path, user, group, flags);
+  return call_next<int>(Hook::fchownat, dirfd, path, user, group, flags);
 }
 
 MONARCH_EXPORT int futimesat(int dirfd, const char* path, const struct timeval times[2]) noexcept {
   if (of_copy(Change::kContent, dirfd, path, 0)) return futimes(dirfd, times);
-  return next<int(int, const char*, const struct timeval*)>(Hook::futimesat)(dirfd, path, times);
+  return call_next<int>(Hook::futimesat, dirfd, path, times);
 }
 MONARCH_EXPORT int utimensat(int dirfd, const char* path, const struct timespec times[2],
                              int flags) noexcept {
   if (of_copy(Change::kContent, dirfd, path, flags)) return futimens(dirfd, times);
-  return next<int(int, const char*, const struct timespec*, int)>(Hook::utimensat)(dirfd, path, times, flags);
+  return call_next<int>(Hook::utimensat, dirfd, path, times, flags);
 }

@@ -83,7 +83,7 @@ MONARCH_EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
   return counted(fd, call<ssize_t>(Hook::read, SYS_read, fd, buffer, bytes));
 }
 MONARCH_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
-  return counted(fd, next<ssize_t(int, void*, size_t, size_t)>(Hook::__read_chk)(fd, buffer, bytes, room));
+  return counted(fd, call_next<ssize_t>(Hook::__read_chk, fd, buffer, bytes, room));
 }
 MONARCH_EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {
   return counted(fd, call<ssize_t>(Hook::readv, SYS_readv, fd, parts, n));
@@ -98,39 +98,29 @@ MONARCH_EXPORT ssize_t pread64(int fd, void* buffer, size_t bytes, off64_t offse
 }
 MONARCH_EXPORT ssize_t __pread_chk(int fd, void* buffer, size_t bytes, off_t offset, size_t room) {
   if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
-  return counted_at(fd, next<ssize_t(int, void*, size_t, off_t, size_t)>(Hook::__pread_chk)(fd, buffer, bytes,
-                                                                                            offset, room));
+  return counted_at(fd, call_next<ssize_t>(Hook::__pread_chk, fd, buffer, bytes, offset, room));
 }
 MONARCH_EXPORT ssize_t __pread64_chk(int fd, void* buffer, size_t bytes, off64_t offset, size_t room) {
   if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
-  return counted_at(fd, next<ssize_t(int, void*, size_t, off64_t, size_t)>(Hook::__pread64_chk)(
-                            fd, buffer, bytes, offset, room));
+  return counted_at(fd, call_next<ssize_t>(Hook::__pread64_chk, fd, buffer, bytes, offset, room));
 }
 MONARCH_EXPORT ssize_t preadv(int fd, const struct iovec* parts, int n, off_t offset) {
   if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd,
-                    next<ssize_t(int, const struct iovec*, int, off_t)>(Hook::preadv)(fd, parts, n, offset));
+  return counted_at(fd, call_next<ssize_t>(Hook::preadv, fd, parts, n, offset));
 }
 MONARCH_EXPORT ssize_t preadv64(int fd, const struct iovec* parts, int n, off64_t offset) {
   if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(
-      fd, next<ssize_t(int, const struct iovec*, int, off64_t)>(Hook::preadv64)(fd, parts, n, offset));
+  return counted_at(fd, call_next<ssize_t>(Hook::preadv64, fd, parts, n, offset));
 }
 MONARCH_EXPORT ssize_t preadv2(int fd, const struct iovec* parts, int n, off_t offset, int flags) {
-  if (offset < 0)
-    return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv2)(
-                           fd, parts, n, offset, flags));
+  if (offset < 0) return counted(fd, call_next<ssize_t>(Hook::preadv2, fd, parts, n, offset, flags));
   if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv2)(
-                            fd, parts, n, offset, flags));
+  return counted_at(fd, call_next<ssize_t>(Hook::preadv2, fd, parts, n, offset, flags));
 }
 MONARCH_EXPORT ssize_t preadv64v2(int fd, const struct iovec* parts, int n, off64_t offset, int flags) {
-  if (offset < 0)
-    return counted(fd, next<ssize_t(int, const struct iovec*, int, off_t, int)>(Hook::preadv64v2)(
-                           fd, parts, n, offset, flags));
+  if (offset < 0) return counted(fd, call_next<ssize_t>(Hook::preadv64v2, fd, parts, n, offset, flags));
   if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, next<ssize_t(int, const struct iovec*, int, off64_t, int)>(Hook::preadv64v2)(
-                            fd, parts, n, offset, flags));
+  return counted_at(fd, call_next<ssize_t>(Hook::preadv64v2, fd, parts, n, offset, flags));
 }
 MONARCH_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t bytes) noexcept {
   return counted(from, call<ssize_t>(Hook::sendfile, SYS_sendfile, to, from, offset, bytes));

@@ -69,7 +69,7 @@ int set_times(int fd, const struct timespec* times) {
   return change_descriptor(
       Change::kContent, fd,
       [&](const char* link) { return static_cast<int>(syscall(SYS_utimensat, AT_FDCWD, link, times, 0)); },
-      [&] { return next<int(int, const struct timespec*)>(Hook::futimens)(fd, times); });
+      [&] { return call_next<int>(Hook::futimens, fd, times); });
 }
 
 int set_owner(int fd, uid_t user, gid_t group) {
@@ -78,14 +78,14 @@ int set_owner(int fd, uid_t user, gid_t group) {
       [&](const char* link) {
         return static_cast<int>(syscall(SYS_fchownat, AT_FDCWD, link, user, group, 0));
       },
-      [&] { return next<int(int, uid_t, gid_t)>(Hook::fchown)(fd, user, group); });
+      [&] { return call_next<int>(Hook::fchown, fd, user, group); });
 }
 
 int set_mode(int fd, mode_t mode) {
   return change_descriptor(
       Change::kAccess, fd,
       [&](const char* link) { return static_cast<int>(syscall(SYS_fchmodat, AT_FDCWD, link, mode)); },
-      [&] { return next<int(int, mode_t)>(Hook::fchmod)(fd, mode); });
+      [&] { return call_next<int>(Hook::fchmod, fd, mode); });
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ int fchmodat_original(int fd, mode_t mode, int flags) {
   mark(Change::kAccess, original);
   const int file = open_original(original);
   if (file < 0) return -1;
-  const int result = next<int(int, const char*, mode_t, int)>(Hook::fchmodat)(file, "", mode, flags);
+  const int result = call_next<int>(Hook::fchmodat, file, "", mode, flags);
   const int saved = errno;
   syscall(SYS_close, file);
   errno = saved;
@@ -117,11 +117,8 @@ MONARCH_EXPORT int fchown(int fd, uid_t user, gid_t group) noexcept { return set
 MONARCH_EXPORT int futimens(int fd, const struct timespec times[2]) noexcept { return set_times(fd, times); }
 MONARCH_EXPORT int futimes(int fd, const struct timeval times[2]) noexcept {
   return change_descriptor(
-      Change::kContent, fd,
-      [&](const char* link) {
-        return next<int(const char*, const struct timeval*)>(Hook::utimes)(link, times);
-      },
-      [&] { return next<int(int, const struct timeval*)>(Hook::futimes)(fd, times); });
+      Change::kContent, fd, [&](const char* link) { return call_next<int>(Hook::utimes, link, times); },
+      [&] { return call_next<int>(Hook::futimes, fd, times); });
 }
 MONARCH_EXPORT int fsetxattr(int fd, const char* name, const void* value, size_t bytes, int flags) noexcept {
   return change_descriptor(
@@ -129,28 +126,24 @@ MONARCH_EXPORT int fsetxattr(int fd, const char* name, const void* value, size_t
       [&](const char* link) {
         return static_cast<int>(syscall(SYS_setxattr, link, name, value, bytes, flags));
       },
-      [&] {
-        return next<int(int, const char*, const void*, size_t, int)>(Hook::fsetxattr)(fd, name, value, bytes,
-                                                                                      flags);
-      });
+      [&] { return call_next<int>(Hook::fsetxattr, fd, name, value, bytes, flags); });
 }
 MONARCH_EXPORT int fremovexattr(int fd, const char* name) noexcept {
   return change_descriptor(
       Change::kAccess, fd,
       [&](const char* link) { return static_cast<int>(syscall(SYS_removexattr, link, name)); },
-      [&] { return next<int(int, const char*)>(Hook::fremovexattr)(fd, name); });
+      [&] { return call_next<int>(Hook::fremovexattr, fd, name); });
 }
 MONARCH_EXPORT ssize_t fgetxattr(int fd, const char* name, void* value, size_t bytes) noexcept {
   Original original;
   if (!original_of_descriptor(fd, &original))
-    return next<ssize_t(int, const char*, void*, size_t)>(Hook::fgetxattr)(fd, name, value, bytes);
+    return call_next<ssize_t>(Hook::fgetxattr, fd, name, value, bytes);
   return on_original(original,
                      [&](const char* link) { return syscall(SYS_getxattr, link, name, value, bytes); });
 }
 MONARCH_EXPORT ssize_t flistxattr(int fd, char* list, size_t bytes) noexcept {
   Original original;
-  if (!original_of_descriptor(fd, &original))
-    return next<ssize_t(int, char*, size_t)>(Hook::flistxattr)(fd, list, bytes);
+  if (!original_of_descriptor(fd, &original)) return call_next<ssize_t>(Hook::flistxattr, fd, list, bytes);
   return on_original(original, [&](const char* link) { return syscall(SYS_listxattr, link, list, bytes); });
 }
 

@@ -32,7 +32,12 @@ Function* next(Hook hook) {
   return reinterpret_cast<Function*>(next_symbol(hook));
 }
 
-// Calls the next definition, or makes the system call where a libc lacks the symbol.
+// Calls the next definition, of what every libc has.
+template <typename Result, typename... Arguments>
+Result call_next(Hook hook, Arguments... arguments) {
+  return next<Result(Arguments...)>(hook)(arguments...);
+}
+// The same, or the system call where a libc lacks the symbol.
 template <typename Result, typename... Arguments>
 Result call(Hook hook, long number, Arguments... arguments) {
   auto* real = next<Result(Arguments...)>(hook);
