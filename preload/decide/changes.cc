@@ -95,6 +95,11 @@ void mark_as(Client* c, uint32_t mark, Changed kind) {
 
 void mark_path(Client* c, const RelPath& path) { mark_as(c, path.hash, kChangedFiles); }
 
+// A file whose path is marked, and counted, may have another path below a root by a bind mount.
+void mark_other_names(Client* c, const Inode& inode) {
+  set_invalid(c->board, mark_of_inode(inode.dev, inode.ino), kChangedInodes);
+}
+
 void close_all(Client* c) {
   if (c->board->header.closed.exchange(1, std::memory_order_acq_rel) == 0)
     count(c->board, TaskCounter::invalidations);
@@ -134,8 +139,7 @@ __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Ob
   const Where where = len > 0 ? locate(*c, AT_FDCWD, path->text(), &room, &rel) : Where::kOutside;
   const bool file = inode.type != S_IFDIR;
   if (where == Where::kBelow && file) mark_path(c, rel);
-  // It may have another path below a root, or below another root, by a bind mount.
-  if (where == Where::kBelow && file) mark_as(c, mark_of_inode(inode.dev, inode.ino), kChangedInodes);
+  if (where == Where::kBelow && file) mark_other_names(c, inode);
   if (where == Where::kBelow && !file) mark_as(c, rel.hash, kChangedDirectories);
   if (leads_to_root(where)) close_all(c);
   if (where != Where::kOutside && (inode.links == 1 || !file)) return;
@@ -161,7 +165,7 @@ void mark_inode(Client* c, Change change, const Object& object, const Inode& ino
   const bool below = found.where == Where::kBelow || found.where == Where::kBelowSlash;
   if (below && !file) mark_as(c, found.rel.hash, kChangedDirectories);
   if (below && file && inode.links == 1 && known_file(*c, found.rel)) {
-    mark_as(c, mark_of_inode(inode.dev, inode.ino), kChangedInodes);
+    mark_other_names(c, inode);
     return;
   }
   mark_true_path(c, change, object, inode, room);
