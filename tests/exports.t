@@ -141,7 +141,7 @@ unprotected() {
     ! grep -q '(TEXTREL)' <<<"$dynamic" || echo 'its code is written to by relocations'
     grep -q '^ *GNU_STACK .* RW ' <<<"$headers" || echo 'its stack can be executed (noexecstack)'
     [ "${object%.so}" != "$object" ] || grep -q '(FLAGS_1).*PIE' <<<"$dynamic" || echo 'its address is fixed (PIE)'
-    imported "$object" | grep -q '^__stack_chk_' || echo 'returns are not protected (stack protector)'
+    grep -q '^__stack_chk_' <<<"$(imported "$object")" || echo 'returns are not protected (stack protector)'
 }
 # Those of the C library's checks that compilers put in place of calls.
 buffer_checks() { imported "$1" | grep -E '^__[a-z]+_chk(@|$)' | grep -v '^__stack_chk' || true; }
