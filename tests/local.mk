@@ -47,7 +47,9 @@ tests_unit_SOURCES = \
 	%D%/fuzz_test.cc \
 	%D%/hierarchy_test.cc \
 	%D%/hostile_test.cc \
+	%D%/identity_test.cc \
 	%D%/large_files_test.cc \
+	%D%/ledger_test.cc \
 	%D%/locality_test.cc \
 	%D%/machine.h \
 	%D%/memory_test.cc \
@@ -58,6 +60,7 @@ tests_unit_SOURCES = \
 	%D%/removal_test.cc \
 	%D%/scratch.h \
 	%D%/spool_test.cc \
+	%D%/state_test.cc \
 	%D%/tier_faults_test.cc \
 	%D%/tiers.h \
 	%D%/throttle_test.cc \

@@ -74,8 +74,8 @@ Result<StateDir> StateDir::open(const std::string& path) {
   StateDir state;
   state.path_ = path;
   for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1))
-    if (const std::string above = path.substr(0, at); ::mkdir(above.c_str(), 0755) == 0)
-      MONARCH_TRY(ensure_root_directory(above, 0755));  // whatever the umask
+    if (const std::string above = path.substr(0, at); ::access(above.c_str(), F_OK) != 0)
+      MONARCH_TRY(ensure_root_directory(above, 0755));
   MONARCH_TRY(ensure_root_directory(path, 0755));
   MONARCH_TRY(ensure_root_directory(path + "/jobs", 0700));
   MONARCH_TRY(ensure_root_directory(path + "/removing", 0700));

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/identity.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+constexpr uid_t kUser = 65534;
+
+// A process that waits to be killed.
+pid_t sleeper() {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  return pid;
+}
+
+TEST(Identity, IsToldFromALaterOneByItsStart) {
+  const pid_t pid = sleeper();
+  const Result<ProcessId> id = identify(pid);
+  ASSERT_TRUE(id.ok()) << id.error().text;
+  EXPECT_GT(id->start_time, 0u);
+  EXPECT_TRUE(is_running(*id));
+  EXPECT_FALSE(is_running({pid, id->start_time + 1})) << "another that had this pid";
+  EXPECT_TRUE(kill_and_wait({pid, id->start_time + 1}, 1000)) << "that one is gone";
+  EXPECT_TRUE(is_running(*id)) << "and this one was not killed in its place";
+  EXPECT_TRUE(kill_and_wait(*id, 30000));
+  EXPECT_FALSE(is_running(*id)) << "it has ended, though nobody has waited for it";
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  EXPECT_EQ(identify(pid).error().code, ESRCH);
+}
+
+TEST(Identity, ANameMayHoldAnything) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_NAME, ") Z 1 (");
+    ::pause();
+    ::_exit(0);
+  }
+  ASSERT_TRUE(eventually([&] {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/comm");
+    std::string name;
+    return std::getline(in, name) && name == ") Z 1 (";
+  }));
+  const Result<ProcessId> id = identify(pid);
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  ASSERT_TRUE(id.ok());
+  EXPECT_NEAR(static_cast<double>(id->start_time), static_cast<double>(identify(::getpid())->start_time),
+              1e6);
+}
+
+TEST(Become, AUserForGood) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const int code = in_child([] {
+    if (!become({kUser, kUser, {7, 8}}).ok()) return 1;
+    gid_t groups[4];
+    if (::getuid() != kUser || ::getegid() != kUser || ::getgroups(4, groups) != 2) return 2;
+    if (groups[0] != 7 || groups[1] != 8) return 3;
+    if (::setuid(0) == 0 || ::setgid(0) == 0) return 4;
+    if (::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 1 || ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) return 5;
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+}
+
+TEST(Become, NeverRoot) {
+  EXPECT_EQ(in_child([] { return become({0, 0, {}}).error().code; }), EPERM);
+  EXPECT_EQ(in_child([] { return become({0, kUser, {}}).error().code; }), EPERM);
+}
+
+TEST(Become, SaysWhatAUserWithoutPrivilegesCannot) {
+  EXPECT_EQ(as_nobody([] { return become({kUser - 1, kUser - 1, {}}).error().code; }), EPERM);
+  EXPECT_EQ(as_nobody([] { return become({kUser - 1, kUser, {}}).error().code; }), EPERM);
+}
+
+}  // namespace
+}  // namespace monarch

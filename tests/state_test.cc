@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/state.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "tests/scratch.h"
+
+namespace fs = std::filesystem;
+
+namespace monarch {
+namespace {
+
+constexpr uid_t kNobody = 65534;
+
+TEST(PlainName, IsWhatCanBePartOfAFileName) {
+  for (const char* good : {"a", "Cluster-1.x_y", "0", "a.b"}) EXPECT_TRUE(is_plain_name(good)) << good;
+  for (const char* bad : {"", ".", "..", ".a", "a/b", "a b", "a\n", "\xc3\xa9"})
+    EXPECT_FALSE(is_plain_name(bad)) << bad;
+  EXPECT_TRUE(is_plain_name(std::string(127, 'a')));
+  EXPECT_FALSE(is_plain_name(std::string(128, 'a')));
+}
+
+class StateTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+    Result<StateDir> state = StateDir::open(path_);
+    ASSERT_TRUE(state.ok()) << state.error().text;
+    state_ = state.take();
+  }
+
+  JobRecord record(uint32_t job = 7) const {
+    JobRecord r;
+    r.job = {job, "n1", "c"};
+    r.name = "c." + std::to_string(job) + ".0.n1";
+    r.user = {kNobody, kNobody, {}};
+    r.agent = {12, 34};
+    r.boot = "boot";
+    r.run_dir = "/run/x";
+    r.serial = 99;
+    return r;
+  }
+
+  // What comes of record.json with one thing in it that is not as it was written.
+  Status with(const std::string& was, const std::string& is) {
+    EXPECT_TRUE(state_.write_record(record()).ok());
+    std::string text = contents(path_ + "/jobs/c.7.n1/record.json");
+    const size_t at = text.find(was);
+    EXPECT_NE(at, std::string::npos) << was << " in " << text;
+    if (at != std::string::npos) text.replace(at, was.size(), is);
+    scratch_.file("state/jobs/c.7.n1/record.json", text);
+    const Result<JobRecord> read = state_.read_record("c.7.n1");
+    return read.ok() ? Status() : Status(read.error());
+  }
+
+  const Scratch scratch_;
+  const std::string path_ = scratch_ / "state";
+  StateDir state_;
+};
+
+TEST_F(StateTest, IsRootsAlone) {
+  const mode_t before = ::umask(0077);
+  EXPECT_TRUE(ensure_root_directory(scratch_ / "new", 0755).ok());
+  ::umask(before);
+  struct stat st;
+  ASSERT_EQ(::stat((scratch_ / "new").c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0755u) << "whatever the umask";
+  EXPECT_TRUE(ensure_root_directory(scratch_ / "new", 0700).ok()) << "one that is there";
+
+  EXPECT_EQ(ensure_root_directory(scratch_ / "missing/new", 0755).error().code, ENOENT);
+  scratch_.file("file", "");
+  EXPECT_EQ(ensure_root_directory(scratch_ / "file", 0755).error().code, EPERM);
+  ASSERT_EQ(::symlink((scratch_ / "new").c_str(), (scratch_ / "link").c_str()), 0);
+  EXPECT_EQ(ensure_root_directory(scratch_ / "link", 0755).error().code, EPERM);
+  for (const mode_t mode : {0775u, 0757u}) {
+    ASSERT_EQ(::chmod((scratch_ / "new").c_str(), mode), 0);
+    EXPECT_EQ(ensure_root_directory(scratch_ / "new", 0755).error().code, EPERM) << mode;
+  }
+  ASSERT_EQ(::chmod((scratch_ / "new").c_str(), 0755), 0);
+  ASSERT_EQ(::chown((scratch_ / "new").c_str(), kNobody, 0), 0);
+  EXPECT_EQ(ensure_root_directory(scratch_ / "new", 0755).error().code, EPERM);
+}
+
+TEST_F(StateTest, IsMadeWithItsParentsAndRefusedIfAnyOfItIsAnothers) {
+  const mode_t before = ::umask(0077);
+  const Result<StateDir> deep = StateDir::open(scratch_ / "a/b/c");
+  ::umask(before);
+  ASSERT_TRUE(deep.ok()) << deep.error().text;
+  for (const char* name : {"a", "a/b", "a/b/c"}) {
+    struct stat st;
+    ASSERT_EQ(::stat((scratch_ / name).c_str(), &st), 0);
+    EXPECT_EQ(st.st_mode & 07777, 0755u) << name;
+  }
+  for (const char* name : {"", "/jobs", "/removing", "/grants", "/run", "/spool"}) {
+    const std::string part = path_ + name;
+    ASSERT_EQ(::chown(part.c_str(), kNobody, 0), 0);
+    const Result<StateDir> state = StateDir::open(path_);
+    ASSERT_FALSE(state.ok()) << part;
+    EXPECT_EQ(state.error().code, EPERM);
+    ASSERT_EQ(::chown(part.c_str(), 0, 0), 0);
+  }
+  EXPECT_TRUE(StateDir::open(path_).ok());
+}
+
+TEST_F(StateTest, JobsOnATierAreInADirectoryOfRoots) {
+  const std::string tier = scratch_.dir("tier"), jobs = tier + "/monarch";
+  EXPECT_EQ(open_tier_jobs(scratch_ / "missing").error().code, ENOENT);
+  EXPECT_EQ(open_tier_jobs(tier).error().code, ENOENT);
+  scratch_.dir("tier/elsewhere");
+  ASSERT_EQ(::symlink("elsewhere", jobs.c_str()), 0);
+  EXPECT_FALSE(open_tier_jobs(tier).ok()) << "a symbolic link";
+  ASSERT_EQ(::unlink(jobs.c_str()), 0);
+  scratch_.dir("tier/monarch");
+  EXPECT_TRUE(open_tier_jobs(tier).ok());
+  for (const mode_t mode : {0720u, 0702u}) {
+    ASSERT_EQ(::chmod(jobs.c_str(), mode), 0);
+    EXPECT_EQ(open_tier_jobs(tier).error().code, EPERM) << mode;
+  }
+  ASSERT_EQ(::chmod(jobs.c_str(), 0711), 0);
+  ASSERT_EQ(::chown(jobs.c_str(), kNobody, 0), 0);
+  EXPECT_EQ(open_tier_jobs(tier).error().code, EPERM);
+}
+
+TEST_F(StateTest, AFileSystemInMemoryHasNoName) {
+  EXPECT_EQ(file_system_at(scratch_ / "missing"), "");
+  EXPECT_EQ(file_system_at("/dev/shm"), "");
+  const std::string disk = file_system_at(scratch_.path());
+  if (::access("/sys/fs/ext4", F_OK) == 0 && !disk.empty()) {
+    EXPECT_EQ(disk.size(), 16u);
+    EXPECT_EQ(disk, file_system_at(path_)) << "the same wherever it is looked at";
+  }
+}
+
+TEST_F(StateTest, ALockIsThatOfTheDirectoryThatIsThere) {
+  const std::string dir = scratch_.dir("locked");
+  Fd first = lock_if_free(dir);
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(lock_if_free(dir)) << "another has it";
+  first.reset();
+  EXPECT_TRUE(lock_if_free(dir));
+  EXPECT_FALSE(lock_if_free(scratch_ / "missing"));
+  ASSERT_EQ(::symlink(dir.c_str(), (scratch_ / "link").c_str()), 0);
+  EXPECT_FALSE(lock_if_free(scratch_ / "link"));
+  scratch_.file("file", "");
+  EXPECT_FALSE(lock_if_free(scratch_ / "file"));
+}
+
+TEST_F(StateTest, AJobsDirectoryIsMadeOnlyIfThatIsWanted) {
+  const JobOnNode job{7, "n1", "c"};
+  EXPECT_EQ(state_.lock_job(job, false, 0).error().code, ENOENT);
+  EXPECT_FALSE(fs::exists(path_ + "/jobs/c.7.n1"));
+  Result<Fd> lock = state_.lock_job(job, true, 0);
+  ASSERT_TRUE(lock.ok()) << lock.error().text;
+  EXPECT_EQ(state_.jobs(), std::vector<std::string>{"c.7.n1"});
+  EXPECT_EQ(state_.lock_job(job, true, 0).error().code, ETIMEDOUT);
+  EXPECT_EQ(state_.lock_job(job, false, 20).error().code, ETIMEDOUT);
+  std::thread holder([held = lock.take()]() mutable {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    held.reset();
+  });
+  EXPECT_TRUE(state_.lock_job(job, false, 30000).ok()) << "it is waited for";
+  holder.join();
+
+  fs::remove(path_ + "/jobs/c.7.n1");
+  scratch_.file("state/jobs/c.7.n1", "");
+  EXPECT_EQ(state_.lock_job(job, true, 0).error().code, ENOTDIR);
+  fs::remove(path_ + "/jobs/c.7.n1");
+  ASSERT_EQ(::symlink((scratch_.dir("other")).c_str(), (path_ + "/jobs/c.7.n1").c_str()), 0);
+  EXPECT_FALSE(state_.lock_job(job, true, 0).ok());
+}
+
+TEST_F(StateTest, ALockOnAJobThatWasRemovedIsNone) {
+  const JobOnNode job{7, "n1", "c"};
+  for (const bool make : {false, true}) {
+    Result<Fd> lock = state_.lock_job(job, true, 0);
+    ASSERT_TRUE(lock.ok());
+    std::thread remover([&, held = lock.take()]() mutable {
+      // Whoever waits has opened the directory by now; if not, it sees a missing one: the same answer.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_TRUE(state_.remove_job(job).ok());
+      held.reset();
+    });
+    const Result<Fd> next = state_.lock_job(job, make, 30000);
+    remover.join();
+    EXPECT_EQ(fs::exists(path_ + "/jobs/c.7.n1"), make);
+    ASSERT_EQ(next.ok(), make);
+    if (!make) {
+      EXPECT_EQ(next.error().code, ENOENT);
+      continue;
+    }
+    struct stat held, there;
+    ASSERT_EQ(::fstat(next->get(), &held), 0);
+    ASSERT_EQ(::stat((path_ + "/jobs/c.7.n1").c_str(), &there), 0);
+    EXPECT_EQ(held.st_ino, there.st_ino);
+    EXPECT_FALSE(lock_if_free(path_ + "/jobs/c.7.n1"));
+  }
+}
+
+TEST_F(StateTest, TheLedgersLockIsWaitedForWithABound) {
+  Result<Fd> lock = state_.lock_ledger(0);
+  ASSERT_TRUE(lock.ok());
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(state_.lock_ledger(40).error().code, ETIMEDOUT);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(40));
+  std::thread holder([held = lock.take()]() mutable {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    held.reset();
+  });
+  EXPECT_TRUE(state_.lock_ledger(30000).ok());
+  holder.join();
+  fs::remove(path_ + "/ledger");
+  ASSERT_EQ(::symlink((scratch_.file("file", "")).c_str(), (path_ + "/ledger").c_str()), 0);
+  EXPECT_EQ(state_.lock_ledger(0).error().code, ELOOP);
+}
+
+TEST_F(StateTest, ListsPlainNamesAndSaysWhatItCannotRead) {
+  for (const char* name : {"a.1.n", ".hidden", "b c", "x~"}) scratch_.dir(std::string("state/jobs/") + name);
+  const Result<std::vector<std::string>> found = state_.list("jobs");
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(*found, std::vector<std::string>{"a.1.n"});
+  EXPECT_EQ(state_.list("missing").error().code, ENOENT);
+  fs::remove_all(path_ + "/jobs");
+  EXPECT_TRUE(state_.jobs().empty());
+}
+
+TEST_F(StateTest, AFileIsWrittenWholeAndNeverThroughALink) {
+  const mode_t before = ::umask(0077);
+  ASSERT_TRUE(state_.write("file", "text", 0644).ok());
+  ::umask(before);
+  struct stat st;
+  ASSERT_EQ(::stat((path_ + "/file").c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0644u);
+  EXPECT_EQ(*state_.read("file"), "text");
+  ASSERT_TRUE(state_.write("file", std::string(10000, 'x')).ok()) << "longer than what is read at once";
+  EXPECT_EQ(*state_.read("file"), std::string(10000, 'x'));
+
+  const std::string foreign = scratch_.file("foreign", "foreign");
+  ASSERT_EQ(::symlink(foreign.c_str(), (path_ + "/link.new").c_str()), 0);
+  EXPECT_EQ(state_.write("link", "mine").error().code, ELOOP);
+  EXPECT_EQ(contents(foreign), "foreign");
+  ASSERT_EQ(::symlink(foreign.c_str(), (path_ + "/link").c_str()), 0);
+  EXPECT_EQ(state_.read("link").error().code, ELOOP);
+
+  EXPECT_EQ(state_.write("missing/file", "").error().code, ENOENT);
+  EXPECT_EQ(state_.read("missing").error().code, ENOENT);
+  EXPECT_EQ(state_.read("jobs").error().code, EISDIR);
+  EXPECT_EQ(state_.write("jobs", "").error().code, EISDIR) << "in the place of a directory";
+  if (::access("/dev/full", W_OK) == 0) {
+    ASSERT_EQ(::mknod((path_ + "/full.new").c_str(), S_IFCHR | 0600, makedev(1, 7)), 0);
+    EXPECT_EQ(state_.write("full", "text").error().code, ENOSPC);
+    EXPECT_FALSE(fs::exists(path_ + "/full")) << "not half of it";
+  }
+}
+
+TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
+  ASSERT_TRUE(state_.lock_job(record().job, true, 0).ok());
+  JobRecord r = record();
+  r.restart = 3;
+  r.nodes = 5;
+  r.first_node = false;
+  r.tiers.push_back({"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, "0123"});
+  r.tiers.push_back({"ram", "ram", "/ram", TierConfig::Kind::kTmpfs, 30, 40, 5, ""});
+  ASSERT_TRUE(state_.write_record(r).ok());
+  std::string text = contents(path_ + "/jobs/c.7.n1/record.json");
+  EXPECT_EQ(text.find("given_up"), std::string::npos) << "of removals alone";
+  Result<JobRecord> read = state_.read_record("c.7.n1");
+  ASSERT_TRUE(read.ok()) << read.error().text;
+  EXPECT_EQ(read->job.key(), "c.7.n1");
+  EXPECT_EQ(read->name, r.name);
+  EXPECT_EQ(read->restart, 3u);
+  EXPECT_EQ(read->user.uid, kNobody);
+  EXPECT_EQ(read->agent.pid, 12);
+  EXPECT_EQ(read->agent.start_time, 34u);
+  EXPECT_EQ(read->serial, 99u);
+  EXPECT_EQ(read->nodes, 5u);
+  EXPECT_FALSE(read->first_node);
+  ASSERT_EQ(read->tiers.size(), 2u);
+  EXPECT_EQ(read->tiers[0].kind, TierConfig::Kind::kDirectory);
+  EXPECT_EQ(read->tiers[0].limit, 20u);
+  EXPECT_EQ(read->tiers[0].file_system, "0123");
+  EXPECT_FALSE(read->tiers[0].occupied);
+  EXPECT_EQ(read->tiers[0].charged(), 10u);
+  EXPECT_EQ(read->tiers[1].kind, TierConfig::Kind::kTmpfs);
+  EXPECT_EQ(read->tiers[1].file_system, "");
+  EXPECT_EQ(read->tiers[1].charged(), 5u);
+
+  r.given_up = 2;
+  r.next_try = 1234567890123;
+  ASSERT_TRUE(state_.write_record(r).ok());
+  read = state_.read_record("c.7.n1");
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->given_up, 2u);
+  EXPECT_EQ(read->next_try, 1234567890123);
+
+  r.tiers[0].path = "/tier\xff";
+  EXPECT_EQ(state_.write_record(r).error().code, EINVAL) << "not UTF-8";
+}
+
+TEST_F(StateTest, ASpoiltRecordIsNone) {
+  ASSERT_TRUE(state_.lock_job(record().job, true, 0).ok());
+  EXPECT_TRUE(with("\"c.7.0.n1\"", "\"other\"").ok()) << "this would be seen";
+  const std::vector<std::pair<std::string, std::string>> spoilt = {
+      {"\"c.7.0.n1\"", "\"\""},
+      {"\"c.7.0.n1\"", "\"..\""},
+      {"\"c.7.0.n1\"", "\"../../etc\""},
+      {"\"c.7.0.n1\"", "\"a\\u0000b\""},
+      {"\"cluster\": \"c\"", "\"cluster\": \"../c\""},
+      {"\"node\": \"n1\"", "\"node\": \"n/1\""},
+      {"\"/run/x\"", "\"run/x\""},
+      {"\"/run/x\"", "\"\""},
+      {"\"/run/x\"", "\"/run\\u0000x\""},
+      {"\"pid\": 12", "\"pid\": -1"},
+      {"\"pid\": 12", "\"pid\": \"12\""},
+      {"\"serial\"", "\"cereal\""},
+      {"{", "["},
+      {"{", "x{"},
+  };
+  for (const auto& [was, is] : spoilt) EXPECT_EQ(with(was, is).error().code, EINVAL) << is;
+  scratch_.file("state/jobs/c.7.n1/record.json", "[]");
+  EXPECT_EQ(state_.read_record("c.7.n1").error().code, EINVAL);
+  EXPECT_EQ(state_.read_record("c.8.n1").error().code, ENOENT);
+}
+
+TEST_F(StateTest, ARemovalIsLockedBeforeItIsSeen) {
+  Result<Fd> lock = state_.make_removal(record());
+  ASSERT_TRUE(lock.ok()) << lock.error().text;
+  EXPECT_EQ(state_.removals(), std::vector<std::string>{"c.7.0.n1.99"});
+  EXPECT_FALSE(lock_if_free(path_ + "/removing/c.7.0.n1.99"));
+  EXPECT_EQ(state_.read_removal("c.7.0.n1.99")->name, "c.7.0.n1");
+  EXPECT_FALSE(state_.make_removal(record()).ok()) << "one of that name is there";
+  EXPECT_FALSE(fs::exists(path_ + "/removing/.new.c.7.0.n1.99")) << "what failed leaves nothing behind";
+  JobRecord bad = record(8);
+  bad.run_dir = "/\xff";
+  EXPECT_EQ(state_.make_removal(bad).error().code, EINVAL);
+  EXPECT_FALSE(fs::exists(path_ + "/removing/.new." + bad.removal()));
+  scratch_.dir("state/removing/.new." + record(9).removal());
+  EXPECT_EQ(state_.make_removal(record(9)).error().code, EEXIST);
+}
+
+}  // namespace
+}  // namespace monarch
