@@ -71,6 +71,15 @@ bool read_line(int fd, int64_t end, char* line, size_t room) {
   return n > 0;
 }
 
+// JobContainerType, which later releases call NamespaceType.
+template <class Conf>
+const char* namespace_type(const Conf& conf) {
+  if constexpr (requires { conf.namespace_plugin; })
+    return conf.namespace_plugin;
+  else
+    return conf.job_container_plugin;
+}
+
 }  // namespace
 
 const char* trusted(const char* name) {
@@ -92,6 +101,12 @@ bool runs_prolog_in_job() {
 #else
   return false;  // this release has none
 #endif
+}
+
+bool jobs_have_own_mounts() {
+  if (!&slurm_conf) return true;  // not known: what is true of all jobs is done
+  const char* type = namespace_type(slurm_conf);
+  return type && *type && !strstr(type, "/none");
 }
 
 bool is_known(const char* job, const char* below) {

@@ -85,6 +85,7 @@ void start(spank_t sp, const char* datasets) {
   uint32_t step = kExternStep;
   spank_get_item(sp, S_JOB_STEPID, &step);
   if (step != kExternStep && node_id(sp) == 0) arguments.add("--tell");
+  if (jobs_have_own_mounts()) arguments.add("--own-mounts");
   arguments.add("--reply-fd");  // its number follows
   char answer[sizeof without] = "";
   run_monarchd(arguments, kStartPatienceMs, answer, sizeof answer);

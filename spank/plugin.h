@@ -102,6 +102,9 @@ const char* trusted(const char* name);
 const char* cluster_name();
 // Whether slurmstepd runs prolog and epilog (PrologFlags=RunInJob): then Slurm calls no plugin's.
 bool runs_prolog_in_job();
+// Whether slurm.conf gives each job a mount namespace (job_container/tmpfs): what is mounted later may not be
+// seen there.
+bool jobs_have_own_mounts();
 // Whether the state directory has something of that job's on this node; `below` is "" or "/FILE".
 bool is_known(const char* job, const char* below);
 // Decimal text; `out` holds 24 bytes. Returns out.

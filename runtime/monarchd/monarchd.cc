@@ -194,6 +194,8 @@ int main(int argc, char** argv) {
       ->group("Root");
   app.add_flag("--tell", o.tell, "with --start: this step can tell the user why there is no agent")
       ->group("Root");
+  app.add_flag("--own-mounts", o.request.own_mounts, "with --start: the job has a mount namespace of its own")
+      ->group("Root");
   app.add_option("--reply-fd", o.reply_fd, "descriptor that is told what --start did")->group("Root");
   try {
     app.parse(argc, argv);

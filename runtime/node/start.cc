@@ -2,15 +2,10 @@
 #include "runtime/node/start.h"
 
 #include <spdlog/spdlog.h>
-#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
 
 #include "runtime/base/escape.h"
 #include "runtime/base/os.h"
@@ -47,21 +42,6 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// Whether Slurm gives each job a mount namespace (JobContainerType, since 26.05 NamespaceType): what is
-// mounted later may not be seen there. Read from slurm.conf, which is root's, as slurmd names it.
-bool jobs_have_own_mounts() {
-  const char* file = ::getenv("SLURM_CONF");
-  std::ifstream in(file && *file ? file : "/etc/slurm/slurm.conf");
-  for (std::string line; std::getline(in, line);) {
-    line.erase(std::remove_if(line.begin(), line.end(), [](unsigned char c) { return std::isspace(c); }),
-               line.end());
-    for (const char* key : {"JobContainerType=", "NamespaceType="})
-      if (::strncasecmp(line.c_str(), key, std::strlen(key)) == 0 && line.find("/none") == std::string::npos)
-        return true;
-  }
-  return false;
-}
-
 struct Patience {
   int ledger_ms, ready_ms;
 };
@@ -85,7 +65,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
     }
   }
   if (usable.empty()) return Error{ENOSPC, "no tier can be used on this node; monarchctl tiers tells why"};
-  const uint64_t run_size = jobs_have_own_mounts() ? 0 : config.agent.run_size;
+  const uint64_t run_size = request.own_mounts ? 0 : config.agent.run_size;
   MONARCH_TRY(make_run_dir(record->run_dir, run_size, agent_conf(config.agent, usable, request.nodes),
                            datasets, request.user));
   MONARCH_TRY(tell_quotas(state, *record));
@@ -99,12 +79,16 @@ Result<Config> load_existing(const std::string& file) {
   return config;
 }
 
+std::vector<std::string> tier_paths(const Config& config) {
+  std::vector<std::string> paths;
+  for (const TierConfig& t : config.tiers) paths.push_back(t.path);
+  return paths;
+}
+
 // Leaves out the tiers whose file systems do not answer; true: all do. Nothing is locked yet: a probe that
 // hangs in the kernel stays behind.
 bool keep_answering(const StateDir& state, const StartRequest& request, Config* config) {
-  std::vector<std::string> paths;
-  for (const TierConfig& t : config->tiers) paths.push_back(t.path);
-  const std::vector<bool> answers = probe(state, paths, kTierPatienceMs);
+  const std::vector<bool> answers = probe(state, tier_paths(*config), kTierPatienceMs);
   std::vector<TierConfig> kept;
   for (size_t i = 0; i < answers.size(); ++i) {
     const TierConfig& tier = config->tiers[i];
@@ -116,12 +100,6 @@ bool keep_answering(const StateDir& state, const StartRequest& request, Config* 
   }
   config->tiers = std::move(kept);
   return config->tiers.size() == answers.size();
-}
-
-std::vector<std::string> tier_paths(const Config& config) {
-  std::vector<std::string> paths;
-  for (const TierConfig& t : config.tiers) paths.push_back(t.path);
-  return paths;
 }
 
 std::string wanted_file(const JobOnNode& job) { return "jobs/" + job.key() + "/wanted"; }

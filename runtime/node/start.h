@@ -19,6 +19,7 @@ struct StartRequest {
   uint32_t restart = 0;
   uint32_t nodes = 1;
   bool first_node = true;
+  bool own_mounts = false;  // the job has a mount namespace: what is mounted later may not be seen there
   User user;
   std::string datasets;  // PATH[:PATH...]; empty: what the prolog noted
 };
