@@ -107,32 +107,42 @@ def taken_run_directory():
     return None
 
 
-def taken_copies():
-    """The copies' directory is another user's by now: agent and monarchctl were killed, and a task goes on."""
-    if why := why_not():
-        return skip("copies that another user made", why)
-    root, tier = data("copies"), open_tier("copies")
+def copy_in_use(root, tier):
+    """A job of nobody's, its task that holds the copy open, the task's answer, and the copies' directory."""
     job = e2e.Job(options([root], {"t": (tier, "1G")}), before=e2e.NOBODY)
     job.run([*e2e.NOBODY, "cat", f"{root}/f"])
     ok(wait_until(lambda: staged(tier)), "a file is staged")
-    process = reader(job.env, f"{root}/f", e2e.NOBODY)
-    first = [process.stdout.readline().decode().strip() for _ in range(2)]
-    equal(first, [f"copy {TRUE!r}", repr(TRUE)], "a task reads the copy")
-    agent = job.agent()
-    os.kill(agent, signal.SIGSTOP)  # so that it cleans nothing up
-    os.kill(agent, signal.SIGKILL)
-    wait_until(lambda: not os.path.exists(f"/proc/{agent}/maps") or not open(f"/proc/{agent}/cmdline", "rb").read())
-    equal(ask(process), first, "and goes on when its agent was killed")
-    own = os.path.dirname(os.path.dirname(staged(tier)[0]))
+    task = reader(job.env, f"{root}/f", e2e.NOBODY)
+    answer = [task.stdout.readline().decode().strip() for _ in range(2)]
+    equal(answer, [f"copy {TRUE!r}", repr(TRUE)], "a task reads the copy")
+    return job, task, answer, os.path.dirname(os.path.dirname(staged(tier)[0]))
+
+
+def take_over(own, tier, task):
+    """Another user makes the copies' directory anew, for a moment; the job's own is tier/old meanwhile."""
     os.rename(own, f"{tier}/old")
     e2e.subprocess.run(["cp", "-a", f"{tier}/old", own], check=True)
     e2e.subprocess.run(["chown", "-R", "0:0", own], check=True)
     forge(own)
-    equal(ask(process), [f"PFS {TRUE!r}", repr(TRUE)], "but reads the PFS where another user made the directory")
+    equal(ask(task), [f"PFS {TRUE!r}", repr(TRUE)], "the task reads the PFS where another user made the directory")
     e2e.subprocess.run(["rm", "-rf", own], check=True)
     os.rename(f"{tier}/old", own)
-    equal(ask(process), first, "and its own copy again")
-    e2e.end(process)
+
+
+def taken_copies():
+    """The copies' directory is another user's by now: agent and monarchctl were killed, and a task goes on."""
+    if why := why_not():
+        return skip("copies that another user made", why)
+    tier = open_tier("copies")
+    job, task, answer, own = copy_in_use(data("copies"), tier)
+    agent = job.agent()
+    os.kill(agent, signal.SIGSTOP)  # so that it cleans nothing up
+    os.kill(agent, signal.SIGKILL)
+    wait_until(lambda: not os.path.exists(f"/proc/{agent}/maps") or not open(f"/proc/{agent}/cmdline", "rb").read())
+    equal(ask(task), answer, "and goes on when its agent was killed")
+    take_over(own, tier, task)
+    equal(ask(task), answer, "and its own copy again")
+    e2e.end(task)
     job.kill()
     e2e.subprocess.run(["rm", "-rf", job.run_dir, own], check=True)
     return None
@@ -142,23 +152,11 @@ def open_directory():
     """A tier that all can write, without the sticky bit: the directory is taken while the job runs."""
     if why := why_not():
         return skip("a tier without the sticky bit", why)
-    root, tier = data("open"), open_tier("open")
+    tier = open_tier("open")
     os.chmod(tier, 0o777)
-    job = e2e.Job(options([root], {"t": (tier, "1G")}), before=e2e.NOBODY)
-    job.run([*e2e.NOBODY, "cat", f"{root}/f"])
-    ok(wait_until(lambda: staged(tier)), "a file is staged")
-    process = reader(job.env, f"{root}/f", e2e.NOBODY)
-    first = [process.stdout.readline().decode().strip() for _ in range(2)]
-    equal(first, [f"copy {TRUE!r}", repr(TRUE)], "a task reads the copy")
-    own = os.path.dirname(os.path.dirname(staged(tier)[0]))
-    os.rename(own, f"{tier}/old")
-    e2e.subprocess.run(["cp", "-a", f"{tier}/old", own], check=True)
-    e2e.subprocess.run(["chown", "-R", "0:0", own], check=True)
-    forge(own)
-    equal(ask(process), [f"PFS {TRUE!r}", repr(TRUE)], "but the PFS where another user made the directory")
-    e2e.subprocess.run(["rm", "-rf", own], check=True)
-    os.rename(f"{tier}/old", own)
-    e2e.end(process)
+    job, task, _, own = copy_in_use(data("open"), tier)
+    take_over(own, tier, task)
+    e2e.end(task)
     job.end()
     return None
 

@@ -3,8 +3,9 @@
 // Slurm says that a job began. The one program of Monarch's that links libslurm, so that no other has to be
 // rebuilt with Slurm.
 //
-//   monarch_account --job N --uid U --restart R --begin T --end T [--submit T --start T] [--cluster NAME]
-//   LINE monarch_account --times --job N --uid U --restart R
+//   monarch_account --job N --uid U --restart R --begin T --end T
+//                   [--submit T --start T] [--cluster NAME] LINE
+//   monarch_account --times --job N --uid U --restart R
 //
 // --begin and --end: of the run, by the node's clock; --submit and --start: by Slurm's, 0 if not known.
 // --times prints both of the job that runs now.

@@ -318,6 +318,11 @@ Result<Config> load_config(const std::string& file) {
   return std::move(in.config);
 }
 
+Config load_config_or_defaults(const std::string& file) {
+  Result<Config> config = load_config(file);
+  return config.ok() ? config.take() : Config();
+}
+
 Result<TierConfig> parse_tier_option(const std::string& text) {
   const size_t first = text.find(':');
   const size_t last = text.rfind(':');

@@ -100,6 +100,8 @@ struct Config {
 // twice, a tier without path or quota, and a file that group or others can write are errors that name
 // file and line.
 Result<Config> load_config(const std::string& file);
+// The same, or the defaults where it fails: what follows a job is done even so.
+Config load_config_or_defaults(const std::string& file);
 
 // NAME:PATH:SIZE, as `monarchctl run --tier` takes it; PATH may hold colons. The medium is ram on a
 // tmpfs or ramfs, else ssd.

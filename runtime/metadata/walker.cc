@@ -132,23 +132,28 @@ Fd Walker::open(const Directory& directory) {
   }
 }
 
+Walker::Stream Walker::open_stream(const Directory& directory, struct stat* st) {
+  Fd fd = open(directory);
+  const bool looked = fd && os::fstat(fd.get(), st) == 0;
+  Stream stream(looked ? os::fdopendir(fd.get()) : nullptr, &::closedir);
+  if (stream) fd.release();  // closedir closes it
+  return stream;
+}
+
 void Walker::list(const Directory& directory) {
   if (!stats_->wait(1, [this] { return stopping_.load(); })) return;
-  Fd fd = open(directory);
-  if (!fd && errno == EXDEV) return;  // another file system below: left alone
-  const int raw = fd.get();
   struct stat before;
-  const bool looked = fd && os::fstat(raw, &before) == 0;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(looked ? os::fdopendir(raw) : nullptr, &::closedir);
+  const Stream dir = open_stream(directory, &before);
+  if (!dir && errno == EXDEV) return;  // another file system below: left alone
   if (!dir) return give_up(directory, std::strerror(errno));
-  fd.release();  // closedir closes it
   add(board_, AgentCounter::walk_dirs);
 
   Names names;
   if (!enter(directory, dir.get(), &names)) return;
   const RelPath path = rel_path(directory.root, directory.path.data(), directory.path.size());
   struct stat after;
-  if (names.all_known && catalog_->header().serve_metadata != 0 && os::fstat(raw, &after) == 0) {
+  if (names.all_known && catalog_->header().serve_metadata != 0 &&
+      os::fstat(::dirfd(dir.get()), &after) == 0) {
     if (is_quiet(after) && same_directory(before, after)) {
       (void)catalog_->add_listing(path, before, names.names);  // without one, tasks ask the PFS
     } else {
@@ -170,13 +175,9 @@ void Walker::wait_for_quiet(Young young) {
 
 void Walker::look_again(const Young& young) {
   if (!stats_->wait(1, [this] { return stopping_.load(); })) return;
-  Fd fd = open(young.directory);
-  const int raw = fd.get();
   struct stat before, after;
-  const bool looked = fd && os::fstat(raw, &before) == 0;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(looked ? os::fdopendir(raw) : nullptr, &::closedir);
+  const Stream dir = open_stream(young.directory, &before);
   if (!dir) return;
-  fd.release();  // closedir closes it
   const bool same = same_directory(young.values, before);
   Names names;
   if (same) {
@@ -184,7 +185,7 @@ void Walker::look_again(const Young& young) {
     if (!read_again(young.directory, dir.get(), &names) || !names.all_known) return;
     const RelPath path =
         rel_path(young.directory.root, young.directory.path.data(), young.directory.path.size());
-    if (os::fstat(raw, &after) == 0 && same_directory(before, after)) {
+    if (os::fstat(::dirfd(dir.get()), &after) == 0 && same_directory(before, after)) {
       (void)catalog_->add_listing(path, before, names.names);
       return;
     }

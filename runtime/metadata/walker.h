@@ -9,6 +9,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -66,6 +67,9 @@ class Walker {
   bool take(Directory* directory, Young* young) EXCLUDES(lock_);
   // Opens a directory; waits while descriptors or memory are short. Empty: errno says why.
   Fd open(const Directory& directory);
+  using Stream = std::unique_ptr<DIR, int (*)(DIR*)>;
+  // The same, to be read, and what fstat says of it. nullptr: errno says why.
+  Stream open_stream(const Directory& directory, struct stat* st);
   void list(const Directory& directory);
   // Enters what the directory holds into the catalog. False: the walk is to end.
   bool enter(const Directory& directory, DIR* dir, Names* names);

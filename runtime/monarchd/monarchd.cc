@@ -113,11 +113,9 @@ int run_as_root(Options& o) {
   if (o.prolog || o.epilog) monarch::ensure_keeper(o.keeper());
   if (o.flush) {
     const Result<monarch::StateDir> state = monarch::StateDir::open(o.request.state_dir);
-    const Result<monarch::Config> config = monarch::load_config(o.config);
-    done = state.ok()
-               ? monarch::flush(*state, o.account, config.ok() ? config->spool : monarch::SpoolConfig(),
-                                monarch::Lines::kAll)
-               : Status(state.error());
+    const monarch::SpoolConfig spool = monarch::load_config_or_defaults(o.config).spool;
+    done =
+        state.ok() ? monarch::flush(*state, o.account, spool, monarch::Lines::kAll) : Status(state.error());
   }
   if (done.ok()) return 0;
   spdlog::error("JobId={} node={}: {}", o.request.job.job, o.request.job.node, done.error().text);

@@ -49,8 +49,7 @@ Status end_job(const EpilogRequest& request) {
   JobCounters counters{};
   const bool counted = counters_of(*record, &counters);
   const std::string line = comment_line(*record, counted ? &counters : nullptr, 1);
-  const Result<Config> config = load_config(request.config);
-  const Accounting accounting = config.ok() ? config->accounting : Accounting::kAuto;
+  const Accounting accounting = load_config_or_defaults(request.config).accounting;
   if (accounting != Accounting::kOff)
     spdlog::info("JobId={} node={} {}{}", record->job.job, record->job.node, line,
                  counted ? rarities(counters) : "");

@@ -24,15 +24,23 @@ std::string limits_of(uint64_t bytes) {
 
 std::string path_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
+Status mount_on(const Fd& dir, unsigned long flags, const std::string& limits, const User& user) {
+  const std::string options = fmt::format("{},mode=0700,uid={},gid={}", limits, user.uid, user.gid);
+  if (::mount(kTmpfsSource, path_of(dir.get()).c_str(), "tmpfs", flags, options.c_str()) != 0)
+    return errno_error("mount a tmpfs with " + limits);
+  return {};
+}
+
 }  // namespace
 
 Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
-  const std::string limits = fmt::format("{},mode=0700,uid={},gid={}", limits_of(bytes), user.uid, user.gid);
-  const std::string where = path_of(dir.get());
   // A kernel without NUMA does not know mpol.
-  for (const char* policy : {",mpol=interleave", ""})
-    if (::mount(kTmpfsSource, where.c_str(), "tmpfs", kFlags, (limits + policy).c_str()) == 0) return {};
-  return errno_error("mount a tmpfs of " + std::to_string(bytes) + " bytes");
+  const Status spread = mount_on(dir, kFlags, limits_of(bytes) + ",mpol=interleave", user);
+  return spread.ok() ? spread : mount_on(dir, kFlags, limits_of(bytes), user);
+}
+
+Status mount_run_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
+  return mount_on(dir, kFlags | MS_NOEXEC, fmt::format("size={},nr_inodes={}", bytes, kMoreInodes), user);
 }
 
 // The descriptor holds what is mounted there: it is looked at, and then made larger, or nothing is. The job's
@@ -44,14 +52,6 @@ Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes) {
   if (::mount(nullptr, path_of(dir.get()).c_str(), nullptr, MS_REMOUNT | kFlags, limits_of(bytes).c_str()) !=
       0)
     return errno_error("make the tmpfs of " + name + " larger");
-  return {};
-}
-
-Status mount_run_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
-  const std::string limits =
-      fmt::format("size={},nr_inodes={},mode=0700,uid={},gid={}", bytes, kMoreInodes, user.uid, user.gid);
-  if (::mount(kTmpfsSource, path_of(dir.get()).c_str(), "tmpfs", kFlags | MS_NOEXEC, limits.c_str()) != 0)
-    return errno_error("mount a tmpfs of " + std::to_string(bytes) + " bytes");
   return {};
 }
 

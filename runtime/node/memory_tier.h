@@ -17,10 +17,10 @@ constexpr char kTmpfsSource[] = "monarch";  // in mountinfo
 // Mounts a tmpfs of `bytes` for `user` on the directory `dir`.
 Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user);
 
-// Makes the one of the job `name` in the directory `jobs` larger.
-Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes);
-
 // The same for a job's run directory, for what its agent puts there: some files, none to be executed.
 Status mount_run_tmpfs(const Fd& dir, uint64_t bytes, const User& user);
+
+// Makes the one of the job `name` in the directory `jobs` larger.
+Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes);
 
 }  // namespace monarch

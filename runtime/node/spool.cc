@@ -192,9 +192,8 @@ void drop_excess(const StateDir& state, std::vector<Spooled>* lines, const Spool
     std::erase_if(*lines, [&](const Spooled& l) { return l.name == s.name; });
   }
   spdlog::error(
-      "{} lines for sacct are given up, the oldest {}: they found no row in the database for {} days, or "
-      "more than {} "
-      "wait",
+      "{} lines for sacct are given up, the oldest {}: they found no row in the database for {} days, "
+      "or more than {} wait",
       out.size(), out.front().name, config.spool_days, config.spool_lines);
 }
 
@@ -328,24 +327,28 @@ Status flush(const StateDir& state, const std::string& program, const SpoolConfi
   return Error{EAGAIN, std::to_string(left) + " lines for sacct wait in " + dir + "; is slurmdbd up?"};
 }
 
+namespace {
+
+// Whether Slurm's times for that job are not known yet, and are to be asked for now.
+bool lacks_times(const StateDir& state, const std::string& key) {
+  struct stat st;
+  return ::lstat(path_of(state, times_file(key)).c_str(), &st) == 0
+             ? st.st_size == 0 && has_come(st.st_mtim.tv_sec, now_s())
+             : ::access(path_of(state, "jobs/" + key + "/record.json").c_str(), F_OK) == 0;
+}
+
+}  // namespace
+
 bool times_are_due(const StateDir& state) {
-  for (const std::string& key : state.jobs()) {
-    struct stat st;
-    const std::string job = path_of(state, "jobs/" + key);
-    if (::lstat(path_of(state, times_file(key)).c_str(), &st) == 0
-            ? st.st_size == 0 && has_come(st.st_mtim.tv_sec, now_s())
-            : ::access((job + "/record.json").c_str(), F_OK) == 0)
-      return true;
-  }
-  return false;
+  const std::vector<std::string> jobs = state.jobs();
+  return std::any_of(jobs.begin(), jobs.end(),
+                     [&](const std::string& key) { return lacks_times(state, key); });
 }
 
 void ask_times(const StateDir& state, const std::string& program) {
   for (const std::string& key : state.jobs()) {
-    struct stat st;
+    if (!lacks_times(state, key)) continue;
     const std::string file = path_of(state, times_file(key));
-    if (::lstat(file.c_str(), &st) == 0 && (st.st_size > 0 || !has_come(st.st_mtim.tv_sec, now_s())))
-      continue;
     const Result<JobRecord> record = state.read_record(key);
     if (!record.ok()) continue;
     std::string text = "-\n";  // nobody will ask

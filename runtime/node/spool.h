@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // STATE/spool: lines for sacct that are not yet written, a file each.
 //
-//   NAME.SERIAL.TIME.json   of when it was spooled; the keeper writes it; its mtime says when it is tried
-//   next NAME.SERIAL.TIME.kept   waits for `monarchd --flush` (account = spool)
+//   NAME.SERIAL.TIME.json   TIME: of when it was spooled; its mtime: of when the keeper tries it next
+//   NAME.SERIAL.TIME.kept   waits for `monarchd --flush` (account = spool)
 //
 // and, in a job's directory below STATE/jobs, `times`: when Slurm says that this run was submitted and
 // started, by which its row in the database is found whatever else has the same id.

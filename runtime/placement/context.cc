@@ -11,8 +11,8 @@ Fd PlacementContext::open_source(Ref ref, const std::string& path, bool paced, c
   const auto give_up = [&] { return copier.hurried() || stopping; };
   if (!paced || !rates->pfs_opens.wait(1, give_up)) rates->pfs_opens.take(1);
   add(board, AgentCounter::agent_opens_pfs);
-  return Fd(os::open_beneath(dataset->roots[catalog->root_of(ref)].fd.get(), path.c_str(),
-                             O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  return Fd(
+      os::open_beneath(root_of(ref).fd.get(), path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
 }
 
 }  // namespace monarch

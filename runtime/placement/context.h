@@ -26,6 +26,7 @@ struct PlacementContext {
   std::atomic<bool> stopping{false};  // set once
   std::atomic<int> threads{0};        // that copy
 
+  const DatasetRoot& root_of(Ref ref) const { return dataset->roots[catalog->root_of(ref)]; }
   Tier& tier(int number) const { return hierarchy->tiers()[static_cast<size_t>(number)]; }
 
   // Stores the verdict on an entry and wakes who waits for it.

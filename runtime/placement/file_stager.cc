@@ -66,7 +66,7 @@ void FileStager::note_absent() {
 }
 
 bool FileStager::is_regular(Ref ref, const std::string& path) {
-  const DatasetRoot& root = context_->dataset->roots[context_->catalog->root_of(ref)];
+  const DatasetRoot& root = context_->root_of(ref);
   const Fd look(os::open_beneath(root.fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
   struct stat st;
   if (!look || os::fstat(look.get(), &st) != 0) {
@@ -99,8 +99,7 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
     add(context_->board,
         error == ENOENT || error == EACCES ? AgentCounter::pass_files : AgentCounter::source_errors);
     if (error != ENOENT)
-      spdlog::warn("stage {}/{}: {}", context_->dataset->roots[context_->catalog->root_of(work.ref)].path,
-                   path, std::strerror(error));
+      spdlog::warn("stage {}/{}: {}", context_->root_of(work.ref).path, path, std::strerror(error));
     return context_->settle(work.ref, verdict_on_open(error));
   }
   if (!S_ISREG(st.st_mode)) return context_->settle(work.ref, state_word(State::kPass, Reason::kNotRegular));
