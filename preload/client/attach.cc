@@ -86,10 +86,10 @@ __attribute__((constructor)) void save() { save_environment(); }
 
 bool is_attached() { return client() != nullptr || phase.load(std::memory_order_acquire) != Phase::kOff; }
 
-__attribute__((noinline, cold)) Client* start_client(bool at_once) {
+__attribute__((noinline, cold)) Client* start_client(Retry retry) {
   if (!save_environment()) return nullptr;
-  if (const int64_t at = retry_at.load(std::memory_order_relaxed); !at_once && at != 0 && monotonic_ns() < at)
-    return nullptr;
+  const int64_t at = retry_at.load(std::memory_order_relaxed);
+  if (retry == Retry::kInAWhile && at != 0 && monotonic_ns() < at) return nullptr;
   const int saved = errno;
   const Outcome outcome = connect();
   Phase seen = Phase::kNew;

@@ -22,7 +22,11 @@ struct Client {
 enum class Phase : int { kNew, kOff, kOn };
 extern std::atomic<Phase> phase;
 extern Client the_client;
-Client* start_client(bool at_once = false);
+
+// When a run directory that was not ready is looked at again: by who changes a file at once, since what is
+// not marked may be read wrong by others.
+enum class Retry { kInAWhile, kAtOnce };
+Client* start_client(Retry retry);
 
 // The process's client; nullptr if this process is not to be redirected (no job, switched off, a stale
 // run directory, another version).
@@ -30,18 +34,10 @@ Client* start_client(bool at_once = false);
 // The first call maps the two files. Threads that make it at the same time each do so, and the first of them
 // to have mapped one wins: nobody waits for another, who may be the code that a signal interrupted, or a
 // thread that a child of fork(2) does not have.
-inline Client* client() {
+inline Client* client(Retry retry = Retry::kInAWhile) {
   const Phase now = phase.load(std::memory_order_acquire);
   if (__builtin_expect(now == Phase::kOn, 1)) return &the_client;
-  return now == Phase::kOff ? nullptr : start_client();
-}
-
-// The same for who changes a file: what is not marked may be read wrong by others, so a run directory that
-// was not ready is looked at again at once, not after a while.
-inline Client* client_to_mark() {
-  const Phase now = phase.load(std::memory_order_acquire);
-  if (__builtin_expect(now == Phase::kOn, 1)) return &the_client;
-  return now == Phase::kOff ? nullptr : start_client(true);
+  return now == Phase::kOff ? nullptr : start_client(retry);
 }
 
 // Marks what this process has open for writing when it attaches, before it is served anything: what it

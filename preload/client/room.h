@@ -8,6 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/layout/catalog_reader.h"
+
 namespace monarch::preload {
 
 class Room {
@@ -45,5 +47,15 @@ class Room {
   size_t far_bytes_ = 0;
   char near_[kNearBytes];
 };
+
+// The path of an entry, relative to its root, in `room`, with a NUL. False: it has none, or there is no
+// memory.
+inline bool path_of(const CatalogReader& catalog, const Entry& entry, Room* room, RelPath* path) {
+  const size_t bytes = catalog.path_bytes(entry);
+  char* text = bytes > 0 ? room->take(bytes) : nullptr;
+  if (!text || !catalog.path_of(entry, text, bytes, path)) return false;
+  text[path->len] = '\0';
+  return true;
+}
 
 }  // namespace monarch::preload

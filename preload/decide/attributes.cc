@@ -125,17 +125,14 @@ bool known_values(int dirfd, const char* path, int flags, unsigned needs, Values
 }
 
 void tell(const Unknown& unknown, const struct stat& st) {
-  constexpr int64_t kSecond = 1000000000;
   Client* c = client();
   SeenSlot* slot = c ? claim_seen(c->board) : nullptr;
   if (!slot) return;
-  slot->seen = {
-      unknown.entry,
-      unknown.hash,
-      {st.st_dev, st.st_ino, static_cast<uint64_t>(st.st_size), static_cast<uint64_t>(st.st_blocks),
-       st.st_atim.tv_sec * kSecond + st.st_atim.tv_nsec, st.st_mtim.tv_sec * kSecond + st.st_mtim.tv_nsec,
-       st.st_ctim.tv_sec * kSecond + st.st_ctim.tv_nsec, st.st_mode, st.st_uid, st.st_gid,
-       static_cast<uint32_t>(st.st_nlink), static_cast<uint32_t>(st.st_blksize), 0}};
+  slot->seen = {unknown.entry,
+                unknown.hash,
+                {st.st_dev, st.st_ino, static_cast<uint64_t>(st.st_size), static_cast<uint64_t>(st.st_blocks),
+                 ns_of(st.st_atim), ns_of(st.st_mtim), ns_of(st.st_ctim), st.st_mode, st.st_uid, st.st_gid,
+                 static_cast<uint32_t>(st.st_nlink), static_cast<uint32_t>(st.st_blksize), 0}};
   const int saved = errno;
   post_seen(c->board, slot);
   errno = saved;

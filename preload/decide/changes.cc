@@ -138,8 +138,10 @@ __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Ob
   const size_t len = true_path(object, path);
   const Where where = len > 0 ? locate(*c, AT_FDCWD, path->text(), &room, &rel) : Where::kOutside;
   const bool file = inode.type != S_IFDIR;
-  if (where == Where::kBelow && file) mark_path(c, rel);
-  if (where == Where::kBelow && file) mark_other_names(c, inode);
+  if (where == Where::kBelow && file) {
+    mark_path(c, rel);
+    mark_other_names(c, inode);
+  }
   if (where == Where::kBelow && !file) mark_as(c, rel.hash, kChangedDirectories);
   if (leads_to_root(where)) close_all(c);
   if (where != Where::kOutside && (inode.links == 1 || !file)) return;
@@ -178,18 +180,16 @@ void mark_object(Client* c, Change change, const Object& object, const Located& 
 
 // The dataset's file whose copy is open as `fd`: by the name that the kernel has for it, since an inode of
 // the tier may be somebody's new file by now.
-__attribute__((noinline)) const Entry* copy_behind(const Client& c, uint64_t dev, uint64_t ino, int fd) {
-  const JobFacts& facts = c.catalog.facts();
-  for (uint32_t tier = 0; tier < facts.tier_count; ++tier) {
-    if (facts.tiers[tier].dev != dev) continue;
-    const Identity* identity = c.catalog.find_copy(tier, ino);
-    Room room;
-    if (!identity || path_of_descriptor(fd, &room) == 0) continue;
-    const uint32_t len = facts.tiers[tier].len;
-    if (strncmp(room.text(), facts.tiers[tier].path, len) == 0 && room.text()[len] == '/')
-      return c.catalog.entry(identity->entry);
-  }
-  return nullptr;
+__attribute__((noinline)) const Entry* copy_behind(const Client& c, const Inode& inode, int fd) {
+  return find_original(c, inode.dev, inode.ino,
+                       [&](uint32_t tier, const Entry&) {
+                         const auto& where = c.catalog.facts().tiers[tier];
+                         Room room;
+                         return path_of_descriptor(fd, &room) != 0 &&
+                                strncmp(room.text(), where.path, where.len) == 0 &&
+                                room.text()[where.len] == '/';
+                       })
+      .entry;
 }
 
 // A copy is never written: `fd`, on one, is opened anew on the PFS. What O_TRUNC did to the copy it does to
@@ -219,7 +219,7 @@ __attribute__((noinline)) void mark_named(Client* c, Change change, const Object
 }  // namespace
 
 void will_change(Change change, int dirfd, const char* path, int flags) {
-  Client* c = client_to_mark();
+  Client* c = client(Retry::kAtOnce);
   if (!c || unreadable(path) || !*path) return;
   const int saved = errno;
   mark_named(c, change, {dirfd, path, flags & AT_SYMLINK_NOFOLLOW});
@@ -227,7 +227,7 @@ void will_change(Change change, int dirfd, const char* path, int flags) {
 }
 
 void changed_names(int dirfd, const char* path) {
-  Client* c = client_to_mark();
+  Client* c = client(Retry::kAtOnce);
   if (!c || c->catalog.facts().serve_metadata == 0 || unreadable(path) || !may_be_below(*c, path)) return;
   const int saved = errno;
   Room room;
@@ -243,14 +243,14 @@ bool has_changed_names(const Client& c, const RelPath& directory) {
 }
 
 void will_write(int dirfd, const char* path) {
-  Client* c = client_to_mark();
+  Client* c = client(Retry::kAtOnce);
   Room room;
   RelPath rel;
   if (c && may_be_below(*c, path) && resolve(*c, dirfd, path, &room, &rel)) mark_path(c, rel);
 }
 
 void changes_descriptor(Change change, int fd) {
-  Client* c = client_to_mark();
+  Client* c = client(Retry::kAtOnce);
   if (!c) return;
   const int saved = errno;
   Room room;
@@ -259,22 +259,18 @@ void changes_descriptor(Change change, int fd) {
 }
 
 bool opened_to_write(int fd, int flags) {
-  Client* c = client_to_mark();
+  Client* c = client(Retry::kAtOnce);
   const int saved = errno;
+  const Object opened = {fd, "", AT_EMPTY_PATH};
+  const Entry* copied = nullptr;
   Inode inode;
   Room room;
-  if (!c || !look({fd, "", AT_EMPTY_PATH}, &inode)) {
-    errno = saved;
-    return true;
+  if (c && look(opened, &inode)) {
+    if (inode.type == S_IFREG) copied = copy_behind(*c, inode, fd);
+    if (!copied) mark_inode(c, Change::kContent, opened, inode, {Where::kOutside, {}}, &room);
   }
-  const Entry* copied = inode.type == S_IFREG ? copy_behind(*c, inode.dev, inode.ino, fd) : nullptr;
-  if (copied) {
-    errno = saved;
-    return write_to_original(c, *copied, fd, flags);
-  }
-  mark_inode(c, Change::kContent, {fd, "", AT_EMPTY_PATH}, inode, {Where::kOutside, {}}, &room);
   errno = saved;
-  return true;
+  return !copied || write_to_original(c, *copied, fd, flags);
 }
 
 // Of a process that has no /proc, the standard descriptors.
@@ -291,11 +287,7 @@ __attribute__((noinline)) void mark_what_is_open(Client* c) {
   alignas(dirent64) char entries[256];
   for (long bytes; dir >= 0 && (bytes = syscall(SYS_getdents64, dir, entries, sizeof entries)) > 0;)
     for (long at = 0; at < bytes; at += reinterpret_cast<dirent64*>(entries + at)->d_reclen)
-      if (const char* name = reinterpret_cast<dirent64*>(entries + at)->d_name; name[0] != '.') {
-        int fd = 0;
-        for (const char* digit = name; *digit; ++digit) fd = fd * 10 + (*digit - '0');
-        mark(fd);
-      }
+      mark(number_of_descriptor(reinterpret_cast<dirent64*>(entries + at)->d_name));
   if (dir >= 0) syscall(SYS_close, dir);
   errno = saved;
 }

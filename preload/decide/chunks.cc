@@ -81,7 +81,7 @@ bool seems_source(const CatalogReader& catalog, const Entry& e, int fd) {
   struct statx st;
   return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE | STATX_MTIME, &st) == 0 &&
          st.stx_size == e.size.load(std::memory_order_relaxed) &&
-         st.stx_mtime.tv_sec * 1000000000 + st.stx_mtime.tv_nsec == e.mtime.load(std::memory_order_relaxed);
+         ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed);
 }
 
 ssize_t read_copy(Client* client, const Entry& e, Ref ref, void* buffer, size_t bytes, off_t offset) {
@@ -133,10 +133,8 @@ void read_natively(Client* client, int fd, Ref ref) {
   const int saved = errno;
   Room room;
   RelPath path;
-  if (seems_source(client->catalog, *e, fd))
-    if (const size_t bytes = client->catalog.path_bytes(*e); bytes > 0)
-      if (char* text = room.take(bytes); text && client->catalog.path_of(*e, text, bytes, &path))
-        post_request(client->board, path, kReadNatively);
+  if (seems_source(client->catalog, *e, fd) && path_of(client->catalog, *e, &room, &path))
+    post_request(client->board, path, kReadNatively);
   errno = saved;
 }
 

@@ -67,9 +67,8 @@ const Listing* known_listing(Client* c, const RelPath& path) {
 }
 
 bool is_as_listed(const Listing& listing, const struct statx& st) {
-  const auto ns = [](const struct statx_timestamp& t) { return t.tv_sec * 1000000000 + t.tv_nsec; };
   return st.stx_ino == listing.ino && gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == listing.dev &&
-         ns(st.stx_mtime) == listing.mtime && ns(st.stx_ctime) == listing.ctime;
+         ns_of(st.stx_mtime) == listing.mtime && ns_of(st.stx_ctime) == listing.ctime;
 }
 
 bool still_as_listed(int fd, const Listing& listing) {

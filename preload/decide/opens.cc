@@ -69,8 +69,7 @@ __attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath&
   errno = saved;
   // Who puts mtime back cannot put ctime back.
   const Identity* id = client.catalog.identity_of(e);
-  return rc == 0 && id && st.stx_ctime.tv_sec * 1000000000ll + st.stx_ctime.tv_nsec == id->ctime &&
-         is_file_of(client.catalog, e, st);
+  return rc == 0 && id && ns_of(st.stx_ctime) == id->ctime && is_file_of(client.catalog, e, st);
 }
 
 // Whether there is nothing of this name: then the agent need not be asked, and keeps no entry of it.
@@ -206,39 +205,28 @@ bool names_hold(const Client& client, uint32_t tier) {
                           1);
 }
 
-bool look_at_own(const Client& client, uint32_t tier, int fd, struct statx* st) {
-  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, st) == 0 &&
-         is_own(*st, S_IFREG, 077) &&
-         gnu_dev_makedev(st->stx_dev_major, st->stx_dev_minor) == client.catalog.facts().tiers[tier].dev;
-}
-
-__attribute__((noinline, cold)) bool prove_copy(const Client& client, const Answer& answer, int fd) {
-  constexpr int64_t kSecond = 1000000000;
-  struct statx st;
+// `copy` 0: a partial copy.
+__attribute__((noinline, cold)) bool prove(const Client& client, uint32_t tier, Ref copy, int fd) {
+  const int saved = errno;
+  struct statx st = {};
+  const bool seen =
+      syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &st) == 0;
+  errno = saved;
+  const uint64_t dev = gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
+  if (!seen || !is_own(st, S_IFREG, 077) || dev != client.catalog.facts().tiers[tier].dev) return false;
   Original original;
-  return look_at_own(client, answer.tier, fd, &st) &&
-         original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
-                     st.stx_mtime.tv_sec * kSecond + st.stx_mtime.tv_nsec, &original) &&
-         original.entry == client.catalog.entry(answer.copy);
+  return copy == 0 || (original_of(dev, st.stx_ino, st.stx_size, ns_of(st.stx_mtime), &original) &&
+                       original.entry == client.catalog.entry(copy));
 }
 
 }  // namespace
 
 bool is_the_copy(const Client& client, const Answer& answer, int fd) {
-  if (names_hold(client, answer.tier)) return true;
-  const int saved = errno;
-  const bool is = prove_copy(client, answer, fd);
-  errno = saved;
-  return is;
+  return names_hold(client, answer.tier) || prove(client, answer.tier, answer.copy, fd);
 }
 
 bool is_own_part(const Client& client, uint32_t tier, int fd) {
-  if (names_hold(client, tier)) return true;
-  const int saved = errno;
-  struct statx st;
-  const bool is = look_at_own(client, tier, fd, &st);
-  errno = saved;
-  return is;
+  return names_hold(client, tier) || prove(client, tier, 0, fd);
 }
 
 void count_copy_opened(Client* client, uint32_t tier) {

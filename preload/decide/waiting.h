@@ -115,9 +115,7 @@ inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const E
                              const Chunks** chunks) {
   preload::Room room;
   RelPath path;
-  const size_t bytes = catalog.path_bytes(e);
-  char* text = room.take(bytes);
-  if (!text || !catalog.path_of(e, text, bytes, &path)) return WaitEnd::kRefused;
+  if (!preload::path_of(catalog, e, &room, &path)) return WaitEnd::kRefused;
   Patience patience(board);
   std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, n)];
   bool asked = false;

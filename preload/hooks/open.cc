@@ -63,9 +63,8 @@ constexpr int kNext = -2;
 // to the next definition, as if we were not here. errno is then as it was.
 struct Attempt {
   int fd = kNext;
-  bool dataset = false;  // the file is below a root
-  bool writes = false;
-  int flags = 0;
+  bool dataset = false;           // the file is below a root
+  int flags = 0;                  // of an open for writing, else 0
   const char* created = nullptr;  // the path, if the open makes a file where there is none
   int dirfd = 0;
   Ref large = 0;  // see Answer
@@ -79,11 +78,18 @@ struct Attempt {
       opened_elsewhere(opened);
     }
     // By a hard link, "..", a symbolic link, another mount: the path did not tell which file it is.
-    if (__builtin_expect(writes, 0) && !opened_to_write(opened, flags)) return not_opened(opened);
+    if (__builtin_expect(flags != 0, 0) && !opened_to_write(opened, flags)) return not_opened(opened);
     if (__builtin_expect(created != nullptr, 0)) changed_names(dirfd, created);
     return opened;
   }
 };
+
+// `fd`, what was opened as the copy, if it is the copy; else -1, and it is closed.
+int proved(const Client& c, const Answer& answer, int fd) {
+  if (fd < 0 || is_the_copy(c, answer, fd)) return fd;
+  syscall(SYS_close, fd);
+  return -1;
+}
 
 // Apart, like what follows, for the room on the stack.
 __attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attempt) {
@@ -94,19 +100,13 @@ __attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int f
   if (!answer.placed) return;
   const int saved = errno;
   auto* real = next<OpenFunction>(Hook::open);
-  attempt->fd = real ? real(copy.text(), flags) : call_openat(AT_FDCWD, copy.text(), flags, 0);
+  const int fd =
+      proved(*c, answer, real ? real(copy.text(), flags) : call_openat(AT_FDCWD, copy.text(), flags, 0));
   errno = saved;
-  if (attempt->fd >= 0 && !is_the_copy(*c, answer, attempt->fd)) {
-    syscall(SYS_close, attempt->fd);
-    attempt->fd = -1;
-  }
-  if (attempt->fd < 0) {
-    attempt->fd = kNext;
-    count_copy_failed(c);
-  } else {
-    count_copy_opened(c, answer.tier);
-    opened_on_tier(attempt->fd, answer.tier);
-  }
+  if (fd < 0) return count_copy_failed(c);
+  attempt->fd = fd;
+  count_copy_opened(c, answer.tier);
+  opened_on_tier(fd, answer.tier);
 }
 
 // Of a path that may be below a root.
@@ -136,7 +136,6 @@ inline Attempt open_copy(int dirfd, const char* path, int flags) {
     will_write(dirfd, path);
     if ((flags & O_CREAT) != 0) attempt.created = path;
     attempt.dirfd = dirfd;
-    attempt.writes = true;
     attempt.flags = flags;
     Original unused;
     if (original_of_link(path, &unused)) open_original_to_write(path, flags, &attempt);
@@ -151,8 +150,8 @@ FILE* written_stream(FILE* stream, const char* mode) {
   const int flags = (strchr(mode, '+') ? O_RDWR : O_WRONLY) | (mode[0] == 'w' ? O_TRUNC : 0) |
                     (mode[0] == 'a' ? O_APPEND : 0) | (strchr(mode, 'e') ? O_CLOEXEC : 0);
   if (!stream || opened_to_write(fileno_unlocked(stream), flags)) return stream;
-  (void)not_opened(
-      fileno_unlocked(stream));  // fclose(3) could wait; a stream is lost with an error this rare
+  // fclose(3) could wait; a stream is lost with an error this rare.
+  (void)not_opened(fileno_unlocked(stream));
   return nullptr;
 }
 
@@ -215,10 +214,7 @@ __attribute__((noinline)) FILE* reopen_below(Client* c, FreopenFunction* real, c
   const Answer answer = find_copy(c, rel, &copy);
   const int saved = errno;
   int fd = answer.placed ? call_openat(AT_FDCWD, copy.text(), O_RDONLY | O_CLOEXEC, 0) : -1;
-  if (fd >= 0 && !is_the_copy(*c, answer, fd)) {
-    syscall(SYS_close, fd);
-    fd = -1;
-  }
+  fd = proved(*c, answer, fd);
   errno = saved;
   if (answer.placed && fd < 0) count_copy_failed(c);
   FILE* opened = real(fd >= 0 ? copy.text() : path, mode, stream);
@@ -282,7 +278,7 @@ constexpr int kCreat = O_WRONLY | O_CREAT | O_TRUNC;
 template <typename... Rest>
 int made(Hook hook, char* path, Rest... rest) {
   const int fd = next<int(char*, Rest...)>(hook)(path, rest...);
-  return Attempt{.writes = true, .created = path, .dirfd = AT_FDCWD}.settled(fd);
+  return Attempt{.flags = O_RDWR, .created = path, .dirfd = AT_FDCWD}.settled(fd);
 }
 
 }  // namespace
@@ -344,7 +340,7 @@ MONARCH_EXPORT int mkostemps64(char* path, int tail, int flags) {
 }
 MONARCH_EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int flags) {
   const int fd = call<int>(Hook::open_by_handle_at, SYS_open_by_handle_at, mount, handle, flags);
-  return Attempt{.writes = writes(flags), .flags = flags}.settled(fd);
+  return Attempt{.flags = writes(flags) ? flags : 0}.settled(fd);
 }
 // The child opens it by itself, later: what the path leads to now is marked.
 MONARCH_EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd,

@@ -32,7 +32,6 @@ using StatFunction = int(const char*, struct stat*);
 using XstatFunction = int(int, const char*, struct stat*);
 using StatxFunction = int(int, const char*, int, unsigned, struct statx*);
 
-constexpr int64_t kSecond = 1000000000;
 // What programs built before glibc 2.33 pass to __xstat: the layout that struct stat has.
 #if defined(__x86_64__)
 constexpr int kStatVersion = 1;
@@ -43,6 +42,7 @@ constexpr int kStatVersion = 0;
 // Seconds and nanoseconds of a time before or after the epoch.
 template <typename Time>
 void set_time(int64_t ns, Time* sec, long* nsec) {
+  constexpr int64_t kSecond = 1000000000;
   int64_t s = ns / kSecond, rest = ns % kSecond;
   if (rest < 0) {
     rest += kSecond;
@@ -58,12 +58,8 @@ bool look_again(const Original& o, struct statx* now) {
   RelPath path;
   const Client* c = client();
   const int saved = errno;
-  const size_t bytes = c ? c->catalog.path_bytes(*o.entry) : 0;
-  char* text = bytes > 0 ? room.take(bytes) : nullptr;
-  errno = saved;
-  if (!text || !c->catalog.path_of(*o.entry, text, bytes, &path) || !is_changed(*c, path, o.entry))
-    return false;
-  const int fd = open_original(o);
+  const bool changed = c && path_of(c->catalog, *o.entry, &room, &path) && is_changed(*c, path, o.entry);
+  const int fd = changed ? open_original(o) : -1;
   const bool good = fd >= 0 && syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, now) == 0;
   if (fd >= 0) syscall(SYS_close, fd);
   errno = saved;
@@ -93,8 +89,7 @@ void set_record(const FileValues& v, struct stat* st) {
 int restored(int rc, struct stat* st) {
   Original o = {};
   if (rc != 0 || !S_ISREG(st->st_mode) ||
-      !original_of(st->st_dev, st->st_ino, static_cast<uint64_t>(st->st_size),
-                   int64_t{st->st_mtim.tv_sec} * kSecond + st->st_mtim.tv_nsec, &o))
+      !original_of(st->st_dev, st->st_ino, static_cast<uint64_t>(st->st_size), ns_of(st->st_mtim), &o))
     return rc;
   FileValues recorded;
   take_record(*o.identity, *o.attributes, &recorded);
@@ -136,7 +131,7 @@ int restored(int rc, struct statx* st) {
   Original o = {};
   if (rc != 0 || (st->stx_mask & kNeeded) != kNeeded || !S_ISREG(st->stx_mode) ||
       !original_of(gnu_dev_makedev(st->stx_dev_major, st->stx_dev_minor), st->stx_ino, st->stx_size,
-                   int64_t{st->stx_mtime.tv_sec} * kSecond + st->stx_mtime.tv_nsec, &o))
+                   ns_of(st->stx_mtime), &o))
     return rc;
   FileValues recorded;
   take_record(*o.identity, *o.attributes, &recorded);

@@ -13,18 +13,10 @@
 namespace monarch::preload {
 namespace {
 
-constexpr int64_t kSecond = 1000000000;
-
 // The number after `links`, if the path is such a link; -1: it is not.
 int descriptor_after(const char* path, const char* links) {
   const size_t len = strlen(links);
-  if (strncmp(path, links, len) != 0 || path[len] == '\0') return -1;
-  int fd = 0;
-  for (const char* p = path + len; *p; ++p) {
-    if (*p < '0' || *p > '9' || fd > 1 << 24) return -1;
-    fd = fd * 10 + (*p - '0');
-  }
-  return fd;
+  return strncmp(path, links, len) == 0 ? number_of_descriptor(path + len) : -1;
 }
 
 }  // namespace
@@ -32,19 +24,11 @@ int descriptor_after(const char* path, const char* links) {
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original) {
   const Client* c = client();
   if (!c) return false;
-  const JobFacts& facts = c->catalog.facts();
-  for (uint32_t tier = 0; tier < facts.tier_count; ++tier) {
-    if (facts.tiers[tier].dev != dev) continue;
-    const Identity* identity = c->catalog.find_copy(tier, ino);
-    const Entry* entry = identity ? c->catalog.entry(identity->entry) : nullptr;
-    const Attributes* attributes = entry ? c->catalog.attributes(identity->attributes) : nullptr;
-    if (!attributes || entry->size.load(std::memory_order_relaxed) != size ||
-        entry->mtime.load(std::memory_order_relaxed) != mtime)
-      continue;
-    *original = {entry, identity, attributes};
-    return true;
-  }
-  return false;
+  *original = find_original(*c, dev, ino, [&](uint32_t, const Entry& entry) {
+    return entry.size.load(std::memory_order_relaxed) == size &&
+           entry.mtime.load(std::memory_order_relaxed) == mtime;
+  });
+  return original->entry != nullptr;
 }
 
 bool original_of_descriptor(int fd, Original* original) {
@@ -56,7 +40,7 @@ bool original_of_descriptor(int fd, Original* original) {
   errno = saved;
   return rc == 0 && S_ISREG(st.stx_mode) &&
          original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
-                     st.stx_mtime.tv_sec * kSecond + st.stx_mtime.tv_nsec, original);
+                     ns_of(st.stx_mtime), original);
 }
 
 bool original_of_link(const char* path, Original* original) {
@@ -80,22 +64,14 @@ bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx
   return attributes && st.stx_ino == id->pfs_ino &&
          gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == attributes->dev &&
          st.stx_size == e.size.load(std::memory_order_relaxed) &&
-         st.stx_mtime.tv_sec * kSecond + st.stx_mtime.tv_nsec == e.mtime.load(std::memory_order_relaxed);
+         ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed);
 }
 
 const char* path_of_original(const Original& original, Room* room) {
   const Client* c = client();
-  const size_t bytes = c ? c->catalog.path_bytes(*original.entry) : 0;
-  const char* root = bytes > 0 ? root_path(*c, original.entry->root) : nullptr;
-  const size_t len = root ? strlen(root) : 0;
-  char* out = root ? room->take(len + 1 + bytes) : nullptr;
-  if (!out) return nullptr;
+  Room relative;
   RelPath path;
-  memcpy(out, root, len);
-  out[len] = '/';
-  if (!c->catalog.path_of(*original.entry, out + len + 1, bytes, &path)) return nullptr;
-  out[len + 1 + path.len] = '\0';
-  return out;
+  return c && path_of(c->catalog, *original.entry, &relative, &path) ? pfs_path(*c, path, room) : nullptr;
 }
 
 int open_original(const Original& original) {

@@ -12,10 +12,23 @@ namespace monarch::preload {
 
 // The dataset's file whose copy on a tier a descriptor is open on.
 struct Original {
-  const Entry* entry;
-  const Identity* identity;
-  const Attributes* attributes;
+  const Entry* entry = nullptr;
+  const Identity* identity = nullptr;
+  const Attributes* attributes = nullptr;
 };
+// By the inode of the copy and `proof`, called with the number of the tier and the entry: an inode may be
+// somebody's new file by now. Without an entry if there is none.
+template <typename Proof>
+Original find_original(const Client& c, uint64_t dev, uint64_t ino, Proof proof) {
+  const JobFacts& facts = c.catalog.facts();
+  for (uint32_t tier = 0; tier < facts.tier_count; ++tier) {
+    const Identity* identity = facts.tiers[tier].dev == dev ? c.catalog.find_copy(tier, ino) : nullptr;
+    const Entry* entry = identity ? c.catalog.entry(identity->entry) : nullptr;
+    const Attributes* attributes = entry ? c.catalog.attributes(identity->attributes) : nullptr;
+    if (attributes && proof(tier, *entry)) return {entry, identity, attributes};
+  }
+  return {};
+}
 // By device, inode, size and mtime of the copy. False: no copy. Costs no system call.
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original);
 // The same by a call of its own; errno stays as it is.

@@ -20,6 +20,15 @@ void fd_link(int fd, char* out) {
   for (size_t i = 0; i < digits; ++i, fd /= 10) *--end = static_cast<char>('0' + fd % 10);
 }
 
+int number_of_descriptor(const char* digits) {
+  int fd = 0;
+  for (const char* p = digits; *p; ++p) {
+    if (*p < '0' || *p > '9' || fd > 1 << 24) return -1;
+    fd = fd * 10 + (*p - '0');
+  }
+  return *digits ? fd : -1;
+}
+
 namespace {
 
 // Past slashes and "." components. `p` is at a '/'; the result is at the first byte of a component, or at

@@ -41,6 +41,8 @@ const char* pfs_path(const Client& client, const RelPath& path, Room* room);
 inline constexpr char kFdLinks[] = "/proc/self/fd/";
 inline constexpr size_t kFdLinkBytes = sizeof kFdLinks + 10;
 void fd_link(int fd, char* out);
+// The number that is the last component of such a link; -1: it is none.
+int number_of_descriptor(const char* digits);
 // The absolute path of an open file, as this mount namespace names it, without symbolic links, in `room`; its
 // length, 0 if it has none. Changes errno.
 size_t path_of_descriptor(int fd, Room* room);

@@ -32,7 +32,7 @@ inline void futex_wake(std::atomic<uint32_t>* word, int waiters) {
 inline int64_t monotonic_ns() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
+  return ns_of(now);
 }
 
 // A published request: which slot, and the word it was published with.

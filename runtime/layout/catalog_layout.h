@@ -55,6 +55,12 @@ inline constexpr uint32_t kMaxGenerations = 20;
 
 using Ref = uint32_t;  // offset in a space / 8; 0 is "none"
 
+// Nanoseconds since the epoch, of a timespec or a statx_timestamp.
+template <typename Time>
+constexpr int64_t ns_of(const Time& t) {
+  return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
+}
+
 enum class Space : uint32_t { kEntries = 0, kDirs = 1, kIdents = 2, kChunks = 3, kLists = 4 };
 inline constexpr uint32_t kSpaces = 5;
 inline constexpr const char* kSpaceNames[kSpaces] = {"entries", "dirs", "idents", "chunks", "lists"};
