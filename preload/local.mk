@@ -47,6 +47,8 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks/stat.cc \
 	%D%/next/next.cc \
 	%D%/next/next.h \
+	%D%/resolve/mounts.cc \
+	%D%/resolve/mounts.h \
 	%D%/resolve/originals.cc \
 	%D%/resolve/originals.h \
 	%D%/resolve/paths.cc \

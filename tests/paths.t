@@ -242,4 +242,52 @@ def namespaces():
     return equal(job.run(private), (0, b"outside f", ""), "a program in a mount namespace of its own")
 
 
-e2e.main(absolute, long_names, parents, relative, other_roots, namespaces)
+SPACE = """
+import time
+def space(): print(libc.unshare(0x20000), libc.mount(b'none', b'/', None, 16384 | 1 << 18, None))
+def bind(what, where): print(libc.mount(os.fsencode(sys.argv[2]) + what, root + where, None, 4096, None))
+def look():
+    for n in b'/f', b'/sub/f', b'/sub/deep/f', b'/real/f': show(root + n)
+    print(sorted(os.listdir(root)), sorted(os.listdir(root + b'/sub')), os.stat(root + b'/sub/f').st_size, os.access(root + b'/sub/deep/f', 4))
+"""
+LATER = SPACE + """
+look()
+space()
+look()
+os.system("mount --bind '" + sys.argv[2] + "/over' " + sys.argv[1] + "/sub")
+time.sleep(1.5)
+look()
+bind(b'/over/f', b'/odd/new\\nline')
+bind(b'/over/f', b'/odd/back\\\\slash')
+for n in b'new\\nline', b'back\\\\slash', b'*': show(root + b'/odd/' + n)
+open(root + b'/sub/g', 'w').write('written')
+print(open(root + b'/sub/g').read())
+os.unlink(root + b'/sub/g')
+print(libc.umount2(root + b'/sub', 2))
+show(root + b'/sub/f')
+"""
+
+
+def mounts():
+    """Something is mounted below the root, in the mount namespace of a task."""
+    if os.geteuid() != 0:
+        return skip("mounts below a root", "needs root")
+    t, job = tree()
+    t.write("f", f"{scratch()}/over")
+    text = both("mounts that a task makes", LATER, 4 + 4 + 2 + 1)
+    ok(text.count("/over f") == 3 and "\nwritten\n" in text, "mounts that a task makes: they are seen", text)
+    inside = f"mount --bind {scratch()}/over {t.root}/sub && exec \"$@\""
+    for name, how in (("a program that finds a mount", inside),
+                      ("a root that is itself a mount", f"mount --bind {t.root} {t.root} && {inside}"),
+                      ("a mount above the root", f"mount --rbind {scratch()} {scratch()} && {inside}")):
+        before = ["unshare", "-m", "sh", "-c", how, "sh"]
+        equal("/over f" in both(name, SPACE + "look()", 2, before=before), True, f"{name}: it is seen")
+        both(f"{name}, and no /proc", SPACE + "look()", 0, before=["unshare", "-m", "sh", "-c", f"umount -l /proc; {how}", "sh"])
+    other = e2e.Job(options([f"{scratch()}/alias"], {"t": (scratch("tier.alias2"), "1G")}))
+    both("a dataset given by a symbolic link", SPACE + "look()", 2, other, ["unshare", "-m", "sh", "-c", inside, "sh"], f"{scratch()}/alias")
+    tasks = other.end()["tasks"]
+    ok(tasks["fallback_mount"] >= 2, "it is counted", tasks)
+    return None
+
+
+e2e.main(absolute, long_names, parents, relative, other_roots, namespaces, mounts)

@@ -16,6 +16,7 @@
 #include "preload/client/exclude.h"
 #include "preload/decide/changes.h"
 #include "preload/decide/waiting.h"
+#include "preload/resolve/mounts.h"
 #include "preload/resolve/paths.h"
 
 namespace monarch::preload {
@@ -115,7 +116,7 @@ __attribute__((noinline)) bool answer_below(Client* c, int dirfd, const char* pa
 }  // namespace
 
 bool may_be_told(const Client& c, const RelPath& path) {
-  return serves(c) && !is_excluded(c, path) && !is_changed(c, path, nullptr);
+  return serves(c) && !is_excluded(c, path) && !is_changed(c, path, nullptr) && !may_be_hidden(c, path);
 }
 
 bool known_values(int dirfd, const char* path, int flags, unsigned needs, Values* values, Unknown* unknown) {

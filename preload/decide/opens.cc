@@ -14,6 +14,7 @@
 #include "preload/client/log.h"
 #include "preload/decide/changes.h"
 #include "preload/decide/waiting.h"
+#include "preload/resolve/mounts.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
@@ -118,6 +119,7 @@ Answer decide(Client* client, const RelPath& path, Room* copy) {
     return to_pfs(TaskCounter::fallback_excluded);
   if (__builtin_expect(board->header.closed.load(std::memory_order_relaxed) != 0, 0))
     return to_pfs(TaskCounter::fallback_no_agent);
+  if (may_be_hidden(*client, path)) return to_pfs(TaskCounter::fallback_mount);
   if (is_changed(*client, path, nullptr)) return to_pfs(TaskCounter::fallback_invalid);
   Found found = client->catalog.find(path);
   const JobFacts& facts = client->catalog.facts();

@@ -6,6 +6,7 @@
 
 #include "preload/hooks/export.h"
 #include "preload/next/next.h"
+#include "preload/resolve/mounts.h"
 #include "preload/resolve/roots.h"
 
 using namespace monarch::preload;
@@ -16,7 +17,10 @@ template <typename Function, typename... Arguments>
 int moved(Hook hook, Function* /*its type*/, Arguments... arguments) {
   client();
   const int result = next<Function>(hook)(arguments...);
-  if (result == 0) forget_directories();
+  if (result == 0) {
+    forget_directories();
+    forget_mounts();
+  }
   return result;
 }
 }  // namespace

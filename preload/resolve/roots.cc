@@ -19,11 +19,7 @@ enum : unsigned char { kUnknown, kSame, kOther, kSameForGood };
 std::atomic<unsigned char> prefix_checked[kMaxPrefixes];
 std::atomic<unsigned char> user_checked;
 
-// The inode of the process's user namespace; 0: not to be had now.
-uint64_t user_namespace() {
-  struct statx st;
-  return syscall(SYS_statx, AT_FDCWD, "/proc/self/ns/user", 0, STATX_INO, &st) == 0 ? st.stx_ino : 0;
-}
+uint64_t user_namespace() { return namespace_inode("/proc/self/ns/user"); }
 
 bool has_capability(uint32_t capability, bool effective) {
   struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -120,6 +116,11 @@ unsigned char learn_mount(const JobFacts& facts, uint32_t root, MountValues* val
 }
 
 }  // namespace
+
+uint64_t namespace_inode(const char* link) {
+  struct statx st;
+  return syscall(SYS_statx, AT_FDCWD, link, 0, STATX_INO, &st) == 0 ? st.stx_ino : 0;
+}
 
 bool is_same_directory(const JobFacts& facts, uint32_t number) {
   const Prefix& prefix = facts.prefixes[number];

@@ -34,7 +34,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 5;                 // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 6;                 // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -68,7 +68,8 @@ inline constexpr int kStaleSeconds = 60;
   X(mmap_bytes, "bytes of dataset files mapped (an estimate of what is read through them)")     \
   X(meta_pfs, "metadata calls below a root that went to the PFS")                               \
   X(meta_served, "metadata calls below a root that Monarch answered")                           \
-  X(fallback_excluded, "opens on the PFS because MONARCH_IO_EXCLUDE names the file or program")
+  X(fallback_excluded, "opens on the PFS because MONARCH_IO_EXCLUDE names the file or program") \
+  X(fallback_mount, "opens on the PFS below what the task's own mount namespace has mounted")
 
 // Counters that the agent keeps, once.
 #define MONARCH_AGENT_COUNTERS(X)                                 \

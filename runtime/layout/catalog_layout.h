@@ -41,7 +41,7 @@
 namespace monarch {
 
 inline constexpr char kCatalogMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'C'};
-inline constexpr uint32_t kCatalogVersion = 3;  // readers refuse any other
+inline constexpr uint32_t kCatalogVersion = 4;  // readers refuse any other
 
 inline constexpr uint32_t kMaxRoots = 16;     // dataset roots of one job
 inline constexpr uint32_t kMaxPrefixes = 32;  // absolute paths under which a root is known
@@ -241,16 +241,17 @@ struct TierPath {
 };
 
 struct CatalogHeader {
-  char magic[8];            // kCatalogMagic
-  uint32_t version;         // kCatalogVersion
-  uint32_t bytes;           // sizeof(CatalogHeader)
-  uint64_t boot_time;       // CLOCK_REALTIME seconds at which the agent made it
-  uint64_t stage_wait_max;  // bytes: an open waits for files up to this size
-  uint32_t check_at_open;   // 1: an open compares size, mtime and ctime with the PFS before it takes a copy
-  uint32_t serve_metadata;  // 1: tasks answer stat(2) and readdir(3) from here
-  uint64_t user_namespace;  // inode of the agent's /proc/self/ns/user: where its user and group ids hold
-  uint32_t user;            // the agent's effective user id
-  uint32_t groups;          // group_hash() of the groups whose files the agent may read
+  char magic[8];             // kCatalogMagic
+  uint32_t version;          // kCatalogVersion
+  uint32_t bytes;            // sizeof(CatalogHeader)
+  uint64_t boot_time;        // CLOCK_REALTIME seconds at which the agent made it
+  uint64_t stage_wait_max;   // bytes: an open waits for files up to this size
+  uint32_t check_at_open;    // 1: an open compares size, mtime and ctime with the PFS before it takes a copy
+  uint32_t serve_metadata;   // 1: tasks answer stat(2) and readdir(3) from here
+  uint64_t user_namespace;   // inode of the agent's /proc/self/ns/user: where its user and group ids hold
+  uint64_t mount_namespace;  // inode of its /proc/self/ns/mnt: where its paths hold; 0: not known
+  uint32_t user;             // the agent's effective user id
+  uint32_t groups;           // group_hash() of the groups whose files the agent may read
   std::atomic<uint32_t> ready;  // 1 once roots, prefixes and tiers are filled in
   std::atomic<uint32_t> index_generation;
   std::atomic<uint32_t> inode_generation;

@@ -104,6 +104,7 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
   catalog->roots_ = static_cast<uint32_t>(roots.size());
   struct stat space;
   if (::stat("/proc/self/ns/user", &space) == 0) h->user_namespace = space.st_ino;
+  if (::stat("/proc/self/ns/mnt", &space) == 0) h->mount_namespace = space.st_ino;
   for (const RootView& r : roots) h->roots[h->root_count++].dev = r.dev;
   for (const PrefixView& p : prefixes) {
     if (!fits_path(p.path) || !fits_path(p.below))
