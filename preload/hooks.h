@@ -18,13 +18,15 @@
 // stat   fstat of a tier's copy answers with the PFS file's identity, or cp and tar would notice the
 //        difference. __fxstat... are what programs built before glibc 2.33 call.
 // path   What the catalog knows of a file is answered without the PFS (decide/attributes.h); so are fstatat
-// and statx
-//        of a path. __xstat... are what programs built before glibc 2.33 call.
+//        and statx of a path. __xstat... are what programs built before glibc 2.33 call.
 // directory  The names in a directory come from the catalog as long as its times say that it has not changed
 //        (decide/listings.h).
 // exec   Programs started with a cleared environment keep LD_PRELOAD and MONARCH_IO_*.
 // space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again.
-// count  Nothing changes: what came back is added up per tier and PFS, for the report and sacct.
+// count  Nothing changes: what came back is added up per tier and PFS, for the report and sacct. Before that, a
+//        descriptor whose file the job changed goes back to the PFS (decide/returns.h).
+// lock   So it does before a lock, which other programs of the job hold on the PFS's file, and before its end
+//        is looked for. fcntl also tells of duplicates.
 // clang-format off
 #define MONARCH_HOOKS(X)                                                                                \
   X(open, open) X(open64, open) X(openat, open) X(openat64, open) X(__open_2, open) X(__open64_2, open) \
@@ -60,19 +62,18 @@
   X(read, count) X(__read_chk, count) X(readv, count) X(pread, count) X(pread64, count)                 \
   X(__pread_chk, count) X(__pread64_chk, count) X(preadv, count) X(preadv64, count) X(preadv2, count)   \
   X(preadv64v2, count) X(sendfile, count) X(sendfile64, count) X(copy_file_range, count) X(mmap, count) \
-  X(mmap64, count) X(close, count) X(dup, count) X(dup2, count) X(dup3, count)
+  X(mmap64, count) X(close, count) X(dup, count) X(dup2, count) X(dup3, count)                          \
+  X(fcntl, lock) X(fcntl64, lock) X(flock, lock) X(lockf, lock) X(lockf64, lock) X(lseek, lock)         \
+  X(lseek64, lock)
 
 // clang-format on
 // Deliberately not hooked:
-// fread and the rest of stdio, lseek, fcntl, fork, vfork, close_range
+// fread and the rest of stdio, fork, vfork, close_range
 //        The descriptor that open returned is a plain one of the kernel's, so they are right as they are.
 // tmpfile, bind
 //        A file without a name, and a socket, which nobody opens: the directory's times tell of its name.
 // ftruncate, write, fallocate
 //        Need a descriptor that was opened for writing.
-// flock, lockf, fcntl(F_SETLK)
-//        Exclude the holders of the same copy: those who opened the PFS's file and those who opened the
-//        tier's do not exclude each other. MONARCH_IO_EXCLUDE keeps files that need more on the PFS.
 // system, popen, wordexp
 //        Start a shell with the program's own environment, which has all, unless the program itself has
 //        cleared that: setenv(3) here would allocate, and race with the program's threads.

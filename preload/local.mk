@@ -33,6 +33,8 @@ libmonarch_preload_so_SOURCES = \
 	%D%/decide/listings.h \
 	%D%/decide/opens.cc \
 	%D%/decide/opens.h \
+	%D%/decide/returns.cc \
+	%D%/decide/returns.h \
 	%D%/decide/waiting.h \
 	%D%/hooks.h \
 	%D%/hooks/change.cc \
@@ -42,6 +44,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks/directory.cc \
 	%D%/hooks/exec.cc \
 	%D%/hooks/export.h \
+	%D%/hooks/lock.cc \
 	%D%/hooks/open.cc \
 	%D%/hooks/space.cc \
 	%D%/hooks/stat.cc \

@@ -151,6 +151,7 @@ scripts = \
 	%D%/environment.t \
 	%D%/exports.t \
 	%D%/faults.t \
+	%D%/held.t \
 	%D%/hostile.t \
 	%D%/keeper.t \
 	%D%/limits.t \

@@ -62,7 +62,6 @@ class Row:
     cold: str = "staged"  # once, for all opens; or "staged in chunks" beside opens of the PFS; or the PFS, as natively
     placed: str = "tier"  # or the PFS, as natively
     marks: tuple = ()  # files that it opens for writing, which stay on the PFS
-    beside: tuple = (0, 0)  # opens of, and bytes from, such files, where a tier serves the others
     changes: bool = False  # whether it makes other files, and removes them
     whole: bool = False  # a variant: in the long form only, and not in the document
 
@@ -206,8 +205,6 @@ DATABASES = (
     Row("Python sqlite3, which opens for writing", "(open64 for writing)", "pread64", "bases", formats("sqlite_default"),
         ("python:sqlite3",), marks=("base.sqlite",), **PFS),
     Row("Python lmdb, lock=False", "open", "mmap, pread", "lightning", formats("lmdb"), ("python:lmdb",)),
-    Row("mdb_dump", "open (and for writing, its lock file: PFS)", "mmap, pread", "lightning",
-        lambda c: ["mdb_dump", f"{c.root}/base.lmdb"], ("mdb_dump", "python:lmdb"), marks=("base.lmdb/lock.mdb",), beside=(1, 8192)),
     Row("h5ls, h5dump", "open", "pread", "hdf", hdf_tools, ("h5dump", "python:h5py")),
     Row("h5py", "open", "pread", "hdf", formats("h5py"), ("python:h5py",)),
 )
@@ -463,7 +460,7 @@ def check(row):
     if not equal(runs.unplaced, (0, ""), f"{row.name}: all is placed"):
         return None
     placed.check(native, f"{row.name}: placed as natively")
-    by_pfs = [native.moved if source == "PFS" else row.beside for source in (row.cold, row.placed)]
+    by_pfs = [native.moved if source == "PFS" else (0, 0) for source in (row.cold, row.placed)]
     equal(placed.moved, by_pfs[1], f"{row.name}: placed, from the {row.placed}", report)
     if any(os.stat(file).st_size > STAGE_WAIT_MAX for file in files):
         # The agent opens such a file while the program reads it, whereupon slowfs drops pages that were read ahead.

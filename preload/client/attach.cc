@@ -79,6 +79,13 @@ Outcome connect() {
   return outcome;
 }
 
+void say(const char* why) {
+  const char* log = saved_variable("MONARCH_IO_LOG");
+  Line line;
+  line.add(why);
+  if (log && *log) line.write_to(log);
+}
+
 // Before the program can change it.
 __attribute__((constructor)) void save() { save_environment(); }
 
@@ -95,11 +102,9 @@ __attribute__((noinline, cold)) Client* start_client(Retry retry) {
   Phase seen = Phase::kNew;
   if (outcome.phase == Phase::kNew) {
     retry_at.store(monotonic_ns() + kRetryNs, std::memory_order_relaxed);
-  } else if (phase.compare_exchange_strong(seen, outcome.phase, std::memory_order_acq_rel) && outcome.why) {
-    const char* log = saved_variable("MONARCH_IO_LOG");
-    Line line;
-    line.add(outcome.why);
-    if (log && *log) line.write_to(log);
+  } else if (phase.compare_exchange_strong(seen, outcome.phase, std::memory_order_acq_rel)) {
+    if (outcome.phase == Phase::kOn) find_open_copies();
+    if (outcome.why) say(outcome.why);
   }
   errno = saved;
   return phase.load(std::memory_order_acquire) == Phase::kOn ? &the_client : nullptr;

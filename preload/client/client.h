@@ -43,6 +43,8 @@ inline Client* client(Retry retry = Retry::kInAWhile) {
 // Marks what this process has open for writing when it attaches, before it is served anything: what it
 // inherited, or opened before there was a catalog (decide/changes.cc).
 void mark_what_is_open(Client* c);
+// After it has attached: what it has open of copies (decide/returns.cc).
+void find_open_copies();
 
 // Whether the process belongs to a job (or may yet come to: the agent is starting).
 bool is_attached();

@@ -208,6 +208,25 @@ __attribute__((noinline)) bool write_to_original(Client* c, const Entry& copied,
   return true;
 }
 
+// Who opens a database's journal, index or lock file for writing has the database live: others may change it
+// at any time, and tell each other by maps, which no hook sees.
+__attribute__((noinline)) void mark_database(Client* c, const RelPath& file) {
+  constexpr struct {
+    const char *tail, *instead;
+  } kBeside[] = {{"-wal", ""}, {"-shm", ""}, {"-journal", ""}, {"-lock", ""}, {"lock.mdb", "data.mdb"}};
+  for (const auto& beside : kBeside) {
+    const size_t tail = strlen(beside.tail);
+    if (file.len < tail || memcmp(file.path + file.len - tail, beside.tail, tail) != 0) continue;
+    Room room;
+    const size_t kept = file.len - tail, bytes = kept + strlen(beside.instead);
+    char* text = bytes > 0 ? room.take(bytes) : nullptr;
+    if (!text) continue;
+    memcpy(text, file.path, kept);
+    memcpy(text + kept, beside.instead, bytes - kept);
+    mark_path(c, rel_path(file.root, text, bytes));
+  }
+}
+
 __attribute__((noinline)) void mark_named(Client* c, Change change, const Object& object) {
   Room room;
   Located found;
@@ -246,7 +265,9 @@ void will_write(int dirfd, const char* path) {
   Client* c = client(Retry::kAtOnce);
   Room room;
   RelPath rel;
-  if (c && may_be_below(*c, path) && resolve(*c, dirfd, path, &room, &rel)) mark_path(c, rel);
+  if (!c || !may_be_below(*c, path) || !resolve(*c, dirfd, path, &room, &rel)) return;
+  mark_path(c, rel);
+  mark_database(c, rel);
 }
 
 void changes_descriptor(Change change, int fd) {
@@ -273,7 +294,6 @@ bool opened_to_write(int fd, int flags) {
   return !copied || write_to_original(c, *copied, fd, flags);
 }
 
-// Of a process that has no /proc, the standard descriptors.
 __attribute__((noinline)) void mark_what_is_open(Client* c) {
   const int saved = errno;
   const auto mark = [c](int fd) {
@@ -282,13 +302,7 @@ __attribute__((noinline)) void mark_what_is_open(Client* c) {
     Room room;
     mark_object(c, Change::kContent, {fd, "", AT_EMPTY_PATH}, {Where::kOutside, {}}, &room);
   };
-  const long dir = syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  for (int fd = 0; dir < 0 && fd < 3; ++fd) mark(fd);
-  alignas(dirent64) char entries[256];
-  for (long bytes; dir >= 0 && (bytes = syscall(SYS_getdents64, dir, entries, sizeof entries)) > 0;)
-    for (long at = 0; at < bytes; at += reinterpret_cast<dirent64*>(entries + at)->d_reclen)
-      mark(number_of_descriptor(reinterpret_cast<dirent64*>(entries + at)->d_name));
-  if (dir >= 0) syscall(SYS_close, dir);
+  each_descriptor(mark);
   errno = saved;
 }
 

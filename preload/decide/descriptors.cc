@@ -4,6 +4,7 @@
 namespace monarch::preload {
 
 std::atomic<unsigned char> descriptor_classes[kDescriptors];
+std::atomic<uint32_t> descriptor_marks[kDescriptors];
 
 namespace {
 
@@ -19,7 +20,12 @@ void set_class(int fd, unsigned char c) {
 
 Ref large_file(int fd) { return large_files[fd].load(std::memory_order_relaxed); }
 
-void opened_on_tier(int fd, uint32_t tier) { set_class(fd, static_cast<unsigned char>(1 + tier)); }
+void opened_on_tier(int fd, uint32_t tier, uint32_t marks) {
+  if (static_cast<unsigned>(fd) >= kDescriptors) return;
+  if (descriptor_marks[fd].load(std::memory_order_relaxed) != marks)
+    descriptor_marks[fd].store(marks, std::memory_order_relaxed);
+  set_class(fd, static_cast<unsigned char>(1 + tier));
+}
 
 void opened_on_pfs(int fd, Ref large) {
   if (large && static_cast<unsigned>(fd) < kDescriptors)
@@ -44,6 +50,8 @@ void duplicated(int from, int to) {
   const unsigned char c = class_of(from);
   if (c == kLarge) {
     opened_on_pfs(to, large_file(from));
+  } else if (c != kNone && c <= kMaxTiers) {
+    opened_on_tier(to, c - 1u, descriptor_marks[from].load(std::memory_order_relaxed));
   } else {
     set_class(to, c);
   }

@@ -23,8 +23,12 @@ inline unsigned char class_of(int fd) {
 // The Entry, where the class is kLarge.
 Ref large_file(int fd);
 
-// What open returned.
-void opened_on_tier(int fd, uint32_t tier);
+// How many marks the board had (BoardHeader::marks) when it was known that a copy's file is not changed.
+extern std::atomic<uint32_t> descriptor_marks[kDescriptors];
+inline constexpr uint32_t kNeverLooked = 0xffffffff;
+
+// What open returned. `marks`: as the board had them before it was decided that the copy serves.
+void opened_on_tier(int fd, uint32_t tier, uint32_t marks);
 void opened_on_pfs(int fd, Ref large);
 void opened_elsewhere(int fd);
 // What close is about to close.

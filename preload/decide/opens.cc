@@ -108,6 +108,7 @@ bool excluded(const Client& client, const RelPath& path) {
 
 Answer decide(Client* client, const RelPath& path, Room* copy) {
   Answer answer;
+  answer.marks = client->board->header.marks.load(std::memory_order_acquire);
   const auto to_pfs = [&](TaskCounter why) {
     count(client->board, why);
     count(client->board, TaskCounter::opens_pfs);

@@ -12,6 +12,7 @@ namespace monarch::preload {
 struct Answer {
   bool placed = false;  // a whole copy is on tier number `tier`; else the PFS
   uint32_t tier = 0;
+  uint32_t marks = 0;                        // see opened_on_tier()
   Ref copy = 0;                              // its Entry
   uint64_t bytes = 0;                        // the file's size; 0 if it is not known
   Ref large = 0;                             // the Entry, if reads with an offset may be served from chunks

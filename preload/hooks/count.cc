@@ -10,6 +10,7 @@
 
 #include "preload/decide/chunks.h"
 #include "preload/decide/descriptors.h"
+#include "preload/decide/returns.h"
 #include "preload/hooks/export.h"
 #include "preload/next/next.h"
 
@@ -22,7 +23,11 @@ __attribute__((noinline, cold)) void turn_native(int fd) {
   opened_on_pfs(fd, 0);
 }
 
-ssize_t counted(int fd, ssize_t got) {
+// What `read` gives, by the position of `fd`.
+template <typename Read>
+ssize_t counted(int fd, Read read) {
+  follow_changes(fd);
+  const ssize_t got = read();
   unsigned char c = class_of(fd);
   if (__builtin_expect(c == kLarge, 0)) {
     turn_native(fd);
@@ -38,8 +43,11 @@ ssize_t from_chunks(int fd, void* buffer, size_t bytes, off_t offset) {
   Client* k = client();
   return k ? read_chunks(k, fd, large_file(fd), buffer, bytes, offset) : -1;
 }
-// What the descriptor itself gave to a read with an offset.
-ssize_t counted_at(int fd, ssize_t got) {
+// What the descriptor itself gives to a read with an offset.
+template <typename Read>
+ssize_t counted_at(int fd, Read read) {
+  follow_changes(fd);
+  const ssize_t got = read();
   const unsigned char c = class_of(fd);
   if (__builtin_expect(c != kNone, 0) && got > 0)
     add_read(c == kLarge ? kPfs : c, static_cast<uint64_t>(got));
@@ -64,6 +72,7 @@ int copied(int from, int to) {
 }
 
 void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
+  if (fd >= 0) follow_changes(fd);
   void* mapped =
       next<void*(void*, size_t, int, int, int, off_t)>(hook)(address, bytes, protection, flags, fd, offset);
   if (fd >= 0 && __builtin_expect(class_of(fd) != kNone, 0) && mapped != reinterpret_cast<void*>(-1)) {
@@ -80,58 +89,64 @@ void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int
 using namespace monarch::preload;
 
 MONARCH_EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
-  return counted(fd, call<ssize_t>(Hook::read, SYS_read, fd, buffer, bytes));
+  return counted(fd, [&] { return call<ssize_t>(Hook::read, SYS_read, fd, buffer, bytes); });
 }
 MONARCH_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
-  return counted(fd, call_next<ssize_t>(Hook::__read_chk, fd, buffer, bytes, room));
+  return counted(fd, [&] { return call_next<ssize_t>(Hook::__read_chk, fd, buffer, bytes, room); });
 }
 MONARCH_EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {
-  return counted(fd, call<ssize_t>(Hook::readv, SYS_readv, fd, parts, n));
+  return counted(fd, [&] { return call<ssize_t>(Hook::readv, SYS_readv, fd, parts, n); });
 }
 MONARCH_EXPORT ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
   if (const ssize_t got = from_chunks(fd, buffer, bytes, offset); got >= 0) return got;
-  return counted_at(fd, call<ssize_t>(Hook::pread, SYS_pread64, fd, buffer, bytes, offset));
+  return counted_at(fd, [&] { return call<ssize_t>(Hook::pread, SYS_pread64, fd, buffer, bytes, offset); });
 }
 MONARCH_EXPORT ssize_t pread64(int fd, void* buffer, size_t bytes, off64_t offset) {
   if (const ssize_t got = from_chunks(fd, buffer, bytes, offset); got >= 0) return got;
-  return counted_at(fd, call<ssize_t>(Hook::pread64, SYS_pread64, fd, buffer, bytes, offset));
+  return counted_at(fd, [&] { return call<ssize_t>(Hook::pread64, SYS_pread64, fd, buffer, bytes, offset); });
 }
 MONARCH_EXPORT ssize_t __pread_chk(int fd, void* buffer, size_t bytes, off_t offset, size_t room) {
   if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
-  return counted_at(fd, call_next<ssize_t>(Hook::__pread_chk, fd, buffer, bytes, offset, room));
+  return counted_at(fd,
+                    [&] { return call_next<ssize_t>(Hook::__pread_chk, fd, buffer, bytes, offset, room); });
 }
 MONARCH_EXPORT ssize_t __pread64_chk(int fd, void* buffer, size_t bytes, off64_t offset, size_t room) {
   if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
-  return counted_at(fd, call_next<ssize_t>(Hook::__pread64_chk, fd, buffer, bytes, offset, room));
+  return counted_at(fd,
+                    [&] { return call_next<ssize_t>(Hook::__pread64_chk, fd, buffer, bytes, offset, room); });
 }
 MONARCH_EXPORT ssize_t preadv(int fd, const struct iovec* parts, int n, off_t offset) {
   if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, call_next<ssize_t>(Hook::preadv, fd, parts, n, offset));
+  return counted_at(fd, [&] { return call_next<ssize_t>(Hook::preadv, fd, parts, n, offset); });
 }
 MONARCH_EXPORT ssize_t preadv64(int fd, const struct iovec* parts, int n, off64_t offset) {
   if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, call_next<ssize_t>(Hook::preadv64, fd, parts, n, offset));
+  return counted_at(fd, [&] { return call_next<ssize_t>(Hook::preadv64, fd, parts, n, offset); });
 }
 MONARCH_EXPORT ssize_t preadv2(int fd, const struct iovec* parts, int n, off_t offset, int flags) {
-  if (offset < 0) return counted(fd, call_next<ssize_t>(Hook::preadv2, fd, parts, n, offset, flags));
+  if (offset < 0)
+    return counted(fd, [&] { return call_next<ssize_t>(Hook::preadv2, fd, parts, n, offset, flags); });
   if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, call_next<ssize_t>(Hook::preadv2, fd, parts, n, offset, flags));
+  return counted_at(fd, [&] { return call_next<ssize_t>(Hook::preadv2, fd, parts, n, offset, flags); });
 }
 MONARCH_EXPORT ssize_t preadv64v2(int fd, const struct iovec* parts, int n, off64_t offset, int flags) {
-  if (offset < 0) return counted(fd, call_next<ssize_t>(Hook::preadv64v2, fd, parts, n, offset, flags));
+  if (offset < 0)
+    return counted(fd, [&] { return call_next<ssize_t>(Hook::preadv64v2, fd, parts, n, offset, flags); });
   if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, call_next<ssize_t>(Hook::preadv64v2, fd, parts, n, offset, flags));
+  return counted_at(fd, [&] { return call_next<ssize_t>(Hook::preadv64v2, fd, parts, n, offset, flags); });
 }
 MONARCH_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t bytes) noexcept {
-  return counted(from, call<ssize_t>(Hook::sendfile, SYS_sendfile, to, from, offset, bytes));
+  return counted(from, [&] { return call<ssize_t>(Hook::sendfile, SYS_sendfile, to, from, offset, bytes); });
 }
 MONARCH_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t bytes) noexcept {
-  return counted(from, call<ssize_t>(Hook::sendfile64, SYS_sendfile, to, from, offset, bytes));
+  return counted(from,
+                 [&] { return call<ssize_t>(Hook::sendfile64, SYS_sendfile, to, from, offset, bytes); });
 }
 MONARCH_EXPORT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes,
                                        unsigned flags) {
-  return counted(from, call<ssize_t>(Hook::copy_file_range, SYS_copy_file_range, from, from_at, to, to_at,
-                                     bytes, flags));
+  return counted(from, [&] {
+    return call<ssize_t>(Hook::copy_file_range, SYS_copy_file_range, from, from_at, to, to_at, bytes, flags);
+  });
 }
 
 MONARCH_EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int fd,

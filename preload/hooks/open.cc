@@ -106,7 +106,7 @@ __attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int f
   if (fd < 0) return count_copy_failed(c);
   attempt->fd = fd;
   count_copy_opened(c, answer.tier);
-  opened_on_tier(fd, answer.tier);
+  opened_on_tier(fd, answer.tier, answer.marks);
 }
 
 // Of a path that may be below a root.

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "preload/decide/attributes.h"
-#include "preload/decide/changes.h"
+#include "preload/decide/returns.h"
 #include "preload/hooks/export.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
@@ -52,26 +52,6 @@ void set_time(int64_t ns, Time* sec, long* nsec) {
   *nsec = static_cast<long>(rest);
 }
 
-// What the PFS says now of a file that the job changed; false: what it said when it was copied holds.
-bool look_again(const Original& o, struct statx* now) {
-  Room room;
-  RelPath path;
-  const Client* c = client();
-  const int saved = errno;
-  const bool changed = c && path_of(c->catalog, *o.entry, &room, &path) && is_changed(*c, path, o.entry);
-  const int fd = changed ? open_original(o) : -1;
-  const bool good = fd >= 0 && syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, now) == 0;
-  if (fd >= 0) syscall(SYS_close, fd);
-  errno = saved;
-  return good;
-}
-
-template <typename Time>
-void copy_time(const struct statx_timestamp& from, Time* to) {
-  to->tv_sec = from.tv_sec;
-  to->tv_nsec = from.tv_nsec;
-}
-
 // All but size and mtime.
 void set_record(const FileValues& v, struct stat* st) {
   st->st_dev = v.dev;
@@ -86,23 +66,19 @@ void set_record(const FileValues& v, struct stat* st) {
   set_time(v.ctime, &st->st_ctim.tv_sec, &st->st_ctim.tv_nsec);
 }
 
-int restored(int rc, struct stat* st) {
-  Original o = {};
+// What a call on a descriptor answers: of a copy, what the catalog says of its file; of one whose file the
+// job changed, what `ask` says once the descriptor is the PFS's.
+template <typename Ask>
+int restored(int fd, struct stat* st, Ask ask) {
+  const int rc = ask();
+  Original o;
   if (rc != 0 || !S_ISREG(st->st_mode) ||
       !original_of(st->st_dev, st->st_ino, static_cast<uint64_t>(st->st_size), ns_of(st->st_mtim), &o))
     return rc;
+  if (follow_change(fd, o)) return ask();
   FileValues recorded;
   take_record(*o.identity, *o.attributes, &recorded);
   set_record(recorded, st);
-  struct statx now;
-  if (!look_again(o, &now)) return rc;
-  st->st_mode = now.stx_mode;  // size and blocks stay those of the copy that it reads
-  st->st_nlink = now.stx_nlink;
-  st->st_uid = now.stx_uid;
-  st->st_gid = now.stx_gid;
-  copy_time(now.stx_atime, &st->st_atim);
-  copy_time(now.stx_mtime, &st->st_mtim);
-  copy_time(now.stx_ctime, &st->st_ctim);
   return rc;
 }
 
@@ -126,27 +102,21 @@ void set_record(const FileValues& v, struct statx* st) {
   set_statx_time(v.ctime, &st->stx_ctime);
 }
 
-int restored(int rc, struct statx* st) {
+template <typename Ask>
+int restored(int fd, struct statx* st, Ask ask) {
   constexpr unsigned kNeeded = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME;
-  Original o = {};
+  const int rc = ask();
+  Original o;
   if (rc != 0 || (st->stx_mask & kNeeded) != kNeeded || !S_ISREG(st->stx_mode) ||
       !original_of(gnu_dev_makedev(st->stx_dev_major, st->stx_dev_minor), st->stx_ino, st->stx_size,
                    ns_of(st->stx_mtime), &o))
     return rc;
+  if (follow_change(fd, o)) return ask();
   FileValues recorded;
   take_record(*o.identity, *o.attributes, &recorded);
   set_record(recorded, st);
   st->stx_mask &= ~static_cast<unsigned>(STATX_BTIME);  // the copy's birth is not the file's
   st->stx_btime = {};
-  struct statx now;
-  if (!look_again(o, &now)) return rc;
-  st->stx_mode = now.stx_mode;
-  st->stx_nlink = now.stx_nlink;
-  st->stx_uid = now.stx_uid;
-  st->stx_gid = now.stx_gid;
-  st->stx_atime = now.stx_atime;
-  st->stx_mtime = now.stx_mtime;
-  st->stx_ctime = now.stx_ctime;
   return rc;
 }
 
@@ -230,25 +200,25 @@ int call_fstatat(int dirfd, const char* path, struct stat* st, int flags) {
 
 int any_fstat(Hook hook, int fd, struct stat* st) {
   auto* real = next<FstatFunction>(hook);
-  return restored(real ? real(fd, st) : call_fstat(fd, st), st);
+  return restored(fd, st, [&] { return real ? real(fd, st) : call_fstat(fd, st); });
 }
 int any_fxstat(Hook hook, int version, int fd, struct stat* st) {
   auto* real = next<FxstatFunction>(hook);
-  return restored(real ? real(version, fd, st) : call_fstat(fd, st), st);
+  return restored(fd, st, [&] { return real ? real(version, fd, st) : call_fstat(fd, st); });
 }
 int any_fstatat(Hook hook, int dirfd, const char* path, struct stat* st, int flags) {
   const auto ask = [&] {
     auto* real = next<FstatatFunction>(hook);
     return real ? real(dirfd, path, st, flags) : call_fstatat(dirfd, path, st, flags);
   };
-  return of_descriptor(path, flags) ? restored(ask(), st) : stat_path(dirfd, path, flags, st, ask);
+  return of_descriptor(path, flags) ? restored(dirfd, st, ask) : stat_path(dirfd, path, flags, st, ask);
 }
 int any_fxstatat(Hook hook, int version, int dirfd, const char* path, struct stat* st, int flags) {
   const auto ask = [&] {
     auto* real = next<FxstatatFunction>(hook);
     return real ? real(version, dirfd, path, st, flags) : call_fstatat(dirfd, path, st, flags);
   };
-  if (of_descriptor(path, flags)) return restored(ask(), st);
+  if (of_descriptor(path, flags)) return restored(dirfd, st, ask);
   return version == kStatVersion ? stat_path(dirfd, path, flags, st, ask) : ask();
 }
 int any_stat(Hook hook, const char* path, struct stat* st, int flags) {
@@ -308,9 +278,11 @@ MONARCH_EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, 
   if (!own && statx_path(dirfd, path, flags, mask, st)) return 0;
   auto* real = next<StatxFunction>(Hook::statx);
   const unsigned wanted = own ? mask | kNeeded : mask;
-  const int rc = real ? real(dirfd, path, flags, wanted, st)
-                      : static_cast<int>(syscall(SYS_statx, dirfd, path, flags, wanted, st));
-  return own ? restored(rc, st) : rc;
+  const auto ask = [&] {
+    return real ? real(dirfd, path, flags, wanted, st)
+                : static_cast<int>(syscall(SYS_statx, dirfd, path, flags, wanted, st));
+  };
+  return own ? restored(dirfd, st, ask) : ask();
 }
 
 MONARCH_EXPORT int stat(const char* path, struct stat* st) noexcept {

@@ -74,14 +74,14 @@ const char* path_of_original(const Original& original, Room* room) {
   return c && path_of(c->catalog, *original.entry, &relative, &path) ? pfs_path(*c, path, room) : nullptr;
 }
 
-int open_original(const Original& original) {
+int open_original(const Original& original, int flags) {
   Room room;
   const char* path = path_of_original(original, &room);
   if (!path) {
     errno = ESTALE;
     return -1;
   }
-  const long fd = syscall(SYS_openat, AT_FDCWD, path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+  const long fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_NOFOLLOW | O_CLOEXEC, 0);
   if (fd < 0) {
     if (errno == ENOENT) errno = ESTALE;
     return -1;

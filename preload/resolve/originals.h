@@ -3,6 +3,7 @@
 // descriptor. Nothing is remembered, so it is right after dup, fork, exec and SCM_RIGHTS.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "preload/client/client.h"
@@ -40,9 +41,9 @@ bool original_of_link(const char* path, Original* original);
 const char* path_to_write(const char* path, Room* room);
 // The file's absolute path on the PFS, in `room`; nullptr: it is not to be had.
 const char* path_of_original(const Original& original, Room* room);
-// A descriptor (O_PATH) of the file on the PFS, proved to be the one that was copied; -1 with errno
-// (ESTALE: another one has its name by now).
-int open_original(const Original& original);
+// A descriptor of the file on the PFS, proved to be the one that was copied; -1 with errno (ESTALE: another
+// one has its name by now).
+int open_original(const Original& original, int flags = O_PATH);
 // Whether `st` (STATX_INO, STATX_SIZE, STATX_MTIME) is that of the very file on the PFS that `e` was when it
 // was copied, or its copying began.
 bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st);

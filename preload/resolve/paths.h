@@ -2,6 +2,8 @@
 // From what a program passes to open(2) to a path below a dataset root, and back. Paths are read as text.
 #pragma once
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,6 +45,18 @@ inline constexpr size_t kFdLinkBytes = sizeof kFdLinks + 10;
 void fd_link(int fd, char* out);
 // The number that is the last component of such a link; -1: it is none.
 int number_of_descriptor(const char* digits);
+// Calls `use` with each descriptor of this process; without /proc, with the standard ones. Changes errno.
+template <typename Use>
+void each_descriptor(Use use) {
+  const long dir = syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+  for (int fd = 0; dir < 0 && fd < 3; ++fd) use(fd);
+  alignas(dirent64) char entries[256];
+  for (long bytes; dir >= 0 && (bytes = syscall(SYS_getdents64, dir, entries, sizeof entries)) > 0;)
+    for (long at = 0; at < bytes; at += reinterpret_cast<dirent64*>(entries + at)->d_reclen)
+      if (const int fd = number_of_descriptor(reinterpret_cast<dirent64*>(entries + at)->d_name); fd >= 0)
+        use(fd);
+  if (dir >= 0) syscall(SYS_close, dir);
+}
 // The absolute path of an open file, as this mount namespace names it, without symbolic links, in `room`; its
 // length, 0 if it has none. Changes errno.
 size_t path_of_descriptor(int fd, Room* room);

@@ -69,7 +69,8 @@ inline constexpr int kStaleSeconds = 60;
   X(meta_pfs, "metadata calls below a root that went to the PFS")                               \
   X(meta_served, "metadata calls below a root that Monarch answered")                           \
   X(fallback_excluded, "opens on the PFS because MONARCH_IO_EXCLUDE names the file or program") \
-  X(fallback_mount, "opens on the PFS below what the task's own mount namespace has mounted")
+  X(fallback_mount, "opens on the PFS below what the task's own mount namespace has mounted")   \
+  X(returned, "open descriptors of copies that went back to the PFS because the file changed")
 
 // Counters that the agent keeps, once.
 #define MONARCH_AGENT_COUNTERS(X)                                 \
@@ -196,6 +197,7 @@ struct BoardHeader {
   // 1: no tier has room for a file of usual size: opens of what is not placed do not ask.
   std::atomic<uint32_t> full;
   std::atomic<uint32_t> changed;  // which kinds of marks there are: Changed, or-ed
+  std::atomic<uint32_t> marks;    // how often one was set: what is open since before is to be looked at again
   // 1: many paths that were asked for are not there: look whether one is, before the agent is asked for it.
   std::atomic<uint32_t> look_first;
   // What a hit reads stands above; below is what changes all the time.
@@ -268,6 +270,7 @@ inline void set_invalid(Board* board, uint32_t mark, Changed kind = kChangedFile
   const uint64_t bit = mark % kInvalidBits;
   board->header.changed.fetch_or(kind, std::memory_order_release);
   board->invalid[bit / 64].fetch_or(uint64_t{1} << (bit % 64), std::memory_order_release);
+  board->header.marks.fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace monarch

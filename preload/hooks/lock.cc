@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lock family: locks on a file that the job changed, and its end, are those of the file on the PFS.
+//
+// This file defines fcntl and fcntl64 side by side, so it is built without _FILE_OFFSET_BITS.
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "preload/decide/returns.h"
+#include "preload/hooks/export.h"
+#include "preload/next/next.h"
+
+namespace monarch::preload {
+namespace {
+
+int control(Hook hook, int fd, int command, void* argument) {
+  constexpr int kLockCommands[] = {F_GETLK, F_SETLK, F_SETLKW, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW};
+  for (const int lock : kLockCommands)
+    if (command == lock) follow_changes(fd);
+  auto* real = next<int(int, int, ...)>(hook);
+  const int result =
+      real ? real(fd, command, argument) : static_cast<int>(syscall(SYS_fcntl, fd, command, argument));
+  if (result >= 0 && (command == F_DUPFD || command == F_DUPFD_CLOEXEC)) duplicated(fd, result);
+  return result;
+}
+
+off_t seek(Hook hook, int fd, off_t offset, int from) {
+  if (from != SEEK_SET && from != SEEK_CUR) follow_changes(fd);
+  return call<off_t>(hook, SYS_lseek, fd, offset, from);
+}
+
+}  // namespace
+}  // namespace monarch::preload
+
+using namespace monarch::preload;
+
+#define CONTROL_HOOK(name)                             \
+  MONARCH_EXPORT int name(int fd, int command, ...) {  \
+    va_list list;                                      \
+    va_start(list, command);                           \
+    void* argument = va_arg(list, void*);              \
+    va_end(list);                                      \
+    return control(Hook::name, fd, command, argument); \
+  }
+CONTROL_HOOK(fcntl)
+CONTROL_HOOK(fcntl64)
+
+MONARCH_EXPORT int flock(int fd, int operation) noexcept {
+  follow_changes(fd);
+  return call<int>(Hook::flock, SYS_flock, fd, operation);
+}
+MONARCH_EXPORT int lockf(int fd, int command, off_t bytes) {
+  follow_changes(fd);
+  return call_next<int>(Hook::lockf, fd, command, bytes);
+}
+MONARCH_EXPORT int lockf64(int fd, int command, off64_t bytes) {
+  follow_changes(fd);
+  return call_next<int>(Hook::lockf64, fd, command, bytes);
+}
+MONARCH_EXPORT off_t lseek(int fd, off_t offset, int from) noexcept {
+  return seek(Hook::lseek, fd, offset, from);
+}
+MONARCH_EXPORT off64_t lseek64(int fd, off64_t offset, int from) noexcept {
+  return seek(Hook::lseek64, fd, offset, from);
+}

@@ -1,0 +1,166 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptors that a program holds while another one of the job changes the file: they show what they show natively."""
+
+import os
+import shutil
+import sys
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import equal, ok, options, scratch, skip
+
+PYTHON = "/usr/bin/python3"
+BEGIN = """
+import ctypes, fcntl, mmap, os, subprocess, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+root = sys.argv[1]
+f, other = root + '/f', root + '/other'
+def sh(text): return subprocess.run(['bash', '-c', text, 'bash', root], stdout=subprocess.PIPE).stdout
+def append(text): sh('printf %s ' + text + ' >>"$1/f"')
+def stat(fd): s = os.fstat(fd); return s.st_size, oct(s.st_mode), s.st_nlink, s.st_ino == os.stat(f).st_ino
+"""
+FILE = b"".join(b"line %d\n" % i for i in range(200))
+
+# What holds a descriptor, and what it then shows. True: the descriptor has to go back to the PFS.
+CASES = {
+    "read at its end": (True, "s = open(f, 'rb', 0); s.read(); append('new'); print(s.read())"),
+    "read in the middle": (True, "s = os.open(f, 0); os.read(s, 10); sh('printf XXXX | dd of=\"$1/f\" bs=1 seek=12 conv=notrunc 2>&1');"
+                                 "print(os.read(s, 10), os.lseek(s, 0, 1))"),
+    "readv": (True, "s = os.open(f, 0); os.read(s, 7); append('new'); b = [bytearray(5), bytearray(3000)];"
+                    "print(os.readv(s, b), bytes(b[1])[-9:])"),
+    "pread": (True, "s = os.open(f, 0); append('new'); print(os.pread(s, 100, 1680))"),
+    "preadv": (True, "s = os.open(f, 0); append('new'); b = [bytearray(100)]; print(os.preadv(s, b, 1680), b)"),
+    "sendfile": (True, "s = os.open(f, 0); append('new'); o = os.open(sys.argv[2] + '/o', os.O_RDWR | os.O_CREAT | os.O_TRUNC);"
+                       "print(os.sendfile(o, s, 0, 9999), os.pread(o, 9999, 1680))"),
+    "copy_file_range": (True, "s = os.open(f, 0); append('new'); o = os.open(sys.argv[2] + '/o', os.O_RDWR | os.O_CREAT | os.O_TRUNC);"
+                              "print(os.copy_file_range(s, o, 9999, 1680), os.pread(o, 9999, 0))"),
+    "mmap afterwards": (True, "s = os.open(f, 0); append('new'); print(mmap.mmap(s, 0, prot=1)[-9:])"),
+    "its end": (True, "s = os.open(f, 0); append('new'); print(os.lseek(s, -3, 2), os.read(s, 10))"),
+    "fstat": (True, "s = os.open(f, 0); append('new'); print(stat(s)); os.chmod(f, 0o604); print(stat(s))"),
+    "a stream's fstat, then its bytes": (True, "libc.fopen.restype = ctypes.c_void_p; s = ctypes.c_void_p(libc.fopen(f.encode(), b'r'));"
+                                               "append('new'); print(stat(libc.fileno(s))); b = ctypes.create_string_buffer(9999);"
+                                               "print(libc.fread(b, 1, 9999, s), b.raw[1680:1700])"),
+    "cut": (True, "s = os.open(f, 0); os.read(s, 100); os.truncate(f, 50); print(os.read(s, 10), os.pread(s, 100, 40), stat(s))"),
+    "written by the same process": (True, "s = open(f); s.read(); open(f, 'a').write('mine'); print(repr(s.read()))"),
+    "twice": (True, "s = os.open(f, 0); os.read(s, 1700)\nfor t in 'ab': append(t); print(os.read(s, 9), stat(s)[0])"),
+    "flags": (True, "s = os.open(f, os.O_RDONLY | os.O_NONBLOCK | os.O_APPEND); os.set_inheritable(s, True); append('new'); os.read(s, 5);"
+                    "print(fcntl.fcntl(s, 3) & 0o6000, os.get_inheritable(s), os.get_inheritable(os.open(f, 0)))"),
+    "a duplicate": (True, "s = os.open(f, 0); d = os.dup(s); os.read(s, 10); append('new'); print(os.read(d, 5), os.read(s, 5), os.read(d, 5));"
+                          "print(os.lseek(s, 0, 1), os.lseek(d, 0, 1))"),
+    "a duplicate by fcntl": (True, "s = os.open(f, 0); d = fcntl.fcntl(s, fcntl.F_DUPFD_CLOEXEC, 50); os.close(s); append('new');"
+                                   "print(d, os.pread(d, 10, 1685))"),
+    "kept over exec": (True, "s = os.open(f, 0); os.set_inheritable(s, True)\n"
+                             "print(subprocess.run(['bash', '-c', 'printf new >>\"$1/f\"; tail -c 5', 'bash', root], stdin=s, stdout=-1).stdout)"),
+    "tail -F": (True, "p = subprocess.Popen(['tail', '-n', '1', '-F', f], stdout=-1, stderr=-3); print(p.stdout.readline()); sh('echo new >>\"$1/f\"');"
+                      "print(p.stdout.readline()); p.kill(); p.wait()"),
+    "locks, taken before": (True, "s = os.open(f, 0); fcntl.flock(s, fcntl.LOCK_SH); append('new'); os.pread(s, 1, 0);"
+                                  "print(sh('flock -n -x \"$1/f\" echo got it; flock -n -s \"$1/f\" echo shared'))"),
+    "ranges locked before": (True, "s = os.open(f, 0); fcntl.lockf(s, fcntl.LOCK_SH, 10, 100); fcntl.lockf(s, fcntl.LOCK_SH, 5, 300); append('new')\n"
+                                   "os.pread(s, 1, 0)\n"
+                                   "if os.fork() == 0:\n  w = os.open(f, os.O_RDWR)\n"
+                                   "  for n, at in (10, 90), (1, 109), (1, 110), (5, 295), (1, 304), (1, 99):\n"
+                                   "    try: fcntl.lockf(w, fcntl.LOCK_EX | fcntl.LOCK_NB, n, at); print('free', n, at)\n"
+                                   "    except OSError as e: print('held', n, at)\n"
+                                   "  sys.stdout.flush(); os._exit(0)\nos.wait()"),
+    "locks, taken afterwards": (True, "s = os.open(f, 0); append('new'); fcntl.flock(s, fcntl.LOCK_EX);"
+                                      "print(sh('flock -n -s \"$1/f\" echo got it'), os.read(s, 5))"),
+    "a file put in its place": (False, "s = os.open(f, 0); sh('cp \"$1/other\" \"$1/n\"; mv \"$1/n\" \"$1/f\"'); print(os.read(s, 20), os.fstat(s).st_size)"),
+    "removed": (False, "s = os.open(f, 0); os.unlink(f); print(os.read(s, 20), os.fstat(s).st_size)"),
+    "another file changed": (False, "s = os.open(f, 0); os.read(s, 5); sh('echo x >>\"$1/other\"'); print(os.read(s, 5), os.fstat(s).st_size)"),
+}
+
+
+class Dataset:
+    def __init__(self):
+        self.roots = [f"{scratch()}/{how}/data" for how in ("native", "job")]
+        self.number = 0
+
+    def make(self, case):
+        """The root of a case, with its two files, in both places."""
+        for root in self.roots:
+            os.makedirs(f"{root}/{case}")
+            for name in "f", "other":
+                with open(f"{root}/{case}/{name}", "wb") as out:
+                    out.write(FILE)
+                os.utime(f"{root}/{case}/{name}", (1.5e9, 1.5e9))
+
+
+def by_calls():
+    data = Dataset()
+    for number in range(len(CASES)):
+        data.make(number)
+
+    job = e2e.Job(options([data.roots[1]], {"t": (scratch("tier"), "1G")}))
+    job.run(e2e.read_all(data.roots[1]))
+    back = 0
+    for number, (name, (goes, text)) in enumerate(CASES.items()):
+        command = [PYTHON, "-c", BEGIN + text]
+        native = e2e.execute([*command, f"{data.roots[0]}/{number}", scratch("out.native")])
+        got = job.run([*command, f"{data.roots[1]}/{number}", scratch("out.job")])
+        equal(got, native, f"{name}: as natively")
+        ok(native[0] == 0, f"{name}: the case holds", native)
+        back += goes
+    report = job.end()
+    ok(report["tasks"]["returned"] >= back, f"each of {back} descriptors went back to the PFS", report["tasks"])
+
+
+SQLITE = """
+r = sqlite3.connect(f'file:{root}/w.db?mode=ro', uri=True, isolation_level=None, timeout=2)
+def q():
+    try: return r.execute('select count(*), sum(a), max(length(b)) from t').fetchall()
+    except Exception as e: return type(e).__name__ + ': ' + str(e)
+print('first', q())
+w = subprocess.Popen([sys.executable, '-u', '-c', '''
+import sqlite3, sys
+c = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=5)
+for line in sys.stdin:
+    try: c.execute(line.strip()); print('done', flush=True)
+    except Exception as e: print('ERR', e, flush=True)
+''', root + '/w.db'], stdin=-1, stdout=-1, text=True)
+def W(s): w.stdin.write(s + '\\n'); w.stdin.flush(); return w.stdout.readline().strip()
+print(W('begin immediate'), W("update t set b=b||'zz'"), W('insert into t values(100000,"n")'))
+print('during', q())
+print(W('commit'), 'after commit', q())
+print(W('pragma wal_checkpoint(truncate)'), 'after checkpoint', q())
+print(W("insert into t select a+1, b from t"), 'after 2nd', q())
+print('integrity', r.execute('pragma integrity_check').fetchall()[:2])
+w.stdin.close(); w.wait()
+print(q())
+c = sqlite3.connect(root + '/w.db'); c.execute('insert into t values(5, 5)'); c.commit(); print(q()); c.close(); print(q())
+"""
+LMDB = """
+r = lmdb.open(root + '/x', readonly=True)
+print(r.begin().stat()['entries'])
+subprocess.run([sys.executable, '-c', "import lmdb, sys; e = lmdb.open(sys.argv[1], map_size=1 << 24)\\nwith e.begin(write=True) as t: t.put(b'new', b'v')", root + '/x'])
+print(r.begin().stat()['entries'], r.begin().get(b'new'), r.begin().get(b'5') is not None)
+"""
+
+
+def databases():
+    """Readers that stay open while the job writes."""
+    for name, module, make, text in (
+            ("SQLite, rollback journal", "sqlite3", "c = sqlite3.connect(root + '/w.db')", SQLITE),
+            ("SQLite, WAL", "sqlite3", "c = sqlite3.connect(root + '/w.db'); c.execute('pragma journal_mode=wal')", SQLITE),
+            ("LMDB", "lmdb", "e = lmdb.open(root + '/x', map_size=1 << 24)\n"
+                             "with e.begin(write=True) as t:\n  for i in range(1000): t.put(b'%d' % i, b'v' * 500)", LMDB)):
+        if e2e.execute([PYTHON, "-c", f"import {module}"])[0] != 0:
+            skip(name, f"no {module}")
+            continue
+        roots = [f"{scratch()}/{name.replace(' ', '_')}.{how}" for how in ("native", "job")]
+        if module == "sqlite3":
+            make += "\nc.execute('create table t(a, b)')\n" \
+                    "for i in range(3000): c.execute('insert into t values(?, ?)', (i, '0' * 50))\nc.commit(); c.close()"
+        command = [PYTHON, "-c", f"import {module}" + BEGIN + make]
+        for root in roots:
+            os.makedirs(root)
+            equal(e2e.execute([*command, root])[0], 0, f"{name}: made")
+        job = e2e.Job(options([roots[1]], {"t": (scratch("tier"), "1G")}))
+        job.run(e2e.read_all(roots[1]))
+        command = [PYTHON, "-c", f"import {module}" + BEGIN + text]
+        equal(job.run([*command, roots[1]]), e2e.execute([*command, roots[0]]), f"{name}: as natively")
+        ok(job.end()["tasks"]["returned"] > 0, f"{name}: the reader's descriptor went back to the PFS")
+        shutil.rmtree(roots[1])
+
+
+e2e.main(by_calls, databases)
