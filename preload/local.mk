@@ -57,7 +57,8 @@ libmonarch_preload_so_SOURCES = \
 	%D%/resolve/paths.cc \
 	%D%/resolve/paths.h \
 	%D%/resolve/roots.cc \
-	%D%/resolve/roots.h
+	%D%/resolve/roots.h \
+	%D%/resolve/words.h
 
 # What hooks.h lists, and nothing else. No version name: a versioned symbol does not interpose.
 %D%/preload.map: %D%/hooks.h

@@ -9,6 +9,7 @@
 
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
+#include "preload/resolve/words.h"
 
 namespace monarch::preload {
 namespace {
@@ -56,36 +57,6 @@ void unescape(char* text) {
   *out = '\0';
 }
 
-// Calls `use` with each mount point of this namespace. False: they cannot be read.
-template <typename Use>
-bool each_mount(Use use) {
-  const long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/mountinfo", O_RDONLY | O_CLOEXEC, 0);
-  if (fd < 0) return false;
-  constexpr int kPointField = 4;  // of those that are separated by spaces
-  Room room;
-  char* const point = room.take(kPathBytes);
-  char text[256];
-  size_t len = 0;
-  int field = 0;
-  long n = -1;
-  while (point && (n = syscall(SYS_read, fd, text, sizeof text)) > 0)
-    for (const char* p = text; p < text + n; ++p) {
-      if (*p == '\n') {
-        point[len] = '\0';
-        unescape(point);
-        use(point);
-        len = 0;
-        field = 0;
-      } else if (*p == ' ') {
-        ++field;
-      } else if (field == kPointField && len < kPathBytes - 1) {
-        point[len++] = *p;
-      }
-    }
-  syscall(SYS_close, fd);
-  return n == 0;
-}
-
 // The prefix's path as this namespace names it, in `room`; its length, 0 if it cannot be had.
 size_t true_path(const Prefix& prefix, Room* room) {
   const long fd = syscall(SYS_openat, AT_FDCWD, prefix.path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
@@ -95,22 +66,29 @@ size_t true_path(const Prefix& prefix, Room* room) {
   return len;
 }
 
+void add_mount(const Prefix& prefix, const char* rest) {
+  Room room;
+  const size_t below = prefix.below_len, bytes = strlen(rest);
+  char* text = room.take(below + 1 + bytes);
+  if (!text) return hide_all();
+  memcpy(text, prefix.below, below);
+  text[below] = '/';
+  memcpy(text + below + 1, rest, bytes);
+  const size_t slash = below == 0 ? 1 : 0;
+  add_mount(path_hash(prefix.root, text + slash, below + 1 + bytes - slash));
+}
+
 // Adds what is mounted below the prefix. False: that cannot be told.
 bool add_mounts(const Prefix& prefix) {
-  Room path, joined;
+  constexpr int kPoint = 4;  // of the words of a line
+  Room path;
   const size_t all = true_path(prefix, &path);
   const size_t len = all == 1 ? 0 : all;  // "/"
-  return all > 0 && each_mount([&](const char* point) {
-           if (strncmp(point, path.text(), len) != 0 || point[len] != '/' || !point[len + 1]) return;
-           const char* rest = point + len + 1;
-           const size_t below = prefix.below_len, bytes = strlen(rest);
-           char* text = joined.take(below + 1 + bytes);
-           if (!text) return hide_all();
-           memcpy(text, prefix.below, below);
-           text[below] = '/';
-           char* begin = below > 0 ? text : text + 1;
-           memcpy(text + below + 1, rest, bytes);
-           add_mount(path_hash(prefix.root, begin, static_cast<size_t>(text + below + 1 + bytes - begin)));
+  return all > 0 && each_word("/proc/self/mountinfo", [&](int number, char* point) {
+           if (number != kPoint) return;
+           unescape(point);
+           if (strncmp(point, path.text(), len) == 0 && point[len] == '/' && point[len + 1])
+             add_mount(prefix, point + len + 1);
          });
 }
 
