@@ -17,8 +17,8 @@
 // descriptor  What fchmod and kin change, or ask, of a tier's copy concerns the file on the PFS.
 // stat   fstat of a tier's copy answers with the PFS file's identity, or cp and tar would notice the
 //        difference. __fxstat... are what programs built before glibc 2.33 call.
-// path   What the catalog knows of a file is answered without the PFS (decide/attributes.h); so are fstatat
-//        and statx of a path. __xstat... are what programs built before glibc 2.33 call.
+// path   What the catalog knows of a file is answered without the PFS (decide/attributes.h); so is fstatat
+//        of a path, but not statx: who calls it mostly wants times of birth. __xstat... are what programs built before glibc 2.33 call.
 // directory  The names in a directory come from the catalog as long as its times say that it has not changed
 //        (decide/listings.h).
 // exec   Programs started with a cleared environment keep LD_PRELOAD and MONARCH_IO_*.

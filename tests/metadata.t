@@ -187,15 +187,9 @@ def values():
             continue
         data = Data(f"values.{'slow' if slow else 'plain'}", slow)
         data.both(f"{'slowfs' if slow else 'a disk'}: all that ask about a path", [PYTHON, "-c", VALUES, data.root], 500)
-        data.both("statx", [PYTHON, "-c", VALUES.split("root = ")[0] + STATX_ONLY, data.root], 30 if slow else None)
         data.job.end()
     return None
 
-
-STATX_ONLY = """
-for i in range(0, 40):
-    show(i, "statx", lambda room: libc.statx(FDCWD, os.fsencode(sys.argv[1] + f"/a/f{i}"), 0, 0x7ff, room), STATX)
-"""
 
 # ---- directories
 
@@ -411,7 +405,7 @@ def other_roots():
     data = Data("roots", prepare=prepare, datasets=("{}.link", "{}/b/deep", "{}/a"))
     root, link = data.root, data.root + ".link"
     for path in (root, link, f"{link}/a", f"{root}/b/deep", f"{root}/b", f"{link}/b/to-a"):
-        # ls asks by statx, which a disk may have more to tell about; find does not follow the link that it is given,
+        # ls asks by statx, which the PFS answers; find does not follow the link that it is given,
         # and of what is behind the one inside the dataset only the working directory is known by its own path.
         data.both(f"by {path[len(root) - 5:]}", ["sh", "-c", 'cd "$1"; ls -liR --full-time .; ls -aR "$1"; '
                                                  'find "$1" -printf "%i %s %p %T@\\n"', "sh", path],

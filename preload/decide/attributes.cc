@@ -91,11 +91,6 @@ bool find_values(const Client& c, const RelPath& path, int flags, Values* values
   return false;
 }
 
-bool knows_mount(const Client& c, unsigned needs, uint32_t root, MountValues* mount) {
-  if ((needs & kMountKnown) == 0) return true;
-  return mount_values(c, root, mount) && ((needs & kTimesNotNeeded) == 0 || !mount->lazy_times);
-}
-
 bool meets(const Client& c, unsigned needs, const Values& values) {
   if ((needs & kReadable) != 0 && !values.opened) return false;
   return (needs & kRealUser) == 0 || static_cast<uint32_t>(syscall(SYS_getuid)) == c.catalog.facts().user;
@@ -107,8 +102,7 @@ __attribute__((noinline)) bool answer_below(Client* c, int dirfd, const char* pa
   Room room;
   RelPath rel;
   if (!resolve(*c, dirfd, path, &room, &rel)) return false;
-  const bool known = knows_mount(*c, needs, rel.root, &values->mount) &&
-                     find_values(*c, rel, flags, values, unknown) && meets(*c, needs, *values);
+  const bool known = find_values(*c, rel, flags, values, unknown) && meets(*c, needs, *values);
   count(c->board, known ? TaskCounter::meta_served : TaskCounter::meta_pfs);
   return known;
 }

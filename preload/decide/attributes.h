@@ -11,7 +11,6 @@ namespace monarch::preload {
 struct Values : FileValues {
   uint32_t root;
   bool opened;  // the agent could open it for reading
-  MountValues mount;
 };
 // What the record of a file says: all but size and mtime, which stand in its entry.
 inline void take_record(const Identity& id, const Attributes& a, FileValues* v) {
@@ -33,10 +32,8 @@ struct Unknown {
 };
 // What an answer takes beside the values themselves.
 enum Need : unsigned {
-  kMountKnown = 1,      // values->mount
-  kTimesNotNeeded = 2,  // and stx_mask is the same where times are not asked for
-  kRealUser = 4,        // the real user id is the effective one
-  kReadable = 8,        // the agent could open the file for reading
+  kRealUser = 1,  // the real user id is the effective one
+  kReadable = 2,  // the agent could open the file for reading
 };
 // Whether the path leads to a file that is known; else the PFS is to be asked. Counts which of the two, below
 // a root. `flags`: AT_SYMLINK_NOFOLLOW; `needs`: Need. errno stays as it is.

@@ -39,17 +39,17 @@ constexpr int kStatVersion = 1;
 constexpr int kStatVersion = 0;
 #endif
 
-// Seconds and nanoseconds of a time before or after the epoch.
+// A time before or after the epoch.
 template <typename Time>
-void set_time(int64_t ns, Time* sec, long* nsec) {
+void set_time(int64_t ns, Time* t) {
   constexpr int64_t kSecond = 1000000000;
   int64_t s = ns / kSecond, rest = ns % kSecond;
   if (rest < 0) {
     rest += kSecond;
     --s;
   }
-  *sec = s;
-  *nsec = static_cast<long>(rest);
+  t->tv_sec = s;
+  t->tv_nsec = static_cast<decltype(t->tv_nsec)>(rest);
 }
 
 // All but size and mtime.
@@ -62,30 +62,8 @@ void set_record(const FileValues& v, struct stat* st) {
   st->st_gid = v.gid;
   st->st_blksize = static_cast<decltype(st->st_blksize)>(v.blksize);
   st->st_blocks = static_cast<decltype(st->st_blocks)>(v.blocks);
-  set_time(v.atime, &st->st_atim.tv_sec, &st->st_atim.tv_nsec);
-  set_time(v.ctime, &st->st_ctim.tv_sec, &st->st_ctim.tv_nsec);
-}
-
-// What a call on a descriptor answers: of a copy, what the catalog says of its file; of one whose file the
-// job changed, what `ask` says once the descriptor is the PFS's.
-template <typename Ask>
-int restored(int fd, struct stat* st, Ask ask) {
-  const int rc = ask();
-  Original o;
-  if (rc != 0 || !S_ISREG(st->st_mode) ||
-      !original_of(st->st_dev, st->st_ino, static_cast<uint64_t>(st->st_size), ns_of(st->st_mtim), &o))
-    return rc;
-  if (follow_change(fd, o)) return ask();
-  FileValues recorded;
-  take_record(*o.identity, *o.attributes, &recorded);
-  set_record(recorded, st);
-  return rc;
-}
-
-void set_statx_time(int64_t ns, struct statx_timestamp* t) {
-  long nsec;
-  set_time(ns, &t->tv_sec, &nsec);
-  t->tv_nsec = static_cast<decltype(t->tv_nsec)>(nsec);
+  set_time(v.atime, &st->st_atim);
+  set_time(v.ctime, &st->st_ctim);
 }
 
 void set_record(const FileValues& v, struct statx* st) {
@@ -98,25 +76,35 @@ void set_record(const FileValues& v, struct statx* st) {
   st->stx_gid = v.gid;
   st->stx_blksize = v.blksize;
   st->stx_blocks = v.blocks;
-  set_statx_time(v.atime, &st->stx_atime);
-  set_statx_time(v.ctime, &st->stx_ctime);
+  set_time(v.atime, &st->stx_atime);
+  set_time(v.ctime, &st->stx_ctime);
+  st->stx_mask &= ~static_cast<unsigned>(STATX_BTIME);  // the copy's birth is not the file's
+  st->stx_btime = {};
 }
 
-template <typename Ask>
-int restored(int fd, struct statx* st, Ask ask) {
-  constexpr unsigned kNeeded = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME;
+bool is_copy(const struct stat& st, Original* o) {
+  return S_ISREG(st.st_mode) &&
+         original_of(st.st_dev, st.st_ino, static_cast<uint64_t>(st.st_size), ns_of(st.st_mtim), o);
+}
+// What a copy is recognised by.
+constexpr unsigned kNeeded = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME;
+bool is_copy(const struct statx& st, Original* o) {
+  return (st.stx_mask & kNeeded) == kNeeded && S_ISREG(st.stx_mode) &&
+         original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
+                     ns_of(st.stx_mtime), o);
+}
+
+// What a call on a descriptor answers: of a copy, what the catalog says of its file; of one whose file the
+// job changed, what `ask` says once the descriptor is the PFS's.
+template <typename Stat, typename Ask>
+int restored(int fd, Stat* st, Ask ask) {
   const int rc = ask();
   Original o;
-  if (rc != 0 || (st->stx_mask & kNeeded) != kNeeded || !S_ISREG(st->stx_mode) ||
-      !original_of(gnu_dev_makedev(st->stx_dev_major, st->stx_dev_minor), st->stx_ino, st->stx_size,
-                   ns_of(st->stx_mtime), &o))
-    return rc;
+  if (rc != 0 || !is_copy(*st, &o)) return rc;
   if (follow_change(fd, o)) return ask();
   FileValues recorded;
   take_record(*o.identity, *o.attributes, &recorded);
   set_record(recorded, st);
-  st->stx_mask &= ~static_cast<unsigned>(STATX_BTIME);  // the copy's birth is not the file's
-  st->stx_btime = {};
   return rc;
 }
 
@@ -124,19 +112,7 @@ void fill(const Values& v, struct stat* st) {
   memset(st, 0, sizeof *st);
   set_record(v, st);
   st->st_size = static_cast<off_t>(v.size);
-  set_time(v.mtime, &st->st_mtim.tv_sec, &st->st_mtim.tv_nsec);
-}
-
-void fill(const Values& v, const MountValues& mount, struct statx* st) {
-  memset(st, 0, sizeof *st);
-  st->stx_mask = mount.mask;
-  st->stx_attributes_mask = mount.attributes_mask;
-#ifdef STATX_MNT_ID
-  st->stx_mnt_id = mount.mount;
-#endif
-  set_record(v, st);
-  st->stx_size = v.size;
-  set_statx_time(v.mtime, &st->stx_mtime);
+  set_time(v.mtime, &st->st_mtim);
 }
 
 bool unwritable(const void* result) { return unreadable(static_cast<const char*>(result)); }
@@ -155,19 +131,6 @@ int stat_path(int dirfd, const char* path, int flags, struct stat* st, Ask ask) 
   const int rc = ask();
   if (__builtin_expect(unknown.entry != 0, 0) && rc == 0) tell(unknown, *st);
   return rc;
-}
-
-// Only what is known of every file of the file system; a sync that the caller insists on is the PFS's.
-bool statx_path(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) {
-  constexpr int kAnswered = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
-  Values values;
-  Unknown unused;
-  const unsigned times = (mask & (STATX_MTIME | STATX_CTIME)) == 0 ? kTimesNotNeeded : 0u;
-  if ((flags & ~kAnswered) != 0 || (mask & ~STATX_BASIC_STATS) != 0 || unwritable(st) ||
-      !known_values(dirfd, path, flags, kMountKnown | times, &values, &unused))
-    return false;
-  fill(values, values.mount, st);
-  return true;
 }
 
 // access(2) of a file that is known: it is there, and may be read if the agent could.
@@ -239,6 +202,9 @@ int any_access(Hook hook, const char* path, int mode, int flags) {
                      [&] { return next<int(const char*, int)>(hook)(path, mode); });
 }
 
+struct stat* plain(struct stat* st) {
+  return st;
+}
 struct stat* plain(struct stat64* st) {
   return reinterpret_cast<struct stat*>(st);
 }
@@ -248,34 +214,41 @@ struct stat* plain(struct stat64* st) {
 
 using namespace monarch::preload;
 
-MONARCH_EXPORT int fstat(int fd, struct stat* st) noexcept { return any_fstat(Hook::fstat, fd, st); }
-MONARCH_EXPORT int fstat64(int fd, struct stat64* st) noexcept {
-  return any_fstat(Hook::fstat64, fd, plain(st));
-}
-MONARCH_EXPORT int __fxstat(int version, int fd, struct stat* st) noexcept {
-  return any_fxstat(Hook::__fxstat, version, fd, st);
-}
-MONARCH_EXPORT int __fxstat64(int version, int fd, struct stat64* st) noexcept {
-  return any_fxstat(Hook::__fxstat64, version, fd, plain(st));
-}
-MONARCH_EXPORT int fstatat(int dirfd, const char* path, struct stat* st, int flags) noexcept {
-  return any_fstatat(Hook::fstatat, dirfd, path, st, flags);
-}
-MONARCH_EXPORT int fstatat64(int dirfd, const char* path, struct stat64* st, int flags) noexcept {
-  return any_fstatat(Hook::fstatat64, dirfd, path, plain(st), flags);
-}
-MONARCH_EXPORT int __fxstatat(int version, int dirfd, const char* path, struct stat* st, int flags) noexcept {
-  return any_fxstatat(Hook::__fxstatat, version, dirfd, path, st, flags);
-}
-MONARCH_EXPORT int __fxstatat64(int version, int dirfd, const char* path, struct stat64* st,
-                                int flags) noexcept {
-  return any_fxstatat(Hook::__fxstatat64, version, dirfd, path, plain(st), flags);
-}
+#define STAT_HOOK(name, any, parameters, ...) \
+  MONARCH_EXPORT int name parameters noexcept { return any(Hook::name, __VA_ARGS__); }
+#define FSTAT(name, Stat) STAT_HOOK(name, any_fstat, (int fd, Stat* st), fd, plain(st))
+#define FXSTAT(name, Stat) \
+  STAT_HOOK(name, any_fxstat, (int version, int fd, Stat* st), version, fd, plain(st))
+#define FSTATAT(name, Stat)                                                                                \
+  STAT_HOOK(name, any_fstatat, (int dirfd, const char* path, Stat* st, int flags), dirfd, path, plain(st), \
+            flags)
+#define FXSTATAT(name, Stat)                                                                              \
+  STAT_HOOK(name, any_fxstatat, (int version, int dirfd, const char* path, Stat* st, int flags), version, \
+            dirfd, path, plain(st), flags)
+#define STAT(name, Stat, flags) \
+  STAT_HOOK(name, any_stat, (const char* path, Stat* st), path, plain(st), flags)
+#define XSTAT(name, Stat, flags) \
+  STAT_HOOK(name, any_xstat, (int version, const char* path, Stat* st), version, path, plain(st), flags)
+FSTAT(fstat, struct stat)
+FSTAT(fstat64, struct stat64)
+FXSTAT(__fxstat, struct stat)
+FXSTAT(__fxstat64, struct stat64)
+FSTATAT(fstatat, struct stat)
+FSTATAT(fstatat64, struct stat64)
+FXSTATAT(__fxstatat, struct stat)
+FXSTATAT(__fxstatat64, struct stat64)
+STAT(stat, struct stat, 0)
+STAT(stat64, struct stat64, 0)
+STAT(lstat, struct stat, AT_SYMLINK_NOFOLLOW)
+STAT(lstat64, struct stat64, AT_SYMLINK_NOFOLLOW)
+XSTAT(__xstat, struct stat, 0)
+XSTAT(__xstat64, struct stat64, 0)
+XSTAT(__lxstat, struct stat, AT_SYMLINK_NOFOLLOW)
+XSTAT(__lxstat64, struct stat64, AT_SYMLINK_NOFOLLOW)
+
 MONARCH_EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) noexcept {
-  // What a copy is recognised by is asked for too; stx_mask may say more than was asked (statx(2)).
-  constexpr unsigned kNeeded = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME;
+  // stx_mask may say more than was asked for (statx(2)).
   const bool own = of_descriptor(path, flags);
-  if (!own && statx_path(dirfd, path, flags, mask, st)) return 0;
   auto* real = next<StatxFunction>(Hook::statx);
   const unsigned wanted = own ? mask | kNeeded : mask;
   const auto ask = [&] {
@@ -283,31 +256,6 @@ MONARCH_EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, 
                 : static_cast<int>(syscall(SYS_statx, dirfd, path, flags, wanted, st));
   };
   return own ? restored(dirfd, st, ask) : ask();
-}
-
-MONARCH_EXPORT int stat(const char* path, struct stat* st) noexcept {
-  return any_stat(Hook::stat, path, st, 0);
-}
-MONARCH_EXPORT int stat64(const char* path, struct stat64* st) noexcept {
-  return any_stat(Hook::stat64, path, plain(st), 0);
-}
-MONARCH_EXPORT int lstat(const char* path, struct stat* st) noexcept {
-  return any_stat(Hook::lstat, path, st, AT_SYMLINK_NOFOLLOW);
-}
-MONARCH_EXPORT int lstat64(const char* path, struct stat64* st) noexcept {
-  return any_stat(Hook::lstat64, path, plain(st), AT_SYMLINK_NOFOLLOW);
-}
-MONARCH_EXPORT int __xstat(int version, const char* path, struct stat* st) noexcept {
-  return any_xstat(Hook::__xstat, version, path, st, 0);
-}
-MONARCH_EXPORT int __xstat64(int version, const char* path, struct stat64* st) noexcept {
-  return any_xstat(Hook::__xstat64, version, path, plain(st), 0);
-}
-MONARCH_EXPORT int __lxstat(int version, const char* path, struct stat* st) noexcept {
-  return any_xstat(Hook::__lxstat, version, path, st, AT_SYMLINK_NOFOLLOW);
-}
-MONARCH_EXPORT int __lxstat64(int version, const char* path, struct stat64* st) noexcept {
-  return any_xstat(Hook::__lxstat64, version, path, plain(st), AT_SYMLINK_NOFOLLOW);
 }
 
 MONARCH_EXPORT int access(const char* path, int mode) noexcept {

@@ -66,55 +66,6 @@ unsigned char look_at_groups(const JobFacts& facts) {
   return all ? kSameForGood : kSame;
 }
 
-#ifdef STATX_MNT_ID
-constexpr uint32_t kMountId = STATX_MNT_ID;
-#else
-constexpr uint32_t kMountId = 0;
-#endif
-
-struct Mount {
-  std::atomic<unsigned char> checked;
-  std::atomic<uint32_t> mask;
-  std::atomic<uint64_t> attributes_mask;
-  std::atomic<uint64_t> mount;
-  std::atomic<bool> lazy_times;
-};
-Mount mounts[kMaxRoots];
-
-// What statx(2) says of the root by each of its paths in this mount namespace; kOther: not the same,
-// kUnknown: it does not say.
-unsigned char learn_mount(const JobFacts& facts, uint32_t root, MountValues* values) {
-  // What the kernel itself knows of any file.
-  constexpr uint64_t kMountRoot = 0x2000, kAutomount = 0x1000, kDax = 0x200000;  // STATX_ATTR_...
-  constexpr uint64_t kOfAny = kMountRoot | kAutomount | kDax;
-  bool known = false, lazy_times = false;
-  *values = {};
-  for (uint32_t i = 0; i < facts.prefix_count; ++i) {
-    const Prefix& prefix = facts.prefixes[i];
-    if (prefix.root != root || !is_same_directory(facts, i)) continue;
-    struct statx st;
-    if (syscall(SYS_statx, AT_FDCWD, prefix.path, 0, STATX_BASIC_STATS, &st) != 0) return kUnknown;
-#ifdef STATX_MNT_ID
-    const MountValues now = {st.stx_mask, st.stx_attributes_mask, st.stx_mnt_id, false};
-#else
-    const MountValues now = {st.stx_mask, ~uint64_t{0}, 0,
-                             false};  // built where the kernel's fields are not known
-#endif
-    struct statx other;  // file systems that keep times lazily leave them out unless they are asked for
-    if (syscall(SYS_statx, AT_FDCWD, prefix.path, 0, STATX_TYPE, &other) != 0) return kUnknown;
-    if (other.stx_mask != st.stx_mask) lazy_times = true;
-    const bool same = now.mask == values->mask && now.attributes_mask == values->attributes_mask &&
-                      now.mount == values->mount;
-    if ((known && !same) || (now.mask & ~(STATX_BASIC_STATS | kMountId)) != 0 ||
-        (now.attributes_mask & ~kOfAny) != 0)
-      return kOther;
-    *values = now;
-    values->lazy_times = lazy_times;
-    known = true;
-  }
-  return known ? kSame : kUnknown;
-}
-
 }  // namespace
 
 uint64_t namespace_inode(const char* link) {
@@ -183,31 +134,9 @@ bool same_groups(const Client& client) {
   return seen == kSame && equal_groups(facts);
 }
 
-bool mount_values(const Client& client, uint32_t root, MountValues* values) {
-  Mount& kept = mounts[root];
-  unsigned char seen = kept.checked.load(std::memory_order_acquire);
-  if (__builtin_expect(seen == kUnknown, 0)) {
-    const int saved = errno;
-    seen = learn_mount(client.catalog.facts(), root, values);
-    errno = saved;
-    if (seen == kUnknown) return false;
-    kept.mask.store(values->mask, std::memory_order_relaxed);
-    kept.attributes_mask.store(values->attributes_mask, std::memory_order_relaxed);
-    kept.mount.store(values->mount, std::memory_order_relaxed);
-    kept.lazy_times.store(values->lazy_times, std::memory_order_relaxed);
-    kept.checked.store(seen, std::memory_order_release);
-  }
-  values->mask = kept.mask.load(std::memory_order_relaxed);
-  values->attributes_mask = kept.attributes_mask.load(std::memory_order_relaxed);
-  values->mount = kept.mount.load(std::memory_order_relaxed);
-  values->lazy_times = kept.lazy_times.load(std::memory_order_relaxed);
-  return seen == kSame;
-}
-
 void forget_directories() {
   user_checked.store(kUnknown, std::memory_order_relaxed);
   groups_checked.store(kUnknown, std::memory_order_relaxed);
-  for (Mount& mount : mounts) mount.checked.store(kUnknown, std::memory_order_relaxed);
   for (std::atomic<unsigned char>& checked : prefix_checked)
     checked.store(kUnknown, std::memory_order_relaxed);
 }

@@ -21,16 +21,6 @@ bool same_user(const Client& client);
 // Whether files that a group may read are as open to the process as to the agent.
 bool same_groups(const Client& client);
 
-// What statx(2) says of any file below the root beside its own values.
-struct MountValues {
-  uint32_t mask;  // stx_mask where STATX_BASIC_STATS is asked for
-  uint64_t attributes_mask;
-  uint64_t mount;
-  bool lazy_times;  // without STATX_MTIME or STATX_CTIME in the mask it says less
-};
-// False: the file system tells more of single files, or the root is reached by several mounts.
-bool mount_values(const Client& client, uint32_t root, MountValues* values);
-
 // The process may see other directories from now on under the roots' paths.
 void forget_directories();
 
