@@ -1,7 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/spool.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "tests/scratch.h"
+
+namespace fs = std::filesystem;
 
 namespace monarch {
 namespace {
@@ -39,6 +53,337 @@ TEST(Spool, OfTooManyTheOldestAreDropped) {
   EXPECT_EQ(out[0].name, "l0");
   EXPECT_EQ(out[5].name, "l5");
   EXPECT_TRUE(excess({}, config, 6000).empty());
+}
+
+constexpr int kDone = 0, kAway = 1, kNoDatabase = 3, kNoRow = 4;
+
+// A state directory, and a helper for sacct that notes how it is called and answers as it is told.
+class SpoolTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+    Result<StateDir> state = StateDir::open(scratch_ / "state");
+    ASSERT_TRUE(state.ok()) << state.error().text;
+    state_ = state.take();
+    answer(kDone);
+    scratch_.file("calls", "");
+    ::unsetenv("SLURM_CONF");
+  }
+
+  void answer(int status, const std::string& said = "") {
+    scratch_.file("helper", "#!/bin/sh\necho \"$SLURM_CONF $*\" >>" + (scratch_ / "calls") +
+                                "\nprintf '%s' '" + said + "'\nexit " + std::to_string(status) + "\n");
+    fs::permissions(program_, fs::perms::owner_all);
+  }
+  std::vector<std::string> called() const {
+    std::ifstream in(scratch_ / "calls");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+  }
+
+  JobRecord record(uint32_t job, int64_t begin = 1000) const {
+    JobRecord r;
+    r.job = {job, "n1", "c"};
+    r.name = "c." + std::to_string(job) + ".2.n1";
+    r.restart = 2;
+    r.user = {65534, 65534, {}};
+    r.run_dir = "/run/x";
+    r.serial = static_cast<uint64_t>(begin) * 1000000000 + 5;
+    return r;
+  }
+
+  // A line, as `age` seconds ago, that is tried in `wait` seconds; its name.
+  std::string line(uint32_t job, Accounting accounting = Accounting::kSacct, int64_t age = 0,
+                   int64_t wait = 0) {
+    const std::vector<std::string> before = state_.spooled();
+    const Status s = spool(state_, record(job), "hits=" + std::to_string(job), accounting);
+    EXPECT_TRUE(s.ok()) << s.error().text;
+    for (const std::string& name : state_.spooled()) {
+      if (std::count(before.begin(), before.end(), name) != 0) continue;
+      const size_t end = name.rfind('.'), begin = name.rfind('.', end - 1);
+      const std::string since = std::to_string(::time(nullptr) - age);
+      const std::string now = name.substr(0, begin + 1) + since + name.substr(end);
+      fs::rename(path(name), path(now));
+      set_mtime(path(now), wait);
+      return now;
+    }
+    return "";
+  }
+  std::string path(const std::string& name) const { return state_.path() + "/spool/" + name; }
+  static void set_mtime(const std::string& file, int64_t in) {
+    const timespec times[2] = {{::time(nullptr) + in, 0}, {::time(nullptr) + in, 0}};
+    EXPECT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0) << file;
+  }
+  static int64_t wait_of(const std::string& file) {
+    struct stat st {};
+    EXPECT_EQ(::stat(file.c_str(), &st), 0) << file;
+    return st.st_mtim.tv_sec - ::time(nullptr);
+  }
+  Status flush_now(Lines which = Lines::kDue, const SpoolConfig& config = {}) {
+    return flush(state_, program_, config, which);
+  }
+
+  const Scratch scratch_;
+  const std::string program_ = scratch_ / "helper";
+  StateDir state_;
+};
+
+TEST_F(SpoolTest, ALineIsWrittenOnceForItsRun) {
+  ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
+  ASSERT_TRUE(state_.write("jobs/c.7.n1/times", "2 111 222\n").ok());
+  ::setenv("SLURM_CONF", "/etc/other.conf", 1);
+  const std::string name = line(7);
+  ::unsetenv("SLURM_CONF");
+  EXPECT_TRUE(name.starts_with("c.7.2.n1.1000000000005.") && name.ends_with(".json")) << name;
+  EXPECT_TRUE(lines_wait(state_));
+  EXPECT_TRUE(flush_now().ok());
+  ASSERT_EQ(called().size(), 1u);
+  EXPECT_TRUE(called()[0].starts_with(
+      "/etc/other.conf --job 7 --cluster c --uid 65534 --restart 2 --begin 1000 --end "))
+      << called()[0];
+  EXPECT_TRUE(called()[0].ends_with(" --submit 111 --start 222 hits=7")) << called()[0];
+  EXPECT_TRUE(state_.spooled().empty());
+  EXPECT_FALSE(lines_wait(state_));
+  EXPECT_TRUE(flush_now().ok());
+  EXPECT_EQ(called().size(), 1u);
+}
+
+TEST_F(SpoolTest, TimesOfAnotherRunAreNotItsOwn) {
+  ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
+  for (const char* times : {"1 111 222\n", "2 111\n", "-\n", ""}) {
+    ASSERT_TRUE(state_.write("jobs/c.7.n1/times", times).ok());
+    line(7);
+    EXPECT_TRUE(flush_now().ok());
+    EXPECT_TRUE(called().back().ends_with(" --submit 0 --start 0 hits=7")) << times << called().back();
+  }
+}
+
+TEST_F(SpoolTest, NothingIsKeptThatNobodyWants) {
+  EXPECT_TRUE(spool(state_, record(1), "x", Accounting::kLog).ok());
+  EXPECT_TRUE(spool(state_, record(1), "x", Accounting::kOff).ok());
+  EXPECT_EQ(spool(state_, record(1), "\xff", Accounting::kSacct).error().code, EINVAL);
+  JobRecord r = record(1);
+  r.name = std::string(120, 'n');
+  EXPECT_EQ(spool(state_, r, "x", Accounting::kSacct).error().code, ENAMETOOLONG);
+  EXPECT_TRUE(state_.spooled().empty());
+}
+
+TEST_F(SpoolTest, WhenTheDatabaseIsAwayTheOthersAreNotTried) {
+  const std::string a = path(line(1, Accounting::kSacct, 100)), b = path(line(2, Accounting::kSacct, 100));
+  answer(kAway);
+  const Status s = flush_now();
+  ASSERT_FALSE(s.ok());
+  EXPECT_TRUE(s.error().text.starts_with("2 lines")) << s.error().text;
+  EXPECT_EQ(called().size(), 1u);
+  for (const std::string& file : {a, b}) {
+    EXPECT_GT(wait_of(file), 50) << "as long as it has waited";
+    EXPECT_LE(wait_of(file), 110);
+  }
+  answer(kDone);
+  EXPECT_FALSE(flush_now().ok()) << "their time has not come";
+  EXPECT_EQ(called().size(), 1u);
+  set_mtime(a, 601);
+  EXPECT_FALSE(flush_now().ok());
+  EXPECT_FALSE(fs::exists(a)) << "a time that lies so far ahead was set before the clock was";
+  EXPECT_TRUE(flush_now(Lines::kAll).ok()) << "for a person, all are tried";
+  EXPECT_EQ(called().size(), 3u);
+}
+
+TEST_F(SpoolTest, ALineWithoutARowStaysAndTheOthersAreTried) {
+  line(1);
+  line(2);
+  answer(kNoRow);
+  EXPECT_FALSE(flush_now().ok());
+  EXPECT_EQ(called().size(), 2u);
+  EXPECT_EQ(state_.spooled().size(), 2u);
+  fs::remove(program_);
+  EXPECT_FALSE(flush_now(Lines::kAll).ok()) << "no helper, no answer";
+  EXPECT_EQ(state_.spooled().size(), 2u);
+}
+
+TEST_F(SpoolTest, WithoutADatabaseALineIsKeptOnlyIfItWasAskedFor) {
+  line(1, Accounting::kAuto);
+  answer(kNoDatabase);
+  EXPECT_TRUE(flush_now().ok());
+  EXPECT_TRUE(state_.spooled().empty());
+  EXPECT_EQ(called().size(), 1u);
+  line(2, Accounting::kAuto);
+  EXPECT_TRUE(flush_now().ok());
+  EXPECT_EQ(called().size(), 1u) << "that is known for a while";
+  for (const int64_t since : {-601, 100}) {
+    set_mtime(state_.path() + "/no_database.c", since);
+    line(3, Accounting::kAuto);
+    const size_t before = called().size();
+    EXPECT_TRUE(flush_now().ok());
+    EXPECT_EQ(called().size(), before + 1) << "and not for ever";
+    EXPECT_LE(std::abs(wait_of(state_.path() + "/no_database.c")), 20) << "it is new";
+  }
+  line(4, Accounting::kSacct);
+  EXPECT_FALSE(flush_now().ok());
+  EXPECT_EQ(state_.spooled().size(), 1u);
+}
+
+TEST_F(SpoolTest, WhatIsKeptForAPersonIsThatPersons) {
+  const std::string kept = path(line(1, Accounting::kSpool));
+  EXPECT_TRUE(kept.ends_with(".kept"));
+  EXPECT_FALSE(lines_wait(state_));
+  EXPECT_FALSE(flush_now().ok());
+  EXPECT_TRUE(called().empty());
+  EXPECT_LE(wait_of(kept), 0);
+  EXPECT_TRUE(flush_now(Lines::kAll).ok());
+  EXPECT_EQ(called().size(), 1u);
+  EXPECT_FALSE(fs::exists(kept));
+}
+
+TEST_F(SpoolTest, WhatIsNoLineIsRemoved) {
+  for (const char* text : {"", "[]", "{}", "{\"job\": 1, \"cluster\": \"c\", \"line\": 5}", "x"}) {
+    ASSERT_TRUE(state_.write("spool/c.1.0.n.1.1.json", text).ok());
+    EXPECT_TRUE(flush_now().ok()) << text;
+    EXPECT_TRUE(state_.spooled().empty()) << text;
+  }
+  EXPECT_TRUE(called().empty());
+}
+
+TEST_F(SpoolTest, HalfALineStaysForAWhile) {
+  scratch_.file("state/spool/c.1.0.n.1.1.json.new", "{");
+  scratch_.file("state/spool/c.2.0.n.1.1.json.new", "{");
+  set_mtime(path("c.1.0.n.1.1.json.new"), -700);
+  const std::string waits = path(line(3, Accounting::kSacct, 0, 100)),
+                    kept = path(line(4, Accounting::kSpool, 0, -700));
+  const Status s = flush_now();
+  ASSERT_FALSE(s.ok());
+  EXPECT_TRUE(s.error().text.starts_with("2 lines")) << s.error().text;
+  EXPECT_FALSE(fs::exists(path("c.1.0.n.1.1.json.new")));
+  EXPECT_TRUE(fs::exists(path("c.2.0.n.1.1.json.new")));
+  EXPECT_TRUE(fs::exists(waits) && fs::exists(kept));
+}
+
+TEST_F(SpoolTest, WhatHasWaitedTooLongIsDroppedUnsent) {
+  const std::string old = path(line(1, Accounting::kSacct, 3 * 86400, 10)),
+                    young = path(line(2, Accounting::kSacct, 86400, 10));
+  EXPECT_FALSE(flush_now(Lines::kDue, {2, 100}).ok());
+  EXPECT_FALSE(fs::exists(old));
+  EXPECT_TRUE(fs::exists(young));
+  EXPECT_TRUE(called().empty());
+}
+
+TEST_F(SpoolTest, AFlushIsDueWhenALineIs) {
+  EXPECT_FALSE(flush_is_due(state_)) << "nothing waits";
+  const std::string a = path(line(1, Accounting::kSacct, 0, 100));
+  EXPECT_TRUE(flush_is_due(state_)) << "nobody has looked yet";
+  (void)flush_now();
+  EXPECT_FALSE(flush_is_due(state_));
+  set_mtime(a, -1);
+  EXPECT_TRUE(flush_is_due(state_));
+  set_mtime(a, 601);
+  EXPECT_TRUE(flush_is_due(state_));
+  fs::remove(a);
+  line(2, Accounting::kSpool, 0, -1);
+  EXPECT_FALSE(flush_is_due(state_)) << "it waits for a person";
+  set_mtime(state_.path() + "/spool_tidied", -601);
+  EXPECT_TRUE(flush_is_due(state_)) << "who may never come: it is looked after at times";
+}
+
+TEST_F(SpoolTest, ALongWaitIsWarnedOfOnceInAWhile) {
+  const std::string mark = state_.path() + "/spool_warned";
+  line(1, Accounting::kSacct, 3000, 100);
+  line(2, Accounting::kSpool, 9000, 100);
+  (void)flush_now();
+  EXPECT_FALSE(fs::exists(mark));
+  line(3, Accounting::kSacct, 4000, 100);
+  (void)flush_now();
+  ASSERT_TRUE(fs::exists(mark));
+  for (const int64_t since : {-3700, 100}) {
+    set_mtime(mark, since);
+    (void)flush_now();
+    EXPECT_LE(std::abs(wait_of(mark)), 20) << "again";
+  }
+  set_mtime(mark, -1000);
+  (void)flush_now();
+  EXPECT_LT(wait_of(mark), -900) << "not yet again";
+}
+
+TEST_F(SpoolTest, AnotherFlushIsWaitedFor) {
+  line(1);
+  std::thread other(
+      [&, lock = Fd(::open((state_.path() + "/spool").c_str(), O_RDONLY | O_CLOEXEC))]() mutable {
+        EXPECT_EQ(::flock(lock.get(), LOCK_EX), 0);
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        EXPECT_TRUE(called().empty());
+        lock.reset();
+      });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(flush_now().ok());
+  other.join();
+  EXPECT_EQ(called().size(), 1u);
+}
+
+TEST_F(SpoolTest, SlurmIsAskedForTheTimesOfEachRunOnce) {
+  const std::string times = state_.path() + "/jobs/c.7.n1/times";
+  ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
+  EXPECT_FALSE(times_are_due(state_)) << "the prolog has seen it, and nothing more";
+  ask_times(state_, program_);
+  EXPECT_FALSE(fs::exists(times));
+  ASSERT_TRUE(state_.write_record(record(7, ::time(nullptr) - 100)).ok());
+  EXPECT_TRUE(times_are_due(state_));
+
+  answer(kAway);
+  ask_times(state_, program_);
+  EXPECT_EQ(contents(times), "");
+  EXPECT_GT(wait_of(times), 50);
+  EXPECT_FALSE(times_are_due(state_)) << "not at once";
+  ask_times(state_, program_);
+  EXPECT_EQ(called().size(), 1u);
+  set_mtime(times, -1);
+  EXPECT_TRUE(times_are_due(state_));
+  answer(kDone, "111 222\n");
+  ask_times(state_, program_);
+  EXPECT_EQ(called().back(), " --times --job 7 --uid 65534 --restart 2");
+  EXPECT_EQ(contents(times), "2 111 222\n");
+  set_mtime(times, -1);
+  EXPECT_FALSE(times_are_due(state_)) << "they are known";
+  ask_times(state_, program_);
+  EXPECT_EQ(called().size(), 2u);
+
+  fs::remove(times);
+  answer(kDone, std::string(1000, 'x'));
+  ask_times(state_, program_);
+  EXPECT_LE(contents(times).size(), 2u + 400);
+}
+
+TEST_F(SpoolTest, NobodyIsAskedWhoCannotKnowOrNeedNotSay) {
+  const std::string times = state_.path() + "/jobs/c.7.n1/times";
+  ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
+  JobRecord other = record(7);
+  other.first_node = false;
+  ASSERT_TRUE(state_.write_record(other).ok());
+  ask_times(state_, program_);
+  EXPECT_EQ(contents(times), "-\n") << "the first node writes the line";
+  fs::remove(times);
+  ASSERT_TRUE(state_.write_record(record(7)).ok());
+  ask_times(state_, "");
+  EXPECT_EQ(contents(times), "-\n");
+  EXPECT_TRUE(called().empty());
+  fs::remove(times);
+  answer(kNoRow);
+  ask_times(state_, program_);
+  EXPECT_EQ(contents(times), "-\n");
+  EXPECT_EQ(called().size(), 1u);
+  fs::remove(times);
+  answer(kNoDatabase);
+  ask_times(state_, program_);
+  EXPECT_EQ(contents(times), "-\n");
+  EXPECT_TRUE(fs::exists(state_.path() + "/no_database.c"));
+  fs::remove(times);
+  ask_times(state_, program_);
+  EXPECT_EQ(contents(times), "-\n");
+  EXPECT_EQ(called().size(), 2u) << "that is known";
+  fs::remove(times);
+  fs::remove(state_.path() + "/no_database.c");
+  fs::remove(program_);
+  ask_times(state_, program_);
+  EXPECT_EQ(contents(times), "") << "no answer: to be asked again";
 }
 
 }  // namespace
