@@ -2,6 +2,11 @@
 #include "runtime/node/cgroup.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "runtime/node/life.h"
 #include "tests/scratch.h"
@@ -46,6 +51,140 @@ TEST_F(CgroupTest, WithoutHierarchiesThereIsNothingToEnd) {
   EXPECT_FALSE(none.make("x", 0).ok());
   EXPECT_TRUE(none.end("x", 0));
   EXPECT_TRUE(none.names("").empty());
+}
+
+// Hierarchies in plain directories, with the files that the kernel would make.
+class PlainGroups : public ::testing::Test {
+ protected:
+  PlainGroups() {
+    scratch_.file("mountinfo", "1 0 0:1 / " + v1_ + " rw - cgroup none rw,cpuset,memory,freezer\n" +
+                                   "2 0 0:2 / " + v2_ + " rw - cgroup2 none rw\n");
+    for (const std::string group : {"v1/monarch/job", "v2/monarch/job", "v1", "v2"}) {
+      for (const char* file : {"cgroup.procs", "cpuset.cpus", "cpuset.mems"})
+        scratch_.file(group + "/" + file, "");
+    }
+    for (const char* file :
+         {"v1/monarch/cpuset.cpus", "v1/monarch/cpuset.mems", "v1/monarch/job/memory.limit_in_bytes",
+          "v2/monarch/job/memory.max", "v1/monarch/job/freezer.state", "v2/monarch/job/cgroup.freeze",
+          "v2/monarch/cgroup.controllers", "v2/monarch/cgroup.subtree_control"})
+      scratch_.file(file, "");
+  }
+  std::string in(const std::string& file) const { return contents(scratch_ / file); }
+  static std::string own_status(const std::string& name) {
+    std::ifstream status("/proc/self/status");
+    std::string word;
+    while (status >> word && word != name) continue;
+    status >> word;
+    return word;
+  }
+
+  const Scratch scratch_;
+  const std::string v1_ = scratch_.dir("v1"), v2_ = scratch_.dir("v2");
+  const Cgroups& groups() {
+    if (!groups_) groups_ = std::make_unique<Cgroups>(scratch_ / "mountinfo");
+    return *groups_;
+  }
+
+ private:
+  std::unique_ptr<Cgroups> groups_;
+};
+
+TEST_F(PlainGroups, HaveTheLimitAndTheCallersProcessors) {
+  scratch_.file("v1/cpuset.cpus", "0-7");
+  scratch_.file("v1/cpuset.mems", "0-1");
+  scratch_.file("v1/monarch/cpuset.mems", "1");
+  ASSERT_TRUE(groups().make("job", 12345).ok());
+  EXPECT_EQ(in("v1/monarch/job/memory.limit_in_bytes"), "12345");
+  EXPECT_EQ(in("v2/monarch/job/memory.max"), "12345");
+  for (const char* version : {"v1", "v2"}) {
+    EXPECT_EQ(in(std::string(version) + "/monarch/job/cpuset.cpus"), own_status("Cpus_allowed_list:"));
+    EXPECT_EQ(in(std::string(version) + "/monarch/job/cpuset.mems"), own_status("Mems_allowed_list:"));
+  }
+  EXPECT_EQ(in("v1/monarch/cpuset.cpus"), "0-7") << "a new one has none";
+  EXPECT_EQ(in("v1/monarch/cpuset.mems"), "1") << "what it has it keeps";
+  scratch_.file("v1/monarch/job/memory.limit_in_bytes", "");
+  scratch_.file("v2/monarch/job/memory.max", "");
+  ASSERT_TRUE(groups().make("job", 0).ok());
+  EXPECT_EQ(in("v1/monarch/job/memory.limit_in_bytes"), "-1");
+  EXPECT_EQ(in("v2/monarch/job/memory.max"), "max");
+}
+
+TEST_F(PlainGroups, ControllersAreGivenOnIfTheyAreThere) {
+  const auto given = [&](const std::string& there, const std::string& already) {
+    scratch_.file("v2/monarch/cgroup.controllers", there);
+    scratch_.file("v2/monarch/cgroup.subtree_control", already);
+    EXPECT_TRUE(groups().make("job", 0).ok());
+    return in("v2/monarch/cgroup.subtree_control");  // each is written over what was there
+  };
+  EXPECT_EQ(given("io", ""), "");
+  EXPECT_EQ(given("io memory", ""), "+memory");
+  EXPECT_EQ(given("cpuset io", ""), "+cpuset");
+  EXPECT_EQ(given("cpuset memory", "cpuset memory"), "cpuset memory");
+  EXPECT_EQ(given("memory", "cpu"), "+memory");
+}
+
+TEST_F(PlainGroups, AnErrorNamesWhereThereIsNone) {
+  std::filesystem::remove_all(v1_);
+  Status s = groups().make("job", 0);
+  ASSERT_FALSE(s.ok());
+  EXPECT_NE(s.error().text.find(v1_), std::string::npos) << s.error().text;
+  EXPECT_EQ(s.error().text.find("more"), std::string::npos) << s.error().text;
+  EXPECT_EQ(s.error().code, ENOENT);
+  std::filesystem::remove_all(v2_);
+  s = groups().make("job", 0);
+  EXPECT_NE(s.error().text.find("(and in 1 more)"), std::string::npos) << s.error().text;
+  s = groups().enter("job");
+  ASSERT_FALSE(s.ok());
+  EXPECT_TRUE(s.error().text.starts_with("enter ")) << s.error().text;
+  EXPECT_TRUE(groups().end("job", 0)) << "what is not there has ended";
+}
+
+TEST_F(PlainGroups, AreThoseDirectoriesThatBeginSo) {
+  for (const char* name :
+       {"v1/monarch/a.1", "v2/monarch/a.2", "v1/monarch/.a.3", "v1/monarch/ba.4", "v2/monarch/a.1"})
+    scratch_.dir(name);
+  scratch_.file("v1/monarch/a.file", "");
+  EXPECT_EQ(groups().names("a."), (std::vector<std::string>{"a.1", "a.2"}));
+}
+
+TEST_F(PlainGroups, OnlyWhatIsInTheGroupIsKilled) {
+  const pid_t stranger = ::fork();
+  if (stranger == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  // As if its pid had been another's when the list was read. 0: of a namespace that is not seen from here.
+  const std::string list = "0\n" + std::to_string(stranger) + "\n";
+  for (const char* version : {"v1", "v2"})
+    scratch_.file(std::string(version) + "/monarch/job/cgroup.procs", list);
+  EXPECT_EQ(groups().processes("job"), std::vector<int>{stranger});
+  EXPECT_FALSE(groups().end("job", 20)) << "what is in it stays";
+  EXPECT_EQ(in("v1/monarch/job/freezer.state"), "THAWED") << "nobody stays frozen";
+  EXPECT_EQ(in("v2/monarch/job/cgroup.freeze"), "0");
+  EXPECT_EQ(::waitpid(stranger, nullptr, WNOHANG), 0) << "a process that is not in the group was killed";
+  scratch_.file("v2/monarch/job/cgroup.kill", "");
+  scratch_.file("v2/monarch/job/cgroup.freeze", "");
+  EXPECT_FALSE(groups().end("job", 0));
+  EXPECT_EQ(in("v2/monarch/job/cgroup.kill"), "1");
+  EXPECT_EQ(in("v2/monarch/job/cgroup.freeze"), "") << "the kernel does it";
+  ::kill(stranger, SIGKILL);
+  ::waitpid(stranger, nullptr, 0);
+}
+
+TEST_F(PlainGroups, AreRemovedWithTheirParentOnceEmpty) {
+  for (const char* path : {"v1/monarch/job", "v2/monarch/job", "v1/monarch", "v2/monarch"})
+    std::filesystem::remove_all(scratch_ / path);
+  scratch_.dir("v1/monarch/a");
+  scratch_.dir("v1/monarch/b");
+  EXPECT_TRUE(groups().end("a", 0));
+  EXPECT_TRUE(std::filesystem::exists(v1_ + "/monarch/b"));
+  groups().remove_if_empty("b");
+  EXPECT_FALSE(std::filesystem::exists(v1_ + "/monarch"));
+  scratch_.dir("v2/monarch/a");
+  groups().leave("a");
+  EXPECT_FALSE(std::filesystem::exists(v2_ + "/monarch"));
+  EXPECT_EQ(in("v2/cgroup.procs"), "0");
+  EXPECT_EQ(in("v1/cgroup.procs"), "") << "it was in no group there";
 }
 
 TEST(AgentMemory, IsWhatTheTiersInMemoryTakeAndMore) {

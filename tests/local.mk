@@ -48,6 +48,7 @@ tests_unit_SOURCES = \
 	%D%/hierarchy_test.cc \
 	%D%/hostile_test.cc \
 	%D%/identity_test.cc \
+	%D%/job_dirs_test.cc \
 	%D%/large_files_test.cc \
 	%D%/ledger_test.cc \
 	%D%/locality_test.cc \

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/job_dirs.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/scratch.h"
+
+namespace fs = std::filesystem;
+
+namespace monarch {
+namespace {
+
+const User kOwner = {65534, 65534, {}};
+
+class JobDirTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+    Result<StateDir> state = StateDir::open(scratch_ / "state");
+    ASSERT_TRUE(state.ok()) << state.error().text;
+    state_ = state.take();
+    tier_.name = "nvme";
+    tier_.path = scratch_.dir("tier");
+    fs::permissions(tier_.path, fs::perms::all | fs::perms::sticky_bit);
+  }
+  Status make(const std::string& name = "c.1.0.n1") const {
+    return make_job_dir(state_, tier_, name, kOwner);
+  }
+  std::string jobs() const { return tier_.path + "/monarch"; }
+  static struct stat stat_of(const std::string& path) {
+    struct stat st {};
+    EXPECT_EQ(::lstat(path.c_str(), &st), 0) << path;
+    return st;
+  }
+  std::vector<std::string> in_tier() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(tier_.path)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  const Scratch scratch_;
+  StateDir state_;
+  TierConfig tier_;
+};
+
+TEST_F(JobDirTest, IsTheOwnersInADirectoryOfRoots) {
+  const mode_t before = ::umask(0077);
+  ASSERT_TRUE(make().ok()) << make().error().text;
+  ::umask(before);
+  EXPECT_EQ(stat_of(jobs()).st_mode & 07777, 0711u);
+  EXPECT_EQ(stat_of(jobs()).st_uid, 0u);
+  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_mode & 07777, 0700u);
+  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_uid, kOwner.uid);
+  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_gid, kOwner.gid);
+  EXPECT_EQ(make().error().code, EEXIST) << "one that is there is never given away";
+  EXPECT_TRUE(make("c.2.0.n1").ok());
+  EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
+  struct stat st = stat_of(jobs() + "/c.1.0.n1");
+  EXPECT_EQ(::faccessat(AT_FDCWD, (jobs() + "/c.1.0.n1").c_str(), F_OK, 0), 0);
+  EXPECT_TRUE(S_ISDIR(st.st_mode));
+}
+
+TEST_F(JobDirTest, ATierWhereAnyoneCanRenameItIsRefused) {
+  fs::permissions(tier_.path, fs::perms::all);
+  EXPECT_EQ(make().error().code, EPERM);
+  EXPECT_TRUE(in_tier().empty());
+  fs::permissions(tier_.path, fs::perms::owner_all);
+  EXPECT_TRUE(make().ok()) << "nobody else can";
+  tier_.path = scratch_ / "missing";
+  EXPECT_EQ(make().error().code, ENOENT);
+  tier_.path = scratch_.file("file", "");
+  EXPECT_EQ(make().error().code, ENOTDIR);
+}
+
+TEST_F(JobDirTest, WhatAUserPutThereGetsAnotherName) {
+  for (const char* kind : {"directory", "file", "link"}) {
+    SCOPED_TRACE(kind);
+    fs::remove_all(tier_.path);
+    tier_.path = scratch_.dir("tier");
+    const std::string victim = scratch_.dir("victim");
+    if (*kind == 'd') {
+      scratch_.file("tier/monarch/theirs", "x");
+    } else if (*kind == 'f') {
+      scratch_.file("tier/monarch", "x");
+    } else {
+      ASSERT_EQ(::symlink(victim.c_str(), jobs().c_str()), 0);
+    }
+    ASSERT_EQ(::lchown(jobs().c_str(), 65533, 65533), 0);
+    const Status s = make();
+    ASSERT_TRUE(s.ok()) << s.error().text;
+    EXPECT_EQ(stat_of(jobs()).st_uid, 0u);
+    EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_uid, kOwner.uid);
+    const std::vector<std::string> names = in_tier();
+    ASSERT_EQ(names.size(), 2u);
+    EXPECT_TRUE(names[1].starts_with("monarch.of-65533.")) << names[1];
+    EXPECT_EQ(stat_of(tier_.path + "/" + names[1]).st_uid, 65533u) << "it stays theirs";
+    EXPECT_TRUE(fs::is_empty(victim));
+    if (*kind == 'd') {
+      EXPECT_EQ(contents(tier_.path + "/" + names[1] + "/theirs"), "x");
+    }
+  }
+}
+
+TEST_F(JobDirTest, WhatRootPutThereStaysAndIsNotTrusted) {
+  for (const char* kind : {"writable", "file", "link"}) {
+    SCOPED_TRACE(kind);
+    fs::remove_all(jobs());
+    if (*kind == 'w') {
+      scratch_.dir("tier/monarch");
+      fs::permissions(jobs(), fs::perms::all);
+    } else if (*kind == 'f') {
+      scratch_.file("tier/monarch", "x");
+    } else {
+      ASSERT_EQ(::symlink(scratch_.dir("elsewhere").c_str(), jobs().c_str()), 0);
+    }
+    const struct stat before = stat_of(jobs());
+    EXPECT_FALSE(make().ok());
+    EXPECT_EQ(stat_of(jobs()).st_ino, before.st_ino);
+    EXPECT_EQ(stat_of(jobs()).st_mode, before.st_mode);
+    EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"}) << "nothing is left beside it";
+  }
+}
+
+TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {
+  scratch_.file("tier/monarch", "");
+  ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
+  const Result<Fd> lock = state_.lock_ledger(0);
+  EXPECT_EQ(make().error().code, ETIMEDOUT) << "the ledger's lock is for this, too";
+  EXPECT_EQ(stat_of(jobs()).st_uid, 65533u);
+}
+
+TEST_F(JobDirTest, TheRunDirectoryIsTheOwnersAndItsFilesAreRoots) {
+  const std::string run = scratch_ / "run";
+  const mode_t before = ::umask(0);
+  const Status s = make_run_dir(run, 0, "conf", "/a:/b", kOwner);
+  ::umask(before);
+  ASSERT_TRUE(s.ok()) << s.error().text;
+  EXPECT_EQ(stat_of(run).st_mode & 07777, 0700u);
+  EXPECT_EQ(stat_of(run).st_uid, kOwner.uid);
+  EXPECT_EQ(stat_of(run).st_gid, kOwner.gid);
+  for (const auto& [name, text] : {std::pair{kAgentConf, "conf"}, {kDatasets, "/a:/b"}}) {
+    EXPECT_EQ(contents(run + "/" + name), text);
+    EXPECT_EQ(stat_of(run + "/" + name).st_uid, 0u);
+    EXPECT_EQ(stat_of(run + "/" + name).st_gid, kOwner.gid);
+    EXPECT_EQ(stat_of(run + "/" + name).st_mode & 07777, 0640u);
+  }
+  EXPECT_EQ(stat_of(run).st_dev, stat_of(scratch_.path()).st_dev) << "no bound, no file system of its own";
+  EXPECT_EQ(make_run_dir(run, 0, "", "", kOwner).error().code, EEXIST);
+  EXPECT_EQ(contents(run + "/agent.conf"), "conf");
+  EXPECT_EQ(make_run_dir(scratch_ / "a/b", 0, "", "", kOwner).error().code, ENOENT);
+}
+
+TEST_F(JobDirTest, TheRunDirectoryIsBounded) {
+  bool bounded = false;
+  if (!with_tmpfs(scratch_.dir("mnt"), 1 << 20, [&] {
+        const std::string run = scratch_ / "mnt/run";
+        EXPECT_TRUE(make_run_dir(run, 8 << 20, "conf", "/a", kOwner).ok());
+        struct stat inside {
+        }, outside{};
+        bounded = ::stat(run.c_str(), &inside) == 0 && ::stat((scratch_ / "mnt").c_str(), &outside) == 0 &&
+                  inside.st_dev != outside.st_dev;
+        EXPECT_EQ(inside.st_uid, kOwner.uid);
+        EXPECT_EQ(contents(run + "/agent.conf"), "conf");
+      }))
+    GTEST_SKIP() << "cannot mount";
+  EXPECT_TRUE(bounded);
+}
+
+}  // namespace
+}  // namespace monarch
