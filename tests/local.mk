@@ -54,6 +54,7 @@ tests_unit_SOURCES = \
 	%D%/locality_test.cc \
 	%D%/machine.h \
 	%D%/memory_test.cc \
+	%D%/mounts_test.cc \
 	%D%/paths_test.cc \
 	%D%/placement_fixture.h \
 	%D%/placement_test.cc \
