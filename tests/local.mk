@@ -31,6 +31,7 @@ check_PROGRAMS += tests/unit
 tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(GTEST_CFLAGS) $(SLURM_CFLAGS)
 tests_unit_LDADD = $(libmonarch) $(GTEST_LIBS)
 tests_unit_SOURCES = \
+	%D%/accounting_test.cc \
 	%D%/board_test.cc \
 	%D%/catalog_fixture.h \
 	%D%/catalog_listing_test.cc \
@@ -61,6 +62,7 @@ tests_unit_SOURCES = \
 	%D%/prefetch_test.cc \
 	%D%/removal_test.cc \
 	%D%/scratch.h \
+	%D%/slurmstepds_test.cc \
 	%D%/spool_test.cc \
 	%D%/state_test.cc \
 	%D%/tier_faults_test.cc \
