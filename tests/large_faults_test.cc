@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Large files whose source, copy or tier fails between the chunks; and tiers that fail when they are tried.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+
+#include "tests/placement_fixture.h"
+
+namespace monarch {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+class LargeFault : public PlacementTest {
+ protected:
+  LargeFault() {
+    config_.stage_wait_max = 1000;
+    config_.threads = 1;
+    scratch_.file("pfs/f", noise(4 * kMiB, 1));
+  }
+  void ask(uint32_t chunk = 0) { placement_->demand_chunk(rel("f"), chunk); }
+  // That nothing of it is left, and its word says why.
+  void expect_end(uint64_t end) {
+    ASSERT_TRUE(eventually([&] { return word("f") == end; })) << word("f");
+    placement_->stop();
+    EXPECT_EQ(word("f"), end);
+    EXPECT_EQ(files_on(), 0);
+    EXPECT_EQ(tier().used(), 0u);
+    EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+    EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
+  }
+};
+
+TEST_F(LargeFault, AChangeOfTheSameSizeIsNoticed) {
+  start();
+  int reads = 0;
+  Intercept change(Call::kPread, [&](Arguments&) {
+    if (++reads == 2) scratch_.file("pfs/f", noise(4 * kMiB, 2));
+    return 0;
+  });
+  demand("f");
+  ask();
+  expect_end(state_word(State::kDropped, Reason::kChanged));
+  EXPECT_EQ(counter(AgentCounter::dropped_files), 1u);
+}
+
+TEST_F(LargeFault, AChangeBeforeTheFirstChunkIsNoticed) {
+  for (const uint64_t bytes : {4 * kMiB, 5 * kMiB}) {
+    SCOPED_TRACE(bytes);
+    const std::string name = "f" + std::to_string(bytes);
+    scratch_.file("pfs/" + name, noise(4 * kMiB, 1));
+    if (!placement_) start();
+    demand(name);
+    scratch_.file("pfs/" + name, noise(bytes, 2));
+    placement_->demand_chunk(rel(name), 0);
+    ASSERT_TRUE(eventually([&] { return word(name) == state_word(State::kDropped, Reason::kChanged); }));
+  }
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 0u);
+  EXPECT_EQ(counter(AgentCounter::dropped_files), 2u);
+  EXPECT_EQ(files_on(), 0);
+}
+
+TEST_F(LargeFault, WhatTheJobWritesMeanwhileIsDropped) {
+  start();
+  int reads = 0;
+  Intercept write(Call::kPread, [&](Arguments&) {
+    if (++reads == 1) set_invalid(board_->get(), rel("f").hash);
+    return 0;
+  });
+  demand("f");
+  ask();
+  expect_end(state_word(State::kDropped, Reason::kWritten));
+  EXPECT_EQ(counter(AgentCounter::dropped_files), 1u);
+}
+
+TEST_F(LargeFault, ASourceThatCannotBeOpenedAnyMore) {
+  start();
+  demand("f");
+  {
+    Intercept opens(Call::kOpenBeneath, EACCES);
+    ask();
+    expect_end(state_word(State::kPass, Reason::kUnreadable));
+  }
+  EXPECT_EQ(counter(AgentCounter::source_errors), 1u);
+}
+
+TEST_F(LargeFault, ASourceThatCannotBeLookedAt) {
+  start();
+  demand("f");
+  {
+    Intercept looks(Call::kFstat, EIO);
+    ask();
+    expect_end(state_word(State::kPass, Reason::kSourceError));
+  }
+  EXPECT_EQ(counter(AgentCounter::source_errors), 1u);
+}
+
+TEST_F(LargeFault, ATierThatTakesNoPartialCopy) {
+  start();
+  demand("f");
+  Intercept fault(Call::kFallocate, EIO);
+  ask();
+  expect_end(state_word(State::kNoFit, Reason::kTierError));
+  EXPECT_TRUE(tier().closed());
+  EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
+}
+
+TEST_F(LargeFault, WriteBackThatFailsIsNeverServed) {
+  start();
+  demand("f");
+  std::atomic<int> lost{0};
+  {
+    Intercept sync(Call::kFinishSync, [&](Arguments&) {
+      ++lost;
+      return EIO;
+    });
+    ask();
+    ASSERT_TRUE(eventually([&] { return lost > 0 || state("f") == State::kPlaced; }));
+    if (lost == 0) GTEST_SKIP() << "written past the page cache here";
+    expect_end(state_word(State::kNoFit, Reason::kTierError));
+  }
+  EXPECT_TRUE(tier().closed());
+}
+
+// What renameat says when the whole copy gets its name.
+class LargeEnd : public LargeFault, public ::testing::WithParamInterface<int> {};
+
+TEST_P(LargeEnd, ACopyThatGetsNoNameIsNone) {
+  const int error = GetParam();
+  start();
+  demand("f");
+  {
+    Intercept names(Call::kRenameat, error);
+    ask();
+    expect_end(state_word(State::kNoFit, Reason::kTierError));
+  }
+  EXPECT_EQ(tier().closed(), error == EIO) << "a missing file or a shortage says nothing about the tier";
+  EXPECT_EQ(counter(AgentCounter::put_off_files), error == ENOMEM ? 1u : 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Errors, LargeEnd, ::testing::Values(EIO, ENOENT, ENOMEM));
+
+TEST_F(LargeFault, ADirectoryOfCopiesThatIsGoneComesBackForALargeOne) {
+  start();
+  demand("f");
+  bool removed = false;
+  {
+    Intercept names(Call::kRenameat, [&](Arguments&) {
+      if (removed) return 0;
+      removed = true;
+      for (const auto& entry : std::filesystem::directory_iterator(tier().copies_path()))
+        if (entry.path().filename() != "part") std::filesystem::remove_all(entry);
+      return 0;
+    });
+    ask();
+    ASSERT_TRUE(placed_at_last("f"));
+  }
+  EXPECT_TRUE(removed);
+  EXPECT_TRUE(contents(copy_of("f")) == contents(pfs_ + "/f"));
+}
+
+// A tier that was closed is opened again only when it keeps what is written.
+class Probe : public PlacementTest, public ::testing::WithParamInterface<std::pair<Call, int>> {};
+
+TEST_P(Probe, ATierThatStillFailsStaysClosed) {
+  start();
+  tier().close("a test");
+  LaterBy some(11);
+  std::atomic<int> failed{0};
+  {
+    Intercept fault(GetParam().first, [&](Arguments&) {
+      ++failed;
+      return GetParam().second;
+    });
+    const bool open = tier().probe();
+    if (failed == 0) GTEST_SKIP() << "not called on this file system";
+    EXPECT_FALSE(open);
+  }
+  EXPECT_TRUE(tier().closed());
+  EXPECT_FALSE(tier().probe()) << "not at once";
+  EXPECT_EQ(tier().room(), 0u);
+  LaterBy more(60);
+  EXPECT_TRUE(tier().probe());
+  EXPECT_FALSE(tier().closed());
+  EXPECT_GT(tier().room(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, Probe,
+                         ::testing::Values(std::pair{Call::kOpenat, EIO}, std::pair{Call::kOpenat, EMFILE},
+                                           std::pair{Call::kFallocate, ENOSPC}, std::pair{Call::kPwrite, EIO},
+                                           std::pair{Call::kFinishSync, EIO}, std::pair{Call::kPread, EIO}));
+
+TEST_F(PlacementTest, ATierThatReturnsOtherBytesStaysClosed) {
+  start();
+  tier().close("a test");
+  LaterBy some(11);
+  {
+    // Written over behind its back.
+    Intercept reads(Call::kPread, [&](Arguments& a) {
+      const int flags = ::fcntl(a.fd, F_GETFL);
+      ::fcntl(a.fd, F_SETFL, flags & ~O_DIRECT);
+      EXPECT_EQ(::pwrite(a.fd, "other", 5, 0), 5);
+      return 0;
+    });
+    EXPECT_FALSE(tier().probe());
+  }
+  EXPECT_TRUE(tier().closed());
+}
+
+TEST_F(PlacementTest, AShortWriteOrReadIsNoSuccess) {
+  start();
+  for (const Call call : {Call::kPwrite, Call::kPread}) {
+    tier().close("a test");
+    LaterBy some(call == Call::kPwrite ? 11 : 3600);
+    Intercept half(call, [](Arguments& a) {
+      a.bytes /= 2;
+      return 0;
+    });
+    EXPECT_FALSE(tier().probe()) << static_cast<int>(call);
+    EXPECT_TRUE(tier().closed());
+  }
+}
+
+}  // namespace
+}  // namespace monarch
