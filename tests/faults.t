@@ -676,6 +676,28 @@ def changed_by_others():
               f"consistency = {consistency}: it is counted")
 
 
+def changed_in_one_second():
+    """On a PFS whose times are in seconds a change in the second of the copy shows in none of them."""
+    if why := e2e.why_no_slowfs():
+        return skip("a PFS that tells seconds", why)
+    source, tier = scratch("seconds"), scratch("tier.seconds")
+    for name in "new", "old":
+        write(f"{source}/{name}", noise(5000))
+    time.sleep(3.5)
+    with slow(source, "--attr-ttl", "0", "--whole-seconds", "1") as pfs:
+        job = e2e.Job([*options([pfs.mount], {"t": (tier, "1G")}), *config(consistency="open", prefetch="off", metadata="pass")])
+        cat = lambda name: job.run(["cat", f"{pfs.mount}/{name}"])[:2]  # noqa: E731
+        for i in range(3):
+            time.sleep(1.02 - time.time() % 1)
+            for n in 2 * i, 2 * i + 1:
+                write(f"{source}/new", noise(5000, n))
+                equal(cat("new"), (0, noise(5000, n)), f"a PFS that tells seconds: change {n} is seen")
+        equal([cat("old") for _ in range(2)], 2 * [(0, noise(5000))], "a PFS that tells seconds: an older file")
+        report = job.end()
+        ok(report["opens_tier"] >= 2, "a PFS that tells seconds: older files are the tier's", report)
+    return None
+
+
 def processor_time(pid):
     with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
         fields = stat.read().rpartition(")")[2].split()
@@ -1026,5 +1048,5 @@ def fifos():
 
 print(f"# seed {SEED}")
 e2e.main(tiers_recover, descriptors_short, limits, absent, idle, pfs_errors, all_threads_hang, changed_while_copied,
-         changed_between_chunks, tier_removed, agent_killed, tasks_killed, clock_jumps, changed_by_others, once,
+         changed_between_chunks, tier_removed, agent_killed, tasks_killed, clock_jumps, changed_by_others, changed_in_one_second, once,
          larger_than_the_tiers, counters, flat, types, fifos)

@@ -86,6 +86,7 @@ enum Key {
   kHangEvery,
   kHangMeta,
   kHangKillable,
+  kWholeSeconds,
   kKeyCount
 };
 
@@ -116,6 +117,7 @@ Setting settings[kKeyCount] = {
     {"hang-every", "only each Nth open or read hangs", 1, 0},
     {"hang-meta", "1: lookup, getattr, opendir and readdir hang too", 0, 0},
     {"hang-killable", "1: who waits for a hanging request can be interrupted", 0, 0},
+    {"whole-seconds", "1: times of files have no fractions", 0, 0},
 };
 
 uint64_t setting(Key key) { return settings[key].value.load(std::memory_order_relaxed); }
@@ -131,6 +133,13 @@ Options options;
 
 std::mutex match_mutex;
 std::string match;  // faults strike only paths that contain it
+
+int stat_at(const std::string& path, struct stat* attributes) {
+  if (fstatat(options.root_fd, path.c_str(), attributes, AT_SYMLINK_NOFOLLOW) != 0) return -1;
+  if (setting(kWholeSeconds) != 0)
+    attributes->st_atim.tv_nsec = attributes->st_mtim.tv_nsec = attributes->st_ctim.tv_nsec = 0;
+  return 0;
+}
 
 // ---- counters
 
@@ -328,7 +337,7 @@ class Nodes {
       if (node->gone) return stat_open(node, attributes);
       path = node->path;
     }
-    if (fstatat(options.root_fd, path.c_str(), attributes, AT_SYMLINK_NOFOLLOW) == 0) return 0;
+    if (stat_at(path, attributes) == 0) return 0;
     if (errno != ENOENT) return errno;
     std::lock_guard<std::mutex> guard(mutex_);
     return stat_open(get(number), attributes);
@@ -531,7 +540,7 @@ void reply_result(fuse_req_t req, int rc) { reply_error(req, rc == 0 ? 0 : errno
 // The entry at path, with a new reference; 0 or an errno.
 int make_entry(const std::string& path, fuse_entry_param* entry) {
   *entry = {};
-  if (fstatat(options.root_fd, path.c_str(), &entry->attr, AT_SYMLINK_NOFOLLOW) != 0) return errno;
+  if (stat_at(path, &entry->attr) != 0) return errno;
   entry->ino = nodes.reference(path, entry->attr.st_ino);
   entry->attr_timeout = entry->entry_timeout = options.attr_ttl;
   return 0;
