@@ -257,7 +257,7 @@ void forward_signals() {
   ::signal(SIGQUIT, SIG_IGN);
 }
 
-// Runs the command; its exit status as a shell would give it.
+// Runs the command, without Monarch if `run_dir` is empty; its exit status as a shell would give it.
 int run_command(std::vector<std::string> words, const std::string& run_dir) {
   const std::vector<char*> argv = argv_of(words);
   const auto on_child = ::signal(SIGCHLD, SIG_DFL);  // a caller that ignores it would keep us from waiting
@@ -268,7 +268,7 @@ int run_command(std::vector<std::string> words, const std::string& run_dir) {
   if (pid == 0) {
     ::signal(SIGCHLD, on_child);
     ::sigprocmask(SIG_SETMASK, &before, nullptr);
-    set_command_environment(run_dir);
+    if (!run_dir.empty()) set_command_environment(run_dir);
     ::execvp(argv[0], argv.data());
     const int error = errno;
     std::fprintf(stderr, "monarchctl run: %s: %s\n", argv[0], std::strerror(error));
@@ -330,6 +330,16 @@ Status prepare(const RunOptions& options, Config* config, std::vector<std::strin
   return {};
 }
 
+// What the command is served by. That it cannot be had (limits, no memory, no room) is no fault of the
+// command's.
+Result<BoardFile> start(const RunOptions& options, const std::vector<std::string>& datasets, RunDirs* dirs,
+                        AgentProcess* agent) {
+  MONARCH_TRY(dirs->make());
+  MONARCH_TRY(agent->start(options, datasets, *dirs));
+  dirs->lock_tiers();
+  return BoardFile::open(dirs->run_dir());
+}
+
 int run(const RunOptions& options) {
   const auto fail = [](const Error& error) {
     std::fprintf(stderr, "monarchctl run: %s\n", error.text.c_str());
@@ -340,12 +350,13 @@ int run(const RunOptions& options) {
   if (const Status s = prepare(options, &config, &datasets); !s.ok()) return fail(s.error());
   sweep(config);
   RunDirs dirs(config, random_id());
-  if (const Status s = dirs.make(); !s.ok()) return fail(s.error());
   AgentProcess agent;
-  if (const Status s = agent.start(options, datasets, dirs); !s.ok()) return fail(s.error());
-  dirs.lock_tiers();
-  Result<BoardFile> board = BoardFile::open(dirs.run_dir());
-  if (!board.ok()) return fail(board.error());
+  Result<BoardFile> board = start(options, datasets, &dirs, &agent);
+  if (!board.ok()) {
+    std::fprintf(stderr, "monarchctl run: %s; the command runs without Monarch\n",
+                 board.error().text.c_str());
+    return run_command(options.command, "");
+  }
   const int status = run_command(options.command, dirs.run_dir());
   agent.stop();
   if (!options.report.empty())

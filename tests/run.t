@@ -80,6 +80,20 @@ def refused(name, words, parts, before=(), command=("echo", "ran")):
     contains(err, parts, f"the message tells: {name}")
 
 
+def without_agent():
+    """Limits under which no agent starts: the command runs all the same, and nothing is left."""
+    dataset, tier = shared_dataset(), scratch("limited.tier")
+    for limit in "-f 100", "-v 100000":
+        words = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", f"{BUILD}/monarchctl", "run", *options([dataset], {"t": (tier, "1G")})]
+        code, out, err = e2e.execute([*words, "--", "sh", "-c", "echo ran $MONARCH_IO_RUN_DIR; exit 3"])
+        if e2e.SANITIZER and limit.startswith("-v"):
+            skip(f"ulimit {limit}", "a sanitizer needs more")
+            continue
+        equal((code, out), (3, b"ran\n"), f"ulimit {limit}: the command runs", err)
+        contains(err, ["monarchctl run: ", "; the command runs without Monarch"], f"ulimit {limit}: the message tells")
+        equal(os.listdir(tier), [], f"ulimit {limit}: nothing is left")
+
+
 def refusals():
     dataset = shared_dataset()
     base = scratch("refusals")
@@ -599,6 +613,6 @@ def written_by_the_job():
     equal((counters["tasks"]["invalidations"], counters["tasks"]["fallback_invalid"]), (6, 12), "and it is counted")
 
 
-e2e.main(swept, exit_codes, help_and_version, refusals, ordinary_user, user_environment, report, paths, signals,
+e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, ordinary_user, user_environment, report, paths, signals,
          monarchctl_killed, monarchd_slow_to_end, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch, first_opens,
          slow_pfs, written_by_the_job)
