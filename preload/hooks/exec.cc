@@ -94,29 +94,18 @@ MONARCH_EXPORT int execvp(const char* file, Strings argv) noexcept {
 MONARCH_EXPORT int execvpe(const char* file, Strings argv, Strings envp) noexcept {
   return execute_found(file, argv, envp);
 }
-MONARCH_EXPORT int execl(const char* path, const char* first, ...) noexcept {
-  va_list list;
-  va_start(list, first);
-  const int result = with_arguments(first, &list, [&](char** argv) { return execute(path, argv, environ); });
-  va_end(list);
-  return result;
-}
-MONARCH_EXPORT int execlp(const char* file, const char* first, ...) noexcept {
-  va_list list;
-  va_start(list, first);
-  const int result =
-      with_arguments(first, &list, [&](char** argv) { return execute_found(file, argv, environ); });
-  va_end(list);
-  return result;
-}
-MONARCH_EXPORT int execle(const char* path, const char* first, ...) noexcept {
-  va_list list;
-  va_start(list, first);
-  const int result =
-      with_arguments(first, &list, [&](char** argv) { return execute(path, argv, va_arg(list, char**)); });
-  va_end(list);
-  return result;
-}
+#define EXECL_HOOK(name, start, environment)                                                       \
+  MONARCH_EXPORT int name(const char* path, const char* first, ...) noexcept {                     \
+    va_list list;                                                                                  \
+    va_start(list, first);                                                                         \
+    const int result =                                                                             \
+        with_arguments(first, &list, [&](char** argv) { return start(path, argv, environment); }); \
+    va_end(list);                                                                                  \
+    return result;                                                                                 \
+  }
+EXECL_HOOK(execl, execute, environ)
+EXECL_HOOK(execlp, execute_found, environ)
+EXECL_HOOK(execle, execute, va_arg(list, char**))
 MONARCH_EXPORT int fexecve(int fd, Strings argv, Strings given) noexcept {
   return with_environment(given, [&](Strings envp) {
     return execute_descriptor(
