@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "tests/scratch.h"
+#include "tests/private_mounts.h"
 
 namespace fs = std::filesystem;
 
@@ -126,6 +126,23 @@ TEST_F(JobDirTest, WhatRootPutThereStaysAndIsNotTrusted) {
     EXPECT_EQ(stat_of(jobs()).st_mode, before.st_mode);
     EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"}) << "nothing is left beside it";
   }
+}
+
+TEST_F(JobDirTest, AUsersMountThereIsTakenAwayAndNoOther) {
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  scratch_.dir("tier/monarch");
+  scratch_.dir("elsewhere");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->fuse("tier/monarch", 65533);
+    m->fuse("elsewhere", 0);
+    m->check(make().ok(), "a user's mount is no obstacle");
+  });
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    ::umask(0);
+    m->tmpfs("tier/monarch", "other");
+    m->fuse("elsewhere", 65533);
+    m->check(!make("c.3.0.n1").ok(), "what is no FUSE stays");
+  });
 }
 
 TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {

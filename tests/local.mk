@@ -61,6 +61,7 @@ tests_unit_SOURCES = \
 	%D%/placement_fixture.h \
 	%D%/placement_test.cc \
 	%D%/prefetch_test.cc \
+	%D%/private_mounts.h \
 	%D%/removal_test.cc \
 	%D%/scratch.h \
 	%D%/slurmstepds_test.cc \

@@ -52,8 +52,9 @@ TEST_F(SlurmstepdsTest, AreToldByTheirTitle) {
     EXPECT_EQ(all[0].job, job) << title;
     EXPECT_EQ(all[0].anchor, anchor) << title;
   }
-  for (const char* title : {"", "slurmstepd", "slurmstepd: ", "slurmstepd: [", "slurmstepd: [x.batch]",
-                            "slurmstepd: [12]", "slurmstepd: [.batch]", " slurmstepd: [12.batch]", "sleep"}) {
+  for (const char* title :
+       {"", "slurmstepd", "slurmstepd: ", "slurmstepd: [", "slurmstepd: [x.batch]", "slurmstepd: [12]",
+        "slurmstepd: [.batch]", " slurmstepd: [12.batch]", "sleep", "evil-program: 12.extern]"}) {
     process("100", title);
     EXPECT_TRUE(found().empty()) << title;
   }
