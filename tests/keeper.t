@@ -6,6 +6,7 @@ import contextlib
 import glob
 import json
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -167,6 +168,29 @@ def state_removed():
     ok(s.gone(), "its state directory is gone: it ends", s.keepers())
 
 
+def old_notes():
+    """What is noted of a job without an agent goes after an hour, unless a slurmstepd of the job is there."""
+    s = State("notes")
+    long_ago = time.time() - 7200
+    for key in ("c.77.n1", "c.78.n1", "c.79.n1"):
+        os.makedirs(f"{s.path}/jobs/{key}", 0o700, exist_ok=True)
+        with open(f"{s.path}/jobs/{key}/wanted", "w", encoding="utf-8"):
+            pass
+        if key != "c.79.n1":
+            os.utime(f"{s.path}/jobs/{key}", (long_ago, long_ago))
+    os.chmod(f"{s.path}/jobs", 0o700)
+    stepd = e2e.start(["bash", "-c", "exec -a 'slurmstepd: [78.batch]' sleep 600"], stdin=subprocess.DEVNULL)
+    wait_until(lambda: b"slurmstepd" in pathlib.Path(f"/proc/{stepd.pid}/cmdline").read_bytes())
+    s.hook()
+    left = lambda: sorted(os.listdir(f"{s.path}/jobs"))
+    ok(wait_until(lambda: left() == ["c.78.n1", "c.79.n1"], PATIENCE), "a job that is long over: its note is gone", left())
+    ok(wait_until(lambda: os.stat(f"{s.path}/jobs/c.78.n1").st_mtime > long_ago + 60, PATIENCE), "one that goes on was looked at")
+    equal(left(), ["c.78.n1", "c.79.n1"], "and stays, as a new one does")
+    e2e.end(stepd)
+    shutil.rmtree(s.path)
+    s.gone()
+
+
 def upgraded():
     """A new monarchd takes the place of the old one's keeper."""
     s = State("upgraded")
@@ -290,5 +314,5 @@ def for_a_person():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(one_and_only, at_its_end, killed, state_removed, upgraded, no_pile, hanging_helper, one_row_missing, limits, no_database,
+e2e.main(one_and_only, at_its_end, killed, state_removed, old_notes, upgraded, no_pile, hanging_helper, one_row_missing, limits, no_database,
          for_a_person)

@@ -851,6 +851,63 @@ def hanging_tier():
     return None
 
 
+def hangs_in_mid_job():
+    """A tier that begins to hang while a job has it: no hook waits for it, the job's other places are emptied, and this one is when it
+    answers again."""
+    if not os.path.exists("/dev/fuse"):
+        return e2e.skip("a tier that begins to hang", "no /dev/fuse")
+    with node("mid-job") as n, contextlib.ExitStack() as at_end:
+        other = f"{n.dir}/other"
+        os.mkdir(other)
+        os.chmod(other, 0o1777)
+        n.configure(f"[tier.nvme]\npath = {n.tier}\nquota = 100M\nmin_free = 0\n[tier.other]\npath = {other}\nquota = 1M\nmin_free = 0\n")
+        contains([n.start(1), n.start(2)], [], "jobs start")
+        hang = e2e.hanging_mount(n.tier, 0)
+        at_end.callback(subprocess.run, ["umount", "-l", n.tier], stderr=subprocess.DEVNULL, check=False)
+
+        def took(hook, *words):
+            process = e2e.start([*n._words(hook, *words[:1]), *words[1:]], stdin=subprocess.DEVNULL)  # pylint: disable=protected-access
+            try:
+                return process.wait(2 * e2e.PATIENCE)
+            except subprocess.TimeoutExpired:
+                e2e.end(process)
+                return "hangs"
+        n.kill_agent(2)
+        for what, code in (("the epilog", took("--epilog", 1, "--account-program", "")), ("the next job's prolog", took("--prolog", 3, "--datasets", n.data))):
+            equal(code, 0, f"a tier hangs since a job began: {what} does not")
+        contains(n.start(3), ["ready "], "and the next job starts, without it")
+        ok(wait_until(lambda: not glob.glob(f"{other}/monarch/*[12].0.n1*") and not glob.glob(f"{n.state}/run/*[12].0.n1*"), GONE_SECONDS),
+           "what the jobs had elsewhere goes meanwhile", os.listdir(f"{other}/monarch"), os.listdir(f"{n.state}/run"))
+        equal(len(glob.glob(f"{n.state}/removing/*")), 2, "what is there is charged still")
+        os.close(hang)
+        subprocess.run(["umount", "-l", n.tier], check=True)
+        for path in glob.glob(f"{n.state}/removing/*/record.json"):
+            with open(path, encoding="utf-8") as file:
+                record = json.load(file)
+            with contextlib.suppress(FileNotFoundError), open(path, "w", encoding="utf-8") as file:
+                json.dump({**record, "next_try": 0}, file)
+        ok(wait_until(lambda: not n.left(1) and not n.left(2), 3 * GONE_SECONDS), "it answers again: all is gone", n.left(1), n.left(2), n.logged())
+    return None
+
+
+def failed_start_and_lock():
+    """What a failed start left is removed in the background, without the job's lock."""
+    with node("failed") as n:
+        n.prolog(9, n.data)
+        held = f"{n.state}/run/cluster.1.0.n1/held"
+        os.mkdir(os.path.dirname(held))
+        with open(held, "w", encoding="utf-8"):
+            pass
+        if subprocess.run(["chattr", "+i", held], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            return e2e.skip("the lock of a failed start", "no chattr +i here")
+        contains(n.start(1), ["off ", "File exists"], "a start fails, and leaves what cannot be removed")
+        equal(n.epilog(1)[0], 0, "the epilog has the job's lock")
+        equal(glob.glob(f"{n.state}/jobs/*.1.n1"), [], "and nothing of the job is left in jobs/")
+        subprocess.run(["chattr", "-i", *glob.glob(f"{n.state}/run/.removed.*/held")], check=True)
+        ok(wait_until(lambda: not n.left(1), 3 * GONE_SECONDS), "gone when it can be", n.left(1))
+    return None
+
+
 def tried_once():
     """A failure is noted: a second step does not try and log again."""
     with node("tried") as n:
@@ -1106,5 +1163,5 @@ if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 e2e.main(large_tree, memory_tier, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, other_nodes, name_is_taken,
-         name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, secret_datasets, hanging_tier, tried_once, start_killed,
+         name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, where_the_line_goes, odd_paths)

@@ -16,7 +16,8 @@ namespace {
 constexpr int kLockPatienceMs = 1000;
 constexpr int kKillPatienceMs = 1000;
 constexpr int kReadPatienceMs = 800;
-constexpr int kRemovePatienceMs = 1500;
+constexpr int kAsidePatienceMs = 500;
+constexpr int kRemovePatienceMs = 1000;
 
 bool counters_of(const JobRecord& record, JobCounters* counters) {
   return run_as(record.user, kReadPatienceMs, counters, sizeof *counters,
@@ -55,14 +56,11 @@ Status end_job(const EpilogRequest& request) {
                  counted ? rarities(counters) : "");
   // Before anything is removed: whatever happens to this process, the line is kept.
   Status kept = request.account && record->first_node ? spool(*state, *record, line, accounting) : Status();
-  if (const Status aside = set_aside(*state, *record); !aside.ok()) {
-    spdlog::warn("JobId={} clean up is left to the next job: {}", record->job.job, aside.error().text);
-  } else {
-    std::vector<Removal> removals;
-    removals.push_back({*record, lock.take()});
-    if (!remove_in_background(*state, std::move(removals), kRemovePatienceMs))
-      spdlog::info("JobId={} clean up goes on in the background", record->job.job);
-  }
+  std::vector<Removal> removals;
+  removals.push_back({*record, lock.take()});
+  removals = set_aside(*state, std::move(removals), kAsidePatienceMs);
+  if (!remove_in_background(*state, std::move(removals), kRemovePatienceMs))
+    spdlog::info("JobId={} clean up goes on in the background", record->job.job);
   return kept;
 }
 

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@ namespace monarch {
 namespace {
 
 constexpr int kReapAttempts = 20, kReapUs = 1000;
+constexpr int kTellFd = 3;
 
 // What root is about to do on a tier, but for changes.
 void look_at(const std::string& tier) {
@@ -40,9 +42,11 @@ std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& t
   for (size_t i = 0; i < tiers.size(); ++i) {
     const pid_t pid = ::fork();
     if (pid == 0) {
+      ::dup2(tell.get(), kTellFd);
+      ::syscall(SYS_close_range, kTellFd + 1u, ~0u, 0u);  // locks: it may hang for ever
       look_at(tiers[i]);
-      const auto number = static_cast<unsigned char>(i);
-      ::_exit(::write(tell.get(), &number, 1) == 1 ? 0 : 1);
+      const auto number = static_cast<uint32_t>(i);
+      ::_exit(::write(kTellFd, &number, sizeof number) == sizeof number ? 0 : 1);
     }
     children.push_back(pid);
     if (pid < 0) answered[i] = true;  // not known to hang
@@ -53,10 +57,10 @@ std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& t
     const int64_t left = end - os::clock_ns(CLOCK_MONOTONIC) / 1000000;
     pollfd p = {in.get(), POLLIN, 0};
     if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0) break;
-    unsigned char number;
-    const ssize_t n = ::read(in.get(), &number, 1);
+    uint32_t number;
+    const ssize_t n = ::read(in.get(), &number, sizeof number);
     if (n == 0) break;  // a child died
-    if (n == 1 && number < answered.size()) answered[number] = true;
+    if (n == sizeof number && number < answered.size()) answered[number] = true;
   }
   for (size_t i = 0; i < children.size(); ++i) {
     if (children[i] < 0) continue;

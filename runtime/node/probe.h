@@ -11,8 +11,8 @@ namespace monarch {
 
 // Whether each of the directories `tiers`, and what is called monarch in it, can be looked at within
 // `patience_ms` for all together; one that is missing answers, too. Each is looked at by a process of its
-// own. One that hangs in the kernel is left behind in the control group of root's helpers, so that no step of
-// Slurm's waits for it: the caller holds no lock. Milliseconds where nothing hangs.
+// own, which has no lock of the caller's. One that hangs in the kernel is left behind in the control group of
+// root's helpers, so that no step of Slurm's waits for it. Milliseconds where nothing hangs.
 std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& tiers, int patience_ms);
 
 }  // namespace monarch

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/removal.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <sstream>
 
 #include "runtime/base/os.h"
@@ -18,6 +22,7 @@
 #include "runtime/node/life.h"
 #include "runtime/node/mounts.h"
 #include "runtime/node/owner.h"
+#include "runtime/node/probe.h"
 
 namespace monarch {
 namespace {
@@ -32,12 +37,33 @@ constexpr int kMeasureSlackMs = 2000;
 constexpr int64_t kShortestDelay = 60, kLongestDelay = 3600;  // seconds, until it is tried again
 constexpr int kMostDetached = 10;  // times that an owner may mount something anew meanwhile
 constexpr int kStartPatienceMs = 500;
+constexpr int kAsidePatienceMs = 500;
+constexpr int kTierPatienceMs = 2000;  // for all tiers, before each attempt
 constexpr int kPollUs = 2000;
 
 int64_t now_ms() {
   timespec t;
   ::clock_gettime(CLOCK_MONOTONIC, &t);
   return int64_t{t.tv_sec} * 1000 + t.tv_nsec / 1000000;
+}
+
+// In a child that may hang or outlive its parent: leaves of what is open what it needs (`kept`), and the log
+// (a file that is appended to, or a socket). Locks of a hook's, and pipes that somebody reads to their end,
+// are not to live as long.
+void leave_open(const std::vector<int>& kept) {
+  std::vector<int> open;
+  {
+    const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir("/proc/self/fd"), &::closedir);
+    while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
+      if (e->d_name[0] != '.') open.push_back(std::atoi(e->d_name));
+  }
+  for (const int fd : open) {
+    struct stat st;
+    if (fd < 3 || std::find(kept.begin(), kept.end(), fd) != kept.end() || ::fstat(fd, &st) != 0) continue;
+    const bool is_log =
+        S_ISSOCK(st.st_mode) || (S_ISREG(st.st_mode) && (::fcntl(fd, F_GETFL) & O_APPEND) != 0);
+    if (!is_log) ::close(fd);
+  }
 }
 
 [[noreturn]] void child_as(const User& user, int tell, const std::function<bool(int)>& work) {
@@ -77,14 +103,21 @@ bool has_directory(const Result<Fd>& jobs, const JobRecord& record) {
 }
 
 // Calls `what` with the directory of all jobs on each tier, and with that of all run directories (tier
-// nullptr); the first error, but for what is missing. A tier that is away is an error.
-Status in_each_place(const StateDir& state, const JobRecord& record,
+// nullptr); the first error, but for what is missing. A tier that is away is an error, and so is one that is
+// known not to answer.
+using Answers = std::map<std::string, bool>;  // by a tier's path
+
+Status in_each_place(const StateDir& state, const JobRecord& record, const Answers& answers,
                      const std::function<Status(int, const TierRecord*)>& what) {
   Status first;
   const auto note = [&](const Status& s) {
     if (!s.ok() && s.error().code != ENOENT && first.ok()) first = s;
   };
   for (const TierRecord& t : record.tiers) {
+    if (const auto known = answers.find(t.path); known != answers.end() && !known->second) {
+      note(Error{ETIMEDOUT, t.path + ": does not answer within " + std::to_string(kTierPatienceMs) + " ms"});
+      continue;
+    }
     const Result<Fd> jobs = open_tier_jobs(t.path);
     if (!has_directory(jobs, record) && is_away(t))
       note(Error{ENODEV, t.path + ": the job's file system is not mounted there any more"});
@@ -110,7 +143,7 @@ Status rename_aside(int jobs, const JobRecord& record) {
 }
 
 Status rename_all_aside(const StateDir& state, const JobRecord& record) {
-  return in_each_place(state, record,
+  return in_each_place(state, record, {},
                        [&](int jobs, const TierRecord*) { return rename_aside(jobs, record); });
 }
 
@@ -122,6 +155,42 @@ bool name_is_taken(const StateDir& state, const JobRecord& record) {
 
 // In the job's directory of the state: set_aside() could not move all.
 constexpr char kUnmoved[] = "/unmoved";
+
+// Renames the directories of these jobs aside, by a child; which of them it is through with in time. A child
+// that hangs in the kernel stays behind.
+std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const JobRecord*>& records,
+                                 int patience_ms) {
+  std::vector<bool> done(records.size(), false);
+  int ends[2];
+  if (records.empty() || ::pipe2(ends, O_CLOEXEC) != 0) return done;
+  const Fd in(ends[0]);
+  Fd tell(ends[1]);
+  const pid_t pid = ::fork();
+  if (pid < 0) return done;
+  if (pid == 0) {
+    leave_open({tell.get()});
+    for (const JobRecord* record : records) {
+      const Status moved = rename_all_aside(state, *record);
+      if (!moved.ok()) spdlog::warn("JobId={} {}", record->job.job, moved.error().text);
+      const char said = moved.ok() ? 1 : 0;
+      if (::write(tell.get(), &said, 1) != 1) break;
+    }
+    ::_exit(0);
+  }
+  tell.reset();
+  const int64_t end = now_ms() + patience_ms;
+  for (size_t i = 0; i < done.size();) {
+    const int64_t left = end - now_ms();
+    pollfd p = {in.get(), POLLIN, 0};
+    if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0) break;
+    char said = 0;
+    const ssize_t n = ::read(in.get(), &said, 1);
+    if (n == 0) break;
+    if (n == 1) done[i++] = said != 0;
+  }
+  if (!reap(pid, end) && ::waitpid(pid, nullptr, WNOHANG) == 0) leave_behind(state, pid);
+  return done;
+}
 
 // The job's directory itself, but nothing that is mounted on it.
 Result<Fd> open_aside(int jobs, const JobRecord& record) {
@@ -214,6 +283,7 @@ struct UnderWay {
   std::vector<uint64_t> least;  // files that an attempt left, in each place
   bool told = false;
   bool progress = false;
+  bool away = false;  // a tier's file system is
 };
 
 // Whether a large tree gets smaller: by a tenth at least, since its owner may be filling it.
@@ -226,7 +296,7 @@ bool gets_smaller(const Attempt& attempt, uint64_t* least) {
 }
 
 // True: nothing is left, and the record is gone, too.
-bool attempt_removal(const StateDir& state, UnderWay* work) {
+bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* work) {
   JobRecord& record = work->removal.record;
   Cgroups().end(state.cgroup_of(record), 0);
   // Otherwise what has that name is the next run's, though it may not have said so yet.
@@ -234,7 +304,7 @@ bool attempt_removal(const StateDir& state, UnderWay* work) {
   work->progress = false;
   work->least.resize(record.tiers.size() + 1, UINT64_MAX);
   bool changed = false;
-  const Status s = in_each_place(state, record, [&](int jobs, const TierRecord* tier) -> Status {
+  const Status s = in_each_place(state, record, answers, [&](int jobs, const TierRecord* tier) -> Status {
     if (unmoved && !name_is_taken(state, record)) MONARCH_TRY(rename_aside(jobs, record));
     const size_t place = tier ? static_cast<size_t>(tier - record.tiers.data()) : record.tiers.size();
     const Attempt now = remove_aside(jobs, record);
@@ -250,6 +320,7 @@ bool attempt_removal(const StateDir& state, UnderWay* work) {
     (void)remove_tree(AT_FDCWD, state.path() + "/removing/" + record.removal()).ok();
     return true;
   }
+  work->away = s.error().code == ENODEV || s.error().code == ETIMEDOUT;
   if (changed) (void)state.write_removal(record).ok();
   if (!work->told && record.given_up == 0)
     spdlog::warn("JobId={} clean up: {}", record.job.job, s.error().text);
@@ -257,11 +328,11 @@ bool attempt_removal(const StateDir& state, UnderWay* work) {
   return false;
 }
 
-void give_up(const StateDir& state, JobRecord record) {
-  const bool away = std::any_of(record.tiers.begin(), record.tiers.end(), is_away);
+void give_up(const StateDir& state, const UnderWay& work) {
+  JobRecord record = work.removal.record;
   const int64_t delay =
-      away ? kShortestDelay
-           : std::min<int64_t>(kLongestDelay, kShortestDelay << std::min(record.given_up, 16u));
+      work.away ? kShortestDelay
+                : std::min<int64_t>(kLongestDelay, kShortestDelay << std::min(record.given_up, 16u));
   if (record.given_up++ == 0) {
     uint64_t bytes = 0;
     std::string places;
@@ -277,19 +348,38 @@ void give_up(const StateDir& state, JobRecord record) {
   (void)state.write_removal(record).ok();
 }
 
-[[noreturn]] void remove_all(const StateDir& state, std::vector<Removal> removals) {
+// Which of the tiers where something is to be removed answer now.
+Answers tiers_that_answer(const StateDir& state, const std::vector<UnderWay>& under_way) {
+  Answers answers;
+  for (const UnderWay& work : under_way)
+    for (const TierRecord& t : work.removal.record.tiers) answers[t.path] = false;
+  std::vector<std::string> paths;
+  for (const auto& [path, answered] : answers) paths.push_back(path);
+  const std::vector<bool> answered = probe(state, paths, kTierPatienceMs);
+  for (size_t i = 0; i < paths.size(); ++i) answers[paths[i]] = answered[i];
+  return answers;
+}
+
+using Find = std::function<void(std::vector<Removal>*)>;
+
+[[noreturn]] void remove_all(const StateDir& state, std::vector<Removal> removals, const Find& find) {
   ::setsid();
   ::signal(SIGHUP, SIG_IGN);
   const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (int fd = 0; fd < 3; ++fd) ::dup2(null.get(), fd);  // nobody is to wait for the end of its output
+  std::vector<int> locks;
+  for (const Removal& r : removals) locks.push_back(r.lock.get());
+  leave_open(locks);
   std::vector<UnderWay> under_way;
-  for (Removal& r : removals) under_way.push_back({std::move(r), {}, false, false});
   {
     const HelperCgroup group(state);
+    if (find) find(&removals);
+    for (Removal& r : removals) under_way.push_back({std::move(r), {}});
     const int64_t begin = now_ms();
     int pause = 1;
-    for (int64_t end = begin + kTriesMs;; ::sleep(static_cast<unsigned>(pause))) {
-      std::erase_if(under_way, [&](UnderWay& work) { return attempt_removal(state, &work); });
+    for (int64_t end = begin + kTriesMs; !under_way.empty(); ::sleep(static_cast<unsigned>(pause))) {
+      const Answers answers = tiers_that_answer(state, under_way);
+      std::erase_if(under_way, [&](UnderWay& work) { return attempt_removal(state, answers, &work); });
       const bool progress =
           std::any_of(under_way.begin(), under_way.end(), [](const UnderWay& w) { return w.progress; });
       if (progress) end = std::min(now_ms() + kTriesMs, begin + kLongestMs);
@@ -298,7 +388,7 @@ void give_up(const StateDir& state, JobRecord record) {
       pause = progress ? 1 : std::min(2 * pause, kLongestPause);
     }
   }
-  for (const UnderWay& work : under_way) give_up(state, work.removal.record);
+  for (const UnderWay& work : under_way) give_up(state, work);
   ::_exit(under_way.empty() ? 0 : 1);
 }
 
@@ -335,22 +425,31 @@ bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
   return reap(pid, end) && got == bytes;
 }
 
-Status set_aside(const StateDir& state, const JobRecord& record) {
-  if (const Status moved = rename_all_aside(state, record); !moved.ok()) {
-    spdlog::warn("JobId={} {}", record.job.job, moved.error().text);
-    MONARCH_TRY(state.write("jobs/" + record.job.key() + kUnmoved, ""));
+std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs, int patience_ms) {
+  std::vector<const JobRecord*> records;
+  for (const Removal& r : jobs) records.push_back(&r.record);
+  const std::vector<bool> moved = rename_in_time(state, records, patience_ms);
+  std::vector<Removal> aside;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const JobRecord& record = jobs[i].record;
+    const std::string from = state.path() + "/jobs/" + record.job.key();
+    const std::string to = state.path() + "/removing/" + record.removal();
+    Status s = moved[i] ? Status() : state.write("jobs/" + record.job.key() + kUnmoved, "");
+    if (s.ok()) ::unlink((state.path() + "/" + record.grants()).c_str());
+    if (s.ok() && ::rename(from.c_str(), to.c_str()) != 0) s = errno_error("rename " + from + " to " + to);
+    if (s.ok())
+      aside.push_back(std::move(jobs[i]));
+    else
+      spdlog::warn("JobId={} clean up is left to the next job: {}", record.job.job, s.error().text);
   }
-  ::unlink((state.path() + "/" + record.grants()).c_str());
-  const std::string from = state.path() + "/jobs/" + record.job.key();
-  const std::string to = state.path() + "/removing/" + record.removal();
-  if (::rename(from.c_str(), to.c_str()) != 0) return errno_error("rename " + from + " to " + to);
-  return {};
+  return aside;
 }
 
 Status remove_job_files(const StateDir& state, const JobRecord& record) {
-  MONARCH_TRY(rename_all_aside(state, record));
+  const bool moved = rename_in_time(state, {&record}, kAsidePatienceMs).front();
   Result<Fd> lock = state.make_removal(record);
   if (!lock.ok()) return lock.error();
+  if (!moved) MONARCH_TRY(state.write("removing/" + record.removal() + kUnmoved, ""));
   std::vector<Removal> removals;
   removals.push_back({record, lock.take()});
   remove_in_background(state, std::move(removals), kStartPatienceMs);
@@ -361,7 +460,7 @@ bool remove_in_background(const StateDir& state, std::vector<Removal> removals, 
   if (removals.empty()) return true;
   const pid_t pid = ::fork();
   if (pid < 0) return false;
-  if (pid == 0) remove_all(state, std::move(removals));
+  if (pid == 0) remove_all(state, std::move(removals), {});
   int status = 0;
   const int64_t end = now_ms() + patience_ms;
   do {
@@ -369,6 +468,10 @@ bool remove_in_background(const StateDir& state, std::vector<Removal> removals, 
     if (patience_ms > 0) ::usleep(kPollUs);
   } while (now_ms() < end);
   return false;
+}
+
+void find_and_remove(const StateDir& state, std::vector<Removal> removals, const Find& find) {
+  if (::fork() == 0) remove_all(state, std::move(removals), find);
 }
 
 // The record goes last of all that is the job's, but not last of its directory: a remover that was killed

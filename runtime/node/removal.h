@@ -20,26 +20,33 @@ namespace monarch {
 // returned true in time.
 bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const std::function<bool(int)>& work);
 
-// Renames the job's directories on the tiers and its run directory to record.aside(), and its record from
-// jobs/ to removing/: its name and its key are free again, its reservation counts until all is gone. `lock`
-// is that of the job, and stays with the record. What cannot be renamed is the remover's to try again.
-Status set_aside(const StateDir& state, const JobRecord& record);
-
-// Renames the directories of a job that did not start aside and has them removed in the background, under a
-// record of their own; waits a little for it. The job's own record stays.
-Status remove_job_files(const StateDir& state, const JobRecord& record);
-
 // A record in removing/, and the lock on its directory: who holds it removes.
 struct Removal {
   JobRecord record;
   Fd lock;
 };
 
-// Removes in a process of its own, which outlives the caller, takes the locks with it, and tries for 30 s
-// where something fails, longer where a large tree gets smaller; the records go when all is gone. What
-// remains is noted in its record, to be tried again after a minute, then after twice as long each time, at
-// most an hour. Waits for it at most `patience_ms`. True: all is gone.
+// Renames the jobs' directories on the tiers and their run directories to record.aside(), and their records
+// from jobs/ to removing/: names and keys are free again, reservations count until all is gone. The locks are
+// those of the jobs, and stay with the records. A child touches the tiers, for at most `patience_ms`: one may
+// hang. What it has not renamed is the remover's to try again. Those whose record could not be moved are left
+// out, with a line in the log.
+std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs, int patience_ms);
+
+// Renames the directories of a job that did not start aside, in the same way, and has them removed in the
+// background, under a record of their own; waits a little for it. The job's own record stays.
+Status remove_job_files(const StateDir& state, const JobRecord& record);
+
+// Removes in a process of its own, which outlives the caller, takes these locks with it and no others, and
+// tries for 30 s where something fails, longer where a large tree gets smaller; the records go when all is
+// gone. What remains is noted in its record, to be tried again after a minute, then after twice as long each
+// time, at most an hour. A tier that does not answer is passed over meanwhile. Waits for it at most
+// `patience_ms`. True: all is gone.
 bool remove_in_background(const StateDir& state, std::vector<Removal> removals, int patience_ms);
+
+// The same of what `find` adds to `removals`, in that process: it may touch tiers.
+void find_and_remove(const StateDir& state, std::vector<Removal> removals,
+                     const std::function<void(std::vector<Removal>*)>& find);
 
 // The removals that nobody is at work on: their process was killed, or gave up and their time has come.
 std::vector<Removal> unattended_removals(const StateDir& state);

@@ -29,6 +29,7 @@ constexpr int kLeastPatienceMs = 200;
 constexpr int kKillPatienceMs = 500;
 constexpr int kReadyPatienceMs = 1000;  // a PFS that hangs does not hold up the job's start
 constexpr int kTierPatienceMs = 500;    // and is waited for as much shorter
+constexpr int kAsidePatienceMs = 500;
 
 int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
@@ -85,8 +86,8 @@ std::vector<std::string> tier_paths(const Config& config) {
   return paths;
 }
 
-// Leaves out the tiers whose file systems do not answer; true: all do. Nothing is locked yet: a probe that
-// hangs in the kernel stays behind.
+// Leaves out the tiers whose file systems do not answer; true: all do. Before anything is locked: it takes a
+// moment.
 bool keep_answering(const StateDir& state, const StartRequest& request, Config* config) {
   const std::vector<bool> answers = probe(state, tier_paths(*config), kTierPatienceMs);
   std::vector<TierConfig> kept;
@@ -140,10 +141,9 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
 Status clear_last_run(const StateDir& state, JobRecord last, Result<Fd>* lock) {
   const JobOnNode job = last.job;
   if (last.boot == boot_id()) end_agent(state, last, kKillPatienceMs);
-  MONARCH_TRY(set_aside(state, last));
   std::vector<Removal> removals;
   removals.push_back({std::move(last), lock->take()});
-  remove_in_background(state, std::move(removals), 0);
+  remove_in_background(state, set_aside(state, std::move(removals), kAsidePatienceMs), 0);
   *lock = state.lock_job(job, true, kLockPatienceMs);
   return lock->ok() ? Status() : Status(lock->error());
 }

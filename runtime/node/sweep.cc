@@ -26,6 +26,7 @@ namespace {
 
 constexpr int64_t kClockSlackSeconds = 60;  // of the clock, which may have been set after the boot
 constexpr char kAside[] = ".removed.";
+constexpr int kAsidePatienceMs = 500;
 
 int64_t boot_time() {
   std::ifstream in("/proc/stat");
@@ -54,8 +55,6 @@ void sweep_job(const StateDir& state, const std::string& key, std::vector<Remova
     return;
   }
   if (!is_dead(*record)) return;
-  const Status s = set_aside(state, *record);
-  if (!s.ok()) return spdlog::warn("JobId={} sweep: {}", record->job.job, s.error().text);
   spdlog::info("JobId={} node={} swept: nothing of it runs any more", record->job.job, record->job.node);
   out->push_back({record.take(), std::move(lock)});
 }
@@ -169,13 +168,16 @@ void take_orphans(const StateDir& state, const std::string& tier, const JobOnNod
 }  // namespace
 
 void sweep(const StateDir& state, const JobOnNode& own, const std::vector<std::string>& tiers) {
-  std::vector<Removal> removals = unattended_removals(state);
+  std::vector<Removal> removals = unattended_removals(state), dead;
   for (const std::string& key : state.jobs())
-    if (key != own.key()) sweep_job(state, key, &removals);
+    if (key != own.key()) sweep_job(state, key, &dead);
+  for (Removal& r : set_aside(state, std::move(dead), kAsidePatienceMs)) removals.push_back(std::move(r));
   sweep_cgroups(state);
-  const std::set<std::string> known = known_names(state);
-  for (const std::string& tier : tiers) take_orphans(state, tier, own, orphans(tier, own, known), &removals);
-  remove_in_background(state, std::move(removals), 0);
+  if (removals.empty() && tiers.empty()) return;
+  find_and_remove(state, std::move(removals), [&](std::vector<Removal>* found) {
+    const std::set<std::string> known = known_names(state);
+    for (const std::string& tier : tiers) take_orphans(state, tier, own, orphans(tier, own, known), found);
+  });
 }
 
 }  // namespace monarch

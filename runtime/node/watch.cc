@@ -2,8 +2,10 @@
 #include "runtime/node/watch.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,6 +19,7 @@
 #include <sstream>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/remove_tree.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/slurmstepds.h"
@@ -187,6 +190,31 @@ bool is_over(const StateDir& state, const std::string& key, bool has_stepd) {
   return boot_seconds() - std::strtoll(since->c_str(), nullptr, 10) >= grace;
 }
 
+// Only noted by a prolog, or by a start that failed; and that long ago.
+bool is_old_note(const StateDir& state, const std::string& key, const Result<JobRecord>& record) {
+  struct stat st;
+  return !record.ok() && record.error().code == ENOENT &&
+         ::stat((state.path() + "/jobs/" + key).c_str(), &st) == 0 &&
+         st.st_mtim.tv_sec + kOtherGraceSeconds < ::time(nullptr);
+}
+
+// A cluster's name may have numbers in it, too: any of them may be the job's.
+bool may_be_of(const std::string& key, const std::vector<Slurmstepd>& all) {
+  return std::any_of(all.begin(), all.end(), [&](const Slurmstepd& s) {
+    return key.find("." + std::to_string(s.job) + ".") != std::string::npos;
+  });
+}
+
+void forget_note(const StateDir& state, const std::string& key, const std::vector<Slurmstepd>& all) {
+  const std::string dir = state.path() + "/jobs/" + key;
+  const Fd lock = lock_if_free(dir);
+  if (!lock) return;
+  if (may_be_of(key, all))
+    ::futimens(lock.get(), nullptr);  // looked at again after as long
+  else if (is_old_note(state, key, state.read_record(key)))
+    (void)remove_tree(AT_FDCWD, dir).ok();
+}
+
 }  // namespace
 
 void note_anchor(const StateDir& state, const JobOnNode& job) {
@@ -199,7 +227,7 @@ void note_anchor(const StateDir& state, const JobOnNode& job) {
 bool jobs_need_look(const KeeperRequest&, const StateDir& state) {
   for (const std::string& key : state.jobs())
     if (const Result<JobRecord> record = state.read_record(key);
-        has_begun(record) && !goes_on(state, key, *record))
+        (has_begun(record) && !goes_on(state, key, *record)) || is_old_note(state, key, record))
       return true;
   return false;
 }
@@ -208,11 +236,16 @@ void watch_jobs(const KeeperRequest& request, const StateDir& state) {
   std::optional<std::vector<Slurmstepd>> all;
   for (const std::string& key : state.jobs()) {
     const Result<JobRecord> record = state.read_record(key);
-    if (!has_begun(record) || goes_on(state, key, *record)) continue;
+    const bool old_note = is_old_note(state, key, record);
+    if (!old_note && (!has_begun(record) || goes_on(state, key, *record))) continue;
     if (!all) {
       Result<std::vector<Slurmstepd>> found = slurmstepds();
       if (!found.ok()) return spdlog::debug("keeper: {}", found.error().text);
       all = found.take();
+    }
+    if (old_note) {
+      forget_note(state, key, *all);
+      continue;
     }
     std::vector<int> stepds;
     for (const Slurmstepd& s : *all)

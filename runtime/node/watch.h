@@ -16,6 +16,7 @@ void note_anchor(const StateDir& state, const JobOnNode& job);
 //  - A job without a slurmstepd is ended as by its epilog: after kAnchoredGraceSeconds if it had one that
 //    lives as long as the job, else, since there may be none between two steps, after kOtherGraceSeconds.
 //  - While all tasks of a job are stopped or frozen, so is its agent.
+//  - What is noted of a job that has no agent goes after kOtherGraceSeconds without a slurmstepd.
 bool jobs_need_look(const KeeperRequest& request, const StateDir& state);
 void watch_jobs(const KeeperRequest& request, const StateDir& state);
 
