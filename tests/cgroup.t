@@ -128,10 +128,9 @@ class Node:
         e2e.make_tree(self.data, 30)
         subprocess.run(["chmod", "-R", "a+rX", self.data], check=True)
         self.configure()
-        key = 2166136261
-        for byte in self.state.encode():
-            key = (key ^ byte) * 16777619 % 2**32
-        self.key = f"{key:08x}."
+        os.mkdir(self.state, 0o755)
+        state = os.stat(self.state)
+        self.key = f"{state.st_dev:x}.{state.st_ino:x}."
         self.step = f"step-{self.key}{os.getpid()}"
         for base in machine.bases:
             os.mkdir(f"{base}/{self.step}")

@@ -1108,6 +1108,36 @@ def two_clusters():
         equal(code, 2, "a cluster's name that cannot be part of a file's is refused", err)
 
 
+def long_names():
+    """Names of cluster and node that make long ones of files and control groups."""
+    with node("long") as n:
+        names = {"cluster": "c" * 40, "node": "n" * 90}
+        for job in 1, 2:
+            contains(n.start(job, **names), ["ready "], f"job {job} of a cluster and a node with long names")
+        ok(running(n.record(1, **names)["pid"]), "the next job's sweep knows the first job's agent")
+        equal(sum(n.reserved().values()), QUOTA, "together they have the tier's quota", n.reserved())
+        equal(n.epilog(1, **names)[0], 0, "the epilog of one")
+        ok(wait_until(lambda: len(n.reserved()) == 1 and len(os.listdir(f"{n.tier}/monarch")) == 1, GONE_SECONDS), "it is removed", n.reserved())
+        names = {"cluster": "c" * 61, "node": "n" * 100}
+        contains(n.start(3, **names), ["off ", "161 characters"], "names that have no room are refused")
+        equal(n.epilog(3, **names)[0], 0, "and their job ends")
+
+
+def no_log():
+    """The log cannot be opened: jobs begin and end nevertheless."""
+    with node("log") as n:
+        log, n.log = n.log, n.dir  # a directory
+        contains(n.start(1), ["ready "], "a job starts where the log cannot be opened")
+        equal(n.epilog(1)[0], 0, "and its epilog succeeds")
+        ok(wait_until(lambda: not n.left(1), GONE_SECONDS), "and leaves nothing", n.left(1))
+        code, _, err = e2e.execute([*n._words("--epilog", 1), "--account-program", ""])  # pylint: disable=protected-access
+        ok(code == 0 and ("instead" in err or os.access("/dev/log", os.W_OK)), "that is told where it can be", err)
+        n.log = log
+        n.start(2)
+        equal(stat.S_IMODE(os.stat(log).st_mode) & 0o137, 0, "a new log is not for all to read")
+        n.epilog(2)
+
+
 def where_the_line_goes():
     """account = spool, log or off; `spool` is the one for which nothing has to be asked."""
     for mode, kept, logged in (("spool", 1, 1), ("log", 0, 1), ("off", 0, 0)):
@@ -1164,4 +1194,4 @@ if reason := why_not():
     sys.exit(0)
 e2e.main(large_tree, memory_tier, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, other_nodes, name_is_taken,
          name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
-         late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, where_the_line_goes, odd_paths)
+         late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, where_the_line_goes, odd_paths)

@@ -51,10 +51,9 @@ class Lab(Cluster):
         pids = [daemon["pid"] for name, daemon in self.status()["daemons"].items() if name.startswith("slurmd@")]
         found = re.search(r"^0::(/monarch-lab-[0-9a-f]+)/system", read(f"/proc/{pids[0]}/cgroup"), re.MULTILINE)
         self.roots = [base + (found.group(1) if found else "") for base in hierarchies()]
-        key = 2166136261
-        for byte in self.state.encode():
-            key = (key ^ byte) * 16777619 % 2**32
-        self.key = f"{key:08x}."
+        os.makedirs(self.state, 0o755, exist_ok=True)
+        state = os.stat(self.state)
+        self.key = f"{state.st_dev:x}.{state.st_ino:x}."
 
     def version(self):
         return "Slurm " + self.execute(["scontrol", "--version"])[1].decode().split()[-1]

@@ -164,7 +164,7 @@ TEST_F(SpoolTest, NothingIsKeptThatNobodyWants) {
   EXPECT_TRUE(spool(state_, record(1), "x", Accounting::kOff).ok());
   EXPECT_EQ(spool(state_, record(1), "\xff", Accounting::kSacct).error().code, EINVAL);
   JobRecord r = record(1);
-  r.name = std::string(120, 'n');
+  r.name = std::string(250, 'n');
   EXPECT_EQ(spool(state_, r, "x", Accounting::kSacct).error().code, ENAMETOOLONG);
   EXPECT_TRUE(state_.spooled().empty());
 }

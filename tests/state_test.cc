@@ -24,8 +24,22 @@ TEST(PlainName, IsWhatCanBePartOfAFileName) {
   for (const char* good : {"a", "Cluster-1.x_y", "0", "a.b"}) EXPECT_TRUE(is_plain_name(good)) << good;
   for (const char* bad : {"", ".", "..", ".a", "a/b", "a b", "a\n", "\xc3\xa9"})
     EXPECT_FALSE(is_plain_name(bad)) << bad;
-  EXPECT_TRUE(is_plain_name(std::string(127, 'a')));
-  EXPECT_FALSE(is_plain_name(std::string(128, 'a')));
+  EXPECT_TRUE(is_plain_name(std::string(255, 'a')));
+  EXPECT_FALSE(is_plain_name(std::string(256, 'a')));
+}
+
+TEST(JobNames, AreRefusedWhereTheLongestOfTheirFilesWouldNotFit) {
+  const JobOnNode most = {UINT32_MAX, std::string(100, 'n'), std::string(60, 'c')};
+  EXPECT_TRUE(check_names(most).ok());
+  JobRecord record;
+  record.job = most;
+  record.serial = UINT64_MAX;
+  record.name = most.cluster + "." + std::to_string(UINT32_MAX) + "." + std::to_string(UINT32_MAX) + "." + most.node;
+  EXPECT_TRUE(is_plain_name("ffffffffffffffff.ffffffffffffffff." + record.removal())) << "a control group";
+  EXPECT_TRUE(is_plain_name(record.removal() + ".9999999999.json.new")) << "in the spool";
+  const Status longer = check_names({1, most.node + "n", most.cluster});
+  EXPECT_EQ(longer.error().code, ENAMETOOLONG);
+  EXPECT_NE(longer.error().text.find("161 characters"), std::string::npos) << longer.error().text;
 }
 
 class StateTest : public ::testing::Test {
@@ -65,6 +79,17 @@ class StateTest : public ::testing::Test {
   const std::string path_ = scratch_ / "state";
   StateDir state_;
 };
+
+TEST_F(StateTest, EachDirectoryHasControlGroupsOfItsOwnWhateverItsPath) {
+  const std::string first = state_.cgroup_prefix();
+  EXPECT_EQ(StateDir::open(path_)->cgroup_prefix(), first);
+  EXPECT_EQ(StateDir::open(path_ + "/../state")->cgroup_prefix(), first);
+  // What another mount namespace has at that path.
+  fs::rename(path_, scratch_ / "other");
+  const std::string second = StateDir::open(path_)->cgroup_prefix();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(StateDir::open(scratch_ / "other")->cgroup_prefix(), first);
+}
 
 TEST_F(StateTest, IsRootsAlone) {
   const mode_t before = ::umask(0077);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/base/log.h"
 
+#include <fcntl.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -12,6 +13,7 @@
 #include <string_view>
 
 #include "runtime/base/escape.h"
+#include "runtime/base/fd.h"
 
 namespace monarch {
 namespace {
@@ -55,6 +57,11 @@ class GuardedSink final : public spdlog::sinks::base_sink<std::mutex> {
   int left_out_ = 0;
 };
 
+// A log names datasets, which are not for all to see; an admin's choice for a file that is there stays.
+void make_private(const std::string& file) {
+  const Fd made(::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0640));
+}
+
 }  // namespace
 
 Status open_log(const std::string& file, const std::string& level) {
@@ -68,7 +75,9 @@ Status open_log(const std::string& file, const std::string& level) {
     } else if (file == "syslog") {
       sink = std::make_shared<spdlog::sinks::syslog_sink_mt>("monarchd", LOG_PID, LOG_DAEMON, false);
     } else {
-      sink = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(file, 4 << 20, 1);
+      spdlog::file_event_handlers handlers;
+      handlers.before_open = &make_private;
+      sink = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(file, 4 << 20, 1, false, handlers);
     }
     auto logger =
         std::make_shared<spdlog::logger>("monarchd", std::make_shared<GuardedSink>(std::move(sink)));

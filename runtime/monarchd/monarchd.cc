@@ -98,18 +98,28 @@ int reply(const Options& o, const Result<monarch::Started>& started) {
   return 1;
 }
 
+// Jobs begin, and end, without a log, too: /var may be read-only or full.
+void open_root_log(const std::string& file) {
+  const Status opened = monarch::open_log(file, "info");
+  if (opened.ok()) return;
+  const char* instead = ::access("/dev/log", W_OK) == 0 ? "syslog" : "stderr";
+  if (monarch::open_log(instead, "info").ok()) spdlog::error("{}; to {} instead", opened.error().text, instead);
+}
+
 int run_as_root(Options& o) {
   if (::geteuid() != 0) return fail({EPERM, "--prolog, --start, --epilog, --flush and --keep are for root"});
-  if (const Status s = monarch::open_log(o.log, "info"); !s.ok()) return fail(s.error());
+  open_root_log(o.log);
   if (o.keep) return monarch::keep(o.keeper());
+  const Status named = monarch::check_names(o.request.job);
   if (o.start) {
-    const int status = reply(o, monarch::start_agent(o.request));
+    const int status = reply(o, named.ok() ? monarch::start_agent(o.request) : named.error());
     monarch::ensure_keeper(o.keeper());
     return status;
   }
   Status done;
-  if (o.prolog) done = monarch::note_wanted(o.request);
-  if (o.epilog) done = monarch::end_job({o.request.state_dir, o.request.job, !o.account.empty(), o.config});
+  if (o.prolog) done = named.ok() ? monarch::note_wanted(o.request) : named;
+  if (o.epilog && named.ok())  // else it has nothing here
+    done = monarch::end_job({o.request.state_dir, o.request.job, !o.account.empty(), o.config});
   if (o.prolog || o.epilog) monarch::ensure_keeper(o.keeper());
   if (o.flush) {
     const Result<monarch::StateDir> state = monarch::StateDir::open(o.request.state_dir);

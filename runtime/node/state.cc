@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <climits>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,9 +22,18 @@ namespace monarch {
 using nlohmann::json;
 
 bool is_plain_name(const std::string& text) {
-  return !text.empty() && text.size() < 128 && text[0] != '.' &&
+  return !text.empty() && text.size() <= NAME_MAX && text[0] != '.' &&
          text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
              std::string::npos;
+}
+
+Status check_names(const JobOnNode& job) {
+  // The longest that they are part of is a control group: <device>.<inode>.NAME.SERIAL; or in the spool.
+  constexpr size_t kMost = 160;
+  if (job.cluster.size() + job.node.size() <= kMost) return {};
+  return Error{ENAMETOOLONG, fmt::format("the names of cluster and node have {} characters; Monarch's "
+                                         "directories have room for {} of both together",
+                                         job.cluster.size() + job.node.size(), kMost)};
 }
 
 Fd lock_if_free(const std::string& dir) {
@@ -82,14 +92,10 @@ Result<StateDir> StateDir::open(const std::string& path) {
   MONARCH_TRY(ensure_root_directory(path + "/grants", 0711));
   MONARCH_TRY(ensure_root_directory(path + "/run", 0711));
   MONARCH_TRY(ensure_root_directory(path + "/spool", 0700));
+  struct stat st;
+  if (::stat(path.c_str(), &st) != 0) return errno_error(path);
+  state.cgroup_prefix_ = fmt::format("{:x}.{:x}.", st.st_dev, st.st_ino);
   return state;
-}
-
-// Several state directories, of clusters or tests, share the machine's control groups.
-std::string StateDir::cgroup_prefix() const {
-  uint32_t hash = 2166136261u;  // FNV-1a
-  for (const char c : path_) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-  return fmt::format("{:08x}.", hash);
 }
 
 Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) const {

@@ -76,8 +76,9 @@ class StateDir {
   const std::string& path() const { return path_; }
   std::string run_dir(const std::string& name) const { return path_ + "/run/" + name; }
 
-  // Control groups (cgroup.h): all of this state directory's begin with the first.
-  std::string cgroup_prefix() const;
+  // Control groups (cgroup.h): all of this state directory's begin with the first, which is of its device and
+  // inode: others that have its path, in mount namespaces of their own, share the machine's groups.
+  const std::string& cgroup_prefix() const { return cgroup_prefix_; }
   std::string cgroup_of(const JobRecord& record) const { return cgroup_prefix() + record.removal(); }
   std::string helpers_cgroup() const { return cgroup_prefix() + "helpers"; }
 
@@ -107,7 +108,7 @@ class StateDir {
  private:
   Status write_record_at(const std::string& dir, const JobRecord& record) const;
   Result<JobRecord> record_at(const std::string& below) const;
-  std::string path_;
+  std::string path_, cgroup_prefix_;
 };
 
 // The lock on a directory of jobs/ or removing/, if nobody has it.
@@ -126,5 +127,9 @@ std::string file_system_at(const std::string& path);
 
 // Whether `text` can be a part of a file name: letters, digits, '.', '_' and '-', not starting with '.'.
 bool is_plain_name(const std::string& text);
+
+// ENAMETOOLONG if a job's names do not fit into all the names of files and control groups that they are part
+// of.
+Status check_names(const JobOnNode& job);
 
 }  // namespace monarch
