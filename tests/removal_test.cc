@@ -2,7 +2,9 @@
 // runtime/base/remove_tree, runtime/node/owner: what is emptied, measured, and with whose rights.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -198,6 +200,38 @@ TEST(RunForOwner, IsBoundedAndToldOfDeath) {
   EXPECT_FALSE(
       run_for_owner({0, 0, {}}, FileRights::kOwner, dir.get(), 30000, [](int) { return std::string(); }).ok())
       << "never with root's";
+}
+
+TEST(IdMap, OfWhatIsNoRangeIsTheOwnersIdAlone) {
+  const Scratch scratch;
+  for (const char* line : {"", "user", "user:", "user:5", "user:5:", "user::5", "user:5x:10", "user:5:10x",
+                           "user:-5:10", "other:5:10", ":5:10", "user:5:0"}) {
+    scratch.file("subuid", std::string(line) + "\n");
+    EXPECT_EQ(id_map(1000, scratch / "subuid", "user", 1000), "1000 1000 1\n") << line;
+    EXPECT_EQ(id_map(1000, scratch / "subuid", "", 1000), "1000 1000 1\n") << line;
+  }
+  scratch.file("subuid", "user:5:10\n1000:20:5\n");
+  EXPECT_EQ(id_map(1000, scratch / "subuid", "user", 1000), "5 5 10\n20 20 5\n1000 1000 1\n");
+}
+
+TEST(RunForOwner, LeavesNoProcessBehindAndNobodyTakesHoldOfIt) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const Scratch scratch;
+  const Fd dir = open_path(scratch.path());
+  for (const FileRights rights : {FileRights::kOwner, FileRights::kLook}) {
+    const Result<std::string> said = run_for_owner(kOwner, rights, dir.get(), 30000, [](int) {
+      return std::to_string(::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)) +
+             std::to_string(::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0)) + std::to_string(::getgroups(0, nullptr));
+    });
+    ASSERT_TRUE(said.ok()) << said.error().text;
+    EXPECT_EQ(*said, "100");
+    const Result<std::string> late = run_for_owner(kOwner, rights, dir.get(), 50, [](int) {
+      ::pause();
+      return std::string();
+    });
+    EXPECT_EQ(late.error().code, ETIMEDOUT);
+    EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a process of it lives";
+  }
 }
 
 }  // namespace

@@ -142,7 +142,6 @@ struct Entry {
 
 bool parse(const std::string& text, Entry* e) {
   const json j = json::parse(text, nullptr, false);
-  if (!j.is_object()) return false;
   try {
     e->job = j.at("job").get<uint32_t>();
     e->cluster = j.at("cluster").get<std::string>();
