@@ -14,10 +14,22 @@
 namespace monarch::preload {
 namespace {
 
+bool locks(int command) {
+  switch (command) {
+    case F_GETLK:
+    case F_SETLK:
+    case F_SETLKW:
+    case F_OFD_GETLK:
+    case F_OFD_SETLK:
+    case F_OFD_SETLKW:
+      return true;
+    default:
+      return false;
+  }
+}
+
 int control(Hook hook, int fd, int command, void* argument) {
-  constexpr int kLockCommands[] = {F_GETLK, F_SETLK, F_SETLKW, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW};
-  for (const int lock : kLockCommands)
-    if (command == lock) follow_changes(fd);
+  if (locks(command)) follow_changes(fd);
   auto* real = next<int(int, int, ...)>(hook);
   const int result =
       real ? real(fd, command, argument) : static_cast<int>(syscall(SYS_fcntl, fd, command, argument));
