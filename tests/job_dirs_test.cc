@@ -151,6 +151,9 @@ TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {
   const Result<Fd> lock = state_.lock_ledger(0);
   EXPECT_EQ(make().error().code, ETIMEDOUT) << "the ledger's lock is for this, too";
   EXPECT_EQ(stat_of(jobs()).st_uid, 65533u);
+  fs::remove(jobs());
+  EXPECT_TRUE(make().ok()) << "where there is nothing to take, the lock is not waited for";
+  EXPECT_TRUE(make("c.2.0.n1").ok());
 }
 
 TEST_F(JobDirTest, TheRunDirectoryIsTheOwnersAndItsFilesAreRoots) {

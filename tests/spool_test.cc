@@ -71,7 +71,7 @@ class SpoolTest : public ::testing::Test {
   }
 
   void answer(int status, const std::string& said = "") {
-    scratch_.file("helper", "#!/bin/sh\necho \"$SLURM_CONF $*\" >>" + (scratch_ / "calls") +
+    scratch_.file("helper", "#!/bin/sh\necho \"${SLURM_CONF-unset} $*\" >>" + (scratch_ / "calls") +
                                 "\nprintf '%s' '" + said + "'\nexit " + std::to_string(status) + "\n");
     fs::permissions(program_, fs::perms::owner_all);
   }
@@ -339,7 +339,7 @@ TEST_F(SpoolTest, SlurmIsAskedForTheTimesOfEachRunOnce) {
   EXPECT_TRUE(times_are_due(state_));
   answer(kDone, "111 222\n");
   ask_times(state_, program_);
-  EXPECT_EQ(called().back(), " --times --job 7 --uid 65534 --restart 2");
+  EXPECT_EQ(called().back(), "unset --times --job 7 --uid 65534 --restart 2");
   EXPECT_EQ(contents(times), "2 111 222\n");
   set_mtime(times, -1);
   EXPECT_FALSE(times_are_due(state_)) << "they are known";
