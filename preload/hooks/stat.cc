@@ -216,35 +216,33 @@ using namespace monarch::preload;
 
 #define STAT_HOOK(name, any, parameters, ...) \
   MONARCH_EXPORT int name parameters noexcept { return any(Hook::name, __VA_ARGS__); }
-#define FSTAT(name, Stat) STAT_HOOK(name, any_fstat, (int fd, Stat* st), fd, plain(st))
-#define FXSTAT(name, Stat) \
-  STAT_HOOK(name, any_fxstat, (int version, int fd, Stat* st), version, fd, plain(st))
-#define FSTATAT(name, Stat)                                                                                \
-  STAT_HOOK(name, any_fstatat, (int dirfd, const char* path, Stat* st, int flags), dirfd, path, plain(st), \
+#define FSTAT(name, Stat) STAT_HOOK(name, any_fstat, (int fd, Stat st), fd, plain(st))
+#define FXSTAT(name, Stat) STAT_HOOK(name, any_fxstat, (int version, int fd, Stat st), version, fd, plain(st))
+#define FSTATAT(name, Stat)                                                                               \
+  STAT_HOOK(name, any_fstatat, (int dirfd, const char* path, Stat st, int flags), dirfd, path, plain(st), \
             flags)
-#define FXSTATAT(name, Stat)                                                                              \
-  STAT_HOOK(name, any_fxstatat, (int version, int dirfd, const char* path, Stat* st, int flags), version, \
+#define FXSTATAT(name, Stat)                                                                             \
+  STAT_HOOK(name, any_fxstatat, (int version, int dirfd, const char* path, Stat st, int flags), version, \
             dirfd, path, plain(st), flags)
-#define STAT(name, Stat, flags) \
-  STAT_HOOK(name, any_stat, (const char* path, Stat* st), path, plain(st), flags)
+#define STAT(name, Stat, flags) STAT_HOOK(name, any_stat, (const char* path, Stat st), path, plain(st), flags)
 #define XSTAT(name, Stat, flags) \
-  STAT_HOOK(name, any_xstat, (int version, const char* path, Stat* st), version, path, plain(st), flags)
-FSTAT(fstat, struct stat)
-FSTAT(fstat64, struct stat64)
-FXSTAT(__fxstat, struct stat)
-FXSTAT(__fxstat64, struct stat64)
-FSTATAT(fstatat, struct stat)
-FSTATAT(fstatat64, struct stat64)
-FXSTATAT(__fxstatat, struct stat)
-FXSTATAT(__fxstatat64, struct stat64)
-STAT(stat, struct stat, 0)
-STAT(stat64, struct stat64, 0)
-STAT(lstat, struct stat, AT_SYMLINK_NOFOLLOW)
-STAT(lstat64, struct stat64, AT_SYMLINK_NOFOLLOW)
-XSTAT(__xstat, struct stat, 0)
-XSTAT(__xstat64, struct stat64, 0)
-XSTAT(__lxstat, struct stat, AT_SYMLINK_NOFOLLOW)
-XSTAT(__lxstat64, struct stat64, AT_SYMLINK_NOFOLLOW)
+  STAT_HOOK(name, any_xstat, (int version, const char* path, Stat st), version, path, plain(st), flags)
+FSTAT(fstat, struct stat*)
+FSTAT(fstat64, struct stat64*)
+FXSTAT(__fxstat, struct stat*)
+FXSTAT(__fxstat64, struct stat64*)
+FSTATAT(fstatat, struct stat*)
+FSTATAT(fstatat64, struct stat64*)
+FXSTATAT(__fxstatat, struct stat*)
+FXSTATAT(__fxstatat64, struct stat64*)
+STAT(stat, struct stat*, 0)
+STAT(stat64, struct stat64*, 0)
+STAT(lstat, struct stat*, AT_SYMLINK_NOFOLLOW)
+STAT(lstat64, struct stat64*, AT_SYMLINK_NOFOLLOW)
+XSTAT(__xstat, struct stat*, 0)
+XSTAT(__xstat64, struct stat64*, 0)
+XSTAT(__lxstat, struct stat*, AT_SYMLINK_NOFOLLOW)
+XSTAT(__lxstat64, struct stat64*, AT_SYMLINK_NOFOLLOW)
 
 MONARCH_EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) noexcept {
   // stx_mask may say more than was asked for (statx(2)).

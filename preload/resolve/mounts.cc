@@ -69,11 +69,11 @@ size_t true_path(const Prefix& prefix, Room* room) {
 void add_mount(const Prefix& prefix, const char* rest) {
   Room room;
   const size_t below = prefix.below_len, bytes = strlen(rest);
-  char* text = room.take(below + 1 + bytes);
+  char* text = room.take(below + 1 + bytes + 1);
   if (!text) return hide_all();
   memcpy(text, prefix.below, below);
   text[below] = '/';
-  memcpy(text + below + 1, rest, bytes);
+  memcpy(text + below + 1, rest, bytes + 1);
   const size_t slash = below == 0 ? 1 : 0;
   add_mount(path_hash(prefix.root, text + slash, below + 1 + bytes - slash));
 }
