@@ -120,7 +120,7 @@ TEST_F(MountsTest, WhatCoversTheWayIsNotEntered) {
         ::mount((scratch_ / "jobs").c_str(), (scratch_ / "again").c_str(), nullptr, MS_BIND, nullptr) == 0,
         "bind");
     m->fuse("again/job/sub", kOwner);
-    m->fuse("again/job", kOther);
+    m->fuse("again/job", kOther, ",allow_other");
     detached(m, "job", kOwner, 0, "below what covers it, which hangs");
   });
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
@@ -128,7 +128,7 @@ TEST_F(MountsTest, WhatCoversTheWayIsNotEntered) {
         ::mount((scratch_ / "jobs").c_str(), (scratch_ / "again").c_str(), nullptr, MS_BIND, nullptr) == 0,
         "bind");
     m->fuse("again/job/sub/deep", kOwner);
-    m->fuse("again/job", kOther);
+    m->fuse("again/job", kOther, ",allow_other");
     detached(m, "job", kOwner, 0, "further below it");
   });
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
