@@ -67,8 +67,9 @@ class SpoolTest : public ::testing::Test {
     state_ = state.take();
     answer(kDone);
     scratch_.file("calls", "");
-    ::unsetenv("SLURM_CONF");
+    ::setenv("SLURM_CONF", "/etc/of-the-keeper.conf", 1);
   }
+  void TearDown() override { ::unsetenv("SLURM_CONF"); }
 
   void answer(int status, const std::string& said = "") {
     scratch_.file("helper", "#!/bin/sh\necho \"${SLURM_CONF-unset} $*\" >>" + (scratch_ / "calls") +
@@ -90,6 +91,7 @@ class SpoolTest : public ::testing::Test {
     r.user = {65534, 65534, {}};
     r.run_dir = "/run/x";
     r.serial = static_cast<uint64_t>(begin) * 1000000000 + 5;
+    r.of_cluster = of_;
     return r;
   }
 
@@ -121,20 +123,20 @@ class SpoolTest : public ::testing::Test {
     return st.st_mtim.tv_sec - ::time(nullptr);
   }
   Status flush_now(Lines which = Lines::kDue, const SpoolConfig& config = {}) {
-    return flush(state_, program_, config, which);
+    return flush(state_, {"", program_}, config, which);
   }
 
   const Scratch scratch_;
   const std::string program_ = scratch_ / "helper";
+  OfCluster of_ = {"", "", program_};
   StateDir state_;
 };
 
 TEST_F(SpoolTest, ALineIsWrittenOnceForItsRun) {
   ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
   ASSERT_TRUE(state_.write("jobs/c.7.n1/times", "2 111 222\n").ok());
-  ::setenv("SLURM_CONF", "/etc/other.conf", 1);
+  of_ = {"/etc/other.conf", "", program_};
   const std::string name = line(7);
-  ::unsetenv("SLURM_CONF");
   EXPECT_TRUE(name.starts_with("c.7.2.n1.1000000000005.") && name.ends_with(".json")) << name;
   EXPECT_TRUE(lines_wait(state_));
   EXPECT_TRUE(flush_now().ok());
@@ -361,10 +363,13 @@ TEST_F(SpoolTest, NobodyIsAskedWhoCannotKnowOrNeedNotSay) {
   ask_times(state_, program_);
   EXPECT_EQ(contents(times), "-\n") << "the first node writes the line";
   fs::remove(times);
-  ASSERT_TRUE(state_.write_record(record(7)).ok());
-  ask_times(state_, "");
+  other = record(7);
+  other.of_cluster.account_program = "";
+  ASSERT_TRUE(state_.write_record(other).ok());
+  ask_times(state_, program_);
   EXPECT_EQ(contents(times), "-\n");
   EXPECT_TRUE(called().empty());
+  ASSERT_TRUE(state_.write_record(record(7)).ok());
   fs::remove(times);
   answer(kNoRow);
   ask_times(state_, program_);
@@ -384,6 +389,66 @@ TEST_F(SpoolTest, NobodyIsAskedWhoCannotKnowOrNeedNotSay) {
   fs::remove(program_);
   ask_times(state_, program_);
   EXPECT_EQ(contents(times), "") << "no answer: to be asked again";
+  EXPECT_TRUE(fs::exists(state_.path() + "/account_warned")) << "it cannot run";
+}
+
+TEST_F(SpoolTest, EachClusterIsAskedByItsOwn) {
+  of_ = {"/etc/red.conf", "", program_};
+  ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
+  ASSERT_TRUE(state_.write_record(record(7)).ok());
+  ask_times(state_, "/of/the/keeper");
+  EXPECT_EQ(called().back(), "/etc/red.conf --times --job 7 --uid 65534 --restart 2");
+  fs::remove(state_.path() + "/jobs/c.7.n1/times");
+  of_.account_program = scratch_ / "of-a-release-that-is-gone";
+  ASSERT_TRUE(state_.write_record(record(7)).ok());
+  ask_times(state_, program_);
+  EXPECT_EQ(called().size(), 2u) << "then the keeper's will do";
+  line(8);
+  EXPECT_TRUE(flush_now().ok());
+  EXPECT_EQ(called().size(), 3u);
+  of_.account_program = program_;
+  line(8);
+  EXPECT_TRUE(flush(state_, {"", "/of/the/keeper"}, {}, Lines::kDue).ok());
+  EXPECT_EQ(called().size(), 4u);
+  line(8);
+  EXPECT_FALSE(flush(state_, {"/of/a/person", program_}, {}, Lines::kAll).ok());
+  EXPECT_EQ(called().size(), 4u);
+}
+
+TEST_F(SpoolTest, AClusterWithoutDatabaseHoldsUpNoOther) {
+  for (uint32_t job = 1; job < 5; ++job) {
+    of_.slurm_conf = job % 2 ? "/etc/dead.conf" : "/etc/live.conf";
+    line(job);
+  }
+  scratch_.file("helper", "#!/bin/sh\necho \"$SLURM_CONF\" >>" + (scratch_ / "calls") +
+                              "\ncase $SLURM_CONF in *dead*) exit 1;; esac\n");
+  const Status s = flush_now();
+  ASSERT_FALSE(s.ok());
+  EXPECT_TRUE(s.error().text.starts_with("2 lines")) << s.error().text;
+  const std::vector<std::string> asked = called();
+  EXPECT_EQ(std::count(asked.begin(), asked.end(), "/etc/dead.conf"), 1);
+  EXPECT_EQ(std::count(asked.begin(), asked.end(), "/etc/live.conf"), 2);
+}
+
+TEST_F(SpoolTest, AHelperThatCannotRunIsTold) {
+  const std::string mark = state_.path() + "/account_warned";
+  line(1);
+  line(2);
+  answer(kAway);
+  (void)flush_now(Lines::kAll);
+  EXPECT_FALSE(fs::exists(mark));
+  answer(127);  // of the dynamic linker: no libslurm.so.38
+  const Status s = flush_now(Lines::kAll);
+  EXPECT_NE(s.error().text.find("helper ended with status 127; run it by hand"), std::string::npos)
+      << s.error().text;
+  EXPECT_EQ(called().size(), 2u) << "the second line is not tried";
+  for (const std::string& name : state_.spooled()) set_mtime(path(name), -1);
+  (void)flush_now();
+  EXPECT_TRUE(fs::exists(mark)) << "the keeper logs it, once an hour";
+  scratch_.file("helper", "#!/bin/sh\nkill -9 $$\n");
+  EXPECT_NE(flush_now(Lines::kAll).error().text.find("by signal 9"), std::string::npos);
+  fs::remove(program_);
+  EXPECT_NE(flush_now(Lines::kAll).error().text.find("No such file or directory; run it"), std::string::npos);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ struct Options {
   bool as_user = false;  // the agent becomes request.user first
   bool prolog = false, start = false, epilog = false, flush = false, keep = false, tell = false;
   monarch::StartRequest request;
-  std::string account = PKGLIBEXECDIR "/monarch_account";
+  std::string account = PKGLIBEXECDIR "/monarch_account", account_instead;
   int reply_fd = -1;
 
   monarch::KeeperRequest keeper() const { return {request.state_dir, config, log, account}; }
@@ -119,13 +119,16 @@ int run_as_root(Options& o) {
   Status done;
   if (o.prolog) done = named.ok() ? monarch::note_wanted(o.request) : named;
   if (o.epilog && named.ok())  // else it has nothing here
-    done = monarch::end_job({o.request.state_dir, o.request.job, !o.account.empty(), o.config});
+    done = monarch::end_job({o.request.state_dir, o.request.job, o.account, o.config});
   if (o.prolog || o.epilog) monarch::ensure_keeper(o.keeper());
   if (o.flush) {
     const Result<monarch::StateDir> state = monarch::StateDir::open(o.request.state_dir);
     const monarch::SpoolConfig spool = monarch::load_config_or_defaults(o.config).spool;
-    done =
-        state.ok() ? monarch::flush(*state, o.account, spool, monarch::Lines::kAll) : Status(state.error());
+    done = state.ok()
+               ? monarch::flush(*state, {o.account_instead, o.account}, spool, monarch::Lines::kAll)
+               : Status(state.error());
+    if (!done.ok()) spdlog::error("{}", done.error().text);
+    return done.ok() ? 0 : 1;
   }
   if (done.ok()) return 0;
   spdlog::error("JobId={} node={}: {}", o.request.job.job, o.request.job.node, done.error().text);
@@ -213,7 +216,9 @@ int main(int argc, char** argv) {
 
   o.as_user = app.count("--uid") > 0;
   o.request.first_node = node_id == 0;
-  o.request.config = o.config;
+  const char* slurm_conf = std::getenv("SLURM_CONF");
+  o.request.of_cluster = {slurm_conf ? slurm_conf : "", o.config, o.account};
+  if (app.count("--account-program") > 0) o.account_instead = o.account;
   const bool root = o.prolog || o.start || o.epilog || o.flush || o.keep;
   const bool job = o.request.job.job != 0 && monarch::is_plain_name(o.request.job.node) &&
                    monarch::is_plain_name(o.request.job.cluster);

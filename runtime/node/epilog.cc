@@ -55,7 +55,10 @@ Status end_job(const EpilogRequest& request) {
     spdlog::info("JobId={} node={} {}{}", record->job.job, record->job.node, line,
                  counted ? rarities(counters) : "");
   // Before anything is removed: whatever happens to this process, the line is kept.
-  Status kept = request.account && record->first_node ? spool(*state, *record, line, accounting) : Status();
+  record->of_cluster.account_program = request.account_program;
+  Status kept = !request.account_program.empty() && record->first_node
+                    ? spool(*state, *record, line, accounting)
+                    : Status();
   std::vector<Removal> removals;
   removals.push_back({*record, lock.take()});
   removals = set_aside(*state, std::move(removals), kAsidePatienceMs);

@@ -12,8 +12,8 @@ namespace monarch {
 struct EpilogRequest {
   std::string state_dir;
   JobOnNode job;
-  bool account = true;  // whether a line for sacct is kept
-  std::string config;   // monarch.conf(5), for where the line goes
+  std::string account_program;  // for the line; empty: none is kept
+  std::string config;           // monarch.conf(5), for where the line goes
 };
 
 // Acts on what it finds on the node, not on the job's options: ends the agent, reads the counters through a

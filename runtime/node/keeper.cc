@@ -55,7 +55,7 @@ void ask_slurm(const KeeperRequest& request, const StateDir& state) {
 bool line_is_due(const KeeperRequest&, const StateDir& state) { return flush_is_due(state); }
 void flush_spool(const KeeperRequest& request, const StateDir& state) {
   const SpoolConfig spool = load_config_or_defaults(request.config).spool;
-  const Status s = flush(state, request.account_program, spool, Lines::kDue);
+  const Status s = flush(state, {"", request.account_program}, spool, Lines::kDue);
   if (!s.ok()) spdlog::debug("{}", s.error().text);
 }
 

@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
@@ -33,8 +34,14 @@ constexpr int64_t kNoDatabaseSeconds = 600;  // for which it is believed that a 
 constexpr int64_t kLongSeconds = 3600;       // a line that waits longer is worth a warning, that often
 constexpr int64_t kTidySeconds = 600;        // how often lines are looked at that wait for a person
 
-// What monarch_account's exit status says.
-enum class Answer { kDone = 0, kAway = 1, kNoDatabase = 3, kNoRow = 4, kNone = -1 };
+// What monarch_account's exit status says; kBroken: nothing, it cannot run.
+enum class Answer { kDone = 0, kAway = 1, kNoDatabase = 3, kNoRow = 4, kNone = -1, kBroken = -2 };
+
+// What a helper answered, and what is wrong with it if it is kBroken.
+struct Asked {
+  Answer answer = Answer::kNone;
+  std::string trouble;
+};
 
 int64_t now_s() { return ::time(nullptr); }
 
@@ -87,11 +94,21 @@ std::vector<Spooled> lines_in(const StateDir& state) {
   return lines;
 }
 
+Asked answer_of(const std::string& program, int status) {
+  if (WIFEXITED(status)) {
+    const auto answer = static_cast<Answer>(WEXITSTATUS(status));
+    for (const Answer known : {Answer::kDone, Answer::kAway, Answer::kNoDatabase, Answer::kNoRow})
+      if (answer == known) return {answer, ""};
+    return {Answer::kBroken, program + " ended with status " + std::to_string(WEXITSTATUS(status))};
+  }
+  return {Answer::kBroken, program + " was ended by signal " + std::to_string(WTERMSIG(status))};
+}
+
 // Runs the helper, bounded; `slurm_conf` goes into its environment. What it prints, up to 200 bytes, into
 // `said`.
-Answer ask(std::vector<std::string> words, const std::string& slurm_conf, std::string* said) {
+Asked ask(std::vector<std::string> words, const std::string& slurm_conf, std::string* said) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return Answer::kNone;
+  if (::pipe2(ends, O_CLOEXEC) != 0) return {};
   const Fd in(ends[0]);
   Fd out(ends[1]);
   std::vector<std::string> variables = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
@@ -104,10 +121,7 @@ Answer ask(std::vector<std::string> words, const std::string& slurm_conf, std::s
   const int failed = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), env.data());
   ::posix_spawn_file_actions_destroy(&actions);
   out.reset();
-  if (failed != 0) {
-    spdlog::debug("{}", errno_error("run " + words[0], failed).text);
-    return Answer::kNone;
-  }
+  if (failed != 0) return {Answer::kBroken, errno_error("run " + words[0], failed).text};
   const int64_t end = now_s() + kHelperSeconds;
   for (bool open = true; open && now_s() < end;) {
     pollfd p = {in.get(), POLLIN, 0};
@@ -126,9 +140,21 @@ Answer ask(std::vector<std::string> words, const std::string& slurm_conf, std::s
     spdlog::debug("{} takes longer than {} s", words[0], kHelperSeconds);
     ::kill(pid, SIGKILL);
     for (int i = 0; i < 100 && ::waitpid(pid, &status, WNOHANG) == 0; ++i) ::usleep(10000);
-    return Answer::kNone;
+    return {};
   }
-  return WIFEXITED(status) ? static_cast<Answer>(WEXITSTATUS(status)) : Answer::kNone;
+  return answer_of(words[0], status);
+}
+
+std::string remedy(const std::string& trouble) {
+  return trouble + "; run it by hand to see why: after an update of Slurm, build Monarch anew for that";
+}
+
+void warn_of_trouble(const StateDir& state, const std::string& trouble) {
+  if (once_in(state, "account_warned", kLongSeconds)) spdlog::warn("no lines for sacct: {}", remedy(trouble));
+}
+
+std::string program_of(const std::string& own, const std::string& otherwise) {
+  return own.empty() || ::access(own.c_str(), X_OK) != 0 ? otherwise : own;
 }
 
 struct Entry {
@@ -137,7 +163,7 @@ struct Entry {
   int64_t begin = 0, end = 0;     // of the agent, by this node's clock
   int64_t submit = 0, start = 0;  // of the run, as Slurm says; 0: not known
   bool only_if_there = false;     // account = auto: no database, no line
-  std::string cluster, slurm_conf, line;
+  std::string cluster, slurm_conf, program, line;
 };
 
 bool parse(const std::string& text, Entry* e) {
@@ -154,13 +180,14 @@ bool parse(const std::string& text, Entry* e) {
     e->start = j.value("start", int64_t{0});
     e->only_if_there = j.value("auto", false);
     e->slurm_conf = j.value("slurm_conf", "");
+    e->program = j.value("account_program", "");
   } catch (const json::exception&) {
     return false;
   }
   return true;
 }
 
-Answer write_line(const Entry& e, const std::string& program) {
+Asked write_line(const Entry& e, const std::string& program) {
   const auto number = [](auto n) { return std::to_string(n); };
   return ask({program, "--job", number(e.job), "--cluster", e.cluster, "--uid", number(e.uid), "--restart",
               number(e.restart), "--begin", number(e.begin), "--end", number(e.end), "--submit",
@@ -168,8 +195,18 @@ Answer write_line(const Entry& e, const std::string& program) {
              e.slurm_conf, nullptr);
 }
 
-// False: it stays. Sets `away` when no other line can be written now either.
-bool deal_with(const StateDir& state, const std::string& name, const std::string& program, bool* away) {
+// One time that the lines are gone through.
+struct Pass {
+  const StateDir& state;
+  const AccountPrograms& programs;
+  // Clusters, with their slurm.conf, from which no answer comes: their other lines are not tried.
+  std::set<std::pair<std::string, std::string>> away;
+  std::string trouble;  // why a helper cannot run
+};
+
+// False: it stays.
+bool deal_with(Pass* pass, const std::string& name) {
+  const StateDir& state = pass->state;
   const Result<std::string> text = state.read("spool/" + name);
   Entry entry;
   if (!text.ok() || !parse(*text, &entry)) {
@@ -177,10 +214,15 @@ bool deal_with(const StateDir& state, const std::string& name, const std::string
     return true;
   }
   if (entry.only_if_there && has_no_database(state, entry.cluster)) return true;
-  const Answer answer = write_line(entry, program);
-  if (answer == Answer::kNoDatabase) note_no_database(state, entry.cluster);
-  *away = answer == Answer::kAway;
-  return answer == Answer::kDone || (answer == Answer::kNoDatabase && entry.only_if_there);
+  if (pass->away.count({entry.cluster, entry.slurm_conf}) != 0) return false;
+  const AccountPrograms& programs = pass->programs;
+  const Asked asked = write_line(
+      entry, programs.instead.empty() ? program_of(entry.program, programs.otherwise) : programs.instead);
+  if (asked.answer == Answer::kNoDatabase) note_no_database(state, entry.cluster);
+  if (asked.answer == Answer::kAway || asked.answer == Answer::kNone || asked.answer == Answer::kBroken)
+    pass->away.insert({entry.cluster, entry.slurm_conf});
+  if (asked.answer == Answer::kBroken) pass->trouble = asked.trouble;
+  return asked.answer == Answer::kDone || (asked.answer == Answer::kNoDatabase && entry.only_if_there);
 }
 
 void drop_excess(const StateDir& state, std::vector<Spooled>* lines, const SpoolConfig& config) {
@@ -221,11 +263,6 @@ Result<Fd> lock_spool(const std::string& dir) {
   return lock;
 }
 
-std::string own_slurm_conf() {
-  const char* conf = ::getenv("SLURM_CONF");
-  return conf ? conf : "";
-}
-
 bool is_run(const StateDir& state, const std::string& key, uint64_t serial) {
   const Result<JobRecord> record = state.read_record(key);
   return record.ok() && record->serial == serial;
@@ -242,7 +279,8 @@ Status spool(const StateDir& state, const JobRecord& record, const std::string& 
                 {"begin", record.serial / 1000000000},
                 {"end", now_s()},
                 {"auto", accounting == Accounting::kAuto},
-                {"slurm_conf", own_slurm_conf()},
+                {"slurm_conf", record.of_cluster.slurm_conf},
+                {"account_program", record.of_cluster.account_program},
                 {"line", line}};
   if (const Result<std::string> times = state.read(times_file(record.job.key())); times.ok()) {
     unsigned restart = 0;
@@ -295,7 +333,7 @@ bool flush_is_due(const StateDir& state) {
   return !lines.empty() && mtime_of(path_of(state, "spool_tidied")) + kTidySeconds <= now;
 }
 
-Status flush(const StateDir& state, const std::string& program, const SpoolConfig& config, Lines which) {
+Status flush(const StateDir& state, const AccountPrograms& programs, const SpoolConfig& config, Lines which) {
   const std::string dir = path_of(state, "spool");
   const Result<Fd> lock = lock_spool(dir);
   if (!lock.ok()) return lock.error();
@@ -310,20 +348,22 @@ Status flush(const StateDir& state, const std::string& program, const SpoolConfi
   warn_of_long_waits(state, lines);
   const int64_t end = now_s() + kPassSeconds;
   size_t left = 0;
-  bool away = false;
+  Pass pass{state, programs, {}, ""};
   for (const Spooled& l : lines) {
     const std::string path = dir + "/" + l.name;
     const bool mine = which == Lines::kAll || (is_line(l.name) && has_come(l.next, now_s()));
-    const bool tried = mine && !away && (which == Lines::kAll || now_s() < end);
-    if (tried && deal_with(state, l.name, program, &away)) {
+    const bool tried = mine && (which == Lines::kAll || now_s() < end);
+    if (tried && deal_with(&pass, l.name)) {
       ::unlink(path.c_str());
       continue;
     }
-    if (mine && (tried || away)) set_mtime(path, next_try(l.since, now_s()));
+    if (tried) set_mtime(path, next_try(l.since, now_s()));
     ++left;
   }
+  if (!pass.trouble.empty() && which == Lines::kDue) warn_of_trouble(state, pass.trouble);
   if (left == 0) return {};
-  return Error{EAGAIN, std::to_string(left) + " lines for sacct wait in " + dir + "; is slurmdbd up?"};
+  return Error{EAGAIN, std::to_string(left) + " lines for sacct wait in " + dir + "; " +
+                           (pass.trouble.empty() ? "is slurmdbd up?" : remedy(pass.trouble))};
 }
 
 namespace {
@@ -351,15 +391,18 @@ void ask_times(const StateDir& state, const std::string& program) {
     const Result<JobRecord> record = state.read_record(key);
     if (!record.ok()) continue;
     std::string text = "-\n";  // nobody will ask
-    if (record->first_node && !program.empty() && !has_no_database(state, record->job.cluster)) {
+    const OfCluster& own = record->of_cluster;
+    if (record->first_node && !own.account_program.empty() && !has_no_database(state, record->job.cluster)) {
       std::string said;
-      const Answer answer =
-          ask({program, "--times", "--job", std::to_string(record->job.job), "--uid",
-               std::to_string(record->user.uid), "--restart", std::to_string(record->restart)},
-              own_slurm_conf(), &said);
+      const auto [answer, trouble] =
+          ask({program_of(own.account_program, program), "--times", "--job", std::to_string(record->job.job),
+               "--uid", std::to_string(record->user.uid), "--restart", std::to_string(record->restart)},
+              own.slurm_conf, &said);
       if (answer == Answer::kNoDatabase) note_no_database(state, record->job.cluster);
       if (answer == Answer::kDone) text = std::to_string(record->restart) + " " + said;
-      if (answer == Answer::kAway || answer == Answer::kNone) text = "";  // to be asked again
+      if (answer == Answer::kBroken) warn_of_trouble(state, trouble);
+      if (answer == Answer::kAway || answer == Answer::kNone || answer == Answer::kBroken)
+        text = "";  // to be asked again
     }
     const int64_t now = now_s(), since = static_cast<int64_t>(record->serial / 1000000000);
     // Not if another run has the directory by now: the text would say so, but it would not be asked for.

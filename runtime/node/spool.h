@@ -42,12 +42,20 @@ bool flush_is_due(const StateDir& state);
 // Which of the lines flush() tries: those whose time has come, for the keeper; or all, for a person.
 enum class Lines { kDue, kAll };
 
-// Drops what is too old or too much, and hands lines to the accounting helper `program`, one after the other,
-// each for at most 20 s. When slurmdbd cannot be reached it leaves the others out; with kDue, after 30 s too.
-// An error says how many wait. Another flush at the same time is waited for, 60 s.
-Status flush(const StateDir& state, const std::string& program, const SpoolConfig& config, Lines lines);
+// The accounting helpers: `instead` of a line's own, unless it is empty; `otherwise`, where that cannot be
+// executed, after an update for instance.
+struct AccountPrograms {
+  std::string instead, otherwise;
+};
 
-// The keeper's: whether a job on this node needs its `times`, and asking for them.
+// Drops what is too old or too much, and hands lines to the accounting helpers, one after the other, each for
+// at most 20 s. When a cluster's slurmdbd cannot be reached it leaves out the others of that cluster; with
+// kDue, all after 30 s. An error says how many wait. Another flush at the same time is waited for, 60 s. A
+// helper that cannot run is logged, with kDue once an hour.
+Status flush(const StateDir& state, const AccountPrograms& programs, const SpoolConfig& config, Lines lines);
+
+// The keeper's: whether a job on this node needs its `times`, and asking the job's cluster for them, by the
+// job's helper, or `program` where that cannot be executed.
 bool times_are_due(const StateDir& state);
 void ask_times(const StateDir& state, const std::string& program);
 

@@ -133,6 +133,7 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
   record.run_dir = state.run_dir(record.name);
   record.nodes = request.nodes;
   record.first_node = request.first_node;
+  record.of_cluster = request.of_cluster;
   return record;
 }
 
@@ -217,7 +218,7 @@ Result<Started> start_agent(const StartRequest& request) {
   Result<StateDir> state = StateDir::open(request.state_dir);
   if (!state.ok()) return state.error();
   const bool known = is_started(*state, request);
-  Result<Config> config = load_existing(request.config);
+  Result<Config> config = load_existing(request.of_cluster.config);
   int ready_ms = kReadyPatienceMs;
   if (!known) {
     const Result<std::string> wanted = datasets_of(*state, request);

@@ -14,13 +14,13 @@ namespace monarch {
 // What slurmd and slurmstepd know of the job; never taken from the job's environment.
 struct StartRequest {
   std::string state_dir;
-  std::string config;  // monarch.conf(5)
   JobOnNode job;
   uint32_t restart = 0;
   uint32_t nodes = 1;
   bool first_node = true;
   bool own_mounts = false;  // the job has a mount namespace: what is mounted later may not be seen there
   User user;
+  OfCluster of_cluster;
   std::string datasets;  // PATH[:PATH...]; empty: what the prolog noted
 };
 

@@ -239,7 +239,10 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                  {"cluster", r.job.cluster}, {"name", r.name},       {"uid", r.user.uid},
                  {"gid", r.user.gid},        {"pid", r.agent.pid},   {"start_time", r.agent.start_time},
                  {"boot", r.boot},           {"run_dir", r.run_dir}, {"tiers", tiers},
-                 {"serial", r.serial},       {"nodes", r.nodes},     {"first_node", r.first_node}};
+                 {"serial", r.serial},       {"nodes", r.nodes},     {"first_node", r.first_node},
+                 {"slurm_conf", r.of_cluster.slurm_conf},
+                 {"config", r.of_cluster.config},
+                 {"account_program", r.of_cluster.account_program}};
   if (r.given_up > 0) {
     record["given_up"] = r.given_up;
     record["next_try"] = r.next_try;
@@ -288,6 +291,7 @@ Result<JobRecord> StateDir::record_at(const std::string& below) const {
     r.serial = j.at("serial").get<uint64_t>();
     r.nodes = j.at("nodes").get<uint32_t>();
     r.first_node = j.at("first_node").get<bool>();
+    r.of_cluster = {j.value("slurm_conf", ""), j.value("config", ""), j.value("account_program", "")};
     r.given_up = j.value("given_up", 0u);
     r.next_try = j.value("next_try", int64_t{0});
     for (const json& t : j.at("tiers")) r.tiers.push_back(tier_of(t));

@@ -47,6 +47,13 @@ struct TierRecord {
   uint64_t charged() const { return occupied.value_or(quota); }
 };
 
+// What the hook that started a job was given, for who goes on for it: a node may be of several clusters.
+struct OfCluster {
+  std::string slurm_conf;       // SLURM_CONF; empty: none
+  std::string config;           // monarch.conf(5)
+  std::string account_program;  // empty: no line for sacct
+};
+
 // record.json: written by root, read by root. It goes to removing/ with its directory when the job has ended
 // on this node; then the job's directories are called aside(), beside where they were.
 struct JobRecord {
@@ -61,6 +68,7 @@ struct JobRecord {
   uint64_t serial = 0;     // differs between all that have this name
   uint32_t nodes = 1;      // of the job
   bool first_node = true;  // this is the job's first node
+  OfCluster of_cluster;
   // Of a removal: how often it was given up, and when it is tried again (seconds of CLOCK_REALTIME).
   uint32_t given_up = 0;
   int64_t next_try = 0;

@@ -17,7 +17,7 @@ void spool(const uint8_t* data, size_t size) {
     return std::make_unique<StateDir>(opened.take());
   }();
   at.write("spool/a.1.1.json", data, size);
-  (void)flush(*state, "/nonexistent", SpoolConfig(), Lines::kAll).ok();
+  (void)flush(*state, {"/nonexistent", ""}, SpoolConfig(), Lines::kAll).ok();
 }
 
 }  // namespace monarch::fuzz
