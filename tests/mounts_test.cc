@@ -23,9 +23,9 @@ class MountsTest : public ::testing::Test {
       scratch_.dir(name);
   }
   static void detached(PrivateMounts* m, const std::string& name, uid_t owner, int want,
-                       const std::string& what) {
+                       const std::string& what, Detach what_to_detach = Detach::kAll) {
     const Fd jobs(::open((m->scratch() / "jobs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    const int got = detach_mounts(jobs.get(), name, owner);
+    const int got = detach_mounts(jobs.get(), name, owner, what_to_detach);
     m->check(got == want, what + ": " + std::to_string(got) + " detached");
   }
   const Scratch scratch_;
@@ -40,6 +40,9 @@ TEST_F(MountsTest, TheJobsOwnMemoryIsDetachedAndNoOther) {
     ::umount2((scratch_ / "jobs/job").c_str(), MNT_DETACH);
     m->tmpfs("jobs/job/sub", kTmpfsSource);
     detached(m, "job", kOwner, 0, "ours are on the job's directory itself");
+    m->tmpfs("jobs/job", kTmpfsSource);
+    detached(m, "job", kOwner, 0, "ours, where only users' are wanted", Detach::kUsers);
+    detached(m, "job", kOwner, 1, "ours");
     m->tmpfs("jobs/job2", kTmpfsSource);
     detached(m, "job", kOwner, 0, "another job's");
     detached(m, "job2", kOwner, 1, "that job's");
@@ -78,12 +81,13 @@ TEST_F(MountsTest, TheOwnersAreDetachedAndOthersStay) {
   });
 }
 
-TEST_F(MountsTest, AnUnknownOwnersAreThoseOnTheDirectoryThatAreNotRoots) {
+TEST_F(MountsTest, OnTheDirectoryItselfAllUsersAreDetached) {
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     m->fuse("jobs/job", kOther);
-    detached(m, "job", kOwner, 0, "another user's on the job's directory");
-    detached(m, "job", kUnknownOwner, 1, "of whom nobody knows");
+    detached(m, "job", kOwner, 1, "another user's on the job's directory");
+    m->fuse("jobs/job", kOther);
+    detached(m, "job", kUnknownOwner, 1, "where nobody knows the owner", Detach::kUsers);
     m->fuse("jobs/job", 0);
     detached(m, "job", kUnknownOwner, 0, "root's");
     m->fuse("jobs/job2/sub", kOther);
@@ -120,7 +124,7 @@ TEST_F(MountsTest, WhatCoversTheWayIsNotEntered) {
         ::mount((scratch_ / "jobs").c_str(), (scratch_ / "again").c_str(), nullptr, MS_BIND, nullptr) == 0,
         "bind");
     m->fuse("again/job/sub", kOwner);
-    m->fuse("again/job", kOther, ",allow_other");
+    m->fuse("again/job", 0, ",allow_other");
     detached(m, "job", kOwner, 0, "below what covers it, which hangs");
   });
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
@@ -128,7 +132,7 @@ TEST_F(MountsTest, WhatCoversTheWayIsNotEntered) {
         ::mount((scratch_ / "jobs").c_str(), (scratch_ / "again").c_str(), nullptr, MS_BIND, nullptr) == 0,
         "bind");
     m->fuse("again/job/sub/deep", kOwner);
-    m->fuse("again/job", kOther, ",allow_other");
+    m->fuse("again/job", 0, ",allow_other");
     detached(m, "job", kOwner, 0, "further below it");
   });
   in_private_mounts(scratch_, [&](PrivateMounts* m) {

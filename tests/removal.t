@@ -307,6 +307,14 @@ def fuse_mounts():
         equal(mounts_below(n.tier), [], "FUSE: nothing is mounted any more")
         others_quota(n, "FUSE", whole=True)
 
+        n.start(2)
+        run = glob.glob(f"{n.state}/run/*")[0]
+        for path in n.job_dir(2), run:
+            os.close(e2e.hanging_mount(path, OTHER))
+        n.epilog(2)
+        ok(n.gone(), "another user's, dead, on the job's own directories: nothing is left", n.set_aside(), n.logged())
+        equal(mounts_below(n.dir), [], "another user's: nothing is mounted any more")
+
         n.start(3)
         os.makedirs(f"{n.tier}/moved/admins")
         os.chown(f"{n.tier}/moved", OWNER, OWNER)

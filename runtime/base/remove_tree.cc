@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -88,8 +89,27 @@ Fd open_to_empty(int at, const char* name, int64_t mount, struct stat* st) {
   return fd;
 }
 
+// Where that fails the file goes as it is: `st_blocks` of its file system tell.
+void give_back_pages(int at, const char* name, int64_t mount, Pages pages) {
+  const Fd here = open_on_mount(at, name, mount, 0);
+  struct stat st;
+  if (!here || os::fstat(here.get(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_blocks == 0) return;
+  const std::string path = "/proc/self/fd/" + std::to_string(here.get());
+  constexpr int kOpenFile = O_WRONLY | O_NONBLOCK | O_CLOEXEC;
+  Fd file(os::openat(AT_FDCWD, path.c_str(), kOpenFile));
+  if (!file && errno == EACCES && os::chmod(path.c_str(), S_IRUSR | S_IWUSR) == 0)
+    file = Fd(os::openat(AT_FDCWD, path.c_str(), kOpenFile));
+  if (!file) return;
+  constexpr off_t kAll = std::numeric_limits<off_t>::max() & ~off_t{0xffff};
+  if (pages == Pages::kZero)
+    (void)os::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kAll);
+  else
+    (void)os::ftruncate(file.get(), 0);
+}
+
 // Of one call of remove_tree(), through all of its passes.
 struct Whole {
+  Pages pages;
   int top;                         // the directory that is emptied
   int64_t mount;                   // which is not left
   std::vector<std::string> apart;  // in `top`: file systems' own trees (subvolumes) that wait for their pass
@@ -201,6 +221,8 @@ class Removal {
   }
 
   void remove_entry(const DirectoryPtr& directory, const std::string& name) {
+    if (whole_->pages != Pages::kKeep)
+      give_back_pages(directory->fd(), name.c_str(), whole_->mount, whole_->pages);
     if (os::unlinkat(directory->fd(), name.c_str(), 0) == 0) return;
     const int error = errno;
     struct stat st;
@@ -329,11 +351,11 @@ std::unique_ptr<DIR, Close> stream_of(int directory) {
 
 }  // namespace
 
-Status empty_directory(int dirfd) {
+Status empty_directory(int dirfd, Pages pages) {
   struct stat st;
   const Fd top = open_to_empty(dirfd, ".", os::mount_id(dirfd), &st);
   if (!top) return errno_error("open the directory that is to be emptied");
-  Whole whole{top.get(), os::mount_id(dirfd), {}, 0, {}};
+  Whole whole{pages, top.get(), os::mount_id(dirfd), {}, 0, {}};
   empty_one(&whole, ".");
   while (!whole.apart.empty()) {
     const std::string name = std::move(whole.apart.back());

@@ -17,8 +17,15 @@ namespace monarch {
 // (doc/design.md has figures). The threads end before it returns.
 Status remove_tree(int dirfd, const std::string& name);
 
+// What becomes of the pages of a file in memory before it is removed: whoever has it open keeps what is left.
+enum class Pages {
+  kKeep,
+  kCut,   // it is empty
+  kZero,  // it keeps its size, and reads as zeros: a mapping of it does no harm
+};
+
 // The same of all that is in the directory `dirfd`, which may have been opened with O_PATH.
-Status empty_directory(int dirfd);
+Status empty_directory(int dirfd, Pages pages = Pages::kKeep);
 
 // What a tree occupies, of its own: of a file with several names a part for each.
 struct Usage {

@@ -86,9 +86,9 @@ bool is_of_owner(const Mount& m, uid_t owner) {
 }
 
 // On the job's directory itself, which is root's to give away.
-bool is_of_job(const Mount& m, uid_t owner) {
-  if (m.type == "tmpfs") return m.source == kTmpfsSource;
-  return owner == kUnknownOwner && m.type.rfind("fuse", 0) == 0 && !is_of_owner(m, 0);
+bool is_of_job(const Mount& m, Detach what) {
+  if (m.type == "tmpfs") return what == Detach::kAll && m.source == kTmpfsSource;
+  return m.type.rfind("fuse", 0) == 0 && !is_of_owner(m, 0);
 }
 
 // Detaches what is wanted of what lies at the path `point`, topmost first. The way there is by `parent`
@@ -116,7 +116,7 @@ int detach_at(const Mounts& mounts, const Mount& parent, const std::string& poin
   return detached;
 }
 
-int detach_once(int jobs, const std::string& name, uid_t owner) {
+int detach_once(int jobs, const std::string& name, uid_t owner, Detach what) {
   const Mounts mounts = read_mounts();
   const Mount* home = find(mounts, os::mount_id(jobs));
   char path[PATH_MAX];
@@ -132,7 +132,7 @@ int detach_once(int jobs, const std::string& name, uid_t owner) {
     const std::string there = place(*parent, mount.point);
     if (!is_at_or_below(there, job)) continue;
     detached += detach_at(mounts, *parent, mount.point, [&](const Mount& m) {
-      return is_of_owner(m, owner) || (there == job && is_of_job(m, owner));
+      return is_of_owner(m, owner) || (there == job && is_of_job(m, what));
     });
   }
   return detached;
@@ -146,10 +146,30 @@ bool is_of_job_tmpfs(int fd) {
   return mount && mount->type == "tmpfs" && mount->source == kTmpfsSource;
 }
 
-int detach_mounts(int jobs, const std::string& name, uid_t owner) {
+bool move_job_tmpfs(int jobs, const std::string& from, const std::string& to) {
+  constexpr int kOpen = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  const Fd shown(::openat(jobs, from.c_str(), kOpen));
+  if (!shown || !is_of_job_tmpfs(shown.get())) return false;
+  if (os::mkdirat(jobs, to.c_str(), 0700) != 0 && errno != EEXIST) return false;
+  const Fd point(::openat(jobs, to.c_str(), kOpen));
+  if (!point) return false;
+  // Shared mounts cannot be moved. If this was cut short before, it is there already.
+  const auto path = [](const Fd& fd) { return "/proc/self/fd/" + std::to_string(fd.get()); };
+  if (os::mount_id(point.get()) == os::mount_id(jobs) &&
+      ::mount(path(shown).c_str(), path(point).c_str(), nullptr, MS_BIND, nullptr) != 0) {
+    const int error = errno;
+    os::unlinkat(jobs, to.c_str(), AT_REMOVEDIR);
+    errno = error;
+    return false;
+  }
+  detach_mounts(jobs, from, kUnknownOwner, Detach::kAll);
+  return os::unlinkat(jobs, from.c_str(), AT_REMOVEDIR) == 0;
+}
+
+int detach_mounts(int jobs, const std::string& name, uid_t owner, Detach what) {
   int all = 0;
   for (int round = 0; round < kMostRounds; ++round) {
-    const int detached = detach_once(jobs, name, owner);
+    const int detached = detach_once(jobs, name, owner, what);
     if (detached == 0) break;
     all += detached;
   }

@@ -130,18 +130,6 @@ Status in_each_place(const StateDir& state, const JobRecord& record, const Answe
   return first;
 }
 
-// In the directory of all jobs, `record`'s own; a missing one is success.
-Status rename_aside(int jobs, const JobRecord& record) {
-  Status failed;
-  for (int round = 0; round < kMostDetached; ++round) {
-    if (os::renameat(jobs, record.name.c_str(), jobs, record.aside().c_str()) == 0 || errno == ENOENT)
-      return {};
-    failed = errno_error("set aside " + record.name);
-    if (failed.error().code != EBUSY || detach_mounts(jobs, record.name, record.user.uid) == 0) break;
-  }
-  return failed;
-}
-
 Status rename_all_aside(const StateDir& state, const JobRecord& record) {
   return in_each_place(state, record, {},
                        [&](int jobs, const TierRecord*) { return rename_aside(jobs, record); });
@@ -192,16 +180,22 @@ std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const 
   return done;
 }
 
-// The job's directory itself, but nothing that is mounted on it.
-Result<Fd> open_aside(int jobs, const JobRecord& record) {
+// A job's directory that was set aside.
+struct Aside {
+  Fd dir;               // itself, or the tmpfs that is mounted there
+  bool memory = false;  // the latter
+};
+
+Result<Aside> open_aside(int jobs, const JobRecord& record) {
   const std::string name = record.aside();
   for (int round = 0; round < kMostDetached; ++round) {
     Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!dir) return errno_error("open " + name);
-    if (os::mount_id(dir.get()) == os::mount_id(jobs)) return dir;
-    if (detach_mounts(jobs, name, record.user.uid) == 0) break;
+    if (os::mount_id(dir.get()) == os::mount_id(jobs)) return Aside{std::move(dir), false};
+    if (is_of_job_tmpfs(dir.get())) return Aside{std::move(dir), true};
+    if (detach_mounts(jobs, name, record.user.uid, Detach::kUsers) == 0) break;
   }
-  return Error{EBUSY, name + ": something is mounted there that is not the owner's"};
+  return Error{EBUSY, name + ": something is mounted there that no user mounted"};
 }
 
 // Of a start that was killed before it gave the directory to the job's owner: all in it is root's own.
@@ -223,9 +217,37 @@ struct Attempt {
   std::optional<uint64_t> charged;  // what is to be charged from now on; nothing: as before
 };
 
-std::string empty(int directory) {
-  const Status s = empty_directory(directory);
+std::string empty(int directory, Pages pages) {
+  const Status s = empty_directory(directory, pages);
   return s.ok() ? "" : s.error().text;
+}
+
+uint64_t used_in(int directory) {
+  struct statfs fs;
+  return os::fstatfs(directory, &fs) == 0 ? (fs.f_blocks - fs.f_bfree) * static_cast<uint64_t>(fs.f_bsize)
+                                          : 0;
+}
+
+constexpr uint64_t kLittle = 256 << 10;  // of a run directory: root's files in it cannot be given back
+
+// A tmpfs keeps its memory while anything in it is open: it is detached when it is empty in truth. `left` is
+// what its owner could not remove.
+Attempt remove_memory(int jobs, const JobRecord& record, const Aside& aside, const Result<std::string>& left,
+                      bool is_run) {
+  Attempt attempt;
+  const uint64_t used = used_in(aside.dir.get());
+  if (used <= (is_run ? kLittle : 0)) {
+    detach_mounts(jobs, record.aside(), record.user.uid, Detach::kAll);
+    attempt.charged = 0;
+    if (!remove_empty(jobs, record.aside())) attempt.error = errno_error("remove " + record.aside());
+    return attempt;
+  }
+  attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
+  attempt.charged = used;
+  const std::string why = left.ok() ? *left : left.error().text;
+  attempt.error = Error{EBUSY, fmt::format("{}: {} bytes of memory are used still: {}", record.aside(), used,
+                                           why.empty() ? "files that were removed are open" : why)};
+  return attempt;
 }
 
 std::string measure(int directory, int patience_ms) {
@@ -246,31 +268,37 @@ void measure_rest(int directory, const JobRecord& record, Attempt* attempt) {
   if (attempt->counted || !attempt->late) attempt->charged = bytes;
 }
 
-// The directory aside in `jobs`, as far as it can be removed in the time of an attempt.
-Attempt remove_aside(int jobs, const JobRecord& record) {
+// The directory aside in `jobs`, as far as it can be removed in the time of an attempt. Of a run directory's
+// files tasks that outlive the job have mappings.
+Attempt remove_aside(int jobs, const JobRecord& record, bool is_run) {
   const std::string name = record.aside();
   Attempt attempt;
   for (int round = 0;; ++round) {
     attempt = {};
     if (remove_empty(jobs, name)) break;
-    const Result<Fd> dir = open_aside(jobs, record);
-    if (!dir.ok()) {
-      attempt.error = dir.error();
+    const Result<Aside> aside = open_aside(jobs, record);
+    if (!aside.ok()) {
+      attempt.error = aside.error();
       return attempt;
     }
-    if (is_roots(dir->get())) {
+    const int dir = aside->dir.get();
+    if (!aside->memory && is_roots(dir)) {
       attempt.error = remove_tree(jobs, name);
       if (attempt.error.ok()) break;
       return attempt;
     }
-    const Result<std::string> left =
-        run_for_owner(record.user, FileRights::kOwner, dir->get(), kAttemptMs, empty);
+    const Pages pages = !aside->memory ? Pages::kKeep : is_run ? Pages::kZero : Pages::kCut;
+    const Result<std::string> left = run_for_owner(record.user, FileRights::kOwner, dir, kAttemptMs,
+                                                   [=](int fd) { return empty(fd, pages); });
+    if (aside->memory) return remove_memory(jobs, record, *aside, left, is_run);
     if (remove_empty(jobs, name)) break;
     attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
-    if (!attempt.late && round < kMostDetached && detach_mounts(jobs, name, record.user.uid) > 0) continue;
+    if (!attempt.late && round < kMostDetached &&
+        detach_mounts(jobs, name, record.user.uid, Detach::kUsers) > 0)
+      continue;
     const std::string why = left.ok() ? *left : left.error().text;
     attempt.error = Error{ENOTEMPTY, name + ": " + (why.empty() ? "not empty" : why)};
-    measure_rest(dir->get(), record, &attempt);
+    measure_rest(dir, record, &attempt);
     return attempt;
   }
   attempt.charged = 0;
@@ -307,7 +335,7 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   const Status s = in_each_place(state, record, answers, [&](int jobs, const TierRecord* tier) -> Status {
     if (unmoved && !name_is_taken(state, record)) MONARCH_TRY(rename_aside(jobs, record));
     const size_t place = tier ? static_cast<size_t>(tier - record.tiers.data()) : record.tiers.size();
-    const Attempt now = remove_aside(jobs, record);
+    const Attempt now = remove_aside(jobs, record, !tier);
     work->progress |= gets_smaller(now, &work->least[place]);
     if (tier && now.charged) {
       const uint64_t bytes = tier->quota > 0 ? std::min(*now.charged, tier->quota) : *now.charged;
@@ -398,6 +426,19 @@ bool is_due(const JobRecord& record) {
 }
 
 }  // namespace
+
+Status rename_aside(int jobs, const JobRecord& record) {
+  Status failed;
+  for (int round = 0; round < kMostDetached; ++round) {
+    if (os::renameat(jobs, record.name.c_str(), jobs, record.aside().c_str()) == 0 || errno == ENOENT)
+      return {};
+    failed = errno_error("set aside " + record.name);
+    if (failed.error().code != EBUSY && failed.error().code != ENOTEMPTY) break;
+    if (move_job_tmpfs(jobs, record.name, record.aside())) return {};
+    if (detach_mounts(jobs, record.name, record.user.uid, Detach::kUsers) == 0) break;
+  }
+  return failed;
+}
 
 bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
             const std::function<bool(int)>& work) {

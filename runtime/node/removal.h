@@ -33,6 +33,10 @@ struct Removal {
 // out, with a line in the log.
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs, int patience_ms);
 
+// Renames the job's directory in the directory `jobs` to record.aside(); its tmpfs goes with it, and what
+// users have mounted there is detached. A missing one is success.
+Status rename_aside(int jobs, const JobRecord& record);
+
 // Renames the directories of a job that did not start aside, in the same way, and has them removed in the
 // background, under a record of their own; waits a little for it. The job's own record stays.
 Status remove_job_files(const StateDir& state, const JobRecord& record);

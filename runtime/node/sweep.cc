@@ -135,7 +135,8 @@ Result<JobRecord> record_of(int jobs, const std::string& tier, const JobOnNode& 
     if (record.aside() != name) return Error{EINVAL, tier + "/monarch/" + name + ": not a name of ours"};
   }
   // Whose it is, unless something is mounted there that could not be detached: that is not asked.
-  if (os::mount_id(dir.get()) == os::mount_id(jobs) && os::fstat(dir.get(), &st) != 0)
+  if ((os::mount_id(dir.get()) == os::mount_id(jobs) || is_of_job_tmpfs(dir.get())) &&
+      os::fstat(dir.get(), &st) != 0)
     return errno_error(name);
   record.job = {job_of(record.name, own), own.node, own.cluster};
   record.user.uid = st.st_uid;
@@ -151,12 +152,11 @@ void take_orphans(const StateDir& state, const std::string& tier, const JobOnNod
   if (names.empty() || !jobs.ok()) return;
   spdlog::info("tier {}: {} left over directories are removed", tier, names.size());
   for (const std::string& name : names) {
-    detach_mounts(jobs->get(), name, kUnknownOwner);
+    detach_mounts(jobs->get(), name, kUnknownOwner, Detach::kUsers);
     Result<JobRecord> record = record_of(jobs->get(), tier, own, name);
     Result<Fd> lock = record.ok() ? state.make_removal(*record) : Result<Fd>(record.error());
-    if (lock.ok() && name != record->aside() &&
-        os::renameat(jobs->get(), name.c_str(), jobs->get(), record->aside().c_str()) != 0)
-      lock = errno_error("set aside " + name);
+    if (lock.ok() && name != record->aside())
+      if (const Status aside = rename_aside(jobs->get(), *record); !aside.ok()) lock = aside.error();
     if (lock.ok()) {
       out->push_back({record.take(), lock.take()});
     } else if (lock.error().code != ENOENT && lock.error().code != EEXIST) {
