@@ -99,7 +99,10 @@ int sync_range(int fd, off_t offset, off_t bytes, Sync how) {
     return -1;
   return real_os::sync_range(fd, offset, bytes, how);
 }
-void drop_pages(int fd, off_t offset, off_t bytes) { real_os::drop_pages(fd, offset, bytes); }
+void drop_pages(int fd, off_t offset, off_t bytes) {
+  (void)fails(Call::kDropPages, {.fd = fd, .bytes = static_cast<size_t>(bytes), .offset = offset});
+  real_os::drop_pages(fd, offset, bytes);
+}
 int set_direct(int fd, bool direct) {
   if (fails(Call::kSetDirect, {.fd = fd})) return -1;
   return real_os::set_direct(fd, direct);

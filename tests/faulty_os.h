@@ -22,6 +22,7 @@ enum class Call {
   kFallocate,
   kFtruncate,
   kFinishSync,  // sync_range that waits
+  kDropPages,   // told of, cannot fail
   kSetDirect,
   kFutimens,
   kLinkat,

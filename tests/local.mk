@@ -160,6 +160,7 @@ scripts = \
 	%D%/held.t \
 	%D%/hostile.t \
 	%D%/keeper.t \
+	%D%/large.t \
 	%D%/limits.t \
 	%D%/locks.t \
 	%D%/life.t \

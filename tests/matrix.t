@@ -222,7 +222,7 @@ PYTHON_FORMATS = (
     Row("Python with tcmalloc in LD_PRELOAD", "open64", "read", FILES, preloaded("libtcmalloc_minimal.so.4"),
         ("library:libtcmalloc_minimal.so.4",)),
     *(Row(f"Python, {way}, {size}", "open64", reads, f"files {size}", formats(way), cold=cold, whole=True)
-      for way, reads, sources in (("read", "read", ("staged", "PFS")), ("pread", "pread64", ("staged", "staged in chunks")),
+      for way, reads, sources in (("read", "read", ("staged", "staged in chunks")), ("pread", "pread64", ("staged", "staged in chunks")),
                                   ("mapped", "mmap64", ("staged", "PFS")))
       for size, cold in zip(("middle", "large"), sources)),
 )

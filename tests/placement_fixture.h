@@ -68,6 +68,13 @@ class PlacementTest : public ::testing::Test {
                                                     config_, &*rates_);
     ASSERT_TRUE(placement_->start().ok());
   }
+  // What nobody waits for is hardly copied: one file at a time, which waits for the rate.
+  void start_without_filling() {
+    config_.threads = 3;
+    config_.pfs_bandwidth = 1;
+    start();
+    EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));  // the only one that passes
+  }
   void start_walk() {
     walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats,
                                        [this] { placement_->catalog_grew(); });

@@ -5,10 +5,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "preload/decide/changes.h"
+#include "preload/decide/descriptors.h"
 #include "preload/decide/opens.h"
 #include "preload/decide/waiting.h"
 #include "preload/resolve/originals.h"
@@ -125,6 +127,72 @@ ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes,
   if (got < 0) count(client->board, TaskCounter::chunk_fallbacks);
   errno = saved;
   return got;
+}
+
+namespace {
+
+constexpr size_t kMostBytes = 0x7ffff000;  // of one call (read(2))
+constexpr int kMostParts = 1024;           // likewise (readv(2))
+
+// All bytes that are asked for; 0: none, or what the kernel refuses.
+size_t bytes_of(const struct iovec* parts, int n) {
+  size_t sum = 0;
+  for (int i = 0; i < n && n <= kMostParts; ++i) {
+    if (parts[i].iov_len > SSIZE_MAX - sum) return 0;
+    sum += parts[i].iov_len;
+  }
+  return sum < kMostBytes ? sum : kMostBytes;
+}
+
+// Into `parts`, as far as `bytes` go, from chunks or else from the descriptor.
+ssize_t read_parts(Client* client, int fd, Ref ref, const struct iovec* parts, size_t bytes, off_t at) {
+  size_t sum = 0;
+  for (; sum < bytes; ++parts) {
+    const size_t len = parts->iov_len < bytes - sum ? parts->iov_len : bytes - sum;
+    const off_t from = at + static_cast<off_t>(sum);
+    ssize_t got = read_chunks(client, fd, ref, parts->iov_base, len, from);
+    if (got < 0) {
+      got = syscall(SYS_pread64, fd, parts->iov_base, len, from);
+      if (got > 0) add_read(kPfs, static_cast<uint64_t>(got));
+    }
+    if (got < 0 && sum == 0) return -1;
+    if (got > 0) sum += static_cast<size_t>(got);
+    if (got < static_cast<ssize_t>(len)) break;
+  }
+  return static_cast<ssize_t>(sum);
+}
+
+}  // namespace
+
+// The range is taken by moving the position beyond it, which the kernel does at once, and read with an
+// offset. What could not be read is given back by a move relative to where the others have brought it
+// meanwhile.
+bool read_on(Client* client, int fd, Ref ref, const struct iovec* parts, int n, ssize_t* got) {
+  const Entry* e = client->catalog.entry(ref);
+  const int saved = errno;
+  if (!e || client->board->header.closed.load(std::memory_order_relaxed) != 0 ||
+      is_changed_in_place(*client, *e) || !seems_source(client->catalog, *e, fd))
+    return errno = saved, false;
+  const auto size = static_cast<off_t>(e->size.load(std::memory_order_relaxed));
+  size_t bytes = bytes_of(parts, n);
+  const off_t now = syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR);
+  errno = saved;
+  if (bytes == 0 || now < 0) return false;
+  if (now >= size) {  // the PFS knows whether there is more by now
+    *got = syscall(SYS_readv, fd, parts, n);
+    return true;
+  }
+  if (bytes > static_cast<size_t>(size - now)) bytes = static_cast<size_t>(size - now);
+  const off_t end = syscall(SYS_lseek, fd, static_cast<off_t>(bytes), SEEK_CUR);
+  if (end < 0) return errno = saved, false;
+  *got = read_parts(client, fd, ref, parts, bytes, end - static_cast<off_t>(bytes));
+  const ssize_t taken = *got < 0 ? 0 : *got;
+  if (taken < static_cast<ssize_t>(bytes)) {
+    const int error = errno;
+    syscall(SYS_lseek, fd, taken - static_cast<off_t>(bytes), SEEK_CUR);
+    errno = error;
+  }
+  return true;
 }
 
 void read_natively(Client* client, int fd, Ref ref) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include "preload/client/client.h"
 
@@ -11,6 +12,10 @@ namespace monarch::preload {
 // As pread(2). Waits, bounded, for a chunk that is not yet staged. -1: ask the PFS, as for everything in
 // doubt. errno stays as it is.
 ssize_t read_chunks(Client* client, int fd, Ref entry, void* buffer, size_t bytes, off_t offset);
+// As readv(2), from the descriptor's own position on, which the kernel keeps: several threads and processes
+// that share the descriptor get different bytes, as natively. False: ask the PFS, the position is where it
+// was.
+bool read_on(Client* client, int fd, Ref entry, const struct iovec* parts, int n, ssize_t* got);
 // Tells the agent that the job reads the file, if `fd` is open on it, by calls that chunks cannot serve.
 void read_natively(Client* client, int fd, Ref entry);
 

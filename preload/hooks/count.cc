@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counting what programs read from dataset files, and serving pread of large ones from their chunks.
+// Counting what programs read from dataset files, and serving reads of large ones from their chunks.
 //
-// These hooks pass every call on and add up what came back, by the table in descriptors.h. What stdio reads
+// The other hooks pass every call on and add up what came back, by the table in descriptors.h. What stdio reads
 // inside libc is estimated at fopen, what is mapped at mmap.
 #include <errno.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 namespace monarch::preload {
 namespace {
 
-// A large file is read, mapped or sent from the descriptor's own position: chunks cannot serve that.
+// A large file is mapped or sent, or it is in doubt that the descriptor is open on it: chunks cannot serve that.
 __attribute__((noinline, cold)) void turn_native(int fd) {
   if (Client* k = client()) read_natively(k, fd, large_file(fd));
   opened_on_pfs(fd, 0);
@@ -42,6 +42,17 @@ ssize_t from_chunks(int fd, void* buffer, size_t bytes, off_t offset) {
   if (__builtin_expect(class_of(fd) != kLarge, 1)) return -1;
   Client* k = client();
   return k ? read_chunks(k, fd, large_file(fd), buffer, bytes, offset) : -1;
+}
+// For reads from the descriptor's own position, likewise.
+bool from_chunks_on(int fd, const struct iovec* parts, int n, ssize_t* got) {
+  if (__builtin_expect(class_of(fd) != kLarge, 1)) return false;
+  Client* k = client();
+  return k && read_on(k, fd, large_file(fd), parts, n, got);
+}
+bool from_chunks_on(int fd, void* buffer, size_t bytes, ssize_t* got) {
+  if (__builtin_expect(class_of(fd) != kLarge, 1)) return false;
+  const struct iovec part = {buffer, bytes};
+  return from_chunks_on(fd, &part, 1, got);
 }
 // What the descriptor itself gives to a read with an offset.
 template <typename Read>
@@ -89,12 +100,15 @@ void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int
 using namespace monarch::preload;
 
 MONARCH_EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
+  if (ssize_t got; from_chunks_on(fd, buffer, bytes, &got)) return got;
   return counted(fd, [&] { return call<ssize_t>(Hook::read, SYS_read, fd, buffer, bytes); });
 }
 MONARCH_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
+  if (ssize_t got; bytes <= room && from_chunks_on(fd, buffer, bytes, &got)) return got;
   return counted(fd, [&] { return call_next<ssize_t>(Hook::__read_chk, fd, buffer, bytes, room); });
 }
 MONARCH_EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {
+  if (ssize_t got; from_chunks_on(fd, parts, n, &got)) return got;
   return counted(fd, [&] { return call<ssize_t>(Hook::readv, SYS_readv, fd, parts, n); });
 }
 MONARCH_EXPORT ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
@@ -124,12 +138,14 @@ MONARCH_EXPORT ssize_t preadv64(int fd, const struct iovec* parts, int n, off64_
   return counted_at(fd, [&] { return call_next<ssize_t>(Hook::preadv64, fd, parts, n, offset); });
 }
 MONARCH_EXPORT ssize_t preadv2(int fd, const struct iovec* parts, int n, off_t offset, int flags) {
+  if (ssize_t got; offset < 0 && !flags && from_chunks_on(fd, parts, n, &got)) return got;
   if (offset < 0)
     return counted(fd, [&] { return call_next<ssize_t>(Hook::preadv2, fd, parts, n, offset, flags); });
   if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
   return counted_at(fd, [&] { return call_next<ssize_t>(Hook::preadv2, fd, parts, n, offset, flags); });
 }
 MONARCH_EXPORT ssize_t preadv64v2(int fd, const struct iovec* parts, int n, off64_t offset, int flags) {
+  if (ssize_t got; offset < 0 && !flags && from_chunks_on(fd, parts, n, &got)) return got;
   if (offset < 0)
     return counted(fd, [&] { return call_next<ssize_t>(Hook::preadv64v2, fd, parts, n, offset, flags); });
   if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;

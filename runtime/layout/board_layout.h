@@ -127,8 +127,7 @@ constexpr SlotState slot_state(uint64_t word) { return static_cast<SlotState>(wo
 constexpr uint32_t slot_turn(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 
 inline constexpr uint32_t kWholeFile = 0xffffffff;
-// No request for data: the file is being read from the PFS by calls that chunks cannot serve, so it is not
-// to be staged beside that.
+// No request for data: the file is read from the PFS by calls that chunks cannot serve, but by the next open.
 inline constexpr uint32_t kReadNatively = 0xfffffffe;
 
 struct alignas(64) RequestSlot {

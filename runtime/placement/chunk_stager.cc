@@ -44,9 +44,12 @@ void ChunkStager::begin(const Work& work, Fd source, const struct stat& st) {
 
 void ChunkStager::demand(Ref ref, uint32_t chunk) {
   if (chunk != kReadNatively) return queue_->demand_chunk(ref, chunk);
-  const MutexLock hold(lock_);
-  native_[ref] = true;
-  if (const auto at = large_.find(ref); at != large_.end()) progress(at->second).native = true;
+  {
+    const MutexLock hold(lock_);
+    native_.insert(ref);
+    if (const auto at = large_.find(ref); at != large_.end() && progress(at->second).filling) return;
+  }
+  queue_->demand_chunk(ref, 0);  // which begins the rest
 }
 
 std::optional<uint32_t> ChunkStager::next_chunk(Ref ref) {
@@ -56,7 +59,7 @@ std::optional<uint32_t> ChunkStager::next_chunk(Ref ref) {
   const LargeFile& f = *at->second;
   Progress& p = progress(at->second);
   while (p.next < f.count && p.claimed[p.next]) ++p.next;
-  if (p.native || p.failed || p.begun >= f.allowed || p.next >= f.count) return {};
+  if (p.failed || p.begun >= f.allowed || p.next >= f.count) return {};
   return p.next;
 }
 
@@ -153,7 +156,6 @@ ChunkStager::Large ChunkStager::start(const Work& work, Fd source, const struct 
   }
   Progress& p = progress(file);
   p.claimed.resize(file->count);
-  p.native = native_.count(ref) != 0;
   large_[ref] = file;
   hold_ends(file, std::make_shared<Ends>(Ends{std::move(source), copy.take()}));
   return file;
@@ -265,6 +267,11 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
   end(file);
 }
 
+bool ChunkStager::is_native(Ref ref) {
+  const MutexLock hold(lock_);
+  return native_.count(ref) != 0;
+}
+
 Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* copier) {
   if (is_invalid(*context_->board, context_->catalog->entry(file->ref).hash))
     return Error{ESTALE, "the job wrote it"};
@@ -273,7 +280,14 @@ Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* 
   const uint64_t bytes = std::min<uint64_t>(run.count * kChunkBytes, size - offset);
   const Ends& ends = *run.ends;
   const MemoryPolicy spread(file->writing == Writing::kMemory);
-  MONARCH_TRY(copier->copy({ends.source.get(), ends.copy.get(), size, offset, bytes, file->writing, paced}));
+  MONARCH_TRY(copier->copy({.source = ends.source.get(),
+                            .copy = ends.copy.get(),
+                            .file_bytes = size,
+                            .offset = offset,
+                            .bytes = bytes,
+                            .writing = file->writing,
+                            .paced = paced,
+                            .keep_pages = is_native(file->ref)}));
   // Chunks are read as soon as they are published, so theirs cannot be told later that they were lost.
   if (file->writing == Writing::kBuffered &&
       os::sync_range(ends.copy.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), Sync::kFinish) !=

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stages files larger than stage_wait_max: in chunks, which reads with an offset are served from before the
-// file is whole. Chunks that are asked for come first, the others after them, unless the job reads the file
-// by calls that chunks cannot serve.
+// file is whole. Chunks that are asked for come first, the others after them.
 #pragma once
 
 #include <sys/stat.h>
@@ -12,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "runtime/base/fd.h"
@@ -31,7 +31,8 @@ class ChunkStager {
   // A kStaging file was opened and turned out to be a large one: says so, and begins to fill it if nobody
   // waits for it.
   void begin(const Work& work, Fd source, const struct stat& st);
-  // A task asks for a chunk, or says (kReadNatively) that chunks cannot serve it. Makes no PFS call.
+  // A task asks for a chunk, or says (kReadNatively) that it reads the file in another way. Makes no PFS
+  // call.
   void demand(Ref ref, uint32_t chunk);
   // Does a piece of work of kind kChunk or kFill.
   void stage(const Work& work, Copier* copier);
@@ -51,7 +52,7 @@ class ChunkStager {
     uint32_t next = 0;       // all before it are claimed
     uint64_t placed = 0;     // bytes
     bool filling = false;    // the queue knows of it
-    bool native = false, failed = false;
+    bool failed = false;
   };
   struct LargeFile {
     Ref ref = 0;
@@ -85,6 +86,7 @@ class ChunkStager {
   void hold_ends(const Large& file, std::shared_ptr<Ends> ends) REQUIRES(lock_);
   void park_some() REQUIRES(lock_);
   Claim claim(const Large& file, const Work& work, Run* run) REQUIRES(lock_);
+  bool is_native(Ref ref) EXCLUDES(lock_);
   Status copy(const Large& file, const Run& run, bool paced, Copier* copier);
   void publish(const Large& file, const Run& run) EXCLUDES(lock_);
   void end(const Large& file) EXCLUDES(lock_);
@@ -101,7 +103,7 @@ class ChunkStager {
   Mutex lock_;      // guards what follows, and the Progress of each file; no other is taken with it held
   std::map<Ref, Large> large_ GUARDED_BY(lock_);  // those being staged
   std::deque<Large> opened_ GUARDED_BY(lock_);    // those whose ends are open, the longest first
-  std::map<Ref, bool> native_ GUARDED_BY(lock_);  // files that the job reads natively
+  std::set<Ref> native_ GUARDED_BY(lock_);        // files that the job reads natively: through the page cache
 };
 
 }  // namespace monarch

@@ -77,7 +77,8 @@ Status Copier::copy(const CopyRange& range) {
   }
   if (range.writing == Writing::kDirect) MONARCH_TRY(end_direct(range, end));
   // The application reads the copy from now on.
-  os::drop_pages(range.source, static_cast<off_t>(range.offset), static_cast<off_t>(range.bytes));
+  if (!range.keep_pages)
+    os::drop_pages(range.source, static_cast<off_t>(range.offset), static_cast<off_t>(range.bytes));
   return {};
 }
 

@@ -37,7 +37,8 @@ struct CopyRange {
   uint64_t offset = 0;      // a multiple of Copier::kPiece
   uint64_t bytes = 0;
   Writing writing = Writing::kBuffered;
-  bool paced = false;  // nobody waits for it: keeps to the admin's rates
+  bool paced = false;       // nobody waits for it: keeps to the admin's rates
+  bool keep_pages = false;  // the source's in the page cache, since the job reads them
 };
 
 // What a copy thread has of its own. One thread uses it; the flags may be set from others.

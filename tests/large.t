@@ -1,0 +1,178 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Large files, however they are read: the same bytes and positions as natively, each byte from the PFS once, and
+nothing that was opened stays there for good."""
+import os
+import sys
+
+sys.dont_write_bytecode = True
+import e2e  # noqa: E402
+from e2e import equal, ok, options, scratch, skip, wait_until  # noqa: E402
+
+MIB = 1 << 20
+SIZES = [5 * MIB + 3, 3 * MIB, 9 * MIB + 700000]
+PREFETCH = ["on", "off"]
+
+# A program's argument is the dataset; what it prints is compared.  `done` goes on until the end of each file.
+COMMON = """
+import hashlib, mmap, os, random, sys, threading
+def sha(data): return hashlib.sha256(data).hexdigest()[:16]
+def files(): return [f"{sys.argv[1]}/{i}" for i in range(len(os.listdir(sys.argv[1])))]
+"""
+WAYS = {
+    "read": """
+for n, path in zip((MIB, 100000, 8192), files()):
+    fd, sum = os.open(path, os.O_RDONLY), hashlib.sha256()
+    while data := os.read(fd, n): sum.update(data)
+    print(sum.hexdigest(), os.lseek(fd, 0, os.SEEK_CUR), os.read(fd, 5))
+""",
+    "readv": """
+for path in files():
+    fd, sum = os.open(path, os.O_RDONLY), hashlib.sha256()
+    while True:
+        parts = [bytearray(70000), bytearray(1), bytearray(MIB)]
+        n = os.readv(fd, parts)
+        if n == 0: break
+        sum.update(b"".join(parts)[:n])
+    print(sum.hexdigest(), os.lseek(fd, 0, os.SEEK_CUR))
+""",
+    "threads that share a descriptor": """
+for path in files():
+    fd, got = os.open(path, os.O_RDONLY), []
+    def run():
+        while data := os.read(fd, 65536): got.append(sha(data))
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    print(sha("".join(sorted(got)).encode()), os.lseek(fd, 0, os.SEEK_CUR))
+""",
+    "processes that share a descriptor": """
+for path in files():
+    fd, (ours, theirs) = os.open(path, os.O_RDONLY), os.pipe()
+    for _ in range(3):
+        if os.fork() == 0:
+            while data := os.read(fd, 65536): os.write(theirs, sha(data).encode() + b"\\n")
+            os._exit(0)
+    os.close(theirs)
+    lines = open(ours).read().split()
+    print(sha("".join(sorted(lines)).encode()), os.lseek(fd, 0, os.SEEK_CUR))
+""",
+    "a duplicate": """
+for path in files():
+    fd = os.open(path, os.O_RDONLY)
+    other, third = os.dup(fd), os.dup2(fd, 70)
+    print([sha(os.read(one, 300000)) for one in (fd, other, third) * 4], os.lseek(fd, 0, os.SEEK_CUR))
+    os.close(fd), os.close(other), os.close(70)
+""",
+    "seek": """
+for seed, path in enumerate(files()):
+    fd, rng, size = os.open(path, os.O_RDONLY), random.Random(seed), os.stat(path).st_size
+    for i in range(60):
+        os.lseek(fd, rng.randrange(size + 1000), os.SEEK_SET)
+        print(sha(os.read(fd, rng.choice([1, 100, 4096, MIB, 3 * MIB]))), os.lseek(fd, 0, os.SEEK_CUR))
+        if i % 7 == 0: print(sha(os.pread(fd, 1000, rng.randrange(size))))
+""",
+    "invalid arguments": """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.read.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+libc.readv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+room = ctypes.create_string_buffer(100)
+for path in files():
+    fd = os.open(path, os.O_RDONLY)
+    for call in (lambda: libc.read(fd, None, 10), lambda: libc.read(fd, 8, 10), lambda: libc.read(fd, room, 0),
+                 lambda: libc.readv(fd, room, -1), lambda: libc.readv(fd, room, 0), lambda: libc.readv(fd, room, 5000),
+                 lambda: libc.read(fd, room, 100)):
+        ctypes.set_errno(0)
+        print(call(), ctypes.get_errno(), os.lseek(fd, 0, os.SEEK_CUR), sha(room.raw))
+""",
+}
+NATIVE_WAYS = {
+    "mapped": """
+for path in files():
+    with open(path, "rb") as file: print(sha(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))
+""",
+    "sent": """
+for path in files():
+    fd, out = os.open(path, os.O_RDONLY), os.memfd_create("out")
+    while os.sendfile(out, fd, None, MIB): pass
+    print(sha(os.pread(out, os.stat(out).st_size, 0)), os.lseek(fd, 0, os.SEEK_CUR))
+""",
+}
+
+
+def program(way):
+    return ["/usr/bin/python3", "-c", COMMON + f"MIB = {MIB}\n" + way]
+
+
+def dataset(name):
+    root = scratch(name)
+    for i, size in enumerate(SIZES):
+        with open(f"{root}/{i}", "wb") as file:
+            file.write(os.urandom(size))
+    return root
+
+
+def configuration(prefetch):
+    file = f"{scratch('conf')}/{prefetch}"
+    with open(file, "w", encoding="ascii") as stream:
+        stream.write(f"[agent]\nstage_wait_max = 64K\nprefetch = {prefetch}\n")
+    return file
+
+
+class Pfs:
+    def __init__(self, name, *words):
+        self.root = dataset(name)
+        self.fs = e2e.SlowFs(self.root, f"{self.root}.pfs", *words)
+
+    def job(self, name, prefetch):
+        return e2e.Job(options([self.fs.mount], {"t": (scratch(f"tier.{name}"), "1G")}, "--config", configuration(prefetch)))
+
+    def bytes(self):
+        return self.fs.counters()["read_bytes"]
+
+
+def own_position():
+    """Reads from the descriptor's own position, by whoever shares it."""
+    if why := e2e.why_no_slowfs():
+        return skip("large files on a PFS", why)
+    pfs = Pfs("position")
+    for prefetch in PREFETCH:
+        for name, way in WAYS.items():
+            native = e2e.execute([*program(way), pfs.root])
+            ok(native[0] == 0 and native[1], f"{name}: natively", native[2])
+            before, job = pfs.bytes(), pfs.job("position", prefetch)
+            got = job.run([*program(way), pfs.fs.mount])
+            equal(got[:2], native[:2], f"{name}, prefetch {prefetch}: as natively", got[2])
+            read, report = pfs.bytes() - before, job.end()
+            late = report["tasks"]["chunk_fallbacks"]  # a busy machine: a task did not wait to the end
+            # What the kernel reads ahead for one chunk may be dropped before another thread copies the next.
+            ok(read < 1.5 * sum(SIZES) + late * 2 * MIB, f"{name}, prefetch {prefetch}: from the PFS once", read, report)
+            if name == "read" and not late:
+                equal((read, report["tasks"]["read_bytes_pfs"]), (sum(SIZES), 0), f"{name}, prefetch {prefetch}: each byte once", report)
+    pfs.fs.close()
+    return None
+
+
+def not_for_good():
+    """Whatever a job has opened is placed while there is room."""
+    if why := e2e.why_no_slowfs():
+        return skip("large files that are read otherwise", why)
+    pfs = Pfs("for-good", "--cache")
+    for prefetch in PREFETCH:
+        for name, way in NATIVE_WAYS.items():
+            native = e2e.execute([*program(way), pfs.root])
+            job = pfs.job("for-good", prefetch)
+            got = job.run([*program(way), pfs.fs.mount])
+            equal(got[:2], native[:2], f"{name}, prefetch {prefetch}: as natively", got[2])
+
+            def again():
+                before = pfs.bytes()
+                return job.run([*program(way), pfs.fs.mount])[1] == native[1] and pfs.bytes() == before
+            ok(wait_until(again), f"{name}, prefetch {prefetch}: later from the tier")
+            job.end()
+    pfs.fs.close()
+    return None
+
+
+e2e.main(own_position, not_for_good)
