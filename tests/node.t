@@ -669,6 +669,20 @@ def name_is_taken():
         contains(n.logged(), ["not a directory that root alone can write"], "the log tells")
 
 
+def others_rename():
+    """A tier where others could rename TIER/monarch is not used, and who asks is told what to do."""
+    with node("others") as n:
+        for mode, uid, remedy in (0o775, 0, "chmod +t"), (0o777, 0, "chmod +t"), (0o755, UID, "chown root"):
+            os.chmod(n.tier, mode)
+            os.chown(n.tier, uid, uid)
+            contains(n.start(mode), ["off no tier can be used"], f"a tier of user {uid} with mode {mode:o} is not used")
+            contains(n.logged(), [remedy], "the log tells the remedy")
+            code, out, _ = e2e.execute([f"{BUILD}/monarchctl", "tiers", "--config", n.config])
+            ok(code == 1 and remedy in str(out), "and so does monarchctl tiers", code, out)
+            n.epilog(mode)
+        equal(os.listdir(n.tier), [], "nothing was made there")
+
+
 def name_is_mounted():
     """A user's FUSE file system there, which may hang, neither."""
     if not shutil.which("fusermount3") or not os.path.exists(f"{BUILD}/tests/slowfs") or not os.access("/dev/fuse", os.W_OK):
@@ -1223,5 +1237,5 @@ if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, other_nodes, name_is_taken,
-         name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
+         others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, where_the_line_goes, odd_paths)

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -104,6 +105,45 @@ TEST(RemoveTree, NeedsNoThread) {
   const Intercept none(Call::kStartThread, EAGAIN);
   EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
   EXPECT_FALSE(fs::exists(scratch / "tree"));
+}
+
+void make_deep_tree(const Scratch& scratch, int levels) {
+  Fd at = open_path(scratch.path());
+  const char* name = "tree";
+  for (int i = 0; i < levels; ++i, name = "d") {
+    ASSERT_EQ(::mkdirat(at.get(), name, 0700), 0);
+    at = Fd(::openat(at.get(), name, O_PATH | O_DIRECTORY));
+  }
+}
+
+// As where a directory has another XFS project than what is in it.
+TEST(RemoveTree, NeedsNotMoveAnythingToTheTop) {
+  const Scratch scratch;
+  make_deep_tree(scratch, 100);
+  struct stat top;
+  ASSERT_EQ(::stat((scratch / "tree").c_str(), &top), 0);
+  const Intercept refuse(Call::kRenameat, [&](Arguments& a) {
+    struct stat st;
+    return ::fstat(a.fd, &st) == 0 && st.st_ino == top.st_ino ? EXDEV : 0;
+  });
+  const Status removed = remove_tree(AT_FDCWD, scratch / "tree");
+  EXPECT_TRUE(removed.ok()) << removed.error().text;
+  EXPECT_FALSE(fs::exists(scratch / "tree"));
+}
+
+TEST(MeasureTree, SaysThatItIsTooDeep) {
+  const Scratch scratch;
+  make_deep_tree(scratch, 600);
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  for (const rlim_t files : {512, 768}) {
+    few.rlim_cur = files;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    EXPECT_EQ(measure_tree(open_path(scratch / "tree").get(), 60000).complete, files == 768);
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
 }
 
 TEST(MeasureTree, CountsWhatATreeHasOfItsOwn) {

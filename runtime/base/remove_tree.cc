@@ -31,7 +31,9 @@ constexpr size_t kMostBatches = 1024;
 constexpr size_t kMostThreads = 8;
 constexpr size_t kDescriptorsPerThread = 64;  // so many must be allowed to the process for each thread
 constexpr size_t kMostOpen = 16;              // directories per thread, beside those on its way down
-constexpr size_t kMostMeasured = 400;         // levels that measure_tree() goes down, a descriptor each
+constexpr size_t kMostMeasured = 4000;        // levels that measure_tree() goes down, a descriptor each
+constexpr size_t kMeasureReserve = 64;        // descriptors that it leaves
+constexpr int kMostNested = 16;               // passes for what cannot be moved up
 constexpr ino_t kSubvolumeRoot = BTRFS_FIRST_FREE_OBJECTID;
 
 struct Close {
@@ -115,7 +117,17 @@ struct Whole {
   std::vector<std::string> apart;  // in `top`: file systems' own trees (subvolumes) that wait for their pass
   std::atomic<uint64_t> moved{0};
   Status first;  // error
+  int nested = 0;
 };
+
+// Empties whole->top.
+void empty_all(Whole* whole);
+
+size_t levels_allowed() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur < 2 * kMeasureReserve) return 1;
+  return std::min<size_t>(files.rlim_cur - kMeasureReserve, kMostMeasured);
+}
 
 size_t threads_allowed() {
   rlimit files{};
@@ -242,6 +254,7 @@ class Removal {
     } else {
       if (directory->level < kMostLevels) return descend(directory, name, std::move(fd));
       if (move_up(directory->fd(), name)) return;
+      empty_in_place(fd.get());
     }
     if (os::unlinkat(directory->fd(), name.c_str(), AT_REMOVEDIR) != 0) note(directory.get(), name);
   }
@@ -295,6 +308,15 @@ class Removal {
     return true;
   }
 
+  // What the file system does not let go elsewhere, such as out of an XFS project, is a top of its own.
+  void empty_in_place(int directory) {
+    if (whole_->nested >= kMostNested) return;
+    Whole inner{whole_->pages, directory, whole_->mount, {}, 0, {}, whole_->nested + 1};
+    empty_all(&inner);
+    const std::lock_guard<std::mutex> hold(lock_);
+    if (whole_->first.ok()) whole_->first = inner.first;
+  }
+
   // Something in `directory` has come to its end: what is empty now goes, and those above it.
   void finish(DirectoryPtr directory) {
     while (directory->under_way.fetch_sub(1) == 1) {
@@ -341,6 +363,17 @@ void empty_one(Whole* whole, const std::string& name) {
   }
 }
 
+void empty_all(Whole* whole) {
+  empty_one(whole, ".");
+  while (!whole->apart.empty()) {
+    const std::string name = std::move(whole->apart.back());
+    whole->apart.pop_back();
+    empty_one(whole, name);
+    if (os::unlinkat(whole->top, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT && whole->first.ok())
+      whole->first = errno_error("remove " + name);
+  }
+}
+
 // A directory on the way down of measure_tree().
 std::unique_ptr<DIR, Close> stream_of(int directory) {
   const int fd = os::openat(directory, ".", kOpenDirectory);
@@ -356,14 +389,7 @@ Status empty_directory(int dirfd, Pages pages) {
   const Fd top = open_to_empty(dirfd, ".", os::mount_id(dirfd), &st);
   if (!top) return errno_error("open the directory that is to be emptied");
   Whole whole{pages, top.get(), os::mount_id(dirfd), {}, 0, {}};
-  empty_one(&whole, ".");
-  while (!whole.apart.empty()) {
-    const std::string name = std::move(whole.apart.back());
-    whole.apart.pop_back();
-    empty_one(&whole, name);
-    if (os::unlinkat(top.get(), name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT && whole.first.ok())
-      whole.first = errno_error("remove " + name);
-  }
+  empty_all(&whole);
   return whole.first;
 }
 
@@ -384,6 +410,8 @@ Usage measure_tree(int dirfd, int patience_ms) {
   const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
   const int64_t mount = os::mount_id(dirfd);
   Usage usage;
+  const size_t most = levels_allowed();
+  bool deeper = false;
   std::vector<std::unique_ptr<DIR, Close>> way;
   way.push_back(stream_of(dirfd));
   if (!way.back()) return usage;
@@ -403,10 +431,14 @@ Usage measure_tree(int dirfd, int patience_ms) {
     ++usage.files;
     usage.bytes += uint64_t{512} * static_cast<uint64_t>(st.st_blocks) /
                    (is_directory ? 1 : std::max<uint64_t>(st.st_nlink, 1));
-    if (!is_directory || way.size() >= kMostMeasured) continue;
+    if (!is_directory) continue;
+    if (way.size() >= most) {
+      deeper = true;
+      continue;
+    }
     if (auto below = stream_of(file.get())) way.push_back(std::move(below));
   }
-  usage.complete = true;
+  usage.complete = !deeper;
   return usage;
 }
 

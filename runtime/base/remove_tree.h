@@ -30,9 +30,8 @@ Status empty_directory(int dirfd, Pages pages = Pages::kKeep);
 // What a tree occupies, of its own: of a file with several names a part for each.
 struct Usage {
   uint64_t bytes = 0;
-  uint64_t files = 0;  // directories included, the topmost left out
-  bool complete =
-      false;  // all of it was seen in time; what lies deeper than a few hundred levels is left out
+  uint64_t files = 0;     // directories included, the topmost left out
+  bool complete = false;  // all of it was seen in time, and with the descriptors: one for each level
 };
 
 // Measures what is in the directory `dirfd`, which may have been opened with O_PATH, for at most

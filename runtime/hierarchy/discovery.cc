@@ -755,7 +755,7 @@ class Discovery {
     struct stat st;
     if (::stat((sources_.root + path).c_str(), &st) != 0) return errno_error(path);
     if (!S_ISDIR(st.st_mode)) return Error{ENOTDIR, path + " is not a directory"};
-    return {};
+    return safe_for_jobs(path, st, sources_.owner);
   }
 
   const Sources& sources_;
@@ -775,6 +775,15 @@ Result<std::vector<Candidate>> discover(const Sources& sources, const std::vecto
   Result<HwlocDisks> hwloc = hwloc_disks(sources.topology);
   if (!hwloc.ok()) return hwloc.error();
   return Discovery(sources, *mounts, hwloc.take()).run(configured);
+}
+
+Status safe_for_jobs(const std::string& path, const struct stat& st, uid_t owner) {
+  if (st.st_uid != owner)
+    return Error{EPERM, path + ": user " + std::to_string(st.st_uid) +
+                            "'s, who can rename what is in it; run chown root " + path};
+  if ((st.st_mode & (S_IWGRP | S_IWOTH)) && !(st.st_mode & S_ISVTX))
+    return Error{EPERM, path + ": others can write it and rename what is in it; run chmod +t " + path};
+  return {};
 }
 
 std::vector<TierConfig> chosen(const std::vector<Candidate>& candidates) {

@@ -7,6 +7,7 @@
 // nothing; needs no privileges, though an ordinary user may see fewer directories than root.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -48,6 +49,10 @@ struct Sources {
 // else is found follows as refused. An error only if the mount table or the given topology cannot be read.
 Result<std::vector<Candidate>> discover(const Sources& sources,
                                         const std::vector<TierConfig>& configured = {});
+
+// Whether a directory with this `st` may be a tier in Slurm: `owner`'s, and others cannot rename what is in
+// it.
+Status safe_for_jobs(const std::string& path, const struct stat& st, uid_t owner = 0);
 
 // The tiers of those that are chosen.
 std::vector<TierConfig> chosen(const std::vector<Candidate>& candidates);

@@ -14,7 +14,9 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
+#include "runtime/hierarchy/discovery.h"
 #include "runtime/node/memory_tier.h"
+#include "runtime/node/mounts.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -33,6 +35,7 @@ bool is_users_mount(const std::string& path) {
     std::istringstream words(line);
     std::string word, where, type;
     for (int i = 0; i < 5; ++i) words >> where;
+    where = unescaped_mount(where);
     while (words >> word && word != "-") continue;
     words >> type >> word >> word;
     if (where == path)
@@ -77,6 +80,12 @@ Result<Fd> make_tier_jobs(const StateDir& state, const Fd& base, const std::stri
   const Result<std::string> real = real_path(path.substr(0, path.rfind('/')));
   const std::string fresh = fmt::format(".{}.{}", kJobs, os::clock_ns(CLOCK_REALTIME));
   if (os::mkdirat(base.get(), fresh.c_str(), 0711) != 0) return errno_error(path);
+  struct stat made {};
+  if (os::fstatat(base.get(), fresh.c_str(), &made, AT_SYMLINK_NOFOLLOW) != 0 || made.st_uid != 0) {
+    os::unlinkat(base.get(), fresh.c_str(), AT_REMOVEDIR);
+    return Error{EPERM, path + ": root is mapped to user " + std::to_string(made.st_uid) +
+                            " on this file system, which cannot be a tier"};
+  }
   for (int i = 0; i < kTries && !all.ok(); ++i) {
     const std::string mounted = fmt::format("/proc/self/fd/{}/{}", base.get(), kJobs);
     if (real.ok() && is_users_mount(*real + "/" + kJobs))
@@ -99,14 +108,18 @@ Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::st
   const Fd base(os::openat(AT_FDCWD, tier.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat st;
   if (!base || os::fstat(base.get(), &st) != 0) return errno_error(what);
-  if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX))
-    return Error{EPERM, what + ": all can write it and rename what is in it; run chmod +t " + tier.path};
+  if (const Status safe = safe_for_jobs(tier.path, st); !safe.ok())
+    return Error{safe.error().code, "tier " + tier.name + ": " + safe.error().text};
   const Result<Fd> all = make_tier_jobs(state, base, tier.path);
   if (!all.ok()) return all.error();
   if (::fchmod(all->get(), 0711) != 0) return errno_error(what + "/monarch");
   if (os::mkdirat(all->get(), name.c_str(), 0700) != 0) return errno_error(what + "/monarch/" + name);
   const Fd own(os::open_beneath(all->get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!own || ::fchown(own.get(), user.uid, user.gid) != 0) return errno_error(what + "/monarch/" + name);
+  if (!own || os::fstat(own.get(), &st) != 0 || ::fchown(own.get(), user.uid, user.gid) != 0) {
+    const Status failed = errno_error("give " + what + "/monarch/" + name + " to its owner");
+    os::unlinkat(all->get(), name.c_str(), AT_REMOVEDIR);
+    return failed;
+  }
   if (tier.kind == TierConfig::Kind::kTmpfs) return mount_tmpfs(own, tier.quota.bytes, user);
   return {};
 }

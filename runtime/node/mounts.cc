@@ -28,17 +28,6 @@ struct Mount {
 };
 using Mounts = std::map<int64_t, Mount>;
 
-// As mountinfo writes names: \040 for a blank.
-std::string unescaped(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool code = text[i] == '\\' && i + 3 < text.size();
-    out += code ? static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8)) : text[i];
-    if (code) i += 3;
-  }
-  return out;
-}
-
 Mounts read_mounts() {
   Mounts mounts;
   std::ifstream in("/proc/self/mountinfo");
@@ -49,8 +38,8 @@ Mounts read_mounts() {
     words >> m.id >> m.parent >> m.device >> m.root >> m.point;
     while (words >> word && word != "-") continue;
     words >> m.type >> m.source >> m.options;
-    m.root = unescaped(m.root);
-    m.point = unescaped(m.point);
+    m.root = unescaped_mount(m.root);
+    m.point = unescaped_mount(m.point);
     if (words) mounts[m.id] = m;
   }
   return mounts;
@@ -139,6 +128,16 @@ int detach_once(int jobs, const std::string& name, uid_t owner, Detach what) {
 }
 
 }  // namespace
+
+std::string unescaped_mount(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool code = text[i] == '\\' && i + 3 < text.size();
+    out += code ? static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8)) : text[i];
+    if (code) i += 3;
+  }
+  return out;
+}
 
 bool is_of_job_tmpfs(int fd) {
   const Mounts mounts = read_mounts();

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -186,8 +187,7 @@ struct Aside {
   bool memory = false;  // the latter
 };
 
-Result<Aside> open_aside(int jobs, const JobRecord& record) {
-  const std::string name = record.aside();
+Result<Aside> open_aside(int jobs, const JobRecord& record, const std::string& name) {
   for (int round = 0; round < kMostDetached; ++round) {
     Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!dir) return errno_error("open " + name);
@@ -232,30 +232,35 @@ constexpr uint64_t kLittle = 256 << 10;  // of a run directory: root's files in 
 
 // A tmpfs keeps its memory while anything in it is open: it is detached when it is empty in truth. `left` is
 // what its owner could not remove.
-Attempt remove_memory(int jobs, const JobRecord& record, const Aside& aside, const Result<std::string>& left,
-                      bool is_run) {
+Attempt remove_memory(int jobs, const JobRecord& record, const std::string& name, const Aside& aside,
+                      const Result<std::string>& left, bool is_run) {
   Attempt attempt;
   const uint64_t used = used_in(aside.dir.get());
   if (used <= (is_run ? kLittle : 0)) {
-    detach_mounts(jobs, record.aside(), record.user.uid, Detach::kAll);
+    detach_mounts(jobs, name, record.user.uid, Detach::kAll);
     attempt.charged = 0;
-    if (!remove_empty(jobs, record.aside())) attempt.error = errno_error("remove " + record.aside());
+    if (!remove_empty(jobs, name)) attempt.error = errno_error("remove " + name);
     return attempt;
   }
   attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
   attempt.charged = used;
   const std::string why = left.ok() ? *left : left.error().text;
-  attempt.error = Error{EBUSY, fmt::format("{}: {} bytes of memory are used still: {}", record.aside(), used,
+  attempt.error = Error{EBUSY, fmt::format("{}: {} bytes of memory are used still: {}", name, used,
                                            why.empty() ? "files that were removed are open" : why)};
   return attempt;
 }
 
 std::string measure(int directory, int patience_ms) {
+  rlimit files{};  // a descriptor for each level
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    (void)::setrlimit(RLIMIT_NOFILE, &files);
+  }
   const Usage usage = measure_tree(directory, patience_ms);
   return fmt::format("{} {} {}", usage.bytes, usage.files, usage.complete ? 1 : 0);
 }
 
-// Of what is still being removed, and too large to be measured on the way, all is charged as before.
+// What is too large or too deep to be measured is charged as before.
 void measure_rest(int directory, const JobRecord& record, Attempt* attempt) {
   const int patience_ms = attempt->late ? kShortMeasureMs : kMeasureMs;
   const Result<std::string> text =
@@ -265,18 +270,17 @@ void measure_rest(int directory, const JobRecord& record, Attempt* attempt) {
   uint64_t bytes = 0;
   std::istringstream words(*text);
   words >> bytes >> attempt->files >> attempt->counted;
-  if (attempt->counted || !attempt->late) attempt->charged = bytes;
+  if (attempt->counted) attempt->charged = bytes;
 }
 
 // The directory aside in `jobs`, as far as it can be removed in the time of an attempt. Of a run directory's
 // files tasks that outlive the job have mappings.
-Attempt remove_aside(int jobs, const JobRecord& record, bool is_run) {
-  const std::string name = record.aside();
+Attempt remove_aside(int jobs, const JobRecord& record, const std::string& name, bool is_run) {
   Attempt attempt;
   for (int round = 0;; ++round) {
     attempt = {};
     if (remove_empty(jobs, name)) break;
-    const Result<Aside> aside = open_aside(jobs, record);
+    const Result<Aside> aside = open_aside(jobs, record, name);
     if (!aside.ok()) {
       attempt.error = aside.error();
       return attempt;
@@ -290,7 +294,7 @@ Attempt remove_aside(int jobs, const JobRecord& record, bool is_run) {
     const Pages pages = !aside->memory ? Pages::kKeep : is_run ? Pages::kZero : Pages::kCut;
     const Result<std::string> left = run_for_owner(record.user, FileRights::kOwner, dir, kAttemptMs,
                                                    [=](int fd) { return empty(fd, pages); });
-    if (aside->memory) return remove_memory(jobs, record, *aside, left, is_run);
+    if (aside->memory) return remove_memory(jobs, record, name, *aside, left, is_run);
     if (remove_empty(jobs, name)) break;
     attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
     if (!attempt.late && round < kMostDetached &&
@@ -312,6 +316,7 @@ struct UnderWay {
   bool told = false;
   bool progress = false;
   bool away = false;  // a tier's file system is
+  std::string name;   // of what could not be set aside
 };
 
 // Whether a large tree gets smaller: by a tenth at least, since its owner may be filling it.
@@ -333,9 +338,15 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   work->least.resize(record.tiers.size() + 1, UINT64_MAX);
   bool changed = false;
   const Status s = in_each_place(state, record, answers, [&](int jobs, const TierRecord* tier) -> Status {
-    if (unmoved && !name_is_taken(state, record)) MONARCH_TRY(rename_aside(jobs, record));
+    std::string name = record.aside();
+    if (unmoved && !name_is_taken(state, record)) {
+      // An XFS project id of the owner's own, for one, keeps the directory where it is: it is emptied there.
+      const Status moved = rename_aside(jobs, record);
+      if (!moved.ok() && moved.error().code != EXDEV) return moved;
+      if (!moved.ok()) work->name = name = record.name;
+    }
     const size_t place = tier ? static_cast<size_t>(tier - record.tiers.data()) : record.tiers.size();
-    const Attempt now = remove_aside(jobs, record, !tier);
+    const Attempt now = remove_aside(jobs, record, name, !tier);
     work->progress |= gets_smaller(now, &work->least[place]);
     if (tier && now.charged) {
       const uint64_t bytes = tier->quota > 0 ? std::min(*now.charged, tier->quota) : *now.charged;
@@ -368,9 +379,8 @@ void give_up(const StateDir& state, const UnderWay& work) {
       bytes += t.charged();
       places += (places.empty() ? "" : ", ") + t.path + "/monarch";
     }
-    spdlog::error(
-        "JobId={} clean up: what could not be removed is left aside in {} as {}, charged with {} bytes",
-        record.job.job, places, record.aside(), bytes);
+    spdlog::error("JobId={} clean up: what could not be removed is left in {} as {}, charged with {} bytes",
+                  record.job.job, places, work.name.empty() ? record.aside() : work.name, bytes);
   }
   record.next_try = os::clock_ns(CLOCK_REALTIME) / 1000000000 + delay;
   (void)state.write_removal(record).ok();
@@ -402,7 +412,7 @@ using Find = std::function<void(std::vector<Removal>*)>;
   {
     const HelperCgroup group(state);
     if (find) find(&removals);
-    for (Removal& r : removals) under_way.push_back({std::move(r), {}});
+    for (Removal& r : removals) under_way.emplace_back().removal = std::move(r);
     const int64_t begin = now_ms();
     int pause = 1;
     for (int64_t end = begin + kTriesMs; !under_way.empty(); ::sleep(static_cast<unsigned>(pause))) {
