@@ -18,13 +18,14 @@
 // stat   fstat of a tier's copy answers with the PFS file's identity, or cp and tar would notice the
 //        difference. __fxstat... are what programs built before glibc 2.33 call.
 // path   What the catalog knows of a file is answered without the PFS (decide/attributes.h); so is fstatat
-//        of a path, but not statx: who calls it mostly wants times of birth. __xstat... are what programs built before glibc 2.33 call.
+//        of a path, but not statx: who calls it mostly wants times of birth. __xstat... are what programs
+//        built before glibc 2.33 call.
 // directory  The names in a directory come from the catalog as long as its times say that it has not changed
 //        (decide/listings.h).
 // exec   Programs started with a cleared environment keep LD_PRELOAD and MONARCH_IO_*.
 // space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again.
-// count  Nothing changes: what came back is added up per tier and PFS, for the report and sacct. Before that, a
-//        descriptor whose file the job changed goes back to the PFS (decide/returns.h).
+// count  Nothing changes: what came back is added up per tier and PFS, for the report and sacct. Before
+//        that, a descriptor whose file the job changed goes back to the PFS (decide/returns.h).
 // lock   So it does before a lock, which other programs of the job hold on the PFS's file, and before its end
 //        is looked for. fcntl also tells of duplicates.
 // clang-format off

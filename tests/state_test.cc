@@ -34,7 +34,8 @@ TEST(JobNames, AreRefusedWhereTheLongestOfTheirFilesWouldNotFit) {
   JobRecord record;
   record.job = most;
   record.serial = UINT64_MAX;
-  record.name = most.cluster + "." + std::to_string(UINT32_MAX) + "." + std::to_string(UINT32_MAX) + "." + most.node;
+  record.name =
+      most.cluster + "." + std::to_string(UINT32_MAX) + "." + std::to_string(UINT32_MAX) + "." + most.node;
   EXPECT_TRUE(is_plain_name("ffffffffffffffff.ffffffffffffffff." + record.removal())) << "a control group";
   EXPECT_TRUE(is_plain_name(record.removal() + ".9999999999.json.new")) << "in the spool";
   const Status longer = check_names({1, most.node + "n", most.cluster});

@@ -103,7 +103,8 @@ void open_root_log(const std::string& file) {
   const Status opened = monarch::open_log(file, "info");
   if (opened.ok()) return;
   const char* instead = ::access("/dev/log", W_OK) == 0 ? "syslog" : "stderr";
-  if (monarch::open_log(instead, "info").ok()) spdlog::error("{}; to {} instead", opened.error().text, instead);
+  if (monarch::open_log(instead, "info").ok())
+    spdlog::error("{}; to {} instead", opened.error().text, instead);
 }
 
 int run_as_root(Options& o) {
@@ -124,9 +125,8 @@ int run_as_root(Options& o) {
   if (o.flush) {
     const Result<monarch::StateDir> state = monarch::StateDir::open(o.request.state_dir);
     const monarch::SpoolConfig spool = monarch::load_config_or_defaults(o.config).spool;
-    done = state.ok()
-               ? monarch::flush(*state, {o.account_instead, o.account}, spool, monarch::Lines::kAll)
-               : Status(state.error());
+    done = state.ok() ? monarch::flush(*state, {o.account_instead, o.account}, spool, monarch::Lines::kAll)
+                      : Status(state.error());
     if (!done.ok()) spdlog::error("{}", done.error().text);
     return done.ok() ? 0 : 1;
   }

@@ -235,11 +235,21 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
     if (!t.file_system.empty()) tiers.back()["file_system"] = t.file_system;
     if (t.occupied) tiers.back()["occupied"] = *t.occupied;
   }
-  json record = {{"job", r.job.job},         {"node", r.job.node},   {"restart", r.restart},
-                 {"cluster", r.job.cluster}, {"name", r.name},       {"uid", r.user.uid},
-                 {"gid", r.user.gid},        {"pid", r.agent.pid},   {"start_time", r.agent.start_time},
-                 {"boot", r.boot},           {"run_dir", r.run_dir}, {"tiers", tiers},
-                 {"serial", r.serial},       {"nodes", r.nodes},     {"first_node", r.first_node},
+  json record = {{"job", r.job.job},
+                 {"node", r.job.node},
+                 {"restart", r.restart},
+                 {"cluster", r.job.cluster},
+                 {"name", r.name},
+                 {"uid", r.user.uid},
+                 {"gid", r.user.gid},
+                 {"pid", r.agent.pid},
+                 {"start_time", r.agent.start_time},
+                 {"boot", r.boot},
+                 {"run_dir", r.run_dir},
+                 {"tiers", tiers},
+                 {"serial", r.serial},
+                 {"nodes", r.nodes},
+                 {"first_node", r.first_node},
                  {"slurm_conf", r.of_cluster.slurm_conf},
                  {"config", r.of_cluster.config},
                  {"account_program", r.of_cluster.account_program}};

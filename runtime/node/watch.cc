@@ -255,8 +255,8 @@ void watch_jobs(const KeeperRequest& request, const StateDir& state) {
     if (!is_over(state, key, !stepds.empty())) continue;
     spdlog::info("JobId={} node={} is over: no slurmstepd, and no epilog came", record->job.job,
                  record->job.node);
-    const Status ended = end_job({request.state_dir, record->job, record->of_cluster.account_program,
-                                  record->of_cluster.config});
+    const Status ended = end_job(
+        {request.state_dir, record->job, record->of_cluster.account_program, record->of_cluster.config});
     if (!ended.ok()) spdlog::warn("JobId={} {}", record->job.job, ended.error().text);
   }
 }
