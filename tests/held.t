@@ -50,6 +50,9 @@ CASES = {
                           "print(os.lseek(s, 0, 1), os.lseek(d, 0, 1))"),
     "a duplicate by fcntl": (True, "s = os.open(f, 0); d = fcntl.fcntl(s, fcntl.F_DUPFD_CLOEXEC, 50); os.close(s); append('new');"
                                    "print(d, os.pread(d, 10, 1685))"),
+    "a duplicate by a socket": (True, "import socket; a, b = socket.socketpair(); s = os.open(f, 0); socket.send_fds(a, [b'x'], [s]);"
+                                      "d = socket.recv_fds(b, 1, 1)[1][0]; append('new'); print(os.read(d, 10), os.read(s, 5), os.read(d, 5));"
+                                      "print(os.lseek(s, 0, 1), os.lseek(d, 0, 1))"),
     "kept over exec": (True, "s = os.open(f, 0); os.set_inheritable(s, True)\n"
                              "print(subprocess.run(['bash', '-c', 'printf new >>\"$1/f\"; tail -c 5', 'bash', root], stdin=s, stdout=-1).stdout)"),
     "tail -F": (True, "p = subprocess.Popen(['tail', '-n', '1', '-F', f], stdout=-1, stderr=-3); print(p.stdout.readline()); sh('echo new >>\"$1/f\"');"

@@ -90,8 +90,9 @@ class State:
         return None
 
     def wait_keeper(self):
-        wait_until(self.keeper, PATIENCE)
-        return self.keeper()
+        found = []
+        wait_until(lambda: found.append(self.keeper()) or found[-1], PATIENCE)
+        return found[-1]
 
     def gone(self):
         return wait_until(lambda: not self.keepers(), PATIENCE)

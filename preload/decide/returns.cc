@@ -14,18 +14,17 @@
 namespace monarch::preload {
 namespace {
 
-// Puts what is open as `own` in the place of `fd` and of its duplicates here.
+// Puts what is open as `own` in the place of `fd` and of its duplicates here, however they came.
 void replace(int fd, int own) {
-  const unsigned char c = class_of(fd);
   const long self = syscall(SYS_getpid);
   const auto put = [own](int to) {
     const long flags = syscall(SYS_fcntl, to, F_GETFD);
     if (flags < 0 || syscall(SYS_dup3, own, to, (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) return;
     if (class_of(to) != kNone) opened_on_pfs(to, 0);
   };
-  for (int other = 0; c != kNone && other < static_cast<int>(kDescriptors); ++other)
-    if (other != fd && class_of(other) == c && syscall(SYS_kcmp, self, self, KCMP_FILE, fd, other) == 0)
-      put(other);
+  each_descriptor([&](int other) {
+    if (other != fd && syscall(SYS_kcmp, self, self, KCMP_FILE, fd, other) == 0) put(other);
+  });
   put(fd);
 }
 
