@@ -200,7 +200,8 @@ TEST_F(PlacementTest, ADatasetIsPlacedAfterAShortage) {
 // Several threads copy for one file when its tier fails: its space comes back once, after the last of them.
 TEST_F(PlacementTest, ALargeFileGivenUpByOneThreadIsReleasedByTheLast) {
   config_.stage_wait_max = kMiB;
-  scratch_.file("pfs/f", noise(8 * kMiB, 1));
+  config_.threads = 5;  // three of them fill
+  std::filesystem::resize_file(scratch_.file("pfs/f", ""), 64 * kMiB);
   start();
   demand("f");
   std::atomic<int> inside{0};
@@ -360,7 +361,6 @@ TEST_F(PlacementTest, ALargeFileThatWasPutOffIsBegunAgainBesideTheOldOne) {
   scratch_.file("pfs/f", noise(4 * kMiB, 1));
   start();
   demand("f");
-  placement_->demand_chunk(rel("f"), kReadNatively);
   std::atomic<bool> held{true}, inside{false}, shortage{true};
   Intercept reads(Call::kPread, [&](Arguments& a) {
     if (a.offset == 0 && !inside.exchange(true)) (void)eventually([&] { return !held; });
@@ -373,7 +373,9 @@ TEST_F(PlacementTest, ALargeFileThatWasPutOffIsBegunAgainBesideTheOldOne) {
   shortage = false;
   ASSERT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
   demand("f");
-  const auto there = [&](uint32_t n) { return catalog_->reader().has_chunk(chunks_of(word("f")), n); };
+  const auto there = [&](uint32_t n) {
+    return state("f") == State::kPlaced || catalog_->reader().has_chunk(chunks_of(word("f")), n);
+  };
   placement_->demand_chunk(rel("f"), 1);
   ASSERT_TRUE(eventually([&] { return there(1); })) << word("f");
   EXPECT_FALSE(tier().closed());

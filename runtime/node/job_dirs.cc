@@ -116,7 +116,7 @@ Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::st
   if (os::mkdirat(all->get(), name.c_str(), 0700) != 0) return errno_error(what + "/monarch/" + name);
   const Fd own(os::open_beneath(all->get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!own || os::fstat(own.get(), &st) != 0 || ::fchown(own.get(), user.uid, user.gid) != 0) {
-    const Status failed = errno_error("give " + what + "/monarch/" + name + " to its owner");
+    Status failed = errno_error("give " + what + "/monarch/" + name + " to its owner");
     os::unlinkat(all->get(), name.c_str(), AT_REMOVEDIR);
     return failed;
   }

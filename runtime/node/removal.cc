@@ -341,7 +341,7 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
     std::string name = record.aside();
     if (unmoved && !name_is_taken(state, record)) {
       // An XFS project id of the owner's own, for one, keeps the directory where it is: it is emptied there.
-      const Status moved = rename_aside(jobs, record);
+      Status moved = rename_aside(jobs, record);
       if (!moved.ok() && moved.error().code != EXDEV) return moved;
       if (!moved.ok()) work->name = name = record.name;
     }
