@@ -109,6 +109,9 @@ TEST(Groups, AreASet) {
 
 // A signal handler may have 8 KiB of stack.
 TEST(Groups, TakeLittleStack) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer's threads need another stack";
+#endif
   const auto taken = [](void* (*act)(void*)) {
     constexpr size_t kBytes = 256 << 10;
     std::vector<char> stack(kBytes, 0x5a);
