@@ -154,7 +154,7 @@ TEST_F(PlacementTest, AFileLargerThanTheTierIsKeptInPart) {
 // What the task has read is in the page cache, from where staging reads it if the pages are not dropped.
 TEST_F(PlacementTest, ALargeFileThatIsReadNativelyIsStagedFromThePageCache) {
   config_.stage_wait_max = 1000;
-  int dropped = 0;
+  std::atomic<int> dropped{0};
   scratch_.file("pfs/large", noise(4 * kMiB, 1));
   scratch_.file("pfs/other", noise(4 * kMiB, 2));
   start();

@@ -286,7 +286,13 @@ bool is_file_name(const std::string& text) {
 Result<JobRecord> StateDir::record_at(const std::string& below) const {
   Result<std::string> text = read(below);
   if (!text.ok()) return text.error();
-  const json j = json::parse(*text, nullptr, false);
+  bool whole = true;  // numbers: the library converts a fraction to what is wanted, even 2e99
+  const auto look = [&whole](int, json::parse_event_t, const json& value) {
+    whole &= !value.is_number_float();
+    return true;
+  };
+  const json j = json::parse(*text, look, false);
+  if (!whole) return Error{EINVAL, path_ + "/" + below + ": a number is not a whole one"};
   JobRecord r;
   try {
     r.job = {j.at("job").get<uint32_t>(), j.at("node").get<std::string>(),

@@ -8,8 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <regex>
 #include <set>
@@ -171,7 +173,8 @@ void sweep(const StateDir& state, const JobOnNode& own, const std::vector<std::s
   std::vector<Removal> removals = unattended_removals(state), dead;
   for (const std::string& key : state.jobs())
     if (key != own.key()) sweep_job(state, key, &dead);
-  for (Removal& r : set_aside(state, std::move(dead), kAsidePatienceMs)) removals.push_back(std::move(r));
+  std::vector<Removal> aside = set_aside(state, std::move(dead), kAsidePatienceMs);
+  std::move(aside.begin(), aside.end(), std::back_inserter(removals));
   sweep_cgroups(state);
   if (removals.empty() && tiers.empty()) return;
   find_and_remove(state, std::move(removals), [&](std::vector<Removal>* found) {
