@@ -157,6 +157,8 @@ Status set_accounting_key(Config* config, const std::string& key, const std::str
 Status set_tier_key(TierConfig* tier, const std::string& key, const std::string& value) {
   if (key == "path") {
     if (value.empty() || value[0] != '/') return bad_input("path '" + value + "' is not absolute");
+    if ((value + "/").find("/../") != std::string::npos)
+      return bad_input("path '" + value + "': name the directory without '..'");
     return assign(absolute_path(value), &tier->path);
   }
   if (key == "quota") return assign(parse_quota(value), &tier->quota);
