@@ -16,6 +16,7 @@
 #include <memory>
 #include <set>
 
+#include "runtime/base/escape.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/layout/catalog_layout.h"
@@ -89,21 +90,6 @@ struct Mount {
   Kind kind = Kind::kSystem;
 };
 
-// mountinfo writes space, tab, newline and backslash as \ooo.
-std::string unescape(std::string_view text) {
-  std::string out;
-  const auto octal = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '7'; };
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && octal(i + 1) && octal(i + 2) && octal(i + 3)) {
-      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 std::vector<std::string> split(const std::string& text, char at) {
   std::vector<std::string> parts(1);
   for (const char c : text) {
@@ -129,10 +115,10 @@ bool parse_mount(const std::string& line, Mount* m) {
   m->id = std::atoi(words[0].c_str());
   m->parent = std::atoi(words[1].c_str());
   m->device_number = words[2];
-  m->root = unescape(words[3]);
-  m->point = unescape(words[4]);
-  m->fstype = unescape(words[dash + 1]);
-  m->source = unescape(words[dash + 2]);
+  m->root = unescaped_mount(words[3]);
+  m->point = unescaped_mount(words[4]);
+  m->fstype = unescaped_mount(words[dash + 1]);
+  m->source = unescaped_mount(words[dash + 2]);
   m->read_only = has_option(words[5], "ro") || has_option(words[dash + 3], "ro");
   m->kind = kind_of(m->fstype);
   return true;

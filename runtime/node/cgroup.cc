@@ -11,13 +11,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <set>
 #include <sstream>
 
+#include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
 
 namespace monarch {
@@ -60,19 +60,6 @@ std::string own_status(const std::string& name) {
   for (std::string line; std::getline(in, line);)
     if (line.rfind(name + ":\t", 0) == 0) return line.substr(name.size() + 2);
   return "";
-}
-
-// In mountinfo blanks and the like are written as \040.
-std::string unescape(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    int value = 0;
-    const bool octal = text[i] == '\\' && i + 3 < text.size() &&
-                       std::from_chars(&text[i + 1], &text[i + 4], value, 8).ptr == &text[i + 4];
-    out += octal ? static_cast<char>(value) : text[i];
-    if (octal) i += 3;
-  }
-  return out;
 }
 
 // What is not a controller among the options of a mounted hierarchy of version 1.
@@ -199,7 +186,8 @@ Cgroups::Cgroups(const std::string& mountinfo) {
     left >> id >> above >> device >> root >> mount;
     right >> type >> source >> options;
     if ((type != "cgroup" && type != "cgroup2") || root != "/") continue;
-    CgroupHierarchy h{unescape(mount), type == "cgroup2", type == "cgroup" ? controllers_in(options) : ""};
+    CgroupHierarchy h{unescaped_mount(mount), type == "cgroup2",
+                      type == "cgroup" ? controllers_in(options) : ""};
     const bool known = std::any_of(hierarchies_.begin(), hierarchies_.end(), [&](const CgroupHierarchy& o) {
       return o.unified == h.unified && o.controllers == h.controllers;
     });

@@ -16,7 +16,6 @@ namespace {
 constexpr int kLockPatienceMs = 1000;
 constexpr int kKillPatienceMs = 1000;
 constexpr int kReadPatienceMs = 800;
-constexpr int kAsidePatienceMs = 500;
 constexpr int kRemovePatienceMs = 1000;
 
 bool counters_of(const JobRecord& record, JobCounters* counters) {
@@ -61,7 +60,7 @@ Status end_job(const EpilogRequest& request) {
                     : Status();
   std::vector<Removal> removals;
   removals.push_back({*record, lock.take()});
-  removals = set_aside(*state, std::move(removals), kAsidePatienceMs);
+  removals = set_aside(*state, std::move(removals));
   if (!remove_in_background(*state, std::move(removals), kRemovePatienceMs))
     spdlog::info("JobId={} clean up goes on in the background", record->job.job);
   return kept;

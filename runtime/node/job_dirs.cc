@@ -11,12 +11,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/node/memory_tier.h"
-#include "runtime/node/mounts.h"
 #include "runtime/node/state.h"
 
 namespace monarch {

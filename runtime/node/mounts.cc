@@ -11,6 +11,7 @@
 #include <map>
 #include <sstream>
 
+#include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/node/memory_tier.h"
@@ -128,16 +129,6 @@ int detach_once(int jobs, const std::string& name, uid_t owner, Detach what) {
 }
 
 }  // namespace
-
-std::string unescaped_mount(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool code = text[i] == '\\' && i + 3 < text.size();
-    out += code ? static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8)) : text[i];
-    if (code) i += 3;
-  }
-  return out;
-}
 
 bool is_of_job_tmpfs(int fd) {
   const Mounts mounts = read_mounts();

@@ -23,9 +23,6 @@ int detach_mounts(int jobs, const std::string& name, uid_t owner, Detach what);
 // and `from` removed. False: there is no such tmpfs, or it fails (errno); then it is at `from` still.
 bool move_job_tmpfs(int jobs, const std::string& from, const std::string& to);
 
-// As mountinfo writes names: \040 for a blank.
-std::string unescaped_mount(const std::string& text);
-
 // Whether the open file `fd` (O_PATH suffices) is of a tmpfs of mount_tmpfs(). What is mounted there is not
 // asked.
 bool is_of_job_tmpfs(int fd);

@@ -147,8 +147,7 @@ constexpr char kUnmoved[] = "/unmoved";
 
 // Renames the directories of these jobs aside, by a child; which of them it is through with in time. A child
 // that hangs in the kernel stays behind.
-std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const JobRecord*>& records,
-                                 int patience_ms) {
+std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const JobRecord*>& records) {
   std::vector<bool> done(records.size(), false);
   int ends[2];
   if (records.empty() || ::pipe2(ends, O_CLOEXEC) != 0) return done;
@@ -167,7 +166,7 @@ std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const 
     ::_exit(0);
   }
   tell.reset();
-  const int64_t end = now_ms() + patience_ms;
+  const int64_t end = now_ms() + kAsidePatienceMs;
   for (size_t i = 0; i < done.size();) {
     const int64_t left = end - now_ms();
     pollfd p = {in.get(), POLLIN, 0};
@@ -476,10 +475,10 @@ bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
   return reap(pid, end) && got == bytes;
 }
 
-std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs, int patience_ms) {
+std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs) {
   std::vector<const JobRecord*> records;
   for (const Removal& r : jobs) records.push_back(&r.record);
-  const std::vector<bool> moved = rename_in_time(state, records, patience_ms);
+  const std::vector<bool> moved = rename_in_time(state, records);
   std::vector<Removal> aside;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const JobRecord& record = jobs[i].record;
@@ -497,7 +496,7 @@ std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs,
 }
 
 Status remove_job_files(const StateDir& state, const JobRecord& record) {
-  const bool moved = rename_in_time(state, {&record}, kAsidePatienceMs).front();
+  const bool moved = rename_in_time(state, {&record}).front();
   Result<Fd> lock = state.make_removal(record);
   if (!lock.ok()) return lock.error();
   if (!moved) MONARCH_TRY(state.write("removing/" + record.removal() + kUnmoved, ""));

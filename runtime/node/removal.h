@@ -28,10 +28,10 @@ struct Removal {
 
 // Renames the jobs' directories on the tiers and their run directories to record.aside(), and their records
 // from jobs/ to removing/: names and keys are free again, reservations count until all is gone. The locks are
-// those of the jobs, and stay with the records. A child touches the tiers, for at most `patience_ms`: one may
+// those of the jobs, and stay with the records. A child touches the tiers, for at most 0.5 s: one may
 // hang. What it has not renamed is the remover's to try again. Those whose record could not be moved are left
 // out, with a line in the log.
-std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs, int patience_ms);
+std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs);
 
 // Renames the job's directory in the directory `jobs` to record.aside(); its tmpfs goes with it, and what
 // users have mounted there is detached. A missing one is success.

@@ -29,7 +29,6 @@ constexpr int kLeastPatienceMs = 200;
 constexpr int kKillPatienceMs = 500;
 constexpr int kReadyPatienceMs = 1000;  // a PFS that hangs does not hold up the job's start
 constexpr int kTierPatienceMs = 500;    // and is waited for as much shorter
-constexpr int kAsidePatienceMs = 500;
 
 int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
@@ -144,7 +143,7 @@ Status clear_last_run(const StateDir& state, JobRecord last, Result<Fd>* lock) {
   if (last.boot == boot_id()) end_agent(state, last, kKillPatienceMs);
   std::vector<Removal> removals;
   removals.push_back({std::move(last), lock->take()});
-  remove_in_background(state, set_aside(state, std::move(removals), kAsidePatienceMs), 0);
+  remove_in_background(state, set_aside(state, std::move(removals)), 0);
   *lock = state.lock_job(job, true, kLockPatienceMs);
   return lock->ok() ? Status() : Status(lock->error());
 }

@@ -28,7 +28,6 @@ namespace {
 
 constexpr int64_t kClockSlackSeconds = 60;  // of the clock, which may have been set after the boot
 constexpr char kAside[] = ".removed.";
-constexpr int kAsidePatienceMs = 500;
 
 int64_t boot_time() {
   std::ifstream in("/proc/stat");
@@ -173,7 +172,7 @@ void sweep(const StateDir& state, const JobOnNode& own, const std::vector<std::s
   std::vector<Removal> removals = unattended_removals(state), dead;
   for (const std::string& key : state.jobs())
     if (key != own.key()) sweep_job(state, key, &dead);
-  std::vector<Removal> aside = set_aside(state, std::move(dead), kAsidePatienceMs);
+  std::vector<Removal> aside = set_aside(state, std::move(dead));
   std::move(aside.begin(), aside.end(), std::back_inserter(removals));
   sweep_cgroups(state);
   if (removals.empty() && tiers.empty()) return;
