@@ -105,7 +105,7 @@ class SpoolTest : public ::testing::Test {
       if (std::count(before.begin(), before.end(), name) != 0) continue;
       const size_t end = name.rfind('.'), begin = name.rfind('.', end - 1);
       const std::string since = std::to_string(::time(nullptr) - age);
-      const std::string now = name.substr(0, begin + 1) + since + name.substr(end);
+      std::string now = name.substr(0, begin + 1) + since + name.substr(end);
       fs::rename(path(name), path(now));
       set_mtime(path(now), wait);
       return now;
