@@ -28,6 +28,7 @@
 //        that, a descriptor whose file the job changed goes back to the PFS (decide/returns.h).
 // lock   So it does before a lock, which other programs of the job hold on the PFS's file, and before its end
 //        is looked for. fcntl also tells of duplicates.
+// fork   So do all, that parent and child go on sharing their positions.
 // clang-format off
 #define MONARCH_HOOKS(X)                                                                                \
   X(open, open) X(open64, open) X(openat, open) X(openat64, open) X(__open_2, open) X(__open64_2, open) \
@@ -59,6 +60,7 @@
   X(seekdir, directory) X(rewinddir, directory) X(dirfd, directory)                                     \
   X(execve, exec) X(execv, exec) X(execvp, exec) X(execvpe, exec) X(execl, exec) X(execlp, exec)        \
   X(execle, exec) X(fexecve, exec) X(execveat, exec) X(posix_spawn, exec) X(posix_spawnp, exec)         \
+  X(fork, fork)                                                                                         \
   X(chroot, space) X(unshare, space) X(setns, space) X(mount, space) X(umount, space) X(umount2, space) \
   X(read, count) X(__read_chk, count) X(readv, count) X(pread, count) X(pread64, count)                 \
   X(__pread_chk, count) X(__pread64_chk, count) X(preadv, count) X(preadv64, count) X(preadv2, count)   \
@@ -69,7 +71,7 @@
 
 // clang-format on
 // Deliberately not hooked:
-// fread and the rest of stdio, fork, vfork, close_range
+// fread and the rest of stdio, vfork, close_range
 //        The descriptor that open returned is a plain one of the kernel's, so they are right as they are.
 // tmpfile, bind
 //        A file without a name, and a socket, which nobody opens: the directory's times tell of its name.

@@ -55,6 +55,12 @@ CASES = {
                                       "print(os.lseek(s, 0, 1), os.lseek(d, 0, 1))"),
     "kept over exec": (True, "s = os.open(f, 0); os.set_inheritable(s, True)\n"
                              "print(subprocess.run(['bash', '-c', 'printf new >>\"$1/f\"; tail -c 5', 'bash', root], stdin=s, stdout=-1).stdout)"),
+    "a child that reads on": (True, "s = os.open(f, 0); os.read(s, 10); append('new')\n"
+                                    "if os.fork() == 0: print(os.read(s, 5), flush=True); os._exit(0)\n"
+                                    "os.wait(); print(os.read(s, 5), os.lseek(s, 0, 1))"),
+    "a program that reads on": (True, "s = os.open(f, 0); os.read(s, 10); append('new')\n"
+                                      "p = os.posix_spawn('/usr/bin/dd', ['dd', 'bs=5', 'count=1', 'status=none'], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, s, 0)]);"
+                                      "os.waitpid(p, 0); print(os.read(s, 5), os.lseek(s, 0, 1))"),
     "tail -F": (True, "p = subprocess.Popen(['tail', '-n', '1', '-F', f], stdout=-1, stderr=-3); print(p.stdout.readline()); sh('echo new >>\"$1/f\"');"
                       "print(p.stdout.readline()); p.kill(); p.wait()"),
     "locks, taken before": (True, "s = os.open(f, 0); fcntl.flock(s, fcntl.LOCK_SH); append('new'); os.pread(s, 1, 0);"

@@ -111,6 +111,17 @@ void look_for_change(int fd) {
     descriptor_marks[fd].store(marks, std::memory_order_relaxed);
 }
 
+void follow_all_changes() {
+  static std::atomic<uint32_t> followed{0};
+  const Client* c = is_attached() ? client() : nullptr;
+  if (!c) return;
+  const uint32_t marks = c->board->header.marks.load(std::memory_order_acquire);
+  if (followed.exchange(marks, std::memory_order_acq_rel) == marks) return;
+  const int saved = errno;
+  each_descriptor([](int fd) { follow_changes(fd); });
+  errno = saved;
+}
+
 // They may be a shell's redirections, or what a program keeps over exec.
 __attribute__((noinline)) void find_open_copies() {
   each_descriptor([](int fd) {

@@ -3,8 +3,8 @@
 // it is one of the PFS's file, at the same position, with the same flags and this process's locks. It does so
 // when it is used next, by a call that hooks see; what was mapped from it stays the copy.
 //
-// Duplicates in this process move with it. Those of other processes move when they use them, and then have a
-// position of their own.
+// Duplicates in this process move with it, and all move before it forks. Those of other processes move when
+// they use them, and then have a position of their own.
 #pragma once
 
 #include "preload/decide/descriptors.h"
@@ -21,7 +21,9 @@ inline void follow_changes(int fd) {
   const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
   if (__builtin_expect(descriptor_marks[fd].load(std::memory_order_relaxed) != marks, 0)) look_for_change(fd);
 }
-// The same of a descriptor that is open on this copy. Whether it is the PFS's now.
+// Of all descriptors.
+void follow_all_changes();
+// Of a descriptor that is open on this copy. Whether it is the PFS's now.
 bool follow_change(int fd, const Original& original);
 
 }  // namespace monarch::preload

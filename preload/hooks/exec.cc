@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exec family: programs started with a cleared environment keep Monarch.
+// The exec family: programs started with a cleared environment keep Monarch. And fork(2).
 //
 // A child of vfork(2) runs these in its parent's memory: nothing is written but the stack and counters.
 #include <errno.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "preload/client/environment.h"
+#include "preload/decide/returns.h"
 #include "preload/hooks/export.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
@@ -122,18 +123,25 @@ MONARCH_EXPORT int execveat(int dirfd, const char* path, Strings argv, Strings g
   });
 }
 
+MONARCH_EXPORT pid_t fork() noexcept {
+  follow_all_changes();
+  return call_next<pid_t>(Hook::fork);
+}
+
 namespace {
 using SpawnFunction = int(pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*,
                           Strings, Strings);
 }
 MONARCH_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                                const posix_spawnattr_t* attributes, Strings argv, Strings given) {
+  follow_all_changes();
   return with_environment(given, [&](Strings envp) {
     return next<SpawnFunction>(Hook::posix_spawn)(pid, path, actions, attributes, argv, envp);
   });
 }
 MONARCH_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
                                 const posix_spawnattr_t* attributes, Strings argv, Strings given) {
+  follow_all_changes();
   return with_environment(given, [&](Strings envp) {
     return next<SpawnFunction>(Hook::posix_spawnp)(pid, file, actions, attributes, argv, envp);
   });
