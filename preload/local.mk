@@ -52,6 +52,8 @@ libmonarch_preload_so_SOURCES = \
 	%D%/next/next.h \
 	%D%/resolve/mounts.cc \
 	%D%/resolve/mounts.h \
+	%D%/resolve/names.cc \
+	%D%/resolve/names.h \
 	%D%/resolve/originals.cc \
 	%D%/resolve/originals.h \
 	%D%/resolve/paths.cc \

@@ -83,6 +83,29 @@ class Placed:
         return counters
 
 
+# Opens for writing that fail: the file stays as it is.
+REFUSED = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fopen.restype = ctypes.c_void_p
+W, X, D = os.O_WRONLY, os.O_CREAT | os.O_EXCL, os.O_DIRECTORY
+for flags in (W | X, os.O_RDWR | X, W | X | os.O_TRUNC, os.O_RDWR | D, W | D):
+    try: print("opened", os.open(sys.argv[1], flags))
+    except OSError as e: print(e.errno)
+for mode in (b"wx", b"w+x"): print(libc.fopen(os.fsencode(sys.argv[1]), mode), ctypes.get_errno())
+"""
+
+
+def refused():
+    placed = Placed("refused")
+    files = sorted(placed.files())
+    for file in files:
+        command = [PYTHON, "-c", REFUSED, file]
+        equal(placed.job.run(command)[:2], e2e.execute(command)[:2], f"{os.path.basename(file)}: refused as natively")
+    counters = placed.done("refused", len(files))
+    equal(counters["tasks"]["invalidations"], 0, "nothing is marked as changed")
+
+
 # ---- programs
 
 BY_PROGRAMS = {
@@ -757,5 +780,5 @@ print(a, len(open(sys.argv[1], "rb").read()))
     agent.wait(e2e.PATIENCE)
 
 
-e2e.main(by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, file_systems_and_locks, by_mount, by_two_names, not_the_owner, directories, unreadable, large_files, race, links_to_descriptors,
-         inherited, before_the_agent)
+e2e.main(refused, by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, file_systems_and_locks, by_mount,
+         by_two_names, not_the_owner, directories, unreadable, large_files, race, links_to_descriptors, inherited, before_the_agent)

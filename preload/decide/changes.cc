@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Marks are set before the call, on the board, and never taken back in this job; whoever opens the file after
-// the call returned sees them, whatever the agent is doing with the file meanwhile.
+// the call returned sees them, whatever the agent is doing with the file meanwhile. For an open that does not
+// empty the file, they are set before its caller has the descriptor.
 //
 //   the path      tells of a file under its own name; also of one that the catalog does not know yet
 //   the inode     tells of a file changed under another name: a hard link, another mount of the PFS
@@ -227,6 +228,15 @@ __attribute__((noinline)) void mark_database(Client* c, const RelPath& file) {
   }
 }
 
+// What the text of the path tells, without a call to the PFS.
+void mark_text(Client* c, int dirfd, const char* path) {
+  Room room;
+  RelPath rel;
+  if (!may_be_below(*c, path) || !resolve(*c, dirfd, path, &room, &rel)) return;
+  mark_path(c, rel);
+  mark_database(c, rel);
+}
+
 __attribute__((noinline)) void mark_named(Client* c, Change change, const Object& object) {
   Room room;
   Located found;
@@ -261,13 +271,10 @@ bool has_changed_names(const Client& c, const RelPath& directory) {
          is_invalid(*c.board, mark_of_names(directory.hash));
 }
 
-void will_write(int dirfd, const char* path) {
-  Client* c = client(Retry::kAtOnce);
-  Room room;
-  RelPath rel;
-  if (!c || !may_be_below(*c, path) || !resolve(*c, dirfd, path, &room, &rel)) return;
-  mark_path(c, rel);
-  mark_database(c, rel);
+void will_open_to_write(int dirfd, const char* path, int flags) {
+  constexpr int kNew = O_CREAT | O_EXCL;
+  if ((flags & O_TRUNC) == 0 || (flags & kNew) == kNew) return;
+  if (Client* c = client(Retry::kAtOnce)) mark_text(c, dirfd, path);
 }
 
 void changes_descriptor(Change change, int fd) {
@@ -279,19 +286,22 @@ void changes_descriptor(Change change, int fd) {
   errno = saved;
 }
 
-bool opened_to_write(int fd, int flags) {
+bool opened_to_write(int fd, int dirfd, const char* path, int flags) {
   Client* c = client(Retry::kAtOnce);
   const int saved = errno;
   const Object opened = {fd, "", AT_EMPTY_PATH};
   const Entry* copied = nullptr;
   Inode inode;
   Room room;
+  if (c && path) mark_text(c, dirfd, path);
   if (c && look(opened, &inode)) {
     if (inode.type == S_IFREG) copied = copy_behind(*c, inode, fd);
     if (!copied) mark_inode(c, Change::kContent, opened, inode, {Where::kOutside, {}}, &room);
   }
   errno = saved;
-  return !copied || write_to_original(c, *copied, fd, flags);
+  if (copied && !write_to_original(c, *copied, fd, flags)) return false;
+  if (path && (flags & O_CREAT) != 0) changed_names(dirfd, path);
+  return true;
 }
 
 __attribute__((noinline)) void mark_what_is_open(Client* c) {

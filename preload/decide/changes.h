@@ -18,12 +18,13 @@ enum class Change {
 void will_change(Change change, int dirfd, const char* path, int flags);
 // After a call that gave the path's name to something, or took it away: its directory is to be listed anew.
 void changed_names(int dirfd, const char* path);
-// Before an open for writing: marks what the text of the path tells, without a call to the PFS.
-void will_write(int dirfd, const char* path);
-// After it: marks what the text did not tell. If the file is a copy (opened by a link to a descriptor of one
-// that path_to_write() does not know, such as //proc/self/fd/N), `fd` becomes the PFS's file instead. False,
-// with errno: that cannot be opened, and the caller closes `fd`.
-bool opened_to_write(int fd, int flags);
+// Before an open for writing: marks what it empties, should it end in between. Any other changes nothing
+// until its caller has the descriptor, so that one that fails leaves no mark.
+void will_open_to_write(int dirfd, const char* path, int flags);
+// After it: marks the file. `path` is what it was opened by, nullptr if by none. If the file is a copy
+// (opened by a link to a descriptor of one that path_to_write() does not know, such as //proc/self/fd/N),
+// `fd` becomes the PFS's file instead. False, with errno: that cannot be opened, and the caller closes `fd`.
+bool opened_to_write(int fd, int dirfd, const char* path, int flags);
 // What is open as `fd` is changed.
 void changes_descriptor(Change change, int fd);
 

@@ -15,6 +15,7 @@
 #include "preload/decide/changes.h"
 #include "preload/decide/waiting.h"
 #include "preload/resolve/mounts.h"
+#include "preload/resolve/names.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
@@ -114,7 +115,29 @@ bool excluded(const Client& client, const RelPath& path) {
   return client.program_excluded || (client.exclude && excludes_file(client, path));
 }
 
-Answer decide(Client* client, const RelPath& path, Room* copy) {
+// Whether a directory above the file, or the file, is a symbolic link. The walk does not follow it.
+bool is_below_link(const CatalogReader& catalog, const RelPath& path) {
+  for (uint32_t len = path.len; len > 0; --len) {
+    if (len < path.len && path.path[len] != '/') continue;
+    const Found found = catalog.find(rel_path(path.root, path.path, len));
+    if (found && found.entry->type.load(std::memory_order_relaxed) == DT_LNK) return true;
+  }
+  return false;
+}
+
+Answer decide(Client* client, const RelPath& path, Room* copy, bool follows);
+
+// Of the file to which a symbolic link leads. Apart, for the room on the stack.
+__attribute__((noinline)) bool decide_real(Client* client, const RelPath& path, Room* copy, Answer* answer) {
+  Room room;
+  RelPath real;
+  if (!follow_links(*client, path, &room, &real)) return false;
+  *answer = decide(client, real, copy, false);
+  return true;
+}
+
+// `follows`: symbolic links, if the path leads through some.
+Answer decide(Client* client, const RelPath& path, Room* copy, bool follows) {
   Answer answer;
   answer.marks = client->board->header.marks.load(std::memory_order_acquire);
   const auto to_pfs = [&](TaskCounter why) {
@@ -132,7 +155,10 @@ Answer decide(Client* client, const RelPath& path, Room* copy) {
   if (is_changed(*client, path, nullptr)) return to_pfs(TaskCounter::fallback_invalid);
   Found found = client->catalog.find(path);
   const JobFacts& facts = client->catalog.facts();
-  if (!found && client->catalog.walked(path.root)) return to_pfs(TaskCounter::fallback_absent);
+  if (!found && client->catalog.walked(path.root)) {
+    const bool other = follows && is_below_link(client->catalog, path);
+    return other && decide_real(client, path, copy, &answer) ? answer : to_pfs(TaskCounter::fallback_absent);
+  }
   uint64_t word = found ? found.entry->state.load(std::memory_order_acquire) : state_word(State::kKnown);
   if (state_of(word) == State::kKnown && board->header.full.load(std::memory_order_relaxed) != 0)
     return to_pfs(TaskCounter::fallback_no_fit);
@@ -149,6 +175,8 @@ Answer decide(Client* client, const RelPath& path, Room* copy) {
   if (is_changed(*client, path, found.entry)) return to_pfs(TaskCounter::fallback_invalid);
   answer.bytes = found.entry->size.load(std::memory_order_relaxed);
   if (state_of(word) == State::kLarge) answer.large = found.ref;
+  if (reason_of(word) == Reason::kSymlink && follows && decide_real(client, path, copy, &answer))
+    return answer;
   // A directory or a device is not a file of the dataset's: nothing to count.
   if (reason_of(word) == Reason::kNotRegular) return answer;
   if (state_of(word) != State::kPlaced) return to_pfs(reason_for_pfs(state_of(word)));
@@ -201,8 +229,8 @@ __attribute__((noinline)) void log_open(const Client& c, const RelPath& path, co
 
 }  // namespace
 
-Answer find_copy(Client* client, const RelPath& path, Room* copy) {
-  const Answer answer = decide(client, path, copy);
+Answer find_copy(Client* client, const RelPath& path, Room* copy, bool follows) {
+  const Answer answer = decide(client, path, copy, follows);
   if (__builtin_expect(client->log != nullptr, 0)) log_open(*client, path, answer);
   return answer;
 }

@@ -15,6 +15,7 @@
 #include "preload/decide/opens.h"
 #include "preload/hooks/export.h"
 #include "preload/next/next.h"
+#include "preload/resolve/names.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
 
@@ -63,9 +64,9 @@ constexpr int kNext = -2;
 // to the next definition, as if we were not here. errno is then as it was.
 struct Attempt {
   int fd = kNext;
-  bool dataset = false;           // the file is below a root
-  int flags = 0;                  // of an open for writing, else 0
-  const char* created = nullptr;  // the path, if the open makes a file where there is none
+  bool dataset = false;        // the file is below a root
+  int flags = 0;               // of an open for writing, else 0
+  const char* path = nullptr;  // of one; nullptr: it has none
   int dirfd = 0;
   Ref large = 0;  // see Answer
   bool done() const { return __builtin_expect(fd != kNext, 1); }
@@ -77,10 +78,9 @@ struct Attempt {
     } else {
       opened_elsewhere(opened);
     }
-    // By a hard link, "..", a symbolic link, another mount: the path did not tell which file it is.
-    if (__builtin_expect(flags != 0, 0) && !opened_to_write(opened, flags)) return not_opened(opened);
-    if (__builtin_expect(created != nullptr, 0)) changed_names(dirfd, created);
-    return opened;
+    return __builtin_expect(flags == 0, 1) || opened_to_write(opened, dirfd, path, flags)
+               ? opened
+               : not_opened(opened);
   }
 };
 
@@ -95,7 +95,7 @@ int proved(const Client& c, const Answer& answer, int fd) {
 __attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attempt) {
   Room copy;
   attempt->dataset = true;
-  const Answer answer = find_copy(c, rel, &copy);
+  const Answer answer = find_copy(c, rel, &copy, (flags & O_NOFOLLOW) == 0);
   attempt->large = answer.large;
   if (!answer.placed) return;
   const int saved = errno;
@@ -114,7 +114,9 @@ __attribute__((noinline)) void open_below(Client* c, int dirfd, const char* path
                                           Attempt* attempt) {
   Room room;
   RelPath rel;
-  if (resolve(*c, dirfd, path, &room, &rel)) open_dataset(c, rel, flags, attempt);
+  const bool follows = (flags & O_NOFOLLOW) == 0;
+  if ((follows ? resolve_to_read : resolve)(*c, dirfd, path, &room, &rel))
+    open_dataset(c, rel, flags, attempt);
 }
 
 // A copy is never opened for writing, also not by way of its descriptor.
@@ -122,7 +124,9 @@ __attribute__((noinline)) void open_original_to_write(const char* link, int flag
   Room room;
   const char* path = path_to_write(link, &room);
   if (path == link) return;
-  will_write(AT_FDCWD, path);
+  will_open_to_write(AT_FDCWD, path, flags);
+  attempt->path = path;
+  attempt->dirfd = AT_FDCWD;
   attempt->fd = attempt->settled(call_openat(AT_FDCWD, path, flags & ~O_CREAT, 0));
 }
 
@@ -131,10 +135,10 @@ inline Attempt open_copy(int dirfd, const char* path, int flags) {
   if (unreadable(path)) return attempt;
   if (only_reads(flags)) {
     Client* c = client();
-    if (c && may_be_below(*c, path)) open_below(c, dirfd, path, flags, &attempt);
+    if (c && may_read_below(*c, path)) open_below(c, dirfd, path, flags, &attempt);
   } else if (writes(flags) && (flags & O_TMPFILE) != O_TMPFILE) {
-    will_write(dirfd, path);
-    if ((flags & O_CREAT) != 0) attempt.created = path;
+    will_open_to_write(dirfd, path, flags);
+    attempt.path = path;
     attempt.dirfd = dirfd;
     attempt.flags = flags;
     Original unused;
@@ -146,10 +150,16 @@ inline Attempt open_copy(int dirfd, const char* path, int flags) {
 // The same for a stream.
 bool only_reads(const char* mode) { return mode[0] == 'r' && !strchr(mode, '+'); }
 
-FILE* written_stream(FILE* stream, const char* mode) {
-  const int flags = (strchr(mode, '+') ? O_RDWR : O_WRONLY) | (mode[0] == 'w' ? O_TRUNC : 0) |
-                    (mode[0] == 'a' ? O_APPEND : 0) | (strchr(mode, 'e') ? O_CLOEXEC : 0);
-  if (!stream || opened_to_write(fileno_unlocked(stream), flags)) return stream;
+int flags_of(const char* mode) {
+  return (strchr(mode, '+') ? O_RDWR
+          : mode[0] == 'r'  ? O_RDONLY
+                            : O_WRONLY) |
+         (mode[0] == 'w' ? O_TRUNC : 0) | (mode[0] == 'a' ? O_APPEND : 0) | (mode[0] != 'r' ? O_CREAT : 0) |
+         (strchr(mode, 'e') ? O_CLOEXEC : 0) | (strchr(mode, 'x') ? O_EXCL : 0);
+}
+
+FILE* written_stream(FILE* stream, const char* path, const char* mode) {
+  if (!stream || opened_to_write(fileno_unlocked(stream), AT_FDCWD, path, flags_of(mode))) return stream;
   // fclose(3) could wait; a stream is lost with an error this rare.
   (void)not_opened(fileno_unlocked(stream));
   return nullptr;
@@ -159,7 +169,7 @@ __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real
                                                   const char* mode) {
   Room room, copy;
   RelPath rel;
-  if (!resolve(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode);
+  if (!resolve_to_read(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode);
   const Answer answer = find_copy(c, rel, &copy);
   if (answer.placed) {
     const int saved = errno;
@@ -186,8 +196,8 @@ __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real
 __attribute__((noinline)) FILE* write_original(FopenFunction* real, const char* link, const char* mode) {
   Room room;
   const char* to = path_to_write(link, &room);
-  will_write(AT_FDCWD, to);
-  return written_stream(real(to, mode), mode);
+  will_open_to_write(AT_FDCWD, to, flags_of(mode));
+  return written_stream(real(to, mode), to, mode);
 }
 
 FILE* open_stream(Hook hook, const char* path, const char* mode) {
@@ -195,13 +205,11 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
   Client* c = !unreadable(path) && mode ? client() : nullptr;
   if (!c) return real(path, mode);
   if (only_reads(mode))
-    return may_be_below(*c, path) ? open_stream_below(c, real, path, mode) : real(path, mode);
+    return may_read_below(*c, path) ? open_stream_below(c, real, path, mode) : real(path, mode);
   Original unused;
   if (original_of_link(path, &unused)) return write_original(real, path, mode);
-  will_write(AT_FDCWD, path);
-  FILE* stream = real(path, mode);
-  if (stream && mode[0] != 'r') changed_names(AT_FDCWD, path);
-  return written_stream(stream, mode);
+  will_open_to_write(AT_FDCWD, path, flags_of(mode));
+  return written_stream(real(path, mode), path, mode);
 }
 
 // freopen(3) closes the stream even if it fails, so there is no second attempt: the copy is opened
@@ -210,7 +218,7 @@ __attribute__((noinline)) FILE* reopen_below(Client* c, FreopenFunction* real, c
                                              const char* mode, FILE* stream) {
   Room room, copy;
   RelPath rel;
-  if (!resolve(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode, stream);
+  if (!resolve_to_read(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode, stream);
   const Answer answer = find_copy(c, rel, &copy);
   const int saved = errno;
   int fd = answer.placed ? call_openat(AT_FDCWD, copy.text(), O_RDONLY | O_CLOEXEC, 0) : -1;
@@ -237,8 +245,8 @@ __attribute__((noinline)) FILE* rewrite_original(FreopenFunction* real, const Or
   Room room;
   const char* path = path_of_original(original, &room);
   if (!path) return real(nullptr, mode, stream);
-  will_write(AT_FDCWD, path);
-  return written_stream(real(path, mode, stream), mode);
+  will_open_to_write(AT_FDCWD, path, flags_of(mode));
+  return written_stream(real(path, mode, stream), path, mode);
 }
 
 FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream) {
@@ -252,11 +260,9 @@ FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream)
     return rewrite_original(real, original, mode, stream);
   if (!path) return real(path, mode, stream);
   if (reads)
-    return may_be_below(*c, path) ? reopen_below(c, real, path, mode, stream) : real(path, mode, stream);
-  will_write(AT_FDCWD, path);
-  FILE* opened = real(path, mode, stream);
-  if (opened && mode[0] != 'r') changed_names(AT_FDCWD, path);
-  return written_stream(opened, mode);
+    return may_read_below(*c, path) ? reopen_below(c, real, path, mode, stream) : real(path, mode, stream);
+  will_open_to_write(AT_FDCWD, path, flags_of(mode));
+  return written_stream(real(path, mode, stream), path, mode);
 }
 
 int open_next(Hook hook, const char* path, int flags, mode_t mode) {
@@ -278,7 +284,7 @@ constexpr int kCreat = O_WRONLY | O_CREAT | O_TRUNC;
 template <typename... Rest>
 int made(Hook hook, char* path, Rest... rest) {
   const int fd = next<int(char*, Rest...)>(hook)(path, rest...);
-  return Attempt{.flags = O_RDWR, .created = path, .dirfd = AT_FDCWD}.settled(fd);
+  return Attempt{.flags = O_RDWR | O_CREAT, .path = path, .dirfd = AT_FDCWD}.settled(fd);
 }
 
 }  // namespace

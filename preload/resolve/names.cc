@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/resolve/names.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "preload/resolve/roots.h"
+
+namespace monarch::preload {
+namespace {
+
+// Directories, by the hash of their text, whose files were found elsewhere: kEnough times in a row, and they
+// are not looked at any more, since most opens of a program are of no dataset. What is forgotten, or taken
+// for another, is read from the PFS or looked at again.
+constexpr uint32_t kElsewhere = 512, kEnough = 3;
+std::atomic<uint32_t> elsewhere[kElsewhere];  // the hash, with the count in its lowest bits
+
+struct Directory {
+  std::atomic<uint32_t>* slot;
+  uint32_t tag;
+};
+
+Directory directory_of(const char* path) {
+  const char* slash = strrchr(path, '/');
+  const uint32_t hash = path_hash(0, path, slash ? static_cast<size_t>(slash - path) : 0);
+  return {&elsewhere[hash >> 2 & (kElsewhere - 1)], (hash | 1u << 31) & ~kEnough};
+}
+
+bool led_elsewhere(const Directory& directory) {
+  return directory.slot->load(std::memory_order_relaxed) == (directory.tag | kEnough);
+}
+
+void note(const Directory& directory, bool below) {
+  const uint32_t seen = directory.slot->load(std::memory_order_relaxed);
+  const uint32_t times = (seen & ~kEnough) == directory.tag ? seen & kEnough : 0;
+  const uint32_t now = directory.tag | (below ? 0 : times < kEnough ? times + 1 : kEnough);
+  if (now != seen) directory.slot->store(now, std::memory_order_relaxed);
+}
+
+// No dataset, and its files' descriptors cost something.
+bool of_kernel(const char* path) {
+  return strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/sys/", 5) == 0;
+}
+
+// The path without symbolic links of what is open as `fd`, if that is on a root's device.
+bool true_path(const Client& c, int fd, Room* text) {
+  struct statx st;
+  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) == 0 &&
+         on_root_device(c.catalog.facts(), gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor)) &&
+         path_of_descriptor(fd, text) > 0;
+}
+
+// What the kernel says. Apart, for the room on the stack.
+__attribute__((noinline)) bool ask_kernel(const Client& c, int dirfd, const char* path, Room* room,
+                                          RelPath* result) {
+  const int saved = errno;
+  const long fd = syscall(SYS_openat, dirfd, path, O_PATH | O_CLOEXEC, 0);
+  Room longer;
+  bool below = fd >= 0 && true_path(c, static_cast<int>(fd), room) &&
+               resolve(c, AT_FDCWD, room->text(), &longer, result);
+  if (fd >= 0) syscall(SYS_close, static_cast<int>(fd));
+  if (below && result->path == longer.text()) {
+    char* kept = room->take(result->len);
+    below = kept != nullptr;
+    if (below) result->path = static_cast<const char*>(memcpy(kept, result->path, result->len));
+  }
+  errno = saved;
+  return below;
+}
+
+}  // namespace
+
+bool may_read_below(const Client& client, const char* path) {
+  return may_be_below(client, path) || (!led_elsewhere(directory_of(path)) && !of_kernel(path));
+}
+
+bool resolve_to_read(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
+  const Where where = locate(client, dirfd, path, room, result);
+  if (where != Where::kOutside) return where == Where::kBelow;
+  const Directory directory = directory_of(path);
+  if (led_elsewhere(directory)) return false;
+  const bool below = ask_kernel(client, dirfd, path, room, result);
+  note(directory, below);
+  return below;
+}
+
+bool follow_links(const Client& client, const RelPath& path, Room* room, RelPath* result) {
+  Room text;
+  const char* full = pfs_path(client, path, &text);
+  return full && ask_kernel(client, AT_FDCWD, full, room, result) && result->hash != path.hash;
+}
+
+}  // namespace monarch::preload
