@@ -12,9 +12,11 @@
 
 #include "admin/commands.h"
 #include "build_config.h"
+#include "runtime/base/escape.h"
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/discovery.h"
+#include "runtime/node/state.h"
 
 namespace monarch::admin {
 namespace {
@@ -64,30 +66,38 @@ void print_json(const std::vector<Candidate>& candidates, const std::string& con
   std::puts(all.dump(2, ' ', false, ordered_json::error_handler_t::replace).c_str());
 }
 
-// One word in a line of a table: blanks and control characters as \ooo, as in the mount table.
-std::string cell(const std::string& text, char from) {
+// One word in a line of a table.
+std::string word(const std::string& text) {
   std::string out;
-  for (const char c : text) {
-    char octal[8];
-    std::snprintf(octal, sizeof octal, "\\%03o", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    if (static_cast<unsigned char>(c) < static_cast<unsigned char>(from) || c == 0x7f)
-      out += octal;
-    else
-      out += c;
-  }
+  for (const char c : escaped(text)) out += c == ' ' ? "\\040" : std::string(1, c);
   return out.empty() ? "-" : out;
 }
 
+// Refuses what no job would have.
+void look_closer(std::vector<Candidate>* found) {
+  std::vector<TierConfig> before;
+  for (Candidate& c : *found) {
+    if (!c.chosen) continue;
+    const TierConfig* same = same_directory(before, c.tier);
+    const Status jobs = check_tier_jobs(c.path);
+    c.chosen = !same && jobs.ok();
+    if (same)
+      c.reason = "configured, but it is the directory of tier " + same->name;
+    else if (!jobs.ok())
+      c.reason = "no job can use it: " + jobs.error().text;
+    else
+      before.push_back(c.tier);
+  }
+}
+
 void print_table(const std::vector<Candidate>& candidates) {
-  constexpr char kBlank = ' ' + 1, kControl = ' ';
   std::vector<std::vector<std::string>> rows = {
       {"PATH", "DEVICE", "MEDIUM", "FSTYPE", "SIZE", "FREE", "NUMA", "CHOSEN", "REASON"}};
   for (const Candidate& c : candidates)
-    rows.push_back({cell(c.path, kBlank), cell(c.device, kBlank), c.medium ? medium_name(*c.medium) : "-",
-                    cell(c.fstype, kBlank), c.size ? format_size(c.size) : "-",
-                    c.size && !c.mount_point.empty() ? format_size(c.free) : "-",
-                    c.numa_node >= 0 ? std::to_string(c.numa_node) : "-", c.chosen ? "yes" : "no",
-                    cell(c.reason, kControl)});
+    rows.push_back(
+        {word(c.path), word(c.device), c.medium ? medium_name(*c.medium) : "-", word(c.fstype),
+         c.size ? format_size(c.size) : "-", c.size && !c.mount_point.empty() ? format_size(c.free) : "-",
+         c.numa_node >= 0 ? std::to_string(c.numa_node) : "-", c.chosen ? "yes" : "no", escaped(c.reason)});
   std::vector<size_t> widths(rows[0].size());
   for (const auto& row : rows)
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
@@ -101,7 +111,7 @@ void print_table(const std::vector<Candidate>& candidates) {
 
 int tiers(TiersOptions options) {
   const auto fail = [](const Error& error) {
-    std::fprintf(stderr, "monarchctl tiers: %s\n", error.text.c_str());
+    std::fprintf(stderr, "monarchctl tiers: %s\n", escaped(error.text).c_str());
     return kFailure;
   };
   struct stat st;
@@ -113,8 +123,9 @@ int tiers(TiersOptions options) {
     if (!config.ok()) return fail(config.error());
     configured = config->tiers;
   }
-  const Result<std::vector<Candidate>> found = discover({}, configured);
+  Result<std::vector<Candidate>> found = discover({}, configured);
   if (!found.ok()) return fail(found.error());
+  look_closer(&*found);
   options.json ? print_json(*found, options.config) : print_table(*found);
   const size_t usable = chosen(*found).size();
   if (usable == 0) {

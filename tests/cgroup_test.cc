@@ -195,6 +195,9 @@ TEST(AgentMemory, IsWhatTheTiersInMemoryTakeAndMore) {
   ram.medium = Medium::kRam;
   EXPECT_EQ(agent_memory(agent, {disk}), uint64_t{2} << 30);
   EXPECT_EQ(agent_memory(agent, {disk, ram}), uint64_t{19} << 30);
+  ram.medium = Medium::kSsd;
+  ram.path = "/dev/shm";  // whatever it is called
+  EXPECT_EQ(agent_memory(agent, {disk, ram}), uint64_t{19} << 30);
   agent.memory_max = 0;
   EXPECT_EQ(agent_memory(agent, {ram}), 0u);
 }

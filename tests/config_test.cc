@@ -2,6 +2,7 @@
 #include "runtime/config/config.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "runtime/base/paths.h"
 #include "tests/scratch.h"
@@ -179,7 +180,8 @@ TEST_F(ConfigFile, ATierNeedsPathAndQuota) {
 
 TEST_F(ConfigFile, HoldsEightTiersAndNoMore) {
   std::string text;
-  for (int i = 0; i < 8; ++i) text += "[tier.t" + std::to_string(i) + "]\npath = /a\nquota = 1G\n";
+  for (int i = 0; i < 8; ++i)
+    text += "[tier.t" + std::to_string(i) + "]\npath = /" + std::to_string(i) + "\nquota = 1G\n";
   EXPECT_EQ(error_of(text), "");
   EXPECT_EQ(error_of(text + "[tier.t8]\npath = /a\n"), "25: more than 8 tiers");
 }
@@ -216,6 +218,56 @@ TEST_F(ConfigFile, IsRefusedIfOthersCanWriteIt) {
     EXPECT_EQ(config.error().code, EPERM);
     EXPECT_NE(config.error().text.find("chmod go-w " + file_), std::string::npos);
   }
+}
+
+TEST_F(ConfigFile, IsRootsOrTheReaders) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  file_ = scratch_.file("monarch.conf", "");
+  ASSERT_EQ(::chown(file_.c_str(), 65534, 65534), 0);
+  const Result<Config> config = load_config(file_);
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.error().code, EPERM);
+  EXPECT_NE(config.error().text.find("user 65534's; run chown root " + file_), std::string::npos);
+}
+
+TEST_F(ConfigFile, WhatCannotWorkIsTold) {
+  for (const char* quota : {"0", "0%", "100", "4095"})
+    EXPECT_EQ(
+        error_of("[tier.a]\npath = /a\nquota = " + std::string(quota) + "\n"),
+        "3: quota = " + std::string(quota) + " has no room for any file; write for example quota = 100G");
+  EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 4096\n[tier.b]\npath = /b\nquota = 0.1%\n"), "");
+  EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 1G\n[tier.b]\nquota = 1G\npath = /a/\n"),
+            "4: [tier.b] has the path of [tier.a]");
+  for (const char* size : {"1", "1M", "63M"})
+    EXPECT_EQ(error_of("[agent]\nmemory_max = " + std::string(size) + "\n"),
+              "2: memory_max is at least 64M, none or auto");
+  for (const char* size : {"64M", "none", "0", "auto"})
+    EXPECT_EQ(error_of("[agent]\nmemory_max = " + std::string(size) + "\n"), "") << size;
+  EXPECT_EQ(error_of("[agent]\n\nlog_level = loud\n"),
+            "3: log_level 'loud' is none of trace, debug, info, warning, error, off");
+  EXPECT_EQ(error_of("[tier.a]\npath = /a\xff\nquota = 1G\n"), "2: path '/a\\xff' is not UTF-8");
+}
+
+TEST_F(ConfigFile, AnAgentsQuotaMayBeNothingForNow) {
+  file_ = scratch_.file("agent.conf", "[tier.a]\npath = /a\nquota = 0\n");
+  EXPECT_TRUE(load_agent_conf(file_).ok());
+  EXPECT_FALSE(load_config(file_).ok());
+}
+
+TEST(Tiers, OfOneDirectoryAreKnownByWhateverPath) {
+  const Scratch scratch;
+  fs::create_directory(scratch / "a");
+  fs::create_directory(scratch / "b");
+  fs::create_directory_symlink(scratch / "a", scratch / "link");
+  TierConfig a, b, link, missing;
+  a.path = scratch / "a";
+  b.path = scratch / "b";
+  link.path = scratch / "link";
+  missing.path = scratch / "missing";
+  const std::vector<TierConfig> before = {missing, b, a};
+  EXPECT_EQ(same_directory(before, link), &before[2]);
+  EXPECT_EQ(same_directory({a, missing}, b), nullptr);
+  EXPECT_EQ(same_directory({missing}, missing), nullptr);
 }
 
 TEST_F(ConfigFile, ThatCannotBeReadIsAnError) {

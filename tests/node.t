@@ -1182,6 +1182,38 @@ def no_log():
         n.epilog(2)
 
 
+def tiers_left_out():
+    """A tier that is another one's directory, that users cannot enter, or where something is in the way."""
+    with node("left_out") as n:
+        for name in ("closed", "taken"):
+            os.mkdir(f"{n.dir}/{name}")
+        os.chmod(f"{n.dir}/closed", 0o1770)
+        os.chmod(f"{n.dir}/taken", 0o1777)
+        with open(f"{n.dir}/taken/monarch", "w", encoding="utf-8"):
+            pass
+        os.symlink(n.tier, f"{n.dir}/link")
+        n.configure("".join(f"[tier.{name}]\npath = {n.dir}/{name}\nquota = 10M\nmin_free = 0\n" for name in ("closed", "taken", "tier", "link")))
+        contains(n.start(1), ["ready "], "a job starts with one of four tiers")
+        equal([tier["name"] for tier in n.record(1)["tiers"]], ["tier"], "which is the one that can be used")
+        contains(n.logged(), ["tier closed", f"cannot be entered by user {UID}", "taken/monarch: no directory; remove it",
+                              "tier link", "is the directory of tier tier"], "the log tells why the others are not")
+        equal(n.epilog(1)[0], 0, "and it ends")
+        code, out, _ = e2e.execute([f"{BUILD}/monarchctl", "tiers", "--config", n.config])
+        out = out if isinstance(out, str) else out.decode()
+        contains(out, ["taken/monarch: no directory; remove it", "it is the directory of tier tier"], "so does monarchctl tiers")
+        equal(code, 4, "with its exit status")
+        n.configure(f"[tier.big]\npath = {n.tier}\nquota = 100000T\nmin_free = 100000T\n")
+        out = e2e.execute([f"{BUILD}/monarchctl", "tiers", "--config", n.config])[1]
+        out = out if isinstance(out, str) else out.decode()
+        contains(out, ["which is all there is", "min_free leaves nothing"], "it tells of numbers that the file system cannot hold")
+        odd = f"{n.dir}/m\u009b31m\u202eevil"
+        os.mkdir(odd)
+        n.configure(f"[tier.odd]\npath = {odd}\nquota = 10M\n")
+        out = e2e.execute([f"{BUILD}/monarchctl", "tiers", "--config", n.config])[1]
+        out = out if isinstance(out, bytes) else out.encode()
+        ok(rb"\xc2\x9b31m\xe2\x80\xae" in out and b"\x9b31m" not in out, "and shows what a path holds without doing it", out)
+
+
 def where_the_line_goes():
     """account = spool, log or off; `spool` is the one for which nothing has to be asked."""
     for mode, kept, logged in (("spool", 1, 1), ("log", 0, 1), ("off", 0, 0)):
@@ -1238,4 +1270,4 @@ if reason := why_not():
     sys.exit(0)
 e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, other_nodes, name_is_taken,
          others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
-         late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, where_the_line_goes, odd_paths)
+         late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths)

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -90,6 +91,29 @@ TEST_F(StateTest, EachDirectoryHasControlGroupsOfItsOwnWhateverItsPath) {
   const std::string second = StateDir::open(path_)->cgroup_prefix();
   EXPECT_NE(second, first);
   EXPECT_EQ(StateDir::open(scratch_ / "other")->cgroup_prefix(), first);
+}
+
+TEST_F(StateTest, WhatIsInTheWayOnATierIsToldWithARemedy) {
+  const std::string tier = scratch_ / "tier", jobs = tier + "/monarch";
+  fs::create_directory(tier);
+  EXPECT_TRUE(check_tier_jobs(tier).ok()) << "it is made";
+  scratch_.file("tier/monarch", "");
+  EXPECT_NE(check_tier_jobs(tier).error().text.find("no directory; remove it"), std::string::npos);
+  ASSERT_EQ(::chown(jobs.c_str(), kNobody, kNobody), 0);
+  EXPECT_TRUE(check_tier_jobs(tier).ok()) << "a user's gives way";
+  fs::remove(jobs);
+  fs::create_directory_symlink(scratch_ / "state", jobs);
+  EXPECT_NE(check_tier_jobs(tier).error().text.find("no directory; remove it"), std::string::npos);
+  fs::remove(jobs);
+  fs::create_directory(jobs);
+  EXPECT_TRUE(check_tier_jobs(tier).ok());
+  ASSERT_EQ(::chmod(jobs.c_str(), 0777), 0);
+  EXPECT_EQ(check_tier_jobs(tier).error().code, EPERM);
+  ASSERT_EQ(::chmod(jobs.c_str(), 0711), 0);
+  ASSERT_EQ(::mount("none", jobs.c_str(), "tmpfs", 0, "mode=711"), 0);
+  const Status mounted = check_tier_jobs(tier);
+  EXPECT_EQ(::umount2(jobs.c_str(), MNT_DETACH), 0);
+  EXPECT_NE(mounted.error().text.find("a mount point; unmount it"), std::string::npos);
 }
 
 TEST_F(StateTest, IsRootsAlone) {

@@ -50,6 +50,16 @@ std::string escape(std::string_view bytes) {
 
 }  // namespace
 
+bool is_utf8(std::string_view text) {
+  uint32_t character = 0;
+  while (!text.empty()) {
+    const size_t bytes = decode(text, &character);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
 std::string escaped(std::string_view text, size_t most) {
   static constexpr std::string_view kCut = "...";
   std::string out;

@@ -18,4 +18,7 @@ std::string escaped(std::string_view text, size_t most = kMostEscaped);
 // The path that proc_pid_mountinfo(5) writes as `text`: space, tab, newline and backslash are \ooo there.
 std::string unescaped_mount(std::string_view text);
 
+// Whether all of it is UTF-8.
+bool is_utf8(std::string_view text);
+
 }  // namespace monarch

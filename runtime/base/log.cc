@@ -64,10 +64,14 @@ void make_private(const std::string& file) {
 
 }  // namespace
 
+Status check_log_level(const std::string& level) {
+  if (spdlog::level::from_str(level) != spdlog::level::off || level == "off") return {};
+  return bad_input("log_level '" + level + "' is none of trace, debug, info, warning, error, off");
+}
+
 Status open_log(const std::string& file, const std::string& level) {
+  MONARCH_TRY(check_log_level(level));
   const auto wanted = spdlog::level::from_str(level);
-  if (wanted == spdlog::level::off && level != "off")
-    return bad_input("log_level '" + level + "' is none of trace, debug, info, warning, error, off");
   try {
     spdlog::sink_ptr sink;
     if (file.empty() || file == "stderr") {

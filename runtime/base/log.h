@@ -15,5 +15,7 @@ namespace monarch {
 // out is counted in a line). Each message is escaped(): none makes another line, whatever is in it. `level`
 // is one of trace, debug, info, warning, error, off.
 Status open_log(const std::string& file, const std::string& level);
+// Whether `level` is one.
+Status check_log_level(const std::string& level);
 
 }  // namespace monarch

@@ -15,6 +15,8 @@
 #include <memory>
 #include <set>
 
+#include "runtime/base/escape.h"
+#include "runtime/base/log.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/layout/catalog_layout.h"
@@ -78,8 +80,11 @@ Result<uint64_t> parse_rate(const std::string& text) {
 }
 
 Result<uint64_t> parse_memory_max(const std::string& text) {
+  constexpr uint64_t kLeast = 64 << 20;  // with less the kernel kills it before it is ready
   if (text == "auto") return AgentConfig::kMemoryAuto;
-  return parse_rate(text);
+  Result<uint64_t> size = parse_rate(text);
+  if (size.ok() && *size != 0 && *size < kLeast) return bad_input("memory_max is at least 64M, none or auto");
+  return size;
 }
 
 Result<uint64_t> parse_run_size(const std::string& text) {
@@ -110,6 +115,7 @@ struct Reading {
   std::string file;
   FILE* stream = nullptr;
   int line = 0;
+  uint64_t least_quota = 0;
   Config config;
   std::set<std::string> seen;   // "section.key"
   std::vector<int> tier_lines;  // where each tier began
@@ -140,7 +146,10 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "memory_max") return assign(parse_memory_max(value), &agent->memory_max);
   if (key == "log") return assign(Result<std::string>(value), &agent->log);
   if (key == "run_size") return assign(parse_run_size(value), &agent->run_size);
-  if (key == "log_level") return assign(Result<std::string>(value), &agent->log_level);
+  if (key == "log_level") {
+    MONARCH_TRY(check_log_level(value));
+    return assign(Result<std::string>(value), &agent->log_level);
+  }
   return bad_input("unknown key '" + key +
                    "' in [agent]; known are threads, walk_threads, stage_wait_max, prefetch, consistency, "
                    "metadata, pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, "
@@ -159,6 +168,7 @@ Status set_tier_key(TierConfig* tier, const std::string& key, const std::string&
     if (value.empty() || value[0] != '/') return bad_input("path '" + value + "' is not absolute");
     if ((value + "/").find("/../") != std::string::npos)
       return bad_input("path '" + value + "': name the directory without '..'");
+    if (!is_utf8(value)) return bad_input("path '" + escaped(value) + "' is not UTF-8");
     return assign(absolute_path(value), &tier->path);
   }
   if (key == "quota") return assign(parse_quota(value), &tier->quota);
@@ -197,7 +207,13 @@ Status set_key(Reading* in, const std::string& section, const std::string& key, 
   if (section == "agent") return set_agent_key(&in->config.agent, key, value);
   if (section == "accounting") return set_accounting_key(&in->config, key, value);
   TierConfig* tier = find_tier(&in->config, section);
-  return tier ? set_tier_key(tier, key, value) : unknown_section(section);
+  if (!tier) return unknown_section(section);
+  MONARCH_TRY(set_tier_key(tier, key, value));
+  const Quota& quota = tier->quota;
+  if (key == "quota" &&
+      (quota.percent < 0 ? quota.bytes < in->least_quota : quota.percent == 0 && in->least_quota))
+    return bad_input("quota = " + value + " has no room for any file; write for example quota = 100G");
+  return {};
 }
 
 // Called by inih once per key; remembers the first error with its line. (Debian's inih does not pass
@@ -295,7 +311,9 @@ Result<Quota> parse_quota(const std::string& text) {
   return quota;
 }
 
-Result<Config> load_config(const std::string& file) {
+namespace {
+
+Result<Config> read_config(const std::string& file, uint64_t least_quota) {
   std::unique_ptr<FILE, int (*)(FILE*)> stream(std::fopen(file.c_str(), "re"), &std::fclose);
   if (!stream) return errno_error("read " + file);
   struct stat st;
@@ -303,9 +321,12 @@ Result<Config> load_config(const std::string& file) {
   if (S_ISDIR(st.st_mode)) return errno_error("read " + file, EISDIR);
   if (S_ISREG(st.st_mode) && (st.st_mode & (S_IWGRP | S_IWOTH)))
     return Error{EPERM, file + ": group or others can write it; run chmod go-w " + file};
+  if (S_ISREG(st.st_mode) && st.st_uid != 0 && st.st_uid != ::geteuid())
+    return Error{EPERM, file + ": it is user " + std::to_string(st.st_uid) + "'s; run chown root " + file};
   Reading in;
   in.file = file;
   in.stream = stream.get();
+  in.least_quota = least_quota;
   const int bad_line = ini_parse_stream(&read_line, &in, &on_key, &in);
   if (std::ferror(stream.get())) return errno_error("read " + file, EIO);
   if (!in.failure.ok() && (bad_line <= 0 || in.failed_line < bad_line)) return in.failure.error();
@@ -316,13 +337,35 @@ Result<Config> load_config(const std::string& file) {
     if (t.path.empty()) return in.at(in.tier_lines[i], "[tier." + t.name + "] has no path");
     if (!in.seen.count("tier." + t.name + ".quota"))
       return in.at(in.tier_lines[i], "[tier." + t.name + "] has no quota; write for example quota = 100G");
+    for (size_t j = 0; j < i; ++j)
+      if (in.config.tiers[j].path == t.path)
+        return in.at(in.tier_lines[i],
+                     "[tier." + t.name + "] has the path of [tier." + in.config.tiers[j].name + "]");
   }
   return std::move(in.config);
 }
 
+}  // namespace
+
+Result<Config> load_config(const std::string& file) {
+  constexpr uint64_t kBlock = 4096;  // in which space is counted
+  return read_config(file, kBlock);
+}
+
+Result<Config> load_agent_conf(const std::string& file) { return read_config(file, 0); }
+
 Config load_config_or_defaults(const std::string& file) {
   Result<Config> config = load_config(file);
   return config.ok() ? config.take() : Config();
+}
+
+const TierConfig* same_directory(const std::vector<TierConfig>& tiers, const TierConfig& tier) {
+  struct stat own, other;
+  if (::stat(tier.path.c_str(), &own) != 0) return nullptr;
+  for (const TierConfig& t : tiers)
+    if (::stat(t.path.c_str(), &other) == 0 && own.st_dev == other.st_dev && own.st_ino == other.st_ino)
+      return &t;
+  return nullptr;
 }
 
 Result<TierConfig> parse_tier_option(const std::string& text) {

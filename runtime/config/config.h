@@ -97,11 +97,16 @@ struct Config {
 };
 
 // Reads an INI file (monarch.conf(5)). An unknown section or key, a bad value, a key or tier given
-// twice, a tier without path or quota, and a file that group or others can write are errors that name
-// file and line.
+// twice, a tier without path or quota, a quota with no room for any file, and a file that group or others
+// can write, or that is neither root's nor the reader's, are errors that name file and line.
 Result<Config> load_config(const std::string& file);
+// The same for what root wrote for an agent, whose quotas may be 0 until other jobs give something back.
+Result<Config> load_agent_conf(const std::string& file);
 // The same, or the defaults where it fails: what follows a job is done even so.
 Config load_config_or_defaults(const std::string& file);
+
+// That of `tiers` whose directory it is, by whatever path; nullptr: none.
+const TierConfig* same_directory(const std::vector<TierConfig>& tiers, const TierConfig& tier);
 
 // NAME:PATH:SIZE, as `monarchctl run --tier` takes it; PATH may hold colons. The medium is ram on a
 // tmpfs or ramfs, else ssd.

@@ -17,6 +17,7 @@
 #include <set>
 
 #include "runtime/base/escape.h"
+#include "runtime/base/memory.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/layout/catalog_layout.h"
@@ -728,7 +729,12 @@ class Discovery {
       return c;
     }
     add_space(*path, &c);
-    c.reason = "configured, quota " + format_size(tier.quota.of(c.size));
+    const uint64_t all = tier.kind == TierConfig::Kind::kTmpfs ? total_memory() : c.size;
+    c.reason = "configured, quota " + format_size(tier.quota.of(all));
+    if (all != 0 && tier.quota.of(all) > all)
+      c.reason += "; that is more than " + format_size(all) + ", which is all there is";
+    if (c.size != 0 && tier.kind == TierConfig::Kind::kDirectory && tier.min_free.of(c.size) >= c.size)
+      c.reason += "; min_free leaves nothing for jobs";
     if (const Status shared = shared_by_users(sources_, *path); !shared.ok())
       c.reason += "; " + shared.error().text;
     return c;

@@ -85,6 +85,11 @@ uint64_t Tier::headroom() const {
   return free > floor_ ? free - floor_ : 0;
 }
 
+uint64_t Tier::file_system_bytes() const {
+  struct statvfs fs;
+  return os::fstatvfs(copies_.get(), &fs) == 0 ? uint64_t{fs.f_bavail} * fs.f_frsize : 0;
+}
+
 bool Tier::grow(uint64_t quota) {
   uint64_t now = quota_.load(std::memory_order_relaxed);
   while (now < quota)
@@ -104,7 +109,10 @@ bool Tier::reserve(uint64_t bytes) {
   // By its quota there is room: others fill the file system. That may pass.
   wanted_.store(space, std::memory_order_relaxed);
   if (!crowded_.exchange(true)) {
-    spdlog::info("tier {}: others have filled its file system", name());
+    spdlog::info("tier {}: {}", name(),
+                 space + floor_ <= file_system_bytes()
+                     ? "the memory that the agent may use leaves less than min_free"
+                     : "others have filled its file system");
     leave_alone();
   }
   return false;

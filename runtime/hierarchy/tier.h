@@ -86,6 +86,7 @@ class Tier {
   static constexpr uint64_t kBlock = 4096;
   // How many more bytes the file system can take before its free-space floor.
   uint64_t headroom() const;
+  uint64_t file_system_bytes() const;  // free for users, whatever memory there is
   Status ensure_bucket(Ref entry);
   // Makes the entry's directory of copies anew if somebody has removed it. False: it is there, or the job's
   // whole directory is gone.

@@ -56,7 +56,8 @@ int run_as_agent(Options& o) {
   if (o.as_user)
     if (const Status s = monarch::become(o.request.user); !s.ok()) return fail(s.error());
   if (!o.config.empty()) {
-    Result<monarch::Config> loaded = monarch::load_config(o.config);
+    Result<monarch::Config> loaded =
+        o.agent.grants.empty() ? monarch::load_config(o.config) : monarch::load_agent_conf(o.config);
     if (!loaded.ok()) return fail(loaded.error());
     o.agent.config = loaded.take();
   }

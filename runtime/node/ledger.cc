@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/base/escape.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/size.h"
 #include "runtime/hierarchy/discovery.h"
@@ -109,6 +110,16 @@ std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config) {
     struct statvfs fs;
     if (::statvfs(tier.path.c_str(), &fs) != 0) {
       spdlog::warn("JobId={} tier {} ({}): {}", job.job, tier.name, tier.path, std::strerror(errno));
+      continue;
+    }
+    if (const TierConfig* same = same_directory(tiers, tier)) {
+      spdlog::warn("JobId={} tier {} ({}) is the directory of tier {}: the job goes without it", job.job,
+                   tier.name, tier.path, same->name);
+      continue;
+    }
+    if (!is_utf8(tier.path)) {
+      spdlog::warn("JobId={} tier {}: the path {} is not UTF-8: the job goes without it", job.job, tier.name,
+                   tier.path);
       continue;
     }
     const bool memory = tier.kind == TierConfig::Kind::kTmpfs;

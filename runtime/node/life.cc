@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/life.h"
 
+#include <fcntl.h>
+#include <linux/magic.h>
 #include <spdlog/spdlog.h>
+#include <sys/vfs.h>
 
 #include <set>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/os.h"
 
 namespace monarch {
 namespace {
@@ -14,13 +20,19 @@ constexpr uint64_t kReserveShare = 16;  // the agent stops short of its group's 
 constexpr int kEnterAttempts = 3;
 constexpr int kSweepPatienceMs = 100;  // what does not hang in the kernel dies at once
 
+bool is_in_memory(const std::string& path) {
+  const Fd dir(os::openat(AT_FDCWD, path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  struct statfs fs;
+  return dir && os::fstatfs(dir.get(), &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+}
+
 }  // namespace
 
 uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& tiers) {
   if (agent.memory_max != AgentConfig::kMemoryAuto) return agent.memory_max;
   uint64_t sum = kAgentBytes;
   for (const TierConfig& t : tiers)
-    if (t.kind == TierConfig::Kind::kTmpfs || t.medium == Medium::kRam)
+    if (t.kind == TierConfig::Kind::kTmpfs || t.medium == Medium::kRam || is_in_memory(t.path))
       sum += t.quota.bytes + t.quota.bytes / kReserveShare;
   return sum;
 }

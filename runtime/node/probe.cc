@@ -14,6 +14,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/node/life.h"
+#include "runtime/node/removal.h"
 
 namespace monarch {
 namespace {
@@ -73,6 +74,18 @@ std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& t
     if (gone == 0) leave_behind(state, children[i]);
   }
   return answered;
+}
+
+std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers, int patience_ms) {
+  std::string said(tiers.size(), '1');
+  const bool told = run_as(user, patience_ms, said.data(), said.size(), [&](int fd) {
+    std::string can;
+    for (const std::string& path : tiers) can += ::access(path.c_str(), X_OK) == 0 ? '1' : '0';
+    return ::write(fd, can.data(), can.size()) == static_cast<ssize_t>(can.size());
+  });
+  std::vector<bool> enters;
+  for (const char c : said) enters.push_back(!told || c == '1');
+  return enters;
 }
 
 }  // namespace monarch

@@ -15,4 +15,7 @@ namespace monarch {
 // root's helpers, so that no step of Slurm's waits for it. Milliseconds where nothing hangs.
 std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& tiers, int patience_ms);
 
+// Whether the user can enter each of the directories `tiers`; all, if that cannot be told in `patience_ms`.
+std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers, int patience_ms);
+
 }  // namespace monarch

@@ -46,11 +46,28 @@ struct Patience {
   int ledger_ms, ready_ms;
 };
 
+// The agent is the job owner's: with a tier that it cannot enter it would not start.
+std::vector<TierConfig> those_entered(const StartRequest& request, const std::vector<TierConfig>& tiers) {
+  std::vector<std::string> paths;
+  for (const TierConfig& t : tiers) paths.push_back(t.path);
+  const std::vector<bool> enters = can_enter(request.user, paths, kTierPatienceMs);
+  std::vector<TierConfig> kept;
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    if (enters[i])
+      kept.push_back(tiers[i]);
+    else
+      spdlog::warn(
+          "JobId={} tier {} ({}) cannot be entered by user {}: the job goes without it; run chmod o+x",
+          request.job.job, tiers[i].name, tiers[i].path, request.user.uid);
+  }
+  return kept;
+}
+
 // The directories and the agent of a job that has none yet; waits no longer than that for the ledger, and for
 // the agent. `record` says what was made, also on an error.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
                    const std::string& datasets, Patience patience, JobRecord* record) {
-  std::vector<TierConfig> tiers = tiers_for(request.job, config);
+  std::vector<TierConfig> tiers = those_entered(request, tiers_for(request.job, config));
   const uint64_t memory = agent_memory(config.agent, tiers);  // also for what may be granted later
   // Recorded before anything is made, so that the epilog finds it whatever happens to this process.
   MONARCH_TRY(reserve(state, &tiers, record, patience.ledger_ms));

@@ -63,10 +63,22 @@ Result<Fd> open_tier_jobs(const std::string& tier_path) {
   const Fd base(os::openat(AT_FDCWD, tier_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   Fd all(base ? os::open_beneath(base.get(), "monarch", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
   struct stat st;
+  if (base && !all && (errno == EXDEV || errno == ELOOP || errno == ENOTDIR))
+    return Error{errno, path + ": " +
+                            (errno == EXDEV ? "a mount point; unmount it" : "no directory; remove it") +
+                            ", Monarch makes a directory of its own there"};
   if (!all || ::fstat(all.get(), &st) != 0) return errno_error(path);
   if (st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
     return Error{EPERM, path + ": not a directory that root alone can write; remove it"};
   return all;
+}
+
+Status check_tier_jobs(const std::string& tier_path) {
+  const Result<Fd> all = open_tier_jobs(tier_path);
+  if (all.ok() || all.error().code == ENOENT || all.error().code == EACCES) return {};
+  struct stat st;
+  const bool users = ::lstat((tier_path + "/monarch").c_str(), &st) == 0 && st.st_uid != 0;
+  return users && all.error().code != EXDEV ? Status() : Status(all.error());
 }
 
 std::string file_system_at(const std::string& path) {

@@ -128,6 +128,8 @@ Status ensure_root_directory(const std::string& path, mode_t mode);
 // <tier>/monarch, where the jobs' directories are. Refused unless it is a directory that root alone can
 // write.
 Result<Fd> open_tier_jobs(const std::string& tier_path);
+// Why a job's start could not make it or take it as it is; what a user put there gives way.
+Status check_tier_jobs(const std::string& tier_path);
 
 // Names the file system that is mounted at `path`, the same whenever and from wherever it is mounted; "" if
 // that cannot be told, or if it is in memory, and gone with its mount.
