@@ -340,6 +340,8 @@ def full_run_directory():
         equal(len(mounted(1)), 1, "a run directory is a file system of its own", mounted(1))
         contains(mounted(1)[0], ["nosuid,nodev,noexec", "size=16384k", "nr_inodes=1024", "mode=700", f"uid={UID}"], "bounded, for the owner")
         equal(os.stat(f"{run_dir[1]}/agent.conf").st_uid, 0, "with the agent's configuration, which is root's")
+        task, _, _ = n.task(run_dir[1])
+        equal(n.task_goes_on(task), "tier", "its job is served")  # what is not in the catalog by now will never be
         before = os.statvfs(n.state)
         filled = as_owner(f"head -c 64M /dev/zero >{run_dir[1]}/fill; i=0; while : >{run_dir[1]}/i$i; do i=$((i+1)); [ $i -lt 5000 ] || exit 7; done 2>/dev/null; exit 0")
         contains(filled[2], ["No space left"], "its owner cannot overfill it")
