@@ -46,6 +46,7 @@ tests_unit_SOURCES = \
 	%D%/faulty_os.cc \
 	%D%/faulty_os.h \
 	%D%/fuzz_test.cc \
+	%D%/grant_watch_test.cc \
 	%D%/hierarchy_test.cc \
 	%D%/hostile_test.cc \
 	%D%/identity_test.cc \
@@ -57,20 +58,25 @@ tests_unit_SOURCES = \
 	%D%/machine.h \
 	%D%/memory_test.cc \
 	%D%/mounts_test.cc \
+	%D%/node_fixture.h \
 	%D%/paths_test.cc \
 	%D%/placement_fixture.h \
 	%D%/placement_test.cc \
 	%D%/prefetch_test.cc \
 	%D%/private_mounts.h \
+	%D%/probe_test.cc \
 	%D%/removal_test.cc \
+	%D%/remover_test.cc \
 	%D%/scratch.h \
 	%D%/slurmstepds_test.cc \
 	%D%/spool_test.cc \
 	%D%/state_test.cc \
+	%D%/sweep_test.cc \
 	%D%/tier_faults_test.cc \
 	%D%/tiers.h \
 	%D%/throttle_test.cc \
 	%D%/walker_test.cc \
+	%D%/watch_test.cc \
 	$(fuzz_sources)
 TESTS += tests/unit
 endif

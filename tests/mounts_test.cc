@@ -64,6 +64,52 @@ TEST_F(MountsTest, TheJobsOwnMemoryIsTold) {
   });
 }
 
+TEST_F(MountsTest, TheJobsOwnMemoryIsMovedWithItsDirectory) {
+  const auto is_ours = [&](const std::string& name) {
+    return is_of_job_tmpfs(Fd(::open((scratch_ / ("jobs/" + name)).c_str(), O_RDONLY | O_CLOEXEC)).get());
+  };
+  const auto is_there = [&](const std::string& name) {
+    return ::access((scratch_ / name).c_str(), F_OK) == 0;
+  };
+  for (const bool shared : {false, true})
+    in_private_mounts(scratch_, [&](PrivateMounts* m) {
+      const std::string tier = scratch_ / "jobs";
+      m->check(::mount(tier.c_str(), tier.c_str(), nullptr, MS_BIND, nullptr) == 0, "bind");
+      m->check(::mount("none", tier.c_str(), nullptr, shared ? MS_SHARED : MS_PRIVATE, nullptr) == 0,
+               "share");
+      const Fd jobs(::open(tier.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      const auto move = [&](const char* from, const char* to) {
+        return move_job_tmpfs(jobs.get(), from, to);
+      };
+      m->check(!move("job", "to") && !is_there("jobs/to"), "a directory is no tmpfs");
+      m->check(!move("missing", "to") && !is_there("jobs/to"), "nor is nothing");
+      m->tmpfs("jobs/job", "foreign");
+      m->check(!move("job", "to") && !is_there("jobs/to"), "nor is another's");
+      ::umount2((scratch_ / "jobs/job").c_str(), MNT_DETACH);
+      for (const char* before : {"", "made", "bound"}) {
+        scratch_.dir("jobs/of");
+        m->tmpfs("jobs/of", kTmpfsSource);
+        scratch_.file("jobs/of/kept", "x");
+        if (*before != '\0') scratch_.dir("jobs/to");
+        if (*before == 'b')
+          m->check(::mount((scratch_ / "jobs/of").c_str(), (scratch_ / "jobs/to").c_str(), nullptr, MS_BIND,
+                           nullptr) == 0,
+                   "cut short");
+        m->check(move("of", "to"), std::string("ours is moved: ") + before);
+        m->check(is_ours("to") && is_there("jobs/to/kept") && !is_there("jobs/of"), "with its files");
+        detached(m, "to", kOwner, 1, "once");
+        m->check(::rmdir((scratch_ / "jobs/to").c_str()) == 0, "and nothing else is there");
+      }
+      scratch_.dir("jobs/of");
+      m->tmpfs("jobs/of", kTmpfsSource);
+      scratch_.file("jobs/to", "x");
+      m->check(!move("of", "to") && is_ours("of"), "what is no directory is not covered");
+      ::unlink((scratch_ / "jobs/to").c_str());
+      scratch_.file("jobs/job2/file", "x");
+      m->check(!move("of", "job2/missing/to") && is_ours("of"), "where none can be made");
+    });
+}
+
 TEST_F(MountsTest, TheOwnersAreDetachedAndOthersStay) {
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
   in_private_mounts(scratch_, [&](PrivateMounts* m) {

@@ -38,6 +38,40 @@ TEST(EmptyDirectory, LeavesTheDirectoryItself) {
   EXPECT_TRUE(fs::is_empty(scratch / "tree"));
 }
 
+TEST(EmptyDirectory, TakesThePagesOfWhatIsOpen) {
+  for (const Pages pages : {Pages::kKeep, Pages::kCut, Pages::kZero}) {
+    const Scratch scratch("/dev/shm");
+    const std::string path = scratch.file("tree/a/b", noise(65536, 1)),
+                      locked = scratch.file("tree/c", noise(65536, 2));
+    const std::string other = scratch.file("other", noise(65536, 3));
+    fs::create_symlink(other, scratch / "tree/link");
+    ASSERT_EQ(::mkfifo((scratch / "tree/fifo").c_str(), 0600), 0);
+    const Fd held(::open(path.c_str(), O_RDONLY)), second(::open(locked.c_str(), O_RDONLY));
+    const auto empty = [=](int fd) -> std::string {
+      const Status s = empty_directory(fd, pages);
+      return s.ok() ? "" : s.error().text;
+    };
+    const Fd dir = open_path(scratch / "tree");
+    if (::geteuid() == 0) {  // with its owner's rights, to whom its mode does not let it
+      for (const char* name : {"tree", "tree/a", "tree/a/b", "tree/c"})
+        ASSERT_EQ(::chown((scratch / name).c_str(), kOwner.uid, kOwner.gid), 0);
+      fs::permissions(locked, fs::perms(0));
+      const Result<std::string> left = run_for_owner(kOwner, FileRights::kLook, dir.get(), 30000, empty);
+      EXPECT_TRUE(left.ok() && left->empty()) << *left;
+    } else {
+      EXPECT_EQ(empty(dir.get()), "");
+    }
+    EXPECT_TRUE(fs::is_empty(scratch / "tree"));
+    EXPECT_EQ(contents(other).size(), 65536u) << "a link is not followed";
+    for (const int fd : {held.get(), second.get()}) {
+      struct stat st;
+      ASSERT_EQ(::fstat(fd, &st), 0);
+      EXPECT_EQ(st.st_size, pages == Pages::kCut ? 0 : 65536);
+      EXPECT_EQ(st.st_blocks == 0, pages != Pages::kKeep) << static_cast<int>(pages);
+    }
+  }
+}
+
 // Whoever owns the tree may put a link in the place of a directory at any moment.
 TEST(EmptyDirectory, ADirectoryThatBecomesALinkIsNotFollowed) {
   const Scratch scratch;
@@ -128,6 +162,20 @@ TEST(RemoveTree, NeedsNotMoveAnythingToTheTop) {
   });
   const Status removed = remove_tree(AT_FDCWD, scratch / "tree");
   EXPECT_TRUE(removed.ok()) << removed.error().text;
+  EXPECT_FALSE(fs::exists(scratch / "tree"));
+}
+
+TEST(RemoveTree, SaysWhatIsTooDeepWhereNothingCanBeMovedUp) {
+  const Scratch scratch;
+  make_deep_tree(scratch, 200);
+  Status removed;
+  {
+    const Intercept refuse(Call::kRenameat, EXDEV);
+    removed = remove_tree(AT_FDCWD, scratch / "tree");
+  }
+  EXPECT_FALSE(removed.ok());
+  EXPECT_TRUE(fs::exists(scratch / "tree"));
+  EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
   EXPECT_FALSE(fs::exists(scratch / "tree"));
 }
 

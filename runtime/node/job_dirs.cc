@@ -115,13 +115,16 @@ Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::st
   if (::fchmod(all->get(), 0711) != 0) return errno_error(what + "/monarch");
   if (os::mkdirat(all->get(), name.c_str(), 0700) != 0) return errno_error(what + "/monarch/" + name);
   const Fd own(os::open_beneath(all->get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!own || os::fstat(own.get(), &st) != 0 || ::fchown(own.get(), user.uid, user.gid) != 0) {
-    Status failed = errno_error("give " + what + "/monarch/" + name + " to its owner");
-    os::unlinkat(all->get(), name.c_str(), AT_REMOVEDIR);
-    return failed;
-  }
-  if (tier.kind == TierConfig::Kind::kTmpfs) return mount_tmpfs(own, tier.quota.bytes, user);
-  return {};
+  // What a tmpfs covers stays root's: anything that its owner put there just before would be in the way when
+  // the tmpfs is set aside.
+  const bool is_covered = tier.kind == TierConfig::Kind::kTmpfs;
+  Status given;
+  if (!own || os::fstat(own.get(), &st) != 0 || (!is_covered && ::fchown(own.get(), user.uid, user.gid) != 0))
+    given = errno_error("give " + what + "/monarch/" + name + " to its owner");
+  else if (is_covered)
+    given = mount_tmpfs(own, tier.quota.bytes, user);
+  if (!given.ok()) os::unlinkat(all->get(), name.c_str(), AT_REMOVEDIR);
+  return given;
 }
 
 namespace {

@@ -121,7 +121,7 @@ std::vector<std::string> orphans(const std::string& tier, const JobOnNode& own,
 
 // The record that such a directory would have, with the user whose it is. Nobody knows its quota: it is
 // charged by what is left of it, if anything is.
-Result<JobRecord> record_of(int jobs, const std::string& tier, const JobOnNode& own,
+Result<JobRecord> record_of(const StateDir& state, int jobs, const std::string& tier, const JobOnNode& own,
                             const std::string& name) {
   const Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st {};
@@ -143,6 +143,7 @@ Result<JobRecord> record_of(int jobs, const std::string& tier, const JobOnNode& 
   record.user.uid = st.st_uid;
   record.user.gid = st.st_gid;
   record.boot = boot_id();
+  record.run_dir = state.run_dir(record.name);  // which it had
   record.tiers.emplace_back().path = tier;
   return record;
 }
@@ -154,7 +155,7 @@ void take_orphans(const StateDir& state, const std::string& tier, const JobOnNod
   spdlog::info("tier {}: {} left over directories are removed", tier, names.size());
   for (const std::string& name : names) {
     detach_mounts(jobs->get(), name, kUnknownOwner, Detach::kUsers);
-    Result<JobRecord> record = record_of(jobs->get(), tier, own, name);
+    Result<JobRecord> record = record_of(state, jobs->get(), tier, own, name);
     Result<Fd> lock = record.ok() ? state.make_removal(*record) : Result<Fd>(record.error());
     if (lock.ok() && name != record->aside())
       if (const Status aside = rename_aside(jobs->get(), *record); !aside.ok()) lock = aside.error();

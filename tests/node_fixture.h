@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node with one tier, and jobs of a user's on it, as root's helpers make them.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/node/cgroup.h"
+#include "runtime/node/removal.h"
+#include "runtime/node/state.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+
+class NodeTest : public ::testing::Test {
+ protected:
+  static constexpr uid_t kUid = 65534;
+  static constexpr uint64_t kMiB = 1 << 20;
+
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+    std::filesystem::permissions(scratch_.path(), std::filesystem::perms(0755));
+    Result<StateDir> state = StateDir::open(scratch_ / "state");
+    ASSERT_TRUE(state.ok()) << state.error().text;
+    state_ = state.take();
+    make_tier("tier");
+  }
+  void TearDown() override {
+    if (::geteuid() == 0) end_children();
+  }
+
+  // Kills what this process has started, and what they have; a killed helper leaves its control group.
+  void end_children() const {
+    for (const pid_t child : children()) ::kill(child, SIGKILL);
+    wait_children();
+    eventually([&] {
+      Cgroups().remove_if_empty(state_.helpers_cgroup());
+      return Cgroups().names(state_.cgroup_prefix()).empty();
+    });
+  }
+  static void wait_children() {
+    while (::waitpid(-1, nullptr, 0) > 0) continue;
+  }
+  static std::vector<pid_t> children() {
+    std::vector<pid_t> found;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      std::ifstream in(entry.path() / "stat");
+      std::string line, state;
+      pid_t parent = 0;
+      if (!std::getline(in, line) || line.rfind(')') == std::string::npos) continue;
+      std::istringstream(line.substr(line.rfind(')') + 1)) >> state >> parent;
+      if (parent == ::getpid()) found.push_back(std::stoi(entry.path().filename()));
+    }
+    return found;
+  }
+  static char state_of(pid_t pid) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+    std::string line;
+    return std::getline(in, line) ? line.at(line.rfind(')') + 2) : 'X';
+  }
+  // A process that does nothing, and ends with this one.
+  static pid_t start_idle() {
+    const pid_t pid = ::fork();
+    if (pid == 0) idle();
+    return pid;
+  }
+  [[noreturn]] static void idle() {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) ::pause();
+  }
+
+  std::string make_tier(const std::string& name) const {
+    scratch_.dir(name + "/monarch");
+    std::filesystem::permissions(scratch_ / (name + "/monarch"), std::filesystem::perms(0711));
+    return scratch_ / name;
+  }
+  TierRecord tier(const std::string& name, uint64_t quota) const {
+    return {name, "nvme", scratch_ / name, TierConfig::Kind::kDirectory, quota, quota, {}, ""};
+  }
+  JobRecord record(uint32_t job) const {
+    JobRecord r;
+    r.job = {job, "n1", "c"};
+    r.name = "c." + std::to_string(job) + ".0.n1";
+    r.user = {kUid, kUid, {}};
+    r.boot = boot_id();
+    r.run_dir = state_.run_dir(r.name);
+    r.serial = 1000;
+    r.tiers = {tier("tier", 100 * kMiB)};
+    return r;
+  }
+
+  // A directory of the user's with a file in it.
+  static void fill(const std::string& path) {
+    std::filesystem::create_directory(path);
+    std::ofstream(path + "/data") << noise(8192, 1);
+    for (const std::string& p : {path, path + "/data"}) EXPECT_EQ(::chown(p.c_str(), kUid, kUid), 0) << p;
+  }
+  // A directory of root's with a file of 1 MiB in it, which the user has moved there.
+  static std::string fill_with_roots(const std::string& path) {
+    std::filesystem::create_directory(path);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    std::ofstream(path + "/kept") << noise(kMiB, 2);
+    return path + "/kept";
+  }
+
+  // The job's directories and record, and the lock on the latter.
+  Removal begin(const JobRecord& r) const {
+    Result<Fd> lock = state_.lock_job(r.job, true, 0);
+    EXPECT_TRUE(lock.ok() && state_.write_record(r).ok() && state_.write(r.grants(), "").ok());
+    for (const TierRecord& t : r.tiers) fill(t.path + "/monarch/" + r.name);
+    fill(r.run_dir);
+    return {r, lock.ok() ? lock.take() : Fd()};
+  }
+  std::vector<Removal> begin_one(const JobRecord& r) const {
+    std::vector<Removal> jobs;
+    jobs.push_back(begin(r));
+    return jobs;
+  }
+  // Whether somebody is at work on it.
+  bool is_locked(const std::string& below) const { return !lock_if_free(state_.path() + "/" + below); }
+
+  static std::vector<std::string> names_in(const std::string& path) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path))
+      names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  std::vector<std::string> on_tier() const { return names_in(scratch_ / "tier/monarch"); }
+  std::vector<std::string> runs() const { return names_in(state_.path() + "/run"); }
+  std::vector<std::string> jobs() const { return names_in(state_.path() + "/jobs"); }
+  std::vector<std::string> in_removing() const { return names_in(state_.path() + "/removing"); }
+  bool exists(const std::string& path) const {
+    return std::filesystem::exists(std::filesystem::symlink_status(path));
+  }
+
+  using Names = std::vector<std::string>;
+  const Scratch scratch_;
+  StateDir state_;
+};
+
+}  // namespace monarch

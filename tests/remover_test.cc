@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/removal.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <time.h>
+
+#include "runtime/base/os.h"
+#include "runtime/node/job_dirs.h"
+#include "runtime/node/memory_tier.h"
+#include "runtime/node/mounts.h"
+#include "tests/faulty_os.h"
+#include "tests/node_fixture.h"
+#include "tests/private_mounts.h"
+
+namespace fs = std::filesystem;
+
+namespace monarch {
+namespace {
+
+constexpr int kLong = 60000;  // ms, for what comes to its end
+constexpr int kShort = 400;   // for what does not
+const std::string kName = "c.1.0.n1", kRemoval = "c.1.0.n1.1000", kAside = ".removed.c.1.0.n1.1000";
+
+class RemoverTest : public NodeTest {
+ protected:
+  bool remove(std::vector<Removal> removals, int patience_ms) const {
+    return remove_in_background(state_, std::move(removals), patience_ms);
+  }
+  std::vector<Removal> aside_one(const JobRecord& r) const { return set_aside(state_, begin_one(r)); }
+  void nothing_is_left() const {
+    EXPECT_TRUE(on_tier().empty());
+    EXPECT_TRUE(runs().empty());
+    EXPECT_TRUE(jobs().empty());
+    EXPECT_TRUE(in_removing().empty());
+    EXPECT_TRUE(names_in(state_.path() + "/grants").empty());
+  }
+  std::optional<uint64_t> occupied(size_t tier = 0) const {
+    const Result<JobRecord> r = state_.read_removal(kRemoval);
+    return r.ok() ? r->tiers.at(tier).occupied : std::nullopt;
+  }
+  Fd tier_jobs() const { return Fd(::open((scratch_ / "tier/monarch").c_str(), O_RDONLY | O_DIRECTORY)); }
+  // Renaming fails so on the tier, as where a directory has an XFS project of its own.
+  Intercept::Handler on_tier_alone(int error) const {
+    struct stat jobs {};
+    EXPECT_EQ(::stat((scratch_ / "tier/monarch").c_str(), &jobs), 0);
+    return [=](Arguments& a) {
+      struct stat st;
+      return ::fstat(a.fd, &st) == 0 && st.st_ino == jobs.st_ino && st.st_dev == jobs.st_dev ? error : 0;
+    };
+  }
+};
+
+TEST_F(RemoverTest, WhatIsSetAsideIsOutOfTheWayAndStaysLocked) {
+  std::vector<Removal> two = begin_one(record(1));
+  two.push_back(begin(record(2)));
+  const std::vector<Removal> aside = set_aside(state_, std::move(two));
+  ASSERT_EQ(aside.size(), 2u);
+  EXPECT_TRUE(jobs().empty());
+  EXPECT_EQ(in_removing(), (Names{kRemoval, "c.2.0.n1.1000"}));
+  EXPECT_EQ(on_tier(), (Names{kAside, ".removed.c.2.0.n1.1000"}));
+  EXPECT_EQ(runs(), on_tier());
+  EXPECT_TRUE(names_in(state_.path() + "/grants").empty());
+  for (const std::string& name : in_removing()) {
+    EXPECT_TRUE(is_locked("removing/" + name)) << "who holds it removes";
+    EXPECT_EQ(names_in(state_.path() + "/removing/" + name), Names{"record.json"});
+  }
+  EXPECT_EQ(state_.read_removal(kRemoval)->tiers.at(0).charged(), 100 * kMiB) << "until more is known";
+  EXPECT_TRUE(set_aside(state_, {}).empty());
+}
+
+TEST_F(RemoverTest, WhatCannotBeSetAsideIsLeftToOthers) {
+  fs::remove(state_.path() + "/removing");
+  EXPECT_TRUE(aside_one(record(1)).empty());
+  EXPECT_EQ(jobs(), Names{"c.1.n1"}) << "its record stays, for the next job";
+  EXPECT_FALSE(is_locked("jobs/c.1.n1"));
+}
+
+TEST_F(RemoverTest, NothingIsLeft) {
+  std::vector<Removal> removals = aside_one(record(1));
+  std::vector<Removal> second = aside_one(record(2));
+  removals.push_back(std::move(second.at(0)));
+  EXPECT_TRUE(remove(std::move(removals), kLong));
+  nothing_is_left();
+  EXPECT_TRUE(Cgroups().names(state_.cgroup_prefix()).empty());
+  EXPECT_TRUE(remove({}, 0));
+  EXPECT_TRUE(children().empty()) << "nothing to do";
+}
+
+TEST_F(RemoverTest, WhatIsRootsGoesAtOnce) {
+  std::vector<Removal> removals = aside_one(record(1));
+  const std::string dir = scratch_ / ("tier/monarch/" + kAside);
+  for (const std::string& path : {dir, dir + "/data"}) ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
+  EXPECT_TRUE(remove(std::move(removals), kLong)) << "a start was killed before it gave the directory away";
+  nothing_is_left();
+}
+
+TEST_F(RemoverTest, WhatIsNotTheOwnersStaysAndIsCharged) {
+  JobRecord r = record(1);
+  make_tier("small");
+  make_tier("none");
+  r.tiers.push_back(tier("small", 4096));
+  r.tiers.push_back(tier("none", 0));
+  std::vector<Removal> removals = aside_one(r);
+  Names kept;
+  for (const char* tier : {"tier", "small", "none"})
+    kept.push_back(fill_with_roots(scratch_ / (std::string(tier) + "/monarch/" + kAside + "/foreign")));
+  EXPECT_FALSE(remove(std::move(removals), 0));
+  EXPECT_TRUE(eventually([&] { return occupied(0).has_value(); }));
+  EXPECT_GE(occupied(0).value_or(0), kMiB);
+  EXPECT_LT(occupied(0).value_or(0), 2 * kMiB);
+  EXPECT_EQ(occupied(1), 4096u) << "no more than it had";
+  EXPECT_GE(occupied(2).value_or(0), kMiB) << "no quota is known";
+  for (const std::string& file : kept) EXPECT_EQ(contents(file).size(), kMiB);
+  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kAside)), Names{"foreign"}) << "the owner's is gone";
+  EXPECT_TRUE(runs().empty());
+  EXPECT_TRUE(is_locked("removing/" + kRemoval)) << "it is tried again";
+  EXPECT_TRUE(unattended_removals(state_).empty());
+  end_children();
+  for (const std::string& file : kept) fs::remove_all(fs::path(file).parent_path());
+  EXPECT_TRUE(remove(unattended_removals(state_), kLong));
+  nothing_is_left();
+}
+
+TEST_F(RemoverTest, HasItsLocksAloneAndNobodyWaitsForIt) {
+  std::vector<Removal> removals = aside_one(record(1));
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const Fd in(ends[0]);
+  Fd out(ends[1]), lock(::open((scratch_ / "lock").c_str(), O_RDWR | O_CREAT, 0600));
+  const Fd log(::open((scratch_ / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  EXPECT_FALSE(remove(std::move(removals), 0));
+  out.reset();
+  lock.reset();
+  char byte;
+  pollfd p = {in.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&p, 1, 30000), 1);
+  EXPECT_EQ(::read(in.get(), &byte, 1), 0) << "a hook's output ends with the hook";
+  const Fd again(::open((scratch_ / "lock").c_str(), O_RDWR));
+  EXPECT_TRUE(eventually([&] { return ::flock(again.get(), LOCK_EX | LOCK_NB) == 0; }));
+  EXPECT_TRUE(is_locked("removing/" + kRemoval));
+  const std::vector<pid_t> remover = children();
+  ASSERT_EQ(remover.size(), 1u);
+  std::vector<std::string> open;
+  for (const auto& fd : fs::directory_iterator("/proc/" + std::to_string(remover[0]) + "/fd")) {
+    std::error_code closed;
+    open.push_back(fs::read_symlink(fd, closed));
+  }
+  EXPECT_EQ(std::count(open.begin(), open.end(), scratch_ / "log"), 1) << "what is wrong is still told";
+  EXPECT_GE(std::count(open.begin(), open.end(), "/dev/null"), 3);
+  EXPECT_EQ(::getsid(remover[0]), remover[0]);
+}
+
+TEST_F(RemoverTest, UnattendedAreThoseWhoseTimeHasComeAndThatNobodyIsAtWorkOn) {
+  const int64_t now = ::time(nullptr);
+  const auto removal = [&](uint32_t job, int64_t next_try) {
+    JobRecord r = record(job);
+    r.given_up = 1;
+    r.next_try = next_try;
+    Result<Fd> lock = state_.make_removal(r);
+    EXPECT_TRUE(lock.ok());
+    return lock.ok() ? lock.take() : Fd();
+  };
+  for (const auto& [job, next] : {std::pair<uint32_t, int64_t>{1, now - 1}, {2, now + 1000}, {3, now + 7200}})
+    (void)removal(job, next);
+  const Fd lock = removal(4, 0);
+  const std::string dir = state_.path() + "/removing/";
+  fs::create_directory(dir + "empty");
+  scratch_.file("state/removing/broken/record.json", "{");
+  scratch_.dir("state/removing/unreadable/record.json");
+  Names found;
+  for (const Removal& r : unattended_removals(state_)) {
+    found.push_back(r.record.removal());
+    EXPECT_TRUE(is_locked("removing/" + r.record.removal()));
+  }
+  std::sort(found.begin(), found.end());
+  EXPECT_EQ(found, (Names{kRemoval, "c.3.0.n1.1000"})) << "3: the clock was set";
+  EXPECT_EQ(in_removing(), (Names{kRemoval, "c.2.0.n1.1000", "c.3.0.n1.1000", "c.4.0.n1.1000", "unreadable"}))
+      << "what names nothing is gone, and what may name something is not";
+}
+
+TEST_F(RemoverTest, WhatCannotBeRenamedIsEmptiedWhereItIs) {
+  const Intercept refuse(Call::kRenameat, on_tier_alone(EXDEV));
+  EXPECT_EQ(rename_aside(tier_jobs().get(), record(1)).error().code, EXDEV);
+  std::vector<Removal> removals = aside_one(record(1));
+  EXPECT_EQ(on_tier(), Names{kName});
+  ASSERT_EQ(removals.size(), 1u) << "its record is out of the way all the same";
+  EXPECT_TRUE(exists(state_.path() + "/removing/" + kRemoval + "/unmoved"));
+  EXPECT_TRUE(remove(std::move(removals), kLong));
+  nothing_is_left();
+}
+
+TEST_F(RemoverTest, WhatCannotBeRenamedForAnotherReasonWaits) {
+  std::vector<Removal> removals;
+  {
+    const Intercept refuse(Call::kRenameat, on_tier_alone(EIO));
+    removals = aside_one(record(1));
+    EXPECT_FALSE(remove(std::move(removals), 0));
+  }
+  EXPECT_TRUE(eventually([&] { return runs().empty(); })) << "the other places are gone through";
+  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kName)), Names{"data"});
+  end_children();
+  EXPECT_EQ(state_.read_removal(kRemoval)->tiers.at(0).charged(), 100 * kMiB);
+  EXPECT_TRUE(remove(unattended_removals(state_), kLong));
+  nothing_is_left();
+}
+
+TEST_F(RemoverTest, TheNextRunOfThatNameKeepsItsOwn) {
+  std::vector<Removal> removals;
+  {
+    const Intercept refuse(Call::kRenameat, EIO);
+    removals = aside_one(record(1));
+  }
+  ASSERT_EQ(removals.size(), 1u);
+  JobRecord next = record(1);
+  next.serial = 2000;
+  const Result<Fd> lock = state_.lock_job(next.job, true, 0);
+  ASSERT_TRUE(state_.write_record(next).ok());
+  EXPECT_TRUE(remove(std::move(removals), kLong));
+  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kName)), Names{"data"});
+  EXPECT_EQ(names_in(next.run_dir), Names{"data"});
+  EXPECT_TRUE(in_removing().empty());
+}
+
+TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
+  JobRecord r = record(1);
+  r.tiers[0].file_system = "of another disk";
+  const auto removal = [&](const std::string& run_dir) {
+    fill(state_.path() + "/run/" + run_dir);
+    std::vector<Removal> removals;
+    removals.push_back({r, state_.make_removal(r).take()});
+    return removals;
+  };
+  EXPECT_FALSE(remove(removal(kAside), kShort)) << "it comes back, with the job's files";
+  EXPECT_TRUE(eventually([&] { return runs().empty(); }));
+  end_children();
+  EXPECT_EQ(in_removing(), Names{kRemoval});
+  fill(scratch_ / ("tier/monarch/" + kAside));
+  EXPECT_TRUE(remove(unattended_removals(state_), kLong)) << "what is called so is the job's";
+  nothing_is_left();
+  r.tiers[0].occupied = 0;
+  EXPECT_TRUE(remove(removal(kAside), kLong)) << "nothing was left there";
+  nothing_is_left();
+  r.tiers[0].occupied.reset();
+  r.tiers[0].path = scratch_ / "missing";
+  EXPECT_FALSE(remove(removal(kAside), kShort));
+  end_children();
+  r.tiers[0].file_system = "";
+  EXPECT_TRUE(state_.write_removal(r).ok());
+  EXPECT_TRUE(remove(unattended_removals(state_), kLong)) << "nobody knows what was there";
+  nothing_is_left();
+}
+
+TEST_F(RemoverTest, TheFilesOfAJobThatDidNotStartGoAndItsRecordStays) {
+  const Removal job = begin(record(1));
+  EXPECT_TRUE(remove_job_files(state_, record(1)).ok());
+  EXPECT_TRUE(eventually([&] { return in_removing().empty(); }));
+  EXPECT_TRUE(on_tier().empty());
+  EXPECT_TRUE(runs().empty());
+  EXPECT_EQ(jobs(), Names{"c.1.n1"});
+  EXPECT_TRUE(state_.read_record("c.1.n1").ok());
+  wait_children();
+  ASSERT_TRUE(state_.make_removal(record(1)).ok());
+  EXPECT_EQ(remove_job_files(state_, record(1)).error().code, ENOTEMPTY);
+}
+
+TEST_F(RemoverTest, MemoryIsGivenBack) {
+  TierConfig memory;
+  memory.name = "tier";
+  memory.path = scratch_ / "tier";
+  memory.kind = TierConfig::Kind::kTmpfs;
+  memory.quota.bytes = 4 * kMiB;
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    std::vector<Removal> removals = begin_one(record(1));
+    fs::remove_all(scratch_ / ("tier/monarch/" + kName));
+    m->check(make_job_dir(state_, memory, kName, record(1).user).ok(), "a tier in memory");
+    fill(scratch_ / ("tier/monarch/" + kName + "/job"));
+    removals = set_aside(state_, std::move(removals));
+    m->check(on_tier() == Names{kAside}, "its directory is aside");
+    {
+      const Fd aside(::open((scratch_ / ("tier/monarch/" + kAside)).c_str(), O_RDONLY | O_CLOEXEC));
+      m->check(is_of_job_tmpfs(aside.get()), "and its tmpfs");
+    }
+    const std::string kept = fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+    m->check(!remove(std::move(removals), 0), "what is root's stays");
+    m->check(eventually([&] { return occupied().has_value(); }), "and is measured");
+    m->check(occupied().value_or(0) >= kMiB && occupied().value_or(0) < kMiB + (1 << 16), "as it is");
+    m->check(exists(kept), "it is there");
+    end_children();
+    fs::remove_all(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+    m->check(remove(unattended_removals(state_), kLong), "then all goes");
+    m->check(on_tier().empty() && in_removing().empty(), "with its mount");
+    end_children();
+  });
+}
+
+// It would be in the way of the directory when its tmpfs is set aside.
+TEST_F(RemoverTest, BelowAJobsMemoryThereIsNothingOfItsOwners) {
+  TierConfig memory;
+  memory.name = "tier";
+  memory.path = scratch_ / "tier";
+  memory.kind = TierConfig::Kind::kTmpfs;
+  memory.quota.bytes = kMiB;
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->check(make_job_dir(state_, memory, kName, record(1).user).ok(), "a tier in memory");
+    const std::string path = scratch_ / ("tier/monarch/" + kName);
+    struct stat st {};
+    m->check(::stat(path.c_str(), &st) == 0 && st.st_uid == kUid && (st.st_mode & 07777) == 0700,
+             "the owner's");
+    m->check(::umount2(path.c_str(), MNT_DETACH) == 0, "umount");
+    m->check(::stat(path.c_str(), &st) == 0 && st.st_uid == 0, "what it covers never was");
+  });
+}
+
+TEST_F(RemoverTest, UsersMountsAreDetachedAndOthersStay) {
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    const Fd jobs = tier_jobs();
+    std::vector<Removal> removals = begin_one(record(1));
+    m->fuse("tier/monarch/" + kName, 65533);
+    m->check(rename_aside(jobs.get(), record(1)).ok(), "what a user has mounted on it");
+    m->check(on_tier() == Names{kAside}, "it is aside");
+    removals = set_aside(state_, std::move(removals));
+    fs::create_directory(scratch_ / ("tier/monarch/" + kAside + "/sub"));
+    m->fuse("tier/monarch/" + kAside + "/sub", kUid);
+    m->fuse("tier/monarch/" + kAside, kUid);
+    m->check(remove(std::move(removals), kLong), "on the directory and below it");
+    m->check(on_tier().empty() && in_removing().empty(), "all is gone");
+    end_children();
+  });
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    std::vector<Removal> removals = begin_one(record(1));
+    m->tmpfs("tier/monarch/" + kName, "foreign");
+    m->check(rename_aside(tier_jobs().get(), record(1)).error().code == EBUSY, "an administrator's mount");
+    ::umount2((scratch_ / ("tier/monarch/" + kName)).c_str(), MNT_DETACH);
+    removals = set_aside(state_, std::move(removals));
+    m->tmpfs("tier/monarch/" + kAside, "foreign");
+    const std::string kept = scratch_.file("tier/monarch/" + kAside + "/kept", "x");
+    m->check(!remove(std::move(removals), 0), "is not removed");
+    m->check(eventually([&] { return runs().empty(); }), "the other places are");
+    m->check(exists(kept), "its files stay");
+    end_children();
+    m->check(occupied() == std::nullopt, "and nothing is charged anew");
+  });
+}
+
+TEST_F(RemoverTest, RenamesWhatIsThere) {
+  const Fd jobs = tier_jobs();
+  EXPECT_TRUE(rename_aside(jobs.get(), record(1)).ok()) << "nothing";
+  fill(scratch_ / ("tier/monarch/" + kName));
+  EXPECT_TRUE(rename_aside(jobs.get(), record(1)).ok());
+  EXPECT_EQ(on_tier(), Names{kAside});
+  fill(scratch_ / ("tier/monarch/" + kName));
+  EXPECT_EQ(rename_aside(jobs.get(), record(1)).error().code, ENOTEMPTY) << "another has the name";
+  EXPECT_EQ(on_tier(), (Names{kAside, kName}));
+}
+
+class RunAsTest : public NodeTest {
+ protected:
+  static bool run(int patience_ms, const std::function<bool(int)>& work,
+                  const User& user = {kUid, kUid, {5}}) {
+    uint64_t out = 0;
+    const bool good = run_as(user, patience_ms, &out, sizeof out, work);
+    EXPECT_TRUE(children().empty()) << "a process is left behind";
+    return good && out == kNumber;
+  }
+  static bool write_some(int fd, size_t from, size_t bytes) {
+    const uint64_t number = kNumber;
+    return ::write(fd, reinterpret_cast<const char*>(&number) + from, bytes) == static_cast<ssize_t>(bytes);
+  }
+  static constexpr uint64_t kNumber = 0x1122334455667788;
+};
+
+TEST_F(RunAsTest, HandsBackWhatItIsToAndNothingElse) {
+  const auto whole = [](int fd) { return write_some(fd, 0, 8); };
+  EXPECT_TRUE(run(kLong, whole));
+  EXPECT_TRUE(run(kLong, [](int fd) {
+    const bool first = write_some(fd, 0, 3);
+    ::usleep(20000);
+    return first && write_some(fd, 3, 5);
+  })) << "in two pieces";
+  EXPECT_FALSE(run(kLong, [](int fd) { return write_some(fd, 0, 7); })) << "a byte less";
+  EXPECT_FALSE(run(kLong, [](int fd) { return write_some(fd, 0, 8) && false; }));
+  EXPECT_FALSE(run(kLong, [](int) { return true; }));
+  EXPECT_FALSE(run(kLong, [](int fd) -> bool {
+    (void)write_some(fd, 0, 8);
+    ::_exit(3);
+  }));
+  EXPECT_FALSE(run(kLong, whole, {0, 0, {}})) << "as root";
+}
+
+TEST_F(RunAsTest, IsBounded) {
+  for (const bool writes : {false, true})
+    EXPECT_FALSE(run(100, [=](int fd) {
+      while (!writes || write_some(fd, 0, 8)) ::usleep(writes ? 0 : 1000);
+      return true;
+    })) << writes;
+  EXPECT_FALSE(run(100, [](int fd) {
+    (void)write_some(fd, 0, 8);
+    for (;;) ::pause();
+    return true;
+  })) << "all is written, but it does not end";
+}
+
+TEST_F(RunAsTest, HasNothingOfRoots) {
+  const Fd secret(::open("/proc/self/status", O_RDONLY));
+  EXPECT_TRUE(run(kLong, [](int fd) {
+    for (int other = 3; other < 100; ++other)
+      if (other != fd && ::fcntl(other, F_GETFD) >= 0) return false;
+    return ::getuid() == kUid && ::getgid() == kUid && ::getgroups(0, nullptr) == 0 && write_some(fd, 0, 8);
+  }));
+}
+
+}  // namespace
+}  // namespace monarch

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/watch.h"
+
+#include <sys/time.h>
+#include <time.h>
+
+#include "runtime/node/epilog.h"
+#include "tests/node_fixture.h"
+
+namespace fs = std::filesystem;
+
+namespace monarch {
+namespace {
+
+int64_t boot_seconds() {
+  timespec t;
+  ::clock_gettime(CLOCK_BOOTTIME, &t);
+  return t.tv_sec;
+}
+
+// Of jobs that no Slurm on this machine has. Processes of root's that are called so stand for slurmstepds.
+class WatchTest : public NodeTest {
+ protected:
+  struct Stepd {
+    pid_t pid;
+    std::vector<pid_t> tasks;
+  };
+
+  static uint32_t id(uint32_t number) {
+    return 3000000000u + static_cast<uint32_t>(::getpid()) * 10 + number;
+  }
+  static std::string title_of(pid_t pid) {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
+    std::string title;
+    std::getline(in, title, '\0');
+    return title;
+  }
+  // With a child for each character of `tasks`: 'r' runs, 'z' has ended.
+  static Stepd start_stepd(uint32_t number, const std::string& step, const std::string& tasks = "") {
+    const std::string title = "slurmstepd: [" + std::to_string(id(number)) + "." + step + "]";
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const Fd in(ends[0]), out(ends[1]);
+    Stepd made{::fork(), {}};
+    if (made.pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (const char kind : tasks) {
+        const pid_t task = ::fork();
+        if (task == 0 && kind == 'z') ::_exit(0);
+        if (task == 0) idle();
+        (void)!::write(out.get(), &task, sizeof task);
+      }
+      ::execl("/bin/sleep", title.c_str(), "600", nullptr);
+      ::_exit(127);
+    }
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      pid_t task = 0;
+      EXPECT_EQ(::read(in.get(), &task, sizeof task), static_cast<ssize_t>(sizeof task));
+      made.tasks.push_back(task);
+      if (tasks[i] == 'z') {
+        EXPECT_TRUE(eventually([&] { return state_of(task) == 'Z'; }));
+      }
+    }
+    EXPECT_TRUE(eventually([&] { return title_of(made.pid) == title; }));
+    return made;
+  }
+  static void end(pid_t stepd) {
+    ::kill(stepd, SIGKILL);
+    ::waitpid(stepd, nullptr, 0);
+  }
+  static void stop(pid_t pid) {
+    ::kill(pid, SIGSTOP);
+    EXPECT_TRUE(eventually([&] { return state_of(pid) == 'T'; }));
+  }
+
+  // A job with that agent, or one of its own; nobody holds its lock.
+  JobRecord begin_job(uint32_t number, pid_t agent = 0) {
+    JobRecord r = record(id(number));
+    r.agent = *identify(agent ? agent : start_idle());
+    (void)begin(r);
+    return r;
+  }
+  std::string note(uint32_t number, const std::string& name) const {
+    return "jobs/" + record(id(number)).job.key() + "/" + name;
+  }
+  bool noted(uint32_t number, const std::string& name) const { return state_.read(note(number, name)).ok(); }
+  bool need_look() const { return jobs_need_look(request(), state_); }
+  void watch() const { watch_jobs(request(), state_); }
+  KeeperRequest request() const { return {state_.path(), "", "", ""}; }
+};
+
+TEST_F(WatchTest, AJobThatRunsIsLookedAtOnce) {
+  const JobRecord job = begin_job(1);
+  const Stepd stepd = start_stepd(1, "0", "r");
+  EXPECT_TRUE(need_look());
+  watch();
+  EXPECT_EQ(*state_.read(note(1, "slurmstepd")),
+            std::to_string(stepd.pid) + " " + std::to_string(identify(stepd.pid)->start_time));
+  EXPECT_FALSE(need_look());
+  EXPECT_FALSE(noted(1, "alone"));
+  EXPECT_FALSE(noted(1, "suspended"));
+  EXPECT_EQ(state_of(job.agent.pid), 'S');
+  ::kill(stepd.tasks[0], SIGKILL);
+  EXPECT_TRUE(eventually([&] { return need_look(); })) << "nothing of it runs";
+  watch();
+  EXPECT_FALSE(noted(1, "suspended")) << "it may begin its next task";
+  end(stepd.pid);
+  const Stepd later = start_stepd(1, "1", "r");
+  EXPECT_TRUE(need_look()) << "the one that was seen is gone";
+  watch();
+  EXPECT_FALSE(need_look());
+}
+
+TEST_F(WatchTest, WhatHasNoAgentIsNotLookedAt) {
+  JobRecord job = record(id(1));
+  (void)begin(job);
+  EXPECT_FALSE(need_look());
+  watch();
+  EXPECT_FALSE(noted(1, "alone"));
+}
+
+TEST_F(WatchTest, TheAgentRestsWhileAllTasksAreStopped) {
+  const JobRecord job = begin_job(1);
+  const Stepd stepd = start_stepd(1, "0", "rzr"), second = start_stepd(1, "1", "r");
+  stop(stepd.tasks[0]);
+  watch();
+  EXPECT_EQ(state_of(job.agent.pid), 'S') << "others run";
+  EXPECT_FALSE(noted(1, "suspended"));
+  stop(stepd.tasks[2]);
+  watch();
+  EXPECT_EQ(state_of(job.agent.pid), 'S') << "those of another step do";
+  stop(second.tasks[0]);
+  EXPECT_TRUE(need_look());
+  watch();
+  EXPECT_TRUE(eventually([&] { return state_of(job.agent.pid) == 'T'; }));
+  EXPECT_TRUE(noted(1, "suspended"));
+  watch();
+  EXPECT_EQ(state_of(job.agent.pid), 'T');
+  ::kill(stepd.tasks[0], SIGCONT);
+  EXPECT_TRUE(eventually([&] { return state_of(stepd.tasks[0]) == 'S'; }));
+  EXPECT_TRUE(need_look());
+  watch();
+  EXPECT_TRUE(eventually([&] { return state_of(job.agent.pid) == 'S'; }));
+  EXPECT_FALSE(noted(1, "suspended"));
+}
+
+TEST_F(WatchTest, AnAgentThatWasStoppedByAnotherIsNotWoken) {
+  const JobRecord job = begin_job(1);
+  const Stepd stepd = start_stepd(1, "0", "r");
+  stop(job.agent.pid);
+  watch();
+  EXPECT_EQ(state_of(job.agent.pid), 'T');
+}
+
+TEST_F(WatchTest, WhatASlurmstepdAdoptedOfOursDoesNotCount) {
+  const Stepd stepd = start_stepd(1, "0", "rr");
+  const JobRecord job = begin_job(1, stepd.tasks[1]);
+  stop(stepd.tasks[0]);
+  watch();
+  EXPECT_TRUE(eventually([&] { return state_of(job.agent.pid) == 'T'; })) << "the agent is no task";
+  EXPECT_TRUE(noted(1, "suspended"));
+}
+
+TEST_F(WatchTest, AnothersProcessOfThatPidIsNotSignalled) {
+  JobRecord job = begin_job(1);
+  ++job.agent.start_time;
+  ASSERT_TRUE(state_.write_record(job).ok());
+  const Stepd stepd = start_stepd(1, "0", "r");
+  stop(stepd.tasks[0]);
+  watch();
+  EXPECT_TRUE(noted(1, "suspended"));
+  EXPECT_EQ(state_of(job.agent.pid), 'S');
+}
+
+TEST_F(WatchTest, AJobWithoutASlurmstepdEndsAfterItsGrace) {
+  const JobRecord job = begin_job(1), other = begin_job(2);
+  const Stepd stepd = start_stepd(2, "0", "r");
+  const auto alone_for = [&](int64_t seconds) {
+    ASSERT_TRUE(state_.write(note(1, "alone"), std::to_string(boot_seconds() - seconds)).ok());
+  };
+  watch();
+  const int64_t since = std::stoll(*state_.read(note(1, "alone")));
+  EXPECT_LE(std::abs(since - boot_seconds()), 30);
+  EXPECT_FALSE(noted(2, "alone"));
+  alone_for(kAnchoredGraceSeconds + 100);
+  watch();
+  EXPECT_TRUE(is_running(job.agent)) << "there may be none between two steps";
+  {
+    const Stepd again = start_stepd(1, "1", "r");
+    watch();
+    EXPECT_FALSE(noted(1, "alone")) << "its next step";
+    end(again.pid);
+  }
+  ASSERT_TRUE(state_.write(note(1, "anchored"), "").ok());
+  watch();
+  EXPECT_TRUE(is_running(job.agent)) << "its epilog has its turn";
+  EXPECT_TRUE(need_look());
+  alone_for(kAnchoredGraceSeconds);
+  watch();
+  EXPECT_FALSE(is_running(job.agent));
+  EXPECT_EQ(jobs(), Names{other.job.key()});
+  EXPECT_TRUE(eventually([&] { return in_removing().empty(); }));
+  EXPECT_EQ(on_tier(), Names{other.name});
+  EXPECT_TRUE(is_running(other.agent));
+}
+
+TEST_F(WatchTest, OneThatNeverHadOneForItsWholeTimeHasLonger) {
+  const JobRecord job = begin_job(1);
+  ASSERT_TRUE(state_.write(note(1, "alone"), std::to_string(boot_seconds() - kOtherGraceSeconds + 100)).ok());
+  watch();
+  EXPECT_TRUE(is_running(job.agent));
+  ASSERT_TRUE(state_.write(note(1, "alone"), std::to_string(boot_seconds() - kOtherGraceSeconds)).ok());
+  watch();
+  EXPECT_FALSE(is_running(job.agent));
+}
+
+TEST_F(WatchTest, AnchorsAreThoseThatLiveAsLongAsTheJob) {
+  const auto anchored = [&](const std::string& step, uint32_t of) {
+    const Stepd stepd = start_stepd(of, step);
+    note_anchor(state_, record(id(1)).job);
+    end(stepd.pid);
+    const bool is = noted(1, "anchored");
+    ::unlink((state_.path() + "/" + note(1, "anchored")).c_str());
+    return is;
+  };
+  ASSERT_TRUE(state_.lock_job(record(id(1)).job, true, 0).ok());
+  EXPECT_TRUE(anchored("extern", 1));
+  EXPECT_TRUE(anchored("batch", 1));
+  EXPECT_FALSE(anchored("0", 1));
+  EXPECT_FALSE(anchored("extern", 2)) << "another job's";
+}
+
+TEST_F(WatchTest, NotesOfJobsThatNeverBeganAreForgotten) {
+  const std::string dir = state_.path() + "/jobs/" + record(id(1)).job.key();
+  const auto hours_old = [&](int hours) {
+    const timeval when[2] = {{::time(nullptr) - 3600 * hours, 0}, {::time(nullptr) - 3600 * hours, 0}};
+    ASSERT_EQ(::utimes(dir.c_str(), when), 0);
+  };
+  ASSERT_TRUE(state_.lock_job(record(id(1)).job, true, 0).ok());
+  ASSERT_TRUE(state_.write(note(1, "wanted"), "/data").ok());
+  EXPECT_FALSE(need_look());
+  watch();
+  EXPECT_TRUE(exists(dir)) << "of now";
+  hours_old(2);
+  EXPECT_TRUE(need_look());
+  {
+    const Fd held = lock_if_free(dir);
+    watch();
+    EXPECT_TRUE(exists(dir)) << "a helper is at work on it";
+  }
+  const Stepd stepd = start_stepd(1, "0");
+  watch();
+  EXPECT_TRUE(exists(dir)) << "the job runs";
+  EXPECT_FALSE(need_look()) << "it is looked at again an hour later";
+  end(stepd.pid);
+  hours_old(2);
+  scratch_.file("state/" + note(1, "record.json"), "{");
+  hours_old(2);
+  EXPECT_FALSE(need_look()) << "that is no note";
+  watch();
+  EXPECT_TRUE(exists(dir));
+  fs::remove(dir + "/record.json");
+  hours_old(2);
+  watch();
+  EXPECT_FALSE(exists(dir));
+}
+
+class EpilogTest : public NodeTest {
+ protected:
+  Status end(const JobRecord& r, const std::string& account_program = "") const {
+    return end_job({state_.path(), r.job, account_program, scratch_ / "monarch.conf"});
+  }
+  Names lines() const { return names_in(state_.path() + "/spool"); }
+};
+
+TEST_F(EpilogTest, EndsTheAgentAndLeavesNothing) {
+  JobRecord r = record(1);
+  r.agent = *identify(start_idle());
+  (void)begin(r);
+  JobRecord other = record(2);
+  other.agent = *identify(start_idle());
+  (void)begin(other);
+  EXPECT_TRUE(end(r).ok());
+  EXPECT_FALSE(is_running(r.agent));
+  EXPECT_EQ(jobs(), Names{other.job.key()});
+  EXPECT_TRUE(eventually([&] { return in_removing().empty(); }));
+  EXPECT_EQ(on_tier(), Names{other.name});
+  EXPECT_EQ(runs(), on_tier());
+  EXPECT_TRUE(is_running(other.agent));
+  EXPECT_TRUE(lines().empty()) << "there is no program for it";
+}
+
+TEST_F(EpilogTest, OfWhatNeverBeganOnlyTheNoteGoes) {
+  EXPECT_TRUE(end(record(1)).ok());
+  EXPECT_TRUE(jobs().empty()) << "nothing is made";
+  ASSERT_TRUE(state_.lock_job(record(1).job, true, 0).ok());
+  EXPECT_TRUE(end(record(1)).ok());
+  EXPECT_TRUE(jobs().empty());
+  EXPECT_TRUE(in_removing().empty());
+}
+
+TEST_F(EpilogTest, WaitsForAHelperButNotForLong) {
+  const Removal held = begin(record(1));
+  EXPECT_EQ(end(record(1)).error().code, ETIMEDOUT);
+  EXPECT_EQ(on_tier(), Names{record(1).name});
+}
+
+TEST_F(EpilogTest, TheFirstNodeLeavesALineForSacctWherePolicyWantsIt) {
+  uint32_t number = 0;
+  for (const bool first : {true, false})
+    for (const char* account : {"auto", "sacct", "spool", "log", "off"}) {
+      SCOPED_TRACE(account);
+      scratch_.file("monarch.conf", std::string("[accounting]\naccount = ") + account + "\n");
+      JobRecord r = record(++number);
+      r.first_node = first;
+      (void)begin(r);
+      EXPECT_TRUE(end(r, "/bin/true").ok());
+      const bool wanted = first && *account != 'l' && *account != 'o';
+      ASSERT_EQ(lines().size(), wanted ? 1u : 0u);
+      if (!wanted) continue;
+      EXPECT_TRUE(lines()[0].ends_with(*account == 's' && account[1] == 'p' ? ".kept" : ".json"))
+          << lines()[0];
+      EXPECT_NE(contents(state_.path() + "/spool/" + lines()[0]).find("monarch=1 counters=lost"),
+                std::string::npos);
+      EXPECT_NE(contents(state_.path() + "/spool/" + lines()[0]).find("/bin/true"), std::string::npos);
+      fs::remove(state_.path() + "/spool/" + lines()[0]);
+    }
+}
+
+}  // namespace
+}  // namespace monarch
