@@ -70,6 +70,7 @@ tests_unit_SOURCES = \
 	%D%/scratch.h \
 	%D%/slurmstepds_test.cc \
 	%D%/spool_test.cc \
+	%D%/start_test.cc \
 	%D%/state_test.cc \
 	%D%/sweep_test.cc \
 	%D%/tier_faults_test.cc \

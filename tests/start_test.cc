@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// All of a job's start but the agent itself, which this program is not: tests/node.t starts agents.
+#include "runtime/node/start.h"
+
+#include "tests/node_fixture.h"
+
+namespace monarch {
+namespace {
+
+class StartTest : public NodeTest {
+ protected:
+  StartRequest request(const std::string& datasets) const {
+    StartRequest r;
+    r.state_dir = state_.path();
+    r.job = record(1).job;
+    r.user = {kUid, kUid, {}};
+    r.of_cluster.config = scratch_ / "monarch.conf";
+    r.datasets = datasets;
+    return r;
+  }
+  StartRequest requeued(const std::string& datasets) const {
+    StartRequest r = request(datasets);
+    r.restart = 1;
+    return r;
+  }
+  // No tier that a job can use.
+  void configure() const {
+    scratch_.file("plain", "");
+    scratch_.file("monarch.conf", "[tier.nvme]\npath = " + scratch_ / "plain" + "\nquota = 1M\n");
+  }
+  int error_of(const StartRequest& r) const {
+    const Result<Started> started = start_agent(r);
+    EXPECT_TRUE(eventually([&] { return in_removing().empty(); }));
+    EXPECT_FALSE(started.ok());
+    return started.ok() ? 0 : started.error().code;
+  }
+  // A job with an agent that serves these.
+  JobRecord begin_serving(const std::string& datasets) const {
+    JobRecord r = record(1);
+    r.agent = *identify(start_idle());
+    (void)begin(r);
+    EXPECT_TRUE(state_.write("jobs/c.1.n1/serves", datasets).ok());
+    return r;
+  }
+  Names of_job() const { return names_in(state_.path() + "/jobs/c.1.n1"); }
+};
+
+TEST_F(StartTest, WhereNothingIsWantedNothingIsMade) {
+  configure();
+  EXPECT_EQ(error_of(request("")), ENOENT);
+  EXPECT_TRUE(jobs().empty());
+  ASSERT_TRUE(note_wanted(request("/data")).ok());
+  EXPECT_EQ(*state_.read("jobs/c.1.n1/wanted"), "/data");
+  EXPECT_EQ(error_of(request("")), ENOSPC) << "the prolog has noted it";
+}
+
+TEST_F(StartTest, AFailureLeavesANoteAndNothingElse) {
+  configure();
+  EXPECT_EQ(error_of(request("/data")), ENOSPC);
+  EXPECT_EQ(of_job(), Names{"failed"});
+  EXPECT_TRUE(on_tier().empty());
+  EXPECT_TRUE(runs().empty());
+  EXPECT_TRUE(in_removing().empty());
+  EXPECT_TRUE(names_in(state_.path() + "/grants").empty());
+  const Result<Started> again = start_agent(request("/data"));
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code, EALREADY);
+  EXPECT_TRUE(again.error().text.starts_with("no tier can be used")) << again.error().text;
+  EXPECT_EQ(error_of(request("/other")), ENOSPC) << "that is another";
+  EXPECT_EQ(error_of(requeued("/other")), ENOSPC) << "a later run may have more luck";
+  EXPECT_EQ(error_of(requeued("/other")), EALREADY);
+  for (const char* text : {"", "0", "1 x", "0 \n"}) {
+    ASSERT_TRUE(state_.write("jobs/c.1.n1/failed", text).ok());
+    EXPECT_EQ(error_of(request("/other")), ENOSPC) << "no note of this run and boot: " << text;
+  }
+  ASSERT_TRUE(state_.write("jobs/c.1.n1/failed", "0 " + boot_id() + "\nhalf").ok());
+  EXPECT_EQ(error_of(request("")), ENOENT);
+  EXPECT_EQ(error_of(request("half")), ENOSPC) << "half a note";
+}
+
+TEST_F(StartTest, WithoutTheConfigurationThereIsNone) {
+  EXPECT_EQ(error_of(request("/data")), EINVAL) << "not as if nothing were wanted";
+  EXPECT_EQ(of_job(), Names{"failed"});
+}
+
+TEST_F(StartTest, AJobThatHasItsAgentKeepsIt) {
+  configure();
+  const JobRecord r = begin_serving("/data:/more/");
+  ASSERT_TRUE(note_wanted(request("/data")).ok());
+  for (const char* datasets : {"", "/data", "/data/sub:/more"}) {
+    const Result<Started> started = start_agent(request(datasets));
+    ASSERT_TRUE(started.ok()) << started.error().text;
+    EXPECT_EQ(started->run_dir, r.run_dir);
+    EXPECT_FALSE(started->fresh);
+    EXPECT_EQ(started->unserved, "") << datasets;
+  }
+  const Result<Started> other = start_agent(request("/data:/elsewhere:/dat"));
+  ASSERT_TRUE(other.ok());
+  EXPECT_TRUE(other->unserved.starts_with("/elsewhere:/dat is not staged")) << other->unserved;
+  EXPECT_TRUE(is_running(r.agent));
+  EXPECT_EQ(on_tier(), Names{r.name});
+}
+
+TEST_F(StartTest, TheLastRunIsClearedAway) {
+  configure();
+  const JobRecord r = begin_serving("/data");
+  EXPECT_EQ(error_of(requeued("/data")), ENOSPC);
+  EXPECT_FALSE(is_running(r.agent));
+  EXPECT_TRUE(on_tier().empty());
+  EXPECT_TRUE(runs().empty());
+  EXPECT_TRUE(in_removing().empty());
+  EXPECT_EQ(of_job(), Names{"failed"});
+}
+
+TEST_F(StartTest, AStartThatWasKilledInTheMiddleIsClearedAway) {
+  configure();
+  const JobRecord r = begin_serving("/data");
+  ASSERT_EQ(::unlink((state_.path() + "/jobs/c.1.n1/serves").c_str()), 0);
+  EXPECT_EQ(error_of(request("/data")), ENOSPC);
+  EXPECT_FALSE(is_running(r.agent));
+  EXPECT_TRUE(on_tier().empty());
+}
+
+TEST_F(StartTest, OfAnEarlierBootNobodyIsKilled) {
+  configure();
+  JobRecord r = begin_serving("/data");
+  r.boot = "another";
+  ASSERT_TRUE(state_.write_record(r).ok());
+  EXPECT_EQ(error_of(request("/data")), ENOSPC);
+  EXPECT_TRUE(is_running(r.agent)) << "another process has its number";
+  EXPECT_TRUE(on_tier().empty());
+}
+
+TEST_F(StartTest, TheUserIsToldOnceForEachReason) {
+  EXPECT_FALSE(is_to_be_told(request("/data"), "why")) << "nothing of the job is there";
+  ASSERT_TRUE(state_.lock_job(record(1).job, true, 0).ok());
+  EXPECT_TRUE(is_to_be_told(request("/data"), "why"));
+  EXPECT_FALSE(is_to_be_told(request("/data"), "why"));
+  EXPECT_TRUE(is_to_be_told(request("/data"), "something else"));
+  EXPECT_TRUE(is_to_be_told(requeued("/data"), "something else"));
+}
+
+}  // namespace
+}  // namespace monarch
