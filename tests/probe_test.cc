@@ -21,21 +21,33 @@ TEST_F(ProbeTest, WhatIsThereAndWhatIsNotAnswers) {
       all);
   EXPECT_TRUE(probe(state_, {}, 0).empty());
   EXPECT_TRUE(children().empty()) << "no process is left behind";
+  EXPECT_TRUE(Cgroups().names(state_.cgroup_prefix()).empty()) << "nor a control group for one";
   EXPECT_EQ(probe(state_, {scratch_ / "tier"}, 0), std::vector<bool>{false}) << "it has had no time";
   EXPECT_TRUE(eventually([] { return children().empty(); }));
 }
 
-TEST_F(ProbeTest, WhatHangsDoesNotAnswerAndHoldsNothingUp) {
+// What the child that looks at `tier` does next hangs, where `now` says so.
+class HangingProbeTest : public ProbeTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(HangingProbeTest, DoesNotAnswerAndHoldsNothingUp) {
   make_tier("other");
-  const std::string hung = scratch_ / "tier";
-  const Intercept hang(Call::kOpenat, [&](Arguments& a) {
-    if (hung != a.path) return 0;
-    for (;;) ::pause();
+  const std::string hung = scratch_ / "tier", at = GetParam();
+  static bool here;
+  here = false;
+  const auto hang = [&](const std::string& call) {
+    for (; here && at == call;) ::pause();
     return 0;
+  };
+  const Intercept opens(Call::kOpenat, [&](Arguments& a) {
+    here |= hung == a.path;
+    return hang(std::string(a.path) == "monarch" ? "monarch" : "open");
   });
-  EXPECT_EQ(probe(state_, {hung, scratch_ / "other", hung}, 500), (std::vector<bool>{false, true, false}));
+  const Intercept looks(Call::kFstatvfs, [&](Arguments&) { return hang("statvfs"); });
+  EXPECT_EQ(probe(state_, {hung, scratch_ / "other", hung}, 600), (std::vector<bool>{false, true, false}));
   EXPECT_TRUE(children().empty());
 }
+
+INSTANTIATE_TEST_SUITE_P(Calls, HangingProbeTest, ::testing::Values("open", "statvfs", "monarch"));
 
 TEST_F(ProbeTest, AUsersMountBesideTheJobsIsNotAsked) {
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";

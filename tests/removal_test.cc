@@ -265,6 +265,25 @@ TEST(RunForOwner, HasTheOwnersRightsOnFilesAlone) {
   EXPECT_EQ(*look, "read make look ");
 }
 
+TEST(RunForOwner, RunsOnceAlsoForAUserWithoutAName) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const User nameless = {64321, 64321, {}};
+  const Scratch scratch;
+  fs::permissions(scratch.path(), fs::perms::all);
+  const Fd dir = open_path(scratch.path());
+  const auto work = [](int fd) {
+    const Fd mark(::openat(fd, "mark", O_CREAT | O_EXCL | O_WRONLY, 0600));
+    std::ifstream map("/proc/self/uid_map");
+    uint64_t first = 0;
+    map >> first;
+    return (mark ? "once " : "again ") + std::to_string(first);
+  };
+  const bool namespaces = in_child([] { return ::unshare(CLONE_NEWUSER) == 0 ? 0 : 1; }) == 0;
+  const Result<std::string> said = run_for_owner(nameless, FileRights::kOwner, dir.get(), 30000, work);
+  ASSERT_TRUE(said.ok()) << said.error().text;
+  EXPECT_EQ(*said, namespaces ? "once 64321" : "once 0");
+}
+
 TEST(RunForOwner, IsBoundedAndToldOfDeath) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   const Scratch scratch;
