@@ -65,6 +65,7 @@ tests_unit_SOURCES = \
 	%D%/prefetch_test.cc \
 	%D%/private_mounts.h \
 	%D%/probe_test.cc \
+	%D%/reader_test.cc \
 	%D%/removal_test.cc \
 	%D%/remover_test.cc \
 	%D%/scratch.h \

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a task believes of a catalog: each value that is not what the agent would write, one by one.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "runtime/base/fd.h"
+#include "runtime/metadata/catalog.h"
+#include "tests/catalog_fixture.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+class ReaderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    file_ = catalog_->add(rel("dir/file"), DT_REG);
+    other_ = catalog_->add(rel("dir/other"), DT_REG);
+    catalog_->place(file_, 0, 77, source_stat(5));
+    catalog_->add_listing(rel(""), directory_stat(5, 100), {{file_, 1}, {other_, 2}});
+    ASSERT_TRUE(reader_.open(run_.c_str()));
+  }
+  // A file of the catalog, to be written as its owner can.
+  template <typename T>
+  T* written(const std::string& name) const {
+    const Fd fd(::open((run_ + "/" + name).c_str(), O_RDWR | O_CLOEXEC));
+    struct stat st {};
+    EXPECT_EQ(::fstat(fd.get(), &st), 0) << name;
+    void* base =
+        ::mmap(nullptr, static_cast<size_t>(st.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    EXPECT_NE(base, MAP_FAILED) << name;
+    return static_cast<T*>(base);
+  }
+  CatalogHeader* header() const { return written<CatalogHeader>("catalog"); }
+  Entry* entry(Ref ref) const {
+    return reinterpret_cast<Entry*>(written<char>("entries.0") + 8 * size_t{ref});
+  }
+  bool opens() const { return CatalogReader().open(run_.c_str()); }
+  // Nobody opens the catalog while the value is this one.
+  template <typename T>
+  void refused(T* place, T value, const char* what) const {
+    const T before = *place;
+    *place = value;
+    EXPECT_FALSE(opens()) << what;
+    *place = before;
+    EXPECT_TRUE(opens()) << what;
+  }
+
+  const Scratch scratch_;
+  const std::string run_ = scratch_.path();
+  const std::unique_ptr<Catalog> catalog_ = make_catalog(run_);
+  CatalogReader reader_;
+  Ref file_ = 0, other_ = 0;
+};
+
+TEST_F(ReaderTest, EachValueOfTheHeaderIsLookedAt) {
+  CatalogHeader* h = header();
+  refused(&h->magic[3], 'x', "magic");
+  refused(&h->version, kCatalogVersion + 1, "version");
+  refused(&h->bytes, h->bytes - 1, "bytes");
+  refused(&h->root_count, kMaxRoots + 1, "roots");
+  refused(&h->prefix_count, kMaxPrefixes + 1, "prefixes");
+  refused(&h->tier_count, kMaxTiers + 1, "tiers");
+  for (uint32_t i = 0; i < 2; ++i) {
+    refused(&h->tiers[i].len, uint32_t{kPathBytes}, "a tier's path that does not end");
+    refused(&h->tiers[i].path[2], '\0', "and one that ends early");
+    refused(&h->prefixes[i].root, h->root_count, "a prefix of no root");
+    refused(&h->prefixes[i].len, 0u, "without a path");
+    refused(&h->prefixes[i].len, ~0u, "with one that does not end");
+    refused(&h->prefixes[i].path[0], 'x', "with one that is not absolute");
+    refused(&h->prefixes[i].path[2], '\0', "that ends early");
+    refused(&h->prefixes[i].below_len, uint32_t{kPathBytes}, "whose place does not end");
+    refused(&h->prefixes[i].below_len, 1u, "whose place ends early");
+  }
+  h->ready = 0;
+  EXPECT_FALSE(opens());
+}
+
+TEST_F(ReaderTest, WhatIsOpenedTwiceIsMappedOnce) {
+  const auto mappings = [] {
+    std::ifstream in("/proc/self/maps");
+    return std::count(std::istreambuf_iterator<char>(in), {}, '\n');
+  };
+  CatalogHeader* h = header();
+  const auto before = mappings();
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(reader_.open(run_.c_str()));
+  h->tier_count = kMaxTiers + 1;
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(opens());
+  EXPECT_LT(mappings(), before + 10);
+}
+
+TEST_F(ReaderTest, NoReferenceLeadsOutOfItsSegment) {
+  for (const Ref ref : {Ref{0}, Ref{0x7fffffff}, ~Ref{0}}) {
+    EXPECT_EQ(reader_.entry(ref), nullptr) << ref;
+    EXPECT_EQ(reader_.dir(ref), nullptr) << ref;
+    EXPECT_EQ(reader_.identity(ref), nullptr) << ref;
+    EXPECT_EQ(reader_.chunks(ref), nullptr) << ref;
+    EXPECT_FALSE(reader_.has_chunk(ref, 0)) << ref;
+  }
+  const Ref last = static_cast<Ref>(segment_bytes(0) / 8 - 1);
+  EXPECT_EQ(reader_.entry(last), nullptr) << "it would end behind it";
+  EXPECT_EQ(reader_.attributes(last), nullptr);
+  EXPECT_NE(reader_.dir(last), nullptr) << "this one does not";
+}
+
+TEST_F(ReaderTest, NoLengthLeadsOutOfItsSegment) {
+  uint32_t len = 0;
+  ASSERT_NE(reader_.named_entry(file_, &len), nullptr);
+  EXPECT_EQ(len, 4u);
+  const Ref late = static_cast<Ref>((segment_bytes(0) - sizeof(Entry)) / 8);
+  Entry* e = entry(late);
+  e->name_len = 9;
+  e->dir = reader_.entry(file_)->dir;
+  EXPECT_EQ(reader_.named_entry(late, &len), nullptr);
+  char text[kPathBytes];
+  RelPath path;
+  ASSERT_NE(reader_.entry(late), nullptr);
+  EXPECT_FALSE(reader_.path_of(*reader_.entry(late), text, sizeof text, &path));
+  EXPECT_TRUE(reader_.path_of(*reader_.entry(file_), text, sizeof text, &path));
+  EXPECT_EQ(std::string(path.path, path.len), "dir/file");
+  EXPECT_FALSE(reader_.path_of(*reader_.entry(file_), text, 8, &path)) << "more than there is room for";
+  entry(file_)->root = 2;
+  EXPECT_FALSE(reader_.path_of(*reader_.entry(file_), text, sizeof text, &path)) << "of no root";
+}
+
+TEST_F(ReaderTest, AnEntryIsWhatTheIndexHasOfIt) {
+  const uint32_t hash = rel("dir/file").hash;
+  EXPECT_TRUE(reader_.is_entry(file_, hash));
+  EXPECT_FALSE(reader_.is_entry(other_, hash));
+  EXPECT_FALSE(reader_.is_entry(file_, hash + 1));
+}
+
+TEST_F(ReaderTest, AFileHasNoListing) {
+  EXPECT_NE(reader_.listing(rel("")), nullptr);
+  EXPECT_EQ(reader_.listing(rel("dir/file")), nullptr);
+  entry(file_)->identity = header()->roots[0].listing.load();
+  EXPECT_EQ(reader_.listing(rel("dir/file")), nullptr) << "whatever it refers to";
+  entry(file_)->type = DT_DIR;
+  EXPECT_NE(reader_.listing(rel("dir/file")), nullptr);
+}
+
+TEST_F(ReaderTest, AListingEndsWhateverItsBlocksSay) {
+  const Listing* listing = reader_.listing(rel(""));
+  ASSERT_NE(listing, nullptr);
+  auto* block = reinterpret_cast<ListBlock*>(written<char>("lists.0") + 8 * size_t{listing->blocks});
+  const auto name = [&](uint32_t number) {
+    Ref from = 0;
+    return reader_.listed_name(*listing, &from, number);
+  };
+  ASSERT_NE(name(1), nullptr);
+  EXPECT_EQ(name(1)->entry, other_);
+  EXPECT_EQ(name(2), nullptr);
+  block->next = listing->blocks;
+  EXPECT_EQ(name(2), nullptr) << "it is its own next one";
+  block->count = ~0u;
+  EXPECT_EQ(name(1u << 28), nullptr) << "it is not as long as it says";
+  block->first = 1;
+  EXPECT_EQ(name(0), nullptr) << "it begins later";
+}
+
+TEST_F(ReaderTest, WhatIsMappedNeedsNoDescriptor) {
+  const auto without = [&](bool mapped) {
+    return in_child([&] {
+      CatalogReader late;
+      if (!late.open(run_.c_str())) return 2;
+      if (mapped) late.map_identities();
+      const rlimit none{0, 0};
+      ::setrlimit(RLIMIT_NOFILE, &none);
+      const Identity* id = late.find_copy(0, 77);
+      return id && id->pfs_ino == 5 && late.attributes(id->attributes) ? 0 : 1;
+    });
+  };
+  EXPECT_EQ(without(true), 0);
+  EXPECT_EQ(without(false), 1);
+}
+
+TEST_F(ReaderTest, AHintThatLeadsNowhereDoesNoHarm) {
+  entry(file_)->identity = ~Ref{0};
+  reader_.expect(*reader_.entry(file_));
+  header()->index_generation = ~0u;
+  reader_.expect(*reader_.entry(file_));
+  EXPECT_FALSE(reader_.find(rel("dir/file")));
+  EXPECT_FALSE(reader_.is_entry(file_, rel("dir/file").hash));
+}
+
+}  // namespace
+}  // namespace monarch
