@@ -401,7 +401,7 @@ class SlowFs:
     """A directory, shown by tests/slowfs as a PFS with faults and counters."""
 
     def __init__(self, source, mount, *words):
-        os.makedirs(mount)
+        os.makedirs(mount, exist_ok=True)
         self.mount = mount
         self._process = start(["setpriv", "--pdeathsig=TERM", f"{BUILD}/tests/slowfs", "--foreground", *words, source,
                                mount], stdin=subprocess.DEVNULL)

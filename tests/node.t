@@ -22,6 +22,7 @@ import e2e  # pylint: disable=wrong-import-position
 from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
 
 UID = 65534
+FIRST = os.getpid() * 10  # of jobs that no other process on this machine takes for its own
 GONE_SECONDS = 30  # in which all that an epilog left to the background must be gone
 MANY = 5000
 QUOTA = 100 << 20  # of the tier
@@ -100,7 +101,7 @@ class Node:
     def epilog(self, job, **of):
         """Its exit code, and how long it took."""
         begin = time.monotonic()
-        code = e2e.execute([*self._words("--epilog", job, **of), "--account-program", ""])[0]
+        code = e2e.execute([*self._words("--epilog", job, **of), "--config", self.config, "--account-program", ""])[0]
         return code, time.monotonic() - begin
 
     def record(self, job, cluster="cluster", node="n1"):  # pylint: disable=redefined-outer-name
@@ -559,30 +560,89 @@ def false_slurmstepds():
 def state_lost():
     """The state directory was in memory, the tier was not."""
     with node("lost") as n:
-        contains(n.start(1), ["ready "], "a job starts")
-        n.kill_agent(1)
-        n.fill(1, 100)
-        subprocess.run(["umount", n.record(1)["run_dir"]], check=True)
+        contains(n.start(FIRST + 1), ["ready "], "a job starts")
+        n.kill_agent(FIRST + 1)
+        n.fill(FIRST + 1, 100)
+        subprocess.run(["umount", "-l", n.record(FIRST + 1)["run_dir"]], check=True)
         shutil.rmtree(n.state)
         canary = [f"{n.tier}/monarch/{name}" for name in ("precious", "a.b.c.d", "cluster.0.0.n1")]
         for path in canary:
             os.mkdir(path)
+        with open(f"{n.job_dir(FIRST + 1)}/big", "wb") as file:
+            file.write(bytes(10 << 20))
         n.set_aside("cluster.8.0.n1.5")
-        n.start(2)
+        stepd = slurmstepd(FIRST + 1)
+        contains(n.start(FIRST + 2), ["ready "], "the next job starts")
         ok(wait_until(lambda: not glob.glob(f"{n.tier}/monarch/.removed.*")), "what was set aside is removed")
-        ok(os.path.isdir(n.job_dir(1)), "a directory without a record stays if it is of this boot")
-        with open("/proc/stat", encoding="utf-8") as file, open(f"{n.dir}/stat", "w", encoding="utf-8") as fake:
-            fake.write(re.sub(r"^btime .*$", f"btime {int(time.time()) + 1000}", file.read(), flags=re.MULTILINE))
-        later = ["unshare", "-m", "sh", "-c", f'mount --bind {n.dir}/stat /proc/stat && exec "$@"', "sh"]
-        stepd = slurmstepd(1)
-        n.start(3, before=later)
-        ok(os.path.isdir(n.job_dir(1)), "and if its job has a slurmstepd")
+        ok(wait_until(lambda: any(10 << 20 <= size < 20 << 20 for size in n.reserved().values()), GONE_SECONDS),
+           "a directory without a record is charged by what it occupies", n.reserved())
+        ok(wait_until(lambda: sum(n.reserved().values()) == QUOTA, GONE_SECONDS), "the job that runs has the rest", n.reserved())
+        ok(os.path.isdir(n.job_dir(FIRST + 1)), "it stays while its job has a slurmstepd")
+        contains(n.logged(), [f"cluster.{FIRST + 1}.0.n1 have no record any more: what they occupy counts until it is removed"], "the log tells")
         e2e.end(stepd)
-        n.start(4, before=later)
-        ok(wait_until(lambda: not n.left(1), GONE_SECONDS), "it is removed if it is older than this boot", n.left(1))
-        ok(all(map(os.path.isdir, [*canary, n.job_dir(2)])), "what is no job's, and what has a record, stays")
+        ok(wait_until(lambda: not n.left(FIRST + 1), 3 * GONE_SECONDS), "it is removed when its job is over", n.left(FIRST + 1))
+        ok(wait_until(lambda: n.record(FIRST + 2)["tiers"][0]["quota"] == QUOTA, GONE_SECONDS), "and its room goes to the job that runs", n.reserved())
+        ok(all(map(os.path.isdir, [*canary, n.job_dir(FIRST + 2)])), "what is no job's, and what has a record, stays")
         for path in canary:
             os.rmdir(path)
+
+
+def state_emptied():
+    """Somebody empties the state directory while a job runs: it begins anew beside what it left, and the next one counts that."""
+    with node("emptied") as n:
+        contains(n.start(FIRST + 1), ["ready "], "a job starts")
+        ok(wait_until(lambda: staged(n, FIRST + 1) == 30), "it has its dataset on the tier")
+        agent = n.record(FIRST + 1)["pid"]
+        subprocess.run(f"rm -rf {n.state}/* 2>/dev/null", shell=True, check=False)
+        stepd = slurmstepd(FIRST + 1)
+        contains(n.start(FIRST + 1), ["ready "], "its next step starts an agent anew")
+        ok(wait_until(lambda: staged(n, FIRST + 1) == 30), "which has its dataset on the tier")
+        ok(wait_until(lambda: not running(agent)), "the first one ends")
+        equal(n.epilog(FIRST + 1)[0], 0, "the job's epilog")
+        e2e.end(stepd)
+        ok(wait_until(lambda: not n.left(FIRST + 1) and not n.reserved(), 3 * GONE_SECONDS), "nothing is left, nor charged", n.left(FIRST + 1), n.reserved())
+
+
+def state_is_shared():
+    """A state directory that other nodes may share is refused: they would end each other's jobs."""
+    if e2e.why_no_slowfs():
+        return e2e.skip("a state directory that nodes share", e2e.why_no_slowfs())
+    with node("shared") as n, contextlib.ExitStack() as at_end:
+        os.mkdir(f"{n.dir}/source")
+        at_end.callback(e2e.SlowFs(f"{n.dir}/source", f"{n.dir}/nfs").close)
+        n.state = f"{n.dir}/nfs/state"
+        contains(n.start(1), ["off ", "other nodes may share", "state_dir= in plugstack.conf"], "no agent, and the reason")
+        equal(os.listdir(f"{n.tier}"), [], "nothing is made on the tier")
+        contains(n.logged(), [f"{n.state}: the state directory is on a file system that other nodes may share"], "the log tells")
+        n.epilog(1)
+    return None
+
+
+def spoilt_record():
+    """A job's record that a disk has spoilt, when its epilog comes; and when none comes."""
+    for how, text in ("emptied", ""), ("garbled", '{"job": 1.5, "name": ["'):
+        with node(how) as n:
+            def spoil(job):
+                record = f"{n.state}/jobs/cluster.{job}.n1/record.json"
+                pid = n.record(job)["pid"]
+                with open(record, "w", encoding="utf-8") as file:
+                    file.write(text)
+                return pid
+
+            for job in FIRST + 1, FIRST + 2:
+                contains(n.start(job), ["ready "], f"{how}: job {job} starts")
+            ok(wait_until(lambda: staged(n, FIRST + 1) == 30), f"{how}: a job has its dataset on the tier")
+            agent = spoil(FIRST + 1)
+            time.sleep(2)
+            equal(n.record(FIRST + 2)["tiers"][0]["quota"], 0, f"{how}: nobody is given what it had while that is not known")
+            equal(n.epilog(FIRST + 1)[0], 0, f"{how}: its epilog")
+            ok(wait_until(lambda: not running(agent) and not n.left(FIRST + 1), GONE_SECONDS), f"{how}: nothing of it is left", n.left(FIRST + 1))
+            contains(n.logged(), [f"JobId={FIRST + 1} node=n1: ", "record.json", ": what it had is removed by its name"], f"{how}: the log tells")
+            ok(wait_until(lambda: n.record(FIRST + 2)["tiers"][0]["quota"] == QUOTA, GONE_SECONDS), f"{how}: its room goes to the job that runs", n.reserved())
+            agent = spoil(FIRST + 2)
+            contains(n.start(FIRST + 3), ["ready "], f"{how}: the next job starts")
+            ok(wait_until(lambda: not running(agent) and not n.left(FIRST + 2), 3 * GONE_SECONDS), f"{how}: what had no epilog is gone, too", n.left(FIRST + 2))
+            ok(wait_until(lambda: n.record(FIRST + 3)["tiers"][0]["quota"] == QUOTA, GONE_SECONDS), f"{how}: and its room is given", n.reserved())
 
 
 # ---- the ledger
@@ -867,6 +927,36 @@ def tier_comes_back():
     return None
 
 
+def fuse_tier_comes_back():
+    """The same of a file system that has no id, as FUSE; first with nothing of Monarch's below its mount."""
+    if e2e.why_no_slowfs():
+        return e2e.skip("a FUSE tier that is unmounted", e2e.why_no_slowfs())
+    with node("fuse") as n, contextlib.ExitStack() as at_end:
+        n.tier = f"{n.dir}/fuse"
+        for path in f"{n.dir}/source", n.tier:
+            os.mkdir(path)
+            os.chmod(path, 0o1777)
+        n.configure()
+        for job, below in (1, "nothing"), (2, "another job's"):
+            slow = e2e.SlowFs(f"{n.dir}/source", n.tier)
+            at_end.callback(subprocess.run, ["umount", "-l", n.tier], stderr=subprocess.DEVNULL, check=False)
+            contains(n.start(job), ["ready "], f"below the mount is {below}: a job starts")
+            ok(wait_until(lambda: staged(n, job) == 30), f"{below}: it has its dataset on the tier", n.logged())  # pylint: disable=cell-var-from-loop
+            n.kill_agent(job)
+            subprocess.run(["umount", "-l", n.tier], check=True)
+            slow.close()
+            if below != "nothing":
+                os.makedirs(f"{n.tier}/monarch", 0o711)
+            equal(n.epilog(job)[0], 0, f"{below}: the tier is unmounted: the epilog ends well")
+            equal(list(n.reserved().values()), [QUOTA], f"{below}: what is on it is charged still", n.logged())
+            again = e2e.SlowFs(f"{n.dir}/source", n.tier)
+            ok(wait_until(lambda: not n.left(job) and not n.reserved(), 3 * GONE_SECONDS + e2e.PATIENCE),  # pylint: disable=cell-var-from-loop
+               f"{below}: it is back: what was the job's goes", n.left(job), n.logged())
+            subprocess.run(["umount", "-l", n.tier], check=True)
+            again.close()
+    return None
+
+
 # ---- starting
 
 
@@ -938,18 +1028,17 @@ def hangs_in_mid_job():
 
 def failed_start_and_lock():
     """What a failed start left is removed in the background, without the job's lock."""
-    with node("failed") as n:
+    with node("failed") as n, contextlib.ExitStack() as at_end:
         n.prolog(9, n.data)
-        held = f"{n.state}/run/cluster.1.0.n1/held"
-        os.mkdir(os.path.dirname(held))
-        with open(held, "w", encoding="utf-8"):
-            pass
+        held = f"{n.state}/run/cluster.1.0.n1"
+        os.mkdir(held)
         if subprocess.run(["chattr", "+i", held], stderr=subprocess.DEVNULL, check=False).returncode != 0:
             return e2e.skip("the lock of a failed start", "no chattr +i here")
+        at_end.callback(subprocess.run, ["chattr", "-i", held], stderr=subprocess.DEVNULL, check=False)
         contains(n.start(1), ["off ", "File exists"], "a start fails, and leaves what cannot be removed")
         equal(n.epilog(1)[0], 0, "the epilog has the job's lock")
         equal(glob.glob(f"{n.state}/jobs/*.1.n1"), [], "and nothing of the job is left in jobs/")
-        subprocess.run(["chattr", "-i", *glob.glob(f"{n.state}/run/.removed.*/held")], check=True)
+        subprocess.run(["chattr", "-i", held], check=True)
         ok(wait_until(lambda: not n.left(1), 3 * GONE_SECONDS), "gone when it can be", n.left(1))
     return None
 
@@ -1270,6 +1359,6 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, other_nodes, name_is_taken,
-         others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
+e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, name_is_taken,
+         others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths)

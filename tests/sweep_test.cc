@@ -19,8 +19,13 @@ class NodeSweepTest : public NodeTest {
   }
   static std::string key(uint32_t number) { return "c." + std::to_string(job(number)) + ".n1"; }
   static std::string name(uint32_t number) { return "c." + std::to_string(job(number)) + ".0.n1"; }
+  void sweep_all(const std::vector<std::string>& tiers) const {
+    const JobOnNode own = {job(9), "n1", "c"};
+    sweep(state_, own);
+    remove_in_background(state_, take_unrecorded(state_, own, tiers), 0);
+  }
   void sweep_now(const std::vector<std::string>& tiers) const {
-    sweep(state_, {job(9), "n1", "c"}, tiers);
+    sweep_all(tiers);
     wait_children();
   }
 };
@@ -58,11 +63,11 @@ TEST_F(NodeSweepTest, AJobWithASlurmstepdIsNotDead) {
   JobRecord ended = record(job(1));
   ended.agent = {stepd, 1};
   (void)begin(ended);
-  sweep(state_, {job(9), "n1", "c"}, {});
+  sweep_all({});
   EXPECT_EQ(jobs(), Names{key(1)});
   ended.boot = "another";
   ASSERT_TRUE(state_.write_record(ended).ok());
-  sweep(state_, {job(9), "n1", "c"}, {});
+  sweep_all({});
   EXPECT_TRUE(jobs().empty()) << "that of an earlier boot is dead whoever has its number now";
 }
 
@@ -80,7 +85,6 @@ TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
       ".removed.d." + std::to_string(job(2)) + ".0.n1.77",   // another cluster's
       ".removed.cc." + std::to_string(job(2)) + ".0.n1.77",  //
       ".removed." + name(3) + ".1000",                       // somebody is at work on it
-      name(2),                                               // of this boot
       "c." + std::to_string(job(2)) + ".0.n2",               //
       "else",                                                //
   };
@@ -90,6 +94,7 @@ TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
   ASSERT_TRUE(lock.ok());
   for (const std::string& n : others) fill(scratch_ / ("tier/monarch/" + n));
   fill(scratch_ / ("tier/monarch/" + ours));
+  fill(scratch_ / ("tier/monarch/" + name(4)));  // of this boot
   const std::string foreign = ".removed." + name(1) + ".78";
   fill(scratch_ / ("tier/monarch/" + foreign));
   sweep_now({scratch_ / "tier", scratch_ / "missing"});
@@ -103,7 +108,7 @@ TEST_F(NodeSweepTest, WhatLiesInAnothersOrphanStays) {
   const std::string orphan = scratch_ / ("tier/monarch/.removed." + name(1) + ".77");
   fill(orphan);
   const std::string kept = fill_with_roots(orphan + "/foreign");
-  sweep(state_, {job(9), "n1", "c"}, {scratch_ / "tier"});
+  sweep_all({scratch_ / "tier"});
   const std::string removal = name(1) + ".77";
   EXPECT_TRUE(eventually([&] {
     const Result<JobRecord> r = state_.read_removal(removal);
@@ -137,7 +142,7 @@ TEST_F(NodeSweepTest, UnattendedRemovalsGoOn) {
 }
 
 TEST_F(NodeSweepTest, WhereThereIsNothingToDoNothingIsStarted) {
-  sweep(state_, {job(9), "n1", "c"}, {});
+  sweep_all({});
   EXPECT_TRUE(children().empty());
 }
 

@@ -6,9 +6,11 @@
 
 #include "runtime/config/config.h"
 #include "runtime/node/accounting.h"
+#include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/spool.h"
+#include "runtime/node/sweep.h"
 
 namespace monarch {
 namespace {
@@ -33,6 +35,22 @@ std::string rarities(const JobCounters& counters) {
   return timeouts == 0 ? "" : fmt::format(" timeouts={}", timeouts);
 }
 
+// The job's record cannot be read: its agent is the group's that no record names, and its directories have
+// its name.
+Status end_spoilt(const StateDir& state, const EpilogRequest& request, const Error& error) {
+  spdlog::warn("JobId={} node={}: {}: what it had is removed by its name", request.job.job, request.job.node,
+               error.text);
+  Status removed = state.remove_job(request.job);
+  sweep_cgroups(state);
+  const Config config = load_config_or_defaults(request.config);
+  find_and_remove(state, [&] {
+    std::vector<std::string> tiers;
+    for (const TierConfig& t : tiers_for(request.job, config)) tiers.push_back(t.path);
+    return take_unrecorded(state, request.job, tiers);
+  });
+  return removed;
+}
+
 }  // namespace
 
 Status end_job(const EpilogRequest& request) {
@@ -41,6 +59,7 @@ Status end_job(const EpilogRequest& request) {
   Result<Fd> lock = state->lock_job(request.job, false, kLockPatienceMs);
   if (!lock.ok()) return lock.error().code == ENOENT ? Status() : Status(lock.error());
   Result<JobRecord> record = state->read_record(request.job.key());
+  if (!record.ok() && record.error().code == EINVAL) return end_spoilt(*state, request, record.error());
   if (!record.ok()) return state->remove_job(request.job);  // wanted, but never started
 
   if (!end_agent(*state, *record, kKillPatienceMs))

@@ -22,11 +22,13 @@ namespace {
 // All records, as they are now.
 struct Ledger {
   std::vector<JobRecord> jobs, removals;
+  bool whole = true;  // no record is spoilt
 };
 
 Ledger read_ledger(const StateDir& state) {
   Ledger all;
-  const auto add = [](Result<JobRecord> record, std::vector<JobRecord>* to) {
+  const auto add = [&all](Result<JobRecord> record, std::vector<JobRecord>* to) {
+    all.whole &= record.ok() || record.error().code != EINVAL;
     if (record.ok()) to->push_back(record.take());
   };
   // jobs/ first: a record that goes to removing/ meanwhile is then seen there, or in both.
@@ -63,9 +65,9 @@ bool is_told(const StateDir& state, const JobRecord& record) {
   return told.ok() && *told == quotas_text(record);
 }
 
-// How much more of the tier the job can have now.
+// How much more of the tier the job can have now. Nothing while nobody knows what another one has.
 uint64_t room_for(const Ledger& all, const JobRecord& record, const TierRecord& tier) {
-  if (tier.quota >= tier.limit) return 0;
+  if (tier.quota >= tier.limit || !all.whole) return 0;
   const uint64_t taken = taken_by_others(all, record.job.key(), tier.path) + tier.quota;
   const uint64_t room = tier.limit - std::min(tier.limit, taken);
   return room >= std::min(kLeastGrant, tier.limit - tier.quota) ? room : 0;

@@ -24,6 +24,7 @@
 #include "runtime/node/mounts.h"
 #include "runtime/node/owner.h"
 #include "runtime/node/probe.h"
+#include "runtime/node/slurmstepds.h"
 
 namespace monarch {
 namespace {
@@ -36,6 +37,7 @@ constexpr int kMeasureMs = 60000;      // what nobody but an administrator will 
 constexpr int kShortMeasureMs = 2000;  // what is still being removed
 constexpr int kMeasureSlackMs = 2000;
 constexpr int64_t kShortestDelay = 60, kLongestDelay = 3600;  // seconds, until it is tried again
+constexpr int64_t kLiveDelay = 10;                            // until a job that lived is looked at again
 constexpr int kMostDetached = 10;  // times that an owner may mount something anew meanwhile
 constexpr int kStartPatienceMs = 500;
 constexpr int kAsidePatienceMs = 500;
@@ -88,10 +90,11 @@ bool reap(pid_t pid, int64_t end) {
   return false;
 }
 
-// Whether what the job has there is on a file system that is not mounted now: it comes back.
-bool is_away(const TierRecord& tier) {
-  return !tier.file_system.empty() && tier.occupied != uint64_t{0} &&
-         file_system_at(tier.path) != tier.file_system;
+// Whether what the job has there is on a file system that is not mounted now: it comes back. `jobs` is
+// TIER/monarch, which stays for good where a job was: without it this is what the mount has hidden.
+bool is_away(const Result<Fd>& jobs, const TierRecord& tier) {
+  if (tier.file_system.empty() || tier.occupied == uint64_t{0}) return false;
+  return (!jobs.ok() && jobs.error().code == ENOENT) || file_system_at(tier.path) != tier.file_system;
 }
 
 // Whether the job has its directory there, under either name.
@@ -120,7 +123,7 @@ Status in_each_place(const StateDir& state, const JobRecord& record, const Answe
       continue;
     }
     const Result<Fd> jobs = open_tier_jobs(t.path);
-    if (!has_directory(jobs, record) && is_away(t))
+    if (!has_directory(jobs, record) && is_away(jobs, t))
       note(Error{ENODEV, t.path + ": the job's file system is not mounted there any more"});
     else
       note(jobs.ok() ? what(jobs->get(), &t) : Status(jobs.error()));
@@ -139,7 +142,7 @@ Status rename_all_aside(const StateDir& state, const JobRecord& record) {
 // Whether another run of the job has made directories of that name by now.
 bool name_is_taken(const StateDir& state, const JobRecord& record) {
   const Result<JobRecord> now = state.read_record(record.job.key());
-  return now.ok() && now->name == record.name;
+  return now.ok() && now->name == record.name && now->serial != record.serial;
 }
 
 // In the job's directory of the state: set_aside() could not move all.
@@ -314,8 +317,9 @@ struct UnderWay {
   std::vector<uint64_t> least;  // files that an attempt left, in each place
   bool told = false;
   bool progress = false;
-  bool away = false;  // a tier's file system is
-  std::string name;   // of what could not be set aside
+  bool away = false;   // a tier's file system is
+  bool lives = false;  // the job does
+  std::string name;    // of what could not be set aside
 };
 
 // Whether a large tree gets smaller: by a tenth at least, since its owner may be filling it.
@@ -327,25 +331,51 @@ bool gets_smaller(const Attempt& attempt, uint64_t* least) {
   return true;
 }
 
+// What lies there without a record may be a job's that runs: Slurm says so, or an agent in the group of
+// another state directory, such as the one that was there before.
+bool has_live_job(const StateDir& state, const JobRecord& record) {
+  if (!record.unrecorded) return false;
+  const Cgroups groups;
+  const std::vector<std::string> all = groups.names("");
+  const auto is_its = [&](const std::string& group) {
+    const size_t serial = group.rfind('.');
+    return serial != std::string::npos && group.substr(0, serial).ends_with("." + record.name) &&
+           !group.starts_with(state.cgroup_prefix()) && !groups.processes(group).empty();
+  };
+  return std::any_of(all.begin(), all.end(), is_its) || has_slurmstepd(record.job.job);
+}
+
+// Of a job that lives: what it occupies.
+Attempt measure_only(int jobs, const JobRecord& record) {
+  Attempt attempt;
+  const Result<Aside> there = open_aside(jobs, record, record.name);
+  attempt.error = Error{EBUSY, record.name + ": its job lives"};
+  attempt.late = true;
+  if (there.ok() && there->memory) attempt.charged = used_in(there->dir.get());
+  if (there.ok() && !there->memory) measure_rest(there->dir.get(), record, &attempt);
+  return attempt;
+}
+
 // True: nothing is left, and the record is gone, too.
 bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* work) {
   JobRecord& record = work->removal.record;
   Cgroups().end(state.cgroup_of(record), 0);
   // Otherwise what has that name is the next run's, though it may not have said so yet.
-  const bool unmoved = state.read("removing/" + record.removal() + kUnmoved).ok();
+  const bool unmoved = is_unmoved(state, record);
+  work->lives = unmoved && !name_is_taken(state, record) && has_live_job(state, record);
   work->progress = false;
   work->least.resize(record.tiers.size() + 1, UINT64_MAX);
   bool changed = false;
   const Status s = in_each_place(state, record, answers, [&](int jobs, const TierRecord* tier) -> Status {
     std::string name = record.aside();
-    if (unmoved && !name_is_taken(state, record)) {
+    const size_t place = tier ? static_cast<size_t>(tier - record.tiers.data()) : record.tiers.size();
+    if (unmoved && !work->lives && !name_is_taken(state, record)) {
       // An XFS project id of the owner's own, for one, keeps the directory where it is: it is emptied there.
       Status moved = rename_aside(jobs, record);
       if (!moved.ok() && moved.error().code != EXDEV) return moved;
       if (!moved.ok()) work->name = name = record.name;
     }
-    const size_t place = tier ? static_cast<size_t>(tier - record.tiers.data()) : record.tiers.size();
-    const Attempt now = remove_aside(jobs, record, name, !tier);
+    const Attempt now = work->lives ? measure_only(jobs, record) : remove_aside(jobs, record, name, !tier);
     work->progress |= gets_smaller(now, &work->least[place]);
     if (tier && now.charged) {
       const uint64_t bytes = tier->quota > 0 ? std::min(*now.charged, tier->quota) : *now.charged;
@@ -355,19 +385,26 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
     return now.error;
   });
   if (s.ok()) {
+    if (record.unrecorded && !name_is_taken(state, record))
+      ::unlink((state.path() + "/" + record.grants()).c_str());
     (void)remove_tree(AT_FDCWD, state.path() + "/removing/" + record.removal()).ok();
     return true;
   }
   work->away = s.error().code == ENODEV || s.error().code == ETIMEDOUT;
   if (changed) (void)state.write_removal(record).ok();
-  if (!work->told && record.given_up == 0)
+  if (!work->told && record.given_up == 0 && !work->lives)
     spdlog::warn("JobId={} clean up: {}", record.job.job, s.error().text);
-  work->told = true;
+  work->told |= !work->lives;
   return false;
 }
 
 void give_up(const StateDir& state, const UnderWay& work) {
   JobRecord record = work.removal.record;
+  if (work.lives) {
+    record.next_try = os::clock_ns(CLOCK_REALTIME) / 1000000000 + kLiveDelay;
+    (void)state.write_removal(record).ok();
+    return;
+  }
   const int64_t delay =
       work.away ? kShortestDelay
                 : std::min<int64_t>(kLongestDelay, kShortestDelay << std::min(record.given_up, 16u));
@@ -397,7 +434,7 @@ Answers tiers_that_answer(const StateDir& state, const std::vector<UnderWay>& un
   return answers;
 }
 
-using Find = std::function<void(std::vector<Removal>*)>;
+using Find = std::function<std::vector<Removal>()>;
 
 [[noreturn]] void remove_all(const StateDir& state, std::vector<Removal> removals, const Find& find) {
   ::setsid();
@@ -410,13 +447,17 @@ using Find = std::function<void(std::vector<Removal>*)>;
   std::vector<UnderWay> under_way;
   {
     const HelperCgroup group(state);
-    if (find) find(&removals);
+    if (find) removals = find();
     for (Removal& r : removals) under_way.emplace_back().removal = std::move(r);
     const int64_t begin = now_ms();
     int pause = 1;
     for (int64_t end = begin + kTriesMs; !under_way.empty(); ::sleep(static_cast<unsigned>(pause))) {
       const Answers answers = tiers_that_answer(state, under_way);
-      std::erase_if(under_way, [&](UnderWay& work) { return attempt_removal(state, answers, &work); });
+      std::erase_if(under_way, [&](UnderWay& work) {
+        const bool gone = attempt_removal(state, answers, &work);
+        if (!gone && work.lives) give_up(state, work);
+        return gone || work.lives;
+      });
       const bool progress =
           std::any_of(under_way.begin(), under_way.end(), [](const UnderWay& w) { return w.progress; });
       if (progress) end = std::min(now_ms() + kTriesMs, begin + kLongestMs);
@@ -435,6 +476,18 @@ bool is_due(const JobRecord& record) {
 }
 
 }  // namespace
+
+Status note_unmoved(const StateDir& state, const JobRecord& record) {
+  return state.write("removing/" + record.removal() + kUnmoved, "");
+}
+
+void note_moved(const StateDir& state, const JobRecord& record) {
+  ::unlink((state.path() + "/removing/" + record.removal() + kUnmoved).c_str());
+}
+
+bool is_unmoved(const StateDir& state, const JobRecord& record) {
+  return state.read("removing/" + record.removal() + kUnmoved).ok();
+}
 
 Status rename_aside(int jobs, const JobRecord& record) {
   Status failed;
@@ -499,7 +552,7 @@ Status remove_job_files(const StateDir& state, const JobRecord& record) {
   const bool moved = rename_in_time(state, {&record}).front();
   Result<Fd> lock = state.make_removal(record);
   if (!lock.ok()) return lock.error();
-  if (!moved) MONARCH_TRY(state.write("removing/" + record.removal() + kUnmoved, ""));
+  if (!moved) MONARCH_TRY(note_unmoved(state, record));
   std::vector<Removal> removals;
   removals.push_back({record, lock.take()});
   remove_in_background(state, std::move(removals), kStartPatienceMs);
@@ -520,8 +573,8 @@ bool remove_in_background(const StateDir& state, std::vector<Removal> removals, 
   return false;
 }
 
-void find_and_remove(const StateDir& state, std::vector<Removal> removals, const Find& find) {
-  if (::fork() == 0) remove_all(state, std::move(removals), find);
+void find_and_remove(const StateDir& state, const Find& find) {
+  if (::fork() == 0) remove_all(state, {}, find);
 }
 
 // The record goes last of all that is the job's, but not last of its directory: a remover that was killed

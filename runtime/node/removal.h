@@ -48,9 +48,14 @@ Status remove_job_files(const StateDir& state, const JobRecord& record);
 // `patience_ms`. True: all is gone.
 bool remove_in_background(const StateDir& state, std::vector<Removal> removals, int patience_ms);
 
-// The same of what `find` adds to `removals`, in that process: it may touch tiers.
-void find_and_remove(const StateDir& state, std::vector<Removal> removals,
-                     const std::function<void(std::vector<Removal>*)>& find);
+// Notes in a removal that its job's directories have their names still: the remover sets them aside, unless
+// another run has made them anew, or the job runs and the record was made for them (unrecorded).
+Status note_unmoved(const StateDir& state, const JobRecord& record);
+void note_moved(const StateDir& state, const JobRecord& record);
+bool is_unmoved(const StateDir& state, const JobRecord& record);
+
+// remove_in_background() of what `find` returns, in that process: it may touch tiers.
+void find_and_remove(const StateDir& state, const std::function<std::vector<Removal>()>& find);
 
 // The removals that nobody is at work on: their process was killed, or gave up and their time has come.
 std::vector<Removal> unattended_removals(const StateDir& state);

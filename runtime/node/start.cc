@@ -42,15 +42,19 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
+std::vector<std::string> paths_of(const std::vector<TierConfig>& tiers) {
+  std::vector<std::string> paths;
+  for (const TierConfig& t : tiers) paths.push_back(t.path);
+  return paths;
+}
+
 struct Patience {
   int ledger_ms, ready_ms;
 };
 
 // The agent is the job owner's: with a tier that it cannot enter it would not start.
 std::vector<TierConfig> those_entered(const StartRequest& request, const std::vector<TierConfig>& tiers) {
-  std::vector<std::string> paths;
-  for (const TierConfig& t : tiers) paths.push_back(t.path);
-  const std::vector<bool> enters = can_enter(request.user, paths, kTierPatienceMs);
+  const std::vector<bool> enters = can_enter(request.user, paths_of(tiers), kTierPatienceMs);
   std::vector<TierConfig> kept;
   for (size_t i = 0; i < tiers.size(); ++i) {
     if (enters[i])
@@ -67,7 +71,11 @@ std::vector<TierConfig> those_entered(const StartRequest& request, const std::ve
 // the agent. `record` says what was made, also on an error.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
                    const std::string& datasets, Patience patience, JobRecord* record) {
-  std::vector<TierConfig> tiers = those_entered(request, tiers_for(request.job, config));
+  std::vector<TierConfig> tiers = tiers_for(request.job, config);
+  std::vector<Removal> unrecorded = take_unrecorded(state, request.job, paths_of(tiers));
+  make_room_for(state, record->name, paths_of(tiers));
+  remove_in_background(state, std::move(unrecorded), 0);
+  tiers = those_entered(request, tiers);
   const uint64_t memory = agent_memory(config.agent, tiers);  // also for what may be granted later
   // Recorded before anything is made, so that the epilog finds it whatever happens to this process.
   MONARCH_TRY(reserve(state, &tiers, record, patience.ledger_ms));
@@ -96,16 +104,10 @@ Result<Config> load_existing(const std::string& file) {
   return config;
 }
 
-std::vector<std::string> tier_paths(const Config& config) {
-  std::vector<std::string> paths;
-  for (const TierConfig& t : config.tiers) paths.push_back(t.path);
-  return paths;
-}
-
 // Leaves out the tiers whose file systems do not answer; true: all do. Before anything is locked: it takes a
 // moment.
 bool keep_answering(const StateDir& state, const StartRequest& request, Config* config) {
-  const std::vector<bool> answers = probe(state, tier_paths(*config), kTierPatienceMs);
+  const std::vector<bool> answers = probe(state, paths_of(config->tiers), kTierPatienceMs);
   std::vector<TierConfig> kept;
   for (size_t i = 0; i < answers.size(); ++i) {
     const TierConfig& tier = config->tiers[i];
@@ -215,7 +217,7 @@ void note_failure(const StateDir& state, const JobRecord& record, const StartReq
 Status note_wanted(const StartRequest& request) {
   Result<StateDir> state = StateDir::open(request.state_dir);
   if (!state.ok()) return state.error();
-  sweep(*state, request.job, {});
+  sweep(*state, request.job);
   Result<Fd> lock = state->lock_job(request.job, true, kLockPatienceMs);
   if (!lock.ok()) return lock.error();
   return state->write(wanted_file(request.job), request.datasets);
@@ -244,7 +246,7 @@ Result<Started> start_agent(const StartRequest& request) {
     const bool configured = config.ok() && !config->tiers.empty();
     if (configured && !keep_answering(*state, request, &*config)) ready_ms -= kTierPatienceMs;
     if (configured && config->tiers.empty()) config = Error{ETIMEDOUT, "no tier of this node answers"};
-    sweep(*state, request.job, config.ok() ? tier_paths(*config) : std::vector<std::string>());
+    sweep(*state, request.job);
   }
   const int64_t begin = now_ms();
   Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);

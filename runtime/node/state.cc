@@ -9,8 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -89,8 +91,29 @@ std::string file_system_at(const std::string& path) {
   uint64_t id = 0;
   static_assert(sizeof fs.f_fsid == sizeof id);
   std::memcpy(&id, &fs.f_fsid, sizeof id);
-  return id ? fmt::format("{:016x}", id) : "";
+  if (id != 0) return fmt::format("{:016x}", id);
+  return fmt::format("type {:x}", static_cast<unsigned long>(fs.f_type));  // FUSE has none
 }
+
+namespace {
+
+// Nodes that share it would end each other's jobs: locks, boots and processes are a node's own.
+Status check_is_of_node(const std::string& path) {
+  constexpr unsigned long kNetwork[] = {0x6969,     0xff534d42, 0xfe534d42, 0x517b,
+                                        0x5346414f, 0x6b414653, 0x00c36400, 0x0bd00bd0,  // Lustre
+                                        0x47504653, 0x7461636f, 0x01161970, 0x19830326,
+                                        0xaad7aaea, 0x7e92d8a6, 0x65735546};  // FUSE
+  struct statfs fs;
+  if (::statfs(path.c_str(), &fs) != 0) return errno_error(path);
+  const auto type = static_cast<unsigned long>(fs.f_type) & 0xffffffff;
+  if (std::find(std::begin(kNetwork), std::end(kNetwork), type) == std::end(kNetwork)) return {};
+  return Error{EREMOTE,
+               path +
+                   ": the state directory is on a file system that other nodes may share; name one of "
+                   "this node's own by state_dir= in plugstack.conf, such as /run/monarch"};
+}
+
+}  // namespace
 
 Result<StateDir> StateDir::open(const std::string& path) {
   StateDir state;
@@ -99,6 +122,7 @@ Result<StateDir> StateDir::open(const std::string& path) {
     if (const std::string above = path.substr(0, at); ::access(above.c_str(), F_OK) != 0)
       MONARCH_TRY(ensure_root_directory(above, 0755));
   MONARCH_TRY(ensure_root_directory(path, 0755));
+  MONARCH_TRY(check_is_of_node(path));
   MONARCH_TRY(ensure_root_directory(path + "/jobs", 0700));
   MONARCH_TRY(ensure_root_directory(path + "/removing", 0700));
   MONARCH_TRY(ensure_root_directory(path + "/grants", 0711));
@@ -265,6 +289,7 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                  {"slurm_conf", r.of_cluster.slurm_conf},
                  {"config", r.of_cluster.config},
                  {"account_program", r.of_cluster.account_program}};
+  if (r.unrecorded) record["unrecorded"] = true;
   if (r.given_up > 0) {
     record["given_up"] = r.given_up;
     record["next_try"] = r.next_try;
@@ -320,6 +345,7 @@ Result<JobRecord> StateDir::record_at(const std::string& below) const {
     r.nodes = j.at("nodes").get<uint32_t>();
     r.first_node = j.at("first_node").get<bool>();
     r.of_cluster = {j.value("slurm_conf", ""), j.value("config", ""), j.value("account_program", "")};
+    r.unrecorded = j.value("unrecorded", false);
     r.given_up = j.value("given_up", 0u);
     r.next_try = j.value("next_try", int64_t{0});
     for (const json& t : j.at("tiers")) r.tiers.push_back(tier_of(t));

@@ -69,6 +69,7 @@ struct JobRecord {
   uint32_t nodes = 1;      // of the job
   bool first_node = true;  // this is the job's first node
   OfCluster of_cluster;
+  bool unrecorded = false;  // made for directories without one: its job may run
   // Of a removal: how often it was given up, and when it is tried again (seconds of CLOCK_REALTIME).
   uint32_t given_up = 0;
   int64_t next_try = 0;
@@ -79,7 +80,8 @@ struct JobRecord {
 
 class StateDir {
  public:
-  // Makes STATE and what is below it, as need be. Refused if any of it is not root's or others can write it.
+  // Makes STATE and what is below it, as need be. Refused if any of it is not root's or others can write it,
+  // or if it is on a network's file system or FUSE.
   static Result<StateDir> open(const std::string& path);
   const std::string& path() const { return path_; }
   std::string run_dir(const std::string& name) const { return path_ + "/run/" + name; }
@@ -131,8 +133,8 @@ Result<Fd> open_tier_jobs(const std::string& tier_path);
 // Why a job's start could not make it or take it as it is; what a user put there gives way.
 Status check_tier_jobs(const std::string& tier_path);
 
-// Names the file system that is mounted at `path`, the same whenever and from wherever it is mounted; "" if
-// that cannot be told, or if it is in memory, and gone with its mount.
+// Names the file system that is mounted at `path`, the same whenever and from wherever it is mounted, by its
+// id, or its type where it has none (FUSE); "" if it is not there, or is in memory and gone with its mount.
 std::string file_system_at(const std::string& path);
 
 // Whether `text` can be a part of a file name: letters, digits, '.', '_' and '-', not starting with '.'.

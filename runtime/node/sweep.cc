@@ -6,12 +6,14 @@
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <regex>
 #include <set>
@@ -28,6 +30,7 @@ namespace {
 
 constexpr int64_t kClockSlackSeconds = 60;  // of the clock, which may have been set after the boot
 constexpr char kAside[] = ".removed.";
+constexpr int kLockPatienceMs = 200;
 
 int64_t boot_time() {
   std::ifstream in("/proc/stat");
@@ -45,35 +48,53 @@ bool is_dead(const JobRecord& record) {
   return !is_running(record.agent) && !has_slurmstepd(record.job.job);
 }
 
-void sweep_job(const StateDir& state, const std::string& key, std::vector<Removal>* out) {
-  const std::string dir = state.path() + "/jobs/" + key;
-  Fd lock = lock_if_free(dir);
-  if (!lock) return;
-  Result<JobRecord> record = state.read_record(key);
-  if (!record.ok()) {
-    struct stat st;  // noted by the prolog, and nothing more
-    if (::fstat(lock.get(), &st) == 0 && before_this_boot(st)) (void)remove_tree(AT_FDCWD, dir).ok();
-    return;
-  }
-  if (!is_dead(*record)) return;
-  spdlog::info("JobId={} node={} swept: nothing of it runs any more", record->job.job, record->job.node);
-  out->push_back({record.take(), std::move(lock)});
-}
-
-// What a record accounts for, by its name on a tier.
-std::set<std::string> known_names(const StateDir& state) {
-  std::set<std::string> known;
-  for (const std::string& key : state.jobs())
-    if (const Result<JobRecord> r = state.read_record(key); r.ok()) known.insert({r->name, r->aside()});
-  for (const std::string& name : state.removals()) known.insert(kAside + name);
-  return known;
-}
-
 // `text` without `first` before it and `last` behind it; "" if it does not have them.
 std::string between(const std::string& text, const std::string& first, const std::string& last) {
   if (text.size() < first.size() + last.size() || !text.starts_with(first) || !text.ends_with(last))
     return "";
   return text.substr(first.size(), text.size() - first.size() - last.size());
+}
+
+// Of CLUSTER.JOB.NODE with the cluster and node of `own`, whose names may hold dots; 0 if it is no such key.
+uint32_t job_of_key(const std::string& key, const JobOnNode& own) {
+  const std::string middle = between(key, own.cluster + ".", "." + own.node);
+  const bool number = !middle.empty() && middle.find_first_not_of("0123456789") == std::string::npos;
+  return number ? static_cast<uint32_t>(std::strtoul(middle.c_str(), nullptr, 10)) : 0;
+}
+
+// A record that cannot be read: what the job has goes with what no record names, once it has ended.
+void forget_spoilt(const StateDir& state, const JobOnNode& own, const std::string& key, const Fd& lock,
+                   const Error& error) {
+  const uint32_t job = job_of_key(key, own);
+  struct stat st;
+  const bool old = ::fstat(lock.get(), &st) == 0 && before_this_boot(st);
+  if (!old && (error.code != EINVAL || job == 0 || has_slurmstepd(job))) return;
+  if (error.code == EINVAL) spdlog::warn("{}: the job's directories are removed by their names", error.text);
+  (void)remove_tree(AT_FDCWD, state.path() + "/jobs/" + key).ok();
+}
+
+void sweep_job(const StateDir& state, const JobOnNode& own, const std::string& key,
+               std::vector<Removal>* out) {
+  Fd lock = lock_if_free(state.path() + "/jobs/" + key);
+  if (!lock) return;
+  Result<JobRecord> record = state.read_record(key);
+  if (!record.ok()) return forget_spoilt(state, own, key, lock, record.error());
+  if (!is_dead(*record)) return;
+  spdlog::info("JobId={} node={} swept: nothing of it runs any more", record->job.job, record->job.node);
+  out->push_back({record.take(), std::move(lock)});
+}
+
+// What a record accounts for, by its name on a tier and in run/.
+std::set<std::string> known_names(const StateDir& state) {
+  std::set<std::string> known;
+  for (const std::string& key : state.jobs())
+    if (const Result<JobRecord> r = state.read_record(key); r.ok()) known.insert({r->name, r->aside()});
+  for (const std::string& name : state.removals()) {
+    const Result<JobRecord> r = state.read_removal(name);
+    if (r.ok() || r.error().code != EINVAL) known.insert(kAside + name);
+    if (r.ok() && is_unmoved(state, *r)) known.insert(r->name);
+  }
+  return known;
 }
 
 // CLUSTER.JOB.RESTART.NODE of this cluster and node, which may hold dots: the job; 0 if it is no such name. A
@@ -87,100 +108,150 @@ uint32_t job_of(const std::string& name, const JobOnNode& own) {
              : 0;
 }
 
-bool is_orphan(int jobs, const std::string& name, const JobOnNode& own, const std::set<std::string>& known) {
-  if (known.count(name)) return false;
-  if (name.starts_with(kAside)) {
-    const std::string removal = name.substr(sizeof kAside - 1);  // NAME.SERIAL
-    const size_t serial = removal.rfind('.');
-    return serial != std::string::npos &&
-           removal.find_first_not_of("0123456789", serial + 1) == std::string::npos &&
-           job_of(removal.substr(0, serial), own) != 0;
-  }
-  const uint32_t job = is_plain_name(name) ? job_of(name, own) : 0;
-  if (job == 0) return false;
-  // What a user mounted there, of this boot therefore, may hang.
-  const Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat st;
-  if (!dir || os::mount_id(dir.get()) != os::mount_id(jobs) || os::fstat(dir.get(), &st) != 0) return false;
-  return before_this_boot(st) && !has_slurmstepd(job);
+// Whether a job of this cluster and node has, or had, that name there, or once it was set aside.
+bool is_of_node(const std::string& name, const JobOnNode& own) {
+  if (!name.starts_with(kAside)) return is_plain_name(name) && job_of(name, own) != 0;
+  const std::string removal = name.substr(sizeof kAside - 1);  // NAME.SERIAL
+  const size_t serial = removal.rfind('.');
+  return serial != std::string::npos && serial + 1 < removal.size() &&
+         removal.find_first_not_of("0123456789", serial + 1) == std::string::npos &&
+         job_of(removal.substr(0, serial), own) != 0;
 }
 
-// The state directory is often lost with the memory that it is in, and the tiers are not.
-std::vector<std::string> orphans(const std::string& tier, const JobOnNode& own,
-                                 const std::set<std::string>& known) {
-  std::vector<std::string> found;
-  const Result<Fd> jobs = open_tier_jobs(tier);
-  if (!jobs.ok()) return found;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::fdopendir(::dup(jobs->get())), &::closedir);
-  while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr) {
-    const std::string name = e->d_name;
-    if (name != "." && name != ".." && is_orphan(jobs->get(), name, own, known)) found.push_back(name);
-  }
-  return found;
-}
+// A directory that no record names may be in one place, or on several tiers.
+using Unrecorded = std::map<std::string, JobRecord>;
 
-// The record that such a directory would have, with the user whose it is. Nobody knows its quota: it is
-// charged by what is left of it, if anything is.
-Result<JobRecord> record_of(const StateDir& state, int jobs, const std::string& tier, const JobOnNode& own,
-                            const std::string& name) {
-  const Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat st {};
-  if (!dir) return errno_error("open " + name);
+// The record that such a directory would have, with the user whose it is.
+Result<JobRecord> record_of(const StateDir& state, const JobOnNode& own, const std::string& name,
+                            const struct stat& st) {
   JobRecord record;
   record.serial = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
   record.name = name;
-  if (name.rfind(kAside, 0) == 0) {
+  if (name.starts_with(kAside)) {
     const size_t dot = name.rfind('.');
     record.name = name.substr(sizeof kAside - 1, dot - (sizeof kAside - 1));
     record.serial = std::strtoull(name.c_str() + dot + 1, nullptr, 10);
-    if (record.aside() != name) return Error{EINVAL, tier + "/monarch/" + name + ": not a name of ours"};
+    if (record.aside() != name) return Error{EINVAL, name + ": not a name of ours"};
   }
-  // Whose it is, unless something is mounted there that could not be detached: that is not asked.
-  if ((os::mount_id(dir.get()) == os::mount_id(jobs) || is_of_job_tmpfs(dir.get())) &&
-      os::fstat(dir.get(), &st) != 0)
-    return errno_error(name);
   record.job = {job_of(record.name, own), own.node, own.cluster};
   record.user.uid = st.st_uid;
   record.user.gid = st.st_gid;
   record.boot = boot_id();
-  record.run_dir = state.run_dir(record.name);  // which it had
-  record.tiers.emplace_back().path = tier;
+  record.run_dir = state.run_dir(record.name);
+  record.unrecorded = true;
   return record;
 }
 
-void take_orphans(const StateDir& state, const std::string& tier, const JobOnNode& own,
-                  const std::vector<std::string>& names, std::vector<Removal>* out) {
-  const Result<Fd> jobs = names.empty() ? Result<Fd>(Fd()) : open_tier_jobs(tier);
-  if (names.empty() || !jobs.ok()) return;
-  spdlog::info("tier {}: {} left over directories are removed", tier, names.size());
-  for (const std::string& name : names) {
-    detach_mounts(jobs->get(), name, kUnknownOwner, Detach::kUsers);
-    Result<JobRecord> record = record_of(state, jobs->get(), tier, own, name);
-    Result<Fd> lock = record.ok() ? state.make_removal(*record) : Result<Fd>(record.error());
-    if (lock.ok() && name != record->aside())
-      if (const Status aside = rename_aside(jobs->get(), *record); !aside.ok()) lock = aside.error();
-    if (lock.ok()) {
-      out->push_back({record.take(), lock.take()});
-    } else if (lock.error().code != ENOENT && lock.error().code != EEXIST) {
-      spdlog::warn("tier {}: {}", tier, lock.error().text);
-    }
+// What it can have of the file system at most, until it is measured.
+uint64_t used_at_most(int directory) {
+  struct statfs fs;
+  if (os::fstatfs(directory, &fs) != 0) return 0;
+  return (fs.f_blocks - fs.f_bfree) * static_cast<uint64_t>(fs.f_bsize);
+}
+
+void add_unrecorded(const StateDir& state, const JobOnNode& own, int jobs, const std::string& tier,
+                    const std::string& name, Unrecorded* found) {
+  detach_mounts(jobs, name, kUnknownOwner, Detach::kUsers);
+  const Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  // What something else is mounted on is not asked whose it is.
+  const bool memory = dir && os::mount_id(dir.get()) != os::mount_id(jobs);
+  struct stat st;
+  if (!dir || (memory && !is_of_job_tmpfs(dir.get())) || os::fstat(dir.get(), &st) != 0) return;
+  if (found->count(name) == 0) {
+    Result<JobRecord> record = record_of(state, own, name, st);
+    if (!record.ok()) return;
+    (*found)[name] = record.take();
   }
+  if (tier.empty()) return;
+  TierRecord t;
+  t.path = tier;
+  t.kind = memory ? TierConfig::Kind::kTmpfs : TierConfig::Kind::kDirectory;
+  t.quota = used_at_most(memory ? dir.get() : jobs);
+  t.file_system = file_system_at(tier);
+  (*found)[name].tiers.push_back(std::move(t));
+}
+
+std::vector<std::string> names_in(int directory, const JobOnNode& own) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::fdopendir(::dup(directory)), &::closedir);
+  while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
+    if (is_of_node(e->d_name, own)) names.push_back(e->d_name);
+  return names;
+}
+
+// The directories of all jobs, as names and descriptors: run/ (""), and one on each tier.
+std::vector<std::pair<std::string, Fd>> all_places(const StateDir& state,
+                                                   const std::vector<std::string>& tiers) {
+  std::vector<std::pair<std::string, Fd>> places;
+  const std::string runs = state.path() + "/run";
+  places.emplace_back("", Fd(::open(runs.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+  for (const std::string& tier : tiers)
+    if (Result<Fd> jobs = open_tier_jobs(tier); jobs.ok()) places.emplace_back(tier, jobs.take());
+  return places;
 }
 
 }  // namespace
 
-void sweep(const StateDir& state, const JobOnNode& own, const std::vector<std::string>& tiers) {
+std::vector<Removal> take_unrecorded(const StateDir& state, const JobOnNode& own,
+                                     const std::vector<std::string>& tiers) {
+  const std::vector<std::pair<std::string, Fd>> places = all_places(state, tiers);
+  std::vector<std::vector<std::string>> names;
+  bool any = false;
+  for (const auto& [tier, jobs] : places) {
+    names.push_back(jobs ? names_in(jobs.get(), own) : std::vector<std::string>());
+    any |= !names.back().empty();
+  }
+  std::vector<Removal> taken;
+  if (!any) return taken;
+  // Read after the names: a record is there before the directories. Two that look at the same time would both
+  // find them.
+  const Result<Fd> lock = state.lock_ledger(kLockPatienceMs);
+  if (!lock.ok()) return taken;
+  const std::set<std::string> known = known_names(state);
+  Unrecorded found;
+  for (size_t i = 0; i < places.size(); ++i)
+    for (const std::string& name : names[i])
+      if (known.count(name) == 0)
+        add_unrecorded(state, own, places[i].second.get(), places[i].first, name, &found);
+  std::string all;
+  for (auto& [name, record] : found) {
+    Result<Fd> held = state.make_removal(record);
+    if (held.ok() && !name.starts_with(kAside))
+      if (const Status noted = note_unmoved(state, record); !noted.ok()) held = noted.error();
+    if (held.ok()) {
+      all += (all.empty() ? "" : ", ") + name;
+      taken.push_back({std::move(record), held.take()});
+    } else {
+      spdlog::warn("{}: {}", name, held.error().text);
+    }
+  }
+  if (!all.empty())
+    spdlog::warn("{} have no record any more: what they occupy counts until it is removed", all);
+  return taken;
+}
+
+void make_room_for(const StateDir& state, const std::string& name, const std::vector<std::string>& tiers) {
+  for (const std::string& removal : state.removals()) {
+    const Result<JobRecord> record = state.read_removal(removal);
+    if (!record.ok() || !record->unrecorded || record->name != name) continue;
+    Status aside;
+    for (const auto& [tier, jobs] : all_places(state, tiers))
+      if (const Status s = jobs ? rename_aside(jobs.get(), *record) : Status(); !s.ok()) aside = s;
+    if (aside.ok())
+      note_moved(state, *record);
+    else
+      spdlog::warn("JobId={} {}", record->job.job, aside.error().text);
+  }
+}
+
+void sweep(const StateDir& state, const JobOnNode& own) {
   std::vector<Removal> removals = unattended_removals(state), dead;
   for (const std::string& key : state.jobs())
-    if (key != own.key()) sweep_job(state, key, &dead);
+    if (key != own.key()) sweep_job(state, own, key, &dead);
   std::vector<Removal> aside = set_aside(state, std::move(dead));
   std::move(aside.begin(), aside.end(), std::back_inserter(removals));
   sweep_cgroups(state);
-  if (removals.empty() && tiers.empty()) return;
-  find_and_remove(state, std::move(removals), [&](std::vector<Removal>* found) {
-    const std::set<std::string> known = known_names(state);
-    for (const std::string& tier : tiers) take_orphans(state, tier, own, orphans(tier, own, known), found);
-  });
+  remove_in_background(state, std::move(removals), 0);
 }
 
 }  // namespace monarch
