@@ -29,16 +29,17 @@ constexpr uint32_t kRecent =
     4;  // threads that share a stream without a lock, as with libc's, each get a name
 
 struct Stream {
-  std::atomic<uint32_t> taken;
-  int fd;
-  bool path_only;          // fd is O_PATH
-  DIR* real;               // once rewinding found another directory than was listed: libc's takes over
-  const Listing* listing;  // nullptr: neither of them is to be had any more
-  std::atomic<uint32_t> next;
-  std::atomic<Ref> block;  // where the last name was
-  struct dirent64 recent[kRecent];
+  std::atomic<uint32_t> taken{0};
+  int fd = 0;
+  bool path_only = false;  // fd is O_PATH
+  DIR* real = nullptr;     // once rewinding found another directory than was listed: libc's takes over
+  const Listing* listing = nullptr;  // nullptr: neither of them is to be had any more
+  std::atomic<uint32_t> next{0};
+  std::atomic<Ref> block{0};  // where the last name was
+  struct dirent64 recent[kRecent] = {};
 };
-Stream streams[kStreams];
+// A constructor would write to 19 pages at each start of a process.
+constinit Stream streams[kStreams];
 std::atomic<uint32_t> next_stream{0};
 
 static_assert(sizeof(struct dirent) == sizeof(struct dirent64));

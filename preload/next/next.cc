@@ -2,6 +2,7 @@
 #include "preload/next/next.h"
 
 #include <dlfcn.h>
+#include <string.h>
 
 // glibc 2.34 moved dlsym into libc with a new version; the old one loads everywhere (x86-64; other
 // architectures began with 2.17).
@@ -17,25 +18,35 @@ void* next_symbols[kHooks];
 
 namespace {
 
-constexpr const char* kSymbols[kHooks] = {
-#define X(symbol, family) #symbol,
+// One text, without pointers, which the linker would have to relocate in each process.
+constexpr char kSymbols[] =
+#define X(symbol, family) #symbol "\0"
     MONARCH_HOOKS(X)
 #undef X
-};
+    ;
+
+// See mkdir in hooks/change.cc.
+__attribute__((always_inline, no_sanitize("address", "thread"))) inline void* look_up(int i,
+                                                                                      const char* symbol) {
+  void* function = dlsym(RTLD_NEXT, symbol);
+  __atomic_store_n(&next_symbols[i], function, __ATOMIC_RELAXED);
+  return function;
+}
 
 // dlsym(3) is not async-signal-safe: all is looked up before main.
 __attribute__((constructor)) void find_all() {
-  for (int i = 0; i < kHooks; ++i) next_symbol(static_cast<Hook>(i));
+  const char* symbol = kSymbols;
+  for (int i = 0; i < kHooks; ++i, symbol += strlen(symbol) + 1) look_up(i, symbol);
 }
 
 }  // namespace
 
-// See mkdir in hooks/change.cc.
 __attribute__((noinline, cold, no_sanitize("address", "thread"))) void* find_next(Hook hook) {
-  const int i = static_cast<int>(hook);
-  void* function = dlsym(RTLD_NEXT, kSymbols[i]);
-  __atomic_store_n(&next_symbols[i], function, __ATOMIC_RELAXED);
-  return function;
+  const char* symbol = kSymbols;
+  for (int i = static_cast<int>(hook); i > 0; --i)
+    while (*symbol++) {
+    }
+  return look_up(static_cast<int>(hook), symbol);
 }
 
 }  // namespace monarch::preload
