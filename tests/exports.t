@@ -91,7 +91,8 @@ large_tls() {
 constructors() { nm -C "$1" | sed -n 's/.* [tT] \(_GLOBAL__sub_I_.*\)/\1/p'; }
 
 exports_equal_map "$preload" "$MONARCH_BUILDDIR/preload/preload.map"
-is_empty 'the preload library constructs no objects' "$(constructors "$preload")"
+# A sanitizer registers its globals by one.
+[ -n "${SAN_RT-}" ] || is_empty 'the preload library constructs no objects' "$(constructors "$preload")"
 mapfile -t symbols < <(hooks | cut -d ' ' -f 1)
 mapfile -t families < <(described)
 is_empty 'preload.map lists no more than hooks.h' "$(listed "$MONARCH_BUILDDIR/preload/preload.map" | unmatched "${symbols[@]}")"
