@@ -57,6 +57,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/metadata/board.h \
 	%D%/metadata/catalog.cc \
 	%D%/metadata/catalog.h \
+	%D%/metadata/change_watch.cc \
+	%D%/metadata/change_watch.h \
 	%D%/metadata/dataset.cc \
 	%D%/metadata/dataset.h \
 	%D%/metadata/walker.cc \

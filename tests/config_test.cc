@@ -49,6 +49,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "[agent]\n"
       "threads = 3\n"
       "walk_threads = 2\n"
+      "watch_directories = 77\n"
       "stage_wait_max = 8M ; how much an open waits for\n"
       "prefetch = off\n"
       "consistency = open\n"
@@ -77,6 +78,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(nvme.min_free.of(1), uint64_t{2} << 30);
   EXPECT_EQ(config->agent.threads, 3);
   EXPECT_EQ(config->agent.walk_threads, 2);
+  EXPECT_EQ(config->agent.watch_directories, 77);
   EXPECT_EQ(config->agent.stage_wait_max, 8u << 20);
   EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff);
   EXPECT_EQ(config->agent.consistency, AgentConfig::Consistency::kOpen);
@@ -139,6 +141,8 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("[agent]\nthreads = 3x\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nthreads =\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nwalk_threads = 65\n").rfind("2: ", 0), 0u);
+  EXPECT_EQ(error_of("[agent]\nwatch_directories = -1\n").rfind("2: ", 0), 0u);
+  EXPECT_EQ(error_of("[agent]\nwatch_directories = 0\n"), "");
   EXPECT_EQ(error_of("[agent]\nprefetch = maybe\n"), "2: 'maybe' is none of auto, on, off");
   for (const char* line : {"consistency = close", "metadata = ask", "pfs_bandwidth = fast", "pfs_opens = -1",
                            "background_io = high"})

@@ -136,6 +136,10 @@ int fstatat(int dirfd, const char* path, struct stat* st, int flags) {
   if (fails(Call::kFstatat, {.fd = dirfd, .path = path, .flags = flags})) return -1;
   return real_os::fstatat(dirfd, path, st, flags);
 }
+int inotify_add_watch(int inotify, const char* path, uint32_t mask) {
+  return fails(Call::kWatch, {.fd = inotify, .path = path}) ? -1
+                                                            : real_os::inotify_add_watch(inotify, path, mask);
+}
 int flock(int fd, int operation) { return real_os::flock(fd, operation); }
 int fchmod(int fd, mode_t mode) { return fails(Call::kChmod, {.fd = fd}) ? -1 : real_os::fchmod(fd, mode); }
 int chmod(const char* path, mode_t mode) {

@@ -31,6 +31,7 @@ enum class Call {
   kMkdirat,
   kFstatvfs,
   kFstatat,
+  kWatch,  // inotify_add_watch
   kChmod,  // by path or descriptor
   kIoctl,
   kFdopendir,

@@ -9,6 +9,7 @@ import glob
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -46,12 +47,12 @@ def read(path):
 class Placed:
     """A dataset that a job has read once, so that all of it is on the tier."""
 
-    def __init__(self, name, files=24):
+    def __init__(self, name, files=24, more=()):
         self.root = scratch(f"{name}.data")
         self.outside = scratch(f"{name}.outside")  # on the same file system
         e2e.make_tree(self.root, files)
         self.prepare()
-        self.job = e2e.Job(options([self.root], {"t": (scratch(f"{name}.tier"), "1G")}))
+        self.job = e2e.Job(options([self.root], {"t": (scratch(f"{name}.tier"), "1G")}, *more))
         self.same("before")
 
     def prepare(self):
@@ -754,6 +755,77 @@ def inherited():
     equal((done.returncode, done.stderr.split()[-2:]), (0, [b"4", b"8"]), "its own output is read as it is", done)
 
 
+# ---- programs without the library: the kernel tells of what they change (inotify), within a second
+
+UNSEEN = {
+    "a shell's >": 'echo new >"$1/0020.bin"',
+    ">>": 'echo more >>"$1/0016.bin"',
+    "mv over a file": 'echo moved >"$2/new"; mv "$2/new" "$1/0012.bin"',
+    "mv of a directory": 'mv "$1/a/d3" "$1/moved"; mkdir "$1/a/d3"; cp -r "$1/moved/." "$1/a/d3"; find "$1/a/d3" -type f -exec sh -c "echo x >>{}" ";"',
+    "rm": 'rm "$1/0008.bin"; if cat "$1/0008.bin" 2>/dev/null; then exit 1; fi',
+    "chmod, touch": 'chmod 600 "$1/0004.bin"; touch -d 2020-01-01 "$1/0000.bin"',
+}
+HOLDER = """
+import os, sys, time
+f = os.open(sys.argv[1], 0)
+before = os.pread(f, 1 << 20, 0)
+os.spawnve(os.P_WAIT, "/bin/sh", ["sh", "-c", 'echo tail >>"$0"', sys.argv[1]], {"PATH": "/usr/bin:/bin"})
+end = time.monotonic() + 20
+while os.pread(f, 1 << 20, 0) != before + b"tail\\n" and time.monotonic() < end: time.sleep(0.01)
+print(os.pread(f, 1 << 20, 0) == before + b"tail\\n", os.fstat(f).st_size == os.stat(sys.argv[1]).st_size)
+"""
+SYSTEM = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+os.unsetenv("LD_PRELOAD")
+sys.exit(libc.system(b'echo by system >"%s"' % os.fsencode(sys.argv[1])))
+"""
+
+
+def seen_at_last(placed, name, command):
+    got = placed.job.run(command)
+    ok(got[0] == 0, f"{name}: done", got)
+    native = e2e.execute(read_all(placed.root))[:2]
+    ok(e2e.wait_until(lambda: placed.job.run(read_all(placed.root))[:2] == native), f"{name}: noticed")
+
+
+def unseen():
+    file = f"{scratch('conf')}/on-demand"
+    with open(file, "w", encoding="ascii") as stream:
+        stream.write("[agent]\nprefetch = off\n")
+    for name, more in ("prefetch", []), ("on demand", ["--config", file]):
+        placed = Placed(f"unseen.{name.split()[-1]}", more=more)
+        for what, script in UNSEEN.items():
+            seen_at_last(placed, f"{name}, {what}", ["env", "-u", "LD_PRELOAD", "sh", "-ec", script, "sh", placed.root, placed.outside])
+        seen_at_last(placed, f"{name}, system() without LD_PRELOAD", [PYTHON, "-c", SYSTEM, f"{placed.root}/0020.bin"])
+        held = max(placed.files())
+        got = placed.job.run([PYTHON, "-c", HOLDER, held])
+        equal(got[:2], (0, b"True True\n"), f"{name}: a descriptor that is held", got[2])
+        placed.done(f"{name}, unseen", 8)
+
+
+FLOOD = """
+import os, sys
+for i in range(7000): os.close(os.open(f"{sys.argv[1]}/flood{i}", os.O_WRONLY | os.O_CREAT))
+with open(sys.argv[2], "ab") as out: out.write(b"tail")
+for i in range(7000): os.unlink(f"{sys.argv[1]}/flood{i}")
+"""
+
+
+def more_than_inotify_tells():
+    placed = Placed("flood")
+    agent = placed.job.agent()
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        got = e2e.execute([PYTHON, "-c", FLOOD, f"{placed.root}/a", f"{placed.root}/0020.bin"])
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    equal(got[0], 0, "28,000 changes while the agent is stopped", got)
+    native = e2e.execute(read_all(placed.root))[:2]
+    ok(e2e.wait_until(lambda: placed.job.run(read_all(placed.root))[:2] == native), "the PFS serves all of it")
+    placed.job.end()
+
+
 def before_the_agent():
     """What a process opened for writing before there was an agent."""
     root, tier, run = scratch("early.data"), scratch("early.tier"), scratch("early.run")
@@ -781,4 +853,5 @@ print(a, len(open(sys.argv[1], "rb").read()))
 
 
 e2e.main(refused, by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, file_systems_and_locks, by_mount,
-         by_two_names, not_the_owner, directories, unreadable, large_files, race, links_to_descriptors, inherited, before_the_agent)
+         by_two_names, not_the_owner, directories, unreadable, large_files, race, links_to_descriptors, inherited, unseen,
+         more_than_inotify_tells, before_the_agent)

@@ -46,6 +46,7 @@ struct Service {
   std::optional<Dataset> dataset;
   std::optional<Hierarchy> hierarchy;
   std::optional<BoardFile> board;
+  std::unique_ptr<ChangeWatch> watch;
   std::unique_ptr<Catalog> catalog;
   std::unique_ptr<PlacementHandler> placement;
   std::unique_ptr<Walker> walker;
@@ -99,12 +100,15 @@ Status start(const AgentOptions& options, Service* service) {
   service->catalog = catalog.take();
 
   Board* shared = service->board->get();
-  service->placement =
-      std::make_unique<PlacementHandler>(service->catalog.get(), &*service->hierarchy, &*service->dataset,
-                                         shared, options.config.agent, &*service->rates);
-  service->walker =
-      std::make_unique<Walker>(service->catalog.get(), &*service->dataset, shared, &service->rates->pfs_stats,
-                               [p = service->placement.get()] { p->catalog_grew(); });
+  service->watch = std::make_unique<ChangeWatch>(
+      &*service->dataset, shared, static_cast<uint64_t>(options.config.agent.watch_directories));
+  service->watch->start();
+  service->placement = std::make_unique<PlacementHandler>(service->catalog.get(), &*service->hierarchy,
+                                                          &*service->dataset, shared, options.config.agent,
+                                                          &*service->rates, service->watch.get());
+  service->walker = std::make_unique<Walker>(
+      service->catalog.get(), &*service->dataset, shared, &service->rates->pfs_stats,
+      [p = service->placement.get()] { p->catalog_grew(); }, service->watch.get());
   MONARCH_TRY(service->placement->start());
   if (options.config.agent.prefetch != AgentConfig::Prefetch::kOff)
     service->walker->start(options.config.agent.walk_threads);
@@ -171,6 +175,7 @@ void stop(Service* service) {
   const int error = os::start_thread(&ending, [service, done] {
     service->walker->stop();
     service->placement->stop();
+    service->watch->stop();
     service->requests.join();
     if (service->locality.joinable()) service->locality.join();
     done->set_value();

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -154,6 +155,9 @@ int fstatfs(int fd, struct statfs* st) {
 }
 int fstatat(int dirfd, const char* path, struct stat* st, int flags) {
   return retried([&] { return ::fstatat(dirfd, path, st, flags); });
+}
+int inotify_add_watch(int inotify, const char* path, uint32_t mask) {
+  return retried([&] { return ::inotify_add_watch(inotify, path, mask); });
 }
 int flock(int fd, int operation) {
   return retried([&] { return ::flock(fd, operation); });

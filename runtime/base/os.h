@@ -70,6 +70,7 @@ int mkdirat(int dirfd, const char* path, mode_t mode);
 int fstatvfs(int fd, struct statvfs* st);
 int fstatfs(int fd, struct statfs* st);
 int fstatat(int dirfd, const char* path, struct stat* st, int flags);
+int inotify_add_watch(int inotify, const char* path, uint32_t mask);
 int flock(int fd, int operation);
 int fchmod(int fd, mode_t mode);
 int chmod(const char* path, mode_t mode);

@@ -134,6 +134,8 @@ struct Reading {
 Status set_agent_key(AgentConfig* agent, const std::string& key, const std::string& value) {
   if (key == "threads") return assign(parse_count(value, 256), &agent->threads);
   if (key == "walk_threads") return assign(parse_count(value, 64), &agent->walk_threads);
+  if (key == "watch_directories" && value == "0") return assign(Result<int>(0), &agent->watch_directories);
+  if (key == "watch_directories") return assign(parse_count(value, 1 << 20), &agent->watch_directories);
   if (key == "stage_wait_max") return assign(parse_size(value), &agent->stage_wait_max);
   if (key == "prefetch") return assign(parse_prefetch(value), &agent->prefetch);
   if (key == "consistency") return assign(parse_consistency(value), &agent->consistency);
@@ -151,7 +153,8 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
     return assign(Result<std::string>(value), &agent->log_level);
   }
   return bad_input("unknown key '" + key +
-                   "' in [agent]; known are threads, walk_threads, stage_wait_max, prefetch, consistency, "
+                   "' in [agent]; known are threads, walk_threads, watch_directories, stage_wait_max, "
+                   "prefetch, consistency, "
                    "metadata, pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, "
                    "memory_max, run_size, log, log_level");
 }

@@ -37,8 +37,10 @@ struct TierConfig {
 };
 
 struct AgentConfig {
-  int threads = 8;                     // copy threads
-  int walk_threads = 4;                // threads that list the dataset's directories
+  int threads = 8;       // copy threads
+  int walk_threads = 4;  // threads that list the dataset's directories
+  // Directories of the dataset that are watched for changes by programs without the library; 0: none.
+  int watch_directories = 8192;
   uint64_t stage_wait_max = 64 << 20;  // an open waits for files up to this size
   // Stage what nothing has asked for yet, and list the dataset to know it. kAuto: unless the job has several
   // nodes, each of which would then read the whole dataset where sharded training reads it once in all.

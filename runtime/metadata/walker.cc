@@ -39,12 +39,13 @@ constexpr int kLooks = 3;  // at a directory that goes on changing
 int64_t quiet_ns(const struct stat& st) { return st.st_ctim.tv_nsec != 0 ? 100000000 : 2000000000; }
 
 Walker::Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle* stats,
-               std::function<void()> found)
+               std::function<void()> found, ChangeWatch* watch)
     : catalog_(catalog),
       dataset_(dataset),
       board_(board),
       stats_(stats),
       found_(std::move(found)),
+      watch_(watch),
       unfinished_(dataset->roots.size(), 1),
       incomplete_(dataset->roots.size(), false) {}
 
@@ -147,6 +148,7 @@ void Walker::list(const Directory& directory) {
   if (!dir && errno == EXDEV) return;  // another file system below: left alone
   if (!dir) return give_up(directory, std::strerror(errno));
   add(board_, AgentCounter::walk_dirs);
+  if (watch_) watch_->add(directory.root, directory.path, &before);
 
   Names names;
   if (!enter(directory, dir.get(), &names)) return;

@@ -17,6 +17,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/layout/board_layout.h"
 #include "runtime/metadata/catalog.h"
+#include "runtime/metadata/change_watch.h"
 #include "runtime/metadata/dataset.h"
 #include "runtime/base/throttle.h"
 
@@ -30,9 +31,9 @@ int64_t quiet_ns(const struct stat& st);
 class Walker {
  public:
   // Directories listed and files examined keep to the rate `stats`. `found` is called from walking threads
-  // whenever a directory's files have been entered.
-  Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle* stats,
-         std::function<void()> found);
+  // whenever a directory's files have been entered. `watch` may be nullptr.
+  Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle* stats, std::function<void()> found,
+         ChangeWatch* watch = nullptr);
   ~Walker() { stop(); }
   void start(int threads);
   // Ends the walk where it is and waits for its threads; a thread inside a hanging PFS call is waited for.
@@ -82,6 +83,7 @@ class Walker {
   Board* const board_;
   Throttle* const stats_;
   const std::function<void()> found_;
+  ChangeWatch* const watch_;
 
   Mutex lock_;
   Condition changed_;

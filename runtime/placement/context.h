@@ -10,6 +10,7 @@
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/catalog.h"
+#include "runtime/metadata/change_watch.h"
 #include "runtime/metadata/dataset.h"
 #include "runtime/placement/copier.h"
 
@@ -23,6 +24,7 @@ struct PlacementContext {
   Board* const board;
   const AgentConfig config;
   Rates* const rates;
+  ChangeWatch* const watch;           // may be nullptr
   std::atomic<bool> stopping{false};  // set once
   std::atomic<int> threads{0};        // that copy
 

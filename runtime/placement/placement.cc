@@ -13,8 +13,8 @@
 namespace monarch {
 
 PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset,
-                                   Board* board, const AgentConfig& config, Rates* rates)
-    : context_{catalog, hierarchy, dataset, board, config, rates},
+                                   Board* board, const AgentConfig& config, Rates* rates, ChangeWatch* watch)
+    : context_{catalog, hierarchy, dataset, board, config, rates, watch},
       queue_(&context_, {[this](Ref ref) { return chunks_.next_chunk(ref); },
                          [this] { return health_.due(); }, [this] { return health_.is_short(); }}),
       health_(&context_, &queue_),

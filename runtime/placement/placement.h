@@ -25,7 +25,7 @@ namespace monarch {
 class PlacementHandler {
  public:
   PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset, Board* board,
-                   const AgentConfig& config, Rates* rates);
+                   const AgentConfig& config, Rates* rates, ChangeWatch* watch = nullptr);
   ~PlacementHandler() { stop(); }
 
   // Makes the threads, or fewer where no more can be made. Error: not one.

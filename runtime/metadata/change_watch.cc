@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/metadata/change_watch.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "runtime/base/os.h"
+#include "runtime/layout/board_client.h"
+
+namespace monarch {
+namespace {
+
+constexpr uint32_t kNames = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO;
+constexpr uint32_t kOfItself = IN_MOVE_SELF | IN_DELETE_SELF;
+constexpr uint32_t kMask =
+    kNames | kOfItself | IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_ONLYDIR | IN_DONT_FOLLOW;
+constexpr int kNapMs = 10;  // writers make many events, of which equal ones are told once
+
+uint64_t limit_of_user() {
+  std::ifstream file("/proc/sys/fs/inotify/max_user_watches");
+  uint64_t limit = 0;
+  file >> limit;
+  return limit / 2;
+}
+
+bool same_access(const struct stat& a, const struct stat& b) {
+  return a.st_mode == b.st_mode && a.st_uid == b.st_uid && a.st_gid == b.st_gid;
+}
+bool same_times(const struct stat& a, const struct stat& b) {
+  const auto same = [](const timespec& s, const timespec& t) {
+    return s.tv_sec == t.tv_sec && s.tv_nsec == t.tv_nsec;
+  };
+  return same(a.st_mtim, b.st_mtim) && same(a.st_atim, b.st_atim);
+}
+
+}  // namespace
+
+ChangeWatch::ChangeWatch(const Dataset* dataset, Board* board, uint64_t most)
+    : dataset_(dataset), board_(board), most_(most == 0 ? 0 : std::min(most, limit_of_user())) {}
+
+void ChangeWatch::start() {
+  if (most_ == 0) return;
+  inotify_ = Fd(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  end_ = Fd(::eventfd(0, EFD_CLOEXEC));
+  int error = inotify_ && end_ ? 0 : errno;
+  if (error == 0) error = os::start_thread(&thread_, [this] { run(); });
+  if (error == 0) return;
+  inotify_ = Fd();
+  spdlog::warn("changes that programs without the library make to the dataset are not noticed: inotify: {}",
+               std::strerror(error));
+}
+
+void ChangeWatch::stop() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  (void)!::write(end_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+void ChangeWatch::say_once(const std::string& text) {
+  if (!said_)
+    spdlog::warn("changes that programs without the library make are noticed in {} directories only: {}",
+                 watched_.size(), text);
+  said_ = true;
+}
+
+void ChangeWatch::add(uint32_t root, std::string_view path, const struct stat* st) {
+  if (!inotify_) return;
+  {
+    const MutexLock hold(lock_);
+    if (seen_.size() >= most_) return say_once("watch_directories is reached");
+    if (!seen_.emplace(root, path).second) return;
+  }
+  // Not under the lock: the file system may let it wait.
+  const std::string name = fmt::format("/proc/self/fd/{}/{}", dataset_->roots[root].fd.get(), path);
+  const int watch = os::inotify_add_watch(inotify_.get(), (path.empty() ? name + "." : name).c_str(), kMask);
+  const int error = errno;
+  const MutexLock hold(lock_);
+  if (watch < 0)
+    return say_once(error == ENOSPC ? "the user's fs.inotify.max_user_watches is reached"
+                                    : std::strerror(error));
+  Watched& watched = watched_[watch];
+  watched = {root, std::string(path), st != nullptr, {}};
+  if (st) watched.values = *st;
+}
+
+void ChangeWatch::run() {
+  std::vector<Event> early;  // of directories that are just being added
+  alignas(inotify_event) char buffer[16384];
+  for (;;) {
+    pollfd fds[2] = {{end_.get(), POLLIN, 0}, {inotify_.get(), POLLIN, 0}};
+    if (::poll(fds, 2, early.empty() ? -1 : kNapMs) < 0 && errno != EINTR) return;
+    if (fds[0].revents) return;
+    std::vector<Event> events = std::move(early);
+    early.clear();
+    ssize_t bytes;
+    while ((bytes = ::read(inotify_.get(), buffer, sizeof buffer)) > 0) {
+      for (const char* at = buffer; at < buffer + bytes;) {
+        const auto* e = reinterpret_cast<const inotify_event*>(at);
+        events.push_back({e->wd, e->mask, e->len > 0 ? e->name : ""});
+        at += sizeof *e + e->len;
+      }
+    }
+    for (Event& event : events)
+      if (!take(event)) early.push_back(std::move(event));
+    if (::poll(fds, 1, kNapMs) > 0) return;
+  }
+}
+
+bool ChangeWatch::take(const Event& event) {
+  if ((event.mask & IN_Q_OVERFLOW) != 0) {
+    close("more changes at a time than inotify tells");
+    return true;
+  }
+  Watched directory;
+  {
+    const MutexLock hold(lock_);
+    const auto found = watched_.find(event.watch);
+    if (found == watched_.end()) return (event.mask & IN_IGNORED) != 0;
+    if ((event.mask & IN_IGNORED) != 0) {
+      watched_.erase(found);
+      return true;
+    }
+    directory = found->second;
+  }
+  if (!event.name.empty()) {
+    take_of_name(directory, event);
+    return true;
+  }
+  take_of_itself(&directory, event.mask);
+  const MutexLock hold(lock_);
+  if (const auto found = watched_.find(event.watch); found != watched_.end()) found->second = directory;
+  return true;
+}
+
+// A directory below a root that is renamed or removed is told of by the one above it as well.
+void ChangeWatch::take_of_itself(Watched* directory, uint32_t mask) {
+  const bool root = directory->path.empty();
+  if (root && (mask & (kOfItself | IN_UNMOUNT)) != 0)
+    return close(dataset_->roots[directory->root].path + " was moved, removed or unmounted");
+  if ((mask & IN_ATTRIB) == 0) return;
+  struct stat now;
+  const char* name = root ? "." : directory->path.c_str();
+  const bool seen =
+      os::fstatat(dataset_->roots[directory->root].fd.get(), name, &now, AT_SYMLINK_NOFOLLOW) == 0;
+  // Times alone decide nothing about the files below; an access control list does, and shows in neither.
+  const bool times =
+      seen && directory->known && same_access(directory->values, now) && !same_times(directory->values, now);
+  directory->known = seen;
+  if (seen) directory->values = now;
+  if (times) return;
+  if (root) return close("the access to " + dataset_->roots[directory->root].path + " was changed");
+  mark(path_hash(directory->root, directory->path.data(), directory->path.size()), kChangedDirectories);
+}
+
+void ChangeWatch::take_of_name(const Watched& directory, const Event& event) {
+  const std::string path = directory.path.empty() ? event.name : directory.path + "/" + event.name;
+  const uint32_t hash = path_hash(directory.root, path.data(), path.size());
+  const bool is_directory = (event.mask & IN_ISDIR) != 0;
+  const bool moved = (event.mask & (IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO)) != 0;
+  if (is_directory && moved) mark(hash, kChangedDirectories);
+  if (!is_directory && (moved || (event.mask & (IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE)) != 0))
+    mark(hash, kChangedFiles);
+  if ((event.mask & kNames) != 0)
+    mark(mark_of_names(path_hash(directory.root, directory.path.data(), directory.path.size())),
+         kChangedNames);
+}
+
+// Each mark has all tasks look at what they hold open, so none is set twice.
+void ChangeWatch::mark(uint32_t hash, Changed kind) {
+  const bool set = (board_->header.changed.load(std::memory_order_acquire) & kind) != 0;
+  const bool known = is_invalid(*board_, hash);
+  if (known && set) return;
+  set_invalid(board_, hash, kind);
+  if (!known && kind != kChangedNames) count(board_, TaskCounter::invalidations);
+}
+
+void ChangeWatch::close(const std::string& why) {
+  if (board_->header.closed.exchange(1, std::memory_order_acq_rel) != 0) return;
+  count(board_, TaskCounter::invalidations);
+  spdlog::warn("nothing is served from tiers any more: {}", why);
+}
+
+}  // namespace monarch

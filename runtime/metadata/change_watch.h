@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Changes of the dataset that no hook sees: by static programs, Go, programs without the library, other
+// users, on this node. The kernel tells of them (inotify(7)), within a second; what it tells is marked as the
+// job's own changes are (preload/decide/changes.cc), so that from then on the PFS serves it.
+//
+// Not told: stores to a map until its file is closed, a change under another hard link's name, changes by
+// other nodes.
+#pragma once
+
+#include <sys/inotify.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/mutex.h"
+#include "runtime/layout/board_layout.h"
+#include "runtime/metadata/dataset.h"
+
+namespace monarch {
+
+class ChangeWatch {
+ public:
+  // `most`: directories, 0 for none. They count against the user's fs.inotify.max_user_watches, so at most
+  // half of those are used.
+  ChangeWatch(const Dataset* dataset, Board* board, uint64_t most);
+  ~ChangeWatch() { stop(); }
+  ChangeWatch(const ChangeWatch&) = delete;
+  ChangeWatch& operator=(const ChangeWatch&) = delete;
+
+  // Without inotify it watches nothing, which the log says.
+  void start();
+  void stop();
+  // Watches the directory `path` of root number `root` ("": the root), unless it is or cannot be. To be
+  // called before anything below it is read. `st`: its values, nullptr if they are not known. Any thread.
+  void add(uint32_t root, std::string_view path, const struct stat* st);
+
+ private:
+  struct Watched {
+    uint32_t root = 0;
+    std::string path;
+    bool known = false;  // whether `values` are
+    struct stat values {};
+  };
+  struct Event {
+    int watch = 0;
+    uint32_t mask = 0;
+    std::string name;
+  };
+  void run();
+  // False: the watch is not known yet, since its directory is just being added.
+  bool take(const Event& event) EXCLUDES(lock_);
+  void take_of_itself(Watched* directory, uint32_t mask);
+  void take_of_name(const Watched& directory, const Event& event);
+  void mark(uint32_t hash, Changed kind);
+  void close(const std::string& why);
+  void say_once(const std::string& text) REQUIRES(lock_);
+
+  const Dataset* const dataset_;
+  Board* const board_;
+  const uint64_t most_;
+  Fd inotify_, end_;
+  std::thread thread_;
+
+  Mutex lock_;
+  std::set<std::pair<uint32_t, std::string>, std::less<>> seen_ GUARDED_BY(lock_);
+  std::unordered_map<int, Watched> watched_ GUARDED_BY(lock_);
+  bool said_ GUARDED_BY(lock_) = false;
+};
+
+}  // namespace monarch

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/metadata/change_watch.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "runtime/metadata/board.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ChangeWatchTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs::create_directories(root() / "sub/deep");
+    for (const char* name : {"a", "b", "c", "sub/a", "sub/b", "sub/deep/a"}) write(name, "old");
+    Result<Dataset> dataset = Dataset::open({root().string()});
+    ASSERT_TRUE(dataset.ok());
+    dataset_.emplace(dataset.take());
+    Result<BoardFile> board = BoardFile::create(scratch_.dir("run"));
+    ASSERT_TRUE(board.ok()) << board.error().text;
+    board_.emplace(board.take());
+    begin(8);
+    for (const char* name : {"", "sub", "sub/deep"}) add(name);
+  }
+
+  void begin(uint64_t most) {
+    watch_ = std::make_unique<ChangeWatch>(&*dataset_, board_->get(), most);
+    watch_->start();
+  }
+  void add(const std::string& name) {
+    struct stat st;
+    ASSERT_EQ(::stat((root() / name).c_str(), &st), 0);
+    watch_->add(0, name, &st);
+  }
+  fs::path root() const { return fs::path(scratch_ / "data"); }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(root() / name) << text; }
+  static uint32_t hash(std::string_view name) { return path_hash(0, name.data(), name.size()); }
+  bool marked(const std::string& name, Changed kind = kChangedFiles) const {
+    const Board& board = *board_->get();
+    return (board.header.changed & kind) != 0 && is_invalid(board, hash(name));
+  }
+  bool names_marked(const std::string& name) const {
+    return (board_->get()->header.changed & kChangedNames) != 0 &&
+           is_invalid(*board_->get(), mark_of_names(hash(name)));
+  }
+  bool closed() const { return board_->get()->header.closed != 0; }
+  // Within ten times the second that the manual page promises.
+  template <typename Condition>
+  static bool soon(Condition condition) {
+    for (int i = 0; i < 1000 && !condition(); ++i) ::usleep(10000);
+    return condition();
+  }
+  // Whether what was done before has been told: a change made now is told after it.
+  bool settled() {
+    const std::string name = "sub/deep/probe" + std::to_string(probes_++);
+    write(name, "x");
+    return soon([&] { return marked(name); });
+  }
+
+  Scratch scratch_;
+  std::optional<Dataset> dataset_;
+  std::optional<BoardFile> board_;
+  std::unique_ptr<ChangeWatch> watch_;
+  int probes_ = 0;
+};
+
+TEST_F(ChangeWatchTest, MarksWhatIsWritten) {
+  write("a", "new");
+  EXPECT_TRUE(soon([&] { return marked("a"); }));
+  std::ofstream(root() / "sub/a", std::ios::app) << "more";
+  EXPECT_TRUE(soon([&] { return marked("sub/a"); }));
+  EXPECT_EQ(::truncate((root() / "sub/deep/a").c_str(), 1), 0);
+  EXPECT_TRUE(soon([&] { return marked("sub/deep/a"); }));
+  ASSERT_TRUE(settled());
+  EXPECT_FALSE(marked("b") || marked("sub/b") || marked("sub", kChangedDirectories) || closed());
+  EXPECT_FALSE(names_marked("sub")) << "no name came or went there";
+}
+
+TEST_F(ChangeWatchTest, ReadingMarksNothing) {
+  for (const char* name : {"a", "sub/a", "sub/deep/a"}) {
+    std::string text;
+    std::ifstream(root() / name) >> text;
+    EXPECT_EQ(text, "old");
+  }
+  EXPECT_EQ(std::distance(fs::recursive_directory_iterator(root()), {}), 8);
+  ::usleep(200000);
+  EXPECT_EQ(board_->get()->header.marks, 0u);
+}
+
+TEST_F(ChangeWatchTest, MarksWhatAMapStoredWhenItsFileIsClosed) {
+  const int fd = ::open((root() / "b").c_str(), O_RDWR);
+  void* map = ::mmap(nullptr, 3, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ASSERT_NE(map, MAP_FAILED);
+  static_cast<char*>(map)[0] = 'X';
+  ::munmap(map, 3);
+  ::close(fd);
+  EXPECT_TRUE(soon([&] { return marked("b"); }));
+}
+
+TEST_F(ChangeWatchTest, MarksNames) {
+  fs::rename(root() / "a", root() / "sub/b");
+  EXPECT_TRUE(
+      soon([&] { return marked("a") && marked("sub/b") && names_marked("") && names_marked("sub"); }));
+  fs::remove(root() / "sub/deep/a");
+  EXPECT_TRUE(soon([&] { return marked("sub/deep/a") && names_marked("sub/deep"); }));
+  EXPECT_FALSE(marked("b") || marked("sub/a"));
+}
+
+TEST_F(ChangeWatchTest, MarksAccess) {
+  EXPECT_EQ(::chmod((root() / "a").c_str(), 0400), 0);
+  EXPECT_TRUE(soon([&] { return marked("a"); }));
+  EXPECT_EQ(::chmod((root() / "sub").c_str(), 0700), 0);
+  EXPECT_TRUE(soon([&] { return marked("sub", kChangedDirectories); }));
+  EXPECT_FALSE(closed());
+}
+
+TEST_F(ChangeWatchTest, TimesOfADirectoryDecideNothing) {
+  const timespec times[2] = {{1000000000, 0}, {1000000000, 0}};
+  EXPECT_EQ(::utimensat(AT_FDCWD, (root() / "sub").c_str(), times, 0), 0);
+  EXPECT_EQ(::utimensat(AT_FDCWD, root().c_str(), times, 0), 0);
+  ASSERT_TRUE(settled());
+  EXPECT_FALSE(marked("sub", kChangedDirectories) || closed());
+}
+
+TEST_F(ChangeWatchTest, MarksADirectoryThatMoves) {
+  fs::rename(root() / "sub/deep", root() / "deep");
+  EXPECT_TRUE(soon([&] { return marked("sub/deep", kChangedDirectories) && names_marked("sub"); }));
+  EXPECT_FALSE(closed());
+}
+
+TEST_F(ChangeWatchTest, ClosesWhenTheRootMoves) {
+  fs::rename(root(), scratch_ / "elsewhere");
+  EXPECT_TRUE(soon([&] { return closed(); }));
+}
+
+TEST_F(ChangeWatchTest, ClosesWhenTheRootIsLocked) {
+  EXPECT_EQ(::chmod(root().c_str(), 0700), 0);
+  EXPECT_TRUE(soon([&] { return closed(); }));
+}
+
+TEST_F(ChangeWatchTest, SetsNoMarkTwice) {
+  for (int i = 0; i < 50; ++i) {
+    std::ofstream(root() / "a", std::ios::app) << "more" << std::flush;
+    ::usleep(2000);
+  }
+  ASSERT_TRUE(settled());
+  EXPECT_LE(board_->get()->header.marks, 3u) << "of a, of the probe, of the names beside it";
+}
+
+TEST_F(ChangeWatchTest, KeepsToItsNumber) {
+  watch_ = nullptr;
+  begin(1);
+  add("");
+  add("sub");
+  write("sub/a", "new");
+  write("a", "new");
+  EXPECT_TRUE(soon([&] { return marked("a"); }));
+  EXPECT_FALSE(marked("sub/a"));
+}
+
+// The user's other programs have the rest.
+TEST_F(ChangeWatchTest, GoesOnWithoutWhatTheKernelRefuses) {
+  watch_ = nullptr;
+  begin(8);
+  add("");
+  {
+    const Intercept refuses(Call::kWatch, ENOSPC);
+    add("sub");
+  }
+  add("sub/deep");
+  write("sub/a", "new");
+  write("sub/deep/a", "new");
+  EXPECT_TRUE(soon([&] { return marked("sub/deep/a"); }));
+  EXPECT_FALSE(marked("sub/a") || closed());
+}
+
+TEST_F(ChangeWatchTest, WatchesNothingWithoutAThread) {
+  watch_ = nullptr;
+  const Intercept refuses(Call::kStartThread, EAGAIN);
+  begin(8);
+  add("");
+  write("a", "new");
+  ::usleep(200000);
+  EXPECT_EQ(board_->get()->header.marks, 0u);
+}
+
+TEST_F(ChangeWatchTest, WatchesNothingWhenItIsOff) {
+  watch_ = nullptr;
+  begin(0);
+  add("");
+  write("a", "new");
+  ::usleep(200000);
+  EXPECT_EQ(board_->get()->header.marks, 0u);
+}
+
+}  // namespace
+}  // namespace monarch
