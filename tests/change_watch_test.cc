@@ -42,7 +42,9 @@ class ChangeWatchTest : public ::testing::Test {
   void add(const std::string& name) {
     struct stat st;
     ASSERT_EQ(::stat((root() / name).c_str(), &st), 0);
-    watch_->add(0, name, &st);
+    if (name != "sub") return watch_->add(0, name, -1, &st);  // both ways
+    const Fd dir(::open((root() / name).c_str(), O_RDONLY | O_DIRECTORY));
+    watch_->add(0, name, dir.get(), &st);
   }
   fs::path root() const { return fs::path(scratch_ / "data"); }
   void write(const std::string& name, const std::string& text) const { std::ofstream(root() / name) << text; }

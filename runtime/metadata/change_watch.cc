@@ -72,7 +72,7 @@ void ChangeWatch::say_once(const std::string& text) {
   said_ = true;
 }
 
-void ChangeWatch::add(uint32_t root, std::string_view path, const struct stat* st) {
+void ChangeWatch::add(uint32_t root, std::string_view path, int dir, const struct stat* st) {
   if (!inotify_) return;
   {
     const MutexLock hold(lock_);
@@ -80,8 +80,9 @@ void ChangeWatch::add(uint32_t root, std::string_view path, const struct stat* s
     if (!seen_.emplace(root, path).second) return;
   }
   // Not under the lock: the file system may let it wait.
-  const std::string name = fmt::format("/proc/self/fd/{}/{}", dataset_->roots[root].fd.get(), path);
-  const int watch = os::inotify_add_watch(inotify_.get(), (path.empty() ? name + "." : name).c_str(), kMask);
+  const int below = dir >= 0 ? dir : dataset_->roots[root].fd.get();
+  const std::string name = fmt::format("/proc/self/fd/{}/{}", below, dir >= 0 || path.empty() ? "." : path);
+  const int watch = os::inotify_add_watch(inotify_.get(), name.c_str(), kMask);
   const int error = errno;
   const MutexLock hold(lock_);
   if (watch < 0)

@@ -40,8 +40,9 @@ class ChangeWatch {
   void start();
   void stop();
   // Watches the directory `path` of root number `root` ("": the root), unless it is or cannot be. To be
-  // called before anything below it is read. `st`: its values, nullptr if they are not known. Any thread.
-  void add(uint32_t root, std::string_view path, const struct stat* st);
+  // called before anything below it is read. `dir`: a descriptor of it, so that the PFS is not
+  // asked again, and `st`: its values; -1 and nullptr if there are none. Any thread.
+  void add(uint32_t root, std::string_view path, int dir, const struct stat* st);
 
  private:
   struct Watched {

@@ -148,7 +148,7 @@ void Walker::list(const Directory& directory) {
   if (!dir && errno == EXDEV) return;  // another file system below: left alone
   if (!dir) return give_up(directory, std::strerror(errno));
   add(board_, AgentCounter::walk_dirs);
-  if (watch_) watch_->add(directory.root, directory.path, &before);
+  if (watch_) watch_->add(directory.root, directory.path, ::dirfd(dir.get()), &before);
 
   Names names;
   if (!enter(directory, dir.get(), &names)) return;
