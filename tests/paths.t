@@ -147,6 +147,47 @@ for n in (b'/to-f', b'/sub/../f', b'/inner/f', b'/sub/../g'):
 """, 3)
 
 
+LINKS = """
+fd = os.open(root + b'/sub/deep/f', os.O_RDONLY)
+os.dup2(fd, 0)
+names = '/dev/stdin', f'/dev/fd/{fd}', f'/proc/self/fd/{fd}'
+def look():
+    for n in names:
+        s = os.stat(n)
+        print(tuple(s)[:7], s.st_mtime_ns, s.st_ctime_ns, os.path.samefile(n, root + b'/sub/deep/f'), oct(os.lstat(n).st_mode))
+        os.system(f'stat -L -c "%i %a %h %s %Y" {n}; cp {n} $0; cmp {n} $0 && echo copied'.replace('$0', sys.argv[2] + '/copied'))
+look()
+with open(root + b'/sub/deep/f', 'a') as out: out.write('')
+look()
+"""
+
+
+def links_to_descriptors():
+    both("links to a descriptor", LINKS)
+
+
+def direct():
+    """A tier's file system may want what is read without the page cache aligned; the PFS does not."""
+    if e2e.why_no_slowfs():
+        return skip("O_DIRECT", e2e.why_no_slowfs())
+    source = scratch("direct.source")
+    with open(f"{source}/f", "wb") as out:
+        out.write(bytes(range(256)) * 1000)
+    fs = e2e.SlowFs(source, scratch("direct.mount"))
+    try:
+        job = e2e.Job(options([fs.mount], {"t": (scratch("tier.direct"), "1G")}))
+        for size in 1000, 4096, 100001:
+            both(f"O_DIRECT, {size} bytes at a time", f"""
+fd = os.open(root + b'/f', os.O_RDONLY | os.O_DIRECT)
+while (data := os.read(fd, {size})): print(len(data), hash(bytes(data)) and data[:3])
+print(os.pread(fd, 7, 12345))
+""", 1, job, root=fs.mount)
+        job.end()
+    finally:
+        fs.close()
+    return None
+
+
 def turning_links():
     """A link that leads elsewhere from one open to the next."""
     both("a link outside", """
@@ -337,4 +378,4 @@ def mounts():
     return None
 
 
-e2e.main(absolute, long_names, parents, turning_links, relative, other_roots, namespaces, mounts)
+e2e.main(absolute, long_names, parents, links_to_descriptors, direct, turning_links, relative, other_roots, namespaces, mounts)

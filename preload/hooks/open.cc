@@ -99,9 +99,11 @@ __attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int f
   attempt->large = answer.large;
   if (!answer.placed) return;
   const int saved = errno;
+  // A tier's file system may want reads aligned where the PFS does not.
+  const int tier_flags = flags & ~O_DIRECT;
   auto* real = next<OpenFunction>(Hook::open);
-  const int fd =
-      proved(*c, answer, real ? real(copy.text(), flags) : call_openat(AT_FDCWD, copy.text(), flags, 0));
+  const int fd = proved(
+      *c, answer, real ? real(copy.text(), tier_flags) : call_openat(AT_FDCWD, copy.text(), tier_flags, 0));
   errno = saved;
   if (fd < 0) return count_copy_failed(c);
   attempt->fd = fd;

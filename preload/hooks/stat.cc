@@ -5,6 +5,7 @@
 // See originals.h for how a copy is recognised, attributes.h for what is known.
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -144,9 +145,14 @@ int access_path(int dirfd, const char* path, int mode, int flags, Ask ask) {
   return reads && known_values(dirfd, path, 0, needs, &values, &unused) ? 0 : ask();
 }
 
-// Whether a call on (dirfd, path) is about the descriptor itself.
-bool of_descriptor(const char* path, int flags) {
-  return (flags & AT_EMPTY_PATH) != 0 && (unreadable(path) || *path == '\0');
+// The descriptor that a call on (dirfd, path) is about, by an empty path or a link to it; kNoDescriptor:
+// none.
+constexpr int kNoDescriptor = INT_MIN;
+int descriptor_of(int dirfd, const char* path, int flags) {
+  const bool readable = !unreadable(path);
+  if ((flags & AT_EMPTY_PATH) != 0 && (!readable || *path == '\0')) return dirfd;
+  const int fd = readable && (flags & AT_SYMLINK_NOFOLLOW) == 0 ? descriptor_of_link(path) : -1;
+  return fd >= 0 ? fd : kNoDescriptor;
 }
 
 // For a libc that lacks the symbol (fstat before glibc 2.33, __fxstat in others).
@@ -161,6 +167,13 @@ int call_fstatat(int dirfd, const char* path, struct stat* st, int flags) {
   return static_cast<int>(syscall(SYS_newfstatat, dirfd, path, st, flags));
 }
 
+// `known`: the layout of *st.
+template <typename Ask>
+int any_path(int dirfd, const char* path, int flags, struct stat* st, Ask ask, bool known = true) {
+  const int fd = descriptor_of(dirfd, path, flags);
+  if (fd != kNoDescriptor) return restored(fd, st, ask);
+  return known ? stat_path(dirfd, path, flags, st, ask) : ask();
+}
 int any_fstat(Hook hook, int fd, struct stat* st) {
   auto* real = next<FstatFunction>(hook);
   return restored(fd, st, [&] { return real ? real(fd, st) : call_fstat(fd, st); });
@@ -174,18 +187,17 @@ int any_fstatat(Hook hook, int dirfd, const char* path, struct stat* st, int fla
     auto* real = next<FstatatFunction>(hook);
     return real ? real(dirfd, path, st, flags) : call_fstatat(dirfd, path, st, flags);
   };
-  return of_descriptor(path, flags) ? restored(dirfd, st, ask) : stat_path(dirfd, path, flags, st, ask);
+  return any_path(dirfd, path, flags, st, ask);
 }
 int any_fxstatat(Hook hook, int version, int dirfd, const char* path, struct stat* st, int flags) {
   const auto ask = [&] {
     auto* real = next<FxstatatFunction>(hook);
     return real ? real(version, dirfd, path, st, flags) : call_fstatat(dirfd, path, st, flags);
   };
-  if (of_descriptor(path, flags)) return restored(dirfd, st, ask);
-  return version == kStatVersion ? stat_path(dirfd, path, flags, st, ask) : ask();
+  return any_path(dirfd, path, flags, st, ask, version == kStatVersion);
 }
 int any_stat(Hook hook, const char* path, struct stat* st, int flags) {
-  return stat_path(AT_FDCWD, path, flags, st, [&] {
+  return any_path(AT_FDCWD, path, flags, st, [&] {
     auto* real = next<StatFunction>(hook);
     return real ? real(path, st) : call_fstatat(AT_FDCWD, path, st, flags);
   });
@@ -195,7 +207,7 @@ int any_xstat(Hook hook, int version, const char* path, struct stat* st, int fla
     auto* real = next<XstatFunction>(hook);
     return real ? real(version, path, st) : call_fstatat(AT_FDCWD, path, st, flags);
   };
-  return version == kStatVersion ? stat_path(AT_FDCWD, path, flags, st, ask) : ask();
+  return any_path(AT_FDCWD, path, flags, st, ask, version == kStatVersion);
 }
 int any_access(Hook hook, const char* path, int mode, int flags) {
   return access_path(AT_FDCWD, path, mode, flags,
@@ -246,14 +258,14 @@ XSTAT(__lxstat64, struct stat64*, AT_SYMLINK_NOFOLLOW)
 
 MONARCH_EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) noexcept {
   // stx_mask may say more than was asked for (statx(2)).
-  const bool own = of_descriptor(path, flags);
+  const int fd = descriptor_of(dirfd, path, flags);
   auto* real = next<StatxFunction>(Hook::statx);
-  const unsigned wanted = own ? mask | kNeeded : mask;
+  const unsigned wanted = fd != kNoDescriptor ? mask | kNeeded : mask;
   const auto ask = [&] {
     return real ? real(dirfd, path, flags, wanted, st)
                 : static_cast<int>(syscall(SYS_statx, dirfd, path, flags, wanted, st));
   };
-  return own ? restored(dirfd, st, ask) : ask();
+  return fd != kNoDescriptor ? restored(fd, st, ask) : ask();
 }
 
 MONARCH_EXPORT int access(const char* path, int mode) noexcept {

@@ -43,11 +43,15 @@ bool original_of_descriptor(int fd, Original* original) {
                      ns_of(st.stx_mtime), original);
 }
 
+int descriptor_of_link(const char* path) {
+  if (path[0] != '/' || (path[1] != 'p' && path[1] != 'd')) return -1;
+  const int fd = descriptor_after(path, kFdLinks);
+  if (fd >= 0) return fd;
+  return strcmp(path, "/dev/stdin") == 0 ? 0 : descriptor_after(path, "/dev/fd/");
+}
+
 bool original_of_link(const char* path, Original* original) {
-  if (path[0] != '/' || (path[1] != 'p' && path[1] != 'd')) return false;
-  int fd = descriptor_after(path, kFdLinks);
-  if (fd < 0) fd = descriptor_after(path, "/dev/fd/");
-  if (fd < 0 && strcmp(path, "/dev/stdin") == 0) fd = 0;
+  const int fd = descriptor_of_link(path);
   return fd >= 0 && original_of_descriptor(fd, original);
 }
 

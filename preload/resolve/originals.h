@@ -34,7 +34,9 @@ Original find_original(const Client& c, uint64_t dev, uint64_t ino, Proof proof)
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original);
 // The same by a call of its own; errno stays as it is.
 bool original_of_descriptor(int fd, Original* original);
-// If `path` is /proc/self/fd/N or /dev/fd/N: the original of descriptor N.
+// N, if `path` is /proc/self/fd/N, /dev/fd/N or /dev/stdin; else -1.
+int descriptor_of_link(const char* path);
+// The original of that descriptor.
 bool original_of_link(const char* path, Original* original);
 // What to write to in place of `path`: the PFS's file, for a link to a copy's descriptor (/proc/self/fd/N);
 // else `path`.
