@@ -220,7 +220,8 @@ def changed_while_copied():
     for i in range(len(CHANGES)):
         write(f"{source}/{i}", noise(3 * MIB, i))
     with slow(source, "--read-us", "500000") as pfs:
-        job = e2e.Job([*options([pfs.mount], {"t": (tier, "1G")}), *config(prefetch="off")])
+        # As by another node: of changes on this one the kernel tells.
+        job = e2e.Job([*options([pfs.mount], {"t": (tier, "1G")}), *config(prefetch="off", watch_directories="0")])
         paths = [f"{pfs.mount}/{i}" for i in range(len(CHANGES))]
         readers = [e2e.start(["cat", path], env=job.env, **PIPES) for path in paths]
         ok(wait_until(lambda: pfs.counters()["read"] >= len(paths)), "all are being copied")
@@ -651,7 +652,7 @@ def changed_by_others():
         names = ["changed", "alike", "gone", "same", "in place"]
         for i, name in enumerate(names):
             write(f"{dataset}/{name}", noise(5000, i))
-        job = e2e.Job([*options([dataset], {"t": (tier, "1G")}), *config(consistency=consistency)])
+        job = e2e.Job([*options([dataset], {"t": (tier, "1G")}), *config(consistency=consistency, watch_directories="0")])
         cat = lambda name, of=job, at=dataset: of.run(["cat", f"{at}/{name}"])[:2]  # noqa: E731
         equal([cat(name) for name in names], [(0, noise(5000, i)) for i in range(5)], f"{consistency}: before")
         append(f"{dataset}/changed", b"more")

@@ -320,7 +320,7 @@ def held_memory():
         equal(task.poll(), None, "the task that outlived its job lives")
         unlinked.close()
         ok(wait_until(lambda: not n.reserved(), 3 * GONE_SECONDS), "once that is closed nothing is charged", n.reserved(), n.logged())
-        ok(not n.left(1), "and nothing left", n.left(1))
+        ok(wait_until(lambda: not n.left(1), GONE_SECONDS), "and nothing left", n.left(1))
 
 
 def full_run_directory():
