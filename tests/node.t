@@ -1120,6 +1120,8 @@ def start_late(n, job):
         took = time.monotonic() - begin
         if child and took > 0.9:
             break
+        n.epilog(number)  # it had all of the quota
+        wait_until(lambda: not n.reserved(), GONE_SECONDS)
     return number, line, took, int(child)
 
 
