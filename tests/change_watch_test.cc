@@ -136,6 +136,20 @@ TEST_F(ChangeWatchTest, TimesOfADirectoryDecideNothing) {
   EXPECT_FALSE(marked("sub", kChangedDirectories) || closed());
 }
 
+// As where nothing is walked.
+TEST_F(ChangeWatchTest, LooksAtADirectoryWhoseValuesItIsNotTold) {
+  watch_ = nullptr;
+  begin(8);
+  for (const char* name : {"", "sub", "sub/deep"}) watch_->add(0, name, -1, nullptr);
+  const timespec times[2] = {{1000000000, 0}, {1000000000, 0}};
+  EXPECT_EQ(::utimensat(AT_FDCWD, root().c_str(), times, 0), 0);
+  EXPECT_EQ(::utimensat(AT_FDCWD, (root() / "sub").c_str(), times, 0), 0);
+  ASSERT_TRUE(settled());
+  EXPECT_FALSE(marked("sub", kChangedDirectories) || closed());
+  EXPECT_EQ(::chmod((root() / "sub").c_str(), 0700), 0);
+  EXPECT_TRUE(soon([&] { return marked("sub", kChangedDirectories); }));
+}
+
 TEST_F(ChangeWatchTest, MarksADirectoryThatMoves) {
   fs::rename(root() / "sub/deep", root() / "deep");
   EXPECT_TRUE(soon([&] { return marked("sub/deep", kChangedDirectories) && names_marked("sub"); }));

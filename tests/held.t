@@ -58,6 +58,11 @@ CASES = {
     "a child that reads on": (True, "s = os.open(f, 0); os.read(s, 10); append('new')\n"
                                     "if os.fork() == 0: print(os.read(s, 5), flush=True); os._exit(0)\n"
                                     "os.wait(); print(os.read(s, 5), os.lseek(s, 0, 1))"),
+    "a child that reads on what came by a socket": (
+        True, "import socket; a, b = socket.socketpair(); s = os.open(f, 0); os.read(s, 10); socket.send_fds(a, [b'x'], [s]);"
+              "os.close(s); d = socket.recv_fds(b, 1, 1)[1][0]; append('new')\n"
+              "if os.fork() == 0: print(os.read(d, 5), flush=True); os._exit(0)\n"
+              "os.wait(); print(os.read(d, 5), os.lseek(d, 0, 1))"),
     "a program that reads on": (True, "s = os.open(f, 0); os.read(s, 10); append('new')\n"
                                       "p = os.posix_spawn('/usr/bin/dd', ['dd', 'bs=5', 'count=1', 'status=none'], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, s, 0)]);"
                                       "os.waitpid(p, 0); print(os.read(s, 5), os.lseek(s, 0, 1))"),

@@ -33,7 +33,7 @@ class Tree:
 
     def __init__(self):
         self.root = f"{scratch()}/data"
-        for path in ("f", "sub/f", "sub/deep/f", "real/f", "real/inner/f", "odd/ space ", "odd/new\nline", "odd/..x",
+        for path in ("f", "sub/f", "sub/deep/f", "real/f", "real/inner/f", "held/f", "odd/ space ", "odd/new\nline", "odd/..x",
                      "odd/...", "odd/-n", "odd/caf\u00e9", "odd/back\\slash", "odd/*", "odd/" + "x" * 255, "odd/\udcff\udc80\x01"):
             self.write(path)
         long = "/".join("d" * 200 for _ in range(18))
@@ -148,16 +148,16 @@ for n in (b'/to-f', b'/sub/../f', b'/inner/f', b'/sub/../g'):
 
 
 LINKS = """
-fd = os.open(root + b'/sub/deep/f', os.O_RDONLY)
+fd = os.open(root + b'/held/f', os.O_RDONLY)
 os.dup2(fd, 0)
 names = '/dev/stdin', f'/dev/fd/{fd}', f'/proc/self/fd/{fd}'
 def look():
     for n in names:
         s = os.stat(n)
-        print(tuple(s)[:7], s.st_mtime_ns, s.st_ctime_ns, os.path.samefile(n, root + b'/sub/deep/f'), oct(os.lstat(n).st_mode))
+        print(tuple(s)[:7], s.st_mtime_ns, s.st_ctime_ns, os.path.samefile(n, root + b'/held/f'), oct(os.lstat(n).st_mode))
         os.system(f'stat -L -c "%i %a %h %s %Y" {n}; cp {n} $0; cmp {n} $0 && echo copied'.replace('$0', sys.argv[2] + '/copied'))
 look()
-with open(root + b'/sub/deep/f', 'a') as out: out.write('')
+with open(root + b'/held/f', 'a') as out: out.write('')
 look()
 """
 

@@ -111,24 +111,28 @@ void look_for_change(int fd) {
     descriptor_marks[fd].store(marks, std::memory_order_relaxed);
 }
 
+namespace {
+
+// It may have come unseen: by a socket, over exec, as a shell's redirection.
+void note_copy(int fd) {
+  Original original;
+  if (class_of(fd) == kNone && original_of_descriptor(fd, &original))
+    opened_on_tier(fd, original.identity->tier.load(std::memory_order_relaxed), kNeverLooked);
+}
+
+}  // namespace
+
 void follow_all_changes() {
-  static std::atomic<uint32_t> followed{0};
   const Client* c = is_attached() ? client() : nullptr;
-  if (!c) return;
-  const uint32_t marks = c->board->header.marks.load(std::memory_order_acquire);
-  if (followed.exchange(marks, std::memory_order_acq_rel) == marks) return;
+  if (!c || c->board->header.marks.load(std::memory_order_acquire) == 0) return;
   const int saved = errno;
-  each_descriptor([](int fd) { follow_changes(fd); });
+  each_descriptor([](int fd) {
+    note_copy(fd);
+    follow_changes(fd);
+  });
   errno = saved;
 }
 
-// They may be a shell's redirections, or what a program keeps over exec.
-__attribute__((noinline)) void find_open_copies() {
-  each_descriptor([](int fd) {
-    Original original;
-    if (class_of(fd) == kNone && original_of_descriptor(fd, &original))
-      opened_on_tier(fd, original.identity->tier.load(std::memory_order_relaxed), kNeverLooked);
-  });
-}
+__attribute__((noinline)) void find_open_copies() { each_descriptor(note_copy); }
 
 }  // namespace monarch::preload

@@ -84,6 +84,11 @@ void ChangeWatch::add(uint32_t root, std::string_view path, int dir, const struc
   const std::string name = fmt::format("/proc/self/fd/{}/{}", below, dir >= 0 || path.empty() ? "." : path);
   const int watch = os::inotify_add_watch(inotify_.get(), name.c_str(), kMask);
   const int error = errno;
+  struct stat now;
+  const std::string beneath = path.empty() ? "." : std::string(path);
+  if (!st && watch >= 0 &&
+      os::fstatat(dataset_->roots[root].fd.get(), beneath.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0)
+    st = &now;
   const MutexLock hold(lock_);
   if (watch < 0)
     return say_once(error == ENOSPC ? "the user's fs.inotify.max_user_watches is reached"
