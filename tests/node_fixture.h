@@ -63,6 +63,13 @@ class NodeTest : public ::testing::Test {
     }
     return found;
   }
+  // A large process, as under a sanitizer, takes its time to end once it is killed.
+  static bool no_child_is_left() {
+    return eventually([] {
+      while (::waitpid(-1, nullptr, WNOHANG) > 0) continue;
+      return children().empty();
+    });
+  }
   static char state_of(pid_t pid) {
     std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
     std::string line;

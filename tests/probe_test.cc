@@ -20,10 +20,10 @@ TEST_F(ProbeTest, WhatIsThereAndWhatIsNotAnswers) {
       probe(state_, {scratch_ / "tier", scratch_.path(), scratch_ / "missing", scratch_ / "file"}, kLong),
       all);
   EXPECT_TRUE(probe(state_, {}, 0).empty());
-  EXPECT_TRUE(children().empty()) << "no process is left behind";
+  EXPECT_TRUE(no_child_is_left());
   EXPECT_TRUE(Cgroups().names(state_.cgroup_prefix()).empty()) << "nor a control group for one";
   EXPECT_EQ(probe(state_, {scratch_ / "tier"}, 0), std::vector<bool>{false}) << "it has had no time";
-  EXPECT_TRUE(eventually([] { return children().empty(); }));
+  EXPECT_TRUE(no_child_is_left());
 }
 
 // What the child that looks at `tier` does next hangs, where `now` says so.
@@ -44,7 +44,7 @@ TEST_P(HangingProbeTest, DoesNotAnswerAndHoldsNothingUp) {
   });
   const Intercept looks(Call::kFstatvfs, [&](Arguments&) { return hang("statvfs"); });
   EXPECT_EQ(probe(state_, {hung, scratch_ / "other", hung}, 600), (std::vector<bool>{false, true, false}));
-  EXPECT_TRUE(children().empty());
+  EXPECT_TRUE(no_child_is_left());
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, HangingProbeTest, ::testing::Values("open", "statvfs", "monarch"));
@@ -56,7 +56,7 @@ TEST_F(ProbeTest, AUsersMountBesideTheJobsIsNotAsked) {
     m->check(probe(state_, {scratch_ / "tier"}, kLong).at(0), "it hangs, and the tier does not");
     m->fuse("tier", 65533, ",allow_other");
     m->check(!probe(state_, {scratch_ / "tier"}, 300).at(0), "the tier itself hangs");
-    m->check(children().empty(), "no process is left behind");
+    m->check(no_child_is_left(), "no process is left behind");
   });
 }
 

@@ -365,7 +365,7 @@ class RunAsTest : public NodeTest {
                   const User& user = {kUid, kUid, {5}}) {
     uint64_t out = 0;
     const bool good = run_as(user, patience_ms, &out, sizeof out, work);
-    EXPECT_TRUE(children().empty()) << "a process is left behind";
+    EXPECT_TRUE(no_child_is_left());
     return good && out == kNumber;
   }
   static bool write_some(int fd, size_t from, size_t bytes) {
