@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/metadata/change_watch.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
@@ -31,16 +32,12 @@ uint64_t limit_of_user() {
   return limit / 2;
 }
 
+// Of a directory whose file is not to be had either.
+bool is_gone(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP || error == EXDEV; }
+
 bool same_access(const struct stat& a, const struct stat& b) {
   return a.st_mode == b.st_mode && a.st_uid == b.st_uid && a.st_gid == b.st_gid;
 }
-bool same_times(const struct stat& a, const struct stat& b) {
-  const auto same = [](const timespec& s, const timespec& t) {
-    return s.tv_sec == t.tv_sec && s.tv_nsec == t.tv_nsec;
-  };
-  return same(a.st_mtim, b.st_mtim) && same(a.st_atim, b.st_atim);
-}
-
 }  // namespace
 
 ChangeWatch::ChangeWatch(const Dataset* dataset, Board* board, uint64_t most)
@@ -72,30 +69,58 @@ void ChangeWatch::say_once(const std::string& text) {
   said_ = true;
 }
 
+void ChangeWatch::add(uint32_t root, std::string_view path) {
+  if (!inotify_) return;
+  // What is moved or closed above it concerns it, too.
+  for (size_t at = 0; at < path.size(); at = std::min(path.find('/', at + 1), path.size()))
+    add(root, path.substr(0, at), -1, nullptr);
+  add(root, path, -1, nullptr);
+}
+
 void ChangeWatch::add(uint32_t root, std::string_view path, int dir, const struct stat* st) {
   if (!inotify_) return;
+  const std::pair<uint32_t, std::string> key(root, path);
   {
-    const MutexLock hold(lock_);
+    MutexLock hold(lock_);
+    for (auto seen = seen_.find(key); seen != seen_.end(); seen = seen_.find(key)) {
+      if (seen->second) return;
+      added_.wait(&hold);  // by another thread
+    }
     if (seen_.size() >= most_) return say_once("watch_directories is reached");
-    if (!seen_.emplace(root, path).second) return;
+    seen_[key] = false;
   }
-  // Not under the lock: the file system may let it wait.
-  const int below = dir >= 0 ? dir : dataset_->roots[root].fd.get();
-  const std::string name = fmt::format("/proc/self/fd/{}/{}", below, dir >= 0 || path.empty() ? "." : path);
-  const int watch = os::inotify_add_watch(inotify_.get(), name.c_str(), kMask);
+  Watched watched = {root, key.second, {}};
+  const int watch = watch_directory(dir, st, &watched);
   const int error = errno;
-  struct stat now;
-  const std::string beneath = path.empty() ? "." : std::string(path);
-  if (!st && watch >= 0 &&
-      os::fstatat(dataset_->roots[root].fd.get(), beneath.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0)
-    st = &now;
   const MutexLock hold(lock_);
-  if (watch < 0)
-    return say_once(error == ENOSPC ? "the user's fs.inotify.max_user_watches is reached"
-                                    : std::strerror(error));
-  Watched& watched = watched_[watch];
-  watched = {root, std::string(path), st != nullptr, {}};
-  if (st) watched.values = *st;
+  added_.notify_all();
+  // Another name of a directory that is watched: by a mount.
+  const bool is_new = watch >= 0 && watched_.emplace(watch, std::move(watched)).second;
+  if (is_new) {
+    seen_[key] = true;
+    return;
+  }
+  seen_.erase(key);
+  if (watch < 0 && !is_gone(error))
+    say_once(error == ENOSPC ? "the user's fs.inotify.max_user_watches is reached" : std::strerror(error));
+}
+
+// Not under the lock: the file system may let it wait. By descriptor, so that no symbolic link or mount leads
+// elsewhere. -1: errno says why.
+int ChangeWatch::watch_directory(int dir, const struct stat* st, Watched* watched) const {
+  const char* name = watched->path.empty() ? "." : watched->path.c_str();
+  const int root = dataset_->roots[watched->root].fd.get();
+  const Fd opened(dir >= 0 ? -1 : os::open_beneath(root, name, O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (dir < 0 && !opened) return -1;
+  const int fd = dir >= 0 ? dir : opened.get();
+  const std::string link = fmt::format("/proc/self/fd/{}/.", fd);
+  const int watch = os::inotify_add_watch(inotify_.get(), link.c_str(), kMask);
+  if (watch < 0) return -1;
+  if (st)
+    watched->values = *st;
+  else
+    (void)os::fstat(fd, &watched->values);  // without them the first change of access counts
+  return watch;
 }
 
 void ChangeWatch::run() {
@@ -132,6 +157,7 @@ bool ChangeWatch::take(const Event& event) {
     const auto found = watched_.find(event.watch);
     if (found == watched_.end()) return (event.mask & IN_IGNORED) != 0;
     if ((event.mask & IN_IGNORED) != 0) {
+      seen_.erase({found->second.root, found->second.path});  // it may be made anew
       watched_.erase(found);
       return true;
     }
@@ -157,12 +183,9 @@ void ChangeWatch::take_of_itself(Watched* directory, uint32_t mask) {
   const char* name = root ? "." : directory->path.c_str();
   const bool seen =
       os::fstatat(dataset_->roots[directory->root].fd.get(), name, &now, AT_SYMLINK_NOFOLLOW) == 0;
-  // Times alone decide nothing about the files below; an access control list does, and shows in neither.
-  const bool times =
-      seen && directory->known && same_access(directory->values, now) && !same_times(directory->values, now);
-  directory->known = seen;
+  // An access control list shows in the group's bits, or concerns others than the job's user.
+  if (seen && same_access(directory->values, now)) return;
   if (seen) directory->values = now;
-  if (times) return;
   if (root) return close("the access to " + dataset_->roots[directory->root].path + " was changed");
   mark(path_hash(directory->root, directory->path.data(), directory->path.size()), kChangedDirectories);
 }

@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -39,16 +38,17 @@ class ChangeWatch {
   // Without inotify it watches nothing, which the log says.
   void start();
   void stop();
-  // Watches the directory `path` of root number `root` ("": the root), unless it is or cannot be. To be
-  // called before anything below it is read. `dir`: a descriptor of it, so that the PFS is not
-  // asked again, and `st`: its values; -1 and nullptr if there are none. Any thread.
+  // Watches the directory `path` of root number `root` ("": the root) and those above it, unless they are or
+  // cannot be. To be called before anything in it is read. Any thread.
+  void add(uint32_t root, std::string_view path);
+  // The same of one directory, of which there is a descriptor, so that the PFS is not asked again, and what
+  // fstat says of it.
   void add(uint32_t root, std::string_view path, int dir, const struct stat* st);
 
  private:
   struct Watched {
     uint32_t root = 0;
     std::string path;
-    bool known = false;  // whether `values` are
     struct stat values {};
   };
   struct Event {
@@ -56,6 +56,7 @@ class ChangeWatch {
     uint32_t mask = 0;
     std::string name;
   };
+  int watch_directory(int dir, const struct stat* st, Watched* watched) const;
   void run();
   // False: the watch is not known yet, since its directory is just being added.
   bool take(const Event& event) EXCLUDES(lock_);
@@ -72,7 +73,8 @@ class ChangeWatch {
   std::thread thread_;
 
   Mutex lock_;
-  std::set<std::pair<uint32_t, std::string>, std::less<>> seen_ GUARDED_BY(lock_);
+  Condition added_;
+  std::map<std::pair<uint32_t, std::string>, bool> seen_ GUARDED_BY(lock_);  // whether it is watched by now
   std::unordered_map<int, Watched> watched_ GUARDED_BY(lock_);
   bool said_ GUARDED_BY(lock_) = false;
 };
