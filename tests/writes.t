@@ -765,6 +765,16 @@ UNSEEN = {
     "rm": 'rm "$1/0008.bin"; if cat "$1/0008.bin" 2>/dev/null; then exit 1; fi',
     "chmod, touch": 'chmod 600 "$1/0004.bin"; touch -d 2020-01-01 "$1/0000.bin"',
 }
+# What puts a directory's times back, or its mode, changes nothing about what is in it.
+KEEPS = """
+cp -a "$1/c" "$2/c"
+for i in 1 2; do
+    echo $i >"$2/c/beside"
+    env -u LD_PRELOAD cp -a -u "$2/c/." "$1/c"
+    env -u LD_PRELOAD sh -c 'chmod "$(stat -c %a "$1")" "$1" "$1/b"; touch -d @1000 "$1" "$1/b"' sh "$1"
+    sleep 0.1
+done
+"""
 HOLDER = """
 import os, sys, time
 f = os.open(sys.argv[1], 0)
@@ -798,6 +808,8 @@ def unseen():
         for what, script in UNSEEN.items():
             seen_at_last(placed, f"{name}, {what}", ["env", "-u", "LD_PRELOAD", "sh", "-ec", script, "sh", placed.root, placed.outside])
         seen_at_last(placed, f"{name}, system() without LD_PRELOAD", [PYTHON, "-c", SYSTEM, f"{placed.root}/0020.bin"])
+        got = placed.job.run(["sh", "-ec", KEEPS, "sh", placed.root, placed.outside])
+        ok(got[0] == 0, f"{name}: what changes nothing about a directory", got)
         held = max(placed.files())
         got = placed.job.run([PYTHON, "-c", HOLDER, held])
         equal(got[:2], (0, b"True True\n"), f"{name}: a descriptor that is held", got[2])
