@@ -107,10 +107,7 @@ void close_all(Client* c) {
 }
 
 bool below_changed_directory(const Client& c, const RelPath& path) {
-  for (uint32_t len = path.len; len > 0; --len)
-    if (path.path[len - 1] == '/' && is_invalid(*c.board, path_hash(path.root, path.path, len - 1)))
-      return true;
-  return false;
+  return any_above(path, [&](const RelPath& directory) { return is_invalid(*c.board, directory.hash); });
 }
 
 // Whether the catalog knows the path, without symbolic links, as a file's or a symbolic link's own.

@@ -117,12 +117,11 @@ bool excluded(const Client& client, const RelPath& path) {
 
 // Whether a directory above the file, or the file, is a symbolic link. The walk does not follow it.
 bool is_below_link(const CatalogReader& catalog, const RelPath& path) {
-  for (uint32_t len = path.len; len > 0; --len) {
-    if (len < path.len && path.path[len] != '/') continue;
-    const Found found = catalog.find(rel_path(path.root, path.path, len));
-    if (found && found.entry->type.load(std::memory_order_relaxed) == DT_LNK) return true;
-  }
-  return false;
+  const auto is_link = [&](const RelPath& name) {
+    const Found found = catalog.find(name);
+    return found && found.entry->type.load(std::memory_order_relaxed) == DT_LNK;
+  };
+  return is_link(path) || any_above(path, is_link);
 }
 
 Answer decide(Client* client, const RelPath& path, Room* copy, bool follows);

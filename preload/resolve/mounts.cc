@@ -101,10 +101,7 @@ bool look_at_mounts(const JobFacts& facts) {
 
 bool is_below_mount(const RelPath& path) {
   if (mount_count.load(std::memory_order_acquire) == 0) return false;
-  if (is_mount(path.hash)) return true;
-  for (uint32_t len = path.len; len > 0; --len)
-    if (path.path[len - 1] == '/' && is_mount(path_hash(path.root, path.path, len - 1))) return true;
-  return false;
+  return is_mount(path.hash) || any_above(path, [](const RelPath& above) { return is_mount(above.hash); });
 }
 
 __attribute__((noinline, cold)) bool look(const JobFacts& facts, const RelPath& path) {

@@ -35,6 +35,14 @@ bool resolve_directory(const Client& client, int dirfd, const char* path, Room* 
 // False: resolve() would say false. True: it may say either. Without a system call or much stack.
 bool may_be_below(const Client& client, const char* path);
 
+// Whether `test` holds for a directory above the path, the nearest first.
+template <typename Test>
+bool any_above(const RelPath& path, Test test) {
+  for (uint32_t len = path.len; len > 0; --len)
+    if (path.path[len - 1] == '/' && test(rel_path(path.root, path.path, len - 1))) return true;
+  return false;
+}
+
 // The absolute path on the PFS of a path below a root, in `room`. nullptr: the root is not to be had in this
 // mount namespace.
 const char* pfs_path(const Client& client, const RelPath& path, Room* room);

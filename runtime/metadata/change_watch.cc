@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
+#include <sys/inotify.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +39,7 @@ bool is_gone(int error) { return error == ENOENT || error == ENOTDIR || error ==
 bool same_access(const struct stat& a, const struct stat& b) {
   return a.st_mode == b.st_mode && a.st_uid == b.st_uid && a.st_gid == b.st_gid;
 }
+
 }  // namespace
 
 ChangeWatch::ChangeWatch(const Dataset* dataset, Board* board, uint64_t most)

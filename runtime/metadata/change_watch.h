@@ -7,10 +7,8 @@
 // other nodes.
 #pragma once
 
-#include <sys/inotify.h>
 #include <sys/stat.h>
 
-#include <atomic>
 #include <map>
 #include <string>
 #include <string_view>
