@@ -113,10 +113,10 @@ def dataset(name):
     return root
 
 
-def configuration(prefetch):
+def configuration(prefetch, waits="64K"):
     file = f"{scratch('conf')}/{prefetch}"
     with open(file, "w", encoding="ascii") as stream:
-        stream.write(f"[agent]\nstage_wait_max = 64K\nprefetch = {prefetch}\n")
+        stream.write(f"[agent]\nstage_wait_max = {waits}\nprefetch = {prefetch}\n")
     return file
 
 
@@ -175,4 +175,43 @@ def not_for_good():
     return None
 
 
-e2e.main(own_position, not_for_good)
+def sparse():
+    """Holes take no space on a tier: what a sparse file leaves of its size is there for others."""
+    root = scratch("sparse")
+    inside, end, full = os.urandom(5000), b"end", os.urandom(3 * MIB)
+    for name, size in (("small", 40 * MIB + 77), ("large", 70 * MIB + 5)):
+        with open(f"{root}/{name}", "wb") as file:
+            file.truncate(size)
+            os.pwrite(file.fileno(), inside, 9 * MIB - 100)
+            os.pwrite(file.fileno(), end, size - len(end))
+    with open(f"{root}/cleared", "wb") as file:  # a block of zeros that is no hole, in a file that is not sparse
+        file.write(full + bytes(MIB) + full)
+    reader = ["/usr/bin/python3", "-c", COMMON + """
+for name in "small", "large", "cleared":
+    with open(f"{sys.argv[1]}/{name}", "rb") as file: print(name, sha(file.read()), file.tell(), os.fstat(file.fileno()).st_blocks)
+""", root]
+    native = e2e.execute(reader)
+    for prefetch in PREFETCH:
+        tier = scratch(f"sparse.{prefetch}")
+        # Read one after the other all fits in less than half of its sizes: the large one is reserved whole until it is copied.
+        job = e2e.Job(options([root], {"t": (tier, "78M" if prefetch == "off" else "1G")}, "--config", configuration(prefetch, "50M")))
+        for name in "small", "cleared", "large":
+            ok(wait_until(lambda: served(job, f"{root}/{name}")), f"sparse, prefetch {prefetch}: {name} is placed")
+        equal(job.run(reader)[:2], native[:2], f"sparse, prefetch {prefetch}: as natively")
+        copies = [os.stat(os.path.join(at, file)) for at, _, names in os.walk(tier) for file in names]
+        copies = {c.st_size: c.st_blocks * 512 for c in copies}
+        ok(copies[40 * MIB + 77] < MIB and copies[70 * MIB + 5] < MIB and copies[7 * MIB] == 7 * MIB,
+           f"sparse, prefetch {prefetch}: holes stay holes", copies)
+        job.end()
+
+
+def served(job, path):
+    log = f"{scratch()}/served.log"
+    job.run(["sh", "-c", 'MONARCH_IO_LOG="$1" exec cat "$2"', "sh", log, path])
+    with open(log, encoding="utf-8") as file:
+        lines = file.read()
+    os.unlink(log)
+    return ": tier" in lines
+
+
+e2e.main(own_position, not_for_good, sparse)

@@ -134,7 +134,12 @@ ChunkStager::Large ChunkStager::start(const Work& work, Fd source, const struct 
   }
   file->allowed = file->reserved == bytes ? file->count : static_cast<uint32_t>(file->reserved / kChunkBytes);
   Tier& tier = context_->tier(file->tier);
-  Result<Fd> copy = tier.create_part(ref, file->reserved == bytes ? bytes : 0);
+  const bool sparse = is_sparse(st);
+  Result<Fd> copy = tier.create_part(ref, file->reserved == bytes && !sparse ? bytes : 0);
+  if (copy.ok() && sparse && os::ftruncate(copy->get(), st.st_size) != 0) {
+    copy = errno_error("make a sparse copy");
+    tier.remove_part(ref);
+  }
   if (!copy.ok()) {
     tier.release(file->reserved);
     if (is_shortage(copy.error().code)) {
@@ -287,7 +292,8 @@ Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* 
                             .bytes = bytes,
                             .writing = file->writing,
                             .paced = paced,
-                            .keep_pages = is_native(file->ref)}));
+                            .keep_pages = is_native(file->ref),
+                            .sparse = is_sparse(file->st)}));
   // Chunks are read as soon as they are published, so theirs cannot be told later that they were lost.
   if (file->writing == Writing::kBuffered &&
       os::sync_range(ends.copy.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), Sync::kFinish) !=
@@ -363,6 +369,8 @@ void ChunkStager::finish(const Large& file, const Run& last) {
   // A full run directory: what is staged in chunks stays in use as such.
   if (context_->catalog->place(file->ref, static_cast<uint32_t>(file->tier), made.st_ino, file->st)) {
     add(context_->board, AgentCounter::staged_files);
+    const uint64_t reserved = tier.space_of(file->reserved);
+    if (is_sparse(file->st)) tier.release(reserved - space_of_holey(made, reserved));
   } else {
     for (uint32_t i = 0; i < last.count; ++i) context_->catalog->set_chunk(file->chunks, last.first + i);
   }

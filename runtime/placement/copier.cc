@@ -61,8 +61,9 @@ Status Copier::copy(const CopyRange& range) {
   while (offset < end) {
     // Several pieces at a time, by the window where pages get dirty; else one.
     const uint64_t window = range.writing == Writing::kBuffered ? kWindow : end - offset;
-    uint64_t copied =
-        end - offset >= kSeveralPieces ? copy_by_uring(range, offset, std::min(window, end - offset)) : 0;
+    uint64_t copied = end - offset >= kSeveralPieces && !range.sparse
+                          ? copy_by_uring(range, offset, std::min(window, end - offset))
+                          : 0;
     if (*stopping_) return Error{EINTR, "stopping"};
     if (copied == 0) {
       copied = std::min(kPiece, end - offset);
@@ -135,13 +136,30 @@ Status Copier::copy_piece(const CopyRange& range, uint64_t offset, uint64_t byte
 }
 
 Status Copier::write_piece(const CopyRange& range, uint64_t offset, uint64_t bytes) {
-  uint64_t end = bytes, put = 0;
+  uint64_t end = bytes;
   if (range.writing == Writing::kDirect) {
     end = whole_blocks(bytes);
     std::memset(buffer(0) + bytes, 0, end - bytes);
   }
-  while (put < end) {
-    const ssize_t n = os::pwrite(range.copy, buffer(0) + put, end - put, static_cast<off_t>(offset + put));
+  if (!range.sparse) return write_all(range, buffer(0), offset, end);
+  const auto zero = [&](uint64_t at) {
+    const char* block = buffer(0) + at;
+    return *block == 0 && std::memcmp(block, block + 1, std::min(kBlock, end - at) - 1) == 0;
+  };
+  for (uint64_t at = 0; at < end;) {
+    while (at < end && zero(at)) at += kBlock;
+    const uint64_t first = at;
+    while (at < end && !zero(at)) at += kBlock;
+    if (first < end)
+      MONARCH_TRY(write_all(range, buffer(0) + first, offset + first, std::min(at, end) - first));
+  }
+  return {};
+}
+
+Status Copier::write_all(const CopyRange& range, const char* from, uint64_t offset, uint64_t bytes) {
+  uint64_t put = 0;
+  while (put < bytes) {
+    const ssize_t n = os::pwrite(range.copy, from + put, bytes - put, static_cast<off_t>(offset + put));
     // A file system may take the flag and refuse the write.
     if (n < 0 && errno == EINVAL && range.writing == Writing::kDirect &&
         os::set_direct(range.copy, false) == 0)

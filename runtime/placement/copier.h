@@ -39,6 +39,7 @@ struct CopyRange {
   Writing writing = Writing::kBuffered;
   bool paced = false;       // nobody waits for it: keeps to the admin's rates
   bool keep_pages = false;  // the source's in the page cache, since the job reads them
+  bool sparse = false;  // blocks of zeros are not written; the copy has its size, and nothing in it, before
 };
 
 // What a copy thread has of its own. One thread uses it; the flags may be set from others.
@@ -72,6 +73,7 @@ class Copier {
   bool pace(const CopyRange& range, uint64_t bytes);
   Status copy_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);
   Status write_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);
+  Status write_all(const CopyRange& range, const char* from, uint64_t offset, uint64_t bytes);
   Status end_direct(const CopyRange& range, uint64_t end);
   Status bound_dirty(const CopyRange& range, uint64_t written);
   // How many of `bytes` from `offset` on io_uring has copied; 0 if there is none.

@@ -121,18 +121,24 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
 }
 
 Status FileStager::make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier,
-                             const Fd& copy, Writing writing, Copier* copier, uint64_t* inode) {
+                             const Fd& copy, Writing writing, Copier* copier, struct stat* made) {
   const auto bytes = static_cast<uint64_t>(st.st_size);
   const MemoryPolicy spread(writing == Writing::kMemory);
-  MONARCH_TRY(copier->copy({source.get(), copy.get(), bytes, 0, bytes, writing, work.why == Why::kPrefetch}));
+  if (is_sparse(st) && os::ftruncate(copy.get(), st.st_size) != 0) return errno_error("make a sparse copy");
+  MONARCH_TRY(copier->copy({.source = source.get(),
+                            .copy = copy.get(),
+                            .file_bytes = bytes,
+                            .offset = 0,
+                            .bytes = bytes,
+                            .writing = writing,
+                            .paced = work.why == Why::kPrefetch,
+                            .sparse = is_sparse(st)}));
   if (!unchanged(source.get(), st))
     return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
   if (is_invalid(*context_->board, context_->catalog->entry(work.ref).hash))  // no task would open the copy
     return Error{ESTALE, std::string(kSource) + "the job wrote it while it was copied"};
-  struct stat made;
-  if (!take_times(copy.get(), st) || os::fstat(copy.get(), &made) != 0)
+  if (!take_times(copy.get(), st) || os::fstat(copy.get(), made) != 0)
     return errno_error("set the copy's times");
-  *inode = made.st_ino;
   return tier->publish(copy, work.ref);
 }
 
@@ -156,12 +162,12 @@ void FileStager::place(const Work& work, const Fd& source, const struct stat& st
   if (number < 0) return health_->no_room(ref);
   health_->found_room();
   Tier& tier = context_->tier(number);
-  Result<Fd> file = tier.create(ref, bytes);
+  Result<Fd> file = tier.create(ref, is_sparse(st) ? 0 : bytes);
   const Writing writing =
       file.ok() ? tier.driver().prepare(file->get(), bytes, work.why == Why::kDemand) : Writing::kMemory;
-  uint64_t inode = 0;
+  struct stat copy = {};
   const Status made =
-      file.ok() ? make_copy(work, source, st, &tier, *file, writing, copier, &inode) : Status(file.error());
+      file.ok() ? make_copy(work, source, st, &tier, *file, writing, copier, &copy) : Status(file.error());
   if (!made.ok()) {
     if (file.ok()) file->reset();  // its space counts as used until it is free
     tier.discard(ref);
@@ -169,7 +175,15 @@ void FileStager::place(const Work& work, const Fd& source, const struct stat& st
     return copying_failed(ref, number, made.error());
   }
   const bool prefetched = work.why == Why::kPrefetch;
-  NamedCopy named{ref, file.take(), bytes, NamedCopy::Stage::kNamed, prefetched, inode, st};
+  const uint64_t space = is_sparse(st) ? space_of_holey(copy, tier.space_of(bytes)) : tier.space_of(bytes);
+  tier.release(tier.space_of(bytes) - space);
+  NamedCopy named{.entry = ref,
+                  .fd = file.take(),
+                  .bytes = bytes,
+                  .space = space,
+                  .prefetched = prefetched,
+                  .inode = copy.st_ino,
+                  .source = st};
   const bool watched = writing == Writing::kBuffered;
   if (!watched || !prefetched || copier->hurried()) publish(number, &named);
   if (named.stage == NamedCopy::Stage::kRefused) return give_back(number, &named);
@@ -224,7 +238,7 @@ void FileStager::give_back(int number, NamedCopy* copy) {
   Tier& tier = context_->tier(number);
   const bool free = tier.remove(copy->entry) && !os::is_open_elsewhere(copy->fd.get());
   copy->fd.reset();
-  if (free) tier.release(copy->bytes);
+  if (free) tier.release(copy->space);
 }
 
 }  // namespace monarch

@@ -44,7 +44,7 @@ class FileStager {
   void note_absent();
   void place(const Work& work, const Fd& source, const struct stat& st, Copier* copier);
   Status make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier, const Fd& copy,
-                   Writing writing, Copier* copier, uint64_t* inode);
+                   Writing writing, Copier* copier, struct stat* made);
   void copying_failed(Ref ref, int tier, const Error& error);
   // Publishes a copy, or settles its entry if that cannot be.
   void publish(int tier, NamedCopy* copy);

@@ -25,6 +25,7 @@ struct NamedCopy {
   Ref entry = 0;
   Fd fd;
   uint64_t bytes = 0;
+  uint64_t space = 0;  // reserved for it: less than bytes if it has holes
   Stage stage = Stage::kNamed;
   bool prefetched = false;
   uint64_t inode = 0;  // the copy's
