@@ -14,7 +14,8 @@
 // change What a path leads to is changed: the file is marked first (decide/changes.h), then the PFS does it.
 //        mv uses renameat2, sed and git rename, C's remove() calls unlink inside libc. What gives a name or
 //        takes it marks its directory's names afterwards.
-// descriptor  What fchmod and kin change, or ask, of a tier's copy concerns the file on the PFS.
+// descriptor  What fchmod and kin change, or ask, of a tier's copy concerns the file on the PFS; for an ioctl
+//        of the file system's, and for a handle, the descriptor goes back there.
 // stat   fstat of a tier's copy answers with the PFS file's identity, or cp and tar would notice the
 //        difference. __fxstat... are what programs built before glibc 2.33 call.
 // path   What the catalog knows of a file is answered without the PFS (decide/attributes.h); so is fstatat
@@ -28,7 +29,8 @@
 //        that, a descriptor whose file the job changed goes back to the PFS (decide/returns.h).
 // lock   So it does before a lock, which other programs of the job hold on the PFS's file, and before its end
 //        is looked for. fcntl also tells of duplicates.
-// fork   So do all, that parent and child go on sharing their positions.
+// fork   So do all, that parent and child go on sharing their positions, and that programs without the library
+//        read the PFS's file. system and popen start a child inside libc.
 // clang-format off
 #define MONARCH_HOOKS(X)                                                                                \
   X(open, open) X(open64, open) X(openat, open) X(openat64, open) X(__open_2, open) X(__open64_2, open) \
@@ -49,7 +51,7 @@
   X(fchmod, descriptor) X(fchown, descriptor) X(futimens, descriptor) X(futimes, descriptor)            \
   X(fsetxattr, descriptor) X(fgetxattr, descriptor) X(flistxattr, descriptor)                           \
   X(fremovexattr, descriptor) X(fstatfs, descriptor) X(fstatfs64, descriptor) X(fstatvfs, descriptor)   \
-  X(fstatvfs64, descriptor)                                                                             \
+  X(fstatvfs64, descriptor) X(ioctl, descriptor) X(name_to_handle_at, descriptor)                       \
   X(fstat, stat) X(fstat64, stat) X(__fxstat, stat) X(__fxstat64, stat) X(fstatat, stat)                \
   X(fstatat64, stat) X(__fxstatat, stat) X(__fxstatat64, stat) X(statx, stat)                           \
   X(stat, path) X(stat64, path) X(lstat, path) X(lstat64, path) X(__xstat, path) X(__xstat64, path)     \
@@ -60,7 +62,7 @@
   X(seekdir, directory) X(rewinddir, directory) X(dirfd, directory)                                     \
   X(execve, exec) X(execv, exec) X(execvp, exec) X(execvpe, exec) X(execl, exec) X(execlp, exec)        \
   X(execle, exec) X(fexecve, exec) X(execveat, exec) X(posix_spawn, exec) X(posix_spawnp, exec)         \
-  X(fork, fork)                                                                                         \
+  X(fork, fork) X(_Fork, fork) X(system, fork) X(popen, fork)                                           \
   X(chroot, space) X(unshare, space) X(setns, space) X(mount, space) X(umount, space) X(umount2, space) \
   X(read, count) X(__read_chk, count) X(readv, count) X(pread, count) X(pread64, count)                 \
   X(__pread_chk, count) X(__pread64_chk, count) X(preadv, count) X(preadv64, count) X(preadv2, count)   \
@@ -77,9 +79,9 @@
 //        A file without a name, and a socket, which nobody opens: the directory's times tell of its name.
 // ftruncate, write, fallocate
 //        Need a descriptor that was opened for writing.
-// system, popen, wordexp
-//        Start a shell with the program's own environment, which has all, unless the program itself has
-//        cleared that: setenv(3) here would allocate, and race with the program's threads.
+// wordexp
+//        Starts a shell with the program's own environment, as system and popen do: it has all, unless the
+//        program itself has cleared that: setenv(3) here would allocate, and race with the program's threads.
 // scandir, glob, ftw, nftw, fts_open
 //        Read directories and ask for values inside libc, so they ask the PFS. What programs list a dataset
 //        by is readdir; written anew, these had to allocate and to be as libc's in every detail.
@@ -87,6 +89,5 @@
 //        it opens is on the PFS.
 // dlmopen  A namespace of its own has a libc of its own, and none of the hooks.
 // syscall  Reads by it are right, from the PFS, and changes by it are not noticed.
-// ioctl  What a PFS's own ioctl does on its files fails on a copy, as it does on any other file system.
 // readlink of /proc/self/fd/N
-//        Shows the copy. Writing to such a link goes to the PFS; chmod and kin on it change the copy.
+//        Shows the copy.

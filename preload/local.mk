@@ -40,7 +40,6 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks/change.cc \
 	%D%/hooks/count.cc \
 	%D%/hooks/descriptor.cc \
-	%D%/hooks/descriptor.h \
 	%D%/hooks/directory.cc \
 	%D%/hooks/exec.cc \
 	%D%/hooks/export.h \
@@ -65,6 +64,6 @@ libmonarch_preload_so_SOURCES = \
 # What hooks.h lists, and nothing else. No version name: a versioned symbol does not interpose.
 %D%/preload.map: %D%/hooks.h
 	$(AM_V_GEN)$(MKDIR_P) %D% && { echo '{ global:' && \
-	sed -n '/^#define MONARCH_HOOKS/,/^$$/p' $(srcdir)/%D%/hooks.h | grep -o 'X([a-z_0-9]*,' | sed 's/X(\(.*\),/\1;/' && \
+	sed -n '/^#define MONARCH_HOOKS/,/^$$/p' $(srcdir)/%D%/hooks.h | grep -o 'X([A-Za-z_0-9]*,' | sed 's/X(\(.*\),/\1;/' && \
 	echo 'local: *; };'; } >$@.new && mv $@.new $@
 CLEANFILES += %D%/preload.map

@@ -84,11 +84,68 @@ CASES = {
     "another file changed": (False, "s = os.open(f, 0); os.read(s, 5); sh('echo x >>\"$1/other\"'); print(os.read(s, 5), os.fstat(s).st_size)"),
 }
 
+# What is done by a link to a descriptor that may be a copy's, or by the descriptor itself, where that is not a read.
+LINKED = """
+link = '/proc/self/fd/%d' % (s := os.open(f, 0))
+def attempt(act):
+    try: print(act())
+    except OSError as e: print(e.errno)
+def file(path=f): r = os.open(path, 0); return os.pread(r, 30, 0), os.fstat(r).st_size, oct(os.fstat(r).st_mode), os.fstat(r).st_nlink
+def same(path): return os.path.samestat(os.stat(path), os.stat(f)), os.stat(path).st_mtime, os.stat(path).st_uid, os.fstat(s).st_mtime
+def again(path):
+    n = os.open(path, 0); os.read(n, 10); append('new'); print(os.pread(n, 10, 1685), os.read(n, 4), os.lseek(n, 0, 1))
+"""
+LINKS = {
+    "written, if it is new": (True, "attempt(lambda: os.write(os.open(link, os.O_WRONLY | os.O_CREAT | os.O_EXCL), b'ZZZ')); print(file())"),
+    "written, if it is no link": (True, "for n in 0, os.O_TRUNC: attempt(lambda: os.write(os.open(link, os.O_WRONLY | os.O_NOFOLLOW | n), b'ZZZ')); print(file())"),
+    "written": (True, "attempt(lambda: os.write(os.open(link, os.O_RDWR | os.O_CREAT), b'ZZZ')); print(file(), os.read(s, 5))"),
+    "another number": (False, "link = link.replace('fd/', 'fd/0')\nfor n in 0, 1: attempt(lambda: os.open(link, n))\nattempt(lambda: os.truncate(link, 1));"
+                              "print(file())"),
+    "cut": (True, "attempt(lambda: os.truncate(link, 20)); print(file(), os.read(s, 100))"),
+    "its mode": (True, "attempt(lambda: os.chmod(link, 0o604)); print(file(), same(link))"),
+    "its owner": (True, "attempt(lambda: os.chown(link, 5, 6)); print(file(), same(link))"),
+    "its times": (True, "attempt(lambda: os.utime(link, (5, 6))); print(same(link)); sh('printf XX 1<>\"$1/f\"'); print(os.read(s, 10))"),
+    "its attributes": (True, "attempt(lambda: os.setxattr(link, 'user.a', b'1')); attempt(lambda: os.removexattr(link, 'user.a')); print(file())"),
+    "its name": (True, "attempt(lambda: libc.linkat(-100, link.encode(), -100, root.encode() + b'/new', 0x400)); print(same(root + '/new'), file())"),
+    "its name, by the descriptor": (True, "attempt(lambda: libc.linkat(s, b'', -100, root.encode() + b'/new', 0x1000)); print(same(root + '/new'), file())"),
+    "mode and times, by the descriptor": (True, "os.fchmod(s, 0o604); os.utime(s, (5, 6)); os.chown(s, 5, 6); print(same(f), file(), os.read(s, 10))"),
+    "read anew": (True, "again(link)"),
+    "read anew, by another name of it": (True, "again('/dev/fd/%d' % s)\nos.chdir('/'); again('//proc/%d/fd/%d' % (os.getpid(), s))"),
+    "read anew, by a stream": (True, "n = open(link, 'rb', 0); libc.fopen.restype = ctypes.c_void_p; t = ctypes.c_void_p(libc.fopen(link.encode(), b'r'));"
+                                     "append('new'); print(stat(libc.fileno(t)), stat(n.fileno()))"),
+    "read anew, by a shell": (True, "print(sh('(exec 4</dev/fd/0; echo NEW >\"$1/f\"; cat <&4) <\"$1/f\"'))"),
+    "read anew, after the change": (True, "append('new'); n = os.open(link, 0); print(os.pread(n, 10, 1685))"),
+    "appended to, by a shell": (True, "print(sh('exec 3<\"$1/f\"; echo app >>/dev/fd/3; echo x | tee -a /dev/fd/3; tail -n 2 \"$1/f\"; tail -c 3 <&3'))"),
+    "what a child writes to": (True, "p = os.posix_spawn('/bin/echo', ['echo', 'NEW'], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, link, os.O_WRONLY | os.O_TRUNC, 0)]);"
+                                     "os.waitpid(p, 0); print(file(), os.pread(s, 30, 0))"),
+    "another mode of a stream": (True, "libc.fopen.restype = libc.freopen.restype = ctypes.c_void_p; t = ctypes.c_void_p(libc.fopen(f.encode(), b'r'))\n"
+                                       "for mode in b'r+', b'r', b'a':\n  t = ctypes.c_void_p(libc.freopen(None, mode, t)); print(libc.fputs(b'QQ', t), libc.fflush(t), file())"),
+    "run": (True, "w = os.open(other, os.O_WRONLY | os.O_TRUNC); os.write(w, b'#!/bin/sh\\necho run $#'); os.close(w); os.chmod(other, 0o755)\n"
+                  "print(subprocess.run(['/proc/self/fd/%d' % (n := os.open(other, 0)), 'a'], pass_fds=[n], stdout=-1).stdout)"),
+    "its flags": (True, "b = ctypes.c_long(); print(libc.ioctl(s, 0x80086601, ctypes.byref(b)), ctypes.get_errno(), os.isatty(s), os.read(s, 10))"),
+    "descriptor flags": (True, "h = os.open(f, 0); before = fcntl.fcntl(h, 3); append('new'); os.read(h, 1); print(before == fcntl.fcntl(h, 3))"),
+    "no descriptor is left": (True, "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1])); append('new')\n"
+                                    "try:\n  while True: last = os.dup(0)\nexcept OSError: print(last, os.pread(s, 10, 1685), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"),
+}
+# A program without the library that gets a changed descriptor, in each way in which it may be started.
+STARTED = """
+os.write(os.open(f, os.O_WRONLY), b'NEW'); os.dup2(s, 0); command = b'busybox head -n 1'
+args = b'busybox', b'busybox', b'head', b'-n', b'1', None
+def wait(pid): libc.execlp(*args) if pid == 0 else print(os.waitpid(pid, 0)[1])
+"""
+STARTS = {
+    "by system": "print(libc.system(command))",
+    "by popen": "libc.popen.restype = ctypes.c_void_p; libc.pclose.argtypes = [ctypes.c_void_p]; libc.pclose(libc.popen(command, b'w'))",
+    "by fork": "wait(libc.fork())",
+    "by _Fork": "wait(libc._Fork() if hasattr(libc, '_Fork') else os.fork())",
+    "by vfork": "print(subprocess.run(command.split(), stdin=s).returncode)",
+    "by exec": "libc.execlp(*args)",
+}
+
 
 class Dataset:
-    def __init__(self):
-        self.roots = [f"{scratch()}/{how}/data" for how in ("native", "job")]
-        self.number = 0
+    def __init__(self, name):
+        self.roots = [f"{scratch()}/{name}.{how}/data" for how in ("native", "job")]
 
     def make(self, case):
         """The root of a case, with its two files, in both places."""
@@ -100,23 +157,52 @@ class Dataset:
                 os.utime(f"{root}/{case}/{name}", (1.5e9, 1.5e9))
 
 
-def by_calls():
-    data = Dataset()
-    for number in range(len(CASES)):
+def same_in_job(kind, cases, begin):
+    data = Dataset(kind)
+    for number in range(len(cases)):
         data.make(number)
 
-    job = e2e.Job(options([data.roots[1]], {"t": (scratch("tier"), "1G")}))
+    job = e2e.Job(options([data.roots[1]], {"t": (scratch(f"{kind}.tier"), "1G")}))
     job.run(e2e.read_all(data.roots[1]))
     back = 0
-    for number, (name, (goes, text)) in enumerate(CASES.items()):
-        command = [PYTHON, "-c", BEGIN + text]
-        native = e2e.execute([*command, f"{data.roots[0]}/{number}", scratch("out.native")])
-        got = job.run([*command, f"{data.roots[1]}/{number}", scratch("out.job")])
+    for number, (name, (goes, text)) in enumerate(cases.items()):
+        command = [PYTHON, "-c", begin + text]
+        native = e2e.execute([*command, f"{data.roots[0]}/{number}", scratch(f"{kind}.out.native")])
+        got = job.run([*command, f"{data.roots[1]}/{number}", scratch(f"{kind}.out.job")])
         equal(got, native, f"{name}: as natively")
         ok(native[0] == 0, f"{name}: the case holds", native)
         back += goes
     report = job.end()
-    ok(report["tasks"]["returned"] >= back, f"each of {back} descriptors went back to the PFS", report["tasks"])
+    ok(report["tasks"]["returned"] >= back, f"{kind}: each of {back} descriptors went back to the PFS", report["tasks"])
+
+
+def by_calls():
+    same_in_job("calls", CASES, BEGIN)
+
+
+def by_links():
+    same_in_job("links", LINKS, BEGIN + LINKED)
+
+
+def by_started_programs():
+    if e2e.execute(["busybox", "true"])[0] != 0:
+        return skip("programs without the library", "no busybox")
+    return same_in_job("started", {name: (True, STARTED + text) for name, text in STARTS.items()}, BEGIN + LINKED)
+
+
+def gone():
+    """A copy's file that is not to be had any more is not written, and neither is what has its name."""
+    data = Dataset("gone")
+    data.make("x")
+    root = f"{data.roots[1]}/x"
+    job = e2e.Job(options([root], {"t": (scratch("gone.tier"), "1G")}))
+    job.run(e2e.read_all(root))
+    text = "os.rename(other, f)\nfor flags in 1, 1 | os.O_TRUNC: attempt(lambda: os.open(link, flags))\n" \
+           "for act in (lambda: os.truncate(link, 2)), (lambda: os.chmod(link, 0)), (lambda: os.fchmod(s, 0)): attempt(act)\n" \
+           "print(os.pread(s, 9, 0) == open(f, 'rb').read(9), file()[1:])"
+    got = job.run([PYTHON, "-c", BEGIN + LINKED + text, root])
+    equal(got[:2], (0, b"116\n" * 5 + b"True (%d, '0o100644', 1)\n" % len(FILE)), "what has the name of a file that is gone stays as it is", got)
+    job.end()
 
 
 SQLITE = """
@@ -177,4 +263,4 @@ def databases():
         shutil.rmtree(roots[1])
 
 
-e2e.main(by_calls, databases)
+e2e.main(by_calls, by_links, by_started_programs, gone, databases)

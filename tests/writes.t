@@ -259,7 +259,6 @@ DESCRIPTOR_CALLS = {
     "fchown": "os.geteuid() or os.fchown(fd, 12, 34)",
     "fchownat, AT_EMPTY_PATH": "os.geteuid() or libc.fchownat(fd, b'', 13, 35, 0x1000)",
     "futimens": "os.utime(fd, ns=(10**18 + 1, 10**18 + 2))",
-    "utimensat, no path": "libc.utimensat(fd, None, None, 0)",
     "futimes": "libc.futimes(fd, None)",
     "futimesat, no path": "libc.futimesat(fd, None, None)",
     "fsetxattr": "os.setxattr(fd, 'user.a', b'1'); print(os.getxattr(f, 'user.a'), os.listxattr(fd), os.getxattr(fd, 'user.a'))",
@@ -499,6 +498,14 @@ os.waitpid(pid, 0)
 fcntl.lockf(a, fcntl.LOCK_SH)
 print("read lock")
 """
+SHARED_LOCKS = """
+import fcntl, os, sys
+a, b = os.open(sys.argv[1], 0), os.open(sys.argv[1], 0)
+fcntl.flock(a, fcntl.LOCK_SH)
+try: fcntl.flock(b, fcntl.LOCK_EX | fcntl.LOCK_NB); print("not excluded")
+except BlockingIOError: print("excluded")
+fcntl.flock(b, fcntl.LOCK_SH | fcntl.LOCK_NB); print("shared")
+"""
 
 
 def file_systems_and_locks():
@@ -510,7 +517,8 @@ def file_systems_and_locks():
     equal(job.run([PYTHON, "-c", FILE_SYSTEMS, file])[:2], (0, b"True True True\n"), "fstatvfs is the PFS's")
     equal(job.run([PYTHON, "-c", LOCKS, file])[:2], e2e.execute([PYTHON, "-c", LOCKS, file])[:2],
           "locks exclude the holders of the same copy")
-    equal(job.end()["opens_tier"], 4, "and all have the tier's")
+    equal(job.run([PYTHON, "-c", SHARED_LOCKS, f"{root}/b/0001.bin"])[:2], (0, b"excluded\nshared\n"), "a shared lock on a copy keeps out an exclusive one")
+    equal(job.end()["opens_tier"], 6, "and all have the tier's")
 
 
 def by_mount():

@@ -178,32 +178,33 @@ void mark_object(Client* c, Change change, const Object& object, const Located& 
 
 // The dataset's file whose copy is open as `fd`: by the name that the kernel has for it, since an inode of
 // the tier may be somebody's new file by now.
-__attribute__((noinline)) const Entry* copy_behind(const Client& c, const Inode& inode, int fd) {
-  return find_original(c, inode.dev, inode.ino,
-                       [&](uint32_t tier, const Entry&) {
-                         const auto& where = c.catalog.facts().tiers[tier];
-                         Room room;
-                         return path_of_descriptor(fd, &room) != 0 &&
-                                strncmp(room.text(), where.path, where.len) == 0 &&
-                                room.text()[where.len] == '/';
-                       })
-      .entry;
+__attribute__((noinline)) Original copy_behind(const Client& c, const Inode& inode, int fd) {
+  return find_original(c, inode.dev, inode.ino, [&](uint32_t tier, const Entry&) {
+    const auto& where = c.catalog.facts().tiers[tier];
+    Room room;
+    return path_of_descriptor(fd, &room) != 0 && strncmp(room.text(), where.path, where.len) == 0 &&
+           room.text()[where.len] == '/';
+  });
 }
 
 // A copy is never written: `fd`, on one, is opened anew on the PFS. What O_TRUNC did to the copy it does to
 // the file there, and the file is the PFS's from now on.
-__attribute__((noinline)) bool write_to_original(Client* c, const Entry& copied, int fd, int flags) {
+__attribute__((noinline)) bool write_to_original(Client* c, const Original& copied, int fd, int flags) {
   const int saved = errno;
-  Room room;
-  mark_as(c, copied.hash, kChangedFiles);
-  errno = ESTALE;
-  const char* path = path_of_original({&copied, nullptr, nullptr}, &room);
-  const long own = path ? syscall(SYS_openat, AT_FDCWD, path, flags & ~(O_CREAT | O_NOFOLLOW), 0) : -1;
-  if (own < 0) return false;
-  syscall(SYS_dup3, own, fd, flags & O_CLOEXEC);
-  syscall(SYS_close, own);
-  errno = saved;
-  return true;
+  mark_as(c, copied.entry->hash, kChangedFiles);
+  const int file = open_original(copied);
+  if (file < 0) return false;
+  char link[kFdLinkBytes];
+  fd_link(file, link);
+  const long own = syscall(SYS_openat, AT_FDCWD, link, flags & ~O_CREAT, 0);
+  const int error = own < 0 ? errno : saved;
+  syscall(SYS_close, file);
+  if (own >= 0) {
+    syscall(SYS_dup3, own, fd, flags & O_CLOEXEC);
+    syscall(SYS_close, own);
+  }
+  errno = error;
+  return own >= 0;
 }
 
 // Who opens a database's journal, index or lock file for writing has the database live: others may change it
@@ -287,16 +288,16 @@ bool opened_to_write(int fd, int dirfd, const char* path, int flags) {
   Client* c = client(Retry::kAtOnce);
   const int saved = errno;
   const Object opened = {fd, "", AT_EMPTY_PATH};
-  const Entry* copied = nullptr;
+  Original copied;
   Inode inode;
   Room room;
   if (c && path) mark_text(c, dirfd, path);
   if (c && look(opened, &inode)) {
     if (inode.type == S_IFREG) copied = copy_behind(*c, inode, fd);
-    if (!copied) mark_inode(c, Change::kContent, opened, inode, {Where::kOutside, {}}, &room);
+    if (!copied.entry) mark_inode(c, Change::kContent, opened, inode, {Where::kOutside, {}}, &room);
   }
   errno = saved;
-  if (copied && !write_to_original(c, *copied, fd, flags)) return false;
+  if (copied.entry && !write_to_original(c, copied, fd, flags)) return false;
   if (path && (flags & O_CREAT) != 0) changed_names(dirfd, path);
   return true;
 }

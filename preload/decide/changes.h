@@ -22,8 +22,9 @@ void changed_names(int dirfd, const char* path);
 // until its caller has the descriptor, so that one that fails leaves no mark.
 void will_open_to_write(int dirfd, const char* path, int flags);
 // After it: marks the file. `path` is what it was opened by, nullptr if by none. If the file is a copy
-// (opened by a link to a descriptor of one that path_to_write() does not know, such as //proc/self/fd/N),
-// `fd` becomes the PFS's file instead. False, with errno: that cannot be opened, and the caller closes `fd`.
+// (opened by a link to a descriptor of one that will_write_by_link() does not know, such as
+// //proc/self/fd/N), `fd` becomes the PFS's file instead. False, with errno: that cannot be opened, and the
+// caller closes `fd`.
 bool opened_to_write(int fd, int dirfd, const char* path, int flags);
 // What is open as `fd` is changed.
 void changes_descriptor(Change change, int fd);

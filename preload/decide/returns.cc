@@ -6,8 +6,8 @@
 #include <linux/kcmp.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 
-#include "preload/decide/changes.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/words.h"
 
@@ -15,12 +15,12 @@ namespace monarch::preload {
 namespace {
 
 // Puts what is open as `own` in the place of `fd` and of its duplicates here, however they came.
-void replace(int fd, int own) {
+void replace(int fd, int own, Hints hints) {
   const long self = syscall(SYS_getpid);
-  const auto put = [own](int to) {
+  const auto put = [own, hints](int to) {
     const long flags = syscall(SYS_fcntl, to, F_GETFD);
     if (flags < 0 || syscall(SYS_dup3, own, to, (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) return;
-    if (class_of(to) != kNone) opened_on_pfs(to, 0);
+    if (hints == Hints::kSet && class_of(to) != kNone) opened_on_pfs(to, 0);
   };
   each_descriptor([&](int other) {
     if (other != fd && syscall(SYS_kcmp, self, self, KCMP_FILE, fd, other) == 0) put(other);
@@ -70,11 +70,11 @@ void take_lock(int fd, const Lock& lock) {
 
 // 0: done; ESTALE: the copy is what the descriptor is open on, as long as nothing else changes; else: not
 // now. Closing a descriptor gives up the process's locks on the file: so those that it has are taken last.
-__attribute__((noinline)) int go_back(const Client& c, int fd, const Original& original) {
+__attribute__((noinline)) int try_to_go_back(const Client& c, int fd, const Original& original, Hints hints) {
   const long flags = syscall(SYS_fcntl, fd, F_GETFL);
   const long at = syscall(SYS_lseek, fd, 0, SEEK_CUR);
-  if (flags < 0 || (flags & (O_PATH | O_ACCMODE)) != O_RDONLY) return ESTALE;
-  const int own = open_original(original, O_RDONLY | O_NONBLOCK);
+  if (flags < 0 || ((flags & O_PATH) == 0 && (flags & O_ACCMODE) != O_RDONLY)) return ESTALE;
+  const int own = open_original(original, (flags & O_PATH) != 0 ? O_PATH : O_RDONLY | O_NONBLOCK);
   if (own < 0) return errno;
   syscall(SYS_fcntl, own, F_SETFL, flags);
   syscall(SYS_lseek, own, at, SEEK_SET);
@@ -84,30 +84,47 @@ __attribute__((noinline)) int go_back(const Client& c, int fd, const Original& o
   each_own_lock(original.identity->tier_ino, [&](const Lock& lock) {
     if (n < kMostLocks) kept[n++] = lock;
   });
-  replace(fd, own);
+  replace(fd, own, hints);
   syscall(SYS_close, own);
   for (size_t i = 0; i < n; ++i) take_lock(fd, kept[i]);
   count(c.board, TaskCounter::returned);
   return 0;
 }
 
-int go_back_if_changed(int fd, const Original& original) {
+// A program that has all the descriptors that it may have lends some for the moment.
+int go_back(int fd, const Original& original, Hints hints = Hints::kSet) {
+  constexpr rlim64_t kLent = 4;
   const Client* c = client();
-  if (!c || !is_changed_in_place(*c, *original.entry)) return ESTALE;
+  if (!c) return ESTALE;
   const int saved = errno;
-  const int error = go_back(*c, fd, original);
+  int error = try_to_go_back(*c, fd, original, hints);
+  struct rlimit64 limit;
+  if (error == EMFILE && syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) == 0 &&
+      limit.rlim_max - limit.rlim_cur >= kLent) {
+    const struct rlimit64 more = {limit.rlim_cur + kLent, limit.rlim_max};
+    syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &more, nullptr);
+    error = try_to_go_back(*c, fd, original, hints);
+    syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &limit, nullptr);
+  }
   errno = saved;
   return error;
 }
 
+bool has_changed(const Original& original) {
+  const Client* c = client();
+  return c && is_changed_in_place(*c, *original.entry);
+}
+
 }  // namespace
 
-bool follow_change(int fd, const Original& original) { return go_back_if_changed(fd, original) == 0; }
+bool follow_change(int fd, const Original& original) {
+  return has_changed(original) && go_back(fd, original) == 0;
+}
 
 void look_for_change(int fd) {
   const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
   Original original;
-  if (!original_of_descriptor(fd, &original) || go_back_if_changed(fd, original) == ESTALE)
+  if (!original_of_descriptor(fd, &original) || !has_changed(original) || go_back(fd, original) == ESTALE)
     descriptor_marks[fd].store(marks, std::memory_order_relaxed);
 }
 
@@ -120,17 +137,60 @@ void note_copy(int fd) {
     opened_on_tier(fd, original.identity->tier.load(std::memory_order_relaxed), kNeverLooked);
 }
 
+bool is_something_changed() {
+  const Client* c = is_attached() ? client() : nullptr;
+  return c && c->board->header.marks.load(std::memory_order_acquire) != 0;
+}
+
 }  // namespace
 
+void follow_changes_of_link(int fd) {
+  note_copy(fd);
+  follow_changes(fd);
+}
+
 void follow_all_changes() {
-  const Client* c = is_attached() ? client() : nullptr;
-  if (!c || c->board->header.marks.load(std::memory_order_acquire) == 0) return;
+  if (!is_something_changed()) return;
+  const int saved = errno;
+  each_descriptor(follow_changes_of_link);
+  errno = saved;
+}
+
+void follow_changes_before_exec() {
+  if (!is_something_changed()) return;
   const int saved = errno;
   each_descriptor([](int fd) {
-    note_copy(fd);
-    follow_changes(fd);
+    Original original;
+    if ((syscall(SYS_fcntl, fd, F_GETFD) & FD_CLOEXEC) == 0 && original_of_descriptor(fd, &original) &&
+        has_changed(original))
+      (void)go_back(fd, original, Hints::kStay);
   });
   errno = saved;
+}
+
+bool will_change_open(Change change, int fd) {
+  Original original;
+  if (!original_of_descriptor(fd, &original)) {
+    changes_descriptor(change, fd);
+    return true;
+  }
+  Room room;
+  if (const char* path = path_of_original(original, &room))
+    will_change(change, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
+  const int error = go_back(fd, original);
+  if (error != 0) errno = error;
+  return error == 0;
+}
+
+bool will_write_by_link(const char* path) {
+  Original original;
+  const int fd = descriptor_of_link(path);
+  return fd < 0 || !original_of_descriptor(fd, &original) || will_change_open(Change::kContent, fd);
+}
+
+void give_back(int fd, Hints hints) {
+  Original original;
+  if (original_of_descriptor(fd, &original)) (void)go_back(fd, original, hints);
 }
 
 __attribute__((noinline)) void find_open_copies() { each_descriptor(note_copy); }

@@ -7,6 +7,7 @@
 // they use them, and then have a position of their own.
 #pragma once
 
+#include "preload/decide/changes.h"
 #include "preload/decide/descriptors.h"
 #include "preload/resolve/originals.h"
 
@@ -21,9 +22,23 @@ inline void follow_changes(int fd) {
   const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
   if (__builtin_expect(descriptor_marks[fd].load(std::memory_order_relaxed) != marks, 0)) look_for_change(fd);
 }
-// Of all descriptors.
+// Of all descriptors, before a child gets them.
 void follow_all_changes();
+// Of those that are kept over exec(2). Hints stay as they are: a child of vfork(2) has its parent's.
+void follow_changes_before_exec();
 // Of a descriptor that is open on this copy. Whether it is the PFS's now.
 bool follow_change(int fd, const Original& original);
+// Of a descriptor that came by a link to another (/proc/self/fd/N), perhaps a copy's.
+void follow_changes_of_link(int fd);
+
+// Before a call that changes what is open as `fd`: the file is marked, and a copy's descriptor goes back to
+// the PFS. False, with errno: it cannot, and the call must not be made.
+bool will_change_open(Change change, int fd);
+// Before a file is opened for writing by `path`, which may be a link to a copy's descriptor; as above.
+bool will_write_by_link(const char* path);
+// Before a call that only the PFS's file can answer, or a program that is to run: a copy's descriptor goes
+// back to the PFS if it can. A child of vfork(2) has its parent's hints: they stay as they are.
+enum class Hints { kSet, kStay };
+void give_back(int fd, Hints hints = Hints::kSet);
 
 }  // namespace monarch::preload

@@ -9,12 +9,10 @@
 #include <sys/xattr.h>
 #include <utime.h>
 
-#include "preload/decide/changes.h"
-#include "preload/hooks/descriptor.h"
+#include "preload/decide/returns.h"
 #include "preload/hooks/export.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
-#include "preload/resolve/paths.h"
 
 namespace monarch::preload {
 namespace {
@@ -44,24 +42,15 @@ int renamed(int result, int from_dir, const char* from, int to_dir, const char* 
   return named(named(result, from_dir, from), to_dir, to);
 }
 
-int cut(Hook hook, const char* path, off_t bytes) {
-  Room room;
-  path = path_to_write(path, &room);
-  will_change(Change::kContent, AT_FDCWD, path, 0);
-  return call_next<int>(hook, path, bytes);
+// Before a call that changes what (dirfd, path) leads to, which may be a descriptor: fchownat(fd, "", ...,
+// AT_EMPTY_PATH), utimensat(fd, nullptr, ...), chmod("/dev/fd/N"). False: see will_change_open().
+bool may_change(Change change, int dirfd, const char* path, int flags) {
+  const int fd = descriptor_meant(dirfd, path, flags);
+  if (fd != kNoDescriptor) return will_change_open(change, fd);
+  will_change(change, dirfd, path, flags);
+  return true;
 }
-
-// fchownat(fd, "", ..., AT_EMPTY_PATH), utimensat(fd, nullptr, ...) and kin are about the descriptor. True:
-// it is a copy's, for which the call without "at" is the same.
-bool of_copy(Change change, int dirfd, const char* path, int flags) {
-  if (path && (unreadable(path) || *path != '\0' || (flags & AT_EMPTY_PATH) == 0)) {
-    will_change(change, dirfd, path, flags);
-    return false;
-  }
-  if (is_copy(dirfd)) return true;
-  changes_descriptor(change, dirfd);
-  return false;
-}
+int empty_if_null(const char* path) { return path ? 0 : AT_EMPTY_PATH; }
 
 }  // namespace
 }  // namespace monarch::preload
@@ -69,10 +58,11 @@ bool of_copy(Change change, int dirfd, const char* path, int flags) {
 using namespace monarch::preload;
 
 // Functions that change what `path` leads to, and those that give the name or take it.
-#define CHANGE_HOOK(name_, change, flags_, parameters, ...) \
-  MONARCH_EXPORT int name_ parameters noexcept {            \
-    will_change(Change::change, AT_FDCWD, path, flags_);    \
-    return call_next<int>(Hook::name_, __VA_ARGS__);        \
+#define CHANGE(name, change, dirfd, flags, ...) \
+  may_change(Change::change, dirfd, path, flags) ? call_next<int>(Hook::name, __VA_ARGS__) : -1
+#define CHANGE_HOOK(name_, change, flags_, parameters, ...)      \
+  MONARCH_EXPORT int name_ parameters noexcept {                 \
+    return CHANGE(name_, change, AT_FDCWD, flags_, __VA_ARGS__); \
   }
 #define NAME_HOOK(name, dirfd, parameters, ...)                         \
   MONARCH_EXPORT int name parameters noexcept {                         \
@@ -111,8 +101,8 @@ MONARCH_EXPORT int link(const char* from, const char* to) noexcept {
   return named(call_next<int>(Hook::link, from, to), AT_FDCWD, to);
 }
 MONARCH_EXPORT int linkat(int from_dir, const char* from, int to_dir, const char* to, int flags) noexcept {
-  of_copy(Change::kContent, from_dir, from,
-          (flags & AT_EMPTY_PATH) | ((flags & AT_SYMLINK_FOLLOW) != 0 ? 0 : AT_SYMLINK_NOFOLLOW));
+  const int follows = (flags & AT_SYMLINK_FOLLOW) != 0 ? 0 : AT_SYMLINK_NOFOLLOW;
+  if (!may_change(Change::kContent, from_dir, from, (flags & AT_EMPTY_PATH) | follows)) return -1;
   return named(call_next<int>(Hook::linkat, from_dir, from, to_dir, to, flags), to_dir, to);
 }
 // A sanitizer calls it, for its log_path, before code that it has instrumented may run.
@@ -140,13 +130,9 @@ MONARCH_EXPORT char* mkdtemp(char* path) noexcept {
   named(made ? 0 : -1, AT_FDCWD, path);
   return made;
 }
-MONARCH_EXPORT int truncate(const char* path, off_t bytes) noexcept {
-  return cut(Hook::truncate, path, bytes);
-}
-MONARCH_EXPORT int truncate64(const char* path, off64_t bytes) noexcept {
-  return cut(Hook::truncate64, path, bytes);
-}
 
+CHANGE_HOOK(truncate, kContent, 0, (const char* path, off_t bytes), path, bytes)
+CHANGE_HOOK(truncate64, kContent, 0, (const char* path, off64_t bytes), path, bytes)
 CHANGE_HOOK(chmod, kAccess, 0, (const char* path, mode_t mode), path, mode)
 CHANGE_HOOK(lchmod, kAccess, AT_SYMLINK_NOFOLLOW, (const char* path, mode_t mode), path, mode)
 CHANGE_HOOK(chown, kAccess, 0, (const char* path, uid_t user, gid_t group), path, user, group)
@@ -167,21 +153,15 @@ CHANGE_HOOK(removexattr, kAccess, 0, (const char* path, const char* name), path,
 CHANGE_HOOK(lremovexattr, kAccess, AT_SYMLINK_NOFOLLOW, (const char* path, const char* name), path, name)
 
 MONARCH_EXPORT int fchmodat(int dirfd, const char* path, mode_t mode, int flags) noexcept {
-  // Whether the libc and the kernel know AT_EMPTY_PATH here is theirs to say.
-  if (of_copy(Change::kAccess, dirfd, path, flags)) return fchmodat_original(dirfd, mode, flags);
-  return call_next<int>(Hook::fchmodat, dirfd, path, mode, flags);
+  return CHANGE(fchmodat, kAccess, dirfd, flags, dirfd, path, mode, flags);
 }
 MONARCH_EXPORT int fchownat(int dirfd, const char* path, uid_t user, gid_t group, int flags) noexcept {
-  if (of_copy(Change::kAccess, dirfd, path, flags)) return fchown(dirfd, user, group);
-  return call_next<int>(Hook::fchownat, dirfd, path, user, group, flags);
+  return CHANGE(fchownat, kAccess, dirfd, flags, dirfd, path, user, group, flags);
 }
-
 MONARCH_EXPORT int futimesat(int dirfd, const char* path, const struct timeval times[2]) noexcept {
-  if (of_copy(Change::kContent, dirfd, path, 0)) return futimes(dirfd, times);
-  return call_next<int>(Hook::futimesat, dirfd, path, times);
+  return CHANGE(futimesat, kContent, dirfd, empty_if_null(path), dirfd, path, times);
 }
 MONARCH_EXPORT int utimensat(int dirfd, const char* path, const struct timespec times[2],
                              int flags) noexcept {
-  if (of_copy(Change::kContent, dirfd, path, flags)) return futimens(dirfd, times);
-  return call_next<int>(Hook::utimensat, dirfd, path, times, flags);
+  return CHANGE(utimensat, kContent, dirfd, flags | empty_if_null(path), dirfd, path, times, flags);
 }

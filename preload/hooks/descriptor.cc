@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The descriptor family: what fchmod(2) and its kin do to a tier's copy has to happen to the file on the PFS.
 //
-// They all work on a descriptor that was opened for reading, so on a copy too, where nobody would see it.
-// Here they go to the PFS's file, by its path, if that is still the file that was copied (else ESTALE). On
-// any other descriptor they go on as they are, and the file is marked if it is a dataset's.
-#include "preload/hooks/descriptor.h"
-
+// They all work on a descriptor that was opened for reading, so on a copy too, where nobody would see it. So
+// the file is marked, and the descriptor goes back to the PFS first, if the file there still is the one that
+// was copied (else ESTALE).
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <stdarg.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -15,7 +16,7 @@
 #include <sys/types.h>
 #include <sys/xattr.h>
 
-#include "preload/decide/changes.h"
+#include "preload/decide/returns.h"
 #include "preload/hooks/export.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
@@ -39,24 +40,6 @@ auto on_original(const Original& original, Act act) -> decltype(act("")) {
   return result;
 }
 
-void mark(Change change, const Original& original) {
-  Room room;
-  if (const char* path = path_of_original(original, &room))
-    will_change(change, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
-}
-
-// A call that changes what is open as `fd`: `on_link` does it to the PFS's file, `other` is the call itself.
-template <typename OnLink, typename Other>
-int change_descriptor(Change change, int fd, OnLink on_link, Other other) {
-  Original original;
-  if (!original_of_descriptor(fd, &original)) {
-    changes_descriptor(change, fd);
-    return other();
-  }
-  mark(change, original);
-  return on_original(original, on_link);
-}
-
 template <typename Stat>
 int stat_of_root(int (*by_path)(const char*, Stat*), Hook by_fd, int fd, Stat* out) {
   Original original;
@@ -65,75 +48,42 @@ int stat_of_root(int (*by_path)(const char*, Stat*), Hook by_fd, int fd, Stat* o
   return root ? by_path(root, out) : next<int(int, Stat*)>(by_fd)(fd, out);
 }
 
-int set_times(int fd, const struct timespec* times) {
-  return change_descriptor(
-      Change::kContent, fd,
-      [&](const char* link) { return static_cast<int>(syscall(SYS_utimensat, AT_FDCWD, link, times, 0)); },
-      [&] { return call_next<int>(Hook::futimens, fd, times); });
-}
+// By what hooks saw: nothing is asked of other descriptors, such as those of devices.
+bool may_be_copy(int fd) { return class_of(fd) != kNone && class_of(fd) <= kMaxTiers; }
 
-int set_owner(int fd, uid_t user, gid_t group) {
-  return change_descriptor(
-      Change::kAccess, fd,
-      [&](const char* link) {
-        return static_cast<int>(syscall(SYS_fchownat, AT_FDCWD, link, user, group, 0));
-      },
-      [&] { return call_next<int>(Hook::fchown, fd, user, group); });
-}
-
-int set_mode(int fd, mode_t mode) {
-  return change_descriptor(
-      Change::kAccess, fd,
-      [&](const char* link) { return static_cast<int>(syscall(SYS_fchmodat, AT_FDCWD, link, mode)); },
-      [&] { return call_next<int>(Hook::fchmod, fd, mode); });
-}
-
-}  // namespace
-
-int fchmodat_original(int fd, mode_t mode, int flags) {
+// cp(1) tries that first, and then copies: so the source stays a copy's, and the PFS is asked only if it has
+// the destination, too.
+int clone_file(int to, int from) {
   Original original;
-  if (!original_of_descriptor(fd, &original)) return -1;
-  mark(Change::kAccess, original);
-  const int file = open_original(original);
-  if (file < 0) return -1;
-  const int result = call_next<int>(Hook::fchmodat, file, "", mode, flags);
+  struct stat st;
+  int source = -1;
+  if (may_be_copy(from) && original_of_descriptor(from, &original) &&
+      syscall(SYS_newfstatat, to, "", &st, AT_EMPTY_PATH) == 0 && st.st_dev == original.attributes->dev)
+    source = open_original(original, O_RDONLY);
+  const int result = call_next<int>(Hook::ioctl, to, FICLONE, source >= 0 ? source : from);
   const int saved = errno;
-  syscall(SYS_close, file);
+  if (source >= 0) syscall(SYS_close, source);
   errno = saved;
   return result;
 }
 
-bool is_copy(int fd) {
-  Original original;
-  return fd >= 0 && original_of_descriptor(fd, &original);
-}
-
+}  // namespace
 }  // namespace monarch::preload
 
 using namespace monarch::preload;
 
-MONARCH_EXPORT int fchmod(int fd, mode_t mode) noexcept { return set_mode(fd, mode); }
-MONARCH_EXPORT int fchown(int fd, uid_t user, gid_t group) noexcept { return set_owner(fd, user, group); }
-MONARCH_EXPORT int futimens(int fd, const struct timespec times[2]) noexcept { return set_times(fd, times); }
-MONARCH_EXPORT int futimes(int fd, const struct timeval times[2]) noexcept {
-  return change_descriptor(
-      Change::kContent, fd, [&](const char* link) { return call_next<int>(Hook::utimes, link, times); },
-      [&] { return call_next<int>(Hook::futimes, fd, times); });
-}
-MONARCH_EXPORT int fsetxattr(int fd, const char* name, const void* value, size_t bytes, int flags) noexcept {
-  return change_descriptor(
-      Change::kAccess, fd,
-      [&](const char* link) {
-        return static_cast<int>(syscall(SYS_setxattr, link, name, value, bytes, flags));
-      },
-      [&] { return call_next<int>(Hook::fsetxattr, fd, name, value, bytes, flags); });
-}
-MONARCH_EXPORT int fremovexattr(int fd, const char* name) noexcept {
-  return change_descriptor(
-      Change::kAccess, fd,
-      [&](const char* link) { return static_cast<int>(syscall(SYS_removexattr, link, name)); },
-      [&] { return call_next<int>(Hook::fremovexattr, fd, name); });
-}
+#define CHANGE_HOOK(name_, change, parameters, ...)                                              \
+  MONARCH_EXPORT int name_ parameters noexcept {                                                 \
+    return will_change_open(Change::change, fd) ? call_next<int>(Hook::name_, __VA_ARGS__) : -1; \
+  }
+CHANGE_HOOK(fchmod, kAccess, (int fd, mode_t mode), fd, mode)
+CHANGE_HOOK(fchown, kAccess, (int fd, uid_t user, gid_t group), fd, user, group)
+CHANGE_HOOK(futimens, kContent, (int fd, const struct timespec times[2]), fd, times)
+CHANGE_HOOK(futimes, kContent, (int fd, const struct timeval times[2]), fd, times)
+CHANGE_HOOK(fsetxattr, kAccess, (int fd, const char* name, const void* value, size_t bytes, int flags), fd,
+            name, value, bytes, flags)
+CHANGE_HOOK(fremovexattr, kAccess, (int fd, const char* name), fd, name)
+
 MONARCH_EXPORT ssize_t fgetxattr(int fd, const char* name, void* value, size_t bytes) noexcept {
   Original original;
   if (!original_of_descriptor(fd, &original))
@@ -145,6 +95,24 @@ MONARCH_EXPORT ssize_t flistxattr(int fd, char* list, size_t bytes) noexcept {
   Original original;
   if (!original_of_descriptor(fd, &original)) return call_next<ssize_t>(Hook::flistxattr, fd, list, bytes);
   return on_original(original, [&](const char* link) { return syscall(SYS_listxattr, link, list, bytes); });
+}
+
+// What a file system does on its own files only: clones, extents, flags. Not what asks whether a descriptor
+// is a terminal, as stdio does.
+MONARCH_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
+  va_list list;
+  va_start(list, request);
+  void* argument = va_arg(list, void*);
+  va_end(list);
+  if (_IOC_TYPE(request) != 'T' && may_be_copy(fd)) give_back(fd);
+  return request == FICLONE ? clone_file(fd, static_cast<int>(reinterpret_cast<intptr_t>(argument)))
+                            : call_next<int>(Hook::ioctl, fd, request, argument);
+}
+MONARCH_EXPORT int name_to_handle_at(int dirfd, const char* path, struct file_handle* handle, int* mount,
+                                     int flags) noexcept {
+  const int fd = descriptor_meant(dirfd, path, flags);
+  if (fd != kNoDescriptor) give_back(fd);
+  return call_next<int>(Hook::name_to_handle_at, dirfd, path, handle, mount, flags);
 }
 
 // All of a dataset is on its root's file system.

@@ -28,35 +28,18 @@ int with_environment(Strings given, Start start) {
 }
 
 int execute(const char* path, Strings argv, Strings given) {
+  follow_changes_before_exec();
+  const int fd = descriptor_meant(AT_FDCWD, path, 0);
+  if (fd != kNoDescriptor) give_back(fd, Hints::kStay);
   return with_environment(given, [&](Strings envp) {
     return next<int(const char*, Strings, Strings)>(Hook::execve)(path, argv, envp);
   });
 }
 int execute_found(const char* file, Strings argv, Strings given) {
+  follow_changes_before_exec();
   return with_environment(given, [&](Strings envp) {
     return next<int(const char*, Strings, Strings)>(Hook::execvpe)(file, argv, envp);
   });
-}
-
-// A copy is not executable: the PFS's file is, with the same flags for what happens to the descriptor.
-int descriptor_to_execute(int fd) {
-  Original original;
-  if (!original_of_descriptor(fd, &original)) return fd;
-  const int file = open_original(original);
-  if (file < 0) return fd;
-  const long flags = syscall(SYS_fcntl, fd, F_GETFD);
-  if ((flags & FD_CLOEXEC) == 0) syscall(SYS_fcntl, file, F_SETFD, 0);
-  return file;
-}
-
-template <typename Start>
-int execute_descriptor(int fd, Start start) {
-  const int file = descriptor_to_execute(fd);
-  const int result = start(file);
-  const int saved = errno;
-  if (file != fd) syscall(SYS_close, file);
-  errno = saved;
-  return result;
 }
 
 size_t count_arguments(const char* first, va_list list) {
@@ -108,24 +91,35 @@ EXECL_HOOK(execl, execute, environ)
 EXECL_HOOK(execlp, execute_found, environ)
 EXECL_HOOK(execle, execute, va_arg(list, char**))
 MONARCH_EXPORT int fexecve(int fd, Strings argv, Strings given) noexcept {
-  return with_environment(given, [&](Strings envp) {
-    return execute_descriptor(
-        fd, [&](int file) { return next<int(int, Strings, Strings)>(Hook::fexecve)(file, argv, envp); });
-  });
+  follow_changes_before_exec();
+  give_back(fd, Hints::kStay);
+  return with_environment(
+      given, [&](Strings envp) { return next<int(int, Strings, Strings)>(Hook::fexecve)(fd, argv, envp); });
 }
 MONARCH_EXPORT int execveat(int dirfd, const char* path, Strings argv, Strings given, int flags) noexcept {
-  const bool itself = path && *path == '\0' && (flags & AT_EMPTY_PATH) != 0;
+  follow_changes_before_exec();
+  const int fd = descriptor_meant(dirfd, path, flags);
+  if (fd != kNoDescriptor) give_back(fd, Hints::kStay);
   return with_environment(given, [&](Strings envp) {
-    const auto start = [&](int file) {
-      return call<int>(Hook::execveat, SYS_execveat, file, path, argv, envp, flags);
-    };
-    return itself ? execute_descriptor(dirfd, start) : start(dirfd);
+    return call<int>(Hook::execveat, SYS_execveat, dirfd, path, argv, envp, flags);
   });
 }
 
 MONARCH_EXPORT pid_t fork() noexcept {
   follow_all_changes();
   return call_next<pid_t>(Hook::fork);
+}
+MONARCH_EXPORT pid_t _Fork() noexcept {
+  follow_all_changes();
+  return next<pid_t()>(Hook::_Fork)();
+}
+MONARCH_EXPORT int system(const char* command) {
+  follow_all_changes();
+  return call_next<int>(Hook::system, command);
+}
+MONARCH_EXPORT FILE* popen(const char* command, const char* mode) {
+  follow_all_changes();
+  return call_next<FILE*>(Hook::popen, command, mode);
 }
 
 namespace {

@@ -13,6 +13,7 @@
 #include "preload/decide/changes.h"
 #include "preload/decide/descriptors.h"
 #include "preload/decide/opens.h"
+#include "preload/decide/returns.h"
 #include "preload/hooks/export.h"
 #include "preload/next/next.h"
 #include "preload/resolve/names.h"
@@ -65,6 +66,7 @@ constexpr int kNext = -2;
 struct Attempt {
   int fd = kNext;
   bool dataset = false;        // the file is below a root
+  bool link = false;           // it may be a copy's descriptor, by a link to another
   int flags = 0;               // of an open for writing, else 0
   const char* path = nullptr;  // of one; nullptr: it has none
   int dirfd = 0;
@@ -78,6 +80,7 @@ struct Attempt {
     } else {
       opened_elsewhere(opened);
     }
+    if (__builtin_expect(link, 0)) follow_changes_of_link(opened);
     return __builtin_expect(flags == 0, 1) || opened_to_write(opened, dirfd, path, flags)
                ? opened
                : not_opened(opened);
@@ -121,17 +124,6 @@ __attribute__((noinline)) void open_below(Client* c, int dirfd, const char* path
     open_dataset(c, rel, flags, attempt);
 }
 
-// A copy is never opened for writing, also not by way of its descriptor.
-__attribute__((noinline)) void open_original_to_write(const char* link, int flags, Attempt* attempt) {
-  Room room;
-  const char* path = path_to_write(link, &room);
-  if (path == link) return;
-  will_open_to_write(AT_FDCWD, path, flags);
-  attempt->path = path;
-  attempt->dirfd = AT_FDCWD;
-  attempt->fd = attempt->settled(call_openat(AT_FDCWD, path, flags & ~O_CREAT, 0));
-}
-
 inline Attempt open_copy(int dirfd, const char* path, int flags) {
   Attempt attempt;
   if (unreadable(path)) return attempt;
@@ -139,13 +131,14 @@ inline Attempt open_copy(int dirfd, const char* path, int flags) {
     Client* c = client();
     if (c && may_read_below(*c, path)) open_below(c, dirfd, path, flags, &attempt);
   } else if (writes(flags) && (flags & O_TMPFILE) != O_TMPFILE) {
+    if (!will_write_by_link(path)) attempt.fd = -1;
     will_open_to_write(dirfd, path, flags);
     attempt.path = path;
     attempt.dirfd = dirfd;
     attempt.flags = flags;
-    Original unused;
-    if (original_of_link(path, &unused)) open_original_to_write(path, flags, &attempt);
+    return attempt;
   }
+  attempt.link = may_link_to_descriptor(path);
   return attempt;
 }
 
@@ -195,11 +188,9 @@ __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real
   return stream;
 }
 
-__attribute__((noinline)) FILE* write_original(FopenFunction* real, const char* link, const char* mode) {
-  Room room;
-  const char* to = path_to_write(link, &room);
-  will_open_to_write(AT_FDCWD, to, flags_of(mode));
-  return written_stream(real(to, mode), to, mode);
+FILE* read_stream(FILE* stream, const char* path) {
+  if (stream && path && may_link_to_descriptor(path)) follow_changes_of_link(fileno_unlocked(stream));
+  return stream;
 }
 
 FILE* open_stream(Hook hook, const char* path, const char* mode) {
@@ -207,9 +198,9 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
   Client* c = !unreadable(path) && mode ? client() : nullptr;
   if (!c) return real(path, mode);
   if (only_reads(mode))
-    return may_read_below(*c, path) ? open_stream_below(c, real, path, mode) : real(path, mode);
-  Original unused;
-  if (original_of_link(path, &unused)) return write_original(real, path, mode);
+    return may_read_below(*c, path) ? open_stream_below(c, real, path, mode)
+                                    : read_stream(real(path, mode), path);
+  if (!will_write_by_link(path)) return nullptr;
   will_open_to_write(AT_FDCWD, path, flags_of(mode));
   return written_stream(real(path, mode), path, mode);
 }
@@ -240,30 +231,21 @@ __attribute__((noinline)) FILE* reopen_below(Client* c, FreopenFunction* real, c
   return opened;
 }
 
-// Another mode for the same file, which may be a copy: freopen(nullptr, "r+", stream), or a link to its
-// descriptor.
-__attribute__((noinline)) FILE* rewrite_original(FreopenFunction* real, const Original& original,
-                                                 const char* mode, FILE* stream) {
-  Room room;
-  const char* path = path_of_original(original, &room);
-  if (!path) return real(nullptr, mode, stream);
-  will_open_to_write(AT_FDCWD, path, flags_of(mode));
-  return written_stream(real(path, mode, stream), path, mode);
-}
-
+// Without a path: another mode for the same file, which may be a copy.
 FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream) {
   auto* real = next<FreopenFunction>(hook);
   Client* c = mode ? client() : nullptr;
   if (!c) return real(path, mode, stream);
-  const bool reads = only_reads(mode);
-  Original original;
-  if (!reads &&
-      (path ? original_of_link(path, &original) : original_of_descriptor(fileno_unlocked(stream), &original)))
-    return rewrite_original(real, original, mode, stream);
-  if (!path) return real(path, mode, stream);
-  if (reads)
-    return may_read_below(*c, path) ? reopen_below(c, real, path, mode, stream) : real(path, mode, stream);
-  will_open_to_write(AT_FDCWD, path, flags_of(mode));
+  if (only_reads(mode))
+    return path && may_read_below(*c, path) ? reopen_below(c, real, path, mode, stream)
+                                            : read_stream(real(path, mode, stream), path);
+  // It closes the stream even if it fails: so what cannot go back is found out afterwards.
+  if (path) {
+    (void)will_write_by_link(path);
+    will_open_to_write(AT_FDCWD, path, flags_of(mode));
+  } else {
+    (void)will_change_open(Change::kContent, fileno_unlocked(stream));
+  }
   return written_stream(real(path, mode, stream), path, mode);
 }
 
@@ -354,6 +336,7 @@ MONARCH_EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int 
 MONARCH_EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd,
                                                     const char* path, int flags, mode_t mode) noexcept {
   if (writes(flags)) {
+    if (!unreadable(path)) (void)will_write_by_link(path);
     will_change(Change::kContent, AT_FDCWD, path, 0);
     if ((flags & O_CREAT) != 0) changed_names(AT_FDCWD, path);
   }

@@ -5,7 +5,6 @@
 // See originals.h for how a copy is recognised, attributes.h for what is known.
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -145,16 +144,6 @@ int access_path(int dirfd, const char* path, int mode, int flags, Ask ask) {
   return reads && known_values(dirfd, path, 0, needs, &values, &unused) ? 0 : ask();
 }
 
-// The descriptor that a call on (dirfd, path) is about, by an empty path or a link to it; kNoDescriptor:
-// none.
-constexpr int kNoDescriptor = INT_MIN;
-int descriptor_of(int dirfd, const char* path, int flags) {
-  const bool readable = !unreadable(path);
-  if ((flags & AT_EMPTY_PATH) != 0 && (!readable || *path == '\0')) return dirfd;
-  const int fd = readable && (flags & AT_SYMLINK_NOFOLLOW) == 0 ? descriptor_of_link(path) : -1;
-  return fd >= 0 ? fd : kNoDescriptor;
-}
-
 // For a libc that lacks the symbol (fstat before glibc 2.33, __fxstat in others).
 int call_fstat(int fd, struct stat* st) {
 #ifdef SYS_newfstatat
@@ -170,7 +159,7 @@ int call_fstatat(int dirfd, const char* path, struct stat* st, int flags) {
 // `known`: the layout of *st.
 template <typename Ask>
 int any_path(int dirfd, const char* path, int flags, struct stat* st, Ask ask, bool known = true) {
-  const int fd = descriptor_of(dirfd, path, flags);
+  const int fd = descriptor_meant(dirfd, path, flags);
   if (fd != kNoDescriptor) return restored(fd, st, ask);
   return known ? stat_path(dirfd, path, flags, st, ask) : ask();
 }
@@ -258,7 +247,7 @@ XSTAT(__lxstat64, struct stat64*, AT_SYMLINK_NOFOLLOW)
 
 MONARCH_EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) noexcept {
   // stx_mask may say more than was asked for (statx(2)).
-  const int fd = descriptor_of(dirfd, path, flags);
+  const int fd = descriptor_meant(dirfd, path, flags);
   auto* real = next<StatxFunction>(Hook::statx);
   const unsigned wanted = fd != kNoDescriptor ? mask | kNeeded : mask;
   const auto ask = [&] {

@@ -50,16 +50,16 @@ int descriptor_of_link(const char* path) {
   return strcmp(path, "/dev/stdin") == 0 ? 0 : descriptor_after(path, "/dev/fd/");
 }
 
-bool original_of_link(const char* path, Original* original) {
-  const int fd = descriptor_of_link(path);
-  return fd >= 0 && original_of_descriptor(fd, original);
+int descriptor_meant(int dirfd, const char* path, int flags) {
+  const bool readable = !unreadable(path);
+  if ((flags & AT_EMPTY_PATH) != 0 && (!readable || *path == '\0')) return dirfd;
+  const int fd = readable && (flags & AT_SYMLINK_NOFOLLOW) == 0 ? descriptor_of_link(path) : -1;
+  return fd >= 0 ? fd : kNoDescriptor;
 }
 
-const char* path_to_write(const char* path, Room* room) {
-  Original original;
-  if (unreadable(path) || !original_of_link(path, &original)) return path;
-  const char* to = path_of_original(original, room);
-  return to ? to : path;
+bool may_link_to_descriptor(const char* path) {
+  return path[0] == '/' && (path[1] == 'p' || path[1] == 'd' || path[1] == '/') &&
+         (strstr(path, "/fd/") || strstr(path, "/dev/std"));
 }
 
 bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st) {
@@ -85,7 +85,7 @@ int open_original(const Original& original, int flags) {
     errno = ESTALE;
     return -1;
   }
-  const long fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_NOFOLLOW | O_CLOEXEC, 0);
+  const long fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0);
   if (fd < 0) {
     if (errno == ENOENT) errno = ESTALE;
     return -1;

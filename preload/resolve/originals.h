@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 
 #include "preload/client/client.h"
@@ -36,15 +37,16 @@ bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Origi
 bool original_of_descriptor(int fd, Original* original);
 // N, if `path` is /proc/self/fd/N, /dev/fd/N or /dev/stdin; else -1.
 int descriptor_of_link(const char* path);
-// The original of that descriptor.
-bool original_of_link(const char* path, Original* original);
-// What to write to in place of `path`: the PFS's file, for a link to a copy's descriptor (/proc/self/fd/N);
-// else `path`.
-const char* path_to_write(const char* path, Room* room);
+// The descriptor that a call on (dirfd, path) is about, by an empty path or by such a link; kNoDescriptor: it
+// is about a path.
+inline constexpr int kNoDescriptor = INT_MIN;
+int descriptor_meant(int dirfd, const char* path, int flags);
+// False: `path` is no link to a descriptor, however written (/proc/PID/fd/N, //dev/stdin). True: it may be.
+bool may_link_to_descriptor(const char* path);
 // The file's absolute path on the PFS, in `room`; nullptr: it is not to be had.
 const char* path_of_original(const Original& original, Room* room);
 // A descriptor of the file on the PFS, proved to be the one that was copied; -1 with errno (ESTALE: another
-// one has its name by now).
+// one has its name by now). `flags` must not change what is opened: it is looked at afterwards.
 int open_original(const Original& original, int flags = O_PATH);
 // Whether `st` (STATX_INO, STATX_SIZE, STATX_MTIME) is that of the very file on the PFS that `e` was when it
 // was copied, or its copying began.

@@ -21,6 +21,7 @@ void fd_link(int fd, char* out) {
 }
 
 int number_of_descriptor(const char* digits) {
+  if (digits[0] == '0' && digits[1] != '\0') return -1;  // the kernel knows no "03"
   int fd = 0;
   for (const char* p = digits; *p; ++p) {
     if (*p < '0' || *p > '9' || fd > 1 << 24) return -1;
