@@ -378,4 +378,73 @@ def mounts():
     return None
 
 
-e2e.main(absolute, long_names, parents, links_to_descriptors, direct, turning_links, relative, other_roots, namespaces, mounts)
+BY_DIRECTORY = """
+import threading
+UNLINKAT, MKDIRAT = (263, 258) if os.uname().machine == "x86_64" else (35, 34)
+def raw(number, *words): assert libc.syscall(number, -100, *words) == 0  # the library does not see it
+def of(name): return os.open(root + name, os.O_PATH)
+"""
+BY_DIRECTORIES = {  # what is done, and how many opens are the tier's
+    "the same directory again": ("d = of(b'/a')\nfor i in range(5): show(b'f', d); show(b'./f', d)", 10),
+    "a directory above is renamed": (
+        "d = of(b'/up/in'); show(b'f', d); os.rename(root + b'/up', root + b'/gone'); os.makedirs(root + b'/up/in');"
+        "open(root + b'/up/in/f', 'w').write('another'); show(b'f', d); show(b'f', of(b'/up/in'))", 1),
+    "a directory is removed, and another gets its number": (
+        "ino, d = os.stat(root + b'/b').st_ino, of(b'/b'); show(b'f', d); os.close(d)\n"
+        "raw(UNLINKAT, root + b'/b/f', 0); raw(UNLINKAT, root + b'/b', 512)\n"
+        "for new in (root + b'/new%d' % i for i in range(50)):\n"
+        "  raw(MKDIRAT, new, 0o700)\n"
+        "  if os.lstat(new).st_ino == ino: break\n"
+        "os.system(\"printf another | LD_PRELOAD= tee '%s/f' >/dev/null\" % os.fsdecode(new)); show(b'f', os.open(new, os.O_PATH))", None),
+    "many directories, threads and forks": (
+        "def run():\n"
+        "  for i in range(2000):\n"
+        "    n = b'%d' % (i * 7 % 40); s = os.open(b'f', 0, dir_fd=dirs[n])\n"
+        "    if os.read(s, 20) != b'many ' + n: os._exit(3)\n"
+        "    os.close(s)\n"
+        "    if i % 500 == 0 and os.fork() == 0: os._exit(os.read(os.open(b'f', 0, dir_fd=dirs[n]), 20) != b'many ' + n)\n"
+        "    if i % 500 == 0 and os.wait()[1] != 0: os._exit(4)\n"
+        "dirs = {b'%d' % i: of(b'/many/%d' % i) for i in range(40)}; t = [threading.Thread(target=run) for i in range(3)]\n"
+        "for x in t: x.start()\nfor x in t: x.join()\nprint('all')", None),
+}
+BY_MOUNTS = """
+print(libc.unshare(0x20000), libc.mount(b'none', b'/', None, 16384 | 1 << 18, None))
+there = os.fsencode(sys.argv[2])
+print(libc.mount(root + b'/a', there, None, 4096, None), libc.mount(root + b'/outside', there + b'/f', None, 4096, None))
+for i in range(3): show(b'f', of(b'/a'))
+for i in range(3): show(b'f', os.open(there, os.O_PATH))
+"""
+
+
+def by_directory():
+    """openat(2), by descriptors of directories that were used before."""
+    cases, config = dict(BY_DIRECTORIES), f"{scratch()}/unwatched.conf"
+    with open(config, "w", encoding="ascii") as out:
+        out.write("[agent]\nwatch_directories = 0\n")
+    if os.geteuid() == 0:
+        cases["a directory that is mounted twice, once with something on its file"] = (BY_MOUNTS, 3)
+    for number, (name, (text, tier)) in enumerate(cases.items()):
+        answers = []
+        for how in "native", "job":
+            root = f"{scratch()}/by/{how}.{number}"
+            for path, content in {"a/f": "a", "b/f": "b", "up/in/f": "in", "outside": "o",
+                                  **{f"many/{i}/f": f"many {i}" for i in range(40)}}.items():
+                os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
+                with open(f"{root}/{path}", "w", encoding="ascii") as out:
+                    out.write(content)
+            command = [PYTHON, "-c", PROBE.replace(", os.fstat(fd).st_ino", "") + BY_DIRECTORY + text, root, scratch("by.mount")]
+            if how == "native":
+                answers.append(e2e.execute(command))
+        job, log = e2e.Job(options([root], {"t": (scratch(f"tier.by.{number}"), "1G")}, "--config", config)), f"{scratch()}/log.by.{number}"
+        job.run(e2e.read_all(root))
+        answers.append(e2e.execute(command, env={**job.env, b"MONARCH_IO_LOG": os.fsencode(log)}))
+        job.end()
+        equal(answers[1], answers[0], f"by directory: {name}: as natively")
+        ok(answers[0][0] == 0 and answers[0][1], f"by directory: {name}: it holds", answers[0])
+        with open(log, encoding="utf-8") as stream:
+            placed = sum(line.endswith(": tier t\n") for line in stream)
+        equal(placed, placed if tier is None else tier, f"by directory: {name}: from the tier")
+
+
+e2e.main(absolute, long_names, parents, links_to_descriptors, direct, turning_links, relative, other_roots, namespaces, mounts,
+         by_directory)

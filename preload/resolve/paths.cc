@@ -182,33 +182,104 @@ size_t path_of_descriptor(int fd, size_t more, Room* room) {
   }
 }
 
+// Where the directories are that files were opened by lately, as the kernel said. A directory is known by its
+// mount, device, inode and time of change, which its own renaming and removal change, too; those of a
+// directory above it are marked, and hints are then not used any more. None is used for longer than a second,
+// as long as what others do on this node stays unseen, or once a path may lead elsewhere. Torn, or in use by
+// a writer that a signal or a fork stopped: not known.
+struct Hint {
+  static constexpr size_t kKeys = 5, kWords = kKeys + 1 + 26;  // the key, the length, the text
+  static constexpr size_t kTextBytes = (kWords - kKeys - 1) * sizeof(uint64_t);
+  std::atomic<uint32_t> turn;  // odd: being written
+  std::atomic<uint64_t> words[kWords];
+};
+using Key = uint64_t[Hint::kKeys];
+constexpr size_t kHints = 16;
+Hint hints[kHints];
+
+Hint& hint_of(const Key& key) { return hints[(key[2] ^ key[2] >> 4) % kHints]; }
+
+// Release and acquire, for want of fences that sanitizers know: who reads one new word sees the odd turn.
+size_t recall(const Key& key, size_t more, Room* room) {
+  const Hint& hint = hint_of(key);
+  const uint32_t turn = hint.turn.load(std::memory_order_acquire);
+  for (size_t i = 0; i < Hint::kKeys; ++i)
+    if (hint.words[i].load(std::memory_order_acquire) != key[i]) return 0;
+  const size_t len = hint.words[Hint::kKeys].load(std::memory_order_acquire);
+  char* out = len < Hint::kTextBytes ? room->take(len + sizeof(uint64_t) + more) : nullptr;
+  for (size_t at = 0; out && at < len; at += sizeof(uint64_t)) {
+    const uint64_t word = hint.words[Hint::kKeys + 1 + at / sizeof word].load(std::memory_order_acquire);
+    memcpy(out + at, &word, sizeof word);
+  }
+  return out && turn % 2 == 0 && hint.turn.load(std::memory_order_relaxed) == turn ? len : 0;
+}
+
+void keep(const Key& key, const char* text, size_t len) {
+  Hint& hint = hint_of(key);
+  uint32_t turn = hint.turn.load(std::memory_order_relaxed);
+  if (len >= Hint::kTextBytes || turn % 2 != 0 || !hint.turn.compare_exchange_strong(turn, turn + 1)) return;
+  for (size_t i = 0; i < Hint::kKeys; ++i) hint.words[i].store(key[i], std::memory_order_release);
+  hint.words[Hint::kKeys].store(len, std::memory_order_release);
+  for (size_t at = 0; at < len; at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    memcpy(&word, text + at, len - at < sizeof word ? len - at : sizeof word);
+    hint.words[Hint::kKeys + 1 + at / sizeof word].store(word, std::memory_order_release);
+  }
+  hint.turn.store(turn + 2, std::memory_order_release);
+}
+
+// STATX_MNT_ID and STATX_MNT_ID_UNIQUE, whichever the kernel knows; the latter is no other mount's ever.
+constexpr unsigned kMountId = 0x1000 | 0x4000;
+constexpr size_t kMountIdAt = 0x90;  // in struct statx, whose header may be too old to name it
+
+// The key of a directory for now; false: its path is to be asked for each time.
+bool make_key(const Client& client, const struct statx& st, Key& key) {
+  const uint32_t changed = client.board->header.changed.load(std::memory_order_acquire);
+  if ((st.stx_mask & kMountId) == 0 || (changed & kChangedDirectories) != 0 ||
+      client.catalog.facts().check_at_open != 0)
+    return false;
+  memcpy(&key[0], reinterpret_cast<const char*>(&st) + kMountIdAt, sizeof key[0]);
+  key[1] = uint64_t{st.stx_dev_major} << 32 | st.stx_dev_minor;
+  key[2] = st.stx_ino;
+  key[3] = static_cast<uint64_t>(ns_of(st.stx_ctime));
+  key[4] = static_cast<uint64_t>(monotonic_ns()) >> 30 ^ static_cast<uint64_t>(times_forgotten()) << 32;
+  return true;
+}
+
 // The absolute path of the directory `dirfd`, as this mount namespace names it, with `more` bytes behind it;
 // 0 if it has none or cannot hold dataset files.
-size_t directory_path(const JobFacts& facts, int dirfd, size_t more, Room* room) {
+size_t directory_path(const Client& client, int dirfd, size_t more, Room* room) {
   if (dirfd == AT_FDCWD) return working_directory(more, room);
   struct statx st;
-  if (syscall(SYS_statx, dirfd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) != 0) return 0;
-  const uint64_t dev = gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
-  return on_root_device(facts, dev) ? path_of_descriptor(dirfd, more, room) : 0;
+  if (syscall(SYS_statx, dirfd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
+              STATX_TYPE | STATX_INO | STATX_CTIME | kMountId, &st) != 0)
+    return 0;
+  if (!on_root_device(client.catalog.facts(), gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor))) return 0;
+  Key key;
+  const bool known = make_key(client, st, key);
+  if (const size_t len = known ? recall(key, more, room) : 0) return len;
+  const size_t len = path_of_descriptor(dirfd, more, room);
+  if (known && len > 0) keep(key, room->text(), len);
+  return len;
 }
 
 // Too long for the kernel (ENAMETOOLONG), however short it would be without its doubled slashes.
 bool too_long(const char* path) { return strnlen(path, kPathBytes) == kPathBytes; }
 
 // A relative path, joined to its directory's.
-__attribute__((noinline)) Where locate_relative(const JobFacts& facts, int dirfd, const char* path,
-                                                Room* room, RelPath* result) {
+__attribute__((noinline)) Where locate_relative(const Client& client, int dirfd, const char* path, Room* room,
+                                                RelPath* result) {
   const size_t bytes = strnlen(path, kPathBytes);
   if (bytes == 0 || bytes == kPathBytes) return Where::kOutside;
   const int saved = errno;
   Room joined;
-  size_t len = directory_path(facts, dirfd, bytes + 2, &joined);
+  size_t len = directory_path(client, dirfd, bytes + 2, &joined);
   errno = saved;
   if (len == 0) return Where::kOutside;
   char* full = joined.text();
   if (len > 1) full[len++] = '/';
   memcpy(full + len, path, bytes + 1);
-  return locate_absolute(facts, full, false, room, result);
+  return locate_absolute(client.catalog.facts(), full, false, room, result);
 }
 
 }  // namespace
@@ -220,7 +291,7 @@ bool may_be_below(const Client& client, const char* path) {
 
 Where locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
   const JobFacts& facts = client.catalog.facts();
-  if (path[0] != '/') return locate_relative(facts, dirfd, path, room, result);
+  if (path[0] != '/') return locate_relative(client, dirfd, path, room, result);
   return too_long(path) ? Where::kOutside : locate_absolute(facts, path, true, room, result);
 }
 

@@ -18,6 +18,7 @@ namespace {
 enum : unsigned char { kUnknown, kSame, kOther, kSameForGood };
 std::atomic<unsigned char> prefix_checked[kMaxPrefixes];
 std::atomic<unsigned char> user_checked;
+std::atomic<uint32_t> forgotten;
 
 uint64_t user_namespace() { return namespace_inode("/proc/self/ns/user"); }
 
@@ -134,7 +135,10 @@ bool same_groups(const Client& client) {
   return seen == kSame && equal_groups(facts);
 }
 
+uint32_t times_forgotten() { return forgotten.load(std::memory_order_acquire); }
+
 void forget_directories() {
+  forgotten.fetch_add(1, std::memory_order_acq_rel);
   user_checked.store(kUnknown, std::memory_order_relaxed);
   groups_checked.store(kUnknown, std::memory_order_relaxed);
   for (std::atomic<unsigned char>& checked : prefix_checked)

@@ -23,5 +23,7 @@ bool same_groups(const Client& client);
 
 // The process may see other directories from now on under the roots' paths.
 void forget_directories();
+// How often that was called.
+uint32_t times_forgotten();
 
 }  // namespace monarch::preload
