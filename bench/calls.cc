@@ -14,6 +14,7 @@
 //   fopen       fopen and fclose of the same file
 //   read        read 4 KiB from an open file, then seek back
 //   pread       pread of 4 KiB at its beginning
+//   held        the same of DIR/held, which the first line opens and reads
 //   mmap        mmap and munmap of an open file's first 4 KiB
 //   fstat       of an open file
 //   stat        of a path
@@ -55,6 +56,7 @@ struct Files {
   std::vector<char> paths;                         // kPathRoom bytes each, in random order
   size_t count = 0, at = 0;
   int dir_fd = -1, fd = -1;  // of `first`
+  int held_fd = -1;
 };
 Files files;
 
@@ -91,6 +93,9 @@ void read_block() {
 }
 void pread_block() {
   if (pread(files.fd, block, sizeof block, 0) < 0) fail("pread");
+}
+void pread_held() {
+  if (pread(files.held_fd, block, sizeof block, 0) < 0) fail("held");
 }
 void map_block() {
   void* mapped = mmap(nullptr, kBlock, PROT_READ, MAP_PRIVATE, files.fd, 0);
@@ -143,7 +148,7 @@ constexpr Operation kOperations[] = {
     {"open", open_one},     {"open-all", open_all}, {"outside", open_outside}, {"relative", open_relative},
     {"fopen", open_stream}, {"read", read_block},   {"pread", pread_block},    {"mmap", map_block},
     {"fstat", fstat_one},   {"stat", stat_one},     {"statx", statx_one},      {"access", access_one},
-    {"list", list_one},     {"dup", dup_one},       {"spawn", spawn_true},
+    {"list", list_one},     {"dup", dup_one},       {"spawn", spawn_true},     {"held", pread_held},
 };
 
 std::string relative_name(size_t number) {
@@ -179,7 +184,10 @@ void open_files() {
   if (files.fd >= 0) return;
   files.dir_fd = open(files.dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   files.fd = open(files.first.c_str(), O_RDONLY | O_CLOEXEC);
+  files.held_fd = open((files.dir + "/held").c_str(), O_RDONLY | O_CLOEXEC);
   if (files.dir_fd < 0 || files.fd < 0) fail(files.first.c_str());
+  std::vector<char> buffer(1 << 20);
+  for (off_t at = 0; pread(files.held_fd, buffer.data(), buffer.size(), at) > 0;) at += 1 << 20;
 }
 
 double time_of(const Operation& operation, uint64_t count) {

@@ -25,8 +25,9 @@
 //        (decide/listings.h).
 // exec   Programs started with a cleared environment keep LD_PRELOAD and MONARCH_IO_*.
 // space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again.
-// count  Nothing changes: what came back is added up per tier and PFS, for the report and sacct. Before
-//        that, a descriptor whose file the job changed goes back to the PFS (decide/returns.h).
+// count  What came back is added up per tier and PFS, for the report and sacct; of large files it comes from
+//        their chunks (decide/chunks.h). Before that, a descriptor whose file the job changed goes back to
+//        the PFS (decide/returns.h).
 // lock   So it does before a lock, which other programs of the job hold on the PFS's file, and before its end
 //        is looked for. fcntl also tells of duplicates.
 // fork   So do all, that parent and child go on sharing their positions, and that programs without the library

@@ -64,6 +64,51 @@ for path in files():
     print([sha(os.read(one, 300000)) for one in (fd, other, third) * 4], os.lseek(fd, 0, os.SEEK_CUR))
     os.close(fd), os.close(other), os.close(70)
 """,
+    "sent": """
+for n, path in zip((MIB, 1 << 30, 5000000), files()):
+    fd, out = os.open(path, os.O_RDONLY), os.memfd_create("out")
+    print(sha(os.read(fd, 1000)))
+    while os.sendfile(out, fd, None, n): pass
+    print(sha(os.pread(out, os.stat(out).st_size, 0)), os.lseek(fd, 0, os.SEEK_CUR))
+    print([os.sendfile(out, fd, at, 7) for at in (0, 1000000, os.stat(fd).st_size - 3)], os.lseek(fd, 0, os.SEEK_CUR))
+    print(sha(os.pread(out, os.stat(out).st_size, 0)))
+""",
+    "sent to who does not take all": """
+import fcntl
+for path in files():
+    fd, (ours, theirs) = os.open(path, os.O_RDONLY), os.pipe()
+    os.set_blocking(theirs, False)
+    sent, got = 0, b""
+    while True:
+        try: n = os.sendfile(theirs, fd, None, MIB)
+        except BlockingIOError: n = -1
+        if n > 0: sent += n
+        assert sent == os.lseek(fd, 0, os.SEEK_CUR)
+        if n == 0: break
+        got += os.read(ours, 1 << 20)
+    os.close(theirs)
+    while data := os.read(ours, 1 << 20): got += data
+    print(sent, sha(got))
+""",
+    "sent wrongly": """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.sendfile.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+for path in files():
+    fd, out, at = os.open(path, os.O_RDONLY), os.memfd_create("out"), ctypes.c_long(-1)
+    odd = os.open("/dev/null", os.O_RDONLY)
+    for words in (out, fd, None, 0), (out, fd, 8, 10), (999, fd, None, 10), (odd, fd, None, 10), (out, fd, ctypes.addressof(at), 10):
+        ctypes.set_errno(0)
+        print(libc.sendfile(*words), ctypes.get_errno(), os.lseek(fd, 0, os.SEEK_CUR))
+""",
+    "copied": """
+import shutil, subprocess, tempfile
+with tempfile.TemporaryDirectory(dir="/dev/shm") as there:
+    for path in files():
+        shutil.copyfile(path, there + "/a")
+        subprocess.run(["cp", path, there + "/b"], check=True)
+        print([sha(open(there + name, "rb").read()) for name in ("/a", "/b")])
+""",
     "seek": """
 for seed, path in enumerate(files()):
     fd, rng, size = os.open(path, os.O_RDONLY), random.Random(seed), os.stat(path).st_size
@@ -91,12 +136,6 @@ NATIVE_WAYS = {
     "mapped": """
 for path in files():
     with open(path, "rb") as file: print(sha(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))
-""",
-    "sent": """
-for path in files():
-    fd, out = os.open(path, os.O_RDONLY), os.memfd_create("out")
-    while os.sendfile(out, fd, None, MIB): pass
-    print(sha(os.pread(out, os.stat(out).st_size, 0)), os.lseek(fd, 0, os.SEEK_CUR))
 """,
 }
 
@@ -148,7 +187,7 @@ def own_position():
             late = report["tasks"]["chunk_fallbacks"]  # a busy machine: a task did not wait to the end
             # What the kernel reads ahead for one chunk may be dropped before another thread copies the next.
             ok(read < 1.5 * sum(SIZES) + late * 2 * MIB, f"{name}, prefetch {prefetch}: from the PFS once", read, report)
-            if name == "read" and not late:
+            if name in ("read", "sent", "copied") and not late:
                 equal((read, report["tasks"]["read_bytes_pfs"]), (sum(SIZES), 0), f"{name}, prefetch {prefetch}: each byte once", report)
     pfs.fs.close()
     return None
@@ -214,4 +253,86 @@ def served(job, path):
     return ": tier" in lines
 
 
-e2e.main(own_position, not_for_good, sparse)
+# A file is opened before it is whole, and read until the library keeps a descriptor of its copy.
+HELD = """
+import fcntl, resource, subprocess, time
+path = sys.argv[1] + "/2"
+whole, other = open(sys.argv[2] + "/2", "rb").read(), os.open("/etc/passwd", os.O_RDONLY)
+def hidden(): return [n for n in map(int, os.listdir("/proc/self/fd")) if n >= 1000]
+def right(fd, n=20):
+    for _ in range(n):
+        at, size = random.randrange(len(whole)), random.choice([1, 100, 4096, 1 << 20])
+        assert os.pread(fd, size, at) == whole[at:at + size]
+def hold(kept=True):
+    fd, end = os.open(path, os.O_RDONLY), time.monotonic() + 60
+    for at in range(0, len(whole), MIB): assert os.pread(fd, MIB, at) == whole[at:at + MIB]
+    while kept and not hidden() and time.monotonic() < end: right(fd, 1); time.sleep(0.01)
+    assert len(hidden()) == kept, hidden()
+    return fd
+"""
+HOLDERS = {
+    "read": "fd = hold(); right(fd); os.close(fd); assert not hidden()",
+    "numbers that are taken": """
+fd = hold()
+os.dup2(other, hidden()[0])
+right(fd)
+assert os.pread(hidden()[0], 100, 0) == os.pread(other, 100, 0)
+os.closerange(1000, 1100); right(fd); assert len(hidden()) == 1
+os.close(hidden()[0]); right(fd)
+fcntl.fcntl(other, fcntl.F_DUPFD, hidden()[0]); right(fd)
+""",
+    "numbers that others take all the time": """
+fd, end = hold(), False
+def take():
+    while not end:
+        for n in hidden(): os.dup2(other, n)
+        os.closerange(1000, 1100)
+threads = [threading.Thread(target=take) for _ in range(2)]
+for t in threads: t.start()
+right(fd, 2000)
+end = True
+for t in threads: t.join()
+""",
+    "fork and exec": """
+fd = hold()
+if os.fork() == 0: right(fd); os.close(fd); os._exit(0)
+assert os.wait()[1] == 0
+right(fd)
+os.set_inheritable(fd, True)
+assert b"/100" not in subprocess.run(["sh", "-c", "echo /proc/self/fd/*"], close_fds=False, stdout=-1).stdout
+""",
+    "a duplicate": "fd = hold(); d = os.dup(fd); os.close(fd); right(d); os.close(d); assert not hidden()",
+    "another file on its number": "fd = hold(); os.dup2(other, fd); assert os.pread(fd, 50, 0) == os.pread(other, 50, 0)",
+    "few numbers": "resource.setrlimit(resource.RLIMIT_NOFILE, (1000, 1000)); right(hold(False))",
+    "no number left": """
+fd = hold()
+os.closerange(1000, 1100)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+try:
+    while True: os.dup(other)
+except OSError: pass
+right(fd)
+""",
+    "a change": """
+fd = hold()
+subprocess.run(["sh", "-c", "printf new >>$0", path], check=True)
+assert os.pread(fd, 100, len(whole) - 5) == whole[-5:] + b"new"
+assert not hidden()
+os.truncate(path, len(whole))
+""",
+}
+
+
+def held():
+    """Reads with an offset of what was opened before it was whole: from the copy, without opening it each time."""
+    for name, text in HOLDERS.items():
+        root = dataset("held")
+        e2e.execute(["cp", "-r", root, scratch("held.natively")])
+        job = e2e.Job(options([root], {"t": (scratch("tier.held"), "1G")}, "--config", configuration("off")))
+        got = job.run([*program(HELD + text), root, f"{scratch('held.natively')}/held"])
+        ok(got[0] == 0, f"held, {name}", got)
+        job.end()
+        e2e.execute(["rm", "-rf", root, scratch("held.natively")])
+
+
+e2e.main(own_position, not_for_good, sparse, held)

@@ -7,7 +7,9 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include "preload/decide/changes.h"
 #include "preload/decide/descriptors.h"
@@ -86,7 +88,74 @@ bool seems_source(const CatalogReader& catalog, const Entry& e, int fd) {
          ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed);
 }
 
-ssize_t read_copy(Client* client, const Entry& e, Ref ref, void* buffer, size_t bytes, off_t offset) {
+// Descriptors of whole copies, for reads of what was opened before it was whole: to open the copy for each
+// would cost several times a small read. Few of them, by numbers that programs do not reach for, and only
+// where the limit leaves them many. Whoever closes the number, or puts a file of its own there, is not
+// disturbed: what was read counts only if the number was open on the copy afterwards, and nobody has kept
+// another one since. (What stays possible: a thread that, between the two calls, puts a file on a number that
+// it never got, and then a descriptor of the same copy.)
+constexpr size_t kMostKept = 16;
+constexpr rlim_t kNumbersForEach = 256, kLeastNumbers = 1024;
+constexpr int kFirstKept = 1000, kLastKept = 0xffff;
+std::atomic<uint64_t> kept[kMostKept];  // the Ref, how many were kept before, the number: 32, 16 and 16 bits
+std::atomic<uint32_t> kept_before;
+
+int number_of(uint64_t word) { return static_cast<int>(word & kLastKept); }
+
+std::atomic<uint64_t>* kept_of(Ref ref) {
+  for (std::atomic<uint64_t>& place : kept)
+    if (place.load(std::memory_order_acquire) >> 32 == ref) return &place;
+  return nullptr;
+}
+
+void keep(Ref ref, int fd) {
+  struct rlimit limit;
+  if (kept_of(ref) || syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) != 0 ||
+      limit.rlim_cur < kLeastNumbers)
+    return;
+  const long own = syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kFirstKept);
+  const uint64_t turn = kept_before.fetch_add(1, std::memory_order_relaxed) & 0xffff;
+  const uint64_t word = uint64_t{ref} << 32 | turn << 16 | static_cast<uint64_t>(own);
+  for (size_t i = 0; own >= 0 && own <= kLastKept && i < kMostKept && i < limit.rlim_cur / kNumbersForEach;
+       ++i)
+    if (uint64_t none = 0; kept[i].compare_exchange_strong(none, word)) return;
+  if (own >= 0) syscall(SYS_close, own);
+}
+
+bool is_copy_of(const Client& client, const Entry& e, int fd) {
+  const Identity* id = client.catalog.identity_of(e);
+  const JobFacts& facts = client.catalog.facts();
+  struct statx st;
+  return id &&
+         syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE | STATX_MTIME,
+                 &st) == 0 &&
+         st.stx_ino == read_once(id->tier_ino) && st.stx_size == e.size.load(std::memory_order_relaxed) &&
+         ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed) &&
+         gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) ==
+             facts.tiers[id->tier.load(std::memory_order_relaxed) % kMaxTiers].dev;
+}
+
+// What `read` gives of the copy, if a descriptor of it is kept; else -1.
+template <typename Read>
+ssize_t read_kept(const Client& client, const Entry& e, Ref ref, Read read) {
+  std::atomic<uint64_t>* place = kept_of(ref);
+  uint64_t word = place ? place->load(std::memory_order_acquire) : 0;
+  if (word >> 32 != ref || state_of(e.state.load(std::memory_order_acquire)) != State::kPlaced) return -1;
+  const ssize_t got = read(number_of(word));
+  if (!is_copy_of(client, e, number_of(word)) || place->load(std::memory_order_acquire) != word) {
+    place->compare_exchange_strong(word, 0);
+    return -1;
+  }
+  if (got > 0)
+    add_read(static_cast<unsigned char>(1 + tier_of(e.state.load(std::memory_order_relaxed))),
+             static_cast<uint64_t>(got));
+  return got;
+}
+
+// Calls `use` with a descriptor of the copy, whose bytes [offset, offset + bytes) are there; -1: there is
+// none.
+template <typename Use>
+ssize_t on_copy(Client* client, const Entry& e, Ref ref, size_t bytes, off_t offset, Use use) {
   Source source;
   if (!ensure(client, e, static_cast<uint64_t>(offset), bytes, &source)) return -1;
   const JobFacts& facts = client->catalog.facts();
@@ -94,35 +163,49 @@ ssize_t read_copy(Client* client, const Entry& e, Ref ref, void* buffer, size_t 
   if (fd < 0 && !source.whole)
     fd = open_partial(facts, source.tier, ref, true);  // it came to be whole just now
   if (fd < 0) return -1;
-  const long got =
-      is_own_part(*client, source.tier, fd) ? syscall(SYS_pread64, fd, buffer, bytes, offset) : -1;
+  const ssize_t got = is_own_part(*client, source.tier, fd) ? use(fd) : -1;
+  const int error = errno;
+  if (got > 0 && source.whole) keep(ref, fd);
   syscall(SYS_close, fd);
-  if (got != static_cast<long>(bytes)) return -1;
-  CounterShard& shard = my_shard(client->board);
-  shard.read_bytes_tier[source.tier].fetch_add(static_cast<uint64_t>(got), std::memory_order_relaxed);
-  shard.read_calls_tier[source.tier].fetch_add(1, std::memory_order_relaxed);
+  errno = error;
+  if (got > 0) add_read(static_cast<unsigned char>(1 + source.tier), static_cast<uint64_t>(got));
   return got;
+}
+
+// The entry, if bytes at `offset` of it may be read from its copy; *bytes then ends with the file. Else
+// nullptr: the PFS knows, as it does at the end.
+const Entry* served(const Client& client, Ref ref, off_t offset, size_t* bytes) {
+  const Entry* e = client.catalog.entry(ref);
+  if (!e || *bytes == 0 || offset < 0) return nullptr;
+  if (is_changed_in_place(client, *e)) return let_go(client, ref), nullptr;
+  const State state = state_of(e->state.load(std::memory_order_acquire));
+  const uint64_t size = e->size.load(std::memory_order_relaxed), at = static_cast<uint64_t>(offset);
+  if ((state != State::kLarge && state != State::kPlaced) || at >= size) return nullptr;
+  if (*bytes > size - at) *bytes = static_cast<size_t>(size - at);
+  return e;
+}
+
+// Before the first chunk is asked for there is no identity to compare with: asks first.
+bool proved(Client* client, const Entry& e, int fd, off_t offset) {
+  Source unused;
+  return (client->catalog.identity_of(e) || ensure(client, e, static_cast<uint64_t>(offset), 1, &unused)) &&
+         is_source(client->catalog, e, fd);
 }
 
 }  // namespace
 
 ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes, off_t offset) {
-  const Entry* e = client->catalog.entry(ref);
-  if (!e || bytes == 0 || offset < 0 || is_changed_in_place(*client, *e)) return -1;
-  const State state = state_of(e->state.load(std::memory_order_acquire));
-  const uint64_t size = e->size.load(std::memory_order_relaxed), at = static_cast<uint64_t>(offset);
-  if ((state != State::kLarge && state != State::kPlaced) || at >= size)
-    return -1;  // at the end: the PFS knows
+  const Entry* e = served(*client, ref, offset, &bytes);
+  if (!e) return -1;
   const int saved = errno;
-  if (bytes > size - at) bytes = static_cast<size_t>(size - at);
   ssize_t got = -1;
-  // Before the first chunk is asked for there is no identity to compare with: ask first.
-  if (!client->catalog.identity_of(*e)) {
-    Source unused;
-    if (ensure(client, *e, at, 1, &unused) && is_source(client->catalog, *e, fd))
-      got = read_copy(client, *e, ref, buffer, bytes, offset);
-  } else if (is_source(client->catalog, *e, fd)) {
-    got = read_copy(client, *e, ref, buffer, bytes, offset);
+  if (proved(client, *e, fd, offset)) {
+    const auto read = [&](int copy) {
+      const long n = syscall(SYS_pread64, copy, buffer, bytes, offset);
+      return n == static_cast<long>(bytes) ? n : -1;
+    };
+    got = read_kept(*client, *e, ref, read);
+    if (got < 0) got = on_copy(client, *e, ref, bytes, offset, read);
   }
   if (got < 0) count(client->board, TaskCounter::chunk_fallbacks);
   errno = saved;
@@ -193,6 +276,56 @@ bool read_on(Client* client, int fd, Ref ref, const struct iovec* parts, int n, 
     errno = error;
   }
   return true;
+}
+
+// As sendfile(2), which does not take its range beforehand: who shares the position sends the same bytes.
+bool send_on(Client* client, int to, int fd, Ref ref, off_t* offset, size_t bytes, ssize_t* sent) {
+  const int saved = errno;
+  // Nothing of nothing: the kernel looks at the arguments.
+  const bool right = syscall(SYS_sendfile, to, fd, offset, size_t{0}) == 0;
+  off_t at = !right ? -1 : offset ? *offset : syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR);
+  size_t left = bytes < kMostBytes ? bytes : kMostBytes;
+  const bool closed = client->board->header.closed.load(std::memory_order_relaxed) != 0;
+  if (closed || !served(*client, ref, at, &left)) return errno = saved, false;
+  const off_t begin = at, end = at + static_cast<off_t>(left);
+  int error = 0;
+  for (long got = 1; at < end && got > 0 && error == 0;) {
+    const auto most = static_cast<off_t>(kChunkBytes - static_cast<uint64_t>(at) % kChunkBytes);
+    auto len = static_cast<size_t>(most < end - at ? most : end - at);
+    const Entry* e = served(*client, ref, at, &len);
+    off_t from = at;
+    got = !e || !proved(client, *e, fd, at) ? -1 : on_copy(client, *e, ref, len, at, [&](int copy) {
+      errno = 0;
+      const long n = syscall(SYS_sendfile, to, copy, &from, len);
+      // The copy's fault, perhaps; else the receiver's.
+      if (n < 0 && errno != EIO && errno != EINVAL) error = errno;
+      return n;
+    });
+    if (got <= 0 && error == 0) {
+      got = syscall(SYS_sendfile, to, fd, &from, len);
+      if (got < 0) error = errno;
+      if (got > 0) add_read(kPfs, static_cast<uint64_t>(got));
+    }
+    if (got > 0) at += got;
+    if (got < static_cast<long>(len)) break;
+  }
+  if (offset)
+    *offset = at;
+  else
+    syscall(SYS_lseek, fd, at - begin, SEEK_CUR);
+  *sent = at > begin || error == 0 ? at - begin : -1;
+  errno = *sent < 0 ? error : saved;
+  return true;
+}
+
+void let_go(const Client& client, Ref ref) {
+  std::atomic<uint64_t>* place = kept_of(ref);
+  uint64_t word = place ? place->load(std::memory_order_acquire) : 0;
+  const Entry* e = word >> 32 == ref ? client.catalog.entry(ref) : nullptr;
+  if (!e || !place->compare_exchange_strong(word, 0)) return;
+  const int saved = errno;
+  if (is_copy_of(client, *e, number_of(word))) syscall(SYS_close, number_of(word));
+  errno = saved;
 }
 
 void read_natively(Client* client, int fd, Ref ref) {

@@ -36,14 +36,15 @@ void opened_on_pfs(int fd, Ref large) {
 
 void opened_elsewhere(int fd) { set_class(fd, kNone); }
 
-void closes(int fd) {
+Ref closes(int fd) {
   const unsigned char c = class_of(fd);
   // A child of vfork(2) closes its own descriptor in our memory: ours is open still. What that leaves behind
   // in a child of fork(2) read_chunks() finds out.
   if (c == kLarge &&
       large_owners[fd].load(std::memory_order_relaxed) != static_cast<int>(syscall(SYS_getpid)))
-    return;
+    return 0;
   if (c != kNone) set_class(fd, kNone);
+  return c == kLarge ? large_file(fd) : 0;
 }
 
 void duplicated(int from, int to) {

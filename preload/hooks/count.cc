@@ -30,11 +30,12 @@ ssize_t counted(int fd, Read read) {
   follow_changes(fd);
   const ssize_t got = read();
   unsigned char c = class_of(fd);
+  if (__builtin_expect(c == kNone, 1) || got <= 0) return got;
   if (__builtin_expect(c == kLarge, 0)) {
     turn_native(fd);
     c = kPfs;
   }
-  if (__builtin_expect(c != kNone, 0) && got > 0) add_read(c, static_cast<uint64_t>(got));
+  add_read(c, static_cast<uint64_t>(got));
   return got;
 }
 
@@ -78,6 +79,32 @@ ssize_t from_chunks(int fd, const struct iovec* parts, int n, off_t offset) {
   return sum;
 }
 
+ssize_t read_at(Hook hook, int fd, void* buffer, size_t bytes, off_t offset) {
+  if (const ssize_t got = from_chunks(fd, buffer, bytes, offset); got >= 0) return got;
+  return counted_at(fd, [&] { return call<ssize_t>(hook, SYS_pread64, fd, buffer, bytes, offset); });
+}
+ssize_t read_at(Hook hook, int fd, void* buffer, size_t bytes, off_t offset, size_t room) {
+  if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
+  return counted_at(fd, [&] { return call_next<ssize_t>(hook, fd, buffer, bytes, offset, room); });
+}
+ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offset) {
+  if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
+  return counted_at(fd, [&] { return call_next<ssize_t>(hook, fd, parts, n, offset); });
+}
+ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offset, int flags) {
+  const auto itself = [&] { return call_next<ssize_t>(hook, fd, parts, n, offset, flags); };
+  if (ssize_t got; offset < 0 && !flags && from_chunks_on(fd, parts, n, &got)) return got;
+  if (offset < 0) return counted(fd, itself);
+  if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
+  return counted_at(fd, itself);
+}
+
+ssize_t send(Hook hook, int to, int from, off_t* offset, size_t bytes) {
+  Client* k = __builtin_expect(class_of(from) == kLarge, 0) ? client() : nullptr;
+  if (ssize_t sent; k && send_on(k, to, from, large_file(from), offset, bytes, &sent)) return sent;
+  return counted(from, [&] { return call<ssize_t>(hook, SYS_sendfile, to, from, offset, bytes); });
+}
+
 int copied(int from, int to) {
   if (to >= 0) duplicated(from, to);
   return to;
@@ -112,52 +139,22 @@ MONARCH_EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {
   if (ssize_t got; from_chunks_on(fd, parts, n, &got)) return got;
   return counted(fd, [&] { return call<ssize_t>(Hook::readv, SYS_readv, fd, parts, n); });
 }
-MONARCH_EXPORT ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
-  if (const ssize_t got = from_chunks(fd, buffer, bytes, offset); got >= 0) return got;
-  return counted_at(fd, [&] { return call<ssize_t>(Hook::pread, SYS_pread64, fd, buffer, bytes, offset); });
-}
-MONARCH_EXPORT ssize_t pread64(int fd, void* buffer, size_t bytes, off64_t offset) {
-  if (const ssize_t got = from_chunks(fd, buffer, bytes, offset); got >= 0) return got;
-  return counted_at(fd, [&] { return call<ssize_t>(Hook::pread64, SYS_pread64, fd, buffer, bytes, offset); });
-}
-MONARCH_EXPORT ssize_t __pread_chk(int fd, void* buffer, size_t bytes, off_t offset, size_t room) {
-  if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
-  return counted_at(fd,
-                    [&] { return call_next<ssize_t>(Hook::__pread_chk, fd, buffer, bytes, offset, room); });
-}
-MONARCH_EXPORT ssize_t __pread64_chk(int fd, void* buffer, size_t bytes, off64_t offset, size_t room) {
-  if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
-  return counted_at(fd,
-                    [&] { return call_next<ssize_t>(Hook::__pread64_chk, fd, buffer, bytes, offset, room); });
-}
-MONARCH_EXPORT ssize_t preadv(int fd, const struct iovec* parts, int n, off_t offset) {
-  if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, [&] { return call_next<ssize_t>(Hook::preadv, fd, parts, n, offset); });
-}
-MONARCH_EXPORT ssize_t preadv64(int fd, const struct iovec* parts, int n, off64_t offset) {
-  if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, [&] { return call_next<ssize_t>(Hook::preadv64, fd, parts, n, offset); });
-}
-MONARCH_EXPORT ssize_t preadv2(int fd, const struct iovec* parts, int n, off_t offset, int flags) {
-  if (ssize_t got; offset < 0 && !flags && from_chunks_on(fd, parts, n, &got)) return got;
-  if (offset < 0)
-    return counted(fd, [&] { return call_next<ssize_t>(Hook::preadv2, fd, parts, n, offset, flags); });
-  if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, [&] { return call_next<ssize_t>(Hook::preadv2, fd, parts, n, offset, flags); });
-}
-MONARCH_EXPORT ssize_t preadv64v2(int fd, const struct iovec* parts, int n, off64_t offset, int flags) {
-  if (ssize_t got; offset < 0 && !flags && from_chunks_on(fd, parts, n, &got)) return got;
-  if (offset < 0)
-    return counted(fd, [&] { return call_next<ssize_t>(Hook::preadv64v2, fd, parts, n, offset, flags); });
-  if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, [&] { return call_next<ssize_t>(Hook::preadv64v2, fd, parts, n, offset, flags); });
-}
+#define READ_HOOK(name, parameters, ...) \
+  MONARCH_EXPORT ssize_t name parameters { return read_at(Hook::name, __VA_ARGS__); }
+#define PREAD_HOOKS(Offset, plain, checked, vector, flagged)                                              \
+  READ_HOOK(plain, (int fd, void* buffer, size_t bytes, Offset offset), fd, buffer, bytes, offset)        \
+  READ_HOOK(checked, (int fd, void* buffer, size_t bytes, Offset offset, size_t room), fd, buffer, bytes, \
+            offset, room)                                                                                 \
+  READ_HOOK(vector, (int fd, const struct iovec* parts, int n, Offset offset), fd, parts, n, offset)      \
+  READ_HOOK(flagged, (int fd, const struct iovec* parts, int n, Offset offset, int flags), fd, parts, n,  \
+            offset, flags)
+PREAD_HOOKS(off_t, pread, __pread_chk, preadv, preadv2)
+PREAD_HOOKS(off64_t, pread64, __pread64_chk, preadv64, preadv64v2)
 MONARCH_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t bytes) noexcept {
-  return counted(from, [&] { return call<ssize_t>(Hook::sendfile, SYS_sendfile, to, from, offset, bytes); });
+  return send(Hook::sendfile, to, from, offset, bytes);
 }
 MONARCH_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t bytes) noexcept {
-  return counted(from,
-                 [&] { return call<ssize_t>(Hook::sendfile64, SYS_sendfile, to, from, offset, bytes); });
+  return send(Hook::sendfile64, to, from, offset, bytes);
 }
 MONARCH_EXPORT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes,
                                        unsigned flags) {
@@ -176,7 +173,7 @@ MONARCH_EXPORT void* mmap64(void* address, size_t bytes, int protection, int fla
 }
 
 MONARCH_EXPORT int close(int fd) {
-  closes(fd);
+  if (const auto large = closes(fd); __builtin_expect(large != 0, 0)) let_go(the_client, large);
   return call<int>(Hook::close, SYS_close, fd);
 }
 MONARCH_EXPORT int dup(int fd) noexcept { return copied(fd, call<int>(Hook::dup, SYS_dup, fd)); }
