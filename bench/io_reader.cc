@@ -3,8 +3,9 @@
 // io_reader - reads a dataset as training programs do, and times the epochs.
 //
 //   io_reader DIR [OPTION...]
-//     --access read|pread|mmap   how a file is read (default read)
-//     --request KIB              bytes per read or pread, in KiB (default 256)
+//     --access WAY               how a file is read: read, readv, pread, mmap, stdio, sendfile (default read)
+//     --request KIB              bytes per call, in KiB (default 256)
+//     --held                     files stay open from epoch to epoch
 //     --threads N                reader threads in each process (default 1)
 //     --processes N              processes that share the files of an epoch (default 1)
 //     --epochs N                 (default 3)
@@ -26,7 +27,9 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,7 +53,8 @@
 
 namespace {
 
-enum class Access { kRead, kPread, kMmap };
+enum class Access { kRead, kReadv, kPread, kMmap, kStdio, kSendfile };
+constexpr std::string_view kAccesses[] = {"read", "readv", "pread", "mmap", "stdio", "sendfile"};
 
 struct Options {
   std::string dir;
@@ -63,6 +67,7 @@ struct Options {
   bool checksum = false;
   bool check = false;
   bool pause = false;
+  bool held = false;
 };
 
 // What all processes share.  The coordinator writes all of it while every reader waits at `start`.
@@ -113,13 +118,39 @@ struct Digest {
   }
 };
 
+struct File {
+  int fd = -1;
+  FILE* stream = nullptr;  // of kStdio
+};
+std::vector<File> held;  // with --held, by number
+
+// As read(2), by the way asked for.
+ssize_t read_some(const File& file, char* buffer, size_t size, uint64_t offset, bool shown) {
+  switch (options.access) {
+    case Access::kRead:
+      return read(file.fd, buffer, size);
+    case Access::kReadv: {
+      const iovec parts[] = {{buffer, size / 2}, {buffer + size / 2, size - size / 2}};
+      return readv(file.fd, parts, 2);
+    }
+    case Access::kStdio: {
+      const size_t n = fread(buffer, 1, size, file.stream);
+      return n == 0 && ferror(file.stream) ? -1 : static_cast<ssize_t>(n);
+    }
+    case Access::kSendfile:
+      static const int sink = open("/dev/null", O_WRONLY | O_CLOEXEC);
+      if (!shown) return sendfile(sink, file.fd, nullptr, size);
+      [[fallthrough]];
+    default:
+      return pread(file.fd, buffer, size, static_cast<off_t>(offset));
+  }
+}
+
 // Fill `buffer` from `offset` on.  Returns bytes read, less than `size` only at the end of the file, or -1.
-ssize_t fill(int fd, char* buffer, size_t size, uint64_t offset) {
+ssize_t fill(const File& file, char* buffer, size_t size, uint64_t offset, bool shown) {
   size_t done = 0;
   while (done < size) {
-    const ssize_t n = options.access == Access::kRead
-                          ? read(fd, buffer + done, size - done)
-                          : pread(fd, buffer + done, size - done, static_cast<off_t>(offset + done));
+    const ssize_t n = read_some(file, buffer + done, size - done, offset + done, shown);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return -1;
     if (n == 0) break;
@@ -129,12 +160,12 @@ ssize_t fill(int fd, char* buffer, size_t size, uint64_t offset) {
 }
 
 // Both return the bytes read: `size`, or less with errno set where the file could not be read whole.
-uint64_t read_by_calls(int fd, uint64_t size, char* buffer, Digest* digest) {
+uint64_t read_by_calls(const File& file, uint64_t size, char* buffer, Digest* digest) {
   uint64_t offset = 0;
   while (offset < size) {
     const size_t want = std::min<uint64_t>(options.request, size - offset);
     errno = ENODATA;
-    const ssize_t n = fill(fd, buffer, want, offset);
+    const ssize_t n = fill(file, buffer, want, offset, digest->wanted);
     if (n < 0) break;
     digest->add(buffer, static_cast<size_t>(n), offset);
     offset += static_cast<uint64_t>(n);
@@ -163,24 +194,35 @@ void count_failure(const char* what, const std::string& path) {
   if (shared->failures++ < 5) fprintf(stderr, "io_reader: %s %s: %s\n", what, path.c_str(), strerror(error));
 }
 
-void read_file(const std::string& path, bool checksum, char* buffer) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat st {};
-  if (fd < 0 || fstat(fd, &st) < 0) {
-    count_failure("cannot open", path);
-    if (fd >= 0) close(fd);
-    return;
+bool open_file(const std::string& path, File* file) {
+  if (options.access == Access::kStdio) {
+    file->stream = fopen(path.c_str(), "re");
+    file->fd = file->stream ? fileno(file->stream) : -1;
+  } else {
+    file->fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   }
+  return file->fd >= 0;
+}
+
+void read_file(size_t number, bool checksum, char* buffer) {
+  const std::string& path = files[number];
+  File own;
+  File& file = options.held ? held[number] : own;
+  const bool first = file.fd < 0;
+  struct stat st {};
+  if ((first && !open_file(path, &file)) || fstat(file.fd, &st) < 0)
+    return count_failure("cannot open", path);
+  if (!first && file.stream) rewind(file.stream);
+  if (!first && !file.stream) lseek(file.fd, 0, SEEK_SET);
   const uint64_t size = static_cast<uint64_t>(st.st_size);
   Digest digest;
   digest.wanted = checksum;
   if (checksum) digest.seed = hash(path.data() + options.dir.size(), path.size() - options.dir.size(), 0);
-  const uint64_t done = options.access == Access::kMmap ? read_by_mmap(fd, size, &digest)
-                                                        : read_by_calls(fd, size, buffer, &digest);
-  if (done < size) {
-    count_failure("cannot read the whole of", path);
-  }
-  close(fd);
+  const uint64_t done = options.access == Access::kMmap ? read_by_mmap(file.fd, size, &digest)
+                                                        : read_by_calls(file, size, buffer, &digest);
+  if (done < size) count_failure("cannot read the whole of", path);
+  if (!options.held && file.stream) fclose(file.stream);
+  if (!options.held && !file.stream) close(file.fd);
   shared->files++;
   shared->bytes += done;
   shared->checksum += digest.sum;
@@ -202,7 +244,7 @@ void read_epochs() {
     const bool checksum = hashed(epoch);
     pthread_barrier_wait(&shared->start);
     const uint64_t cpu_before = thread_cpu_ns();
-    for (size_t i; (i = shared->next++) < files.size();) read_file(files[order[i]], checksum, buffer.data());
+    for (size_t i; (i = shared->next++) < files.size();) read_file(order[i], checksum, buffer.data());
     shared->cpu_ns += thread_cpu_ns() - cpu_before;
     pthread_barrier_wait(&shared->end);
   }
@@ -261,18 +303,17 @@ unsigned long number(const char* text) {
 }
 
 Access access_named(std::string_view name) {
-  if (name == "read") return Access::kRead;
-  if (name == "pread") return Access::kPread;
-  if (name == "mmap") return Access::kMmap;
-  die("--access is read, pread or mmap, not " + std::string(name));
+  const auto* found = std::find(std::begin(kAccesses), std::end(kAccesses), name);
+  if (found == std::end(kAccesses)) die("--access: see the head of bench/io_reader.cc");
+  return static_cast<Access>(found - std::begin(kAccesses));
 }
 
 void parse(int argc, char** argv) {
-  static const option known[] = {{"access", 1, nullptr, 'a'},   {"request", 1, nullptr, 'r'},
-                                 {"threads", 1, nullptr, 't'},  {"processes", 1, nullptr, 'p'},
-                                 {"epochs", 1, nullptr, 'e'},   {"seed", 1, nullptr, 's'},
-                                 {"checksum", 0, nullptr, 'c'}, {"check", 0, nullptr, 'k'},
-                                 {"pause", 0, nullptr, 'w'},    {nullptr, 0, nullptr, 0}};
+  static const option known[] = {
+      {"access", 1, nullptr, 'a'},    {"request", 1, nullptr, 'r'}, {"threads", 1, nullptr, 't'},
+      {"processes", 1, nullptr, 'p'}, {"epochs", 1, nullptr, 'e'},  {"seed", 1, nullptr, 's'},
+      {"checksum", 0, nullptr, 'c'},  {"check", 0, nullptr, 'k'},   {"pause", 0, nullptr, 'w'},
+      {"held", 0, nullptr, 'h'},      {nullptr, 0, nullptr, 0}};
   for (int c; (c = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
     switch (c) {
       case 'a':
@@ -302,6 +343,9 @@ void parse(int argc, char** argv) {
       case 'w':
         options.pause = true;
         break;
+      case 'h':
+        options.held = true;
+        break;
       default:
         die("see the head of bench/io_reader.cc for the options");
     }
@@ -320,6 +364,7 @@ void list_files() {
   }
   if (error) die("cannot list " + options.dir + ": " + error.message());
   if (files.empty()) die("no files below " + options.dir);
+  held.resize(files.size());
   std::sort(files.begin(), files.end());
 }
 

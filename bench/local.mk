@@ -28,6 +28,7 @@ EXTRA_DIST += \
 	%D%/once \
 	%D%/overhead \
 	%D%/partial \
+	%D%/reads \
 	%D%/removal \
 	%D%/scale \
 	%D%/start \

@@ -94,8 +94,17 @@ def tuning():
                   *[("an open takes", f"files of {size} MiB") for size in (1, 2)]}, "tuning has all its figures")
 
 
+def reads():
+    code, out, err = run(load("reads"), *FAST[6:], "--mib", "1", "--threads", "2", "--prefetch", "on", "--epochs", "2", "--json")
+    equal(code, 0, "reads ends well", err)
+    found = {(f["figure"], f["condition"]): f["median"] for f in json.loads(out)["figures"]}
+    equal(len(found), 4 * 6 * 2, "reads has a figure for each way", found)
+    equal({value for (figure, condition), value in found.items() if figure.startswith("later epochs: PFS") and "opened" in condition},
+          {0}, "and counts the PFS's bytes", found)
+
+
 why = "sanitizer build: its programs need the sanitizer's library, and nothing is to be measured" if e2e.SANITIZER else e2e.why_no_slowfs()
 if why:
     skip("dev/bench", why)
     e2e.main()
-e2e.main(epochs, metadata, wrong_bytes, tuning)
+e2e.main(epochs, metadata, wrong_bytes, tuning, reads)
