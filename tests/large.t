@@ -133,6 +133,16 @@ for path in files():
 """,
 }
 NATIVE_WAYS = {
+    "a stream": """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.fopen.restype, libc.fread.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
+libc.freopen.restype, libc.freopen.argtypes = ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p]
+room, stream = ctypes.create_string_buffer(16 * MIB), libc.fopen(b"/dev/null", b"r")
+for n, path in enumerate(files()):
+    stream = libc.freopen(path.encode(), b"r", stream) if n else libc.fopen(path.encode(), b"r")
+    print(sha(room.raw[:libc.fread(room, 1, len(room), stream)]))
+""",
     "mapped": """
 for path in files():
     with open(path, "rb") as file: print(sha(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))

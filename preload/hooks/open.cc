@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "preload/decide/changes.h"
+#include "preload/decide/chunks.h"
 #include "preload/decide/descriptors.h"
 #include "preload/decide/opens.h"
 #include "preload/decide/returns.h"
@@ -160,6 +161,14 @@ FILE* written_stream(FILE* stream, const char* path, const char* mode) {
   return nullptr;
 }
 
+// A stream that was opened on the PFS reads inside libc, where no chunk serves it.
+FILE* opened_on_pfs(Client* c, const Answer& answer, FILE* stream) {
+  if (!stream) return nullptr;
+  count_stream(-1, answer.bytes);
+  if (answer.large) read_natively(c, fileno_unlocked(stream), answer.large);
+  return stream;
+}
+
 __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real, const char* path,
                                                   const char* mode) {
   Room room, copy;
@@ -172,9 +181,7 @@ __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real
     errno = saved;
     if (stream && !is_the_copy(*c, answer, fileno_unlocked(stream))) {
       count_copy_failed(c);
-      stream = next<FreopenFunction>(Hook::freopen)(path, mode, stream);
-      if (stream) count_stream(-1, answer.bytes);
-      return stream;
+      return opened_on_pfs(c, answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
     }
     if (stream) {
       count_copy_opened(c, answer.tier);
@@ -183,9 +190,7 @@ __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real
     }
     count_copy_failed(c);
   }
-  FILE* stream = real(path, mode);
-  if (stream) count_stream(-1, answer.bytes);
-  return stream;
+  return opened_on_pfs(c, answer, real(path, mode));
 }
 
 FILE* read_stream(FILE* stream, const char* path) {
@@ -226,8 +231,9 @@ __attribute__((noinline)) FILE* reopen_below(Client* c, FreopenFunction* real, c
     fd = -1;
   }
   if (fd >= 0) syscall(SYS_close, fd);
-  if (opened && fd >= 0) count_copy_opened(c, answer.tier);
-  if (opened) count_stream(fd >= 0 ? static_cast<int>(answer.tier) : -1, answer.bytes);
+  if (fd < 0) return opened_on_pfs(c, answer, opened);
+  if (opened) count_copy_opened(c, answer.tier);
+  if (opened) count_stream(static_cast<int>(answer.tier), answer.bytes);
   return opened;
 }
 
