@@ -168,6 +168,7 @@ scripts = \
 	%D%/faults.t \
 	%D%/held.t \
 	%D%/hostile.t \
+	%D%/inject.t \
 	%D%/keeper.t \
 	%D%/large.t \
 	%D%/limits.t \
