@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/cgroup.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <thread>
 
+#include "runtime/base/fd.h"
 #include "runtime/node/life.h"
 #include "tests/scratch.h"
 
@@ -130,6 +135,7 @@ TEST_F(PlainGroups, AnErrorNamesWhereThereIsNone) {
   EXPECT_NE(s.error().text.find(v1_), std::string::npos) << s.error().text;
   EXPECT_EQ(s.error().text.find("more"), std::string::npos) << s.error().text;
   EXPECT_EQ(s.error().code, ENOENT);
+  EXPECT_TRUE(s.error().text.starts_with("make " + v1_ + "/monarch: ")) << s.error().text;
   std::filesystem::remove_all(v2_);
   s = groups().make("job", 0);
   EXPECT_NE(s.error().text.find("(and in 1 more)"), std::string::npos) << s.error().text;
@@ -137,6 +143,49 @@ TEST_F(PlainGroups, AnErrorNamesWhereThereIsNone) {
   ASSERT_FALSE(s.ok());
   EXPECT_TRUE(s.error().text.starts_with("enter ")) << s.error().text;
   EXPECT_TRUE(groups().end("job", 0)) << "what is not there has ended";
+}
+
+TEST_F(PlainGroups, WhatCannotBeMadeIsNotTriedForEver) {
+  const std::string parent = v1_ + "/monarch";
+  std::filesystem::remove_all(parent);
+  ASSERT_EQ(::symlink((scratch_ / "missing/directory").c_str(), parent.c_str()), 0);
+  Status s = groups().make("job", 0);
+  ASSERT_FALSE(s.ok());
+  EXPECT_EQ(s.error().code, ENOENT);
+  EXPECT_TRUE(s.error().text.starts_with("make " + parent + "/job: ")) << s.error().text;
+  std::filesystem::remove(parent);
+  scratch_.file("v1/monarch", "");
+  s = groups().make("job", 0);
+  ASSERT_FALSE(s.ok());
+  EXPECT_EQ(s.error().code, ENOTDIR);
+}
+
+TEST_F(PlainGroups, WhatIsInThemIsFrozenWhileItIsKilled) {
+  std::vector<Fd> frozen;
+  for (const char* file : {"v1/monarch/job/freezer.state", "v2/monarch/job/cgroup.freeze"}) {
+    std::filesystem::remove(scratch_ / file);
+    ASSERT_EQ(::mkfifo((scratch_ / file).c_str(), 0600), 0);
+    frozen.emplace_back(::open((scratch_ / file).c_str(), O_RDWR | O_NONBLOCK));
+  }
+  EXPECT_FALSE(groups().end("job", 0));
+  for (const char* written : {"FROZENTHAWED", "10"}) {
+    char text[100];
+    const Fd& from = frozen[*written == 'F' ? 0 : 1];
+    const ssize_t n = ::read(from.get(), text, sizeof text);
+    EXPECT_EQ(std::string(text, n > 0 ? static_cast<size_t>(n) : 0), written);
+  }
+}
+
+TEST_F(PlainGroups, TheirEndIsWaitedFor) {
+  std::thread later([&] {
+    ::usleep(50000);  // as long as what was killed takes to end
+    for (const std::string& dir : {v1_, v2_}) {
+      std::error_code gone;
+      std::filesystem::remove_all(dir + "/monarch/job", gone);
+    }
+  });
+  EXPECT_TRUE(groups().end("job", 30000));
+  later.join();
 }
 
 TEST_F(PlainGroups, AreThoseDirectoriesThatBeginSo) {
@@ -185,6 +234,29 @@ TEST_F(PlainGroups, AreRemovedWithTheirParentOnceEmpty) {
   EXPECT_FALSE(std::filesystem::exists(v2_ + "/monarch"));
   EXPECT_EQ(in("v2/cgroup.procs"), "0");
   EXPECT_EQ(in("v1/cgroup.procs"), "") << "it was in no group there";
+}
+
+TEST(RealGroups, WhatIsInThemIsKilled) {
+  const Cgroups groups;
+  const std::string name = "unit-test." + std::to_string(::getpid());
+  (void)groups.make(name, 0).ok();
+  const pid_t member = ::fork();
+  if (member == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)groups.enter(name).ok();
+    for (;;) ::pause();
+  }
+  const bool entered = eventually([&] { return groups.processes(name) == std::vector<int>{member}; },
+                                  std::chrono::seconds(::geteuid() == 0 ? 10 : 0));
+  if (entered) {
+    EXPECT_TRUE(groups.end(name, 10000));
+    EXPECT_TRUE(eventually([&] { return ::waitpid(member, nullptr, WNOHANG) == member; }));
+    EXPECT_TRUE(groups.names(name).empty());
+  }
+  ::kill(member, SIGKILL);
+  ::waitpid(member, nullptr, 0);
+  groups.remove_if_empty(name);
+  if (!entered) GTEST_SKIP() << "no control group can be made here";
 }
 
 TEST(AgentMemory, IsWhatTheTiersInMemoryTakeAndMore) {

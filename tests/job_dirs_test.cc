@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "tests/faulty_os.h"
 #include "tests/private_mounts.h"
 
 namespace fs = std::filesystem;
@@ -121,7 +122,9 @@ TEST_F(JobDirTest, WhatRootPutThereStaysAndIsNotTrusted) {
       ASSERT_EQ(::symlink(scratch_.dir("elsewhere").c_str(), jobs().c_str()), 0);
     }
     const struct stat before = stat_of(jobs());
+    ::usleep(20000);  // what is renamed from now on has another time
     EXPECT_FALSE(make().ok());
+    EXPECT_EQ(stat_of(jobs()).st_ctim.tv_nsec, before.st_ctim.tv_nsec) << "not even for a moment";
     EXPECT_EQ(stat_of(jobs()).st_ino, before.st_ino);
     EXPECT_EQ(stat_of(jobs()).st_mode, before.st_mode);
     EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"}) << "nothing is left beside it";
@@ -143,6 +146,41 @@ TEST_F(JobDirTest, AUsersMountThereIsTakenAwayAndNoOther) {
     m->fuse("elsewhere", 65533);
     m->check(!make("c.3.0.n1").ok(), "what is no FUSE stays");
   });
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->tmpfs("tier/monarch", "other");
+    m->check(::chown(jobs().c_str(), 65533, 65533) == 0, "chown");
+    m->check(!make("c.4.0.n1").ok(), "whoever owns it");
+    m->check(stat_of(jobs()).st_uid == 65533, "it is still there");
+  });
+}
+
+TEST_F(JobDirTest, AFileSystemWhereRootIsAnotherIsNoTier) {
+  scratch_.file("tier/monarch", "");
+  ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
+  const Intercept squash(Call::kFstatat, [](Arguments& a) {
+    return ::fchownat(a.fd, a.path, 65533, 65533, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
+  });
+  const Status s = make();
+  ASSERT_FALSE(s.ok());
+  EXPECT_NE(s.error().text.find("root is mapped to user 65533"), std::string::npos) << s.error().text;
+  EXPECT_EQ(stat_of(jobs()).st_uid, 65533u);
+  EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
+}
+
+TEST_F(JobDirTest, WhatChangesMeanwhileIsLookedAtAgain) {
+  scratch_.file("tier/monarch", "");
+  ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
+  int short_of_descriptors = 0;
+  const Intercept vanishes(Call::kFstatat, [&](Arguments&) {
+    fs::remove(jobs());
+    short_of_descriptors = 1;
+    return 0;
+  });
+  const Intercept opens(Call::kOpenBeneath,
+                        [&](Arguments&) { return short_of_descriptors-- == 1 ? EMFILE : 0; });
+  const Status s = make();
+  EXPECT_TRUE(s.ok()) << s.error().text;
+  EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
 }
 
 TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {

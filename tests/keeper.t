@@ -112,6 +112,8 @@ def one_and_only():
     equal([process.wait(e2e.PATIENCE) for process in together], [0] * 10, "ten hooks at the same moment end well")
     pid = s.wait_keeper()
     ok(pid, "one keeper lives", s.keepers())
+    with open(f"/proc/{pid}/auxv", "rb") as file:
+        executed = file.read()
     equal(os.readlink(f"/proc/{pid}/cwd"), "/", "its directory")
     ok(os.getsid(pid) not in [process.pid for process in together], "it is in no session of a hook's")
     with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
@@ -122,6 +124,9 @@ def one_and_only():
     for _ in range(3):
         s.hook()
     equal(s.keeper(), pid, "it stays, through more hooks and SIGHUP", s.keepers())
+    time.sleep(3)  # it has looked by now whether its program is another
+    with open(f"/proc/{pid}/auxv", "rb") as file:
+        ok(file.read() == executed, "it is not executed anew")
     s.answer("exit 0")
     ok(s.gone(), "it ends when nothing is left", s.keepers())
     equal(s.spooled(), [], "and has written the line")

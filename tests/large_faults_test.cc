@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "runtime/base/os.h"
 #include "tests/placement_fixture.h"
@@ -46,6 +47,46 @@ TEST_F(LargeFault, AChangeOfTheSameSizeIsNoticed) {
   ask();
   expect_end(state_word(State::kDropped, Reason::kChanged));
   EXPECT_EQ(counter(AgentCounter::dropped_files), 1u);
+}
+
+TEST_F(LargeFault, WhatFailsForTwoThreadsAtOnceIsCountedOnce) {
+  config_.threads = 3;
+  start();
+  std::atomic<int> reading{0};
+  const Intercept broken(Call::kPread, [&](Arguments&) {
+    ++reading;
+    for (int i = 0; i < 3000 && reading < 2; ++i) ::usleep(10000);
+    return EIO;
+  });
+  demand("f");
+  ask(0);
+  ask(2);
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::source_errors) > 0; }));
+  placement_->stop();
+  EXPECT_GE(reading, 2);
+  EXPECT_EQ(counter(AgentCounter::source_errors), 1u);
+  EXPECT_EQ(tier().used(), 0u);
+}
+
+TEST_F(LargeFault, WhatTheEndCutsShortIsNoFault) {
+  start();
+  std::atomic<bool> reading{false}, ending{false};
+  const Intercept reads(Call::kPread, [&](Arguments&) {
+    reading = true;
+    for (int i = 0; i < 3000 && !ending; ++i) ::usleep(10000);
+    return 0;
+  });
+  demand("f");
+  ask();
+  ASSERT_TRUE(eventually([&] { return reading.load(); }));
+  std::thread end([&] { placement_->stop(); });
+  ::usleep(100000);
+  ending = true;
+  end.join();
+  EXPECT_FALSE(tier().closed());
+  for (const AgentCounter c : {AgentCounter::tier_errors, AgentCounter::source_errors})
+    EXPECT_EQ(counter(c), 0u);
+  EXPECT_EQ(state("f"), State::kLarge);
 }
 
 TEST_F(LargeFault, AChangeBeforeTheFirstChunkIsNoticed) {

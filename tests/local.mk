@@ -32,6 +32,7 @@ tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(GTEST_
 tests_unit_LDADD = $(libmonarch) $(GTEST_LIBS)
 tests_unit_SOURCES = \
 	%D%/accounting_test.cc \
+	%D%/agent_test.cc \
 	%D%/board_test.cc \
 	%D%/catalog_fixture.h \
 	%D%/catalog_listing_test.cc \
@@ -176,6 +177,7 @@ scripts = \
 	%D%/life.t \
 	%D%/matrix.t \
 	%D%/metadata.t \
+	%D%/monarchd.t \
 	%D%/node.t \
 	%D%/os_calls.t \
 	%D%/paths.t \

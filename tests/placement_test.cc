@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -49,6 +50,27 @@ TEST_F(PlacementTest, PrefetchPlacesTheWholeDataset) {
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 200u) << "each file once";
   EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), bytes) << "each byte once";
   EXPECT_EQ(tier_totals(*board_->get(), 0).placed_bytes, bytes);
+}
+
+TEST_F(PlacementTest, CopiesOnTheProcessorsThatItIsGiven) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "there is one";
+  cpu_set_t own;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof own, &own), 0);
+  int processor = 0;
+  while (!CPU_ISSET(processor, &own)) ++processor;
+  scratch_.file("pfs/one", "x");
+  start();
+  placement_->move_to(std::to_string(processor));
+  EXPECT_EQ(state_of(demand("one")), State::kPlaced);
+  EXPECT_TRUE(eventually([&] {
+    for (const auto& task : fs::directory_iterator("/proc/self/task")) {
+      cpu_set_t its;
+      if (::sched_getaffinity(std::stoi(task.path().filename()), sizeof its, &its) == 0 &&
+          CPU_COUNT(&its) == 1)
+        return true;
+    }
+    return false;
+  }));
 }
 
 TEST_F(PlacementTest, SparseEmptyAndHardLinkedFiles) {

@@ -49,6 +49,14 @@ TEST_P(HangingProbeTest, DoesNotAnswerAndHoldsNothingUp) {
 
 INSTANTIATE_TEST_SUITE_P(Calls, HangingProbeTest, ::testing::Values("open", "statvfs", "monarch"));
 
+TEST_F(ProbeTest, AUserEntersWhatItMayEnter) {
+  const std::string open = scratch_.dir("open"), closed = scratch_.dir("closed");
+  std::filesystem::permissions(open, std::filesystem::perms(0711));
+  const User user = {kUid, kUid, {}};
+  EXPECT_EQ(can_enter(user, {open, closed, open}, kLong), (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(can_enter(user, {open, closed}, 0), (std::vector<bool>{true, true})) << "who has no time tries";
+}
+
 TEST_F(ProbeTest, AUsersMountBesideTheJobsIsNotAsked) {
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
   in_private_mounts(scratch_, [&](PrivateMounts* m) {

@@ -6,14 +6,22 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "runtime/base/fd.h"
+#include "runtime/layout/groups.h"
 #include "runtime/metadata/catalog.h"
 #include "tests/catalog_fixture.h"
 #include "tests/scratch.h"
 
 namespace monarch {
 namespace {
+
+uint64_t pages_mapped() {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages;
+}
 
 class ReaderTest : public ::testing::Test {
  protected:
@@ -91,6 +99,42 @@ TEST_F(ReaderTest, WhatIsOpenedTwiceIsMappedOnce) {
   h->tier_count = kMaxTiers + 1;
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(opens());
   EXPECT_LT(mappings(), before + 10);
+  const uint64_t pages = pages_mapped();
+  for (int i = 0; i < 300; ++i) EXPECT_FALSE(opens());
+  EXPECT_LT(pages_mapped(), pages + 300);
+}
+
+TEST_F(ReaderTest, TheGroupsOfOneWhoHasManyTakeNoMemoryForLong) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  EXPECT_EQ(in_child([] {
+              std::vector<gid_t> groups(200);
+              std::iota(groups.begin(), groups.end(), 5000u);
+              if (::setgroups(groups.size(), groups.data()) != 0) return 2;
+              const uint64_t pages = pages_mapped();
+              for (int i = 0; i < 300; ++i)
+                if (own_groups() == 0) return 3;
+              return pages_mapped() < pages + 300 ? 0 : 1;
+            }),
+            0);
+}
+
+TEST_F(ReaderTest, ADirectoryThatOthersMayEnterByNowIsForeign) {
+  RunDirectory dir{run_.c_str()};
+  int fd = -1;
+  ASSERT_EQ(open_run_directory(&dir, &fd), RunDirectoryIs::kOwn);
+  ::close(fd);
+  fd = -1;
+  const int before = open_descriptors();
+  std::filesystem::permissions(run_, std::filesystem::perms(0755));
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(open_run_directory(&dir, &fd), RunDirectoryIs::kForeign);
+  EXPECT_EQ(fd, -1);
+  EXPECT_EQ(open_descriptors(), before);
+  std::filesystem::permissions(run_, std::filesystem::perms(0700));
+  EXPECT_EQ(open_run_directory(&dir, &fd), RunDirectoryIs::kOwn);
+  ::close(fd);
+  RunDirectory none{"/nonexistent/run"};
+  EXPECT_EQ(open_run_directory(&none, &fd), RunDirectoryIs::kUnknown);
+  EXPECT_EQ(errno, ENOENT);
 }
 
 TEST_F(ReaderTest, NoReferenceLeadsOutOfItsSegment) {
@@ -132,6 +176,57 @@ TEST_F(ReaderTest, AnEntryIsWhatTheIndexHasOfIt) {
   EXPECT_TRUE(reader_.is_entry(file_, hash));
   EXPECT_FALSE(reader_.is_entry(other_, hash));
   EXPECT_FALSE(reader_.is_entry(file_, hash + 1));
+}
+
+TEST_F(ReaderTest, NorInALaterSegment) {
+  std::string last;
+  for (int i = 0; i < 3000; ++i) catalog_->add(rel(last = "dir/" + std::to_string(i)), DT_REG);
+  const Ref ref = reader_.find(rel(last)).ref;
+  ASSERT_GE(uint64_t{ref} * 8, segment_start(1)) << "all names are in the first";
+  const uint64_t end = segment_start(1) + segment_bytes(1);
+  ASSERT_LT(uint64_t{ref} * 8, end);
+  const Ref late = static_cast<Ref>((end - sizeof(Entry)) / 8);
+  auto* e = reinterpret_cast<Entry*>(written<char>("entries.1") + 8 * uint64_t{late} - segment_start(1));
+  e->name_len = 9;
+  e->dir = reader_.entry(file_)->dir;
+  char text[kPathBytes];
+  RelPath path;
+  ASSERT_NE(reader_.entry(late), nullptr);
+  EXPECT_FALSE(reader_.path_of(*reader_.entry(late), text, sizeof text, &path));
+  EXPECT_TRUE(reader_.path_of(*reader_.entry(ref), text, sizeof text, &path));
+}
+
+TEST_F(ReaderTest, AListingIsOneOnlyIfAllItsNamesCanBeRead) {
+  const auto without = [&](const std::string& file) {
+    CatalogReader late;
+    EXPECT_TRUE(late.open(run_.c_str()));
+    std::filesystem::rename(run_ + "/" + file, run_ + "/moved");
+    const bool is_there = late.listing(rel("")) != nullptr;
+    std::filesystem::rename(run_ + "/moved", run_ + "/" + file);
+    EXPECT_NE(late.listing(rel("")), nullptr);
+    return is_there;
+  };
+  EXPECT_FALSE(without("entries.0"));
+  EXPECT_FALSE(without("lists.0"));
+  ASSERT_TRUE(catalog_->add_listing(rel("", 1), directory_stat(6, 100),
+                                    std::vector<NameInDirectory>(20000, {file_, 1})));
+  ASSERT_TRUE(std::filesystem::exists(run_ + "/lists.1"));
+  EXPECT_FALSE(without("lists.1"));
+}
+
+TEST(EmptyCatalog, WhatComesLaterIsMapped) {
+  const Scratch scratch;
+  const std::unique_ptr<Catalog> catalog = make_catalog(scratch.path());
+  catalog->add_listing(rel(""), directory_stat(5, 100), {});
+  CatalogReader reader;
+  ASSERT_TRUE(reader.open(scratch.path().c_str()));
+  EXPECT_NE(reader.listing(rel("")), nullptr);
+  const Ref file = catalog->add(rel("file"), DT_REG);
+  catalog->add_listing(rel("", 1), directory_stat(6, 100), {{file, 1}});
+  std::filesystem::rename(scratch / "entries.0", scratch / "moved");
+  EXPECT_EQ(reader.listing(rel("", 1)), nullptr) << "its names cannot be read";
+  std::filesystem::rename(scratch / "moved", scratch / "entries.0");
+  EXPECT_NE(reader.listing(rel("", 1)), nullptr);
 }
 
 TEST_F(ReaderTest, AFileHasNoListing) {

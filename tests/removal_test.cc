@@ -38,6 +38,82 @@ TEST(EmptyDirectory, LeavesTheDirectoryItself) {
   EXPECT_TRUE(fs::is_empty(scratch / "tree"));
 }
 
+TEST(EmptyDirectory, ChangesNothingOfADirectoryThatStays) {
+  const Scratch scratch;
+  scratch.file("tree/a/b", "x");
+  fs::permissions(scratch / "tree/a", fs::perms(0755));
+  std::atomic<int> ioctls{0}, modes{0};
+  const Intercept stays(Call::kUnlinkat, [](Arguments& a) { return *a.path == 'b' ? EACCES : 0; });
+  const Intercept subvolume(Call::kIoctl, [&](Arguments&) { return ++ioctls, 0; });
+  const Intercept mode(Call::kChmod, [&](Arguments&) { return ++modes, 0; });
+  const Fd dir = open_path(scratch / "tree");
+  EXPECT_FALSE(empty_directory(dir.get()).ok());
+  EXPECT_EQ(fs::status(scratch / "tree/a").permissions(), fs::perms(0755));
+  EXPECT_EQ(modes, 0) << "its owner may empty it as it is";
+  EXPECT_EQ(ioctls, 0) << "it is no subvolume";
+}
+
+TEST(EmptyDirectory, ItsOwnerMayHaveClosedIt) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const Scratch scratch;
+  scratch.file("tree/a/b", "x");
+  fs::permissions(scratch.path(), fs::perms(0755));
+  for (const char* name : {"tree", "tree/a", "tree/a/b"})
+    ASSERT_EQ(::chown((scratch / name).c_str(), kOwner.uid, kOwner.gid), 0);
+  fs::permissions(scratch / "tree/a", fs::perms(0));
+  const Fd dir = open_path(scratch / "tree");
+  EXPECT_EQ(in_child([&] {
+              if (::setresuid(kOwner.uid, kOwner.uid, kOwner.uid) != 0) return 2;
+              return empty_directory(dir.get()).ok() ? 0 : 1;
+            }),
+            0);
+  EXPECT_TRUE(fs::is_empty(scratch / "tree"));
+}
+
+TEST(EmptyDirectory, CutsFilesAloneAndOpensThemAsTheyAre) {
+  const Scratch scratch;
+  scratch.file("tree/empty", "");
+  ASSERT_EQ(::mkfifo((scratch / "tree/fifo").c_str(), 0600), 0);
+  const Fd reader(::open((scratch / "tree/fifo").c_str(), O_RDONLY | O_NONBLOCK));
+  std::atomic<int> cuts{0}, modes{0};
+  const Intercept cut(Call::kFtruncate, [&](Arguments&) { return ++cuts, 0; });
+  const Intercept mode(Call::kChmod, [&](Arguments&) { return ++modes, 0; });
+  const Fd dir = open_path(scratch / "tree");
+  EXPECT_TRUE(empty_directory(dir.get(), Pages::kCut).ok());
+  EXPECT_EQ(cuts, 0);
+  scratch.file("tree/busy", noise(8192, 1));
+  const Intercept busy(Call::kOpenat, [](Arguments& a) { return (a.flags & O_WRONLY) != 0 ? ETXTBSY : 0; });
+  EXPECT_TRUE(empty_directory(dir.get(), Pages::kCut).ok());
+  EXPECT_TRUE(fs::is_empty(scratch / "tree"));
+  EXPECT_EQ(modes, 0) << "its mode is not why";
+}
+
+TEST(MeasureTree, WithFewDescriptorsItIsNotWhole) {
+  const Scratch scratch;
+  scratch.file("flat/file", noise(8192, 1));
+  scratch.file("deep/below/file", "");
+  const auto measured = [&](const char* tree) {
+    return in_child([&] {
+      const rlimit few{100, 100};
+      ::setrlimit(RLIMIT_NOFILE, &few);
+      const Usage usage = measure_tree(open_path(scratch / tree).get(), 60000);
+      return static_cast<int>(usage.files) + (usage.complete ? 10 : 0);
+    });
+  };
+  EXPECT_EQ(measured("flat"), 11);
+  EXPECT_EQ(measured("deep"), 1);
+}
+
+TEST(MeasureTree, WhatCannotBeLookedAtIsNotCounted) {
+  const Scratch scratch;
+  scratch.file("tree/gone", noise(8192, 1));
+  scratch.file("tree/there", noise(8192, 1));
+  const Intercept gone(Call::kOpenat, [](Arguments& a) { return *a.path == 'g' ? ENOENT : 0; });
+  const Usage usage = measure_tree(open_path(scratch / "tree").get(), 60000);
+  EXPECT_EQ(usage.files, 1u);
+  EXPECT_EQ(usage.bytes, 8192u);
+}
+
 TEST(EmptyDirectory, TakesThePagesOfWhatIsOpen) {
   for (const Pages pages : {Pages::kKeep, Pages::kCut, Pages::kZero}) {
     const Scratch scratch("/dev/shm");
@@ -319,6 +395,30 @@ TEST(IdMap, OfWhatIsNoRangeIsTheOwnersIdAlone) {
   }
   scratch.file("subuid", "user:5:10\n1000:20:5\n");
   EXPECT_EQ(id_map(1000, scratch / "subuid", "user", 1000), "5 5 10\n20 20 5\n1000 1000 1\n");
+}
+
+TEST(RunForOwner, GoesWithoutANamespaceWhereThereCanBeNone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const Scratch scratch;
+  const Fd dir = open_path(scratch.path());
+  EXPECT_EQ(in_child([&] {
+              if (::chroot(scratch.path().c_str()) != 0)
+                return 2;  // the kernel makes no such namespace there
+              const Result<std::string> said = run_for_owner(kOwner, FileRights::kOwner, dir.get(), 30000,
+                                                             [](int) { return std::string("done"); });
+              return said.ok() && *said == "done" ? 0 : 1;
+            }),
+            0);
+}
+
+TEST(RunForOwner, WhoCannotBeginIsNotLate) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const Scratch scratch;
+  const Fd dir = open_path(scratch.path());
+  const Result<std::string> said =
+      run_for_owner({0, 0, {}}, FileRights::kOwner, dir.get(), 0, [](int) { return std::string("done"); });
+  ASSERT_FALSE(said.ok());
+  EXPECT_EQ(said.error().code, ECHILD) << "root is no owner";
 }
 
 TEST(RunForOwner, LeavesNoProcessBehindAndNobodyTakesHoldOfIt) {

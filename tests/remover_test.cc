@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "runtime/base/os.h"
@@ -122,6 +123,57 @@ TEST_F(RemoverTest, WhatIsNotTheOwnersStaysAndIsCharged) {
   for (const std::string& file : kept) fs::remove_all(fs::path(file).parent_path());
   EXPECT_TRUE(remove(unattended_removals(state_), kLong));
   nothing_is_left();
+}
+
+TEST_F(RemoverTest, WhatIsGoneIsNotChargedWhileOtherPlacesKeepSomething) {
+  JobRecord r = record(1);
+  for (const char* name : {"gone", "roots"}) {
+    make_tier(name);
+    r.tiers.push_back(tier(name, 100 * kMiB));
+  }
+  std::vector<Removal> removals = aside_one(r);
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+  fs::remove_all(scratch_ / ("gone/monarch/" + kAside));
+  const std::string roots = scratch_ / ("roots/monarch/" + kAside);
+  for (const std::string& path : {roots, roots + "/data"}) ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
+  EXPECT_FALSE(remove(std::move(removals), 0));
+  EXPECT_TRUE(eventually([&] { return occupied(0).has_value(); }));
+  EXPECT_EQ(occupied(1), 0u);
+  EXPECT_EQ(occupied(2), 0u);
+}
+
+TEST_F(RemoverTest, WhatStaysIsMeasuredHoweverDeepItIs) {
+  std::vector<Removal> removals = aside_one(record(1));
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+  std::string deep = scratch_ / ("tier/monarch/" + kAside + "/foreign");
+  for (int i = 0; i < 150; ++i) fs::create_directory(deep += "/d");
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit few{160, files.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  EXPECT_FALSE(remove(std::move(removals), 0));
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  EXPECT_TRUE(eventually([&] { return occupied().has_value(); })) << "charged with the whole quota still";
+  EXPECT_LT(occupied().value_or(0), 4 * kMiB);
+}
+
+TEST_F(RemoverTest, ATierThatHangsHoldsNobodyUp) {
+  const Intercept renames(Call::kRenameat, [](Arguments&) {
+    for (;;) ::pause();
+    return 0;
+  });
+  const std::vector<Removal> aside = aside_one(record(1));
+  ASSERT_EQ(aside.size(), 1u) << "it is removed all the same, once the tier answers";
+  EXPECT_TRUE(is_unmoved(state_, record(1)));
+  EXPECT_EQ(on_tier(), Names{kName});
+  EXPECT_TRUE(no_child_is_left());
+  EXPECT_TRUE(Cgroups().names(state_.cgroup_prefix()).empty()) << "nor a control group for one";
+}
+
+TEST_F(RemoverTest, OneThatWasKilledHasNotRemoved) {
+  std::vector<Removal> removals = aside_one(record(1));
+  const Intercept removes(Call::kUnlinkat, [](Arguments&) { return ::kill(::getpid(), SIGKILL); });
+  EXPECT_FALSE(remove(std::move(removals), kLong));
 }
 
 TEST_F(RemoverTest, HasItsLocksAloneAndNobodyWaitsForIt) {

@@ -430,6 +430,22 @@ TEST_F(SpoolTest, AClusterWithoutDatabaseHoldsUpNoOther) {
   EXPECT_EQ(std::count(asked.begin(), asked.end(), "/etc/live.conf"), 2);
 }
 
+TEST_F(SpoolTest, WhatOneClustersHelperSaidIsNoOthers) {
+  line(1, Accounting::kAuto);
+  line(2, Accounting::kAuto);
+  EXPECT_TRUE(flush_now(Lines::kAll).ok());
+  EXPECT_EQ(called().size(), 2u) << "there is a database";
+  answer(127);
+  line(3);
+  const std::string good = scratch_.file("good", "#!/bin/sh\nexit 0\n");
+  fs::permissions(good, fs::perms::owner_all);
+  of_ = {"/etc/other.conf", "", good};
+  line(4);
+  const Status s = flush_now(Lines::kAll);
+  ASSERT_FALSE(s.ok());
+  EXPECT_NE(s.error().text.find("status 127; run it by hand"), std::string::npos) << s.error().text;
+}
+
 TEST_F(SpoolTest, AHelperThatCannotRunIsTold) {
   const std::string mark = state_.path() + "/account_warned";
   line(1);

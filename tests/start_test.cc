@@ -2,6 +2,8 @@
 // All of a job's start but the agent itself, which this program is not: tests/node.t starts agents.
 #include "runtime/node/start.h"
 
+#include "runtime/node/agent_conf.h"
+#include "runtime/node/life.h"
 #include "tests/node_fixture.h"
 
 namespace monarch {
@@ -87,7 +89,7 @@ TEST_F(StartTest, AJobThatHasItsAgentKeepsIt) {
   configure();
   const JobRecord r = begin_serving("/data:/more/");
   ASSERT_TRUE(note_wanted(request("/data")).ok());
-  for (const char* datasets : {"", "/data", "/data/sub:/more"}) {
+  for (const char* datasets : {"", "/data", "/data/sub:/more", ":/data::"}) {
     const Result<Started> started = start_agent(request(datasets));
     ASSERT_TRUE(started.ok()) << started.error().text;
     EXPECT_EQ(started->run_dir, r.run_dir);
@@ -129,6 +131,34 @@ TEST_F(StartTest, OfAnEarlierBootNobodyIsKilled) {
   EXPECT_EQ(error_of(request("/data")), ENOSPC);
   EXPECT_TRUE(is_running(r.agent)) << "another process has its number";
   EXPECT_TRUE(on_tier().empty());
+}
+
+TEST(AgentConf, TheDatasetIsPrefetchedWhereThatIsWanted) {
+  const auto prefetches = [](AgentConfig::Prefetch wanted, uint32_t nodes) {
+    AgentConfig agent;
+    agent.prefetch = wanted;
+    return agent_conf(agent, {}, nodes).find("\nprefetch = on\n") != std::string::npos;
+  };
+  for (const uint32_t nodes : {1u, 2u}) {
+    EXPECT_TRUE(prefetches(AgentConfig::Prefetch::kOn, nodes));
+    EXPECT_FALSE(prefetches(AgentConfig::Prefetch::kOff, nodes));
+    EXPECT_EQ(prefetches(AgentConfig::Prefetch::kAuto, nodes), nodes == 1);
+  }
+}
+
+using StrayGroupsTest = NodeTest;
+
+TEST_F(StrayGroupsTest, AreThoseThatNoRecordNames) {
+  const Cgroups groups;
+  const std::string stray = state_.cgroup_prefix() + "c.9.0.n1.1";
+  if (!groups.make(stray, 0).ok()) GTEST_SKIP() << "no control group can be made here";
+  (void)begin(record(1));
+  EXPECT_TRUE(state_.lock_job(record(2).job, true, 0).ok()) << "one that has no record yet";
+  ASSERT_TRUE(groups.make(state_.cgroup_of(record(1)), 0).ok());
+  EXPECT_EQ(stray_cgroups(state_), Names{stray});
+  sweep_cgroups(state_);
+  EXPECT_EQ(groups.names(state_.cgroup_prefix()), Names{state_.cgroup_of(record(1))});
+  groups.remove_if_empty(state_.cgroup_of(record(1)));
 }
 
 TEST_F(StartTest, TheUserIsToldOnceForEachReason) {

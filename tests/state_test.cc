@@ -3,10 +3,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -183,6 +185,9 @@ TEST_F(StateTest, AFileSystemInMemoryHasNoName) {
   EXPECT_EQ(file_system_at(scratch_ / "missing"), "");
   EXPECT_EQ(file_system_at("/dev/shm"), "");
   const std::string disk = file_system_at(scratch_.path());
+  struct statfs fs {};
+  ASSERT_EQ(::statfs(scratch_.path().c_str(), &fs), 0);
+  EXPECT_EQ(disk.empty(), fs.f_type == TMPFS_MAGIC);
   if (::access("/sys/fs/ext4", F_OK) == 0 && disk.size() == 16) {
     EXPECT_EQ(disk, file_system_at(path_)) << "the same wherever it is looked at";
   }

@@ -4,6 +4,7 @@
 #include <sys/time.h>
 #include <time.h>
 
+#include "runtime/metadata/board.h"
 #include "runtime/node/epilog.h"
 #include "tests/node_fixture.h"
 
@@ -100,6 +101,10 @@ TEST_F(WatchTest, AJobThatRunsIsLookedAtOnce) {
   EXPECT_FALSE(noted(1, "alone"));
   EXPECT_FALSE(noted(1, "suspended"));
   EXPECT_EQ(state_of(job.agent.pid), 'S');
+  ASSERT_TRUE(state_.write(note(1, "slurmstepd"), std::to_string(stepd.pid) + " 1").ok());
+  EXPECT_TRUE(need_look()) << "another process has that one's number";
+  watch();
+  EXPECT_FALSE(need_look());
   ::kill(stepd.tasks[0], SIGKILL);
   EXPECT_TRUE(eventually([&] { return need_look(); })) << "nothing of it runs";
   watch();
@@ -142,6 +147,51 @@ TEST_F(WatchTest, TheAgentRestsWhileAllTasksAreStopped) {
   watch();
   EXPECT_TRUE(eventually([&] { return state_of(job.agent.pid) == 'S'; }));
   EXPECT_FALSE(noted(1, "suspended"));
+}
+
+TEST_F(WatchTest, TheAgentRestsWhileItsTasksAreFrozen) {
+  const JobRecord job = begin_job(1);
+  const Stepd stepd = start_stepd(1, "0", "r");
+  const Cgroups groups;
+  const std::string name = "unit-test." + std::to_string(::getpid());
+  (void)groups.make(name, 0).ok();
+  const auto freeze = [&](const char* v1, const char* v2) {
+    for (const CgroupHierarchy& h : groups.hierarchies())
+      std::ofstream(h.mount + "/monarch/" + name + (h.unified ? "/cgroup.freeze" : "/freezer.state"))
+          << (h.unified ? v2 : v1) << std::flush;
+  };
+  const auto can_freeze = [](const CgroupHierarchy& h) { return h.unified || h.has("freezer"); };
+  const auto join = [&](bool freezer) {
+    for (const CgroupHierarchy& h : groups.hierarchies())
+      if (can_freeze(h) == freezer)
+        std::ofstream(h.mount + "/monarch/" + name + "/cgroup.procs") << stepd.tasks[0] << std::flush;
+  };
+  join(false);
+  freeze("FROZEN", "1");
+  watch();
+  EXPECT_EQ(state_of(job.agent.pid), 'S')
+      << "the frozen group is another's: it is in one of that name elsewhere";
+  freeze("THAWED", "0");
+  join(true);
+  const bool in_group = !groups.processes(name).empty();
+  if (in_group) {
+    watch();
+    EXPECT_FALSE(noted(1, "suspended"));
+    freeze("FROZEN", "1");
+    EXPECT_TRUE(eventually([&] {
+      watch();
+      return noted(1, "suspended");
+    }));
+    EXPECT_TRUE(eventually([&] { return state_of(job.agent.pid) == 'T'; }));
+    freeze("THAWED", "0");
+    EXPECT_TRUE(eventually([&] {
+      watch();
+      return !noted(1, "suspended");
+    }));
+    EXPECT_TRUE(eventually([&] { return state_of(job.agent.pid) == 'S'; }));
+  }
+  groups.end(name, 10000);
+  if (!in_group) GTEST_SKIP() << "no control group can be made here";
 }
 
 TEST_F(WatchTest, AnAgentThatWasStoppedByAnotherIsNotWoken) {
@@ -303,6 +353,30 @@ TEST_F(EpilogTest, WaitsForAHelperButNotForLong) {
   const Removal held = begin(record(1));
   EXPECT_EQ(end(record(1)).error().code, ETIMEDOUT);
   EXPECT_EQ(on_tier(), Names{record(1).name});
+}
+
+TEST_F(EpilogTest, CountersThatCannotBeAreLost) {
+  for (const bool absurd : {false, true}) {
+    JobRecord r = record(absurd ? 2 : 1);
+    r.first_node = true;
+    (void)begin(r);
+    fs::permissions(r.run_dir, fs::perms::owner_all);
+    ASSERT_EQ(in_child([&] {
+                if (::setgroups(0, nullptr) != 0 || ::setresgid(kUid, kUid, kUid) != 0 ||
+                    ::setresuid(kUid, kUid, kUid) != 0)
+                  return 2;
+                const Result<BoardFile> board = BoardFile::create(r.run_dir);
+                if (!board.ok() || !declare_alive(board->get()).ok()) return 3;
+                if (absurd) board->get()->shards[0].task[0] = uint64_t{1} << 62;
+                return 0;
+              }),
+              0);
+    EXPECT_TRUE(end(r, "/bin/true").ok());
+    ASSERT_EQ(lines().size(), 1u);
+    EXPECT_EQ(contents(state_.path() + "/spool/" + lines()[0]).find("counters=lost") != std::string::npos,
+              absurd);
+    fs::remove(state_.path() + "/spool/" + lines()[0]);
+  }
 }
 
 TEST_F(EpilogTest, TheFirstNodeLeavesALineForSacctWherePolicyWantsIt) {

@@ -140,7 +140,7 @@ void take_grants(GrantWatch* grants, Service* service) {
 // is only unlinked.
 bool is_at(const std::string& path, const Fd& dir) {
   struct stat held, now;
-  return !dir || ::fstat(dir.get(), &held) != 0 ||
+  return ::fstat(dir.get(), &held) != 0 ||
          (::stat(path.c_str(), &now) == 0 && now.st_dev == held.st_dev && now.st_ino == held.st_ino);
 }
 

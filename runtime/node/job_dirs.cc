@@ -119,7 +119,7 @@ Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::st
   // the tmpfs is set aside.
   const bool is_covered = tier.kind == TierConfig::Kind::kTmpfs;
   Status given;
-  if (!own || os::fstat(own.get(), &st) != 0 || (!is_covered && ::fchown(own.get(), user.uid, user.gid) != 0))
+  if (!own || (!is_covered && ::fchown(own.get(), user.uid, user.gid) != 0))
     given = errno_error("give " + what + "/monarch/" + name + " to its owner");
   else if (is_covered)
     given = mount_tmpfs(own, tier.quota.bytes, user);

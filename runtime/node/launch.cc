@@ -53,12 +53,8 @@ bool wait_recorded() {
 [[noreturn]] void exec_agent(const StateDir& state, const JobRecord& record) {
   std::ofstream("/proc/self/oom_score_adj") << "1000\n";
   ::setsid();
-  rlimit none{0, 0}, files;
+  const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
-  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
-    files.rlim_cur = files.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &files);
-  }
   ::umask(077);
   std::vector<std::string> words = {"monarchd",
                                     "--config",

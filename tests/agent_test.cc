@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// An agent's life, in a process of its own: what it serves, what ends it, and what it leaves.
+#include "runtime/agent/agent.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "runtime/base/fd.h"
+#include "runtime/layout/board_client.h"
+#include "runtime/metadata/board.h"
+#include "tests/catalog_fixture.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+#include "tests/tiers.h"
+
+namespace fs = std::filesystem;
+
+namespace monarch {
+namespace {
+
+class AgentTest : public ::testing::Test {
+ protected:
+  AgentTest() {
+    scratch_.file("pfs/one", noise(65536, 1));
+    options_.datasets = {scratch_ / "pfs"};
+    options_.run_dir = scratch_.dir("run");
+    options_.job_dir = "job";
+    options_.config.agent.log = scratch_ / "log";
+    options_.config.agent.threads = 2;
+    options_.config.agent.prefetch = AgentConfig::Prefetch::kOff;
+    options_.config.tiers = {tier_config(scratch_, "fast", 1 << 20), tier_config(scratch_, "slow", 1 << 20)};
+  }
+  ~AgentTest() override {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+  // Starts it; what it says once it is ready.
+  std::string start(const std::function<void()>& before = [] {}) {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const Fd in(ends[0]);
+    options_.ready_fd = ends[1];
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      before();
+      ::_exit(run_agent(options_));
+    }
+    ::close(ends[1]);
+    char said[200];
+    const ssize_t n = ::read(in.get(), said, sizeof said);
+    return {said, n > 0 ? static_cast<size_t>(n) : 0};
+  }
+  // Its exit status; 128 + N if signal N ended it, -1 if it goes on.
+  int ended(const std::function<void()>& meanwhile = [] {}) {
+    int status = 0;
+    if (!eventually([&] {
+          meanwhile();
+          return ::waitpid(pid_, &status, WNOHANG) == pid_;
+        }))
+      return -1;
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  bool lives() const { return ::waitpid(pid_, nullptr, WNOHANG) == 0; }
+  BoardFile board() const {
+    Result<BoardFile> board = BoardFile::open(options_.run_dir);
+    if (!board.ok()) throw std::runtime_error(board.error().text);
+    return board.take();
+  }
+  // As root does it: a whole file takes the place of the last.
+  void grant(const std::string& text) const {
+    scratch_.file("grants.new", text);
+    fs::rename(scratch_ / "grants.new", scratch_ / "grants");
+  }
+  bool nothing_is_left() const {
+    return !fs::exists(options_.run_dir) && fs::is_empty(scratch_ / "fast") &&
+           fs::is_empty(scratch_ / "slow");
+  }
+  static uint64_t staged(const BoardFile& board) { return total(*board.get(), AgentCounter::staged_files); }
+
+  const Scratch scratch_;
+  AgentOptions options_;
+  pid_t pid_ = 0;
+};
+
+TEST_F(AgentTest, EndsAtASignalAndLeavesNothing) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    scratch_.dir("run");
+    ASSERT_EQ(start(), "ready\n");
+    ::kill(pid_, signal);
+    EXPECT_EQ(ended(), 0) << signal;
+    EXPECT_TRUE(nothing_is_left());
+  }
+}
+
+TEST_F(AgentTest, EndsWithItsLifeline) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const Fd lifeline(ends[0]);
+  Fd held(ends[1]);
+  options_.lifeline_fd = lifeline.get();
+  ASSERT_EQ(start([&] { held.reset(); }), "ready\n");
+  EXPECT_TRUE(lives());
+  held.reset();
+  EXPECT_EQ(ended(), 0);
+  EXPECT_TRUE(nothing_is_left());
+}
+
+TEST_F(AgentTest, LeavesAllToRootsEpilog) {
+  options_.leave = true;
+  ASSERT_EQ(start(), "ready\n");
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(ended(), 0);
+  EXPECT_EQ(board()->header.closed, 1u) << "its counters can be read";
+  EXPECT_FALSE(fs::is_empty(scratch_ / "fast"));
+}
+
+TEST_F(AgentTest, EndsWithoutAThreadForIt) {
+  const std::string none = scratch_ / "no-threads";
+  const Intercept threads(Call::kStartThread, [&](Arguments&) { return fs::exists(none) ? EAGAIN : 0; });
+  ASSERT_EQ(start(), "ready\n");
+  scratch_.file("no-threads", "");
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(ended(), 0);
+  EXPECT_TRUE(nothing_is_left());
+}
+
+TEST_F(AgentTest, WhatCannotBeServedIsToldAndNothingIsLeft) {
+  options_.datasets = {scratch_ / "missing"};
+  EXPECT_NE(start().find("missing"), std::string::npos);
+  EXPECT_EQ(ended(), 1);
+  EXPECT_TRUE(nothing_is_left());
+}
+
+TEST_F(AgentTest, ARunDirectoryOfOthersIsRefused) {
+  fs::permissions(options_.run_dir, fs::perms::owner_all | fs::perms::group_exec);
+  EXPECT_NE(start().find("alone"), std::string::npos);
+  EXPECT_EQ(ended(), 1);
+  EXPECT_TRUE(fs::is_empty(options_.run_dir));
+}
+
+// Tasks ring the doorbell of one that sleeps, and an idle one costs the job nothing.
+TEST_F(AgentTest, SleepsWhileThereIsNothingToDo) {
+  ASSERT_EQ(start(), "ready\n");
+  const BoardFile shared = board();
+  const auto sleeps = [&] { return shared->header.agent_sleeps == kSleeps; };
+  const auto stays_asleep = [&] {
+    EXPECT_TRUE(eventually(sleeps));
+    int asleep = 0;
+    for (int i = 0; i < 100; ++i) {
+      asleep += sleeps();
+      ::usleep(1000);
+    }
+    return asleep;
+  };
+  EXPECT_EQ(stays_asleep(), 100);
+  SeenSlot* slot = claim_seen(shared.get());
+  ASSERT_NE(slot, nullptr);
+  post_seen(shared.get(), slot);
+  EXPECT_TRUE(eventually([&] { return slot->state == static_cast<uint32_t>(SlotState::kFree); }));
+  EXPECT_TRUE(eventually([&] {
+    ::usleep(30000);  // a nap, and more than it is awake after what tasks tell
+    return stays_asleep() == 100;
+  }));
+}
+
+TEST_F(AgentTest, ListsADatasetOnlyToPrefetch) {
+  ASSERT_EQ(start(), "ready\n");
+  {
+    const BoardFile shared = board();
+    post_request(shared.get(), rel("one"));
+    EXPECT_TRUE(eventually([&] { return staged(shared) == 1; }));
+    ::usleep(100000);
+    CatalogReader reader;
+    ASSERT_TRUE(reader.open(options_.run_dir.c_str()));
+    EXPECT_FALSE(reader.walked(0));
+  }
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(ended(), 0);
+  scratch_.dir("run");
+  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
+  ASSERT_EQ(start(), "ready\n");
+  const BoardFile shared = board();
+  EXPECT_TRUE(eventually([&] { return staged(shared) == 1; })) << "nobody asked for it";
+}
+
+TEST_F(AgentTest, TasksAnswerFromListingsOnlyWhereBothAreWanted) {
+  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
+  for (const auto metadata : {AgentConfig::Metadata::kServe, AgentConfig::Metadata::kPass})
+    for (const auto consistency : {AgentConfig::Consistency::kJob, AgentConfig::Consistency::kOpen}) {
+      scratch_.dir("run");
+      options_.config.agent.metadata = metadata;
+      options_.config.agent.consistency = consistency;
+      ASSERT_EQ(start(), "ready\n");
+      CatalogReader reader;
+      ASSERT_TRUE(reader.open(options_.run_dir.c_str()));
+      EXPECT_TRUE(eventually([&] { return reader.walked(0); }));
+      EXPECT_EQ(reader.listing(rel("")) != nullptr,
+                metadata == AgentConfig::Metadata::kServe && consistency == AgentConfig::Consistency::kJob);
+      ::kill(pid_, SIGTERM);
+      EXPECT_EQ(ended(), 0);
+    }
+}
+
+TEST_F(AgentTest, WhatRootGrantsGoesToThatTierAlone) {
+  options_.grants = scratch_.file("grants", "");
+  for (TierConfig& tier : options_.config.tiers) tier.quota.bytes = 8192;
+  ASSERT_EQ(start(), "ready\n");
+  const BoardFile shared = board();
+  post_request(shared.get(), rel("one"));
+  EXPECT_TRUE(eventually([&] { return total(*shared.get(), AgentCounter::requests) == 1; }));
+  EXPECT_EQ(staged(shared), 0u) << "there is no room";
+  grant("slow 1048576\n");
+  EXPECT_TRUE(eventually([&] {
+    post_request(shared.get(), rel("one"));
+    ::usleep(10000);
+    return staged(shared) == 1;
+  }));
+  EXPECT_TRUE(lives());
+  EXPECT_EQ(tier_totals(*shared.get(), 0).placed_bytes, 0u);
+  EXPECT_GE(tier_totals(*shared.get(), 1).placed_bytes, 65536u);
+  const std::string log = contents(scratch_ / "log");
+  EXPECT_NE(log.find("tier slow: the job may use"), std::string::npos);
+  EXPECT_EQ(log.find("tier fast: the job may use"), std::string::npos);
+}
+
+TEST_F(AgentTest, EndsWhenItsRunDirectoryIsAnother) {
+  options_.grants = scratch_.file("grants", "");
+  ASSERT_EQ(start(), "ready\n");
+  fs::rename(options_.run_dir, scratch_ / "moved");
+  scratch_.dir("run");
+  int quota = 0;
+  EXPECT_EQ(ended([&] { grant("slow " + std::to_string(++quota) + "\n"); }), 0)
+      << "it looks when it is woken";
+  EXPECT_NE(contents(scratch_ / "log").find("the run directory is gone"), std::string::npos);
+}
+
+TEST_F(AgentTest, MayOpenAsManyFilesAsItCan) {
+  ASSERT_EQ(start([] {
+              rlimit files{};
+              ::getrlimit(RLIMIT_NOFILE, &files);
+              files.rlim_cur = 256;
+              ::setrlimit(RLIMIT_NOFILE, &files);
+            }),
+            "ready\n");
+  rlimit files{};
+  ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, nullptr, &files), 0);
+  EXPECT_EQ(files.rlim_cur, files.rlim_max);
+}
+
+}  // namespace
+}  // namespace monarch

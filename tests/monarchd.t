@@ -1,0 +1,169 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What monarchd answers to who calls it: its exit status, its one line of reply, and what it logs."""
+
+import glob
+import os
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+
+UID = 65534
+USAGE = 2
+
+
+class Root:
+    """A state directory with a configuration, and monarchd as root's hooks call it."""
+
+    def __init__(self, name):
+        self.dir = scratch(name)
+        os.chmod(self.dir, 0o755)
+        self.state, self.data, self.tier, self.log = (f"{self.dir}/{part}" for part in ("state", "data", "tier", "log"))
+        self.config = f"{self.dir}/monarch.conf"
+        e2e.make_tree(self.data, 3)
+        subprocess.run(["chmod", "-R", "a+rX", self.data], check=True)
+        os.mkdir(self.tier)
+        os.chmod(self.tier, 0o1777)
+        with open(self.config, "w", encoding="utf-8") as file:
+            file.write(f"[tier.nvme]\npath = {self.tier}\nquota = 10M\nmin_free = 0\n")
+
+    def call(self, *words, job=1, node="n1", config=None):
+        """(exit status, its reply)"""
+        read, write = os.pipe()
+        words = [f"{BUILD}/monarchd", *words, "--state-dir", self.state, "--log", self.log, "--config", config or self.config,
+                 "--account-program", "", "--uid", str(UID), "--gid", str(UID), "--reply-fd", str(write)]
+        if job is not None:
+            words += ["--job", str(job), "--node", node]
+        code = e2e.execute(words, pass_fds=[write])[0]
+        os.close(write)
+        with os.fdopen(read, encoding="utf-8") as reply:
+            return code, reply.readline()
+
+    def logged(self, text):
+        with open(self.log, encoding="utf-8") as file:
+            return file.read().count(text)
+
+    def end(self, *jobs):
+        equal([self.call("--epilog", job=job)[0] for job in jobs], [0] * len(jobs), "the epilog ends well")
+        ok(wait_until(lambda: not self.left() and not self.keepers()), "nothing is left", self.left(), self.keepers())
+
+    def left(self):
+        return glob.glob(f"{self.state}/*/*") + glob.glob(f"{self.tier}/monarch/*", include_hidden=True)
+
+    def keepers(self):
+        found = subprocess.run(["pgrep", "-f", rf"monarchd --keep --state-dir {self.state} "], stdout=subprocess.PIPE, check=False)
+        return found.stdout.split()
+
+
+def usage():
+    """What is missing or bad is told at once, and nothing is begun."""
+    r = Root("usage")
+    agent = {"--dataset": r.data, "--run-dir": f"{r.dir}/run", "--job-dir": "job"}
+    os.mkdir(agent["--run-dir"], 0o700)
+    for missing in agent:
+        words = [word for name, value in agent.items() if name != missing for word in (name, value)]
+        equal(e2e.execute([f"{BUILD}/monarchd", *words])[0], USAGE, f"an agent without {missing}")
+    words = [word for pair in agent.items() for word in pair]
+    for groups in ("1x", ",1", "1,,2", "x"):
+        equal(e2e.execute([f"{BUILD}/monarchd", *words, "--groups", groups])[0], USAGE, f"--groups {groups}")
+    equal(os.listdir(agent["--run-dir"]), [], "nothing was made")
+    for of in ({"job": 0}, {"job": None}, {"node": "a/b"}, {"node": ""}):
+        equal(r.call("--epilog", **of)[0], USAGE, f"a hook for {of}")
+    equal(r.call("--epilog", "--cluster", "../x")[0], USAGE, "a hook for a cluster with such a name")
+    ok(not os.path.exists(r.state), "no state was made")
+
+
+def datasets_file():
+    """The agent's datasets, which root hands on in a file."""
+    r = Root("datasets")
+
+    def run(text):
+        os.mkdir(f"{r.dir}/run", 0o700)
+        with open(f"{r.dir}/list", "w", encoding="utf-8") as file:
+            file.write(text)
+        (lifeline, held), (read, write) = os.pipe(), os.pipe()
+        process = e2e.start([f"{BUILD}/monarchd", "--datasets-file", f"{r.dir}/list", "--run-dir", f"{r.dir}/run", "--job-dir", "job",
+                             "--tier", f"one:{r.tier}:1M", "--ready-fd", str(write), "--lifeline-fd", str(lifeline)], pass_fds=[write, lifeline],
+                            stderr=subprocess.DEVNULL)
+        os.close(lifeline)
+        os.close(write)
+        with os.fdopen(read, encoding="utf-8") as said:
+            answer = said.readline()
+        os.close(held)
+        code = process.wait(e2e.PATIENCE)
+        subprocess.run(["rm", "-rf", f"{r.dir}/run"], check=True)
+        return code, answer
+
+    equal(run(f"::{r.data}:"), (0, "ready\n"), "empty names are none")
+    for text in ("", ":"):
+        code, answer = run(text)
+        equal(code, 1, f"{text!r}: no dataset")
+        contains(answer, ["no dataset in it"], "and that is said")
+
+
+def starts():
+    """What --start answers and logs, whether there is an agent or not."""
+    r = Root("starts")
+    equal(r.call("--start"), (0, "off read " + f"{r.state}/jobs/cluster.1.n1/wanted: No such file or directory\n"), "nothing is wanted: no failure")
+    equal(r.logged("runs without"), 0, "nor one in the log")
+    equal(r.call("--start", "--datasets", r.data)[0], 0, "an agent starts")
+    code, reply = r.call("--start", "--datasets", r.data)
+    equal((code, reply.split()[0]), (0, "ready"), "the job's next step has it, too", reply)
+    equal(r.logged("agent started"), 1, "one was started")
+    equal(r.logged("is not ready"), 0, "and waited for")
+    r.end(1)
+
+
+def whose_rights():
+    """The agent has the job owner's groups, and reads no more than that user can."""
+    r = Root("rights")
+    subprocess.run(["chgrp", "-R", "5000", r.data], check=True)
+    os.chmod(r.data, 0o750)
+    code, reply = r.call("--start", "--datasets", r.data)
+    equal((code, reply.split()[0]), (1, "off"), "a dataset that its owner cannot read is not served", reply)
+    equal(r.call("--epilog")[0], 0, "the epilog ends well")
+    code, reply = r.call("--start", "--datasets", r.data, "--groups", "4000,5000", job=2)
+    equal((code, reply.split()[0]), (0, "ready"), "one that a group of its owner can is", reply)
+    r.end(1, 2)
+
+
+def failures():
+    """A job without an agent runs; its user is told once if a step can, and the log says so once."""
+    r = Root("failures")
+    missing = f"{r.dir}/missing.conf"
+    code, reply = r.call("--start", "--datasets", r.data, config=missing)
+    equal((code, reply.split()[0]), (1, "off"), "no configuration, and nobody to be told", reply)
+    equal(r.logged("runs without Monarch"), 1, "it is logged")
+    equal(r.logged("agent started"), 0, "and nothing else")
+    code, reply = r.call("--start", "--tell", "--datasets", r.data, config=missing)
+    equal((code, reply.split()[0]), (1, "tell"), "the first step that can tell the user does", reply)
+    code, reply = r.call("--start", "--tell", "--datasets", r.data, config=missing)
+    equal((code, reply.split()[0]), (1, "off"), "and no other", reply)
+    equal(r.logged("runs without Monarch"), 1, "in the log it stands once")
+    equal(r.call("--prolog", "--datasets", r.data, job=2)[0], 0, "a prolog notes what is wanted")
+    equal(r.call("--start", job=2, config=missing)[0], 1, "what it noted fails as well")
+    equal(r.logged("runs without Monarch"), 2, "and is logged")
+    ok(wait_until(lambda: len(r.keepers()) == 1), "a keeper watches over the jobs' notes")
+    with open(f"/proc/{int(r.keepers()[0])}/cmdline", encoding="utf-8") as words:
+        contains(words.read().split("\0"), ["--config", missing, "--log", r.log], "as the hook was told")
+    r.end(1, 2)
+
+
+def keepers():
+    """A keeper is started by a hook that leaves something to do."""
+    r = Root("keepers")
+    equal(r.call("--epilog")[0], 0, "an epilog of a job without Monarch")
+    ok(not os.path.exists(f"{r.state}/keeper.lock"), "nothing is left: no keeper", os.listdir(r.state))
+    with open(f"{r.state}/spool/c.1.0.n1.1.1.json", "w", encoding="utf-8") as file:
+        file.write("{}")
+    r.call("--flush", job=None)
+    ok(not os.path.exists(f"{r.state}/keeper.lock"), "--flush does what there is itself", os.listdir(r.state))
+
+
+if os.geteuid() != 0:
+    print("1..0 # SKIP needs root")
+    sys.exit(0)
+e2e.main(usage, datasets_file, starts, whose_rights, failures, keepers)
