@@ -30,8 +30,8 @@
 //        the PFS (decide/returns.h).
 // lock   So it does before a lock, which other programs of the job hold on the PFS's file, and before its end
 //        is looked for. fcntl also tells of duplicates.
-// fork   So do all, that parent and child go on sharing their positions, and that programs without the library
-//        read the PFS's file. system and popen start a child inside libc.
+// fork   So do all, that parent and child go on sharing their positions, and that programs without the
+//        library read the PFS's file. system and popen start a child inside libc.
 // clang-format off
 #define MONARCH_HOOKS(X)                                                                                \
   X(open, open) X(open64, open) X(openat, open) X(openat64, open) X(__open_2, open) X(__open64_2, open) \
