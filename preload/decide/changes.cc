@@ -23,6 +23,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include "preload/resolve/mounts.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
@@ -45,12 +46,6 @@ struct Inode {
   uint32_t type;  // S_IFMT bits
 };
 
-#ifdef STATX_MNT_ID
-constexpr unsigned kMountId = STATX_MNT_ID;
-#else
-constexpr unsigned kMountId = 0;
-#endif
-
 bool look(const Object& object, Inode* inode) {
   struct statx st;
   if (syscall(SYS_statx, object.dirfd, object.path, object.flags | AT_STATX_DONT_SYNC,
@@ -60,11 +55,7 @@ bool look(const Object& object, Inode* inode) {
   inode->ino = st.stx_ino;
   inode->links = st.stx_nlink;
   inode->type = st.stx_mode & S_IFMT;
-#ifdef STATX_MNT_ID
-  inode->mount = (st.stx_mask & kMountId) != 0 ? st.stx_mnt_id : 0;
-#else
-  inode->mount = 0;
-#endif
+  inode->mount = mount_id(st);
   return true;
 }
 
@@ -192,19 +183,13 @@ __attribute__((noinline)) Original copy_behind(const Client& c, const Inode& ino
 __attribute__((noinline)) bool write_to_original(Client* c, const Original& copied, int fd, int flags) {
   const int saved = errno;
   mark_as(c, copied.entry->hash, kChangedFiles);
-  const int file = open_original(copied);
-  if (file < 0) return false;
-  char link[kFdLinkBytes];
-  fd_link(file, link);
-  const long own = syscall(SYS_openat, AT_FDCWD, link, flags & ~O_CREAT, 0);
-  const int error = own < 0 ? errno : saved;
-  syscall(SYS_close, file);
-  if (own >= 0) {
-    syscall(SYS_dup3, own, fd, flags & O_CLOEXEC);
-    syscall(SYS_close, own);
-  }
-  errno = error;
-  return own >= 0;
+  const long own = on_original(
+      copied, [&](const char* link) { return syscall(SYS_openat, AT_FDCWD, link, flags & ~O_CREAT, 0); });
+  if (own < 0) return false;
+  syscall(SYS_dup3, own, fd, flags & O_CLOEXEC);
+  syscall(SYS_close, own);
+  errno = saved;
+  return true;
 }
 
 // Who opens a database's journal, index or lock file for writing has the database live: others may change it

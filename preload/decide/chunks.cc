@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include "preload/decide/changes.h"
 #include "preload/decide/descriptors.h"
@@ -122,27 +121,19 @@ void keep(Ref ref, int fd) {
   if (own >= 0) syscall(SYS_close, own);
 }
 
-bool is_copy_of(const Client& client, const Entry& e, int fd) {
-  const Identity* id = client.catalog.identity_of(e);
-  const JobFacts& facts = client.catalog.facts();
-  struct statx st;
-  return id &&
-         syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE | STATX_MTIME,
-                 &st) == 0 &&
-         st.stx_ino == read_once(id->tier_ino) && st.stx_size == e.size.load(std::memory_order_relaxed) &&
-         ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed) &&
-         gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) ==
-             facts.tiers[id->tier.load(std::memory_order_relaxed) % kMaxTiers].dev;
+bool is_copy_of(const Entry& e, int fd) {
+  Original original;
+  return original_of_descriptor(fd, &original) && original.entry == &e;
 }
 
 // What `read` gives of the copy, if a descriptor of it is kept; else -1.
 template <typename Read>
-ssize_t read_kept(const Client& client, const Entry& e, Ref ref, Read read) {
+ssize_t read_kept(const Entry& e, Ref ref, Read read) {
   std::atomic<uint64_t>* place = kept_of(ref);
   uint64_t word = place ? place->load(std::memory_order_acquire) : 0;
   if (word >> 32 != ref || state_of(e.state.load(std::memory_order_acquire)) != State::kPlaced) return -1;
   const ssize_t got = read(number_of(word));
-  if (!is_copy_of(client, e, number_of(word)) || place->load(std::memory_order_acquire) != word) {
+  if (!is_copy_of(e, number_of(word)) || place->load(std::memory_order_acquire) != word) {
     place->compare_exchange_strong(word, 0);
     return -1;
   }
@@ -204,7 +195,7 @@ ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes,
       const long n = syscall(SYS_pread64, copy, buffer, bytes, offset);
       return n == static_cast<long>(bytes) ? n : -1;
     };
-    got = read_kept(*client, *e, ref, read);
+    got = read_kept(*e, ref, read);
     if (got < 0) got = on_copy(client, *e, ref, bytes, offset, read);
   }
   if (got < 0) count(client->board, TaskCounter::chunk_fallbacks);
@@ -324,7 +315,7 @@ void let_go(const Client& client, Ref ref) {
   const Entry* e = word >> 32 == ref ? client.catalog.entry(ref) : nullptr;
   if (!e || !place->compare_exchange_strong(word, 0)) return;
   const int saved = errno;
-  if (is_copy_of(client, *e, number_of(word))) syscall(SYS_close, number_of(word));
+  if (is_copy_of(*e, number_of(word))) syscall(SYS_close, number_of(word));
   errno = saved;
 }
 

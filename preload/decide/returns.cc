@@ -168,12 +168,9 @@ void follow_changes_before_exec() {
   errno = saved;
 }
 
-bool will_change_open(Change change, int fd) {
-  Original original;
-  if (!original_of_descriptor(fd, &original)) {
-    changes_descriptor(change, fd);
-    return true;
-  }
+namespace {
+
+bool will_change_copy(Change change, int fd, const Original& original) {
   Room room;
   if (const char* path = path_of_original(original, &room))
     will_change(change, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
@@ -182,10 +179,26 @@ bool will_change_open(Change change, int fd) {
   return error == 0;
 }
 
+}  // namespace
+
+bool will_change_open(Change change, int fd) {
+  Original original;
+  if (original_of_descriptor(fd, &original)) return will_change_copy(change, fd, original);
+  changes_descriptor(change, fd);
+  return true;
+}
+
+bool may_change(Change change, int dirfd, const char* path, int flags) {
+  const int fd = descriptor_meant(dirfd, path, flags);
+  if (fd != kNoDescriptor) return will_change_open(change, fd);
+  will_change(change, dirfd, path, flags);
+  return true;
+}
+
 bool will_write_by_link(const char* path) {
   Original original;
   const int fd = descriptor_of_link(path);
-  return fd < 0 || !original_of_descriptor(fd, &original) || will_change_open(Change::kContent, fd);
+  return fd < 0 || !original_of_descriptor(fd, &original) || will_change_copy(Change::kContent, fd, original);
 }
 
 void give_back(int fd, Hints hints) {

@@ -34,6 +34,9 @@ void follow_changes_of_link(int fd);
 // Before a call that changes what is open as `fd`: the file is marked, and a copy's descriptor goes back to
 // the PFS. False, with errno: it cannot, and the call must not be made.
 bool will_change_open(Change change, int fd);
+// The same of what (dirfd, path) leads to, which may be a descriptor: fchownat(fd, "", ..., AT_EMPTY_PATH),
+// utimensat(fd, nullptr, ...), chmod("/dev/fd/N").
+bool may_change(Change change, int dirfd, const char* path, int flags);
 // Before a file is opened for writing by `path`, which may be a link to a copy's descriptor; as above.
 bool will_write_by_link(const char* path);
 // Before a call that only the PFS's file can answer, or a program that is to run: a copy's descriptor goes

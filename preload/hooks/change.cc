@@ -42,14 +42,6 @@ int renamed(int result, int from_dir, const char* from, int to_dir, const char* 
   return named(named(result, from_dir, from), to_dir, to);
 }
 
-// Before a call that changes what (dirfd, path) leads to, which may be a descriptor: fchownat(fd, "", ...,
-// AT_EMPTY_PATH), utimensat(fd, nullptr, ...), chmod("/dev/fd/N"). False: see will_change_open().
-bool may_change(Change change, int dirfd, const char* path, int flags) {
-  const int fd = descriptor_meant(dirfd, path, flags);
-  if (fd != kNoDescriptor) return will_change_open(change, fd);
-  will_change(change, dirfd, path, flags);
-  return true;
-}
 int empty_if_null(const char* path) { return path ? 0 : AT_EMPTY_PATH; }
 
 }  // namespace

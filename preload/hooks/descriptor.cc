@@ -26,20 +26,6 @@
 namespace monarch::preload {
 namespace {
 
-// Calls `act` with a link (/proc/self/fd) to the PFS's file.
-template <typename Act>
-auto on_original(const Original& original, Act act) -> decltype(act("")) {
-  const int fd = open_original(original);
-  if (fd < 0) return -1;
-  char link[kFdLinkBytes];
-  fd_link(fd, link);
-  const auto result = act(link);
-  const int saved = errno;
-  syscall(SYS_close, fd);
-  errno = saved;
-  return result;
-}
-
 template <typename Stat>
 int stat_of_root(int (*by_path)(const char*, Stat*), Hook by_fd, int fd, Stat* out) {
   Original original;

@@ -27,10 +27,14 @@ int with_environment(Strings given, Start start) {
   return start(bytes > 0 ? environment.build(__builtin_alloca(bytes)) : given);
 }
 
-int execute(const char* path, Strings argv, Strings given) {
+void before_exec(int dirfd, const char* path, int flags) {
   follow_changes_before_exec();
-  const int fd = descriptor_meant(AT_FDCWD, path, 0);
+  const int fd = descriptor_meant(dirfd, path, flags);
   if (fd != kNoDescriptor) give_back(fd, Hints::kStay);
+}
+
+int execute(const char* path, Strings argv, Strings given) {
+  before_exec(AT_FDCWD, path, 0);
   return with_environment(given, [&](Strings envp) {
     return next<int(const char*, Strings, Strings)>(Hook::execve)(path, argv, envp);
   });
@@ -91,15 +95,12 @@ EXECL_HOOK(execl, execute, environ)
 EXECL_HOOK(execlp, execute_found, environ)
 EXECL_HOOK(execle, execute, va_arg(list, char**))
 MONARCH_EXPORT int fexecve(int fd, Strings argv, Strings given) noexcept {
-  follow_changes_before_exec();
-  give_back(fd, Hints::kStay);
+  before_exec(fd, "", AT_EMPTY_PATH);
   return with_environment(
       given, [&](Strings envp) { return next<int(int, Strings, Strings)>(Hook::fexecve)(fd, argv, envp); });
 }
 MONARCH_EXPORT int execveat(int dirfd, const char* path, Strings argv, Strings given, int flags) noexcept {
-  follow_changes_before_exec();
-  const int fd = descriptor_meant(dirfd, path, flags);
-  if (fd != kNoDescriptor) give_back(fd, Hints::kStay);
+  before_exec(dirfd, path, flags);
   return with_environment(given, [&](Strings envp) {
     return call<int>(Hook::execveat, SYS_execveat, dirfd, path, argv, envp, flags);
   });
@@ -111,7 +112,7 @@ MONARCH_EXPORT pid_t fork() noexcept {
 }
 MONARCH_EXPORT pid_t _Fork() noexcept {
   follow_all_changes();
-  return next<pid_t()>(Hook::_Fork)();
+  return call_next<pid_t>(Hook::_Fork);
 }
 MONARCH_EXPORT int system(const char* command) {
   follow_all_changes();

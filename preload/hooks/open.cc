@@ -342,8 +342,7 @@ MONARCH_EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int 
 MONARCH_EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd,
                                                     const char* path, int flags, mode_t mode) noexcept {
   if (writes(flags)) {
-    if (!unreadable(path)) (void)will_write_by_link(path);
-    will_change(Change::kContent, AT_FDCWD, path, 0);
+    (void)may_change(Change::kContent, AT_FDCWD, path, 0);
     if ((flags & O_CREAT) != 0) changed_names(AT_FDCWD, path);
   }
   return next<int(posix_spawn_file_actions_t*, int, const char*, int, mode_t)>(

@@ -2,6 +2,9 @@
 // What is mounted below a root in this process's mount namespace: what that hides is not the dataset's here.
 #pragma once
 
+#include <string.h>
+#include <sys/stat.h>
+
 #include "preload/client/client.h"
 
 namespace monarch::preload {
@@ -11,6 +14,17 @@ namespace monarch::preload {
 // after forget_mounts(), and again once a second; what was hidden once stays so. True also where they cannot
 // be told (no /proc). errno stays as it is.
 bool may_be_hidden(const Client& client, const RelPath& path);
+
+// STATX_MNT_ID and STATX_MNT_ID_UNIQUE, whichever the kernel knows; the latter is no other mount's ever.
+inline constexpr unsigned kMountId = 0x1000 | 0x4000;
+// The mount that a statx with kMountId told of; 0: the kernel does not tell. libc's header may be too old to
+// name it.
+inline uint64_t mount_id(const struct statx& st) {
+  constexpr size_t kAt = 0x90;
+  uint64_t id = 0;
+  if ((st.stx_mask & kMountId) != 0) memcpy(&id, reinterpret_cast<const char*>(&st) + kAt, sizeof id);
+  return id;
+}
 
 // The process may be in another mount namespace from now on, or see other mounts.
 void forget_mounts();

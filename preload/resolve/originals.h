@@ -3,12 +3,14 @@
 // descriptor. Nothing is remembered, so it is right after dup, fork, exec and SCM_RIGHTS.
 #pragma once
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
 
 #include "preload/client/client.h"
 #include "preload/client/room.h"
+#include "preload/resolve/paths.h"
 
 namespace monarch::preload {
 
@@ -48,6 +50,19 @@ const char* path_of_original(const Original& original, Room* room);
 // A descriptor of the file on the PFS, proved to be the one that was copied; -1 with errno (ESTALE: another
 // one has its name by now). `flags` must not change what is opened: it is looked at afterwards.
 int open_original(const Original& original, int flags = O_PATH);
+// What `act` gives, called with a link (/proc/self/fd/N) to that file; -1 with errno: it is not to be had.
+template <typename Act>
+auto on_original(const Original& original, Act act) -> decltype(act("")) {
+  const int fd = open_original(original);
+  if (fd < 0) return -1;
+  char link[kFdLinkBytes];
+  fd_link(fd, link);
+  const auto result = act(link);
+  const int saved = errno;
+  syscall(SYS_close, fd);
+  errno = saved;
+  return result;
+}
 // Whether `st` (STATX_INO, STATX_SIZE, STATX_MTIME) is that of the very file on the PFS that `e` was when it
 // was copied, or its copying began.
 bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st);

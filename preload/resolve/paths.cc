@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include "preload/resolve/mounts.h"
 #include "preload/resolve/roots.h"
 
 namespace monarch::preload {
@@ -228,17 +229,13 @@ void keep(const Key& key, const char* text, size_t len) {
   hint.turn.store(turn + 2, std::memory_order_release);
 }
 
-// STATX_MNT_ID and STATX_MNT_ID_UNIQUE, whichever the kernel knows; the latter is no other mount's ever.
-constexpr unsigned kMountId = 0x1000 | 0x4000;
-constexpr size_t kMountIdAt = 0x90;  // in struct statx, whose header may be too old to name it
-
 // The key of a directory for now; false: its path is to be asked for each time.
 bool make_key(const Client& client, const struct statx& st, Key& key) {
   const uint32_t changed = client.board->header.changed.load(std::memory_order_acquire);
   if ((st.stx_mask & kMountId) == 0 || (changed & kChangedDirectories) != 0 ||
       client.catalog.facts().check_at_open != 0)
     return false;
-  memcpy(&key[0], reinterpret_cast<const char*>(&st) + kMountIdAt, sizeof key[0]);
+  key[0] = mount_id(st);
   key[1] = uint64_t{st.stx_dev_major} << 32 | st.stx_dev_minor;
   key[2] = st.stx_ino;
   key[3] = static_cast<uint64_t>(ns_of(st.stx_ctime));

@@ -272,6 +272,14 @@ void Tier::close(const std::string& why) {
   spdlog::warn("tier {} closed to new copies for {} s: {}", name(), leave_alone(), why);
 }
 
+uint64_t Tier::release_holes(const struct stat& copy, uint64_t bytes) {
+  constexpr uint64_t kBytesPerBlock = 512;
+  const uint64_t occupied =
+      std::min(space_of(bytes), space_of(static_cast<uint64_t>(copy.st_blocks) * kBytesPerBlock));
+  release(space_of(bytes) - occupied);
+  return occupied;
+}
+
 Status Tier::write_and_read() const {
   if (headroom() < wanted_.load(std::memory_order_relaxed)) return Error{ENOSPC, "its file system is full"};
   alignas(kBlock) char block[kBlock] = "monarch", back[kBlock];

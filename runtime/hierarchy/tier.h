@@ -2,6 +2,8 @@
 // One level of the storage hierarchy: a directory with a quota (MONARCH, section III: "storage tier").
 #pragma once
 
+#include <sys/stat.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -48,6 +50,9 @@ class Tier {
   // Counts space_of(bytes) as used. False, and nothing counted: the quota or the free-space floor of the
   // file system would be passed, or the tier is closed.
   bool reserve(uint64_t bytes);
+  // What a finished copy with holes does not occupy of `bytes` that were reserved for it is given back;
+  // returns the space that stays counted.
+  uint64_t release_holes(const struct stat& copy, uint64_t bytes);
   void release(uint64_t bytes) { used_.fetch_sub(space_of(bytes), std::memory_order_relaxed); }
 
   // An empty file with `bytes` allocated (on a tmpfs, where that takes as long as writing and writing tells

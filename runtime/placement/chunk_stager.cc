@@ -369,8 +369,7 @@ void ChunkStager::finish(const Large& file, const Run& last) {
   // A full run directory: what is staged in chunks stays in use as such.
   if (context_->catalog->place(file->ref, static_cast<uint32_t>(file->tier), made.st_ino, file->st)) {
     add(context_->board, AgentCounter::staged_files);
-    const uint64_t reserved = tier.space_of(file->reserved);
-    if (is_sparse(file->st)) tier.release(reserved - space_of_holey(made, reserved));
+    if (is_sparse(file->st)) tier.release_holes(made, file->reserved);
   } else {
     for (uint32_t i = 0; i < last.count; ++i) context_->catalog->set_chunk(file->chunks, last.first + i);
   }

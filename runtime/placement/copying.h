@@ -35,14 +35,8 @@ inline bool unchanged(int fd, const struct stat& before) {
 // says little of its files less strongly.) What are holes is told by reading: SEEK_DATA was wrong on more
 // than one file system, and would cost bytes.
 inline bool is_sparse(const struct stat& st) {
-  constexpr int64_t kBlocksPerByte = 512;
-  return st.st_blocks * kBlocksPerByte < st.st_size / 2;
-}
-
-// What the copy of a sparse file occupies in whole blocks, at most `reserved`.
-inline uint64_t space_of_holey(const struct stat& copy, uint64_t reserved) {
-  const uint64_t occupied = (static_cast<uint64_t>(copy.st_blocks) * 512 + 4095) / 4096 * 4096;
-  return occupied < reserved ? occupied : reserved;
+  constexpr int64_t kBytesPerBlock = 512;
+  return st.st_blocks * kBytesPerBlock < st.st_size / 2;
 }
 
 // Gives a copy its source's times: fstat in a task recognises a copy by inode, size and mtime.

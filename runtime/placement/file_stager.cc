@@ -175,8 +175,7 @@ void FileStager::place(const Work& work, const Fd& source, const struct stat& st
     return copying_failed(ref, number, made.error());
   }
   const bool prefetched = work.why == Why::kPrefetch;
-  const uint64_t space = is_sparse(st) ? space_of_holey(copy, tier.space_of(bytes)) : tier.space_of(bytes);
-  tier.release(tier.space_of(bytes) - space);
+  const uint64_t space = is_sparse(st) ? tier.release_holes(copy, bytes) : tier.space_of(bytes);
   NamedCopy named{.entry = ref,
                   .fd = file.take(),
                   .bytes = bytes,
