@@ -18,6 +18,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/log.h \
 	%D%/base/memory.cc \
 	%D%/base/memory.h \
+	%D%/base/mountinfo.cc \
+	%D%/base/mountinfo.h \
 	%D%/base/mutex.h \
 	%D%/base/os.cc \
 	%D%/base/os.h \

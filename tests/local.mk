@@ -59,6 +59,7 @@ tests_unit_SOURCES = \
 	%D%/locality_test.cc \
 	%D%/machine.h \
 	%D%/memory_test.cc \
+	%D%/mountinfo_test.cc \
 	%D%/mounts_test.cc \
 	%D%/node_fixture.h \
 	%D%/paths_test.cc \

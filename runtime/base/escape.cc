@@ -80,18 +80,4 @@ std::string escaped(std::string_view text, size_t most) {
   return out;
 }
 
-std::string unescaped_mount(std::string_view text) {
-  std::string out;
-  const auto octal = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '7'; };
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && octal(i + 1) && octal(i + 2) && octal(i + 3)) {
-      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 }  // namespace monarch

@@ -15,9 +15,6 @@ constexpr size_t kMostEscaped = 4096;
 // answers of one line and terminals. open_log() applies it to each message.
 std::string escaped(std::string_view text, size_t most = kMostEscaped);
 
-// The path that proc_pid_mountinfo(5) writes as `text`: space, tab, newline and backslash are \ooo there.
-std::string unescaped_mount(std::string_view text);
-
 // Whether all of it is UTF-8.
 bool is_utf8(std::string_view text);
 

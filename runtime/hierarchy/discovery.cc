@@ -16,8 +16,8 @@
 #include <memory>
 #include <set>
 
-#include "runtime/base/escape.h"
 #include "runtime/base/memory.h"
+#include "runtime/base/mountinfo.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/layout/catalog_layout.h"
@@ -85,43 +85,18 @@ std::string why_not_touched(const std::string& fstype) {
 }
 
 struct Mount {
-  int id = 0, parent = 0;
+  int64_t id = 0, parent = 0;
   std::string device_number, root, point, fstype, source;
   bool read_only = false;
   Kind kind = Kind::kSystem;
 };
 
-std::vector<std::string> split(const std::string& text, char at) {
-  std::vector<std::string> parts(1);
-  for (const char c : text) {
-    if (c == at)
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  }
-  return parts;
-}
-
-bool has_option(const std::string& options, const char* option) {
-  const std::vector<std::string> all = split(options, ',');
-  return std::find(all.begin(), all.end(), option) != all.end();
-}
-
-// proc(5): id parent major:minor root mount-point options [optional...] - type source super-options
 bool parse_mount(const std::string& line, Mount* m) {
-  const std::vector<std::string> words = split(line, ' ');
-  size_t dash = 6;
-  while (dash < words.size() && words[dash] != "-") ++dash;
-  if (dash + 3 >= words.size()) return false;
-  m->id = std::atoi(words[0].c_str());
-  m->parent = std::atoi(words[1].c_str());
-  m->device_number = words[2];
-  m->root = unescaped_mount(words[3]);
-  m->point = unescaped_mount(words[4]);
-  m->fstype = unescaped_mount(words[dash + 1]);
-  m->source = unescaped_mount(words[dash + 2]);
-  m->read_only = has_option(words[5], "ro") || has_option(words[dash + 3], "ro");
-  m->kind = kind_of(m->fstype);
+  MountLine l;
+  if (!parse_mount_line(line, &l)) return false;
+  const bool read_only = has_mount_option(l.options, "ro") || has_mount_option(l.super_options, "ro");
+  const Kind kind = kind_of(l.type);
+  *m = {l.id, l.parent, l.device, l.root, l.point, l.type, l.source, read_only, kind};
   return true;
 }
 
@@ -141,7 +116,7 @@ class MountTable {
       table.mounts_.push_back(std::move(m));
     }
     if (table.mounts_.empty()) return Error{ENODATA, file + ": no mounts"};
-    std::set<int> ids;
+    std::set<int64_t> ids;
     for (const Mount& m : table.mounts_) ids.insert(m.id);
     for (size_t i = 0; i < table.mounts_.size(); ++i) {
       const Mount& m = table.mounts_[i];
@@ -155,7 +130,7 @@ class MountTable {
   // The mounts that a path without symbolic links goes through, the one that it is on last.
   std::vector<const Mount*> way(const std::string& path) const {
     std::vector<const Mount*> way;
-    for (int at = kNone;;) {
+    for (int64_t at = kNone;;) {
       const auto children = children_.find(at);
       const Mount* next = nullptr;  // the first mount point that is met; of two at one place the later
       if (children != children_.end())
@@ -183,9 +158,9 @@ class MountTable {
   }
 
  private:
-  static constexpr int kNone = INT_MIN;  // parent of those that hang on nothing we see
+  static constexpr int64_t kNone = INT_MIN;  // parent of those that hang on nothing we see
   std::vector<Mount> mounts_;
-  std::map<int, std::vector<size_t>> children_;
+  std::map<int64_t, std::vector<size_t>> children_;
 };
 
 // ---- hwloc

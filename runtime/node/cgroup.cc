@@ -17,8 +17,8 @@
 #include <set>
 #include <sstream>
 
-#include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/mountinfo.h"
 
 namespace monarch {
 namespace {
@@ -179,15 +179,11 @@ bool CgroupHierarchy::has(const std::string& controller) const {
 Cgroups::Cgroups(const std::string& mountinfo) {
   std::ifstream in(mountinfo);
   for (std::string line; std::getline(in, line);) {
-    const size_t dash = line.find(" - ");
-    if (dash == std::string::npos) continue;
-    std::istringstream left(line.substr(0, dash)), right(line.substr(dash + 3));
-    std::string id, above, device, root, mount, type, source, options;
-    left >> id >> above >> device >> root >> mount;
-    right >> type >> source >> options;
-    if ((type != "cgroup" && type != "cgroup2") || root != "/") continue;
-    CgroupHierarchy h{unescaped_mount(mount), type == "cgroup2",
-                      type == "cgroup" ? controllers_in(options) : ""};
+    MountLine m;
+    if (!parse_mount_line(line, &m)) continue;
+    if ((m.type != "cgroup" && m.type != "cgroup2") || m.root != "/") continue;
+    CgroupHierarchy h{m.point, m.type == "cgroup2",
+                      m.type == "cgroup" ? controllers_in(m.super_options) : ""};
     const bool known = std::any_of(hierarchies_.begin(), hierarchies_.end(), [&](const CgroupHierarchy& o) {
       return o.unified == h.unified && o.controllers == h.controllers;
     });

@@ -9,10 +9,9 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <sstream>
 
-#include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/mountinfo.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 #include "runtime/hierarchy/discovery.h"
@@ -32,14 +31,9 @@ bool is_users_mount(const std::string& path) {
   std::ifstream in("/proc/self/mountinfo");
   bool users = false;
   for (std::string line; std::getline(in, line);) {  // the last one is on top
-    std::istringstream words(line);
-    std::string word, where, type;
-    for (int i = 0; i < 5; ++i) words >> where;
-    where = unescaped_mount(where);
-    while (words >> word && word != "-") continue;
-    words >> type >> word >> word;
-    if (where == path)
-      users = type.rfind("fuse", 0) == 0 && ("," + word + ",").find(",user_id=0,") == std::string::npos;
+    MountLine m;
+    if (parse_mount_line(line, &m) && m.point == path)
+      users = m.type.starts_with("fuse") && !has_mount_option(m.super_options, "user_id=0");
   }
   return users;
 }

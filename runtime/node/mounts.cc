@@ -11,8 +11,8 @@
 #include <map>
 #include <sstream>
 
-#include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/mountinfo.h"
 #include "runtime/base/os.h"
 #include "runtime/node/memory_tier.h"
 
@@ -22,26 +22,15 @@ namespace {
 constexpr int kMostRounds = 8;         // through all mounts; one suffices where none are made meanwhile
 constexpr int kMostAtOnePlace = 5000;  // on top of each other
 
-struct Mount {
-  int64_t id = 0, parent = 0;
-  std::string device, root, point;  // `root` of the file system `device` is seen at `point`
-  std::string type, source, options;
-};
+using Mount = MountLine;
 using Mounts = std::map<int64_t, Mount>;
 
 Mounts read_mounts() {
   Mounts mounts;
   std::ifstream in("/proc/self/mountinfo");
   for (std::string line; std::getline(in, line);) {
-    std::istringstream words(line);
     Mount m;
-    std::string word;
-    words >> m.id >> m.parent >> m.device >> m.root >> m.point;
-    while (words >> word && word != "-") continue;
-    words >> m.type >> m.source >> m.options;
-    m.root = unescaped_mount(m.root);
-    m.point = unescaped_mount(m.point);
-    if (words) mounts[m.id] = m;
+    if (parse_mount_line(line, &m)) mounts[m.id] = m;
   }
   return mounts;
 }
@@ -67,12 +56,9 @@ std::string place(const Mount& mount, const std::string& path) {
   return mount.root == "/" ? rest : mount.root + rest;
 }
 
-bool has_option(const std::string& options, const std::string& option) {
-  return ("," + options + ",").find("," + option + ",") != std::string::npos;
-}
-
 bool is_of_owner(const Mount& m, uid_t owner) {
-  return m.type.rfind("fuse", 0) == 0 && has_option(m.options, "user_id=" + std::to_string(owner));
+  return m.type.rfind("fuse", 0) == 0 &&
+         has_mount_option(m.super_options, "user_id=" + std::to_string(owner));
 }
 
 // On the job's directory itself, which is root's to give away.
