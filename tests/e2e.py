@@ -19,6 +19,7 @@ import inspect
 import json
 import os
 import random
+import re
 import signal
 import stat
 import subprocess
@@ -175,12 +176,17 @@ def _remove_scratch(path):
         subprocess.run([f"{SOURCE}/dev/lab", "slurm", "down", "--dir", lab], stdout=subprocess.DEVNULL, check=False)
     if os.path.isdir(f"{path}/pfs"):
         _lab_pfs("down", path)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
-        points = [line.split()[4] for line in mounts]
-    for point in sorted((p for p in points if p.startswith(path + "/")), reverse=True):
+    for point in sorted(mounts_below(path), reverse=True):
         unmount = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-uz"]
         subprocess.run([*unmount, point], stderr=subprocess.DEVNULL, check=False)
     subprocess.run(["rm", "-rf", "--one-file-system", path, f"/dev/shm/{os.path.basename(path)}"], check=False)
+
+
+def mounts_below(path):
+    """Where something is mounted below that directory."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        points = [re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), line.split(b" ")[4]) for line in file]
+    return [os.fsdecode(point) for point in points if point.startswith(os.fsencode(path) + b"/")]
 
 
 # ---- processes

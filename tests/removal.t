@@ -17,7 +17,7 @@ import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import BUILD, contains, equal, ok, scratch, skip, wait_until  # pylint: disable=wrong-import-position
+from e2e import BUILD, contains, equal, mounts_below, ok, scratch, skip, wait_until  # pylint: disable=wrong-import-position
 
 OWNER, OTHER = 65534, 65533
 QUOTA = 100 << 20
@@ -145,12 +145,6 @@ def node(name, job=1):
         made.close()
 
 
-def mounts_below(path):
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        points = [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line.split()[4]) for line in file]
-    return [point for point in points if point.startswith(path + "/")]
-
-
 def make(path, uid, text="x"):
     """A file of that user's, with the directories above it."""
     missing = []
@@ -197,7 +191,7 @@ def foreign_files():
         equal([os.stat(left + path).st_mode & 0o777 for path in ("/root", "/bob")], [0o700, 0o755], "foreign files: modes are what they were")
         lines = n.logged().splitlines()
         ok(all(re.match(r"\d{4}-\d\d-\d\dT[0-9:.]+ monarchd\[\d+\]: ", line) for line in lines), "foreign files: each line of the log is root's", lines)
-        equal(sum("clean up: .removed." in line and "x\\ny" in line for line in lines), 1, "foreign files: what is left is named once", lines)
+        equal(sum(f"clean up: {n.tier}/monarch: .removed." in line and "x\\ny" in line for line in lines), 1, "foreign files: what is left is named once", lines)
         shutil.rmtree(left)
         n.try_again()
         ok(n.gone(), "foreign files: when others have removed them the rest goes", n.set_aside())
@@ -332,6 +326,45 @@ def fuse_mounts():
     return None
 
 
+def projects():
+    """Directories whose owner has given them another project id than that above: no rename leads out of one, nor into another."""
+    base = scratch("projects")
+    with open(f"{base}/image", "wb") as file:
+        file.truncate(400 << 20)
+    os.mkdir(f"{base}/tier")
+
+    def mounted(*mkfs):
+        return all(subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0
+                   for words in ([*mkfs, f"{base}/image"], ["mount", "-o", "loop", f"{base}/image", f"{base}/tier"]))
+
+    if not (shutil.which("mkfs.xfs") and mounted("mkfs.xfs", "-q", "-f")) and not mounted("mkfs.ext4", "-q", "-F", "-O", "project,quota"):
+        return skip("directories with project ids", "neither XFS nor ext4 with them can be mounted here")
+    with node("projects") as n:
+        top, inside = n.job_dir(1), "/".join(["d"] * 30)
+        script = f'cd "$1" && mkdir -p {inside} side && echo >{inside}/file && chattr -p 8 {inside} && chattr +P {inside} && chattr -p 9 +P side . && mkdir side/below'
+        code, _, err = as_user(OWNER, "sh", "-c", script, "x", top)
+        equal(code, 0, "projects: the owner gives directories ids", err)
+        subprocess.run(["chattr", "-p", "7", "+P", os.path.dirname(top)], check=True)
+        with contextlib.suppress(OSError):
+            os.rename(top, f"{top}.moved")
+            ok(False, "projects: no rename leads out")
+        code, took = n.epilog(1)
+        ok(code == 0 and took < 5, "projects: the epilog returns within 5 s", code, took)
+        ok(wait_until(lambda: not os.path.exists(top), SOON) and n.gone(), "projects: what cannot be moved aside is removed where it is", n.logged())
+        others_quota(n, "projects", whole=True)
+        n.start(2)
+        make(f"{n.job_dir(2)}/foreign/file", OTHER)
+        subprocess.run(["chattr", "-p", "8", n.job_dir(2)], check=True)
+        n.epilog(2)
+        others_quota(n, "projects, foreign files")
+        equal(os.listdir(n.job_dir(2)), ["foreign"], "projects: what is not the owner's stays where it is")
+        contains(n.logged(), [f"clean up: {n.tier}/monarch: c.2.0.n1: remove foreign/file: "], "projects: the log says where")
+        shutil.rmtree(f"{n.job_dir(2)}/foreign")
+        n.try_again()
+        ok(wait_until(lambda: not os.path.exists(n.job_dir(2)), SOON) and n.gone(), "projects: it goes once it can", n.logged())
+    return None
+
+
 def btrfs():
     """Subvolumes, which any user makes: nested, deep, read-only."""
     missing = [tool for tool in ("mkfs.btrfs", "btrfs", "losetup") if not shutil.which(tool)]
@@ -378,4 +411,4 @@ def spinners():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(foreign_files, containers_files, not_removable, remover_and_owner, fuse_mounts, btrfs, spinners)
+e2e.main(foreign_files, containers_files, not_removable, remover_and_owner, fuse_mounts, projects, btrfs, spinners)

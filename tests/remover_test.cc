@@ -3,11 +3,15 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <time.h>
 
+#include <optional>
+
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/memory_tier.h"
@@ -244,6 +248,48 @@ TEST_F(RemoverTest, WhatCannotBeRenamedIsEmptiedWhereItIs) {
   EXPECT_TRUE(exists(state_.path() + "/removing/" + kRemoval + "/unmoved"));
   EXPECT_TRUE(remove(std::move(removals), kLong));
   nothing_is_left();
+}
+
+// Of four places one keeps something; the log names that one, and the name that it has there.
+TEST_F(RemoverTest, TheLogSaysWhereSomethingIsLeft) {
+  const auto before = spdlog::default_logger();
+  JobRecord r = record(1);
+  for (const char* name : {"other", "unmoved"}) {
+    make_tier(name);
+    r.tiers.push_back(tier(name, 100 * kMiB));
+  }
+  struct stat unmoved {};
+  ASSERT_EQ(::stat((scratch_ / "unmoved/monarch").c_str(), &unmoved), 0);
+  const Intercept stays(Call::kRenameat, [&](Arguments& a) {
+    struct stat st;
+    return ::fstat(a.fd, &st) == 0 && st.st_ino == unmoved.st_ino ? EXDEV : 0;
+  });
+  const std::pair<std::string, std::string> places[] = {{scratch_ / "other/monarch", kAside},
+                                                        {scratch_ / "unmoved/monarch", kName},
+                                                        {state_.path() + "/run", kAside}};
+  for (const auto& [place, name] : places) {
+    SCOPED_TRACE(place);
+    const std::string log = scratch_ / ("log" + std::to_string(&place - &places[0].first));
+    ASSERT_TRUE(open_log(log, "info").ok());
+    std::vector<Removal> removals = aside_one(r);
+    const std::string path = place + "/" + name;
+    fill_with_roots(path + "/foreign");
+    {
+      // Given up after one attempt: it is later then.
+      static std::optional<LaterBy> later;
+      const Intercept removes(Call::kUnlinkat, [](Arguments&) {
+        if (!later) later.emplace(3600);
+        return 0;
+      });
+      EXPECT_FALSE(remove(std::move(removals), kLong));
+    }
+    const std::string text = contents(log);
+    EXPECT_NE(text.find("clean up: " + place + ": " + name + ": "), std::string::npos) << text;
+    EXPECT_NE(text.find(" is left as " + path + ", charged with "), std::string::npos) << text;
+    fs::remove_all(path);
+    fs::remove_all(state_.path() + "/removing/" + kRemoval);
+  }
+  spdlog::set_default_logger(before);
 }
 
 TEST_F(RemoverTest, WhatCannotBeRenamedForAnotherReasonWaits) {

@@ -44,11 +44,7 @@ constexpr int kAsidePatienceMs = 500;
 constexpr int kTierPatienceMs = 2000;  // for all tiers, before each attempt
 constexpr int kPollUs = 2000;
 
-int64_t now_ms() {
-  timespec t;
-  ::clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{t.tv_sec} * 1000 + t.tv_nsec / 1000000;
-}
+int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
 // In a child that may hang or outlive its parent: leaves of what is open what it needs (`kept`), and the log
 // (a file that is appended to, or a socket). Locks of a hook's, and pipes that somebody reads to their end,
@@ -106,37 +102,56 @@ bool has_directory(const Result<Fd>& jobs, const JobRecord& record) {
   return false;
 }
 
-// Calls `what` with the directory of all jobs on each tier, and with that of all run directories (tier
-// nullptr); the first error, but for what is missing. A tier that is away is an error, and so is one that is
-// known not to answer.
+// Where a job has its directories: on its tiers, and behind the last one run/.
+std::string place_path(const StateDir& state, const JobRecord& record, size_t place) {
+  return place < record.tiers.size() ? record.tiers[place].path + "/monarch" : state.path() + "/run";
+}
+
+// What an attempt at each of a job's places came to.
+struct Outcome {
+  Status first;              // error, but for what is missing; it names the place
+  std::vector<size_t> left;  // the places with such an error
+};
+
+// Calls `what` with the directory of all jobs in each place, and its number. A tier that is away is an error,
+// and so is one that is known not to answer.
 using Answers = std::map<std::string, bool>;  // by a tier's path
 
-Status in_each_place(const StateDir& state, const JobRecord& record, const Answers& answers,
-                     const std::function<Status(int, const TierRecord*)>& what) {
-  Status first;
-  const auto note = [&](const Status& s) {
-    if (!s.ok() && s.error().code != ENOENT && first.ok()) first = s;
+Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answers& answers,
+                      const std::function<Status(int, size_t)>& what) {
+  Outcome outcome;
+  const auto note = [&](size_t place, const Status& s) {
+    if (s.ok() || s.error().code == ENOENT) return;
+    outcome.left.push_back(place);
+    if (outcome.first.ok()) outcome.first = s;
   };
-  for (const TierRecord& t : record.tiers) {
+  const auto in_place = [&](int jobs, size_t place) -> Status {
+    Status s = what(jobs, place);
+    if (s.ok()) return s;
+    return Error{s.error().code, place_path(state, record, place) + ": " + s.error().text};
+  };
+  for (size_t place = 0; place < record.tiers.size(); ++place) {
+    const TierRecord& t = record.tiers[place];
     if (const auto known = answers.find(t.path); known != answers.end() && !known->second) {
-      note(Error{ETIMEDOUT, t.path + ": does not answer within " + std::to_string(kTierPatienceMs) + " ms"});
+      note(place,
+           Error{ETIMEDOUT, t.path + ": does not answer within " + std::to_string(kTierPatienceMs) + " ms"});
       continue;
     }
     const Result<Fd> jobs = open_tier_jobs(t.path);
     if (!has_directory(jobs, record) && is_away(jobs, t))
-      note(Error{ENODEV, t.path + ": the job's file system is not mounted there any more"});
+      note(place, Error{ENODEV, t.path + ": the job's file system is not mounted there any more"});
     else
-      note(jobs.ok() ? what(jobs->get(), &t) : Status(jobs.error()));
+      note(place, jobs.ok() ? in_place(jobs->get(), place) : Status(jobs.error()));
   }
-  const std::string path = state.path() + "/run";
+  const size_t run = record.tiers.size();
+  const std::string path = place_path(state, record, run);
   const Fd runs(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  note(runs ? what(runs.get(), nullptr) : Status(errno_error("open " + path)));
-  return first;
+  note(run, runs ? in_place(runs.get(), run) : Status(errno_error("open " + path)));
+  return outcome;
 }
 
 Status rename_all_aside(const StateDir& state, const JobRecord& record) {
-  return in_each_place(state, record, {},
-                       [&](int jobs, const TierRecord*) { return rename_aside(jobs, record); });
+  return in_each_place(state, record, {}, [&](int jobs, size_t) { return rename_aside(jobs, record); }).first;
 }
 
 // Whether another run of the job has made directories of that name by now.
@@ -317,9 +332,10 @@ struct UnderWay {
   std::vector<uint64_t> least;  // files that an attempt left, in each place
   bool told = false;
   bool progress = false;
-  bool away = false;   // a tier's file system is
-  bool lives = false;  // the job does
-  std::string name;    // of what could not be set aside
+  bool away = false;               // a tier's file system is
+  bool lives = false;              // the job does
+  std::vector<size_t> left;        // places where something is
+  std::vector<std::string> names;  // that it has in each place
 };
 
 // Whether a large tree gets smaller: by a tenth at least, since its owner may be filling it.
@@ -364,26 +380,32 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   const bool unmoved = is_unmoved(state, record);
   work->lives = unmoved && !name_is_taken(state, record) && has_live_job(state, record);
   work->progress = false;
-  work->least.resize(record.tiers.size() + 1, UINT64_MAX);
+  const size_t places = record.tiers.size() + 1;
+  work->least.resize(places, UINT64_MAX);
+  work->names.assign(places, unmoved && !name_is_taken(state, record) ? record.name : record.aside());
   bool changed = false;
-  const Status s = in_each_place(state, record, answers, [&](int jobs, const TierRecord* tier) -> Status {
-    std::string name = record.aside();
-    const size_t place = tier ? static_cast<size_t>(tier - record.tiers.data()) : record.tiers.size();
+  const auto attempt = [&](int jobs, size_t place) -> Status {
+    std::string& name = work->names[place];
     if (unmoved && !work->lives && !name_is_taken(state, record)) {
       // An XFS project id of the owner's own, for one, keeps the directory where it is: it is emptied there.
       Status moved = rename_aside(jobs, record);
       if (!moved.ok() && moved.error().code != EXDEV) return moved;
-      if (!moved.ok()) work->name = name = record.name;
+      if (moved.ok()) name = record.aside();
     }
-    const Attempt now = work->lives ? measure_only(jobs, record) : remove_aside(jobs, record, name, !tier);
+    const bool is_run = place == record.tiers.size();
+    const Attempt now = work->lives ? measure_only(jobs, record) : remove_aside(jobs, record, name, is_run);
     work->progress |= gets_smaller(now, &work->least[place]);
-    if (tier && now.charged) {
-      const uint64_t bytes = tier->quota > 0 ? std::min(*now.charged, tier->quota) : *now.charged;
-      changed |= record.tiers[place].occupied != bytes;
-      record.tiers[place].occupied = bytes;
+    if (!is_run && now.charged) {
+      TierRecord& tier = record.tiers[place];
+      const uint64_t bytes = tier.quota > 0 ? std::min(*now.charged, tier.quota) : *now.charged;
+      changed |= tier.occupied != bytes;
+      tier.occupied = bytes;
     }
     return now.error;
-  });
+  };
+  const Outcome outcome = in_each_place(state, record, answers, attempt);
+  const Status& s = outcome.first;
+  work->left = outcome.left;
   if (s.ok()) {
     if (record.unrecorded && !name_is_taken(state, record))
       ::unlink((state.path() + "/" + record.grants()).c_str());
@@ -410,13 +432,12 @@ void give_up(const StateDir& state, const UnderWay& work) {
                 : std::min<int64_t>(kLongestDelay, kShortestDelay << std::min(record.given_up, 16u));
   if (record.given_up++ == 0) {
     uint64_t bytes = 0;
-    std::string places;
-    for (const TierRecord& t : record.tiers) {
-      bytes += t.charged();
-      places += (places.empty() ? "" : ", ") + t.path + "/monarch";
-    }
-    spdlog::error("JobId={} clean up: what could not be removed is left in {} as {}, charged with {} bytes",
-                  record.job.job, places, work.name.empty() ? record.aside() : work.name, bytes);
+    for (const TierRecord& t : record.tiers) bytes += t.charged();
+    std::string paths;
+    for (const size_t place : work.left)
+      paths += (paths.empty() ? "" : ", ") + place_path(state, record, place) + "/" + work.names[place];
+    spdlog::error("JobId={} clean up: what could not be removed is left as {}, charged with {} bytes",
+                  record.job.job, paths, bytes);
   }
   record.next_try = os::clock_ns(CLOCK_REALTIME) / 1000000000 + delay;
   (void)state.write_removal(record).ok();
