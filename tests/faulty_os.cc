@@ -115,9 +115,9 @@ int linkat(int from_fd, const char* from, int to_fd, const char* to, int flags) 
   if (fails(Call::kLinkat, {.fd = to_fd, .path = to, .flags = flags})) return -1;
   return real_os::linkat(from_fd, from, to_fd, to, flags);
 }
-int renameat(int from_fd, const char* from, int to_fd, const char* to) {
-  if (fails(Call::kRenameat, {.fd = to_fd, .path = to})) return -1;
-  return real_os::renameat(from_fd, from, to_fd, to);
+int renameat(int from_fd, const char* from, int to_fd, const char* to, unsigned flags) {
+  if (fails(Call::kRenameat, {.fd = to_fd, .path = to, .flags = static_cast<int>(flags)})) return -1;
+  return real_os::renameat(from_fd, from, to_fd, to, flags);
 }
 int unlinkat(int dirfd, const char* path, int flags) {
   if (fails(Call::kUnlinkat, {.fd = dirfd, .path = path, .flags = flags})) return -1;
@@ -141,6 +141,9 @@ int inotify_add_watch(int inotify, const char* path, uint32_t mask) {
                                                             : real_os::inotify_add_watch(inotify, path, mask);
 }
 int flock(int fd, int operation) { return real_os::flock(fd, operation); }
+int fchown(int fd, uid_t owner, gid_t group) {
+  return fails(Call::kChown, {.fd = fd}) ? -1 : real_os::fchown(fd, owner, group);
+}
 int fchmod(int fd, mode_t mode) { return fails(Call::kChmod, {.fd = fd}) ? -1 : real_os::fchmod(fd, mode); }
 int chmod(const char* path, mode_t mode) {
   return fails(Call::kChmod, {.path = path}) ? -1 : real_os::chmod(path, mode);

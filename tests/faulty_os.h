@@ -33,6 +33,7 @@ enum class Call {
   kFstatat,
   kWatch,  // inotify_add_watch
   kChmod,  // by path or descriptor
+  kChown,
   kIoctl,
   kFdopendir,
   kReaddir,

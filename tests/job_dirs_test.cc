@@ -167,12 +167,38 @@ TEST_F(JobDirTest, AFileSystemWhereRootIsAnotherIsNoTier) {
   EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
 }
 
+TEST_F(JobDirTest, AndNothingIsLeftThere) {
+  const Intercept squash(Call::kFstatat, [](Arguments& a) {
+    return ::fchownat(a.fd, a.path, 65533, 65533, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
+  });
+  EXPECT_EQ(make().error().code, EPERM);
+  EXPECT_TRUE(in_tier().empty());
+}
+
+// Such as FAT and some network file systems, where chown(2) does nothing and says that all is well.
+TEST_F(JobDirTest, AFileSystemWithoutOwnersOrModesIsNoTier) {
+  for (const bool owners : {false, true}) {
+    const Intercept ignores(Call::kFstat, [=](Arguments& a) {
+      struct stat st;
+      if (::fstat(a.fd, &st) != 0 || st.st_uid != kOwner.uid) return 0;
+      return (owners ? ::fchmod(a.fd, 0755) : ::fchown(a.fd, 0, 0)) == 0 ? 0 : errno;
+    });
+    const Status s = make();
+    ASSERT_FALSE(s.ok());
+    EXPECT_NE(s.error().text.find("does not keep owners and modes"), std::string::npos) << s.error().text;
+    EXPECT_TRUE(fs::is_empty(jobs())) << "nothing is left";
+  }
+}
+
 TEST_F(JobDirTest, WhatChangesMeanwhileIsLookedAtAgain) {
   scratch_.file("tier/monarch", "");
   ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
   int short_of_descriptors = 0;
+  bool vanished = false;
   const Intercept vanishes(Call::kFstatat, [&](Arguments&) {
+    if (vanished) return 0;
     fs::remove(jobs());
+    vanished = true;
     short_of_descriptors = 1;
     return 0;
   });

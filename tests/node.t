@@ -166,7 +166,8 @@ class Node:
 
     def helpers(self):
         """pids of root's helpers, removers included."""
-        found = subprocess.run(["pgrep", "-f", f"^{BUILD}/monarchd --(epilog|start|prolog) --state-dir {self.state} "],
+        state = "".join(c if c.isalnum() else f"[{c}]" for c in self.state)
+        found = subprocess.run(["pgrep", "-f", f"^{BUILD}/monarchd --(epilog|start|prolog) --state-dir {state} "],
                                stdout=subprocess.PIPE, check=False)
         return list(map(int, found.stdout.split()))
 
@@ -729,6 +730,85 @@ def name_is_taken():
         os.chmod(f"{n.tier}/monarch", 0o777)
         contains(n.start(1), ["off "], "what root has put there is left alone")
         contains(n.logged(), ["not a directory that root alone can write"], "the log tells")
+
+
+def squashed_root():
+    """A tier where root is another user, or where nothing can be given to the job's owner: the job goes without it."""
+    if e2e.why_no_slowfs():
+        return e2e.skip("a tier where root is another user", e2e.why_no_slowfs())
+    with node("squashed") as n, contextlib.ExitStack() as at_end:
+        os.mkdir(f"{n.dir}/source")
+        os.chmod(f"{n.dir}/source", 0o1777)
+        slow = e2e.SlowFs(f"{n.dir}/source", f"{n.dir}/slow", "--attr-ttl", "0")
+        at_end.callback(slow.close)
+        both = "".join(f"[tier.{name}]\npath = {path}\nquota = 100M\nmin_free = 0\n" for name, path in (("slow", slow.mount), ("nvme", n.tier)))
+        for job, made in (1, "nothing"), (2, "root's directory, from before"):
+            if job == 2:
+                os.mkdir(f"{slow.mount}/monarch")
+            slow.command(f"set squash {UID - 1}")
+            before = os.listdir(slow.mount)
+            n.configure(f"[tier.slow]\npath = {slow.mount}\nquota = 100M\nmin_free = 0\n")
+            contains(n.start(job), ["off no tier can be used"], f"root is another user on the tier, {made} is there: no agent")
+            equal(os.listdir(slow.mount), before, f"{made}: nothing is made there")
+            equal([name for _, _, names in os.walk(slow.mount) for name in names], [], f"{made}: nor in what is there")
+            n.configure(both)
+            contains(n.start(10 + job), ["ready "], f"{made}: with another tier the job starts")
+            equal([tier["name"] for tier in n.record(10 + job)["tiers"]], ["nvme"], f"{made}: and has that one")
+            for begun in job, 10 + job:
+                equal(n.epilog(begun)[0], 0, f"{made}: and its epilog ends well")
+            ok(wait_until(lambda: not n.reserved(), GONE_SECONDS), f"{made}: nothing stays charged", n.reserved())
+            slow.command("set squash 0")
+        contains(n.logged(), [f"{slow.mount}/monarch: root is mapped to user {UID - 1} on this file system, which cannot be a tier",
+                              "to its owner: Operation not permitted"], "the log tells why")
+    return None
+
+
+def odd_tier():
+    """Blanks and other odd characters in the paths of tier, state, configuration and log."""
+    with node("a b\tc\\d\\040;e#f%s,g='h\"\u00e9$(i)") as n:
+        contains(n.start(1), ["ready "], "an odd path: a job starts")
+        ok(wait_until(lambda: staged(n, 1) == 30), "an odd path: its dataset is staged")
+        task, seen, _ = n.task(n.record(1)["run_dir"])
+        e2e.end(task)
+        equal(seen, "tier", "an odd path: a task reads it there")
+        if os.path.exists("/dev/fuse"):
+            os.mkdir(f"{n.job_dir(1)}/x y")
+            os.chown(f"{n.job_dir(1)}/x y", UID, UID)
+            for path in f"{n.job_dir(1)}/x y", n.job_dir(1):
+                os.close(e2e.hanging_mount(path, UID))
+        equal(n.epilog(1)[0], 0, "an odd path: the epilog")
+        ok(wait_until(lambda: not n.left(1), GONE_SECONDS), "an odd path: nothing is left, though the owner mounted something there", n.left(1), n.logged())
+        equal(e2e.mounts_below(n.dir), [], "an odd path: nor mounted")
+        if os.path.exists("/dev/fuse"):
+            os.rmdir(f"{n.tier}/monarch")
+            os.mkdir(f"{n.tier}/monarch")
+            os.chown(f"{n.tier}/monarch", UID, UID)
+            hang = e2e.hanging_mount(f"{n.tier}/monarch", UID)
+        contains(n.start(2), ["ready "], "an odd path: what a user mounts at TIER/monarch is no obstacle")
+        if os.path.exists("/dev/fuse"):
+            os.close(hang)
+        n.kill_agent(2)
+        n.pretend(2, boot="another")
+        contains(n.start(3), ["ready "], "an odd path: the next job starts")
+        ok(wait_until(lambda: not n.left(2), GONE_SECONDS), "an odd path: what another boot left is swept", n.left(2))
+        n.kill_agent(3)
+        subprocess.run(["umount", "-l", n.record(3)["run_dir"]], check=True)
+        shutil.rmtree(n.state)
+        contains(n.start(4), ["ready "], "an odd path: a job starts without the records of others")
+        ok(wait_until(lambda: not n.left(3), 3 * GONE_SECONDS), "an odd path: what has no record is removed", n.left(3), n.logged())
+        n.epilog(4)
+        n.configure(f"[tier.ram]\npath = {n.tier}\ndriver = tmpfs\nquota = 8M\nmedium = ram\n")
+        contains(n.start(5), ["ready "], "an odd path: a job with a memory tier starts")
+        ok(n.job_dir(5) in e2e.mounts_below(n.tier), "an odd path: its tmpfs is mounted", e2e.mounts_below(n.tier))
+        ok(wait_until(lambda: staged(n, 5) == 30), "an odd path: its dataset is in memory")
+        contains(n.start(6), ["ready "], "an odd path: another waits for memory")
+        n.epilog(5)
+        ok(wait_until(lambda: not n.left(5), GONE_SECONDS), "an odd path: nothing of it is left", n.left(5))
+        ok(wait_until(lambda: os.statvfs(n.job_dir(6)).f_blocks * 4096 == 8 << 20, GONE_SECONDS), "an odd path: the other one's tmpfs grows")
+        n.epilog(6)
+        ok(wait_until(lambda: not n.left(6) and not e2e.mounts_below(n.dir), GONE_SECONDS), "an odd path: nothing is left", n.left(6), e2e.mounts_below(n.dir))
+        lines = n.logged().splitlines()
+        ok(all(re.match(r"\d{4}-\d\d-\d\dT[0-9:.]+ monarchd\[\d+\]: ", line) for line in lines), "an odd path: each line of the log is a whole one", lines)
 
 
 def others_rename():
@@ -1361,6 +1441,6 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, name_is_taken,
+e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, name_is_taken, squashed_root, odd_tier,
          others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths)

@@ -138,7 +138,8 @@ int futimens(int fd, const struct timespec times[2]) {
 int linkat(int from_fd, const char* from, int to_fd, const char* to, int flags) {
   return retried([&] { return ::linkat(from_fd, from, to_fd, to, flags); });
 }
-int renameat(int from_fd, const char* from, int to_fd, const char* to) {
+int renameat(int from_fd, const char* from, int to_fd, const char* to, unsigned flags) {
+  if (flags != 0) return retried([&] { return ::renameat2(from_fd, from, to_fd, to, flags); });
   return retried([&] { return ::renameat(from_fd, from, to_fd, to); });
 }
 int unlinkat(int dirfd, const char* path, int flags) {
@@ -161,6 +162,9 @@ int inotify_add_watch(int inotify, const char* path, uint32_t mask) {
 }
 int flock(int fd, int operation) {
   return retried([&] { return ::flock(fd, operation); });
+}
+int fchown(int fd, uid_t owner, gid_t group) {
+  return retried([&] { return ::fchown(fd, owner, group); });
 }
 int fchmod(int fd, mode_t mode) {
   return retried([&] { return ::fchmod(fd, mode); });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The boundary to the operating system for what tests must be able to fail: every call on a dataset
-// file or a tier goes through here. os.cc is the real one; fault tests link tests/faulty_os.cc instead.
-// Semantics, return values and errno are those of the system calls, EINTR retried. The clock is
-// here for what comes to pass seconds later.
+// file or a tier goes through here, but for mount(2) and umount2(2) (tests/os_calls.t). os.cc is the real
+// one; fault tests link tests/faulty_os.cc instead. Semantics, return values and errno are those of the
+// system calls, EINTR retried. The clock is here for what comes to pass seconds later.
 #pragma once
 
 #include <dirent.h>
@@ -64,7 +64,7 @@ void drop_pages(int fd, off_t offset, off_t bytes);
 int set_direct(int fd, bool direct);
 int futimens(int fd, const struct timespec times[2]);
 int linkat(int from_fd, const char* from, int to_fd, const char* to, int flags);
-int renameat(int from_fd, const char* from, int to_fd, const char* to);
+int renameat(int from_fd, const char* from, int to_fd, const char* to, unsigned flags = 0);  // renameat2(2)
 int unlinkat(int dirfd, const char* path, int flags);
 int mkdirat(int dirfd, const char* path, mode_t mode);
 int fstatvfs(int fd, struct statvfs* st);
@@ -73,6 +73,7 @@ int fstatat(int dirfd, const char* path, struct stat* st, int flags);
 int inotify_add_watch(int inotify, const char* path, uint32_t mask);
 int flock(int fd, int operation);
 int fchmod(int fd, mode_t mode);
+int fchown(int fd, uid_t owner, gid_t group);
 int chmod(const char* path, mode_t mode);
 int ioctl(int fd, unsigned long request, void* argument);
 DIR* fdopendir(int fd);

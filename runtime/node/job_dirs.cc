@@ -42,10 +42,10 @@ bool is_users_mount(const std::string& path) {
 // `fresh` is ours, and empty. The two are exchanged at once, so that nobody can take the name in between.
 Status take_place(const Fd& base, const std::string& fresh, const std::string& path) {
   const auto exchange = [&] {
-    return ::renameat2(base.get(), fresh.c_str(), base.get(), kJobs, RENAME_EXCHANGE);
+    return os::renameat(base.get(), fresh.c_str(), base.get(), kJobs, RENAME_EXCHANGE);
   };
   const auto look = [&](const char* name, struct stat* st) {
-    return ::fstatat(base.get(), name, st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT);
+    return os::fstatat(base.get(), name, st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT);
   };
   struct stat st;
   if (look(kJobs, &st) != 0) return errno_error(path);
@@ -56,37 +56,47 @@ Status take_place(const Fd& base, const std::string& fresh, const std::string& p
     return {};
   }
   const std::string aside = fmt::format("{}.of-{}{}", kJobs, st.st_uid, fresh.substr(fresh.rfind('.')));
-  if (::renameat2(base.get(), fresh.c_str(), base.get(), aside.c_str(), RENAME_NOREPLACE) != 0)
+  if (os::renameat(base.get(), fresh.c_str(), base.get(), aside.c_str(), RENAME_NOREPLACE) != 0)
     return errno_error(path);
   spdlog::warn("{} was user {}'s: it is called {} now", path, st.st_uid, aside);
   return {};
+}
+
+// A new directory in the tier's that is root's. There is none where root is another user, as with
+// root_squash.
+Status make_roots_own(const Fd& base, const std::string& name, const std::string& path) {
+  if (os::mkdirat(base.get(), name.c_str(), 0711) != 0) return errno_error(path);
+  struct stat made {};
+  Status own;
+  if (os::fstatat(base.get(), name.c_str(), &made, AT_SYMLINK_NOFOLLOW) != 0)
+    own = errno_error(path);
+  else if (made.st_uid != 0)
+    own = Error{EPERM, path + ": root is mapped to user " + std::to_string(made.st_uid) +
+                           " on this file system, which cannot be a tier"};
+  if (!own.ok()) os::unlinkat(base.get(), name.c_str(), AT_REMOVEDIR);
+  return own;
 }
 
 // <tier>/monarch, root's, whatever a user has put there before: the tier's directory is one that all users
 // can write. The ledger's lock keeps two helpers from taking each other's away.
 Result<Fd> make_tier_jobs(const StateDir& state, const Fd& base, const std::string& tier_path) {
   const std::string path = tier_path + "/" + kJobs;
-  if (os::mkdirat(base.get(), kJobs, 0711) != 0 && errno != EEXIST) return errno_error(path);
+  if (const Status made = make_roots_own(base, kJobs, path); !made.ok() && made.error().code != EEXIST)
+    return made.error();
   Result<Fd> all = open_tier_jobs(tier_path);
   if (all.ok()) return all;
   const Result<Fd> lock = state.lock_ledger(kLockPatienceMs);
   if (!lock.ok()) return lock.error();
   const Result<std::string> real = real_path(path.substr(0, path.rfind('/')));
   const std::string fresh = fmt::format(".{}.{}", kJobs, os::clock_ns(CLOCK_REALTIME));
-  if (os::mkdirat(base.get(), fresh.c_str(), 0711) != 0) return errno_error(path);
-  struct stat made {};
-  if (os::fstatat(base.get(), fresh.c_str(), &made, AT_SYMLINK_NOFOLLOW) != 0 || made.st_uid != 0) {
-    os::unlinkat(base.get(), fresh.c_str(), AT_REMOVEDIR);
-    return Error{EPERM, path + ": root is mapped to user " + std::to_string(made.st_uid) +
-                            " on this file system, which cannot be a tier"};
-  }
+  MONARCH_TRY(make_roots_own(base, fresh, path));
   for (int i = 0; i < kTries && !all.ok(); ++i) {
     const std::string mounted = fmt::format("/proc/self/fd/{}/{}", base.get(), kJobs);
     if (real.ok() && is_users_mount(*real + "/" + kJobs))
       (void)::umount2(mounted.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
     const Status taken = take_place(base, fresh, path);
     if (!taken.ok() && taken.error().code == ENOENT)
-      (void)::renameat2(base.get(), fresh.c_str(), base.get(), kJobs, RENAME_NOREPLACE);
+      (void)os::renameat(base.get(), fresh.c_str(), base.get(), kJobs, RENAME_NOREPLACE);
     all = open_tier_jobs(tier_path);
     if (!taken.ok() && taken.error().code == EPERM) break;
   }
@@ -106,17 +116,20 @@ Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::st
     return Error{safe.error().code, "tier " + tier.name + ": " + safe.error().text};
   const Result<Fd> all = make_tier_jobs(state, base, tier.path);
   if (!all.ok()) return all.error();
-  if (::fchmod(all->get(), 0711) != 0) return errno_error(what + "/monarch");
+  if (os::fchmod(all->get(), 0711) != 0) return errno_error(what + "/monarch");
   if (os::mkdirat(all->get(), name.c_str(), 0700) != 0) return errno_error(what + "/monarch/" + name);
   const Fd own(os::open_beneath(all->get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // What a tmpfs covers stays root's: anything that its owner put there just before would be in the way when
   // the tmpfs is set aside.
   const bool is_covered = tier.kind == TierConfig::Kind::kTmpfs;
   Status given;
-  if (!own || (!is_covered && ::fchown(own.get(), user.uid, user.gid) != 0))
+  if (!own || (!is_covered && os::fchown(own.get(), user.uid, user.gid) != 0))
     given = errno_error("give " + what + "/monarch/" + name + " to its owner");
   else if (is_covered)
     given = mount_tmpfs(own, tier.quota.bytes, user);
+  else if (os::fstat(own.get(), &st) != 0 || st.st_uid != user.uid || (st.st_mode & 0077) != 0)
+    given = Error{EPERM, what + "/monarch/" + name +
+                             ": this file system does not keep owners and modes; it cannot be a tier"};
   if (!given.ok()) os::unlinkat(all->get(), name.c_str(), AT_REMOVEDIR);
   return given;
 }
@@ -125,8 +138,8 @@ namespace {
 
 // A file of root's that the user, and nobody else, can read in the user's directory.
 bool put(const Fd& dir, const char* name, const std::string& text, const User& user) {
-  const Fd file(::openat(dir.get(), name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  return file && ::fchown(file.get(), 0, user.gid) == 0 && ::fchmod(file.get(), 0640) == 0 &&
+  const Fd file(os::openat(dir.get(), name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  return file && os::fchown(file.get(), 0, user.gid) == 0 && os::fchmod(file.get(), 0640) == 0 &&
          ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
@@ -142,7 +155,7 @@ Status make_run_dir(const std::string& path, uint64_t bytes, const std::string& 
     dir = Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));  // what is mounted
   }
   if (!dir || !put(dir, kAgentConf, conf, user) || !put(dir, kDatasets, datasets, user) ||
-      ::fchown(dir.get(), user.uid, user.gid) != 0)
+      os::fchown(dir.get(), user.uid, user.gid) != 0)
     return errno_error("fill " + path);
   return {};
 }

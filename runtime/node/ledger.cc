@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/ledger.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/statvfs.h>
 
@@ -10,6 +11,7 @@
 
 #include "runtime/base/escape.h"
 #include "runtime/base/memory.h"
+#include "runtime/base/os.h"
 #include "runtime/base/size.h"
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/hierarchy/grant.h"
@@ -110,7 +112,8 @@ std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config) {
   std::vector<TierConfig> tiers;
   for (TierConfig tier : wanted) {
     struct statvfs fs;
-    if (::statvfs(tier.path.c_str(), &fs) != 0) {
+    const Fd dir(os::openat(AT_FDCWD, tier.path.c_str(), O_PATH | O_CLOEXEC));
+    if (!dir || os::fstatvfs(dir.get(), &fs) != 0) {
       spdlog::warn("JobId={} tier {} ({}): {}", job.job, tier.name, tier.path, std::strerror(errno));
       continue;
     }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/os.h"
 #include "runtime/node/mounts.h"
 
 namespace monarch {
@@ -46,7 +47,7 @@ Status mount_run_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
 // The descriptor holds what is mounted there: it is looked at, and then made larger, or nothing is. The job's
 // owner may have mounted a file system on it that hangs.
 Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes) {
-  const Fd dir(::openat(jobs.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const Fd dir(os::openat(jobs.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!dir) return errno_error(name);
   if (!is_of_job_tmpfs(dir.get())) return Error{EINVAL, name + ": its tmpfs is hidden by another mount"};
   if (::mount(nullptr, path_of(dir.get()).c_str(), nullptr, MS_REMOUNT | kFlags, limits_of(bytes).c_str()) !=

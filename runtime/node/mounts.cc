@@ -71,20 +71,20 @@ bool is_of_job(const Mount& m, Detach what) {
 // alone, without symbolic links.
 template <typename Wanted>
 int detach_at(const Mounts& mounts, const Mount& parent, const std::string& point, Wanted wanted) {
-  Fd dir(::open(parent.point.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  Fd dir(os::openat(AT_FDCWD, parent.point.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   std::istringstream names(rest_of(point, parent.point));
   std::string name, last;
   while (std::getline(names, name, '/')) {
     if (name.empty()) continue;
     if (!dir || os::mount_id(dir.get()) != parent.id) return 0;
     if (!last.empty())
-      dir = Fd(::openat(dir.get(), last.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      dir = Fd(os::openat(dir.get(), last.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     last = name;
   }
   if (!dir || last.empty() || os::mount_id(dir.get()) != parent.id) return 0;
   int detached = 0;
   for (; detached < kMostAtOnePlace; ++detached) {
-    const Fd top(::openat(dir.get(), last.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    const Fd top(os::openat(dir.get(), last.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     const Mount* mount = top ? find(mounts, os::mount_id(top.get())) : nullptr;
     if (!mount || mount->id == parent.id || !wanted(*mount)) break;
     if (::umount2(("/proc/self/fd/" + std::to_string(top.get())).c_str(), MNT_DETACH) != 0) break;
@@ -124,10 +124,10 @@ bool is_of_job_tmpfs(int fd) {
 
 bool move_job_tmpfs(int jobs, const std::string& from, const std::string& to) {
   constexpr int kOpen = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  const Fd shown(::openat(jobs, from.c_str(), kOpen));
+  const Fd shown(os::openat(jobs, from.c_str(), kOpen));
   if (!shown || !is_of_job_tmpfs(shown.get())) return false;
   if (os::mkdirat(jobs, to.c_str(), 0700) != 0 && errno != EEXIST) return false;
-  const Fd point(::openat(jobs, to.c_str(), kOpen));
+  const Fd point(os::openat(jobs, to.c_str(), kOpen));
   if (!point) return false;
   // Shared mounts cannot be moved. If this was cut short before, it is there already.
   const auto path = [](const Fd& fd) { return "/proc/self/fd/" + std::to_string(fd.get()); };

@@ -69,7 +69,7 @@ Result<Fd> open_tier_jobs(const std::string& tier_path) {
     return Error{errno, path + ": " +
                             (errno == EXDEV ? "a mount point; unmount it" : "no directory; remove it") +
                             ", Monarch makes a directory of its own there"};
-  if (!all || ::fstat(all.get(), &st) != 0) return errno_error(path);
+  if (!all || os::fstat(all.get(), &st) != 0) return errno_error(path);
   if (st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
     return Error{EPERM, path + ": not a directory that root alone can write; remove it"};
   return all;
@@ -79,7 +79,8 @@ Status check_tier_jobs(const std::string& tier_path) {
   const Result<Fd> all = open_tier_jobs(tier_path);
   if (all.ok() || all.error().code == ENOENT || all.error().code == EACCES) return {};
   struct stat st;
-  const bool users = ::lstat((tier_path + "/monarch").c_str(), &st) == 0 && st.st_uid != 0;
+  const bool users = os::fstatat(AT_FDCWD, (tier_path + "/monarch").c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                     st.st_uid != 0;
   return users && all.error().code != EXDEV ? Status() : Status(all.error());
 }
 
@@ -217,7 +218,7 @@ Status StateDir::write(const std::string& below, const std::string& text, mode_t
   const std::string path = path_ + "/" + below, fresh = path + ".new";
   {
     const Fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!fd || ::fchmod(fd.get(), mode) != 0) return errno_error("make " + fresh);
+    if (!fd || os::fchmod(fd.get(), mode) != 0) return errno_error("make " + fresh);
     if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
       return errno_error("write " + fresh);
   }

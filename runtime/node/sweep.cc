@@ -173,8 +173,8 @@ void add_unrecorded(const StateDir& state, const JobOnNode& own, int jobs, const
 
 std::vector<std::string> names_in(int directory, const JobOnNode& own) {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::fdopendir(::dup(directory)), &::closedir);
-  while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(os::fdopendir(::dup(directory)), &::closedir);
+  while (const dirent* e = dir ? os::readdir(dir.get()) : nullptr)
     if (is_of_node(e->d_name, own)) names.push_back(e->d_name);
   return names;
 }
