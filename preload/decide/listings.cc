@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel's own values say whether the listing still holds: when a stream is opened or rewound, the
-// directory has to be the one that the walk read, with the same mtime and ctime. So what static programs and
-// other nodes did to it shows as soon as the kernel knows, for one call to the PFS at most.
+// The kernel's own values say whether the listing still holds: when a stream is opened, the directory has to
+// be the one that the walk read, with the same mtime and ctime. So what static programs and other nodes did
+// to it shows as soon as the kernel knows, for one call to the PFS at most. One that is rewound is libc's
+// from then on.
 //
 // A stream is a slot of a static table, told from libc's by its address; none is free: libc's is used. It
 // holds a descriptor, as libc's do: O_PATH, which costs the PFS no open, until dirfd(3) asks for it.
@@ -25,19 +26,23 @@ namespace monarch::preload {
 namespace {
 
 constexpr uint32_t kStreams = 64;
-constexpr uint32_t kRecent =
-    4;  // threads that share a stream without a lock, as with libc's, each get a name
+constexpr uint32_t kRecent = 4;  // threads that share a stream without a lock each get a name
+
+}  // namespace
 
 struct Stream {
   std::atomic<uint32_t> taken{0};
   int fd = 0;
-  bool path_only = false;  // fd is O_PATH
-  DIR* real = nullptr;     // once rewinding found another directory than was listed: libc's takes over
+  bool path_only = false;            // fd is O_PATH
+  DIR* real = nullptr;               // once it was rewound: libc's
   const Listing* listing = nullptr;  // nullptr: neither of them is to be had any more
   std::atomic<uint32_t> next{0};
   std::atomic<Ref> block{0};  // where the last name was
   struct dirent64 recent[kRecent] = {};
 };
+
+namespace {
+
 // A constructor would write to 19 pages at each start of a process.
 constinit Stream streams[kStreams];
 std::atomic<uint32_t> next_stream{0};
@@ -45,7 +50,7 @@ std::atomic<uint32_t> next_stream{0};
 static_assert(sizeof(struct dirent) == sizeof(struct dirent64));
 static_assert(offsetof(struct dirent, d_name) == offsetof(struct dirent64, d_name));
 
-Stream* ours(DIR* dir) {
+Stream* slot_of(DIR* dir) {
   const auto at = reinterpret_cast<uintptr_t>(dir), first = reinterpret_cast<uintptr_t>(streams);
   return __builtin_expect(at - first < sizeof streams, 0) ? reinterpret_cast<Stream*>(dir) : nullptr;
 }
@@ -67,15 +72,11 @@ const Listing* known_listing(Client* c, const RelPath& path) {
   return may_be_told(*c, path) && !has_changed_names(*c, path) ? c->catalog.listing(path) : nullptr;
 }
 
-bool is_as_listed(const Listing& listing, const struct statx& st) {
-  return st.stx_ino == listing.ino && gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == listing.dev &&
-         ns_of(st.stx_mtime) == listing.mtime && ns_of(st.stx_ctime) == listing.ctime;
-}
-
 bool still_as_listed(int fd, const Listing& listing) {
   struct statx st;
   return syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_INO | STATX_MTIME | STATX_CTIME, &st) == 0 &&
-         is_as_listed(listing, st);
+         st.stx_ino == listing.ino && gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == listing.dev &&
+         ns_of(st.stx_mtime) == listing.mtime && ns_of(st.stx_ctime) == listing.ctime;
 }
 
 DIR* start(const Listing* listing, int fd, bool path_only) {
@@ -90,19 +91,18 @@ DIR* start(const Listing* listing, int fd, bool path_only) {
   return reinterpret_cast<DIR*>(s);
 }
 
-// Apart, for the buffer on the stack.
-__attribute__((noinline)) DIR* open_below(Client* c, int dirfd, const char* path) {
+// `fd` -1: what the path leads to is opened. Apart, for the buffer on the stack.
+__attribute__((noinline)) DIR* open_known(Client* c, int dirfd, const char* path, int fd) {
   Room room;
   RelPath rel;
   if (!resolve_directory(*c, dirfd, path, &room, &rel)) return nullptr;
-  DIR* dir = nullptr;
-  if (const Listing* listing = known_listing(c, rel)) {
-    const long fd = syscall(SYS_openat, dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    if (fd >= 0 && still_as_listed(static_cast<int>(fd), *listing))
-      dir = start(listing, static_cast<int>(fd), true);
-    if (fd >= 0 && !dir) syscall(SYS_close, static_cast<int>(fd));
-    if (dir) opened_elsewhere(static_cast<int>(fd));
-  }
+  const Listing* listing = known_listing(c, rel);
+  const bool path_only = fd < 0;
+  if (path_only && listing)
+    fd = static_cast<int>(syscall(SYS_openat, dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
+  DIR* dir = listing && fd >= 0 && still_as_listed(fd, *listing) ? start(listing, fd, path_only) : nullptr;
+  if (path_only && fd >= 0 && !dir) syscall(SYS_close, fd);
+  if (dir && path_only) opened_elsewhere(fd);
   count(c->board, dir ? TaskCounter::meta_served : TaskCounter::meta_pfs);
   return dir;
 }
@@ -114,21 +114,9 @@ bool is_fresh_directory(int fd) {
 }
 
 __attribute__((noinline)) DIR* open_descriptor(Client* c, int fd) {
-  struct statx st;
-  if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_MTIME | STATX_CTIME, &st) !=
-          0 ||
-      !S_ISDIR(st.stx_mode) ||
-      !on_root_device(c->catalog.facts(), gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor)))
-    return nullptr;
-  Room path, room;
-  RelPath rel;
-  if (path_of_descriptor(fd, &path) == 0 || !resolve_directory(*c, AT_FDCWD, path.text(), &room, &rel))
-    return nullptr;
-  const Listing* listing = known_listing(c, rel);
-  const bool known = listing && is_as_listed(*listing, st) && is_fresh_directory(fd);
-  DIR* dir = known ? start(listing, fd, false) : nullptr;
-  count(c->board, dir ? TaskCounter::meta_served : TaskCounter::meta_pfs);
-  return dir;
+  Room path;
+  const bool named = is_fresh_directory(fd) && path_of_descriptor(fd, &path) != 0;
+  return named ? open_known(c, AT_FDCWD, path.text(), fd) : nullptr;
 }
 
 // The kernel's layout of a name of `len` bytes.
@@ -165,7 +153,48 @@ bool advance(Stream* s, uint32_t* number) {
   return true;
 }
 
-// The next name, in `out` or, if that is nullptr, in the stream. nullptr: the end, or an error (errno).
+// Makes the descriptor one that open(2) of the directory gives.
+void open_fully(Stream* s) {
+  if (!s->path_only) return;
+  const int saved = errno;
+  const long fd = syscall(SYS_openat, s->fd, ".", O_RDONLY | O_NONBLOCK | O_DIRECTORY | O_CLOEXEC, 0);
+  if (fd >= 0) {
+    const long flags = syscall(SYS_fcntl, s->fd, F_GETFD);
+    const int keep = flags >= 0 && (flags & FD_CLOEXEC) == 0 ? 0 : O_CLOEXEC;
+    if (syscall(SYS_dup3, static_cast<int>(fd), s->fd, keep) >= 0) s->path_only = false;
+    syscall(SYS_close, static_cast<int>(fd));
+  }
+  errno = saved;
+}
+
+}  // namespace
+
+DIR* open_listed(int dirfd, const char* path) {
+  if (unreadable(path)) return nullptr;
+  Client* c = client();
+  if (!c || !may_be_below(*c, path)) return nullptr;
+  const int saved = errno;
+  DIR* dir = open_known(c, dirfd, path, -1);
+  errno = saved;
+  return dir;
+}
+
+DIR* open_listed(int fd) {
+  Client* c = client();
+  if (!c) return nullptr;
+  const int saved = errno;
+  DIR* dir = open_descriptor(c, fd);
+  errno = saved;
+  return dir;
+}
+
+Stream* stream_of(DIR** dir) {
+  Stream* s = slot_of(*dir);
+  if (!s || !s->real) return s;
+  *dir = s->real;
+  return nullptr;
+}
+
 struct dirent64* next_name(Stream* s, struct dirent64* out) {
   uint32_t number;
   if (!s->listing) {
@@ -183,105 +212,35 @@ struct dirent64* next_name(Stream* s, struct dirent64* out) {
   return nullptr;
 }
 
-// Makes the descriptor one that open(2) of the directory gives.
-void open_fully(Stream* s) {
-  if (!s->path_only) return;
-  const int saved = errno;
-  const long fd = syscall(SYS_openat, s->fd, ".", O_RDONLY | O_NONBLOCK | O_DIRECTORY | O_CLOEXEC, 0);
-  if (fd >= 0) {
-    const long flags = syscall(SYS_fcntl, s->fd, F_GETFD);
-    const int keep = flags >= 0 && (flags & FD_CLOEXEC) == 0 ? 0 : O_CLOEXEC;
-    if (syscall(SYS_dup3, static_cast<int>(fd), s->fd, keep) >= 0) s->path_only = false;
-    syscall(SYS_close, static_cast<int>(fd));
-  }
-  errno = saved;
-}
+long position_of(const Stream& s) { return s.next.load(std::memory_order_relaxed); }
 
-// From now on libc reads the directory.
-void hand_over(Stream* s) {
-  const int saved = errno;
-  open_fully(s);
-  s->listing = nullptr;
-  syscall(SYS_lseek, s->fd, 0, SEEK_SET);
-  s->real = next<DIR*(int)>(Hook::fdopendir)(s->fd);
-  errno = saved;
-}
-
-bool still_known(Client* c, Stream* s) {
-  Room path, room;
-  RelPath rel;
-  const int saved = errno;
-  const bool known =
-      s->listing && still_as_listed(s->fd, *s->listing) && path_of_descriptor(s->fd, &path) != 0 &&
-      resolve_directory(*c, AT_FDCWD, path.text(), &room, &rel) && known_listing(c, rel) == s->listing;
-  errno = saved;
-  return known;
-}
-
-}  // namespace
-
-DIR* open_listed(int dirfd, const char* path) {
-  if (unreadable(path)) return nullptr;
-  Client* c = client();
-  if (!c || !may_be_below(*c, path)) return nullptr;
-  const int saved = errno;
-  DIR* dir = open_below(c, dirfd, path);
-  errno = saved;
-  return dir;
-}
-
-DIR* open_listed(int fd) {
-  Client* c = client();
-  if (!c) return nullptr;
-  const int saved = errno;
-  DIR* dir = open_descriptor(c, fd);
-  errno = saved;
-  return dir;
-}
-
-ListedDirectory::ListedDirectory(DIR* dir) : dir_(dir), stream_(ours(dir)) {
-  auto* s = static_cast<Stream*>(stream_);
-  if (s && s->real) {
-    dir_ = s->real;
-    stream_ = nullptr;
-  }
-}
-
-struct dirent64* ListedDirectory::read(struct dirent64* out) const {
-  return next_name(static_cast<Stream*>(stream_), out);
-}
-
-long ListedDirectory::position() const {
-  return static_cast<Stream*>(stream_)->next.load(std::memory_order_relaxed);
-}
-
-void ListedDirectory::seek(long position) const {
-  auto* s = static_cast<Stream*>(stream_);
+void seek(Stream* s, long position) {
   const long end = s->listing ? s->listing->count : 0;
   s->next.store(static_cast<uint32_t>(position < 0 || position > end ? end : position),
                 std::memory_order_relaxed);
 }
 
-void ListedDirectory::rewind() const {
-  auto* s = static_cast<Stream*>(stream_);
-  s->next.store(0, std::memory_order_relaxed);
-  if (!still_known(client(), s)) hand_over(s);
+void rewind(Stream* s) {
+  const int saved = errno;
+  open_fully(s);
+  s->listing = nullptr;
+  syscall(SYS_lseek, s->fd, 0, SEEK_SET);
+  s->real = call_next<DIR*>(Hook::fdopendir, s->fd);
+  errno = saved;
 }
 
-int ListedDirectory::descriptor() const {
-  auto* s = static_cast<Stream*>(stream_);
+int descriptor_of(Stream* s) {
   open_fully(s);
   return s->fd;
 }
 
 int close_directory(DIR* dir) {
-  auto* real = next<int(DIR*)>(Hook::closedir);
-  Stream* s = ours(dir);
-  if (!s) return real(dir);
+  Stream* s = slot_of(dir);
+  if (!s) return call_next<int>(Hook::closedir, dir);
   const int fd = s->fd;
-  DIR* its = s->real;
+  DIR* real = s->real;
   s->taken.store(0, std::memory_order_release);
-  if (its) return real(its);
+  if (real) return call_next<int>(Hook::closedir, real);
   opened_elsewhere(fd);
   return static_cast<int>(syscall(SYS_close, fd));
 }

@@ -12,25 +12,16 @@ DIR* open_listed(int fd);
 // closedir(3), of any stream.
 int close_directory(DIR* dir);
 
-// What a DIR is: such a stream, or libc's.
-class ListedDirectory {
- public:
-  explicit ListedDirectory(DIR* dir);
-  explicit operator bool() const { return stream_ != nullptr; }
-  // libc's, if this is none of ours.
-  DIR* real() const { return dir_; }
-  // As readdir(3), or into `out`.
-  struct dirent64* read(struct dirent64* out) const;
-  long position() const;
-  void seek(long position) const;
-  // Afterwards it may be libc's.
-  void rewind() const;
-  // As dirfd(3): from then on a descriptor as open(2) gives.
-  int descriptor() const;
-
- private:
-  DIR* dir_;
-  void* stream_;
-};
+struct Stream;
+// What *dir is: such a stream; nullptr: libc's, which *dir then is.
+Stream* stream_of(DIR** dir);
+// As readdir(3), or into `out`.
+struct dirent64* next_name(Stream* stream, struct dirent64* out);
+long position_of(const Stream& stream);
+void seek(Stream* stream, long position);
+// Afterwards it is libc's.
+void rewind(Stream* stream);
+// As dirfd(3): from then on a descriptor as open(2) gives.
+int descriptor_of(Stream* stream);
 
 }  // namespace monarch::preload

@@ -15,20 +15,17 @@ namespace {
 
 static_assert(sizeof(struct dirent) == sizeof(struct dirent64), "one layout of names");
 
-using ReaddirFunction = struct dirent64*(DIR*);
-using ReaddirRFunction = int(DIR*, struct dirent64*, struct dirent64**);
-
 struct dirent64* read_name(Hook hook, DIR* dir) {
-  const ListedDirectory listed(dir);
-  return listed ? listed.read(nullptr) : next<ReaddirFunction>(hook)(listed.real());
+  Stream* s = stream_of(&dir);
+  return s ? next_name(s, nullptr) : call_next<struct dirent64*>(hook, dir);
 }
 
 int read_name(Hook hook, DIR* dir, struct dirent64* name, struct dirent64** result) {
-  const ListedDirectory listed(dir);
-  if (!listed) return next<ReaddirRFunction>(hook)(listed.real(), name, result);
+  Stream* s = stream_of(&dir);
+  if (!s) return call_next<int>(hook, dir, name, result);
   const int saved = errno;
   errno = 0;
-  *result = listed.read(name);
+  *result = next_name(s, name);
   const int error = errno;
   errno = saved;
   return error;
@@ -41,11 +38,11 @@ using namespace monarch::preload;
 
 MONARCH_EXPORT DIR* opendir(const char* path) {
   DIR* dir = open_listed(AT_FDCWD, path);
-  return dir ? dir : next<DIR*(const char*)>(Hook::opendir)(path);
+  return dir ? dir : call_next<DIR*>(Hook::opendir, path);
 }
 MONARCH_EXPORT DIR* fdopendir(int fd) {
   DIR* dir = open_listed(fd);
-  return dir ? dir : next<DIR*(int)>(Hook::fdopendir)(fd);
+  return dir ? dir : call_next<DIR*>(Hook::fdopendir, fd);
 }
 MONARCH_EXPORT int closedir(DIR* dir) { return close_directory(dir); }
 
@@ -61,18 +58,18 @@ MONARCH_EXPORT int readdir64_r(DIR* dir, struct dirent64* name, struct dirent64*
   return read_name(Hook::readdir64_r, dir, name, result);
 }
 MONARCH_EXPORT long telldir(DIR* dir) noexcept {
-  const ListedDirectory listed(dir);
-  return listed ? listed.position() : next<long(DIR*)>(Hook::telldir)(listed.real());
+  Stream* s = stream_of(&dir);
+  return s ? position_of(*s) : call_next<long>(Hook::telldir, dir);
 }
 MONARCH_EXPORT void seekdir(DIR* dir, long position) noexcept {
-  const ListedDirectory listed(dir);
-  return listed ? listed.seek(position) : next<void(DIR*, long)>(Hook::seekdir)(listed.real(), position);
+  Stream* s = stream_of(&dir);
+  s ? seek(s, position) : call_next<void>(Hook::seekdir, dir, position);
 }
 MONARCH_EXPORT void rewinddir(DIR* dir) noexcept {
-  const ListedDirectory listed(dir);
-  return listed ? listed.rewind() : next<void(DIR*)>(Hook::rewinddir)(listed.real());
+  Stream* s = stream_of(&dir);
+  s ? rewind(s) : call_next<void>(Hook::rewinddir, dir);
 }
 MONARCH_EXPORT int dirfd(DIR* dir) noexcept {
-  const ListedDirectory listed(dir);
-  return listed ? listed.descriptor() : next<int(DIR*)>(Hook::dirfd)(listed.real());
+  Stream* s = stream_of(&dir);
+  return s ? descriptor_of(s) : call_next<int>(Hook::dirfd, dir);
 }
