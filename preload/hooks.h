@@ -23,7 +23,7 @@
 //        built before glibc 2.33 call.
 // directory  The names in a directory come from the catalog as long as its times say that it has not changed
 //        (decide/listings.h).
-// exec   Programs started with a cleared environment keep LD_PRELOAD and MONARCH_IO_*.
+// exec   Programs started with an empty environment keep LD_PRELOAD and MONARCH_IO_*.
 // space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again.
 // count  What came back is added up per tier and PFS, for the report and sacct; of large files it comes from
 //        their chunks (decide/chunks.h). Before that, a descriptor whose file the job changed goes back to

@@ -28,7 +28,7 @@ constexpr char kOptions[] = "OPT_";  // after that: sbatch's, never for tasks
 constexpr char kPreload[] = "LD_PRELOAD=";
 constexpr char kDisable[] = "MONARCH_IO_DISABLE=";
 constexpr size_t kSavedBytes = 16384;
-constexpr size_t kNames = 512;
+constexpr size_t kSavedVariables = 16;
 
 // Who copies them: nobody yet, a process, or it is done. A child of fork(2) whose parent was at it does it
 // again.
@@ -36,41 +36,21 @@ constexpr long kNobody = 0, kSaved = -1;
 std::atomic<long> saver{kNobody};
 char text[kSavedBytes];
 size_t text_used = 0;
-const char* saved[kSavedVariables];
+char* saved[kSavedVariables + 1];  // those of Monarch's, and LD_PRELOAD with the library alone
 size_t saved_count = 0;
-uint32_t names[kNames];  // hashes of the variables' names that the process got
-size_t name_count = 0;
-char library[kPathBytes];  // as the linker loaded it; empty: not to be named
+const char* library = "";  // as the linker loaded it; empty: not to be named
 
 bool begins(const char* s, const char* with) { return strncmp(s, with, strlen(with)) == 0; }
 
-void save(const char* variable) {
-  const size_t bytes = strlen(variable) + 1;
-  if (saved_count == kSavedVariables || bytes > sizeof text - text_used) return;
-  saved[saved_count++] = static_cast<const char*>(memcpy(text + text_used, variable, bytes));
+// The copy; nullptr: there is no more room.
+char* save(const char* name, const char* value) {
+  const size_t first = strlen(name), bytes = first + strlen(value) + 1;
+  if (saved_count == kSavedVariables || bytes > sizeof text - text_used) return nullptr;
+  char* copy = saved[saved_count++] = text + text_used;
+  memcpy(copy, name, first);
+  memcpy(copy + first, value, bytes - first);
   text_used += bytes;
-}
-
-// A hash of the name in NAME=VALUE.
-uint32_t name_hash(const char* variable) {
-  uint32_t hash = 2166136261;  // FNV-1a
-  for (; *variable && *variable != '='; ++variable)
-    hash = (hash ^ static_cast<unsigned char>(*variable)) * 16777619;
-  return hash;
-}
-
-bool had(const char* variable) {
-  const uint32_t hash = name_hash(variable);
-  for (size_t i = 0; i < name_count; ++i)
-    if (names[i] == hash) return true;
-  return false;
-}
-
-// Whether nothing of what the process got is left, and nothing in it is about Monarch.
-bool is_cleared(char* const* environment) {
-  for (char* const* e = environment; e && *e; ++e)
-    if (begins(*e, kPreload) || begins(*e, kOurs) || had(*e)) return false;
-  return true;
+  return copy;
 }
 
 bool disables(const char* value) { return *value && strcmp(value, "0") != 0; }
@@ -122,14 +102,14 @@ bool save_environment() {
   if (seen == kSaved) return true;
   const long self = syscall(SYS_getpid);
   if (seen == self || !saver.compare_exchange_strong(seen, self)) return is_saved_soon();
-  text_used = saved_count = name_count = 0;
-  for (char** e = environ; *e; ++e)
-    if (begins(*e, kOurs) && !begins(*e + strlen(kOurs), kOptions)) save(*e);
-  for (char** e = environ; *e && name_count < kNames; ++e) names[name_count++] = name_hash(*e);
+  text_used = saved_count = 0;
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&save_environment), &info) != 0 && info.dli_fname &&
-      info.dli_fname[0] == '/' && strlen(info.dli_fname) < sizeof library)
-    memcpy(library, info.dli_fname, strlen(info.dli_fname) + 1);
+      info.dli_fname[0] == '/')
+    if (const char* preload = save(kPreload, info.dli_fname)) library = preload + strlen(kPreload);
+  for (char** e = environ; *e; ++e)
+    if (begins(*e, kOurs) && !begins(*e + strlen(kOurs), kOptions)) save(*e, "");
+  saved[saved_count] = nullptr;
   saver.store(kSaved, std::memory_order_release);
   return true;
 }
@@ -154,39 +134,33 @@ ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
     if (begins(*e, kDisable)) disabled = disables(*e + strlen(kDisable));
   }
   const bool listed = preload_ && lists_library(preload_ + strlen(kPreload));
-  const bool cleared = !preload_ && is_cleared(given);
+  const bool cleared = !given || !*given;
   if (!listed && !cleared) return;
   const int before = errno;
   const bool there = syscall(SYS_faccessat, AT_FDCWD, library, R_OK) == 0;
   errno = before;
-  if (cleared && there && is_attached()) change_ = Change::kRestore;
-  if (listed && (disabled || !there)) change_ = Change::kRemove;  // not there: the linker would complain
+  if (cleared && there && is_attached()) given_ = saved;
+  removes_ = listed && (disabled || !there);  // not there: the linker would complain
 }
 
 size_t ChildEnvironment::bytes() const {
-  if (change_ == Change::kNone) return 0;
+  if (!removes_) return 0;
   size_t entries = 0;
-  for (char* const* e = given_; e && *e; ++e) ++entries;
-  const size_t list = (preload_ ? strlen(preload_) : strlen(kPreload) + strlen(library)) + 1;
-  const size_t all = (entries + saved_count + 2) * sizeof(char*) + list;
+  while (given_[entries]) ++entries;
+  const size_t all = (entries + 1) * sizeof(char*) + strlen(preload_) + 1;
   return all <= kMostBytes ? all : 0;
 }
 
-char** ChildEnvironment::build(void* room) const {
+char* const* ChildEnvironment::build(void* room) const {
+  if (!room) return given_;
   auto** out = static_cast<char**>(room);
   size_t n = 0;
-  for (char* const* e = given_; e && *e; ++e)
+  for (char* const* e = given_; *e; ++e)
     if (*e != preload_) out[n++] = *e;
-  if (change_ == Change::kRestore)
-    for (size_t i = 0; i < saved_count; ++i) out[n++] = const_cast<char*>(saved[i]);
   char* list = reinterpret_cast<char*>(out + n + 2);
   const size_t name = strlen(kPreload);
   memcpy(list, kPreload, name + 1);
-  if (change_ == Change::kRestore) {
-    memcpy(list + name, library, strlen(library) + 1);
-  } else {
-    without_library(preload_ + name, list + name);
-  }
+  without_library(preload_ + name, list + name);
   if (list[name]) out[n++] = list;
   out[n] = nullptr;
   return out;

@@ -15,31 +15,27 @@ const char* saved_variable(const char* name);
 // Whether MONARCH_IO_DISABLE was set for the process.
 bool is_disabled();
 
-inline constexpr size_t kSavedVariables = 16;
-
 // The environment for a program to be started with `given`. That is `given` itself, as whoever made it wanted
 // it, with two exceptions:
-//   cleared   no variable in it has a name that this process got at its start, nor is it LD_PRELOAD or one of
-//             MONARCH_IO_*: nobody decided about Monarch. LD_PRELOAD, with this library alone, and
-//             MONARCH_IO_* are added.
+//   empty     nobody decided about Monarch. It is LD_PRELOAD, with this library alone, and MONARCH_IO_*.
 //   without   LD_PRELOAD has this library, but MONARCH_IO_DISABLE is set, or the library is not to be found,
 //             as after chroot(2): the library is taken out of it.
 // Async-signal-safe and without allocation, for children of vfork(2): the caller gives the room on its stack.
 class ChildEnvironment {
  public:
   explicit ChildEnvironment(char* const* given);
-  // How much room build() needs; 0: `given` is right as it is, or too large for the stack (kMostBytes).
+  // How much room build() needs; 0: none. More than the stack has (kMostBytes) is not asked for: then `given`
+  // stays as it is.
   size_t bytes() const;
-  // What is returned lies in `room`, and points to `given`'s strings.
-  char** build(void* room) const;
+  // What is returned may lie in `room`, and points to `given`'s strings. `room`: nullptr if it needs none.
+  char* const* build(void* room) const;
 
  private:
   static constexpr size_t kMostBytes = 24 * 1024;
-  enum class Change { kNone, kRestore, kRemove };
 
   char* const* given_;
   const char* preload_ = nullptr;  // its entry for LD_PRELOAD
-  Change change_ = Change::kNone;
+  bool removes_ = false;
 };
 
 }  // namespace monarch::preload

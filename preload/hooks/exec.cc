@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exec family: programs started with a cleared environment keep Monarch. And fork(2).
+// The exec family: programs started with an empty environment keep Monarch. And fork(2).
 //
 // A child of vfork(2) runs these in its parent's memory: nothing is written but the stack and counters.
 #include <errno.h>
@@ -24,7 +24,7 @@ template <typename Start>
 int with_environment(Strings given, Start start) {
   const ChildEnvironment environment(given);
   const size_t bytes = environment.bytes();
-  return start(bytes > 0 ? environment.build(__builtin_alloca(bytes)) : given);
+  return start(environment.build(bytes > 0 ? __builtin_alloca(bytes) : nullptr));
 }
 
 void before_exec(int dirfd, const char* path, int flags) {
@@ -35,31 +35,24 @@ void before_exec(int dirfd, const char* path, int flags) {
 
 int execute(const char* path, Strings argv, Strings given) {
   before_exec(AT_FDCWD, path, 0);
-  return with_environment(given, [&](Strings envp) {
-    return next<int(const char*, Strings, Strings)>(Hook::execve)(path, argv, envp);
-  });
+  return with_environment(given,
+                          [&](Strings envp) { return call_next<int>(Hook::execve, path, argv, envp); });
 }
 int execute_found(const char* file, Strings argv, Strings given) {
   follow_changes_before_exec();
-  return with_environment(given, [&](Strings envp) {
-    return next<int(const char*, Strings, Strings)>(Hook::execvpe)(file, argv, envp);
-  });
+  return with_environment(given,
+                          [&](Strings envp) { return call_next<int>(Hook::execvpe, file, argv, envp); });
 }
 
-size_t count_arguments(const char* first, va_list list) {
-  if (!first) return 0;
-  size_t n = 1;
-  while (va_arg(list, const char*)) ++n;
-  return n;
-}
 // Calls `start` with the arguments of execl and its kin as a vector on the stack; *list is then behind them.
 template <typename Start>
 int with_arguments(const char* first, va_list* list, Start start) {
   va_list again;
   va_copy(again, *list);
-  const size_t n = count_arguments(first, again);
+  size_t n = 1;
+  for (const char* argument = first; argument; argument = va_arg(again, const char*)) ++n;
   va_end(again);
-  auto** argv = static_cast<char**>(__builtin_alloca((n + 1) * sizeof(char*)));
+  auto** argv = static_cast<char**>(__builtin_alloca(n * sizeof(char*)));
   argv[0] = const_cast<char*>(first);
   for (size_t i = 0; argv[i];) argv[++i] = va_arg(*list, char*);
   return start(argv);
@@ -96,14 +89,12 @@ EXECL_HOOK(execlp, execute_found, environ)
 EXECL_HOOK(execle, execute, va_arg(list, char**))
 MONARCH_EXPORT int fexecve(int fd, Strings argv, Strings given) noexcept {
   before_exec(fd, "", AT_EMPTY_PATH);
-  return with_environment(
-      given, [&](Strings envp) { return next<int(int, Strings, Strings)>(Hook::fexecve)(fd, argv, envp); });
+  return with_environment(given, [&](Strings envp) { return call_next<int>(Hook::fexecve, fd, argv, envp); });
 }
 MONARCH_EXPORT int execveat(int dirfd, const char* path, Strings argv, Strings given, int flags) noexcept {
   before_exec(dirfd, path, flags);
-  return with_environment(given, [&](Strings envp) {
-    return call<int>(Hook::execveat, SYS_execveat, dirfd, path, argv, envp, flags);
-  });
+  return with_environment(
+      given, [&](Strings envp) { return call_next<int>(Hook::execveat, dirfd, path, argv, envp, flags); });
 }
 
 MONARCH_EXPORT pid_t fork() noexcept {
@@ -123,21 +114,13 @@ MONARCH_EXPORT FILE* popen(const char* command, const char* mode) {
   return call_next<FILE*>(Hook::popen, command, mode);
 }
 
-namespace {
-using SpawnFunction = int(pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*,
-                          Strings, Strings);
-}
-MONARCH_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
-                               const posix_spawnattr_t* attributes, Strings argv, Strings given) {
-  follow_all_changes();
-  return with_environment(given, [&](Strings envp) {
-    return next<SpawnFunction>(Hook::posix_spawn)(pid, path, actions, attributes, argv, envp);
-  });
-}
-MONARCH_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
-                                const posix_spawnattr_t* attributes, Strings argv, Strings given) {
-  follow_all_changes();
-  return with_environment(given, [&](Strings envp) {
-    return next<SpawnFunction>(Hook::posix_spawnp)(pid, file, actions, attributes, argv, envp);
-  });
-}
+#define SPAWN_HOOK(name)                                                                           \
+  MONARCH_EXPORT int name(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions, \
+                          const posix_spawnattr_t* attributes, Strings argv, Strings given) {      \
+    follow_all_changes();                                                                          \
+    return with_environment(given, [&](Strings envp) {                                             \
+      return call_next<int>(Hook::name, pid, path, actions, attributes, argv, envp);               \
+    });                                                                                            \
+  }
+SPAWN_HOOK(posix_spawn)
+SPAWN_HOOK(posix_spawnp)
