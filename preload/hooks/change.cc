@@ -72,8 +72,8 @@ MONARCH_EXPORT int renameat(int from_dir, const char* from, int to_dir, const ch
 MONARCH_EXPORT int renameat2(int from_dir, const char* from, int to_dir, const char* to,
                              unsigned flags) noexcept {
   will_rename(from_dir, from, to_dir, to, flags);
-  return renamed(call<int>(Hook::renameat2, SYS_renameat2, from_dir, from, to_dir, to, flags), from_dir, from,
-                 to_dir, to);
+  return renamed(call_next<int>(Hook::renameat2, from_dir, from, to_dir, to, flags), from_dir, from, to_dir,
+                 to);
 }
 MONARCH_EXPORT int unlink(const char* path) noexcept {
   will_change_link(Change::kReplaced, path);

@@ -24,14 +24,6 @@ namespace {
 static_assert(sizeof(struct stat) == sizeof(struct stat64));
 static_assert(offsetof(struct stat, st_ctim) == offsetof(struct stat64, st_ctim));
 
-using FstatFunction = int(int, struct stat*);
-using FxstatFunction = int(int, int, struct stat*);
-using FstatatFunction = int(int, const char*, struct stat*, int);
-using FxstatatFunction = int(int, int, const char*, struct stat*, int);
-using StatFunction = int(const char*, struct stat*);
-using XstatFunction = int(int, const char*, struct stat*);
-using StatxFunction = int(int, const char*, int, unsigned, struct statx*);
-
 // What programs built before glibc 2.33 pass to __xstat: the layout that struct stat has.
 #if defined(__x86_64__)
 constexpr int kStatVersion = 1;
@@ -97,7 +89,7 @@ bool is_copy(const struct statx& st, Original* o) {
 // What a call on a descriptor answers: of a copy, what the catalog says of its file; of one whose file the
 // job changed, what `ask` says once the descriptor is the PFS's.
 template <typename Stat, typename Ask>
-int restored(int fd, Stat* st, Ask ask) {
+int restored(int fd, Stat st, Ask ask) {
   const int rc = ask();
   Original o;
   if (rc != 0 || !is_copy(*st, &o)) return rc;
@@ -144,69 +136,18 @@ int access_path(int dirfd, const char* path, int mode, int flags, Ask ask) {
   return reads && known_values(dirfd, path, 0, needs, &values, &unused) ? 0 : ask();
 }
 
-// For a libc that lacks the symbol (fstat before glibc 2.33, __fxstat in others).
-int call_fstat(int fd, struct stat* st) {
-#ifdef SYS_newfstatat
-  return static_cast<int>(syscall(SYS_newfstatat, fd, "", st, AT_EMPTY_PATH));
-#else
-  return static_cast<int>(syscall(SYS_fstat, fd, st));
-#endif
-}
-int call_fstatat(int dirfd, const char* path, struct stat* st, int flags) {
-  return static_cast<int>(syscall(SYS_newfstatat, dirfd, path, st, flags));
-}
-
-// `known`: the layout of *st.
+// A call about a path, or by it about a descriptor. `version`: of the layout of *st.
 template <typename Ask>
-int any_path(int dirfd, const char* path, int flags, struct stat* st, Ask ask, bool known = true) {
+int any_path(int dirfd, const char* path, int flags, int version, struct stat* st, Ask ask) {
   const int fd = descriptor_meant(dirfd, path, flags);
   if (fd != kNoDescriptor) return restored(fd, st, ask);
-  return known ? stat_path(dirfd, path, flags, st, ask) : ask();
-}
-int any_fstat(Hook hook, int fd, struct stat* st) {
-  auto* real = next<FstatFunction>(hook);
-  return restored(fd, st, [&] { return real ? real(fd, st) : call_fstat(fd, st); });
-}
-int any_fxstat(Hook hook, int version, int fd, struct stat* st) {
-  auto* real = next<FxstatFunction>(hook);
-  return restored(fd, st, [&] { return real ? real(version, fd, st) : call_fstat(fd, st); });
-}
-int any_fstatat(Hook hook, int dirfd, const char* path, struct stat* st, int flags) {
-  const auto ask = [&] {
-    auto* real = next<FstatatFunction>(hook);
-    return real ? real(dirfd, path, st, flags) : call_fstatat(dirfd, path, st, flags);
-  };
-  return any_path(dirfd, path, flags, st, ask);
-}
-int any_fxstatat(Hook hook, int version, int dirfd, const char* path, struct stat* st, int flags) {
-  const auto ask = [&] {
-    auto* real = next<FxstatatFunction>(hook);
-    return real ? real(version, dirfd, path, st, flags) : call_fstatat(dirfd, path, st, flags);
-  };
-  return any_path(dirfd, path, flags, st, ask, version == kStatVersion);
-}
-int any_stat(Hook hook, const char* path, struct stat* st, int flags) {
-  return any_path(AT_FDCWD, path, flags, st, [&] {
-    auto* real = next<StatFunction>(hook);
-    return real ? real(path, st) : call_fstatat(AT_FDCWD, path, st, flags);
-  });
-}
-int any_xstat(Hook hook, int version, const char* path, struct stat* st, int flags) {
-  const auto ask = [&] {
-    auto* real = next<XstatFunction>(hook);
-    return real ? real(version, path, st) : call_fstatat(AT_FDCWD, path, st, flags);
-  };
-  return any_path(AT_FDCWD, path, flags, st, ask, version == kStatVersion);
-}
-int any_access(Hook hook, const char* path, int mode, int flags) {
-  return access_path(AT_FDCWD, path, mode, flags,
-                     [&] { return next<int(const char*, int)>(hook)(path, mode); });
+  return version == kStatVersion ? stat_path(dirfd, path, flags, st, ask) : ask();
 }
 
-struct stat* plain(struct stat* st) {
+struct stat* as_stat(struct stat* st) {
   return st;
 }
-struct stat* plain(struct stat64* st) {
+struct stat* as_stat(struct stat64* st) {
   return reinterpret_cast<struct stat*>(st);
 }
 
@@ -215,59 +156,47 @@ struct stat* plain(struct stat64* st) {
 
 using namespace monarch::preload;
 
-#define STAT_HOOK(name, any, parameters, ...) \
-  MONARCH_EXPORT int name parameters noexcept { return any(Hook::name, __VA_ARGS__); }
-#define FSTAT(name, Stat) STAT_HOOK(name, any_fstat, (int fd, Stat st), fd, plain(st))
-#define FXSTAT(name, Stat) STAT_HOOK(name, any_fxstat, (int version, int fd, Stat st), version, fd, plain(st))
-#define FSTATAT(name, Stat)                                                                               \
-  STAT_HOOK(name, any_fstatat, (int dirfd, const char* path, Stat st, int flags), dirfd, path, plain(st), \
-            flags)
-#define FXSTATAT(name, Stat)                                                                             \
-  STAT_HOOK(name, any_fxstatat, (int version, int dirfd, const char* path, Stat st, int flags), version, \
-            dirfd, path, plain(st), flags)
-#define STAT(name, Stat, flags) STAT_HOOK(name, any_stat, (const char* path, Stat st), path, plain(st), flags)
-#define XSTAT(name, Stat, flags) \
-  STAT_HOOK(name, any_xstat, (int version, const char* path, Stat st), version, path, plain(st), flags)
-FSTAT(fstat, struct stat*)
-FSTAT(fstat64, struct stat64*)
-FXSTAT(__fxstat, struct stat*)
-FXSTAT(__fxstat64, struct stat64*)
-FSTATAT(fstatat, struct stat*)
-FSTATAT(fstatat64, struct stat64*)
-FXSTATAT(__fxstatat, struct stat*)
-FXSTATAT(__fxstatat64, struct stat64*)
-STAT(stat, struct stat*, 0)
-STAT(stat64, struct stat64*, 0)
-STAT(lstat, struct stat*, AT_SYMLINK_NOFOLLOW)
-STAT(lstat64, struct stat64*, AT_SYMLINK_NOFOLLOW)
-XSTAT(__xstat, struct stat*, 0)
-XSTAT(__xstat64, struct stat64*, 0)
-XSTAT(__lxstat, struct stat*, AT_SYMLINK_NOFOLLOW)
-XSTAT(__lxstat64, struct stat64*, AT_SYMLINK_NOFOLLOW)
+#define PATH_HOOK(name, dirfd, flags, version, parameters, ...)               \
+  MONARCH_EXPORT int name parameters noexcept {                               \
+    return any_path(dirfd, path, flags, version, as_stat(st),                 \
+                    [&] { return call_next<int>(Hook::name, __VA_ARGS__); }); \
+  }
+#define DESCRIPTOR_HOOK(name, parameters, ...)                                                 \
+  MONARCH_EXPORT int name parameters noexcept {                                                \
+    return restored(fd, as_stat(st), [&] { return call_next<int>(Hook::name, __VA_ARGS__); }); \
+  }
+#define STAT_HOOKS(Stat, plain, link, at, descriptor)                                                       \
+  PATH_HOOK(plain, AT_FDCWD, 0, kStatVersion, (const char* path, Stat st), path, st)                        \
+  PATH_HOOK(link, AT_FDCWD, AT_SYMLINK_NOFOLLOW, kStatVersion, (const char* path, Stat st), path, st)       \
+  PATH_HOOK(at, dirfd, flags, kStatVersion, (int dirfd, const char* path, Stat st, int flags), dirfd, path, \
+            st, flags)                                                                                      \
+  DESCRIPTOR_HOOK(descriptor, (int fd, Stat st), fd, st)
+#define XSTAT_HOOKS(Stat, plain, link, at, descriptor)                                                       \
+  PATH_HOOK(plain, AT_FDCWD, 0, version, (int version, const char* path, Stat st), version, path, st)        \
+  PATH_HOOK(link, AT_FDCWD, AT_SYMLINK_NOFOLLOW, version, (int version, const char* path, Stat st), version, \
+            path, st)                                                                                        \
+  PATH_HOOK(at, dirfd, flags, version, (int version, int dirfd, const char* path, Stat st, int flags),       \
+            version, dirfd, path, st, flags)                                                                 \
+  DESCRIPTOR_HOOK(descriptor, (int version, int fd, Stat st), version, fd, st)
+STAT_HOOKS(struct stat*, stat, lstat, fstatat, fstat)
+STAT_HOOKS(struct stat64*, stat64, lstat64, fstatat64, fstat64)
+XSTAT_HOOKS(struct stat*, __xstat, __lxstat, __fxstatat, __fxstat)
+XSTAT_HOOKS(struct stat64*, __xstat64, __lxstat64, __fxstatat64, __fxstat64)
 
 MONARCH_EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) noexcept {
   // stx_mask may say more than was asked for (statx(2)).
   const int fd = descriptor_meant(dirfd, path, flags);
-  auto* real = next<StatxFunction>(Hook::statx);
   const unsigned wanted = fd != kNoDescriptor ? mask | kNeeded : mask;
-  const auto ask = [&] {
-    return real ? real(dirfd, path, flags, wanted, st)
-                : static_cast<int>(syscall(SYS_statx, dirfd, path, flags, wanted, st));
-  };
+  const auto ask = [&] { return call_next<int>(Hook::statx, dirfd, path, flags, wanted, st); };
   return fd != kNoDescriptor ? restored(fd, st, ask) : ask();
 }
 
-MONARCH_EXPORT int access(const char* path, int mode) noexcept {
-  return any_access(Hook::access, path, mode, 0);
-}
-MONARCH_EXPORT int euidaccess(const char* path, int mode) noexcept {
-  return any_access(Hook::euidaccess, path, mode, AT_EACCESS);
-}
-MONARCH_EXPORT int eaccess(const char* path, int mode) noexcept {
-  return any_access(Hook::eaccess, path, mode, AT_EACCESS);
-}
-MONARCH_EXPORT int faccessat(int dirfd, const char* path, int mode, int flags) noexcept {
-  return access_path(dirfd, path, mode, flags, [&] {
-    return next<int(int, const char*, int, int)>(Hook::faccessat)(dirfd, path, mode, flags);
-  });
-}
+#define ACCESS_HOOK(name, dirfd, flags, parameters, ...)                                                   \
+  MONARCH_EXPORT int name parameters noexcept {                                                            \
+    return access_path(dirfd, path, mode, flags, [&] { return call_next<int>(Hook::name, __VA_ARGS__); }); \
+  }
+ACCESS_HOOK(access, AT_FDCWD, 0, (const char* path, int mode), path, mode)
+ACCESS_HOOK(euidaccess, AT_FDCWD, AT_EACCESS, (const char* path, int mode), path, mode)
+ACCESS_HOOK(eaccess, AT_FDCWD, AT_EACCESS, (const char* path, int mode), path, mode)
+ACCESS_HOOK(faccessat, dirfd, flags, (int dirfd, const char* path, int mode, int flags), dirfd, path, mode,
+            flags)

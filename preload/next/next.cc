@@ -2,6 +2,7 @@
 #include "preload/next/next.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <string.h>
 
 // glibc 2.34 moved dlsym into libc with a new version; the old one loads everywhere (x86-64; other
@@ -25,10 +26,17 @@ constexpr char kSymbols[] =
 #undef X
     ;
 
+// In the place of what this libc lacks: nobody calls it but who asked dlsym(3), and found the hook.
+long lacking() {
+  errno = ENOSYS;
+  return -1;
+}
+
 // See mkdir in hooks/change.cc.
 __attribute__((always_inline, no_sanitize("address", "thread"))) inline void* look_up(int i,
                                                                                       const char* symbol) {
   void* function = dlsym(RTLD_NEXT, symbol);
+  if (!function) function = reinterpret_cast<void*>(&lacking);
   __atomic_store_n(&next_symbols[i], function, __ATOMIC_RELAXED);
   return function;
 }

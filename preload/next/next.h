@@ -21,8 +21,8 @@ enum class Hook : int {
 inline constexpr int kHooks = static_cast<int>(Hook::kCount);
 extern void* next_symbols[kHooks];  // nullptr: not looked up yet. Only by __atomic built-ins
 void* find_next(Hook hook);
-// The next definition of a hooked symbol in the process: another preloaded wrapper's, or libc's. nullptr if
-// there is none (an old libc).
+// The next definition of a hooked symbol in the process: another preloaded wrapper's, or libc's. Of what an
+// old libc lacks, one that fails with ENOSYS.
 __attribute__((always_inline)) inline void* next_symbol(Hook hook) {
   void* function = __atomic_load_n(&next_symbols[static_cast<int>(hook)], __ATOMIC_RELAXED);
   return __builtin_expect(function != nullptr, 1) ? function : find_next(hook);
@@ -32,7 +32,7 @@ Function* next(Hook hook) {
   return reinterpret_cast<Function*>(next_symbol(hook));
 }
 
-// Calls the next definition, of what every libc has.
+// Calls the next definition.
 template <typename Result, typename... Arguments>
 Result call_next(Hook hook, Arguments... arguments) {
   return next<Result(Arguments...)>(hook)(arguments...);
