@@ -48,6 +48,17 @@ class Room {
   char near_[kNearBytes];
 };
 
+// The absolute path of a path below a root that has this name, in `room`; nullptr: there is no memory.
+inline const char* path_below(const char* root, size_t len, const RelPath& path, Room* room) {
+  char* out = room->take(len + 1 + path.len + 1);
+  if (!out) return nullptr;
+  memcpy(out, root, len);
+  out[len] = '/';
+  memcpy(out + len + 1, path.path, path.len);
+  out[len + 1 + path.len] = '\0';
+  return out;
+}
+
 // The path of an entry, relative to its root, in `room`, with a NUL. False: it has none, or there is no
 // memory.
 inline bool path_of(const CatalogReader& catalog, const Entry& entry, Room* room, RelPath* path) {

@@ -38,45 +38,22 @@ struct Object {
   int flags;
 };
 
-struct Inode {
-  uint64_t dev;
-  uint64_t ino;
-  uint64_t mount;  // 0: the kernel does not tell
-  uint32_t links;
-  uint32_t type;  // S_IFMT bits
-};
-
-bool look(const Object& object, Inode* inode) {
-  struct statx st;
-  if (syscall(SYS_statx, object.dirfd, object.path, object.flags | AT_STATX_DONT_SYNC,
-              STATX_TYPE | STATX_INO | STATX_NLINK | kMountId, &st) != 0)
-    return false;
-  inode->dev = gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
-  inode->ino = st.stx_ino;
-  inode->links = st.stx_nlink;
-  inode->type = st.stx_mode & S_IFMT;
-  inode->mount = mount_id(st);
-  return true;
+bool look(const Object& object, struct statx* st) {
+  return syscall(SYS_statx, object.dirfd, object.path, object.flags | AT_STATX_DONT_SYNC,
+                 STATX_TYPE | STATX_INO | STATX_NLINK | kMountId, st) == 0;
 }
+
+uint64_t device(const struct statx& st) { return gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor); }
+
+uint32_t mark_of(const struct statx& st) { return mark_of_inode(device(st), st.stx_ino); }
 
 // Whether the mount is one by which tasks reach a root; then a path that is not below a root is outside.
 bool mount_of_a_root(const JobFacts& facts, uint64_t mount) {
   for (uint32_t i = 0; mount != 0 && i < facts.prefix_count; ++i) {
-    Inode root;
-    if (look({AT_FDCWD, facts.prefixes[i].path, 0}, &root) && root.mount == mount) return true;
+    struct statx root;
+    if (look({AT_FDCWD, facts.prefixes[i].path, 0}, &root) && mount_id(root) == mount) return true;
   }
   return false;
-}
-
-// The path that the kernel has for the object; 0 if it cannot be had.
-size_t true_path(const Object& object, Room* room) {
-  if (*object.path == '\0') return path_of_descriptor(object.dirfd, room);
-  const int nofollow = (object.flags & AT_SYMLINK_NOFOLLOW) != 0 ? O_NOFOLLOW : 0;
-  const long fd = syscall(SYS_openat, object.dirfd, object.path, O_PATH | O_CLOEXEC | nofollow, 0);
-  if (fd < 0) return 0;
-  const size_t len = path_of_descriptor(static_cast<int>(fd), room);
-  syscall(SYS_close, static_cast<int>(fd));
-  return len;
 }
 
 void mark_as(Client* c, uint32_t mark, Changed kind) {
@@ -87,11 +64,6 @@ void mark_as(Client* c, uint32_t mark, Changed kind) {
 
 void mark_path(Client* c, const RelPath& path) { mark_as(c, path.hash, kChangedFiles); }
 
-// A file whose path is marked, and counted, may have another path below a root by a bind mount.
-void mark_other_names(Client* c, const Inode& inode) {
-  set_invalid(c->board, mark_of_inode(inode.dev, inode.ino), kChangedInodes);
-}
-
 void close_all(Client* c) {
   if (c->board->header.closed.exchange(1, std::memory_order_acq_rel) == 0)
     count(c->board, TaskCounter::invalidations);
@@ -101,17 +73,6 @@ bool below_changed_directory(const Client& c, const RelPath& path) {
   return any_above(path, [&](const RelPath& directory) { return is_invalid(*c.board, directory.hash); });
 }
 
-// Whether the catalog knows the path, without symbolic links, as a file's or a symbolic link's own.
-bool known_file(const Client& c, const RelPath& path) {
-  const Found found = c.catalog.find(path);
-  if (!found) return false;
-  const uint8_t type = found.entry->type.load(std::memory_order_relaxed);
-  if (type != DT_REG && type != DT_LNK && (type != DT_UNKNOWN || !c.catalog.identity_of(*found.entry)))
-    return false;
-  return (c.board->header.changed.load(std::memory_order_acquire) & kChangedDirectories) == 0 ||
-         !below_changed_directory(c, path);
-}
-
 bool leads_to_root(Where where) { return where == Where::kRoot || where == Where::kAbove; }
 
 struct Located {
@@ -119,58 +80,52 @@ struct Located {
   RelPath rel;
 };
 
-// An object on a root's device whose place the given path did not tell for certain.
+// An object on a root's device: by its path without symbolic links, and by its inode, since a file whose path
+// is marked may have another one below a root by a bind mount.
 __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Object& object,
-                                              const Inode& inode, Room* path) {
+                                              const struct statx& st, Room* path) {
   Room room;
   RelPath rel;
-  const size_t len = true_path(object, path);
+  const size_t len = true_path(object.dirfd, object.path, object.flags, path);
   const Where where = len > 0 ? locate(*c, AT_FDCWD, path->text(), &room, &rel) : Where::kOutside;
-  const bool file = inode.type != S_IFDIR;
-  if (where == Where::kBelow && file) {
-    mark_path(c, rel);
-    mark_other_names(c, inode);
-  }
-  if (where == Where::kBelow && !file) mark_as(c, rel.hash, kChangedDirectories);
+  const bool file = !S_ISDIR(st.stx_mode), alone = !file || st.stx_nlink == 1;
+  if (where == Where::kBelow) mark_as(c, rel.hash, file ? kChangedFiles : kChangedDirectories);
+  if (where == Where::kBelow && file) set_invalid(c->board, mark_of(st), kChangedInodes);
   if (leads_to_root(where)) close_all(c);
-  if (where != Where::kOutside && (inode.links == 1 || !file)) return;
+  if (where != Where::kOutside && alone) return;
   // Outside by a mount of the roots: no file of a dataset, unless it has another name there.
-  if (len > 0 && (inode.links == 1 || !file) && mount_of_a_root(c->catalog.facts(), inode.mount)) return;
-  if (file) mark_as(c, mark_of_inode(inode.dev, inode.ino), kChangedInodes);
+  if (len > 0 && alone && mount_of_a_root(c->catalog.facts(), mount_id(st))) return;
+  if (file) mark_as(c, mark_of(st), kChangedInodes);
   if (!file && change == Change::kName) close_all(c);
 }
 
 // What a change of a directory does to the files below it. One that is replaced or removed was empty.
 bool concerns_directories(Change change) { return change == Change::kAccess || change == Change::kName; }
 
-// `inode`: what the object is. `found`: what the given path was, read as text; it may be in `room`, which is
+// `st`: what the object is. `found`: what the given path was, read as text; it may be in `room`, which is
 // used again.
-void mark_inode(Client* c, Change change, const Object& object, const Inode& inode, const Located& found,
+void mark_inode(Client* c, Change change, const Object& object, const struct statx& st, const Located& found,
                 Room* room) {
-  const bool named = change == Change::kName || (change == Change::kReplaced && inode.type == S_IFLNK);
+  const bool named = change == Change::kName || (change == Change::kReplaced && S_ISLNK(st.stx_mode));
   // The path of a root may be a symbolic link on another device.
   if (leads_to_root(found.where) && named) close_all(c);
-  if (!on_root_device(c->catalog.facts(), inode.dev)) return;
-  const bool file = inode.type == S_IFREG || inode.type == S_IFLNK;
-  if (!file && !(inode.type == S_IFDIR && concerns_directories(change))) return;
+  if (!on_root_device(c->catalog.facts(), device(st))) return;
+  const bool directory = S_ISDIR(st.stx_mode) && concerns_directories(change);
+  if (!directory && !S_ISREG(st.stx_mode) && !S_ISLNK(st.stx_mode)) return;
   const bool below = found.where == Where::kBelow || found.where == Where::kBelowSlash;
-  if (below && !file) mark_as(c, found.rel.hash, kChangedDirectories);
-  if (below && file && inode.links == 1 && known_file(*c, found.rel)) {
-    mark_other_names(c, inode);
-    return;
-  }
-  mark_true_path(c, change, object, inode, room);
+  if (below && directory) mark_as(c, found.rel.hash, kChangedDirectories);
+  mark_true_path(c, change, object, st, room);
 }
 
 void mark_object(Client* c, Change change, const Object& object, const Located& found, Room* room) {
-  Inode inode;
-  if (look(object, &inode)) mark_inode(c, change, object, inode, found, room);
+  struct statx st;
+  if (look(object, &st)) mark_inode(c, change, object, st, found, room);
 }
 
 // The dataset's file whose copy is open as `fd`: by the name that the kernel has for it, since an inode of
 // the tier may be somebody's new file by now.
-__attribute__((noinline)) Original copy_behind(const Client& c, const Inode& inode, int fd) {
-  return find_original(c, inode.dev, inode.ino, [&](uint32_t tier, const Entry&) {
+__attribute__((noinline)) Original copy_behind(const Client& c, const struct statx& st, int fd) {
+  return find_original(c, device(st), st.stx_ino, [&](uint32_t tier, const Entry&) {
     const auto& where = c.catalog.facts().tiers[tier];
     Room room;
     return path_of_descriptor(fd, &room) != 0 && strncmp(room.text(), where.path, where.len) == 0 &&
@@ -274,12 +229,12 @@ bool opened_to_write(int fd, int dirfd, const char* path, int flags) {
   const int saved = errno;
   const Object opened = {fd, "", AT_EMPTY_PATH};
   Original copied;
-  Inode inode;
+  struct statx st;
   Room room;
   if (c && path) mark_text(c, dirfd, path);
-  if (c && look(opened, &inode)) {
-    if (inode.type == S_IFREG) copied = copy_behind(*c, inode, fd);
-    if (!copied.entry) mark_inode(c, Change::kContent, opened, inode, {Where::kOutside, {}}, &room);
+  if (c && look(opened, &st)) {
+    if (S_ISREG(st.stx_mode)) copied = copy_behind(*c, st, fd);
+    if (!copied.entry) mark_inode(c, Change::kContent, opened, st, {Where::kOutside, {}}, &room);
   }
   errno = saved;
   if (copied.entry && !write_to_original(c, copied, fd, flags)) return false;

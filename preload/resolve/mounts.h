@@ -9,10 +9,10 @@
 
 namespace monarch::preload {
 
-// Whether something that the agent does not see may be mounted over the path, or over a directory above it.
-// Never in the agent's mount namespace. In another one the mounts are looked at when this is asked first,
-// after forget_mounts(), and again once a second; what was hidden once stays so. True also where they cannot
-// be told (no /proc). errno stays as it is.
+// Whether something that the agent does not see may be mounted below the path's root. Never in the agent's
+// mount namespace. In another one the mounts are looked at when this is asked first, after forget_mounts(),
+// and again once a second; a root of which something was hidden once stays so. True also where they cannot be
+// told (no /proc). errno stays as it is.
 bool may_be_hidden(const Client& client, const RelPath& path);
 
 // STATX_MNT_ID and STATX_MNT_ID_UNIQUE, whichever the kernel knows; the latter is no other mount's ever.

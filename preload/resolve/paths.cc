@@ -303,16 +303,19 @@ bool resolve_directory(const Client& client, int dirfd, const char* path, Room* 
 
 const char* pfs_path(const Client& c, const RelPath& path, Room* room) {
   const char* root = root_path(c, path.root);
-  const size_t len = root ? strlen(root) : 0;
-  char* out = root ? room->take(len + 1 + path.len + 1) : nullptr;
-  if (!out) return nullptr;
-  memcpy(out, root, len);
-  out[len] = '/';
-  memcpy(out + len + 1, path.path, path.len);
-  out[len + 1 + path.len] = '\0';
-  return out;
+  return root ? path_below(root, strlen(root), path, room) : nullptr;
 }
 
 size_t path_of_descriptor(int fd, Room* room) { return path_of_descriptor(fd, 1, room); }
+
+size_t true_path(int dirfd, const char* path, int flags, Room* room) {
+  if (*path == '\0') return path_of_descriptor(dirfd, room);
+  const int nofollow = (flags & AT_SYMLINK_NOFOLLOW) != 0 ? O_NOFOLLOW : 0;
+  const long fd = syscall(SYS_openat, dirfd, path, O_PATH | O_CLOEXEC | nofollow, 0);
+  if (fd < 0) return 0;
+  const size_t len = path_of_descriptor(static_cast<int>(fd), room);
+  syscall(SYS_close, static_cast<int>(fd));
+  return len;
+}
 
 }  // namespace monarch::preload

@@ -15,10 +15,24 @@
 namespace monarch::preload {
 namespace {
 
-enum : unsigned char { kUnknown, kSame, kOther, kSameForGood };
-std::atomic<unsigned char> prefix_checked[kMaxPrefixes];
-std::atomic<unsigned char> user_checked;
+enum Fact : unsigned char { kUnknown, kSame, kOther, kSameForGood };
+std::atomic<Fact> prefix_checked[kMaxPrefixes];
+std::atomic<Fact> user_checked, groups_checked;
 std::atomic<uint32_t> forgotten;
+
+// What `look` finds out once, unless it is kUnknown; kSame is for now only: `ask` each time.
+template <typename Look, typename Ask>
+bool holds(std::atomic<Fact>* checked, Look look, Ask ask) {
+  Fact seen = checked->load(std::memory_order_relaxed);
+  if (__builtin_expect(seen == kUnknown, 0)) {
+    const int saved = errno;
+    seen = look();
+    errno = saved;
+    checked->store(seen, std::memory_order_relaxed);
+  }
+  if (__builtin_expect(seen == kSameForGood, 1)) return true;
+  return seen == kSame && ask();
+}
 
 uint64_t user_namespace() { return namespace_inode("/proc/self/ns/user"); }
 
@@ -37,8 +51,6 @@ bool stays_user(uint32_t user) {
   return user != 0 && syscall(SYS_getresuid, &real, &effective, &kept) == 0 && real == user &&
          effective == user && kept == user && !has_capability(CAP_SETUID, false);
 }
-
-std::atomic<unsigned char> groups_checked;
 
 bool stays_in_groups() {
   gid_t real, effective, kept;
@@ -59,7 +71,7 @@ bool keeps_groups() {
 
 bool equal_groups(const JobFacts& facts) { return facts.groups == 0 || own_groups() == facts.groups; }
 
-unsigned char look_at_groups(const JobFacts& facts) {
+Fact look_at_groups(const JobFacts& facts) {
   if (user_namespace() != facts.user_namespace) return keeps_groups() ? kSameForGood : kOther;
   if (stays_in_groups()) return equal_groups(facts) ? kSameForGood : kOther;
   // Groups decide nothing for who may read all.
@@ -76,19 +88,13 @@ uint64_t namespace_inode(const char* link) {
 
 bool is_same_directory(const JobFacts& facts, uint32_t number) {
   const Prefix& prefix = facts.prefixes[number];
-  std::atomic<unsigned char>& checked = prefix_checked[number];
-  unsigned char seen = checked.load(std::memory_order_relaxed);
-  if (seen == kUnknown) {
-    const int saved = errno;
+  const auto look = [&] {
     struct statx st;
-    const long rc = syscall(SYS_statx, AT_FDCWD, prefix.path, AT_STATX_DONT_SYNC, STATX_INO, &st);
-    errno = saved;
-    if (rc != 0) return false;
+    if (syscall(SYS_statx, AT_FDCWD, prefix.path, AT_STATX_DONT_SYNC, STATX_INO, &st) != 0) return kUnknown;
     const uint64_t dev = gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
-    seen = dev == prefix.dev && st.stx_ino == prefix.ino ? kSame : kOther;
-    checked.store(seen, std::memory_order_relaxed);
-  }
-  return seen == kSame;
+    return dev == prefix.dev && st.stx_ino == prefix.ino ? kSameForGood : kOther;
+  };
+  return holds(&prefix_checked[number], look, [] { return true; });
 }
 
 bool on_root_device(const JobFacts& facts, uint64_t dev) {
@@ -108,31 +114,22 @@ const char* root_path(const Client& client, uint32_t root) {
 
 bool same_user(const Client& client) {
   const JobFacts& facts = client.catalog.facts();
-  unsigned char seen = user_checked.load(std::memory_order_relaxed);
-  if (__builtin_expect(seen == kUnknown, 0)) {
-    const int saved = errno;
+  const auto look = [&] {
     const uint64_t space = user_namespace();
-    seen = space != facts.user_namespace ? kOther : stays_user(facts.user) ? kSameForGood : kSame;
-    errno = saved;
-    if (space == 0) return false;
-    user_checked.store(seen, std::memory_order_relaxed);
-  }
-  if (__builtin_expect(seen == kSameForGood, 1)) return true;
+    return space == 0                      ? kUnknown
+           : space != facts.user_namespace ? kOther
+           : stays_user(facts.user)        ? kSameForGood
+                                           : kSame;
+  };
   // As setfsuid(2) tells it, which is the effective one unless that call changed it.
-  return seen == kSame && static_cast<uint32_t>(syscall(SYS_setfsuid, -1)) == facts.user;
+  return holds(&user_checked, look,
+               [&] { return static_cast<uint32_t>(syscall(SYS_setfsuid, -1)) == facts.user; });
 }
 
 bool same_groups(const Client& client) {
   const JobFacts& facts = client.catalog.facts();
-  unsigned char seen = groups_checked.load(std::memory_order_relaxed);
-  if (__builtin_expect(seen == kUnknown, 0)) {
-    const int saved = errno;
-    seen = look_at_groups(facts);
-    errno = saved;
-    groups_checked.store(seen, std::memory_order_relaxed);
-  }
-  if (__builtin_expect(seen == kSameForGood, 1)) return true;
-  return seen == kSame && equal_groups(facts);
+  return holds(
+      &groups_checked, [&] { return look_at_groups(facts); }, [&] { return equal_groups(facts); });
 }
 
 uint32_t times_forgotten() { return forgotten.load(std::memory_order_acquire); }
@@ -141,8 +138,7 @@ void forget_directories() {
   forgotten.fetch_add(1, std::memory_order_acq_rel);
   user_checked.store(kUnknown, std::memory_order_relaxed);
   groups_checked.store(kUnknown, std::memory_order_relaxed);
-  for (std::atomic<unsigned char>& checked : prefix_checked)
-    checked.store(kUnknown, std::memory_order_relaxed);
+  for (std::atomic<Fact>& checked : prefix_checked) checked.store(kUnknown, std::memory_order_relaxed);
 }
 
 }  // namespace monarch::preload
