@@ -12,8 +12,7 @@
 //        when it is told so, by where the path leads then: after a later chdir among the child's actions a
 //        relative path may lead elsewhere, unmarked.
 // change What a path leads to is changed: the file is marked first (decide/changes.h), then the PFS does it.
-//        mv uses renameat2, sed and git rename, C's remove() calls unlink inside libc. What gives a name or
-//        takes it marks its directory's names afterwards.
+//        mv uses renameat2, sed and git rename, C's remove() calls unlink inside libc.
 // descriptor  What fchmod and kin change, or ask, of a tier's copy concerns the file on the PFS; for an ioctl
 //        of the file system's, and for a handle, the descriptor goes back there.
 // stat   fstat of a tier's copy answers with the PFS file's identity, or cp and tar would notice the
@@ -41,10 +40,7 @@
   X(open_by_handle_at, open) X(posix_spawn_file_actions_addopen, open) X(fopen, open) X(fopen64, open)  \
   X(freopen, open) X(freopen64, open)                                                                   \
   X(rename, change) X(renameat, change) X(renameat2, change) X(unlink, change) X(unlinkat, change)      \
-  X(remove, change) X(link, change) X(linkat, change) X(mkdir, change) X(mkdirat, change)               \
-  X(rmdir, change) X(symlink, change) X(symlinkat, change) X(mkfifo, change) X(mkfifoat, change)        \
-  X(mknod, change) X(mknodat, change) X(__xmknod, change) X(__xmknodat, change) X(mkdtemp, change)      \
-  X(lchmod, change)                                                                                     \
+  X(remove, change) X(link, change) X(linkat, change) X(lchmod, change)                                 \
   X(truncate, change) X(truncate64, change) X(chmod, change) X(fchmodat, change) X(chown, change)       \
   X(lchown, change) X(fchownat, change) X(utime, change) X(utimes, change) X(lutimes, change)           \
   X(futimesat, change) X(utimensat, change) X(setxattr, change) X(lsetxattr, change)                    \
@@ -76,8 +72,8 @@
 // Deliberately not hooked:
 // fread and the rest of stdio, vfork, close_range
 //        The descriptor that open returned is a plain one of the kernel's, so they are right as they are.
-// tmpfile, bind
-//        A file without a name, and a socket, which nobody opens: the directory's times tell of its name.
+// mkdir, rmdir, symlink, mkfifo, mknod, mkdtemp, bind, tmpfile
+//        They change a directory's names only, which its times tell (decide/listings.h), or nothing.
 // ftruncate, write, fallocate
 //        Need a descriptor that was opened for writing.
 // wordexp

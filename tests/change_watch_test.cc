@@ -53,10 +53,6 @@ class ChangeWatchTest : public ::testing::Test {
     const Board& board = *board_->get();
     return (board.header.changed & kind) != 0 && is_invalid(board, hash(name));
   }
-  bool names_marked(const std::string& name) const {
-    return (board_->get()->header.changed & kChangedNames) != 0 &&
-           is_invalid(*board_->get(), mark_of_names(hash(name)));
-  }
   bool closed() const { return board_->get()->header.closed != 0; }
   // Within ten times the second that the manual page promises.
   template <typename Condition>
@@ -87,7 +83,6 @@ TEST_F(ChangeWatchTest, MarksWhatIsWritten) {
   EXPECT_TRUE(soon([&] { return marked("sub/deep/a"); }));
   ASSERT_TRUE(settled());
   EXPECT_FALSE(marked("b") || marked("sub/b") || marked("sub", kChangedDirectories) || closed());
-  EXPECT_FALSE(names_marked("sub")) << "no name came or went there";
 }
 
 TEST_F(ChangeWatchTest, ReadingMarksNothing) {
@@ -113,10 +108,9 @@ TEST_F(ChangeWatchTest, MarksWhatAMapStoredWhenItsFileIsClosed) {
 
 TEST_F(ChangeWatchTest, MarksNames) {
   fs::rename(root() / "a", root() / "sub/b");
-  EXPECT_TRUE(
-      soon([&] { return marked("a") && marked("sub/b") && names_marked("") && names_marked("sub"); }));
+  EXPECT_TRUE(soon([&] { return marked("a") && marked("sub/b"); }));
   fs::remove(root() / "sub/deep/a");
-  EXPECT_TRUE(soon([&] { return marked("sub/deep/a") && names_marked("sub/deep"); }));
+  EXPECT_TRUE(soon([&] { return marked("sub/deep/a"); }));
   EXPECT_FALSE(marked("b") || marked("sub/a"));
 }
 
@@ -206,7 +200,7 @@ TEST_F(ChangeWatchTest, WatchesWhatIsMadeAnew) {
 
 TEST_F(ChangeWatchTest, MarksADirectoryThatMoves) {
   fs::rename(root() / "sub/deep", root() / "deep");
-  EXPECT_TRUE(soon([&] { return marked("sub/deep", kChangedDirectories) && names_marked("sub"); }));
+  EXPECT_TRUE(soon([&] { return marked("sub/deep", kChangedDirectories); }));
   EXPECT_FALSE(closed());
 }
 

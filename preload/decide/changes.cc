@@ -8,8 +8,6 @@
 //   a directory   renamed, or with another mode: nothing below its path is served any more. One mark, however
 //                 many files there are; hits look at the directories above them only once there is such a
 //                 mark
-//   names         of a directory: what the walk read of it holds no more. A hint: its times tell it too, but
-//                 their clock ticks seldom. It is set after the call, for the path as it is written
 //   closed        the root, or a directory above it, was renamed: nothing is served any more in this job
 //
 // A name that leads below a root by "..", a symbolic link or another mount is not seen in the text. So a file
@@ -75,20 +73,18 @@ bool below_changed_directory(const Client& c, const RelPath& path) {
 
 bool leads_to_root(Where where) { return where == Where::kRoot || where == Where::kAbove; }
 
-struct Located {
-  Where where;
-  RelPath rel;
-};
+// What a change of a directory does to the files below it. One that is replaced or removed was empty.
+bool concerns_directories(Change change) { return change == Change::kAccess || change == Change::kName; }
 
-// An object on a root's device: by its path without symbolic links, and by its inode, since a file whose path
-// is marked may have another one below a root by a bind mount.
+// What is on a root's device: by its path without symbolic links, and by its inode, since a file whose path
+// is marked may have another one below a root by a bind mount. Apart, for the room on the stack.
 __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Object& object,
-                                              const struct statx& st, Room* path) {
-  Room room;
-  RelPath rel;
-  const size_t len = true_path(object.dirfd, object.path, object.flags, path);
-  const Where where = len > 0 ? locate(*c, AT_FDCWD, path->text(), &room, &rel) : Where::kOutside;
+                                              const struct statx& st) {
   const bool file = !S_ISDIR(st.stx_mode), alone = !file || st.stx_nlink == 1;
+  Room path, room;
+  RelPath rel;
+  const size_t len = true_path(object.dirfd, object.path, object.flags, &path);
+  const Where where = len > 0 ? locate(*c, AT_FDCWD, path.text(), &room, &rel) : Where::kOutside;
   if (where == Where::kBelow) mark_as(c, rel.hash, file ? kChangedFiles : kChangedDirectories);
   if (where == Where::kBelow && file) set_invalid(c->board, mark_of(st), kChangedInodes);
   if (leads_to_root(where)) close_all(c);
@@ -99,27 +95,17 @@ __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Ob
   if (!file && change == Change::kName) close_all(c);
 }
 
-// What a change of a directory does to the files below it. One that is replaced or removed was empty.
-bool concerns_directories(Change change) { return change == Change::kAccess || change == Change::kName; }
-
-// `st`: what the object is. `found`: what the given path was, read as text; it may be in `room`, which is
-// used again.
-void mark_inode(Client* c, Change change, const Object& object, const struct statx& st, const Located& found,
-                Room* room) {
-  const bool named = change == Change::kName || (change == Change::kReplaced && S_ISLNK(st.stx_mode));
-  // The path of a root may be a symbolic link on another device.
-  if (leads_to_root(found.where) && named) close_all(c);
-  if (!on_root_device(c->catalog.facts(), device(st))) return;
-  const bool directory = S_ISDIR(st.stx_mode) && concerns_directories(change);
-  if (!directory && !S_ISREG(st.stx_mode) && !S_ISLNK(st.stx_mode)) return;
-  const bool below = found.where == Where::kBelow || found.where == Where::kBelowSlash;
-  if (below && directory) mark_as(c, found.rel.hash, kChangedDirectories);
-  mark_true_path(c, change, object, st, room);
+void mark_inode(Client* c, Change change, const Object& object, const struct statx& st) {
+  const bool file = S_ISREG(st.stx_mode) || S_ISLNK(st.stx_mode);
+  if ((file || (S_ISDIR(st.stx_mode) && concerns_directories(change))) &&
+      on_root_device(c->catalog.facts(), device(st)))
+    mark_true_path(c, change, object, st);
 }
 
-void mark_object(Client* c, Change change, const Object& object, const Located& found, Room* room) {
+void mark_open(Client* c, Change change, int fd) {
+  const Object open = {fd, "", AT_EMPTY_PATH};
   struct statx st;
-  if (look(object, &st)) mark_inode(c, change, object, st, found, room);
+  if (look(open, &st)) mark_inode(c, change, open, st);
 }
 
 // The dataset's file whose copy is open as `fd`: by the name that the kernel has for it, since an inode of
@@ -166,21 +152,32 @@ __attribute__((noinline)) void mark_database(Client* c, const RelPath& file) {
   }
 }
 
-// What the text of the path tells, without a call to the PFS.
-void mark_text(Client* c, int dirfd, const char* path) {
+struct Located {
+  Where where;
+  uint32_t hash;  // of the path, where it is kBelow, perhaps with a slash
+};
+
+// What the text of the path tells, without a call to the PFS. Apart, for the room on the stack.
+__attribute__((noinline)) Located mark_text(Client* c, int dirfd, const char* path) {
   Room room;
   RelPath rel;
-  if (!may_be_below(*c, path) || !resolve(*c, dirfd, path, &room, &rel)) return;
+  const Where where = locate(*c, dirfd, path, &room, &rel);
+  if (where != Where::kBelow && where != Where::kBelowSlash) return {where, 0};
   mark_path(c, rel);
   mark_database(c, rel);
+  return {Where::kBelow, rel.hash};
 }
 
-__attribute__((noinline)) void mark_named(Client* c, Change change, const Object& object) {
-  Room room;
-  Located found;
-  found.where = locate(*c, object.dirfd, object.path, &room, &found.rel);
-  if (found.where == Where::kBelow || found.where == Where::kBelowSlash) mark_path(c, found.rel);
-  mark_object(c, change, object, found, &room);
+__attribute__((noinline)) void mark_named(Client* c, Change change, const Object& object,
+                                          const Located& found) {
+  struct statx st;
+  if (!look(object, &st)) return;
+  const bool named = change == Change::kName || (change == Change::kReplaced && S_ISLNK(st.stx_mode));
+  // The path of a root may be a symbolic link on another device.
+  if (leads_to_root(found.where) && named) close_all(c);
+  if (found.where == Where::kBelow && S_ISDIR(st.stx_mode) && concerns_directories(change))
+    mark_as(c, found.hash, kChangedDirectories);
+  mark_inode(c, change, object, st);
 }
 
 }  // namespace
@@ -189,38 +186,22 @@ void will_change(Change change, int dirfd, const char* path, int flags) {
   Client* c = client(Retry::kAtOnce);
   if (!c || unreadable(path) || !*path) return;
   const int saved = errno;
-  mark_named(c, change, {dirfd, path, flags & AT_SYMLINK_NOFOLLOW});
+  const Located found = mark_text(c, dirfd, path);
+  mark_named(c, change, {dirfd, path, flags & AT_SYMLINK_NOFOLLOW}, found);
   errno = saved;
-}
-
-void changed_names(int dirfd, const char* path) {
-  Client* c = client(Retry::kAtOnce);
-  if (!c || c->catalog.facts().serve_metadata == 0 || unreadable(path) || !may_be_below(*c, path)) return;
-  const int saved = errno;
-  Room room;
-  RelPath rel;
-  if (resolve_directory(*c, dirfd, path, &room, &rel) && rel.len > 0)
-    set_invalid(c->board, mark_of_names(path_hash(rel.root, rel.path, rel.dir_len)), kChangedNames);
-  errno = saved;
-}
-
-bool has_changed_names(const Client& c, const RelPath& directory) {
-  return (c.board->header.changed.load(std::memory_order_acquire) & kChangedNames) != 0 &&
-         is_invalid(*c.board, mark_of_names(directory.hash));
 }
 
 void will_open_to_write(int dirfd, const char* path, int flags) {
   constexpr int kNew = O_CREAT | O_EXCL;
   if ((flags & O_TRUNC) == 0 || (flags & kNew) == kNew) return;
-  if (Client* c = client(Retry::kAtOnce)) mark_text(c, dirfd, path);
+  if (Client* c = client(Retry::kAtOnce)) (void)mark_text(c, dirfd, path);
 }
 
 void changes_descriptor(Change change, int fd) {
   Client* c = client(Retry::kAtOnce);
   if (!c) return;
   const int saved = errno;
-  Room room;
-  mark_object(c, change, {fd, "", AT_EMPTY_PATH}, {Where::kOutside, {}}, &room);
+  mark_open(c, change, fd);
   errno = saved;
 }
 
@@ -230,16 +211,13 @@ bool opened_to_write(int fd, int dirfd, const char* path, int flags) {
   const Object opened = {fd, "", AT_EMPTY_PATH};
   Original copied;
   struct statx st;
-  Room room;
-  if (c && path) mark_text(c, dirfd, path);
+  if (c && path) (void)mark_text(c, dirfd, path);
   if (c && look(opened, &st)) {
     if (S_ISREG(st.stx_mode)) copied = copy_behind(*c, st, fd);
-    if (!copied.entry) mark_inode(c, Change::kContent, opened, st, {Where::kOutside, {}}, &room);
+    if (!copied.entry) mark_inode(c, Change::kContent, opened, st);
   }
   errno = saved;
-  if (copied.entry && !write_to_original(c, copied, fd, flags)) return false;
-  if (path && (flags & O_CREAT) != 0) changed_names(dirfd, path);
-  return true;
+  return !copied.entry || write_to_original(c, copied, fd, flags);
 }
 
 __attribute__((noinline)) void mark_what_is_open(Client* c) {
@@ -247,8 +225,7 @@ __attribute__((noinline)) void mark_what_is_open(Client* c) {
   const auto mark = [c](int fd) {
     const long flags = syscall(SYS_fcntl, fd, F_GETFL);
     if (flags < 0 || (flags & O_PATH) != 0 || (flags & O_ACCMODE) == O_RDONLY) return;
-    Room room;
-    mark_object(c, Change::kContent, {fd, "", AT_EMPTY_PATH}, {Where::kOutside, {}}, &room);
+    mark_open(c, Change::kContent, fd);
   };
   each_descriptor(mark);
   errno = saved;

@@ -16,8 +16,8 @@ enum class Change {
 // A call is about to change what a path leads to; the caller then goes to the PFS. `flags`:
 // AT_SYMLINK_NOFOLLOW where the call does not follow a symbolic link at the end.
 void will_change(Change change, int dirfd, const char* path, int flags);
-// After a call that gave the path's name to something, or took it away: its directory is to be listed anew.
-void changed_names(int dirfd, const char* path);
+// Nothing: a directory's times tell of its names. For the call in hooks/open.cc, with which it goes.
+inline void changed_names(int /*dirfd*/, const char* /*path*/) {}
 // Before an open for writing: marks what it empties, should it end in between. Any other changes nothing
 // until its caller has the descriptor, so that one that fails leaves no mark.
 void will_open_to_write(int dirfd, const char* path, int flags);
@@ -34,7 +34,5 @@ void changes_descriptor(Change change, int fd);
 bool is_changed(const Client& client, const RelPath& path, const Entry* entry);
 // Of these reasons, those that concern the file itself: for a descriptor that is open on it.
 bool is_changed_in_place(const Client& client, const Entry& entry);
-// Whether the job changed what names are in the directory.
-bool has_changed_names(const Client& client, const RelPath& directory);
 
 }  // namespace monarch::preload

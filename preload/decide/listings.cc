@@ -69,7 +69,7 @@ Stream* take_stream() {
 
 // What the directory holds; nullptr: not known. True for as long as is_as_listed().
 const Listing* known_listing(Client* c, const RelPath& path) {
-  return may_be_told(*c, path) && !has_changed_names(*c, path) ? c->catalog.listing(path) : nullptr;
+  return may_be_told(*c, path) ? c->catalog.listing(path) : nullptr;
 }
 
 bool still_as_listed(int fd, const Listing& listing) {

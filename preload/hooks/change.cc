@@ -29,19 +29,6 @@ void will_rename(int from_dir, const char* from, int to_dir, const char* to, uns
     will_change(exchange ? Change::kName : Change::kReplaced, to_dir, to, AT_SYMLINK_NOFOLLOW);
 }
 
-void will_change_link(Change change, const char* path) {
-  will_change(change, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
-}
-
-// What the call gave, for one that gives a name or takes it.
-int named(int result, int dirfd, const char* path) {
-  if (result == 0) changed_names(dirfd, path);
-  return result;
-}
-int renamed(int result, int from_dir, const char* from, int to_dir, const char* to) {
-  return named(named(result, from_dir, from), to_dir, to);
-}
-
 int empty_if_null(const char* path) { return path ? 0 : AT_EMPTY_PATH; }
 
 }  // namespace
@@ -49,78 +36,38 @@ int empty_if_null(const char* path) { return path ? 0 : AT_EMPTY_PATH; }
 
 using namespace monarch::preload;
 
-// Functions that change what `path` leads to, and those that give the name or take it.
+// Functions that change what `path` leads to.
 #define CHANGE(name, change, dirfd, flags, ...) \
   may_change(Change::change, dirfd, path, flags) ? call_next<int>(Hook::name, __VA_ARGS__) : -1
 #define CHANGE_HOOK(name_, change, flags_, parameters, ...)      \
   MONARCH_EXPORT int name_ parameters noexcept {                 \
     return CHANGE(name_, change, AT_FDCWD, flags_, __VA_ARGS__); \
   }
-#define NAME_HOOK(name, dirfd, parameters, ...)                         \
-  MONARCH_EXPORT int name parameters noexcept {                         \
-    return named(call_next<int>(Hook::name, __VA_ARGS__), dirfd, path); \
-  }
 
 MONARCH_EXPORT int rename(const char* from, const char* to) noexcept {
   will_rename(AT_FDCWD, from, AT_FDCWD, to, 0);
-  return renamed(call_next<int>(Hook::rename, from, to), AT_FDCWD, from, AT_FDCWD, to);
+  return call_next<int>(Hook::rename, from, to);
 }
 MONARCH_EXPORT int renameat(int from_dir, const char* from, int to_dir, const char* to) noexcept {
   will_rename(from_dir, from, to_dir, to, 0);
-  return renamed(call_next<int>(Hook::renameat, from_dir, from, to_dir, to), from_dir, from, to_dir, to);
+  return call_next<int>(Hook::renameat, from_dir, from, to_dir, to);
 }
 MONARCH_EXPORT int renameat2(int from_dir, const char* from, int to_dir, const char* to,
                              unsigned flags) noexcept {
   will_rename(from_dir, from, to_dir, to, flags);
-  return renamed(call_next<int>(Hook::renameat2, from_dir, from, to_dir, to, flags), from_dir, from, to_dir,
-                 to);
-}
-MONARCH_EXPORT int unlink(const char* path) noexcept {
-  will_change_link(Change::kReplaced, path);
-  return named(call_next<int>(Hook::unlink, path), AT_FDCWD, path);
+  return call_next<int>(Hook::renameat2, from_dir, from, to_dir, to, flags);
 }
 MONARCH_EXPORT int unlinkat(int dirfd, const char* path, int flags) noexcept {
   if ((flags & AT_REMOVEDIR) == 0) will_change(Change::kReplaced, dirfd, path, AT_SYMLINK_NOFOLLOW);
-  return named(call_next<int>(Hook::unlinkat, dirfd, path, flags), dirfd, path);
+  return call_next<int>(Hook::unlinkat, dirfd, path, flags);
 }
-MONARCH_EXPORT int remove(const char* path) noexcept {
-  will_change_link(Change::kReplaced, path);
-  return named(call_next<int>(Hook::remove, path), AT_FDCWD, path);
-}
+CHANGE_HOOK(unlink, kReplaced, AT_SYMLINK_NOFOLLOW, (const char* path), path)
+CHANGE_HOOK(remove, kReplaced, AT_SYMLINK_NOFOLLOW, (const char* path), path)
 // The number of links and ctime of the old name's file change.
-MONARCH_EXPORT int link(const char* from, const char* to) noexcept {
-  will_change_link(Change::kContent, from);
-  return named(call_next<int>(Hook::link, from, to), AT_FDCWD, to);
-}
-MONARCH_EXPORT int linkat(int from_dir, const char* from, int to_dir, const char* to, int flags) noexcept {
+CHANGE_HOOK(link, kContent, AT_SYMLINK_NOFOLLOW, (const char* path, const char* to), path, to)
+MONARCH_EXPORT int linkat(int dirfd, const char* path, int to_dir, const char* to, int flags) noexcept {
   const int follows = (flags & AT_SYMLINK_FOLLOW) != 0 ? 0 : AT_SYMLINK_NOFOLLOW;
-  if (!may_change(Change::kContent, from_dir, from, (flags & AT_EMPTY_PATH) | follows)) return -1;
-  return named(call_next<int>(Hook::linkat, from_dir, from, to_dir, to, flags), to_dir, to);
-}
-// A sanitizer calls it, for its log_path, before code that it has instrumented may run.
-MONARCH_EXPORT __attribute__((no_sanitize("address", "thread"))) int mkdir(const char* path,
-                                                                           mode_t mode) noexcept {
-  auto* real = reinterpret_cast<int (*)(const char*, mode_t)>(next_symbol(Hook::mkdir));
-  const int result = real(path, mode);
-  return result == 0 ? named(result, AT_FDCWD, path) : result;
-}
-NAME_HOOK(mkdirat, dirfd, (int dirfd, const char* path, mode_t mode), dirfd, path, mode)
-NAME_HOOK(rmdir, AT_FDCWD, (const char* path), path)
-NAME_HOOK(symlink, AT_FDCWD, (const char* text, const char* path), text, path)
-NAME_HOOK(symlinkat, dirfd, (const char* text, int dirfd, const char* path), text, dirfd, path)
-NAME_HOOK(mkfifo, AT_FDCWD, (const char* path, mode_t mode), path, mode)
-NAME_HOOK(mkfifoat, dirfd, (int dirfd, const char* path, mode_t mode), dirfd, path, mode)
-NAME_HOOK(mknod, AT_FDCWD, (const char* path, mode_t mode, dev_t device), path, mode, device)
-NAME_HOOK(mknodat, dirfd, (int dirfd, const char* path, mode_t mode, dev_t device), dirfd, path, mode, device)
-// What mknod is in programs built before glibc 2.33.
-NAME_HOOK(__xmknod, AT_FDCWD, (int version, const char* path, mode_t mode, dev_t* device), version, path,
-          mode, device)
-NAME_HOOK(__xmknodat, dirfd, (int version, int dirfd, const char* path, mode_t mode, dev_t* device), version,
-          dirfd, path, mode, device)
-MONARCH_EXPORT char* mkdtemp(char* path) noexcept {
-  char* made = next<char*(char*)>(Hook::mkdtemp)(path);
-  named(made ? 0 : -1, AT_FDCWD, path);
-  return made;
+  return CHANGE(linkat, kContent, dirfd, (flags & AT_EMPTY_PATH) | follows, dirfd, path, to_dir, to, flags);
 }
 
 CHANGE_HOOK(truncate, kContent, 0, (const char* path, off_t bytes), path, bytes)

@@ -32,9 +32,7 @@ long lacking() {
   return -1;
 }
 
-// See mkdir in hooks/change.cc.
-__attribute__((always_inline, no_sanitize("address", "thread"))) inline void* look_up(int i,
-                                                                                      const char* symbol) {
+void* look_up(int i, const char* symbol) {
   void* function = dlsym(RTLD_NEXT, symbol);
   if (!function) function = reinterpret_cast<void*>(&lacking);
   __atomic_store_n(&next_symbols[i], function, __ATOMIC_RELAXED);
@@ -49,7 +47,7 @@ __attribute__((constructor)) void find_all() {
 
 }  // namespace
 
-__attribute__((noinline, cold, no_sanitize("address", "thread"))) void* find_next(Hook hook) {
+__attribute__((noinline, cold)) void* find_next(Hook hook) {
   const char* symbol = kSymbols;
   for (int i = static_cast<int>(hook); i > 0; --i)
     while (*symbol++) {

@@ -23,13 +23,11 @@ extern void* next_symbols[kHooks];  // nullptr: not looked up yet. Only by __ato
 void* find_next(Hook hook);
 // The next definition of a hooked symbol in the process: another preloaded wrapper's, or libc's. Of what an
 // old libc lacks, one that fails with ENOSYS.
-__attribute__((always_inline)) inline void* next_symbol(Hook hook) {
-  void* function = __atomic_load_n(&next_symbols[static_cast<int>(hook)], __ATOMIC_RELAXED);
-  return __builtin_expect(function != nullptr, 1) ? function : find_next(hook);
-}
 template <typename Function>
 Function* next(Hook hook) {
-  return reinterpret_cast<Function*>(next_symbol(hook));
+  void* function = __atomic_load_n(&next_symbols[static_cast<int>(hook)], __ATOMIC_RELAXED);
+  if (__builtin_expect(function == nullptr, 0)) function = find_next(hook);
+  return reinterpret_cast<Function*>(function);
 }
 
 // Calls the next definition.

@@ -69,7 +69,7 @@ inline constexpr int kStaleSeconds = 60;
   X(meta_pfs, "metadata calls below a root that went to the PFS")                               \
   X(meta_served, "metadata calls below a root that Monarch answered")                           \
   X(fallback_excluded, "opens on the PFS because MONARCH_IO_EXCLUDE names the file or program") \
-  X(fallback_mount, "opens on the PFS below what the task's own mount namespace has mounted")   \
+  X(fallback_mount, "opens on the PFS of a dataset below which the task itself has mounts")     \
   X(returned, "open descriptors of copies that went back to the PFS because the file changed")
 
 // Counters that the agent keeps, once.
@@ -254,9 +254,7 @@ enum Changed : uint32_t {
   kChangedFiles = 1,        // path_hash of a file: it was changed under its own name
   kChangedInodes = 2,       // mark_of_inode: the file was changed under a name that is not its path
   kChangedDirectories = 4,  // path_hash of a directory: nothing below its path is what it was
-  kChangedNames = 8,        // mark_of_names: names came to a directory, or went
 };
-constexpr uint32_t mark_of_names(uint32_t directory) { return directory * 0x9e3779b1u + 1; }
 constexpr uint32_t mark_of_inode(uint64_t dev, uint64_t ino) {
   return inode_hash(static_cast<uint32_t>(dev ^ dev >> 32), ino);
 }

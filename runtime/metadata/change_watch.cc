@@ -20,10 +20,10 @@
 namespace monarch {
 namespace {
 
-constexpr uint32_t kNames = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO;
+constexpr uint32_t kMoved = IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO;
 constexpr uint32_t kOfItself = IN_MOVE_SELF | IN_DELETE_SELF;
 constexpr uint32_t kMask =
-    kNames | kOfItself | IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_ONLYDIR | IN_DONT_FOLLOW;
+    kMoved | kOfItself | IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_ONLYDIR | IN_DONT_FOLLOW;
 constexpr int kNapMs = 10;  // writers make many events, of which equal ones are told once
 
 uint64_t limit_of_user() {
@@ -196,13 +196,10 @@ void ChangeWatch::take_of_name(const Watched& directory, const Event& event) {
   const std::string path = directory.path.empty() ? event.name : directory.path + "/" + event.name;
   const uint32_t hash = path_hash(directory.root, path.data(), path.size());
   const bool is_directory = (event.mask & IN_ISDIR) != 0;
-  const bool moved = (event.mask & (IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO)) != 0;
+  const bool moved = (event.mask & kMoved) != 0;
   if (is_directory && moved) mark(hash, kChangedDirectories);
   if (!is_directory && (moved || (event.mask & (IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE)) != 0))
     mark(hash, kChangedFiles);
-  if ((event.mask & kNames) != 0)
-    mark(mark_of_names(path_hash(directory.root, directory.path.data(), directory.path.size())),
-         kChangedNames);
 }
 
 // Each mark has all tasks look at what they hold open, so none is set twice.
@@ -211,7 +208,7 @@ void ChangeWatch::mark(uint32_t hash, Changed kind) {
   const bool known = is_invalid(*board_, hash);
   if (known && set) return;
   set_invalid(board_, hash, kind);
-  if (!known && kind != kChangedNames) count(board_, TaskCounter::invalidations);
+  if (!known) count(board_, TaskCounter::invalidations);
 }
 
 void ChangeWatch::close(const std::string& why) {
