@@ -28,11 +28,9 @@ constexpr Outcome kLater = {Phase::kNew};
 
 void set_policy() {
   const char* exclude = saved_variable("MONARCH_IO_EXCLUDE");
-  const char* log = saved_variable("MONARCH_IO_LOG");
-  if (log && *log) the_client.log = log;
-  if (!exclude || !*exclude) return;
+  the_client.log = saved_variable("MONARCH_IO_LOG");
   the_client.exclude = exclude;
-  the_client.program_excluded = excludes_program(exclude);
+  the_client.program_excluded = exclude && excludes_program(exclude);
 }
 
 // What cannot be opened or mapped may be so a moment later; only what is proven is for good.
@@ -83,7 +81,7 @@ void say(const char* why) {
   const char* log = saved_variable("MONARCH_IO_LOG");
   Line line;
   line.add(why);
-  if (log && *log) line.write_to(log);
+  if (log) line.write_to(log);
 }
 
 // Before the program can change it.

@@ -53,45 +53,25 @@ char* save(const char* name, const char* value) {
   return copy;
 }
 
-bool disables(const char* value) { return *value && strcmp(value, "0") != 0; }
+bool disables(const char* value) { return value && *value && strcmp(value, "0") != 0; }
 
-// The words of an LD_PRELOAD are separated by colons and spaces.
-size_t word_length(const char* s) { return strcspn(s, ": "); }
-
-bool lists_library(const char* list) {
-  for (const size_t own = strlen(library); *list; list += list[0] != '\0') {
-    const size_t n = word_length(list);
-    if (n == own && memcmp(list, library, n) == 0) return true;
-    list += n;
-  }
-  return false;
-}
-
-// `list` without the library.
-void without_library(const char* list, char* out) {
+// Whether `list`, an LD_PRELOAD, whose words are separated by colons and spaces, has the library; `out`,
+// unless it is nullptr, receives the list without that.
+bool without_library(const char* list, char* out) {
   const size_t own = strlen(library);
-  char* const begin = out;
-  while (*list) {
-    const size_t n = word_length(list);
-    if (n > 0 && (n != own || memcmp(list, library, n) != 0)) {
-      if (out != begin) *out++ = ':';
-      memcpy(out, list, n);
-      out += n;
-    }
-    list += n + (list[n] != '\0');
+  const char* const begin = out;
+  bool listed = false;
+  for (size_t n; *list; list += n + (list[n] != '\0')) {
+    n = strcspn(list, ": ");
+    const bool is_library = n == own && memcmp(list, library, n) == 0;
+    listed |= is_library;
+    if (!out || n == 0 || is_library) continue;
+    if (out != begin) *out++ = ':';
+    memcpy(out, list, n);
+    out += n;
   }
-  *out = '\0';
-}
-
-// Another thread is at it, before main. Bounded, since it may be the code that a signal interrupted.
-bool is_saved_soon() {
-  constexpr int kSlices = 40;
-  constexpr timespec kSlice{0, 50000};
-  const int before = errno;
-  for (int i = 0; i < kSlices && saver.load(std::memory_order_acquire) != kSaved; ++i)
-    syscall(SYS_nanosleep, &kSlice, nullptr);
-  errno = before;
-  return saver.load(std::memory_order_acquire) == kSaved;
+  if (out) *out = '\0';
+  return listed;
 }
 
 }  // namespace
@@ -101,7 +81,7 @@ bool save_environment() {
   long seen = saver.load(std::memory_order_acquire);
   if (seen == kSaved) return true;
   const long self = syscall(SYS_getpid);
-  if (seen == self || !saver.compare_exchange_strong(seen, self)) return is_saved_soon();
+  if (seen == self || !saver.compare_exchange_strong(seen, self)) return false;
   text_used = saved_count = 0;
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&save_environment), &info) != 0 && info.dli_fname &&
@@ -117,14 +97,12 @@ bool save_environment() {
 const char* saved_variable(const char* name) {
   const size_t len = strlen(name);
   for (size_t i = 0; i < saved_count; ++i)
-    if (strncmp(saved[i], name, len) == 0 && saved[i][len] == '=') return saved[i] + len + 1;
+    if (strncmp(saved[i], name, len) == 0 && saved[i][len] == '=' && saved[i][len + 1])
+      return saved[i] + len + 1;
   return nullptr;
 }
 
-bool is_disabled() {
-  const char* value = saved_variable("MONARCH_IO_DISABLE");
-  return value && disables(value);
-}
+bool is_disabled() { return disables(saved_variable("MONARCH_IO_DISABLE")); }
 
 ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
   if (saver.load(std::memory_order_acquire) != kSaved || !library[0]) return;
@@ -133,7 +111,7 @@ ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
     if (begins(*e, kPreload) && !preload_) preload_ = *e;
     if (begins(*e, kDisable)) disabled = disables(*e + strlen(kDisable));
   }
-  const bool listed = preload_ && lists_library(preload_ + strlen(kPreload));
+  const bool listed = preload_ && without_library(preload_ + strlen(kPreload), nullptr);
   const bool cleared = !given || !*given;
   if (!listed && !cleared) return;
   const int before = errno;
@@ -160,7 +138,7 @@ char* const* ChildEnvironment::build(void* room) const {
   char* list = reinterpret_cast<char*>(out + n + 2);
   const size_t name = strlen(kPreload);
   memcpy(list, kPreload, name + 1);
-  without_library(preload_ + name, list + name);
+  (void)without_library(preload_ + name, list + name);
   if (list[name]) out[n++] = list;
   out[n] = nullptr;
   return out;

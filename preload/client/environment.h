@@ -9,7 +9,7 @@ namespace monarch::preload {
 // Copies the process's MONARCH_IO_* variables, once. False: another thread is at it, or libc is not yet set
 // up.
 bool save_environment();
-// The value that the process got; nullptr: it did not. After save_environment().
+// The value that the process got; nullptr: none, or an empty one. After save_environment().
 const char* saved_variable(const char* name);
 
 // Whether MONARCH_IO_DISABLE was set for the process.

@@ -74,10 +74,6 @@ bool serves(const Client& c) {
          c.board->header.closed.load(std::memory_order_relaxed) == 0 && same_user(c) && same_groups(c);
 }
 
-bool is_excluded(const Client& c, const RelPath& path) {
-  return __builtin_expect(c.exclude != nullptr, 0) && excludes_file(c, path);
-}
-
 // Sets *unknown if the file is worth seeing.
 bool find_values(const Client& c, const RelPath& path, int flags, Values* values, Unknown* unknown) {
   if (!may_be_told(c, path)) return false;
@@ -110,7 +106,8 @@ __attribute__((noinline)) bool answer_below(Client* c, int dirfd, const char* pa
 }  // namespace
 
 bool may_be_told(const Client& c, const RelPath& path) {
-  return serves(c) && !is_excluded(c, path) && !is_changed(c, path, nullptr) && !may_be_hidden(c, path);
+  return serves(c) && !(c.exclude && excludes_file(c, path)) && !is_changed(c, path, nullptr) &&
+         !may_be_hidden(c, path);
 }
 
 bool known_values(int dirfd, const char* path, int flags, unsigned needs, Values* values, Unknown* unknown) {

@@ -150,37 +150,41 @@ Where locate_absolute(const JobFacts& facts, const char* path, bool kept, Room* 
   return rest.slash ? Where::kBelowSlash : Where::kBelow;
 }
 
-// The working directory's absolute path, in `room`, which then has `more` bytes behind it; 0 if it has none
-// ("(unreachable)..." outside the root).
-size_t working_directory(size_t more, Room* room) {
+// An absolute path in `room`, with `more` bytes behind it, the NUL's among them; its length, 0 if there is
+// none
+// ("(unreachable)..." outside the root). `ask` fills a buffer; it gives the length, 0 if there is more, or <
+// 0.
+template <typename Ask>
+size_t take_path(size_t more, Room* room, Ask ask) {
   for (size_t bytes = Room::kNearBytes;; bytes = kPathBytes + more) {
     char* out = room->take(bytes);
-    if (!out) return 0;
-    const long n = bytes > more ? syscall(SYS_getcwd, out, bytes - more) : -1;  // counts the NUL
-    if (n > 0) return n > 1 && out[0] == '/' ? static_cast<size_t>(n) - 1 : 0;
-    if (bytes > kPathBytes || (bytes > more && errno != ERANGE)) return 0;
+    const long n = !out ? -1 : bytes > more ? ask(out, bytes - more) : 0;
+    if (n < 0 || (n > 0 && out[0] != '/') || (n == 0 && bytes > kPathBytes)) return 0;
+    if (n == 0) continue;
+    out[n] = '\0';
+    return static_cast<size_t>(n);
   }
 }
 
-// See paths.h; with `more` bytes behind it, the NUL's among them.
+size_t working_directory(size_t more, Room* room) {
+  return take_path(more, room, [](char* out, size_t bytes) {
+    const long n = syscall(SYS_getcwd, out, bytes);
+    return n > 0 ? n - 1 : errno == ERANGE ? 0 : -1;  // it counts the NUL
+  });
+}
+
 size_t path_of_descriptor(int fd, size_t more, Room* room) {
   constexpr char kDeleted[] = " (deleted)";
   constexpr size_t kDeletedLen = sizeof kDeleted - 1;
   char link[kFdLinkBytes];
   fd_link(fd, link);
-  for (size_t bytes = Room::kNearBytes;; bytes = kPathBytes + more) {
-    char* out = room->take(bytes);
-    if (!out) return 0;
-    const long n = bytes > more ? syscall(SYS_readlinkat, AT_FDCWD, link, out, bytes - more) : 0;
-    const auto len = static_cast<size_t>(n);
-    if (n < 0 || (n > 0 && out[0] != '/')) return 0;
-    if (n > 0 && len < bytes - more) {
-      if (len >= kDeletedLen && memcmp(out + len - kDeletedLen, kDeleted, kDeletedLen) == 0) return 0;
-      out[len] = '\0';
-      return len;
-    }
-    if (bytes > kPathBytes) return 0;
-  }
+  const size_t len = take_path(more, room, [&](char* out, size_t bytes) {
+    const long n = syscall(SYS_readlinkat, AT_FDCWD, link, out, bytes);
+    return n < static_cast<long>(bytes) ? n : 0;
+  });
+  const bool deleted =
+      len >= kDeletedLen && memcmp(room->text() + len - kDeletedLen, kDeleted, kDeletedLen) == 0;
+  return deleted ? 0 : len;
 }
 
 // Where the directories are that files were opened by lately, as the kernel said. A directory is known by its
