@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Starting monarchd from inside Slurm's daemons.
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -55,20 +54,22 @@ int64_t now_ms() {
   _exit(127);
 }
 
-// One line from `fd` until `end`; false if it did not come.
-bool read_line(int fd, int64_t end, char* line, size_t room) {
+// One line from `fd`; empty if it did not come until `end`.
+void read_line(int fd, int64_t end, char* line, size_t room) {
   size_t n = 0;
   while (n + 1 < room) {
     struct pollfd p = {fd, POLLIN, 0};
     const int64_t left = end - now_ms();
-    if (left <= 0 || poll(&p, 1, static_cast<int>(left)) == 0) return false;
-    const ssize_t got = read(fd, line + n, 1);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0 || line[n] == '\n') break;
+    const int ready = left > 0 ? poll(&p, 1, static_cast<int>(left)) : 0;
+    if (ready < 0) continue;  // by a signal: a read would wait without an end
+    if (ready == 0) {
+      n = 0;
+      break;
+    }
+    if (read(fd, line + n, 1) <= 0 || line[n] == '\n') break;
     ++n;
   }
   line[n] = '\0';
-  return n > 0;
 }
 
 // JobContainerType, which later releases call NamespaceType.
@@ -135,7 +136,7 @@ void Arguments::add(const char* word) {
   if (count_ < kMostArguments) words_[count_++] = word;
 }
 
-bool run_monarchd(const Arguments& arguments, int patience_ms, char* answer, size_t room) {
+void run_monarchd(const Arguments& arguments, int patience_ms, char* answer, size_t room) {
   char* argv[kMostArguments + 4];
   char fd_text[] = "3";
   int n = 0;
@@ -148,14 +149,14 @@ bool run_monarchd(const Arguments& arguments, int patience_ms, char* answer, siz
   snprintf(conf, sizeof conf, "SLURM_CONF=%s", trusted("SLURM_CONF"));
   char* environment[] = {path, *trusted("SLURM_CONF") ? conf : nullptr, nullptr};
   int ends[2] = {-1, -1};
-  if (answer && pipe2(ends, O_CLOEXEC) != 0) return false;
+  if (answer && pipe2(ends, O_CLOEXEC) != 0) return;
   const pid_t pid = fork();
   if (pid == 0) child(argv, environment, ends[1]);
   if (ends[1] >= 0) close(ends[1]);
   const int64_t end = now_ms() + patience_ms;
-  const bool answered = pid > 0 && answer && read_line(ends[0], end, answer, room);
+  if (answer) read_line(ends[0], end, answer, room);
   if (ends[0] >= 0) close(ends[0]);
-  if (pid < 0) return false;
+  if (pid < 0) return;
   int status = 0;
   pid_t gone = 0;
   while ((gone = waitpid(pid, &status, WNOHANG)) == 0 && now_ms() < end) usleep(1000);
@@ -164,10 +165,7 @@ bool run_monarchd(const Arguments& arguments, int patience_ms, char* answer, siz
     kill(pid, SIGKILL);
     for (int i = 0; i < 100 && waitpid(pid, &status, WNOHANG) == 0; ++i) usleep(1000);
     slurm_error("monarch: %s %s took longer than %d ms", settings().monarchd, argv[1], patience_ms);
-    return false;
   }
-  // Somebody else of this process may have reaped it: then the answer has to do.
-  return gone < 0 ? answered : WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 }  // namespace monarch::spank

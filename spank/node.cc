@@ -42,7 +42,7 @@ void list_groups(spank_t sp, char* out, size_t room) {
   int count = 0;
   size_t n = 0;
   out[0] = '\0';
-  if (spank_get_item(sp, S_JOB_SUPPLEMENTARY_GIDS, &groups, &count) != ESPANK_SUCCESS) return;
+  spank_get_item(sp, S_JOB_SUPPLEMENTARY_GIDS, &groups, &count);  // none, if it fails
   for (int i = 0; i < count && n + 12 < room; ++i)
     n += static_cast<size_t>(
         snprintf(out + n, room - n, "%s%u", i ? "," : "", static_cast<unsigned>(groups[i])));
@@ -96,7 +96,7 @@ void start(spank_t sp, const char* datasets) {
     }
     const char* second = strrchr(answer, ' ');
     const size_t first_len = static_cast<size_t>(second - answer) - 6;
-    if (first_len > 0 && first_len < sizeof run_dir && strlen(second + 1) < sizeof preload) {
+    if (first_len < sizeof run_dir && strlen(second + 1) < sizeof preload) {
       memcpy(run_dir, answer + 6, first_len);
       run_dir[first_len] = '\0';
       strcpy(preload, second + 1);

@@ -40,7 +40,7 @@ int take_datasets(int, const char* value, int remote) {
   for (const char* at = value; *at;) {
     const char* end = strchr(at, ':');
     if (!end) end = at + strlen(at);
-    if (end > at && ++paths > kMostDatasets)
+    if (++paths > kMostDatasets)
       return refuse(remote,
                     "--monarch-dataset: more than 16 paths; name a directory that holds several of them", at);
     if (end - at >= kPathBytes)

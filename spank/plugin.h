@@ -23,9 +23,10 @@ enum class Check { kError, kWarn, kOff };
 
 // What the user asked for, by option or by environment.
 struct Request {
-  char datasets[kDatasetBytes];  // PATH[:PATH...]; empty: no Monarch
-  bool refused;                  // --no-monarch
-  Check check;                   // --monarch-check
+  // PATH[:PATH...], each absolute and of less than kPathBytes; empty: no Monarch
+  char datasets[kDatasetBytes];
+  bool refused;  // --no-monarch
+  Check check;   // --monarch-check
 };
 Request& request();
 // Whether the job is to have Monarch.
@@ -93,9 +94,9 @@ class Arguments {
 };
 // Runs monarchd with `arguments`: empty environment but PATH and
 // SLURM_CONF, a session of its own, cwd /, descriptors 0 to 2 on /dev/null, no other but, if `answer` is not
-// nullptr, one whose number is added as the last argument; default signals. Reads one line of at most `room`
-// bytes from it. Waits at most `patience_ms`, then kills it. True: it exited with 0 in time.
-bool run_monarchd(const Arguments& arguments, int patience_ms, char* answer, size_t room);
+// nullptr, one whose number is added as the last argument; default signals. Reads one line of less than
+// `room` bytes from it, which stays empty if it does not come. Waits at most `patience_ms`, then kills it.
+void run_monarchd(const Arguments& arguments, int patience_ms, char* answer, size_t room);
 // A trusted variable of slurmd's or slurmstepd's own environment; "" if it is not set.
 const char* trusted(const char* name);
 // The cluster's name, as Slurm understood it.

@@ -41,11 +41,10 @@ bool path_in(const char* line, char* out) {
   if (*line != '=' && *line != ':') return false;
   line += 1 + strspn(line + 1, " \t");
   size_t n = strcspn(line, "\r\n");
-  if (const char* comment = strstr(line, " ;"); comment && comment < line + n)
-    n = static_cast<size_t>(comment - line);
+  if (const char* comment = strstr(line, " ;"); comment) n = static_cast<size_t>(comment - line);
   while (n > 0 && (line[n - 1] == ' ' || line[n - 1] == '\t')) --n;
   while (n > 1 && line[n - 1] == '/') --n;
-  if (n == 0 || n >= kPathBytes || *line != '/') return false;
+  if (*line != '/') return false;
   memcpy(out, line, n);
   out[n] = '\0';
   return true;
@@ -76,10 +75,11 @@ int error_of(const char* path, struct stat* st) {
 }
 
 void look_at(const char* path, Finding* finding) {
-  struct stat st, root;
+  struct stat st, root = {};
   finding->error = error_of(path, &st);
   if (finding->error != 0) return;
-  if (stat("/", &root) == 0 && st.st_dev == root.st_dev && st.st_ino == root.st_ino)
+  stat("/", &root);
+  if (st.st_dev == root.st_dev && st.st_ino == root.st_ino)
     finding->what = Finding::kRoot;
   else
     look_at_tiers(path, finding);
@@ -96,13 +96,9 @@ bool is_right(const Finding& finding) { return finding.what == Finding::kError &
     const char* end = strchr(at, ':');
     if (!end) end = at + strlen(at);
     const size_t n = static_cast<size_t>(end - at);
-    if (n >= sizeof finding.path) {
-      finding.error = ENAMETOOLONG;
-      break;
-    }
     memcpy(finding.path, at, n);
     finding.path[n] = '\0';
-    if (n > 0) look_at(finding.path, &finding);
+    look_at(finding.path, &finding);
     at = *end ? end + 1 : end;
   }
   const ssize_t written = write(fd, &finding, sizeof finding);

@@ -13,37 +13,35 @@ namespace monarch::spank {
 namespace {
 
 constexpr size_t kListBytes = 65536;
+char list[kListBytes], rest[kListBytes + 4096];  // of a task, which has one thread
 
-// `list` (separated by colons or spaces) without our library, wherever it is installed.
-void without_library(const char* list, char* out) {
+// `from` (separated by colons or spaces) without our library, wherever it is installed.
+void without_library(const char* from, char* out) {
   constexpr char kName[] = "/libmonarch_preload.so";
   constexpr size_t kNameLen = sizeof kName - 1;
   size_t n = 0;
-  while (*list) {
-    const size_t len = strcspn(list, ": ");
-    const bool ours = len > kNameLen && strncmp(list + len - kNameLen, kName, kNameLen) == 0;
+  while (*from) {
+    const size_t len = strcspn(from, ": ");
+    const bool ours = len > kNameLen && strncmp(from + len - kNameLen, kName, kNameLen) == 0;
     if (len > 0 && !ours) {
       if (n > 0) out[n++] = ':';
-      memcpy(out + n, list, len);
+      memcpy(out + n, from, len);
       n += len;
     }
-    list += len + (list[len] != '\0');
+    from += len + (from[len] != '\0');
   }
   out[n] = '\0';
 }
 
 // A step of a job with Monarch that is to go without.
 void unset_environment(spank_t sp) {
-  char* list = static_cast<char*>(malloc(2 * kListBytes));
-  if (list && spank_getenv(sp, "LD_PRELOAD", list, kListBytes) == ESPANK_SUCCESS) {
-    char* rest = list + kListBytes;
+  if (spank_getenv(sp, "LD_PRELOAD", list, sizeof list) == ESPANK_SUCCESS) {
     without_library(list, rest);
     if (rest[0])
       spank_setenv(sp, "LD_PRELOAD", rest, 1);
     else
       spank_unsetenv(sp, "LD_PRELOAD");
   }
-  free(list);
   spank_unsetenv(sp, "MONARCH_IO_RUN_DIR");
 }
 
@@ -72,38 +70,31 @@ void set_task_environment(spank_t sp) {
   const char* run_dir = started_run_dir();
   const char* library = preload_library();
   // A job's private /tmp, or a container, may hide either from its tasks.
-  const bool started =
-      run_dir[0] && library[0] && access(library, R_OK) == 0 && access(run_dir, R_OK | X_OK) == 0;
+  const bool started = access(library, R_OK) == 0 && access(run_dir, R_OK | X_OK) == 0;
   // srun hands on the environment of the batch script, which may have an agent where this task has none.
   if (request().refused || (wanted() && !started)) return unset_environment(sp);
   if (!started) return;
-  char* list = static_cast<char*>(malloc(kListBytes));
-  char* own = static_cast<char*>(malloc(kListBytes + 4096));
-  if (list && own) {
-    // After the user's own: a sanitizer's runtime must come first, and wrappers such as Darshan's see the
-    // program's calls before they are redirected.
-    own[0] = '\0';
-    if (spank_getenv(sp, "LD_PRELOAD", list, kListBytes) == ESPANK_SUCCESS) without_library(list, own);
-    const size_t n = strlen(own);
-    snprintf(own + n, kListBytes + 4096 - n, "%s%s", n ? ":" : "", library);
-    spank_setenv(sp, "LD_PRELOAD", own, 1);
-  }
-  free(own);
-  free(list);
+  // After the user's own: a sanitizer's runtime must come first, and wrappers such as Darshan's see the
+  // program's calls before they are redirected.
+  rest[0] = '\0';
+  if (spank_getenv(sp, "LD_PRELOAD", list, sizeof list) == ESPANK_SUCCESS) without_library(list, rest);
+  const size_t n = strlen(rest);
+  snprintf(rest + n, sizeof rest - n, "%s%s", n ? ":" : "", library);
+  spank_setenv(sp, "LD_PRELOAD", rest, 1);
   spank_setenv(sp, "MONARCH_IO_RUN_DIR", run_dir, 1);
 }
 
 void drop_task_environment() {
-  const char* list = getenv("LD_PRELOAD");
-  char* rest = list ? static_cast<char*>(malloc(strlen(list) + 1)) : nullptr;
-  if (rest) {
-    without_library(list, rest);
-    if (rest[0])
-      setenv("LD_PRELOAD", rest, 1);
+  const char* now = getenv("LD_PRELOAD");
+  char* own = now ? static_cast<char*>(malloc(strlen(now) + 1)) : nullptr;
+  if (own) {
+    without_library(now, own);
+    if (own[0])
+      setenv("LD_PRELOAD", own, 1);
     else
       unsetenv("LD_PRELOAD");
   }
-  free(rest);
+  free(own);
   unsetenv("MONARCH_IO_RUN_DIR");
 }
 

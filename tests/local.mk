@@ -84,6 +84,18 @@ tests_unit_SOURCES = \
 	%D%/watch_test.cc \
 	$(fuzz_sources)
 TESTS += tests/unit
+
+# The plugin is built without a library of ours: its tests are a program that it takes for Slurm.
+if HAVE_SLURM
+check_PROGRAMS += tests/spank
+tests_spank_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(GTEST_CFLAGS) $(SLURM_CFLAGS)
+tests_spank_LDADD = $(GTEST_LIBS) -ldl
+tests_spank_LDFLAGS = -rdynamic
+tests_spank_SOURCES = \
+	%D%/scratch.h \
+	%D%/spank_test.cc
+TESTS += tests/spank
+endif
 endif
 
 # What is fuzzed: a program each by `make fuzzers`, for dev/fuzz, and the kept inputs in tests/unit.

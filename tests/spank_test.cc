@@ -1,0 +1,986 @@
+// SPDX-License-Identifier: Apache-2.0
+// The SPANK plugin as it is built, loaded by a Slurm that is made up: this program. What it does inside the
+// real one is slurm.t's.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+extern "C" {
+#include <slurm/slurm.h>
+#include <slurm/spank.h>
+}
+
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+constexpr uint32_t kExternStep = 0xfffffffc, kBatchStep = 0xfffffffb;
+constexpr char kDatasetVariable[] = "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_dataset";
+constexpr char kRefusedVariable[] = "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_no_monarch";
+
+// What Slurm would know and be told.
+struct FakeSpank {
+  spank_context_t context = S_CTX_REMOTE;
+  std::map<spank_item, uint32_t> items;
+  std::vector<gid_t> groups;  // none: the item is missing
+  std::map<std::string, std::string> environment, given;
+  std::vector<spank_option> options;
+  int said = -1;  // a file: children of the test write there, too
+};
+FakeSpank* slurm;
+
+void say(const char* kind, const char* format, va_list arguments) {
+  char text[20000];
+  ::vsnprintf(text, sizeof text, format, arguments);
+  ::dprintf(slurm->said, "%s%s\n", kind, text);
+}
+
+}  // namespace
+}  // namespace monarch
+
+#pragma GCC visibility push(default)  // for the plugin
+extern "C" {
+slurm_conf_t slurm_conf;
+
+void slurm_error(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  monarch::say("error: ", format, arguments);
+  va_end(arguments);
+}
+void slurm_info(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  monarch::say("info: ", format, arguments);
+  va_end(arguments);
+}
+spank_context_t spank_context() { return monarch::slurm->context; }
+spank_err_t spank_option_register(spank_t, spank_option* option) {
+  monarch::slurm->options.push_back(*option);
+  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+}
+spank_err_t spank_option_getopt(spank_t, spank_option* option, char** value) {
+  const auto found = monarch::slurm->given.find(option->name);
+  if (found == monarch::slurm->given.end()) return static_cast<spank_err_t>(ESPANK_ERROR);
+  *value = found->second.data();
+  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+}
+spank_err_t spank_get_item(spank_t, spank_item_t item, ...) {
+  va_list places;
+  va_start(places, item);
+  uint32_t* place = va_arg(places, uint32_t*);
+  int* count = item == S_JOB_SUPPLEMENTARY_GIDS ? va_arg(places, int*) : nullptr;
+  va_end(places);
+  if (count) {
+    if (monarch::slurm->groups.empty()) return static_cast<spank_err_t>(ESPANK_ERROR);
+    *reinterpret_cast<gid_t**>(place) = monarch::slurm->groups.data();
+    *count = static_cast<int>(monarch::slurm->groups.size());
+    return static_cast<spank_err_t>(ESPANK_SUCCESS);
+  }
+  const auto found = monarch::slurm->items.find(item);
+  if (found == monarch::slurm->items.end()) return static_cast<spank_err_t>(ESPANK_ERROR);
+  *place = found->second;
+  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+}
+spank_err_t spank_getenv(spank_t, const char* name, char* out, int room) {
+  const auto found = monarch::slurm->environment.find(name);
+  if (found == monarch::slurm->environment.end()) return static_cast<spank_err_t>(ESPANK_ENV_NOEXIST);
+  if (::snprintf(out, static_cast<size_t>(room), "%s", found->second.c_str()) >= room)
+    return static_cast<spank_err_t>(ESPANK_NOSPACE);
+  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+}
+spank_err_t spank_setenv(spank_t, const char* name, const char* value, int) {
+  monarch::slurm->environment[name] = value;
+  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+}
+spank_err_t spank_unsetenv(spank_t, const char* name) {
+  monarch::slurm->environment.erase(name);
+  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+}
+}
+#pragma GCC visibility pop
+
+namespace monarch {
+namespace {
+
+// JobContainerType, which later releases call NamespaceType.
+template <class Conf>
+char*& namespace_type(Conf& conf) {
+  if constexpr (requires { conf.namespace_plugin; })
+    return conf.namespace_plugin;
+  else
+    return conf.job_container_plugin;
+}
+
+class SpankPlugin : public testing::Test {
+ protected:
+  SpankPlugin() {
+    slurm = &fake_;
+    fake_.said = ::open(scratch_.file("said", "").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    fake_.items = {{S_JOB_ID, 7}, {S_JOB_UID, 1000}, {S_JOB_GID, 100}, {S_JOB_STEPID, 0}, {S_TASK_ID, 0}};
+    for (const char* name :
+         {"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF", "MONARCH_IO_OPT_DATASET",
+          "MONARCH_IO_OPT_NO_MONARCH", "MONARCH_IO_OPT_CHECK", "MONARCH_IO_RUN_DIR", "LD_PRELOAD",
+          kDatasetVariable, kRefusedVariable, "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_check"}) {
+      const char* value = ::getenv(name);
+      before_[name] = {value != nullptr, value ? value : ""};
+      ::unsetenv(name);
+    }
+    ::setenv("SLURMD_NODENAME", "n1", 1);
+    slurm_conf = {};
+    scratch_.dir("run");
+    scratch_.file("libmonarch_preload.so", "");
+    helper("echo \"ready $here/run $here/libmonarch_preload.so\" >&3");
+    load();
+  }
+  ~SpankPlugin() override {
+    ::dlclose(plugin_);
+    ::close(fake_.said);
+    for (const auto& [name, value] : before_)
+      value.first ? ::setenv(name.c_str(), value.second.c_str(), 1) : ::unsetenv(name.c_str());
+    ::unsetenv("SLURMD_NODENAME");
+  }
+
+  // Anew, as each process of Slurm's does.
+  void load() {
+    if (plugin_) ::dlclose(plugin_);
+    fake_.options.clear();
+    fake_.environment.clear();
+    forget_said();
+    std::filesystem::remove(scratch_ / "arguments");
+    const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe");
+    plugin_ = ::dlopen((own.parent_path().parent_path() / "spank_monarch.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+    ASSERT_TRUE(plugin_) << ::dlerror();
+  }
+
+  void hook(const std::string& name) {
+    std::vector<char*> argv;
+    for (std::string& word : words_) argv.push_back(word.data());
+    call(name, std::move(argv));
+  }
+  void call(const std::string& name, std::vector<char*> argv) {
+    const auto f = function(name);
+    const int descriptors = open_descriptors();
+    EXPECT_EQ(f(nullptr, static_cast<int>(argv.size()), argv.data()), ESPANK_SUCCESS) << name;
+    EXPECT_EQ(open_descriptors(), descriptors) << name;
+  }
+  spank_f* function(const std::string& name) {
+    void* found = ::dlsym(plugin_, ("slurm_spank_" + name).c_str());
+    EXPECT_TRUE(found) << name;
+    return reinterpret_cast<spank_f*>(found);
+  }
+  void init(spank_context_t context) {
+    fake_.context = context;
+    hook("init");
+  }
+  // As if the user had given it; what the plugin says to that.
+  int option(const std::string& name, const char* value, int remote = 0) {
+    for (const spank_option& o : fake_.options)
+      if (o.name == name) return o.cb(o.val, value, remote);
+    ADD_FAILURE() << "no option " << name;
+    return 0;
+  }
+  // A step on a node, up to where its agent is started, with these items instead.
+  void step(const std::map<spank_item, uint32_t>& items = {}) {
+    load();
+    for (const auto& [item, value] : items) fake_.items[item] = value;
+    init(S_CTX_REMOTE);
+    option("monarch-dataset", "/data", 1);
+    hook("init_post_opt");
+  }
+
+  // What stands for monarchd: notes its arguments in a line, and its environment, then does `body`.
+  void helper(const std::string& body) {
+    scratch_.file("monarchd", "#!/bin/sh\nhere=" + scratch_.path() +
+                                  "\necho \"$*\" >> $here/arguments\n/usr/bin/env > $here/variables\n" +
+                                  body + "\n");
+    ::chmod((scratch_ / "monarchd").c_str(), 0755);
+  }
+  std::string arguments() const { return read("arguments"); }
+  std::string read(const std::string& name) const {
+    return ::access((scratch_ / name).c_str(), F_OK) == 0 ? contents(scratch_ / name) : "";
+  }
+  std::string said() const { return contents(scratch_ / "said"); }
+  void forget_said() { (void)!::ftruncate(fake_.said, 0); }
+
+  // What the hook writes to its standard error, a task's.
+  std::string told() {
+    const int own = ::dup(STDERR_FILENO);
+    const int file =
+        ::open((scratch_ / "stderr").c_str(), O_CREAT | O_TRUNC | O_APPEND | O_WRONLY | O_CLOEXEC, 0600);
+    ::dup2(file, STDERR_FILENO);
+    hook("task_init");
+    ::dup2(own, STDERR_FILENO);
+    ::close(file);
+    ::close(own);
+    return contents(scratch_ / "stderr");
+  }
+  // Notes that the prolog was told of datasets.
+  void note(const std::string& cluster = "cluster") { scratch_.file(note_of(cluster), ""); }
+  static std::string note_of(const std::string& cluster) { return "state/jobs/" + cluster + ".7.n1/wanted"; }
+
+  // The exit status of a submission of `dataset`, in this context; 0 if it went on.
+  int submit(const std::string& dataset, const char* check = nullptr,
+             spank_context_t context = S_CTX_ALLOCATOR) {
+    load();
+    return in_child([&] {
+      init(context);
+      if (check) option("monarch-check", check);
+      option("monarch-dataset", dataset.c_str());
+      hook("init_post_opt");
+      return HasFailure() ? 2 : 0;
+    });
+  }
+
+  Scratch scratch_;
+  FakeSpank fake_;
+
+ private:
+  std::string words_[4] = {"config=" + (scratch_ / "monarch.conf"), "state_dir=" + (scratch_ / "state"),
+                           "monarchd=" + (scratch_ / "monarchd"), "log=" + (scratch_ / "log")};
+  void* plugin_ = nullptr;
+  std::map<std::string, std::pair<bool, std::string>> before_;
+};
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// ---- options
+
+TEST_F(SpankPlugin, RegistersItsOptionsWhereAJobIsSubmittedOrRuns) {
+  for (const spank_context_t context :
+       {S_CTX_LOCAL, S_CTX_REMOTE, S_CTX_ALLOCATOR, S_CTX_SLURMD, S_CTX_JOB_SCRIPT, S_CTX_ERROR}) {
+    load();
+    init(context);
+    const bool known = context == S_CTX_LOCAL || context == S_CTX_REMOTE || context == S_CTX_ALLOCATOR;
+    EXPECT_EQ(fake_.options.size(), known ? 3u : 0u) << context;
+  }
+}
+
+TEST_F(SpankPlugin, TakesDatasetsThatCanBeOne) {
+  init(S_CTX_LOCAL);
+  std::string sixteen;
+  for (int i = 0; i < 16; ++i) sixteen += (i ? ":/d" : "/d") + std::to_string(i);
+  const std::string longest = "/" + std::string(4094, 'a');
+  for (const std::string& value :
+       {std::string("/data"), std::string("/a:/b"), std::string("/a:"), std::string("/.a"),
+        std::string("/a."), std::string("/./a"), std::string("/..a:/x"), std::string("/a/."), sixteen,
+        longest, scratch_.path()})
+    EXPECT_EQ(option("monarch-dataset", value.c_str()), ESPANK_SUCCESS) << value;
+  EXPECT_EQ(said(), "");
+}
+
+TEST_F(SpankPlugin, RefusesDatasetsThatCannot) {
+  init(S_CTX_LOCAL);
+  std::string seventeen, too_long;
+  for (int i = 0; i < 17; ++i) seventeen += (i ? ":/d" : "/d") + std::to_string(i);
+  for (int i = 0; i < 5; ++i) too_long += (i ? ":/" : "/") + std::string(4000, 'a');
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "no path given"},
+      {too_long, "too long"},
+      {seventeen, "more than 16 paths"},
+      {"/" + std::string(4095, 'a'), "longer than 4095"},
+      {"/", "whole root directory"},
+      {"//", "whole root directory"},
+      {"/.", "whole root directory"},
+      {"/./.", "whole root directory"},
+      {"/a:/./", "whole root directory"},
+      {"relative", "not an absolute path"},
+      {"./", "not an absolute path"},
+      {"/a::/b", "not an absolute path"},
+      {"/a:b", "not an absolute path"},
+  };
+  for (const auto& [value, text] : cases) {
+    forget_said();
+    EXPECT_EQ(option("monarch-dataset", value.c_str(), 1), ESPANK_BAD_ARG) << value;
+    EXPECT_EQ(said(), "") << "on a node nobody reads it";
+    EXPECT_EQ(option("monarch-dataset", value.c_str()), ESPANK_BAD_ARG) << value;
+    EXPECT_TRUE(has(said(), text)) << value << ": " << said();
+  }
+  EXPECT_EQ(option("monarch-dataset", nullptr), ESPANK_BAD_ARG);
+  fake_.context = S_CTX_REMOTE;
+  hook("init_post_opt");
+  EXPECT_EQ(arguments(), "") << "none of them is wanted";
+}
+
+TEST_F(SpankPlugin, RefusesAPathWithAColonThatIsThere) {
+  init(S_CTX_LOCAL);
+  scratch_.dir("a:/tmp");
+  const std::string value = scratch_ / "a:/tmp";
+  EXPECT_EQ(option("monarch-dataset", value.c_str()), ESPANK_BAD_ARG);
+  EXPECT_TRUE(has(said(), "make a symbolic link")) << said();
+  EXPECT_EQ(option("monarch-dataset", value.c_str(), 1), ESPANK_SUCCESS) << "two paths, as was submitted";
+}
+
+TEST_F(SpankPlugin, TakesOnlyTheThreeKindsOfCheck) {
+  init(S_CTX_LOCAL);
+  for (const char* value : {"error", "warn", "off"})
+    EXPECT_EQ(option("monarch-check", value), ESPANK_SUCCESS);
+  EXPECT_EQ(said(), "");
+  for (const char* value : {"", "on", "warning"}) EXPECT_EQ(option("monarch-check", value), ESPANK_BAD_ARG);
+  EXPECT_EQ(option("monarch-check", nullptr), ESPANK_BAD_ARG);
+  EXPECT_TRUE(has(said(), "not one of error, warn, off: 'warning'")) << said();
+}
+
+TEST_F(SpankPlugin, NamesWordsOfPlugstackConfThatItDoesNotKnow) {
+  char word[] = "colour=red";
+  fake_.context = S_CTX_LOCAL;
+  call("init", {word});
+  EXPECT_TRUE(has(said(), "unknown word 'colour=red'")) << said();
+  forget_said();
+  hook("init");
+  EXPECT_EQ(said(), "");
+}
+
+TEST_F(SpankPlugin, HandsTwinsOfOptionsToSlurm) {
+  ::setenv("MONARCH_IO_OPT_DATASET", "/data", 1);
+  ::setenv("MONARCH_IO_OPT_NO_MONARCH", "", 1);
+  init(S_CTX_REMOTE);
+  EXPECT_FALSE(::getenv(kDatasetVariable)) << "not on a node";
+  load();
+  init(S_CTX_LOCAL);
+  EXPECT_STREQ(::getenv(kDatasetVariable), "/data");
+  EXPECT_STREQ(::getenv(kRefusedVariable), "");
+  ::setenv(kDatasetVariable, "/other", 1);
+  load();
+  init(S_CTX_ALLOCATOR);
+  EXPECT_STREQ(::getenv(kDatasetVariable), "/other") << "what is there stays";
+  hook("init_post_opt");
+  EXPECT_FALSE(::getenv("MONARCH_IO_OPT_DATASET"));
+  EXPECT_FALSE(::getenv("MONARCH_IO_OPT_NO_MONARCH"));
+}
+
+TEST_F(SpankPlugin, KeepsTwinsInStepsOnNodes) {
+  ::setenv("MONARCH_IO_OPT_CHECK", "off", 1);
+  init(S_CTX_REMOTE);
+  hook("init_post_opt");
+  EXPECT_STREQ(::getenv("MONARCH_IO_OPT_CHECK"), "off");
+}
+
+TEST_F(SpankPlugin, RefusesATwinThatNeedsAValue) {
+  ::setenv("MONARCH_IO_OPT_DATASET", "", 1);
+  EXPECT_EQ(in_child([&] { return init(S_CTX_ALLOCATOR), 7; }), 1);
+  EXPECT_TRUE(has(said(), "MONARCH_IO_OPT_DATASET is set to nothing")) << said();
+}
+
+TEST_F(SpankPlugin, AJobSubmittedInAJobDoesNotInheritItsMonarch) {
+  const std::string lib = scratch_ / "libmonarch_preload.so";
+  const auto prepare = [&](const char* job) {
+    load();
+    ::setenv(kDatasetVariable, "/data", 1);
+    ::setenv("LD_PRELOAD", (lib + ":/other.so").c_str(), 1);
+    ::setenv("MONARCH_IO_RUN_DIR", "/run/x", 1);
+    job ? ::setenv("SLURM_JOB_ID", job, 1) : ::unsetenv("SLURM_JOB_ID");
+  };
+  for (const spank_context_t context : {S_CTX_LOCAL, S_CTX_REMOTE}) {
+    prepare("7");
+    init(context);
+    EXPECT_STREQ(::getenv(kDatasetVariable), "/data") << "a step is of the same job";
+    EXPECT_STREQ(::getenv("MONARCH_IO_RUN_DIR"), "/run/x");
+  }
+  prepare(nullptr);
+  init(S_CTX_ALLOCATOR);
+  EXPECT_STREQ(::getenv(kDatasetVariable), "/data");
+  EXPECT_STREQ(::getenv("MONARCH_IO_RUN_DIR"), "/run/x");
+  prepare("7");
+  init(S_CTX_ALLOCATOR);
+  EXPECT_FALSE(::getenv(kDatasetVariable));
+  EXPECT_FALSE(::getenv("MONARCH_IO_RUN_DIR"));
+  EXPECT_STREQ(::getenv("LD_PRELOAD"), "/other.so");
+  prepare("7");
+  ::setenv("LD_PRELOAD", lib.c_str(), 1);
+  init(S_CTX_ALLOCATOR);
+  EXPECT_FALSE(::getenv("LD_PRELOAD"));
+  init(S_CTX_ALLOCATOR);
+  EXPECT_FALSE(::getenv("LD_PRELOAD")) << "without one nothing is to be dropped";
+}
+
+// ---- submission
+
+TEST_F(SpankPlugin, SubmitsWhatCanBeRead) {
+  EXPECT_EQ(submit(scratch_.dir("data")), 0);
+  EXPECT_EQ(submit(scratch_.dir("data") + ":" + scratch_.dir("more"), nullptr, S_CTX_LOCAL), 0);
+  EXPECT_EQ(said(), "");
+}
+
+TEST_F(SpankPlugin, RefusesWhatCannotBeRead) {
+  scratch_.dir("data");
+  EXPECT_EQ(submit(scratch_ / "absent"), 1);
+  EXPECT_TRUE(has(said(), "/absent: No such file") && has(said(), "is it spelled right?")) << said();
+  EXPECT_EQ(submit((scratch_ / "data") + ":" + (scratch_ / "absent")), 1);
+  EXPECT_EQ(submit((scratch_ / "absent") + ":" + (scratch_ / "data")), 1);
+  EXPECT_EQ(submit(scratch_ / "absent", nullptr, S_CTX_LOCAL), 1);
+  EXPECT_EQ(submit(scratch_.file("file", "")), 1);
+  EXPECT_TRUE(has(said(), "name the directory that the files are in")) << said();
+  EXPECT_EQ(submit(scratch_ / "file/below"), 1);
+  EXPECT_EQ(submit("/proc/self/../.."), 1);
+  EXPECT_TRUE(has(said(), "it is the root directory")) << said();
+  EXPECT_EQ(submit("/" + std::string(300, 'a')), 1);
+  EXPECT_TRUE(has(said(), "add --monarch-check=off")) << said();
+}
+
+TEST_F(SpankPlugin, WarnsOrSaysNothingWhereTheUserWantsIt) {
+  EXPECT_EQ(submit(scratch_ / "absent", "warn"), 0);
+  EXPECT_TRUE(has(said(), "info: warning: --monarch-dataset: ")) << said();
+  EXPECT_EQ(submit(scratch_ / "absent", "off"), 0);
+  EXPECT_EQ(said(), "");
+  ::setenv("SLURM_JOB_ID", "7", 1);
+  EXPECT_EQ(submit(scratch_ / "absent", nullptr, S_CTX_LOCAL), 0) << "the job was checked";
+  EXPECT_EQ(submit(scratch_ / "absent", nullptr, S_CTX_ALLOCATOR), 1) << "another job";
+}
+
+TEST_F(SpankPlugin, DoesNotCheckForAJobWithoutMonarch) {
+  init(S_CTX_ALLOCATOR);
+  option("monarch-dataset", (scratch_ / "absent").c_str());
+  option("no-monarch", nullptr);
+  hook("init_post_opt");
+  EXPECT_EQ(said(), "");
+  fake_.context = S_CTX_REMOTE;
+  note();
+  hook("init_post_opt");
+  EXPECT_EQ(arguments(), "") << "nor is anything started";
+}
+
+TEST_F(SpankPlugin, RefusesADatasetThatTheTiersShare) {
+  const std::string tier = scratch_.dir("fast/tier");
+  scratch_.dir("fast/tier/below");
+  scratch_.dir("fast/tierra");
+  scratch_.dir("data");
+  std::filesystem::create_symlink(scratch_ / "fast", scratch_ / "link");
+  for (const std::string& line :
+       {"path = " + tier, "\t path\t:\t" + tier + "// ; of NVMe", "path=" + tier + " \t\r"}) {
+    const std::string data = scratch_ / "data";
+    scratch_.file("monarch.conf", "; path = " + data + "\n[tier]\nkind = disk\npathos = " + data + "\npathx" +
+                                      data + "\ncost = " + data + "\npath = relative\npath =\n" + line +
+                                      "\n");
+    EXPECT_EQ(submit(scratch_ / "fast"), 1) << line;
+    EXPECT_TRUE(has(said(), "it holds " + tier + ", where")) << said();
+    EXPECT_EQ(submit(scratch_ / "link"), 1) << line;
+    EXPECT_EQ(submit(tier), 1) << line;
+    EXPECT_EQ(submit(tier + "/below"), 1) << line;
+    EXPECT_TRUE(has(said(), "it lies in " + tier + ", where")) << said();
+    EXPECT_EQ(submit(scratch_ / "data"), 0) << line << said();
+    EXPECT_EQ(submit(scratch_ / "fast/tierra"), 0) << line << said();
+  }
+  EXPECT_EQ(submit(scratch_.file("fast/tier/file", "")), 1);
+  EXPECT_TRUE(has(said(), "name the directory that the files are in")) << said();
+  scratch_.file("monarch.conf", "path = " + (scratch_ / "link/tier") + "\n");
+  EXPECT_EQ(submit(scratch_ / "fast"), 1) << "however its path is written";
+  scratch_.file("monarch.conf", "path = " + (scratch_ / "data/absent") + "\n");
+  EXPECT_EQ(submit(scratch_ / "data"), 1) << "nodes have it, this host has not";
+  scratch_.file("monarch.conf", "path = /\n");
+  EXPECT_EQ(submit(scratch_ / "data"), 0) << "what holds all keeps nobody from submitting";
+  scratch_.file("monarch.conf", "path = /" + std::string(5000, 'a') + "\n");
+  EXPECT_EQ(submit(scratch_ / "data"), 0) << "no path of a tier";
+}
+
+TEST_F(SpankPlugin, AFileSystemThatHangsDoesNotHangTheSubmission) {
+  ASSERT_EQ(::mkfifo((scratch_ / "monarch.conf").c_str(), 0600), 0);  // opened by nobody else: that hangs
+  EXPECT_EQ(submit(scratch_.dir("data")), 0);
+  EXPECT_TRUE(has(said(), "did not answer within 2 s")) << said();
+  load();
+  init(S_CTX_ALLOCATOR);
+  option("monarch-dataset", (scratch_ / "data").c_str());
+  hook("init_post_opt");
+  EXPECT_TRUE(has(said(), "did not answer within 2 s")) << said();
+  EXPECT_TRUE(eventually([] { return ::waitpid(-1, nullptr, WNOHANG) != 0; })) << "what looked is killed";
+}
+
+TEST_F(SpankPlugin, AnEndWithoutAFindingIsNone) {
+  ASSERT_EQ(::mkfifo((scratch_ / "monarch.conf").c_str(), 0600), 0);
+  init(S_CTX_ALLOCATOR);
+  option("monarch-dataset", scratch_.dir("data").c_str());
+  const std::string children =
+      "/proc/self/task/" + std::to_string(::gettid()) + "/children";  // of the thread that forks
+  Threads other(1, [&](uint32_t) {
+    pid_t child = 0;
+    EXPECT_TRUE(eventually([&] { return bool(std::ifstream(children) >> child); }));
+    if (child > 0) ::kill(child, SIGKILL);
+  });
+  function("init_post_opt")(nullptr, 0, nullptr);
+  other.join();
+  EXPECT_TRUE(has(said(), "did not answer")) << said();
+}
+
+// As an ordinary user with such a limit, in a child; a child of its own that has ended is still its own
+// afterwards.
+int with_limit(__rlimit_resource_t resource, const std::function<void()>& body) {
+  return in_child([&] {
+    const pid_t other = ::fork();
+    if (other == 0) ::_exit(0);
+    siginfo_t ended;
+    ::waitid(P_PID, static_cast<id_t>(other), &ended, WEXITED | WNOWAIT);
+    const int next = ::dup(STDIN_FILENO);
+    ::close(next);
+    const rlim_t most = resource == RLIMIT_NPROC ? 0 : static_cast<rlim_t>(next);
+    const rlimit limit = {most, most};
+    if (::geteuid() == 0 && ::setresuid(54321, 54321, 54321) != 0) return 3;
+    if (::setrlimit(resource, &limit) != 0) return 4;
+    body();
+    return ::waitpid(other, nullptr, WNOHANG) == other ? 0 : 5;
+  });
+}
+
+TEST_F(SpankPlugin, AShortageLeavesTheCheckOut) {
+  init(S_CTX_ALLOCATOR);
+  option("monarch-dataset", (scratch_ / "absent").c_str());
+  ::chmod(scratch_.path().c_str(), 0777);
+  for (const auto resource : {RLIMIT_NOFILE, RLIMIT_NPROC})
+    EXPECT_EQ(with_limit(resource, [&] { function("init_post_opt")(nullptr, 0, nullptr); }), 0) << resource;
+  EXPECT_EQ(said(), "");
+}
+
+// ---- prolog and epilog
+
+TEST_F(SpankPlugin, ThePrologNotesWhatTheJobWants) {
+  ::setenv("SLURM_JOB_ID", "7", 1);
+  ::setenv("SLURM_CONF", "/etc/slurm.conf", 1);
+  fake_.context = S_CTX_JOB_SCRIPT;
+  hook("job_prolog");
+  EXPECT_EQ(arguments(), "") << "nothing";
+  fake_.given = {{"monarch-dataset", "/data"}, {"monarch-check", "off"}};
+  hook("job_prolog");
+  EXPECT_EQ(arguments(), "--prolog --config " + (scratch_ / "monarch.conf") + " --state-dir " +
+                             (scratch_ / "state") + " --log " + (scratch_ / "log") +
+                             " --job 7 --cluster cluster --node n1 --datasets /data\n");
+  EXPECT_TRUE(has("\n" + read("variables"), "\nSLURM_CONF=/etc/slurm.conf\n")) << read("variables");
+  EXPECT_FALSE(has(read("variables"), "SLURMD_NODENAME")) << "nothing else of slurmd's";
+  load();
+  fake_.given["no-monarch"] = "";
+  hook("job_prolog");
+  EXPECT_EQ(arguments(), "") << "refused";
+  load();
+  fake_.given = {{"monarch-dataset", "relative"}};
+  hook("job_prolog");
+  EXPECT_EQ(arguments() + said(), "") << "no dataset";
+}
+
+TEST_F(SpankPlugin, PrologAndEpilogNeedAJobAndANode) {
+  fake_.given = {{"monarch-dataset", "/data"}};
+  scratch_.dir("state/jobs/cluster.7.n1");
+  scratch_.dir("state/jobs/cluster..n1");
+  scratch_.dir("state/jobs/cluster.7.");
+  hook("job_prolog");
+  hook("job_epilog");
+  ::setenv("SLURM_JOB_ID", "7", 1);
+  ::unsetenv("SLURMD_NODENAME");
+  hook("job_prolog");
+  hook("job_epilog");
+  EXPECT_EQ(arguments(), "");
+  ::setenv("SLURMD_NODENAME", "n1", 1);
+  hook("job_epilog");
+  EXPECT_TRUE(arguments().starts_with("--epilog ")) << arguments();
+  EXPECT_FALSE(has(arguments(), "--datasets"));
+  load();
+  ::setenv("SLURM_JOB_ID", "8", 1);
+  hook("job_epilog");
+  EXPECT_EQ(arguments(), "") << "Monarch had nothing to do with that job";
+}
+
+TEST_F(SpankPlugin, TheClusterIsTheOneThatSlurmRead) {
+  ::setenv("SLURM_JOB_ID", "7", 1);
+  ::setenv("SLURM_CLUSTER_NAME", "said", 1);
+  scratch_.dir("state/jobs/said.7.n1");
+  hook("job_epilog");
+  EXPECT_TRUE(has(arguments(), "--cluster said ")) << arguments();
+  std::string name = "read";
+  slurm_conf.cluster_name = name.data();
+  scratch_.dir("state/jobs/read.7.n1");
+  hook("job_epilog");
+  EXPECT_TRUE(has(arguments(), "--cluster read ")) << arguments();
+}
+
+TEST_F(SpankPlugin, AStepEndsTheJobOnlyWhereItStandsForTheEpilog) {
+  scratch_.dir("state/jobs/cluster.0.n1");
+  scratch_.dir("state/jobs/cluster.7.n1");
+  const auto ends = [&](spank_context_t context, const std::map<spank_item, uint32_t>& items) {
+    load();
+    init(context);
+    fake_.items = items;
+    hook("exit");
+    return has(arguments(), "--epilog");
+  };
+  EXPECT_FALSE(ends(S_CTX_REMOTE, {{S_JOB_ID, 7}, {S_JOB_STEPID, kExternStep}})) << "slurmd runs the epilog";
+#ifdef PROLOG_FLAG_RUN_IN_JOB
+  slurm_conf.prolog_flags |= PROLOG_FLAG_RUN_IN_JOB;
+  EXPECT_TRUE(ends(S_CTX_REMOTE, {{S_JOB_ID, 7}, {S_JOB_STEPID, kExternStep}}));
+  EXPECT_FALSE(ends(S_CTX_LOCAL, {{S_JOB_ID, 7}, {S_JOB_STEPID, kExternStep}}));
+  EXPECT_FALSE(ends(S_CTX_REMOTE, {{S_JOB_ID, 7}, {S_JOB_STEPID, 0}}));
+  EXPECT_FALSE(ends(S_CTX_REMOTE, {{S_JOB_ID, 7}}));
+  EXPECT_FALSE(ends(S_CTX_REMOTE, {{S_JOB_STEPID, kExternStep}}));
+#endif
+}
+
+// ---- the start
+
+TEST_F(SpankPlugin, AStepStartsTheAgentOnce) {
+  fake_.groups = {100, 4294967294};
+  fake_.items[S_SLURM_RESTART_COUNT] = 2;
+  step({{S_JOB_NNODES, 4}, {S_JOB_NODEID, 3}});
+  const std::string once = arguments();
+  EXPECT_TRUE(once.starts_with("--start ") &&
+              once.ends_with(" --job 7 --cluster cluster --node n1 --restart 2 --uid 1000 --gid 100 --groups "
+                             "100,4294967294 --nodes 4 --node-id 3 --datasets /data --reply-fd 3\n"))
+      << once;
+  hook("init_post_opt");
+  EXPECT_EQ(arguments(), once) << "Slurm hands over srun's options twice";
+  EXPECT_EQ(read("variables").find("SLURM"), std::string::npos) << read("variables");
+  EXPECT_EQ(said(), "");
+  EXPECT_EQ(told(), "");
+  EXPECT_EQ(fake_.environment["LD_PRELOAD"], scratch_ / "libmonarch_preload.so");
+  EXPECT_EQ(fake_.environment["MONARCH_IO_RUN_DIR"], scratch_ / "run");
+}
+
+TEST_F(SpankPlugin, NothingIsStartedElsewhere) {
+  for (const spank_context_t context : {S_CTX_SLURMD, S_CTX_JOB_SCRIPT, S_CTX_LOCAL}) {
+    load();
+    note();
+    init(S_CTX_REMOTE);
+    option("monarch-dataset", scratch_.path().c_str(), 1);
+    fake_.context = context;
+    fake_.environment["MONARCH_IO_OPT_CHECK"] = "off";
+    for (const uint32_t number : {0u, kExternStep}) {
+      fake_.items[S_JOB_STEPID] = number;
+      for (const char* name : {"init_post_opt", "task_post_fork", "task_init", "exit"}) hook(name);
+    }
+    EXPECT_EQ(arguments(), "") << context;
+    EXPECT_EQ(fake_.environment.size(), 1u) << "nothing is a task's there: " << context;
+  }
+}
+
+TEST_F(SpankPlugin, WithoutAnItemNothingIsStarted) {
+  for (const spank_item item : {S_JOB_ID, S_JOB_UID, S_JOB_GID}) {
+    const uint32_t value = fake_.items[item];
+    fake_.items.erase(item);
+    step();
+    EXPECT_EQ(arguments() + said(), "") << item;
+    EXPECT_EQ(told(), "") << item;
+    fake_.items[item] = value;
+  }
+  step({{S_JOB_UID, 0}});
+  EXPECT_EQ(arguments(), "");
+  EXPECT_TRUE(has(said(), "is root's")) << said();
+}
+
+TEST_F(SpankPlugin, WhatIsMissingHasADefault) {
+  fake_.items.erase(S_JOB_STEPID);
+  step();
+  EXPECT_TRUE(has(arguments(),
+                  " --restart 0 --uid 1000 --gid 100 --nodes 1 --node-id 0 --datasets /data "
+                  "--reply-fd 3\n"))
+      << arguments() << said();
+  const std::pair<const char*, const char*> counts[] = {
+      {"5", "5"}, {"0", "1"}, {"x", "1"}, {"999999", "999999"}, {"1000000", "1"}};
+  for (const auto& [text, nodes] : counts) {
+    load();
+    fake_.environment["SLURM_JOB_NUM_NODES"] = text;
+    init(S_CTX_REMOTE);
+    option("monarch-dataset", "/data", 1);
+    hook("init_post_opt");
+    EXPECT_TRUE(has(arguments(), std::string(" --nodes ") + nodes + " ")) << arguments();
+  }
+  load();
+  fake_.environment["SLURM_JOB_NUM_NODES"] = "5";
+  fake_.items[S_JOB_NNODES] = 3;
+  init(S_CTX_REMOTE);
+  option("monarch-dataset", "/data", 1);
+  hook("init_post_opt");
+  EXPECT_TRUE(has(arguments(), " --nodes 3 ")) << "the item is the trusted one";
+}
+
+TEST_F(SpankPlugin, GroupsThatHaveNoRoomAreLeftOut) {
+  fake_.groups.assign(10000, 4000000000);
+  step();
+  const std::string all = arguments();
+  ASSERT_TRUE(has(all, "--groups ")) << all << said() << told();
+  const size_t begin = all.find("--groups ") + 9;
+  const std::string groups = all.substr(begin, all.find(' ', begin) - begin);
+  EXPECT_GT(groups.size(), 65000u);
+  EXPECT_LT(groups.size(), 65536u);
+  EXPECT_EQ((groups.size() + 1) % 11, 0u) << "the last one is whole";
+}
+
+TEST_F(SpankPlugin, TheFirstNodeTellsUnlessItsStepHasNoOutput) {
+  step();
+  EXPECT_TRUE(has(arguments(), " --tell ")) << arguments();
+  step({{S_JOB_NODEID, 1}});
+  EXPECT_FALSE(has(arguments(), " --tell ")) << arguments();
+  step({{S_JOB_NODEID, 0}, {S_JOB_STEPID, kExternStep}});
+  EXPECT_FALSE(has(arguments(), " --tell ")) << arguments();
+}
+
+TEST_F(SpankPlugin, TellsWhereJobsHaveMountsOfTheirOwn) {
+  for (const char* type : {"", "job_container/none", "namespace/none"}) {
+    std::string text = type;
+    namespace_type(slurm_conf) = text.data();
+    step();
+    EXPECT_FALSE(has(arguments(), "--own-mounts")) << type;
+  }
+  std::string text = "job_container/tmpfs";
+  namespace_type(slurm_conf) = text.data();
+  step();
+  EXPECT_TRUE(has(arguments(), " --own-mounts ")) << arguments();
+}
+
+TEST_F(SpankPlugin, WithoutAnOptionWhatThePrologNotedIsStarted) {
+  const auto starts = [&](const char* hook_name, const std::map<spank_item, uint32_t>& items) {
+    load();
+    init(S_CTX_REMOTE);
+    fake_.items = items;
+    fake_.items[S_JOB_UID] = 1000;
+    fake_.items[S_JOB_GID] = 100;
+    hook(hook_name);
+    hook(hook_name);
+    const std::string all = arguments();
+    EXPECT_FALSE(has(all, "--datasets")) << "monarchd knows them";
+    return std::count(all.begin(), all.end(), '\n');
+  };
+  const std::map<spank_item, uint32_t> ordinary = {{S_JOB_ID, 7}, {S_JOB_STEPID, 0}};
+  const std::map<spank_item, uint32_t> external = {{S_JOB_ID, 7}, {S_JOB_STEPID, kExternStep}};
+  EXPECT_EQ(starts("init_post_opt", ordinary), 0) << "nothing noted";
+  EXPECT_EQ(starts("task_post_fork", external), 0) << "nothing noted";
+  note();
+  EXPECT_EQ(starts("init_post_opt", ordinary), 1);
+  EXPECT_EQ(starts("init_post_opt", external), 0) << "there it is done once its tasks are";
+  EXPECT_EQ(starts("task_post_fork", external), 1);
+  EXPECT_EQ(starts("task_post_fork", ordinary), 0);
+  for (const char* name : {"init_post_opt", "task_post_fork"}) {
+    EXPECT_EQ(starts(name, {{S_JOB_ID, 7}}), 0) << name;
+    scratch_.file("state/jobs/cluster.0.n1/wanted", "");
+    EXPECT_EQ(starts(name, {{S_JOB_STEPID, 0}}) + starts(name, {{S_JOB_STEPID, kExternStep}}), 0) << name;
+  }
+}
+
+// ---- answers
+
+TEST_F(SpankPlugin, AnAnswerThatIsNoneMakesNoTaskUseIt) {
+  const std::string run = scratch_ / "run", lib = scratch_ / "libmonarch_preload.so";
+  const std::string long_path = std::string(4200, '/') + "tmp";
+  for (const std::string& answer :
+       {std::string("ready"), "ready " + run, "ready  " + lib, "ready " + run + " ",
+        "readyx" + run + " " + lib, "ready " + run + "/absent " + lib, "ready " + run + " " + lib + "/absent",
+        "ready " + long_path + " " + lib, "ready " + run + " " + long_path, std::string("\377\1 nonsense"),
+        std::string("ready \t"), std::string(20000, 'x')}) {
+    scratch_.file("answer", answer + "\n");
+    helper("/bin/cat $here/answer >&3");
+    step();
+    EXPECT_EQ(told(), "") << answer;
+    EXPECT_TRUE(fake_.environment.empty()) << answer;
+  }
+}
+
+TEST_F(SpankPlugin, AHelperThatDoesNotAnswerIsToldByTheFirstStep) {
+  const std::string text = "monarch: the job runs without Monarch on n1: its helper did not answer\n";
+  for (const char* body : {"exit 1", "kill -9 $$", "echo >&3"}) {
+    helper(body);
+    step({{S_JOB_STEPID, 0}});
+    EXPECT_TRUE(has(said(), "info: monarch: JobId=7 runs without Monarch on this node: its helper"))
+        << said();
+    EXPECT_EQ(told(), text) << body;
+  }
+  step({{S_JOB_STEPID, 1}});
+  EXPECT_EQ(told(), "");
+  step({{S_JOB_STEPID, kExternStep}});
+  EXPECT_EQ(told(), "");
+  fake_.items.erase(S_JOB_STEPID);
+  step();
+  EXPECT_EQ(told(), "");
+  for (const uint32_t number : {0u, kBatchStep}) {
+    load();
+    fake_.items[S_JOB_STEPID] = number;
+    fake_.environment["ENVIRONMENT"] = "BATCH";
+    init(S_CTX_REMOTE);
+    option("monarch-dataset", "/data", 1);
+    hook("init_post_opt");
+    EXPECT_EQ(told(), number == kBatchStep ? text : "");
+  }
+  std::filesystem::remove(scratch_ / "monarchd");
+  step({{S_JOB_STEPID, 0}});
+  EXPECT_EQ(told(), text) << "there is none";
+}
+
+TEST_F(SpankPlugin, AHelperThatHangsIsKilledWithItsChild) {
+  helper("sleep 1000 &\necho $! > $here/child\nprintf 'ready /run' >&3\nwait");
+  const auto begin = std::chrono::steady_clock::now();
+  step();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30)) << "its patience is 3 s";
+  EXPECT_TRUE(has(said(), "monarchd --start took longer than 3000 ms")) << said();
+  const pid_t child = std::stoi(read("child"));
+  EXPECT_TRUE(eventually([&] {
+    std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+    std::string pid, name, state;
+    return !(stat >> pid >> name >> state) || state == "Z" || state == "X";
+  }));
+  EXPECT_TRUE(has(told(), "its helper did not answer")) << "half a line is none";
+}
+
+TEST_F(SpankPlugin, ASignalDoesNotMakeItWaitWithoutAnEnd) {
+  helper("exec sleep 1000");
+  struct sigaction act = {}, old;
+  act.sa_handler = [](int) {};
+  ::sigaction(SIGALRM, &act, &old);
+  const itimerval often = {{0, 100000}, {0, 100000}}, never = {};
+  ::setitimer(ITIMER_REAL, &often, nullptr);
+  step();
+  ::setitimer(ITIMER_REAL, &never, nullptr);
+  ::sigaction(SIGALRM, &old, nullptr);
+  EXPECT_TRUE(has(said(), "took longer than 3000 ms")) << said();
+}
+
+TEST_F(SpankPlugin, AHelperAnswersWhateverDescriptorsThereAre) {
+  EXPECT_EQ(in_child([&] {
+              ::close(STDIN_FILENO);
+              ::close(STDOUT_FILENO);
+              step();  // its pipe has these numbers
+              hook("task_init");
+              return fake_.environment.contains("MONARCH_IO_RUN_DIR") ? 0 : 1;
+            }),
+            0);
+  helper("/bin/ls -l /proc/$$/fd > $here/descriptors");
+  fake_.given = {{"monarch-dataset", "/data"}};
+  EXPECT_EQ(in_child([&] {
+              ::setenv("SLURM_JOB_ID", "7", 1);
+              ::dup2(STDERR_FILENO, 3);
+              hook("job_prolog");
+              return 0;
+            }),
+            0);
+  EXPECT_TRUE(has(read("descriptors"), " 2 -> ") && !has(read("descriptors"), " 3 -> "))
+      << read("descriptors");
+}
+
+TEST_F(SpankPlugin, AHelperThatAnswersAndStaysIsWaitedForAndKilled) {
+  helper("echo \"off because\" >&3\nexec sleep 1000");
+  step();
+  EXPECT_TRUE(has(said(), "took longer than 3000 ms") && has(said(), "on this node: because")) << said();
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "nothing is left of it";
+}
+
+TEST_F(SpankPlugin, AShortageStartsNothing) {
+  init(S_CTX_REMOTE);
+  option("monarch-dataset", "/data", 1);
+  ::chmod(scratch_.path().c_str(), 0777);
+  for (const auto resource : {RLIMIT_NOFILE, RLIMIT_NPROC})
+    EXPECT_EQ(with_limit(resource, [&] { function("init_post_opt")(nullptr, 0, nullptr); }), 0) << resource;
+  EXPECT_EQ(arguments(), "");
+}
+
+TEST_F(SpankPlugin, TheHelperHasNothingOfSlurmds) {
+  helper(
+      "/bin/ls -l /proc/$$/fd > $here/descriptors; pwd > $here/cwd\n"
+      "while read -r line; do echo \"$line\"; done < /proc/self/status > $here/status\n"
+      "echo off >&3");
+  sigset_t blocked, old;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGUSR1);
+  ::sigprocmask(SIG_BLOCK, &blocked, &old);
+  ::signal(SIGUSR2, SIG_IGN);
+  const int other = ::dup2(STDERR_FILENO, 77);
+  step();
+  ::close(other);
+  ::signal(SIGUSR2, SIG_DFL);
+  ::sigprocmask(SIG_SETMASK, &old, nullptr);
+  EXPECT_FALSE(has(read("descriptors"), " 77 -> ")) << read("descriptors");
+  EXPECT_TRUE(has(read("descriptors"), " 2 -> /dev/null")) << read("descriptors");
+  EXPECT_TRUE(has(read("descriptors"), " 3 -> pipe:")) << read("descriptors");
+  EXPECT_TRUE(has(read("status"), "SigBlk:\t0000000000000000")) << read("status");
+  EXPECT_TRUE(has(read("status"), "SigIgn:\t0000000000000000")) << read("status");
+  EXPECT_EQ(read("cwd"), "/\n");
+}
+
+// ---- tasks
+
+TEST_F(SpankPlugin, WhyAJobGoesWithoutIsToldOnce) {
+  helper("echo 'tell it is Tuesday' >&3");
+  step();
+  EXPECT_EQ(told(), "monarch: the job runs without Monarch on n1: it is Tuesday\n");
+  EXPECT_TRUE(has(said(), "on this node: it is Tuesday")) << said();
+  fake_.environment["MONARCH_IO_QUIET"] = "1";
+  EXPECT_EQ(told(), "");
+  fake_.environment["MONARCH_IO_QUIET"] = std::string(100, '1');
+  EXPECT_EQ(told(), "");
+  fake_.environment.clear();
+  fake_.items[S_TASK_ID] = 1;
+  EXPECT_EQ(told(), "");
+  fake_.items.erase(S_TASK_ID);
+  EXPECT_EQ(told(), "");
+  helper("echo 'off it was told' >&3");
+  fake_.items[S_TASK_ID] = 0;
+  step();
+  EXPECT_EQ(told(), "");
+  EXPECT_TRUE(has(said(), "on this node: it was told")) << said();
+  load();
+  note();
+  init(S_CTX_REMOTE);
+  hook("init_post_opt");
+  EXPECT_EQ(said(), "") << "who gave no option is not told by each step";
+}
+
+TEST_F(SpankPlugin, DatasetsThatTheAgentDoesNotServeAreTold) {
+  helper("printf 'ready %s %s\\tnot served\\n' $here/run $here/libmonarch_preload.so >&3");
+  step();
+  EXPECT_EQ(told(), "monarch: not served\n");
+  EXPECT_EQ(fake_.environment["MONARCH_IO_RUN_DIR"], scratch_ / "run");
+  fake_.environment["SLURM_HET_SIZE"] = "2";
+  EXPECT_EQ(told(), "") << "of a component that nobody asked";
+}
+
+TEST_F(SpankPlugin, ATasksOwnLibrariesComeFirst) {
+  const std::string own = scratch_ / "libmonarch_preload.so";
+  const std::pair<std::string, std::string> lists[] = {
+      {"", own},
+      {"/a.so", "/a.so:" + own},
+      {"/a.so /b.so", "/a.so:/b.so:" + own},
+      {":/a.so::", "/a.so:" + own},
+      {"/old/libmonarch_preload.so:/a.so", "/a.so:" + own},
+      {"/a.so:/old/libmonarch_preload.so", "/a.so:" + own},
+      {"/libmonarch_preload.so", "/libmonarch_preload.so:" + own},
+      {"libmonarch_preload.so.1", "libmonarch_preload.so.1:" + own},
+      {"/xlibmonarch_preload.so", "/xlibmonarch_preload.so:" + own},
+  };
+  for (const auto& [before, after] : lists) {
+    step();
+    fake_.environment["LD_PRELOAD"] = before;
+    EXPECT_EQ(told(), "");
+    EXPECT_EQ(fake_.environment["LD_PRELOAD"], after) << before;
+  }
+}
+
+TEST_F(SpankPlugin, AStepThatIsToGoWithoutDoes) {
+  const auto after = [&](const char* list) {
+    for (const char* name : {"MONARCH_IO_OPT_DATASET", "MONARCH_IO_OPT_NO_MONARCH", "MONARCH_IO_OPT_CHECK"})
+      fake_.environment[name] = "x";
+    fake_.environment["MONARCH_IO_RUN_DIR"] = "/run/x";
+    if (list) fake_.environment["LD_PRELOAD"] = list;
+    hook("task_init");
+    for (const char* name : {"MONARCH_IO_OPT_DATASET", "MONARCH_IO_OPT_NO_MONARCH", "MONARCH_IO_OPT_CHECK"})
+      EXPECT_FALSE(fake_.environment.contains(name)) << name;
+    const std::string run = fake_.environment.contains("MONARCH_IO_RUN_DIR") ? "kept " : "";
+    return run + (fake_.environment.contains("LD_PRELOAD") ? fake_.environment["LD_PRELOAD"] : "none");
+  };
+  helper("echo off >&3");
+  step();
+  EXPECT_EQ(after("/a.so:/x/libmonarch_preload.so"), "/a.so") << "srun's, whose agent this task has not";
+  EXPECT_EQ(after("/x/libmonarch_preload.so"), "none");
+  EXPECT_EQ(after(nullptr), "none");
+  load();
+  init(S_CTX_REMOTE);
+  hook("init_post_opt");
+  EXPECT_EQ(after("/x/libmonarch_preload.so"), "kept /x/libmonarch_preload.so")
+      << "not Slurm's: monarchctl run";
+  load();
+  init(S_CTX_REMOTE);
+  option("no-monarch", nullptr, 1);
+  hook("init_post_opt");
+  EXPECT_EQ(after("/x/libmonarch_preload.so"), "none");
+}
+
+}  // namespace
+}  // namespace monarch
