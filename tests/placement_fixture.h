@@ -64,8 +64,12 @@ class PlacementTest : public ::testing::Test {
     ASSERT_TRUE(catalog.ok());
     catalog_ = catalog.take();
     rates_.emplace(config_);
+    if (watches_) {
+      watch_ = std::make_unique<ChangeWatch>(&*dataset_, board_->get(), 1000);
+      watch_->start();
+    }
     placement_ = std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(),
-                                                    config_, &*rates_);
+                                                    config_, &*rates_, watch_.get());
     ASSERT_TRUE(placement_->start().ok());
   }
   // What nobody waits for is hardly copied: one file at a time, which waits for the rate.
@@ -162,6 +166,8 @@ class PlacementTest : public ::testing::Test {
   std::optional<Dataset> dataset_;
   std::optional<Hierarchy> hierarchy_;
   std::optional<BoardFile> board_;
+  bool watches_ = false;
+  std::unique_ptr<ChangeWatch> watch_;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<PlacementHandler> placement_;
   std::unique_ptr<Walker> walker_;

@@ -256,6 +256,20 @@ TEST_F(PlacementTest, AFileWrittenWhileItIsCopiedIsNotPublished) {
 
 // ---- what is no regular file of the dataset
 
+// The catalog is the job owner's to write: the number of a root in it may be any.
+TEST_F(PlacementTest, ARootThatIsNoneIsNotWatched) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  watches_ = true;
+  scratch_.file("pfs/d/f", noise(1000, 1));
+  start();
+  const Ref ref = catalog_->add(rel("d/f"), DT_REG);
+  catalog_->entry(ref).root = 77;
+  placement_->catalog_grew();
+  EXPECT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == 1; }));
+  placement_.reset();
+  watch_.reset();
+}
+
 TEST_F(PlacementTest, OtherThanRegularFilesPass) {
   scratch_.file("pfs/d/f", "x");
   fs::create_symlink("d/f", pfs_ + "/link");

@@ -91,7 +91,8 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
   const std::string path = context_->catalog->path_of(work.ref);
   if (context_->watch) {
     const size_t slash = path.rfind('/');
-    context_->watch->add(e.root, std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
+    context_->watch->add(context_->catalog->root_of(work.ref),
+                         std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
   }
   if (e.type != DT_REG && !is_regular(work.ref, path)) return;
   Fd source = context_->open_source(work.ref, path, work.why == Why::kPrefetch, *copier);
