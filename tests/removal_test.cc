@@ -295,6 +295,7 @@ TEST(IdMap, HasTheOwnersRangesAndNeverRoot) {
   EXPECT_EQ(id_map(2102, file, "bob", 2102), "2102 2102 1\n200000 200000 65536\n");
   EXPECT_EQ(id_map(2103, file, "", 2103), "2103 2103 1\n");
   EXPECT_EQ(id_map(2103, scratch / "missing", "carol", 2103), "2103 2103 1\n");
+  EXPECT_EQ(id_map(2103, scratch.file("halves", "2103\n2103:5000\n:\n"), "carol", 2103), "2103 2103 1\n");
   scratch.file("subuid", "alice:0:99999999999\n");
   EXPECT_EQ(id_map(2101, file, "alice", 2101), "1 1 4294967294\n");
   scratch.file("subuid", "alice:18446744073709551615:18446744073709551615\n");
