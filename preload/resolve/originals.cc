@@ -58,8 +58,9 @@ int descriptor_meant(int dirfd, const char* path, int flags) {
 }
 
 bool may_link_to_descriptor(const char* path) {
-  return path[0] == '/' && (path[1] == 'p' || path[1] == 'd' || path[1] == '/') &&
-         (strstr(path, "/fd/") || strstr(path, "/dev/std"));
+  if (path[0] != '/' || (path[1] != 'd' && path[1] != 'p' && path[1] != '/')) return false;
+  if (strncmp(path, "/dev/shm/", 9) == 0) return strstr(path, "/.") != nullptr;  // none, without a ".."
+  return strstr(path, "/fd/") || strstr(path, "/dev/std");
 }
 
 bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st) {
