@@ -28,7 +28,8 @@
 //        their chunks (decide/chunks.h). Before that, a descriptor whose file the job changed goes back to
 //        the PFS (decide/returns.h).
 // lock   So it does before a lock, which other programs of the job hold on the PFS's file, and before its end
-//        is looked for. fcntl also tells of duplicates.
+//        is looked for. fcntl also tells of duplicates. A stream of a large file moves to the copy before it
+//        is read from elsewhere (decide/moves.h).
 // fork   So do all, that parent and child go on sharing their positions, and that programs without the
 //        library read the PFS's file. system and popen start a child inside libc.
 // clang-format off
@@ -38,7 +39,7 @@
   X(creat64, open) X(mkstemp, open) X(mkstemp64, open) X(mkostemp, open) X(mkostemp64, open)            \
   X(mkstemps, open) X(mkstemps64, open) X(mkostemps, open) X(mkostemps64, open)                         \
   X(open_by_handle_at, open) X(posix_spawn_file_actions_addopen, open) X(fopen, open) X(fopen64, open)  \
-  X(freopen, open) X(freopen64, open)                                                                   \
+  X(fdopen, open) X(freopen, open) X(freopen64, open)                                                   \
   X(rename, change) X(renameat, change) X(renameat2, change) X(unlink, change) X(unlinkat, change)      \
   X(remove, change) X(link, change) X(linkat, change) X(lchmod, change)                                 \
   X(truncate, change) X(truncate64, change) X(chmod, change) X(fchmodat, change) X(chown, change)       \
@@ -63,10 +64,12 @@
   X(chroot, space) X(unshare, space) X(setns, space) X(mount, space) X(umount, space) X(umount2, space) \
   X(read, count) X(__read_chk, count) X(readv, count) X(pread, count) X(pread64, count)                 \
   X(__pread_chk, count) X(__pread64_chk, count) X(preadv, count) X(preadv64, count) X(preadv2, count)   \
-  X(preadv64v2, count) X(sendfile, count) X(sendfile64, count) X(copy_file_range, count) X(mmap, count) \
+  X(preadv64v2, count) X(sendfile, count) X(sendfile64, count) X(copy_file_range, count)                \
+  X(splice, count) X(mmap, count)                                                                       \
   X(mmap64, count) X(close, count) X(dup, count) X(dup2, count) X(dup3, count)                          \
   X(fcntl, lock) X(fcntl64, lock) X(flock, lock) X(lockf, lock) X(lockf64, lock) X(lseek, lock)         \
-  X(lseek64, lock)
+  X(lseek64, lock) X(fseek, lock) X(fseeko, lock) X(fseeko64, lock) X(rewind, lock) X(fsetpos, lock)    \
+  X(fsetpos64, lock)
 
 // clang-format on
 // Deliberately not hooked:

@@ -31,6 +31,8 @@ libmonarch_preload_so_SOURCES = \
 	%D%/decide/descriptors.h \
 	%D%/decide/listings.cc \
 	%D%/decide/listings.h \
+	%D%/decide/moves.cc \
+	%D%/decide/moves.h \
 	%D%/decide/opens.cc \
 	%D%/decide/opens.h \
 	%D%/decide/returns.cc \

@@ -51,6 +51,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "walk_threads = 2\n"
       "watch_directories = 77\n"
       "stage_wait_max = 8M ; how much an open waits for\n"
+      "stage_wait = 0\n"
       "prefetch = off\n"
       "consistency = open\n"
       "metadata = pass\n"
@@ -80,6 +81,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(config->agent.walk_threads, 2);
   EXPECT_EQ(config->agent.watch_directories, 77);
   EXPECT_EQ(config->agent.stage_wait_max, 8u << 20);
+  EXPECT_EQ(config->agent.stage_wait, 0);
   EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff);
   EXPECT_EQ(config->agent.consistency, AgentConfig::Consistency::kOpen);
   EXPECT_EQ(config->agent.metadata, AgentConfig::Metadata::kPass);
@@ -111,6 +113,7 @@ TEST_F(ConfigFile, HasDefaults) {
   EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kAuto);
   EXPECT_GE(config->agent.threads, 1);
   EXPECT_EQ(config->agent.stage_wait_max, 64u << 20);
+  EXPECT_EQ(config->agent.stage_wait, 1);
   EXPECT_EQ(config->tiers[0].medium, Medium::kSsd);
   EXPECT_EQ(config->tiers[0].min_free.of(100), 5u);
   EXPECT_TRUE(load("").ok());
@@ -147,6 +150,8 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   for (const char* line : {"consistency = close", "metadata = ask", "pfs_bandwidth = fast", "pfs_opens = -1",
                            "background_io = high"})
     EXPECT_EQ(error_of("[agent]\n" + std::string(line) + "\n").rfind("2: '", 0), 0u) << line;
+  EXPECT_NE(error_of("[agent]\nstage_wait = 601\n"), "");
+  EXPECT_NE(error_of("[agent]\nstage_wait = 1s\n"), "");
   EXPECT_EQ(error_of("[agent]\nstage_wait_max = lots\n").rfind("2: 'lots' is not a size", 0), 0u);
   EXPECT_EQ(error_of("[tier.a]\npath = scratch\n"), "2: path 'scratch' is not absolute");
   EXPECT_EQ(error_of("[tier.a]\npath =\n").rfind("2: ", 0), 0u);

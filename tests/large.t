@@ -137,10 +137,9 @@ NATIVE_WAYS = {
 import ctypes
 libc = ctypes.CDLL(None)
 libc.fopen.restype, libc.fread.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
-libc.freopen.restype, libc.freopen.argtypes = ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p]
-room, stream = ctypes.create_string_buffer(16 * MIB), libc.fopen(b"/dev/null", b"r")
-for n, path in enumerate(files()):
-    stream = libc.freopen(path.encode(), b"r", stream) if n else libc.fopen(path.encode(), b"r")
+room = ctypes.create_string_buffer(16 * MIB)
+for path in files():
+    stream = libc.fopen(path.encode(), b"r")
     print(sha(room.raw[:libc.fread(room, 1, len(room), stream)]))
 """,
     "mapped": """
@@ -263,7 +262,7 @@ def served(job, path):
     return ": tier" in lines
 
 
-# A file is opened before it is whole, and read until the library keeps a descriptor of its copy.
+# A file is opened before it is whole, and cannot move, and is read until the library keeps a descriptor of its copy.
 HELD = """
 import fcntl, resource, subprocess, time
 path = sys.argv[1] + "/2"
@@ -275,6 +274,7 @@ def right(fd, n=20):
         assert os.pread(fd, size, at) == whole[at:at + size]
 def hold(kept=True):
     fd, end = os.open(path, os.O_RDONLY), time.monotonic() + 60
+    os.close(os.dup(fd))
     for at in range(0, len(whole), MIB): assert os.pread(fd, MIB, at) == whole[at:at + MIB]
     while kept and not hidden() and time.monotonic() < end: right(fd, 1); time.sleep(0.01)
     assert len(hidden()) == kept, hidden()
@@ -345,4 +345,165 @@ def held():
         e2e.execute(["rm", "-rf", root, scratch("held.natively")])
 
 
-e2e.main(own_position, not_for_good, sparse, held)
+# `moved` tells by the kernel's name of a descriptor.
+MOVED = """
+import ctypes, fcntl, time
+libc = ctypes.CDLL(None)
+path, fresh = sys.argv[1] + "/2", sys.argv[1] + "/1"
+whole = open(sys.argv[2] + "/2", "rb").read()
+def moved(fd): return not os.readlink(f"/proc/self/fd/{fd}").startswith(sys.argv[1])
+def right(fd, n=20):
+    for _ in range(n):
+        at, size = random.randrange(len(whole)), random.choice([1, 100, 4096, 1 << 20])
+        assert os.pread(fd, size, at) == whole[at:at + size]
+def until(what, seconds=60):
+    end = time.monotonic() + seconds
+    while not (done := what()) and time.monotonic() < end: time.sleep(0.01)
+    return done
+def whole_now():
+    fd = os.open(path, os.O_RDONLY)
+    right(fd, 1)
+    was = moved(fd)
+    os.close(fd)
+    return was
+def stage(): assert until(whole_now)
+"""
+MOVERS = {
+    "read with an offset": """
+fd = os.open(path, os.O_RDONLY)
+at = os.lseek(fd, 12345, os.SEEK_SET)
+assert until(lambda: right(fd, 1) or moved(fd))
+assert os.lseek(fd, 0, os.SEEK_CUR) == at and os.read(fd, 1000) == whole[at:at + 1000]
+assert fcntl.fcntl(fd, fcntl.F_GETFD) == fcntl.FD_CLOEXEC and os.path.sameopenfile(fd, os.open(path, os.O_RDONLY))
+right(fd)
+with open(path, "ab") as file: file.write(b"new")
+assert os.pread(fd, 100, len(whole) - 5) == whole[-5:] + b"new" and not moved(fd)
+os.truncate(path, len(whole))
+""",
+    "flags": """
+fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+os.set_inheritable(fd, True)
+assert until(lambda: right(fd, 1) or moved(fd))
+assert fcntl.fcntl(fd, fcntl.F_GETFD) == 0 and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
+""",
+    "read on": """
+fd, got = os.open(path, os.O_RDONLY), b""
+while not moved(fd) and len(got) < len(whole): got += os.read(fd, 4096); stage()
+while data := os.read(fd, 100000): got += data
+assert moved(fd) and got == whole
+""",
+    "threads that read on": """
+fd, got, sizes = os.open(path, os.O_RDONLY), [], [1, 7, 100, 4096]
+def run(seed):
+    rng = random.Random(seed)
+    while data := os.read(fd, rng.choice(sizes)): got.append(len(data))
+def others():
+    while sum(got) < len(whole): right(fd, 1)
+threads = [threading.Thread(target=run, args=(i,)) for i in range(4)] + [threading.Thread(target=others) for _ in range(2)]
+for t in threads: t.start()
+for t in threads: t.join()
+assert sum(got) == len(whole) and moved(fd), (sum(got), len(whole))
+""",
+    "shared with a child": """
+fd = os.open(path, os.O_RDONLY)
+if os.fork() == 0: stage(); right(fd); os.read(fd, 1000); os._exit(moved(fd))
+assert os.wait()[1] == 0
+stage(); right(fd)
+assert not moved(fd) and os.read(fd, 10) == whole[1000:1010]
+""",
+    "duplicates": """
+fd = os.open(path, os.O_RDONLY)
+other = os.dup(fd)
+stage(); right(fd); right(other)
+assert os.read(fd, 10) + os.read(other, 10) == whole[:20] and not moved(fd) and not moved(other)
+""",
+    "a duplicate that no hook saw": """
+fd = os.open(path, os.O_RDONLY)
+other = libc.syscall(32, fd)
+stage(); right(fd)
+assert os.read(fd, 10) + os.read(other, 10) == whole[:20] and not moved(fd)
+""",
+    "a lock": """
+fd = os.open(path, os.O_RDONLY)
+fcntl.flock(fd, fcntl.LOCK_SH)
+stage(); right(fd)
+assert not moved(fd)
+""",
+    "a filter of system calls": """
+class Program(ctypes.Structure): _fields_ = [("n", ctypes.c_ushort), ("lines", ctypes.c_char_p)]
+allow = b"\\x06\\0\\0\\0\\0\\0\\xff\\x7f"
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(Program(1, allow))) == 0
+fd = os.open(path, os.O_RDONLY)
+stage(); right(fd)
+assert not moved(fd)
+""",
+    "a stream": """
+libc.fopen.restype = ctypes.c_void_p
+room = ctypes.create_string_buffer(len(whole))
+def read(file, n):
+    got = libc.fread(room, 1, n, file)
+    return room.raw[:got]
+file = ctypes.c_void_p(libc.fopen(path.encode(), b"r"))
+fd = libc.fileno(file)
+assert not moved(fd) and read(file, 1000) == whole[:1000]
+stage(); right(fd)
+assert not moved(fd) and read(file, 100000) == whole[1000:101000]
+libc.fseek(file, 5000, 1)
+assert moved(fd) and read(file, 1000) == whole[106000:107000]
+libc.rewind(file)
+assert read(file, len(whole)) == whole
+libc.fclose(file)
+""",
+    "a stream of a descriptor": """
+libc.fdopen.restype = ctypes.c_void_p
+room, fd = ctypes.create_string_buffer(len(whole)), os.open(path, os.O_RDONLY)
+assert os.read(fd, 10) == whole[:10]
+stage()
+file = ctypes.c_void_p(libc.fdopen(fd, b"r"))
+got = libc.fread(room, 1, len(whole), file)
+assert moved(fd) and room.raw[:got] == whole[10:]
+""",
+    "spliced": """
+fd, (ours, theirs) = os.open(path, os.O_RDONLY), os.pipe()
+stage()
+assert os.splice(fd, theirs, 1000) == 1000 and os.read(ours, 2000) == whole[:1000] and moved(fd)
+""",
+}
+
+
+def moved():
+    """What was opened before it was whole becomes the copy's descriptor where nobody can tell."""
+    for name, text in MOVERS.items():
+        root = dataset("moved")
+        e2e.execute(["cp", "-r", root, scratch("moved.natively")])
+        conf = configuration("off")
+        with open(conf, "a", encoding="ascii") as stream:
+            stream.write("stage_wait = 0\n")
+        job = e2e.Job(options([root], {"t": (scratch("tier.moved"), "1G")}, "--config", conf))
+        got = job.run([*program(MOVED + text), root, f"{scratch('moved.natively')}/moved"])
+        ok(got[0] == 0, f"moved, {name}", got)
+        report = job.end()
+        stays = name in ("shared with a child", "duplicates", "a duplicate that no hook saw", "a lock", "a filter of system calls")
+        equal(report["tasks"]["moved"] > 0, not stays, f"moved, {name}: counted", report)
+        e2e.execute(["rm", "-rf", root, scratch("moved.natively")])
+
+
+def whole_soon():
+    """Who maps a large file, or opens a stream, waits for it if it comes soon: no byte of it is read twice."""
+    if why := e2e.why_no_slowfs():
+        return skip("large files that are waited for", why)
+    pfs = Pfs("soon")
+    for prefetch in PREFETCH:
+        for name, way in NATIVE_WAYS.items():
+            native, before = e2e.execute([*program(way), pfs.root]), pfs.bytes()
+            job = pfs.job("soon", prefetch)
+            for _ in range(2):
+                equal(job.run([*program(way), pfs.fs.mount])[:2], native[:2], f"{name}, prefetch {prefetch}: as natively")
+            read, report = pfs.bytes() - before, job.end()
+            late = report["tasks"]["read_bytes_pfs"] > 0  # a busy machine
+            ok(read == sum(SIZES) or late, f"{name}, prefetch {prefetch}: each byte once", (read, report))
+    pfs.fs.close()
+    return None
+
+
+e2e.main(own_position, not_for_good, sparse, held, moved, whole_soon)

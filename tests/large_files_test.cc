@@ -108,6 +108,21 @@ TEST_F(PlacementTest, AChunkThatIsAskedForComesFirst) {
   expect_placed("large", st);
 }
 
+TEST_F(PlacementTest, AWholeFileThatIsWaitedForIsNotHeldUp) {
+  config_.stage_wait_max = 1000;
+  scratch_.file("pfs/begun", noise(5 * kMiB, 1));
+  scratch_.file("pfs/only-opened", noise(3 * kMiB, 2));
+  start_without_filling();
+  for (const char* name : {"begun", "only-opened"}) EXPECT_EQ(demand(name), large_word(0));
+  placement_->demand_chunk(rel("begun"), 1);
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) > 0; }));
+  EXPECT_EQ(state("begun"), State::kLarge);
+  for (const char* name : {"begun", "only-opened"}) {
+    placement_->demand(rel(name));
+    EXPECT_TRUE(placed_at_last(name)) << name;
+  }
+}
+
 TEST_F(PlacementTest, PrefetchAndChunksThatAreAskedForMeet) {
   constexpr uint32_t kFiles = 60;
   config_.stage_wait_max = 1000;

@@ -58,9 +58,9 @@ class PlacementTest : public ::testing::Test {
     board_.emplace(board.take());
     std::vector<TierView> views;
     for (const Tier& t : hierarchy_->tiers()) views.push_back({t.name(), t.copies_path(), t.device()});
-    Result<std::unique_ptr<Catalog>> catalog =
-        Catalog::create(run_dir_, dataset_->root_views(), dataset_->prefixes, views,
-                        {config_.stage_wait_max, false, config_.metadata == AgentConfig::Metadata::kServe});
+    Result<std::unique_ptr<Catalog>> catalog = Catalog::create(
+        run_dir_, dataset_->root_views(), dataset_->prefixes, views,
+        {config_.stage_wait_max, 0, false, config_.metadata == AgentConfig::Metadata::kServe});
     ASSERT_TRUE(catalog.ok());
     catalog_ = catalog.take();
     rates_.emplace(config_);

@@ -17,10 +17,9 @@
 #include "preload/resolve/originals.h"
 
 namespace monarch::preload {
-namespace {
+namespace {}  // namespace
 
-// Whether `fd` is open on the very file of the PFS that `e` was when its staging began. Without a call to the
-// PFS where the kernel knows the answer (AT_STATX_DONT_SYNC).
+// Without a call to the PFS where the kernel knows the answer (AT_STATX_DONT_SYNC).
 bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
   struct statx st;
   return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE | STATX_MTIME,
@@ -28,8 +27,8 @@ bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
          is_file_of(catalog, e, st);
 }
 
-// Opens the copy, partial or whole; -1 if it cannot be.
-int open_partial(const JobFacts& facts, uint32_t tier, Ref entry, bool whole) {
+int open_copy(const Client& client, uint32_t tier, Ref entry, bool whole) {
+  const JobFacts& facts = client.catalog.facts();
   if (tier >= facts.tier_count) return -1;
   const auto& where = facts.tiers[tier];
   Room room;
@@ -42,8 +41,13 @@ int open_partial(const JobFacts& facts, uint32_t tier, Ref entry, bool whole) {
   } else {
     part_name(entry, path + where.len + 1);
   }
-  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0));
+  const long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+  if (fd < 0 || is_own_part(client, tier, static_cast<int>(fd))) return static_cast<int>(fd);
+  syscall(SYS_close, fd);
+  return -1;
 }
+
+namespace {
 
 struct Source {
   uint32_t tier = 0;
@@ -149,12 +153,11 @@ template <typename Use>
 ssize_t on_copy(Client* client, const Entry& e, Ref ref, size_t bytes, off_t offset, Use use) {
   Source source;
   if (!ensure(client, e, static_cast<uint64_t>(offset), bytes, &source)) return -1;
-  const JobFacts& facts = client->catalog.facts();
-  int fd = open_partial(facts, source.tier, ref, source.whole);
+  int fd = open_copy(*client, source.tier, ref, source.whole);
   if (fd < 0 && !source.whole)
-    fd = open_partial(facts, source.tier, ref, true);  // it came to be whole just now
+    fd = open_copy(*client, source.tier, ref, true);  // it came to be whole just now
   if (fd < 0) return -1;
-  const ssize_t got = is_own_part(*client, source.tier, fd) ? use(fd) : -1;
+  const ssize_t got = use(fd);
   const int error = errno;
   if (got > 0 && source.whole) keep(ref, fd);
   syscall(SYS_close, fd);

@@ -9,6 +9,11 @@
 
 namespace monarch::preload {
 
+// Whether `fd` is open on the very file of the PFS that `e` was when its staging began.
+bool is_source(const CatalogReader& catalog, const Entry& e, int fd);
+// Opens the copy on a tier, whole or in chunks; -1: it cannot be, or another user has put something there.
+int open_copy(const Client& client, uint32_t tier, Ref entry, bool whole);
+
 // As pread(2). Waits, bounded, for a chunk that is not yet staged. -1: ask the PFS, as for everything in
 // doubt. errno stays as it is.
 ssize_t read_chunks(Client* client, int fd, Ref entry, void* buffer, size_t bytes, off_t offset);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/decide/descriptors.h"
 
+#include <errno.h>
+#include <time.h>
+
 namespace monarch::preload {
 
 std::atomic<unsigned char> descriptor_classes[kDescriptors];
@@ -8,8 +11,20 @@ std::atomic<uint32_t> descriptor_marks[kDescriptors];
 
 namespace {
 
-std::atomic<Ref> large_files[kDescriptors];
-std::atomic<int> large_owners[kDescriptors];  // the process that opened it
+struct LargeFile {
+  std::atomic<Ref> ref;
+  std::atomic<int> owner;       // the process that opened it
+  std::atomic<uint32_t> turn;   // of sharing, when it was opened
+  std::atomic<uint32_t> users;  // calls that use its position now; kMoving
+  std::atomic<bool> stream;
+  std::atomic<bool> moved;  // it is the copy's since
+};
+LargeFile large_files[kDescriptors];
+constexpr uint32_t kMoving = 1u << 31;
+
+// How often the process has given its descriptors away; kShared, as a descriptor's: it is shared here.
+std::atomic<uint32_t> sharing{1};
+constexpr uint32_t kShared = 0;
 
 void set_class(int fd, unsigned char c) {
   if (static_cast<unsigned>(fd) < kDescriptors && class_of(fd) != c)
@@ -18,7 +33,57 @@ void set_class(int fd, unsigned char c) {
 
 }  // namespace
 
-Ref large_file(int fd) { return large_files[fd].load(std::memory_order_relaxed); }
+Ref large_file(int fd) { return large_files[fd].ref.load(std::memory_order_relaxed); }
+
+bool is_alone(int fd) {
+  const LargeFile& file = large_files[fd];
+  return file.turn.load(std::memory_order_relaxed) == sharing.load(std::memory_order_relaxed) &&
+         file.users.load(std::memory_order_relaxed) == 0 &&
+         file.owner.load(std::memory_order_relaxed) == static_cast<int>(syscall(SYS_getpid));
+}
+void never_moves(int fd) {
+  if (static_cast<unsigned>(fd) < kDescriptors)
+    large_files[fd].turn.store(kShared, std::memory_order_relaxed);
+}
+void moved_to_tier(int fd, uint32_t tier, uint32_t marks) {
+  opened_on_tier(fd, tier, marks);
+  large_files[fd].moved.store(true, std::memory_order_relaxed);
+}
+void used_by_stream(int fd) { large_files[fd].stream.store(true, std::memory_order_relaxed); }
+bool is_used_by_stream(int fd) { return large_files[fd].stream.load(std::memory_order_relaxed); }
+void shares_descriptors() { sharing.fetch_add(2, std::memory_order_relaxed); }
+
+// A mover that a fork stopped is not waited for twice.
+__attribute__((noinline, cold)) void UsesPosition::begin() {
+  constexpr timespec kSlice{0, 1000000};
+  constexpr int kSlices = 1000;
+  std::atomic<uint32_t>& users = large_files[fd_].users;
+  uint32_t seen = users.load(std::memory_order_relaxed);
+  const int saved = errno;
+  for (int i = 0;; ++i) {
+    if ((seen & kMoving) != 0 && i < kSlices) {
+      syscall(SYS_nanosleep, &kSlice, nullptr);
+      seen = users.load(std::memory_order_relaxed);
+    } else if (users.compare_exchange_weak(seen, (seen & ~kMoving) + 1, std::memory_order_acquire)) {
+      break;
+    }
+  }
+  errno = saved;
+}
+
+__attribute__((noinline, cold)) void UsesPosition::end() {
+  large_files[fd_].users.fetch_sub(1, std::memory_order_release);
+}
+
+bool begin_move(int fd) {
+  uint32_t none = 0;
+  return large_files[fd].users.compare_exchange_strong(none, kMoving, std::memory_order_acquire);
+}
+
+void end_move(int fd) {
+  uint32_t moving = kMoving;
+  large_files[fd].users.compare_exchange_strong(moving, 0, std::memory_order_release);
+}
 
 void opened_on_tier(int fd, uint32_t tier, uint32_t marks) {
   if (static_cast<unsigned>(fd) >= kDescriptors) return;
@@ -28,9 +93,15 @@ void opened_on_tier(int fd, uint32_t tier, uint32_t marks) {
 }
 
 void opened_on_pfs(int fd, Ref large) {
-  if (large && static_cast<unsigned>(fd) < kDescriptors)
-    large_files[fd].store(large, std::memory_order_relaxed),
-        large_owners[fd].store(static_cast<int>(syscall(SYS_getpid)), std::memory_order_relaxed);
+  if (static_cast<unsigned>(fd) >= kDescriptors) return;
+  if (large) {
+    LargeFile& file = large_files[fd];
+    file.ref.store(large, std::memory_order_relaxed);
+    file.owner.store(static_cast<int>(syscall(SYS_getpid)), std::memory_order_relaxed);
+    file.moved.store(false, std::memory_order_relaxed);
+    file.turn.store(sharing.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    file.stream.store(false, std::memory_order_relaxed);
+  }
   set_class(fd, large ? kLarge : kPfs);
 }
 
@@ -38,12 +109,15 @@ void opened_elsewhere(int fd) { set_class(fd, kNone); }
 
 Ref closes(int fd) {
   const unsigned char c = class_of(fd);
+  if (__builtin_expect(c == kNone, 1)) return 0;
   // A child of vfork(2) closes its own descriptor in our memory: ours is open still. What that leaves behind
   // in a child of fork(2) read_chunks() finds out.
-  if (c == kLarge &&
-      large_owners[fd].load(std::memory_order_relaxed) != static_cast<int>(syscall(SYS_getpid)))
-    return 0;
-  if (c != kNone) set_class(fd, kNone);
+  LargeFile& file = large_files[fd];
+  if (__builtin_expect(c == kLarge || file.moved.load(std::memory_order_relaxed), 0)) {
+    if (file.owner.load(std::memory_order_relaxed) != static_cast<int>(syscall(SYS_getpid))) return 0;
+    file.moved.store(false, std::memory_order_relaxed);
+  }
+  set_class(fd, kNone);
   return c == kLarge ? large_file(fd) : 0;
 }
 
@@ -51,6 +125,8 @@ void duplicated(int from, int to) {
   const unsigned char c = class_of(from);
   if (c == kLarge) {
     opened_on_pfs(to, large_file(from));
+    never_moves(from);
+    never_moves(to);
   } else if (c != kNone && c <= kMaxTiers) {
     opened_on_tier(to, c - 1u, descriptor_marks[from].load(std::memory_order_relaxed));
   } else {

@@ -23,6 +23,41 @@ inline unsigned char class_of(int fd) {
 // The Entry, where the class is kLarge.
 Ref large_file(int fd);
 
+// Of a large file's descriptor: whether it is this process's alone, without a duplicate, as far as hooks see,
+// and no call uses its position now.
+bool is_alone(int fd);
+// It is the copy's now; as opened_on_tier().
+void moved_to_tier(int fd, uint32_t tier, uint32_t marks);
+// It is shared, or cannot be moved.
+void never_moves(int fd);
+// Its position is used inside libc, by a stream.
+void used_by_stream(int fd);
+bool is_used_by_stream(int fd);
+// The process is about to give its descriptors to a child.
+void shares_descriptors();
+
+// A call that uses the position of a large file's descriptor, while this lives.
+class UsesPosition {
+ public:
+  explicit UsesPosition(int fd) : fd_(__builtin_expect(class_of(fd) == kLarge, 0) ? fd : -1) {
+    if (__builtin_expect(fd_ >= 0, 0)) begin();
+  }
+  UsesPosition(const UsesPosition&) = delete;
+  UsesPosition& operator=(const UsesPosition&) = delete;
+  ~UsesPosition() {
+    if (__builtin_expect(fd_ >= 0, 0)) end();
+  }
+
+ private:
+  void begin();
+  void end();
+  const int fd_;  // -1: no large file's
+};
+// Keeps such calls waiting, for a second at most; false: there is one. end_move() follows. With signals
+// blocked.
+bool begin_move(int fd);
+void end_move(int fd);
+
 // How many marks the board had (BoardHeader::marks) when it was known that a copy's file is not changed.
 extern std::atomic<uint32_t> descriptor_marks[kDescriptors];
 inline constexpr uint32_t kNeverLooked = 0xffffffff;

@@ -13,6 +13,7 @@
 #include "preload/client/exclude.h"
 #include "preload/client/log.h"
 #include "preload/decide/changes.h"
+#include "preload/decide/moves.h"
 #include "preload/decide/waiting.h"
 #include "preload/resolve/mounts.h"
 #include "preload/resolve/names.h"
@@ -124,19 +125,19 @@ bool is_below_link(const CatalogReader& catalog, const RelPath& path) {
   return is_link(path) || any_above(path, is_link);
 }
 
-Answer decide(Client* client, const RelPath& path, Room* copy, bool follows);
+Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening);
 
 // Of the file to which a symbolic link leads. Apart, for the room on the stack.
-__attribute__((noinline)) bool decide_real(Client* client, const RelPath& path, Room* copy, Answer* answer) {
+__attribute__((noinline)) bool decide_real(Client* client, const RelPath& path, Room* copy, bool stream,
+                                           Answer* answer) {
   Room room;
   RelPath real;
   if (!follow_links(*client, path, &room, &real)) return false;
-  *answer = decide(client, real, copy, false);
+  *answer = decide(client, real, copy, {.follows = false, .stream = stream});
   return true;
 }
 
-// `follows`: symbolic links, if the path leads through some.
-Answer decide(Client* client, const RelPath& path, Room* copy, bool follows) {
+Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) {
   Answer answer;
   answer.marks = client->board->header.marks.load(std::memory_order_acquire);
   const auto to_pfs = [&](TaskCounter why) {
@@ -155,8 +156,10 @@ Answer decide(Client* client, const RelPath& path, Room* copy, bool follows) {
   Found found = client->catalog.find(path);
   const JobFacts& facts = client->catalog.facts();
   if (!found && client->catalog.walked(path.root)) {
-    const bool other = follows && is_below_link(client->catalog, path);
-    return other && decide_real(client, path, copy, &answer) ? answer : to_pfs(TaskCounter::fallback_absent);
+    const bool other = opening.follows && is_below_link(client->catalog, path);
+    return other && decide_real(client, path, copy, opening.stream, &answer)
+               ? answer
+               : to_pfs(TaskCounter::fallback_absent);
   }
   uint64_t word = found ? found.entry->state.load(std::memory_order_acquire) : state_word(State::kKnown);
   if (state_of(word) == State::kKnown && board->header.full.load(std::memory_order_relaxed) != 0)
@@ -172,9 +175,12 @@ Answer decide(Client* client, const RelPath& path, Room* copy, bool follows) {
     word = found.entry->state.load(std::memory_order_acquire);
   }
   if (is_changed(*client, path, found.entry)) return to_pfs(TaskCounter::fallback_invalid);
+  if (opening.stream && state_of(word) == State::kLarge && wait_for_whole(client, found.ref))
+    word = found.entry->state.load(std::memory_order_acquire);
   answer.bytes = found.entry->size.load(std::memory_order_relaxed);
   if (state_of(word) == State::kLarge) answer.large = found.ref;
-  if (reason_of(word) == Reason::kSymlink && follows && decide_real(client, path, copy, &answer))
+  if (reason_of(word) == Reason::kSymlink && opening.follows &&
+      decide_real(client, path, copy, opening.stream, &answer))
     return answer;
   // A directory or a device is not a file of the dataset's: nothing to count.
   if (reason_of(word) == Reason::kNotRegular) return answer;
@@ -228,8 +234,8 @@ __attribute__((noinline)) void log_open(const Client& c, const RelPath& path, co
 
 }  // namespace
 
-Answer find_copy(Client* client, const RelPath& path, Room* copy, bool follows) {
-  const Answer answer = decide(client, path, copy, follows);
+Answer find_copy(Client* client, const RelPath& path, Room* copy, Opening opening) {
+  const Answer answer = decide(client, path, copy, opening);
   if (__builtin_expect(client->log != nullptr, 0)) log_open(*client, path, answer);
   return answer;
 }

@@ -18,9 +18,12 @@ struct Answer {
   Ref large = 0;                             // the Entry, if reads with an offset may be served from chunks
   TaskCounter why = TaskCounter::opens_pfs;  // not placed: the reason
 };
-// May wait, bounded, while the agent stages the file. `copy` receives the path of a whole copy. `follows`:
-// symbolic links, also as the last of the path.
-Answer find_copy(Client* client, const RelPath& path, Room* copy, bool follows = true);
+struct Opening {
+  bool follows = true;  // symbolic links, also as the last of the path
+  bool stream = false;  // it is read inside libc, where no chunk serves it
+};
+// May wait, bounded, while the agent stages the file. `copy` receives the path of a whole copy.
+Answer find_copy(Client* client, const RelPath& path, Room* copy, Opening opening);
 
 // Whether what was opened as that copy is the copy: once the agent is gone, so may be the copies, and another
 // user may have made a directory of that name. Costs a call only then, and on tiers where others can do so at

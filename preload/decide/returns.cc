@@ -150,6 +150,7 @@ void follow_changes_of_link(int fd) {
 }
 
 void follow_all_changes() {
+  shares_descriptors();
   if (!is_something_changed()) return;
   const int saved = errno;
   each_descriptor(follow_changes_of_link);
@@ -157,6 +158,7 @@ void follow_all_changes() {
 }
 
 void follow_changes_before_exec() {
+  shares_descriptors();
   if (!is_something_changed()) return;
   const int saved = errno;
   each_descriptor([](int fd) {

@@ -109,6 +109,31 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
   }
 }
 
+// Asks for the whole of the large file `e` and waits until it is there, if that is expected within stage_wait
+// at the rate measured; twice that time at most. Whether it is.
+inline bool request_whole(Board* board, const CatalogReader& catalog, const RelPath& path, const Entry& e) {
+  const auto most = static_cast<int64_t>(catalog.facts().stage_wait_ns);
+  const uint64_t rate = board->header.bytes_per_second.load(std::memory_order_relaxed);
+  const auto size = static_cast<double>(e.size.load(std::memory_order_relaxed));
+  const bool soon = rate == 0 || size / static_cast<double>(rate) * 1e9 <= static_cast<double>(most);
+  std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, kWholeFile)];
+  const int64_t end = monotonic_ns() + 2 * most;
+  for (bool asked = false;;) {
+    const uint32_t seen = parking->load(std::memory_order_acquire);
+    const uint64_t word = e.state.load(std::memory_order_acquire);
+    if (state_of(word) != State::kLarge) return state_of(word) == State::kPlaced;
+    const Chunks* chunks = catalog.chunks(chunks_of(word));
+    const int64_t now = monotonic_ns();
+    if (!soon || now >= end || (chunks && chunks->closed.load(std::memory_order_acquire) != 0) ||
+        board->header.closed.load(std::memory_order_relaxed) != 0 || !agent_lives(*board) ||
+        now < board->header.stalled_until_ns.load(std::memory_order_relaxed))
+      return false;
+    if (!asked && !post_request(board, path).slot) return false;
+    asked = true;
+    futex_wait(parking, seen, end - now < kWaitSliceNs ? end - now : kWaitSliceNs);
+  }
+}
+
 // Asks for chunk `n` of the large file `e` and waits until it is there, as long as Patience allows. kSettled:
 // it is there (*chunks tells where), or will not come, or the file is no longer kLarge (*chunks is nullptr).
 inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const Entry& e, uint32_t n,

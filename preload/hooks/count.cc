@@ -10,6 +10,7 @@
 
 #include "preload/decide/chunks.h"
 #include "preload/decide/descriptors.h"
+#include "preload/decide/moves.h"
 #include "preload/decide/returns.h"
 #include "preload/hooks/export.h"
 #include "preload/next/next.h"
@@ -28,6 +29,7 @@ __attribute__((noinline, cold)) void turn_native(int fd) {
 template <typename Read>
 ssize_t counted(int fd, Read read) {
   follow_changes(fd);
+  const UsesPosition now(fd);
   const ssize_t got = read();
   unsigned char c = class_of(fd);
   if (__builtin_expect(c == kNone, 1) || got <= 0) return got;
@@ -39,17 +41,24 @@ ssize_t counted(int fd, Read read) {
   return got;
 }
 
+// Of a large file's descriptor, unless it can be moved to the copy now; else nullptr.
+Client* in_chunks(int fd) {
+  if (__builtin_expect(class_of(fd) != kLarge, 1)) return nullptr;
+  Client* k = client();
+  return k && !move_to_copy(k, fd) ? k : nullptr;
+}
+
 // For reads with an offset: from the chunks, if the descriptor is a large file's. -1: from the descriptor.
 ssize_t from_chunks(int fd, void* buffer, size_t bytes, off_t offset) {
-  if (__builtin_expect(class_of(fd) != kLarge, 1)) return -1;
-  Client* k = client();
+  Client* k = in_chunks(fd);
   return k ? read_chunks(k, fd, large_file(fd), buffer, bytes, offset) : -1;
 }
 // For reads from the descriptor's own position, likewise.
 bool from_chunks_on(int fd, const struct iovec* parts, int n, ssize_t* got) {
-  if (__builtin_expect(class_of(fd) != kLarge, 1)) return false;
-  Client* k = client();
-  return k && read_on(k, fd, large_file(fd), parts, n, got);
+  Client* k = in_chunks(fd);
+  if (__builtin_expect(!k, 1)) return false;
+  const UsesPosition now(fd);
+  return read_on(k, fd, large_file(fd), parts, n, got);
 }
 bool from_chunks_on(int fd, void* buffer, size_t bytes, ssize_t* got) {
   if (__builtin_expect(class_of(fd) != kLarge, 1)) return false;
@@ -100,8 +109,10 @@ ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offse
 }
 
 ssize_t send(Hook hook, int to, int from, off_t* offset, size_t bytes) {
-  Client* k = __builtin_expect(class_of(from) == kLarge, 0) ? client() : nullptr;
-  if (ssize_t sent; k && send_on(k, to, from, large_file(from), offset, bytes, &sent)) return sent;
+  if (Client* k = in_chunks(from); __builtin_expect(k != nullptr, 0)) {
+    const UsesPosition now(from);
+    if (ssize_t sent; send_on(k, to, from, large_file(from), offset, bytes, &sent)) return sent;
+  }
   return counted(from, [&] { return call<ssize_t>(hook, SYS_sendfile, to, from, offset, bytes); });
 }
 
@@ -110,10 +121,25 @@ int copied(int from, int to) {
   return to;
 }
 
+// A descriptor of the whole copy of a large file, which is waited for if it comes soon; -1: there is none.
+__attribute__((noinline, cold)) int copy_to_map(int fd) {
+  Client* k = client();
+  return k && wait_for_whole(k, large_file(fd)) ? open_whole(k, fd, large_file(fd)) : -1;
+}
+void* counted_map(int copy, void* mapped, size_t bytes) {
+  const int saved = errno;
+  syscall(SYS_close, copy);
+  errno = saved;
+  if (mapped != reinterpret_cast<void*>(-1)) count(the_client.board, TaskCounter::mmap_bytes, bytes);
+  return mapped;
+}
+
 void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
   if (fd >= 0) follow_changes(fd);
-  void* mapped =
-      next<void*(void*, size_t, int, int, int, off_t)>(hook)(address, bytes, protection, flags, fd, offset);
+  const int copy = fd >= 0 && __builtin_expect(class_of(fd) == kLarge, 0) ? copy_to_map(fd) : -1;
+  auto* real = next<void*(void*, size_t, int, int, int, off_t)>(hook);
+  void* mapped = real(address, bytes, protection, flags, copy >= 0 ? copy : fd, offset);
+  if (copy >= 0) return counted_map(copy, mapped, bytes);
   if (fd >= 0 && __builtin_expect(class_of(fd) != kNone, 0) && mapped != reinterpret_cast<void*>(-1)) {
     if (class_of(fd) == kLarge) turn_native(fd);
     if (Client* k = client()) count(k->board, TaskCounter::mmap_bytes, bytes);
@@ -161,6 +187,13 @@ MONARCH_EXPORT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64
   return counted(from, [&] {
     return call<ssize_t>(Hook::copy_file_range, SYS_copy_file_range, from, from_at, to, to_at, bytes, flags);
   });
+}
+
+MONARCH_EXPORT ssize_t splice(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes,
+                              unsigned flags) {
+  (void)in_chunks(from);
+  return counted(
+      from, [&] { return call<ssize_t>(Hook::splice, SYS_splice, from, from_at, to, to_at, bytes, flags); });
 }
 
 MONARCH_EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int fd,

@@ -4,9 +4,11 @@
 // This file defines fcntl and fcntl64 side by side, so it is built without _FILE_OFFSET_BITS.
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "preload/decide/moves.h"
 #include "preload/decide/returns.h"
 #include "preload/hooks/export.h"
 #include "preload/next/next.h"
@@ -39,6 +41,7 @@ int control(Hook hook, int fd, int command, void* argument) {
 
 off_t seek(Hook hook, int fd, off_t offset, int from) {
   if (from != SEEK_SET && from != SEEK_CUR) follow_changes(fd);
+  const UsesPosition now(fd);
   return call<off_t>(hook, SYS_lseek, fd, offset, from);
 }
 
@@ -75,4 +78,30 @@ MONARCH_EXPORT off_t lseek(int fd, off_t offset, int from) noexcept {
 }
 MONARCH_EXPORT off64_t lseek64(int fd, off64_t offset, int from) noexcept {
   return seek(Hook::lseek64, fd, offset, from);
+}
+
+// A stream that is read again from elsewhere.
+MONARCH_EXPORT int fseek(FILE* stream, long offset, int from) {
+  move_stream(stream);
+  return call_next<int>(Hook::fseek, stream, offset, from);
+}
+MONARCH_EXPORT int fseeko(FILE* stream, off_t offset, int from) {
+  move_stream(stream);
+  return call_next<int>(Hook::fseeko, stream, offset, from);
+}
+MONARCH_EXPORT int fseeko64(FILE* stream, off64_t offset, int from) {
+  move_stream(stream);
+  return call_next<int>(Hook::fseeko64, stream, offset, from);
+}
+MONARCH_EXPORT void rewind(FILE* stream) {
+  move_stream(stream);
+  next<void(FILE*)>(Hook::rewind)(stream);
+}
+MONARCH_EXPORT int fsetpos(FILE* stream, const fpos_t* position) {
+  move_stream(stream);
+  return call_next<int>(Hook::fsetpos, stream, position);
+}
+MONARCH_EXPORT int fsetpos64(FILE* stream, const fpos64_t* position) {
+  move_stream(stream);
+  return call_next<int>(Hook::fsetpos64, stream, position);
 }

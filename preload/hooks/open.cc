@@ -13,6 +13,7 @@
 #include "preload/decide/changes.h"
 #include "preload/decide/chunks.h"
 #include "preload/decide/descriptors.h"
+#include "preload/decide/moves.h"
 #include "preload/decide/opens.h"
 #include "preload/decide/returns.h"
 #include "preload/hooks/export.h"
@@ -99,7 +100,7 @@ int proved(const Client& c, const Answer& answer, int fd) {
 __attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attempt) {
   Room copy;
   attempt->dataset = true;
-  const Answer answer = find_copy(c, rel, &copy, (flags & O_NOFOLLOW) == 0);
+  const Answer answer = find_copy(c, rel, &copy, {.follows = (flags & O_NOFOLLOW) == 0});
   attempt->large = answer.large;
   if (!answer.placed) return;
   const int saved = errno;
@@ -162,11 +163,23 @@ FILE* written_stream(FILE* stream, const char* path, const char* mode) {
 }
 
 // A stream that was opened on the PFS reads inside libc, where no chunk serves it.
-FILE* opened_on_pfs(Client* c, const Answer& answer, FILE* stream) {
+FILE* stream_of_pfs(Client* c, const Answer& answer, FILE* stream) {
   if (!stream) return nullptr;
   count_stream(-1, answer.bytes);
-  if (answer.large) read_natively(c, fileno_unlocked(stream), answer.large);
+  if (!answer.large) return stream;
+  opened_on_pfs(fileno_unlocked(stream), answer.large);
+  used_by_stream(fileno_unlocked(stream));
+  read_natively(c, fileno_unlocked(stream), answer.large);
   return stream;
+}
+
+// What a stream is made of, a large file's descriptor.
+__attribute__((noinline, cold)) void becomes_stream(int fd) {
+  Client* c = client();
+  const Ref large = large_file(fd);
+  if (!c || (is_alone(fd) && wait_for_whole(c, large) && move_to_copy(c, fd))) return;
+  used_by_stream(fd);
+  read_natively(c, fd, large);
 }
 
 __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real, const char* path,
@@ -174,14 +187,14 @@ __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real
   Room room, copy;
   RelPath rel;
   if (!resolve_to_read(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode);
-  const Answer answer = find_copy(c, rel, &copy);
+  const Answer answer = find_copy(c, rel, &copy, {.stream = true});
   if (answer.placed) {
     const int saved = errno;
     FILE* stream = real(copy.text(), mode);
     errno = saved;
     if (stream && !is_the_copy(*c, answer, fileno_unlocked(stream))) {
       count_copy_failed(c);
-      return opened_on_pfs(c, answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
+      return stream_of_pfs(c, answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
     }
     if (stream) {
       count_copy_opened(c, answer.tier);
@@ -190,7 +203,7 @@ __attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real
     }
     count_copy_failed(c);
   }
-  return opened_on_pfs(c, answer, real(path, mode));
+  return stream_of_pfs(c, answer, real(path, mode));
 }
 
 FILE* read_stream(FILE* stream, const char* path) {
@@ -210,41 +223,12 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
   return written_stream(real(path, mode), path, mode);
 }
 
-// freopen(3) closes the stream even if it fails, so there is no second attempt: the copy is opened
-// beforehand, and stays open meanwhile.
-__attribute__((noinline)) FILE* reopen_below(Client* c, FreopenFunction* real, const char* path,
-                                             const char* mode, FILE* stream) {
-  Room room, copy;
-  RelPath rel;
-  if (!resolve_to_read(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode, stream);
-  const Answer answer = find_copy(c, rel, &copy);
-  const int saved = errno;
-  int fd = answer.placed ? call_openat(AT_FDCWD, copy.text(), O_RDONLY | O_CLOEXEC, 0) : -1;
-  fd = proved(*c, answer, fd);
-  errno = saved;
-  if (answer.placed && fd < 0) count_copy_failed(c);
-  FILE* opened = real(fd >= 0 ? copy.text() : path, mode, stream);
-  if (fd >= 0 && opened && !is_the_copy(*c, answer, fileno_unlocked(opened))) {  // since just now
-    count_copy_failed(c);
-    opened = real(path, mode, opened);
-    syscall(SYS_close, fd);
-    fd = -1;
-  }
-  if (fd >= 0) syscall(SYS_close, fd);
-  if (fd < 0) return opened_on_pfs(c, answer, opened);
-  if (opened) count_copy_opened(c, answer.tier);
-  if (opened) count_stream(static_cast<int>(answer.tier), answer.bytes);
-  return opened;
-}
-
-// Without a path: another mode for the same file, which may be a copy.
+// For reading it is the PFS's. Without a path: another mode for the same file, which may be a copy.
 FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream) {
   auto* real = next<FreopenFunction>(hook);
   Client* c = mode ? client() : nullptr;
   if (!c) return real(path, mode, stream);
-  if (only_reads(mode))
-    return path && may_read_below(*c, path) ? reopen_below(c, real, path, mode, stream)
-                                            : read_stream(real(path, mode, stream), path);
+  if (only_reads(mode)) return read_stream(real(path, mode, stream), path);
   // It closes the stream even if it fails: so what cannot go back is found out afterwards.
   if (path) {
     (void)will_write_by_link(path);
@@ -354,6 +338,11 @@ MONARCH_EXPORT FILE* fopen(const char* path, const char* mode) {
 }
 MONARCH_EXPORT FILE* fopen64(const char* path, const char* mode) {
   return open_stream(Hook::fopen64, path, mode);
+}
+
+MONARCH_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
+  if (__builtin_expect(class_of(fd) == kLarge, 0)) becomes_stream(fd);
+  return next<FILE*(int, const char*)>(Hook::fdopen)(fd, mode);
 }
 
 MONARCH_EXPORT FILE* freopen(const char* path, const char* mode, FILE* stream) {

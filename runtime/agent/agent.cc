@@ -93,6 +93,7 @@ Status start(const AgentOptions& options, Service* service) {
   Result<std::unique_ptr<Catalog>> catalog =
       Catalog::create(options.run_dir, service->dataset->root_views(), service->dataset->prefixes, views,
                       {options.config.agent.stage_wait_max,
+                       static_cast<uint64_t>(options.config.agent.stage_wait) * 1000000000,
                        options.config.agent.consistency == AgentConfig::Consistency::kOpen,
                        options.config.agent.metadata == AgentConfig::Metadata::kServe &&
                            options.config.agent.consistency == AgentConfig::Consistency::kJob});

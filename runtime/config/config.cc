@@ -137,6 +137,8 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "watch_directories" && value == "0") return assign(Result<int>(0), &agent->watch_directories);
   if (key == "watch_directories") return assign(parse_count(value, 1 << 20), &agent->watch_directories);
   if (key == "stage_wait_max") return assign(parse_size(value), &agent->stage_wait_max);
+  if (key == "stage_wait" && value == "0") return assign(Result<int>(0), &agent->stage_wait);
+  if (key == "stage_wait") return assign(parse_count(value, 600), &agent->stage_wait);
   if (key == "prefetch") return assign(parse_prefetch(value), &agent->prefetch);
   if (key == "consistency") return assign(parse_consistency(value), &agent->consistency);
   if (key == "metadata") return assign(parse_metadata(value), &agent->metadata);
@@ -154,8 +156,8 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   }
   return bad_input("unknown key '" + key +
                    "' in [agent]; known are threads, walk_threads, watch_directories, stage_wait_max, "
-                   "prefetch, consistency, "
-                   "metadata, pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, "
+                   "stage_wait, prefetch, consistency, metadata, pfs_bandwidth, pfs_opens, pfs_stats, "
+                   "tier_bandwidth, background_io, "
                    "memory_max, run_size, log, log_level");
 }
 

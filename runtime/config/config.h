@@ -42,6 +42,8 @@ struct AgentConfig {
   // Directories of the dataset that are watched for changes by programs without the library; 0: none.
   int watch_directories = 8192;
   uint64_t stage_wait_max = 64 << 20;  // an open waits for files up to this size
+  // Seconds that mmap(2) and fopen(3) of a larger file wait, if it is expected to be whole by then; 0: none.
+  int stage_wait = 1;
   // Stage what nothing has asked for yet, and list the dataset to know it. kAuto: unless the job has several
   // nodes, each of which would then read the whole dataset where sharded training reads it once in all.
   enum class Prefetch { kAuto, kOn, kOff } prefetch = Prefetch::kAuto;

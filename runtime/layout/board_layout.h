@@ -34,7 +34,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 6;                 // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 7;                 // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -70,7 +70,8 @@ inline constexpr int kStaleSeconds = 60;
   X(meta_served, "metadata calls below a root that Monarch answered")                           \
   X(fallback_excluded, "opens on the PFS because MONARCH_IO_EXCLUDE names the file or program") \
   X(fallback_mount, "opens on the PFS of a dataset below which the task itself has mounts")     \
-  X(returned, "open descriptors of copies that went back to the PFS because the file changed")
+  X(returned, "open descriptors of copies that went back to the PFS because the file changed")  \
+  X(moved, "descriptors, opened before a large file was whole, that are its copy's since")
 
 // Counters that the agent keeps, once.
 #define MONARCH_AGENT_COUNTERS(X)                                 \

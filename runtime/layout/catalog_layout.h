@@ -41,7 +41,7 @@
 namespace monarch {
 
 inline constexpr char kCatalogMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'C'};
-inline constexpr uint32_t kCatalogVersion = 4;  // readers refuse any other
+inline constexpr uint32_t kCatalogVersion = 5;  // readers refuse any other
 
 inline constexpr uint32_t kMaxRoots = 16;     // dataset roots of one job
 inline constexpr uint32_t kMaxPrefixes = 32;  // absolute paths under which a root is known
@@ -246,6 +246,7 @@ struct CatalogHeader {
   uint32_t bytes;            // sizeof(CatalogHeader)
   uint64_t boot_time;        // CLOCK_REALTIME seconds at which the agent made it
   uint64_t stage_wait_max;   // bytes: an open waits for files up to this size
+  uint64_t stage_wait_ns;    // how long what reads a larger one whole waits for it
   uint32_t check_at_open;    // 1: an open compares size, mtime and ctime with the PFS before it takes a copy
   uint32_t serve_metadata;   // 1: tasks answer stat(2) and readdir(3) from here
   uint64_t user_namespace;   // inode of the agent's /proc/self/ns/user: where its user and group ids hold

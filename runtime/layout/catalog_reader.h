@@ -47,7 +47,7 @@ T read_once(const T& value) {
 
 // What the header says for good: a private copy, range-checked. Texts end in a NUL.
 struct JobFacts {
-  uint64_t boot_time, stage_wait_max;
+  uint64_t boot_time, stage_wait_max, stage_wait_ns;
   uint64_t user_namespace, mount_namespace;
   uint32_t check_at_open, serve_metadata, user, groups;
   uint32_t root_count, prefix_count, tier_count;
@@ -85,6 +85,7 @@ inline bool take_prefix(const Prefix& from, uint32_t roots, Prefix* to) {
 inline bool take_facts(const CatalogHeader& h, JobFacts* f) {
   f->boot_time = read_once(h.boot_time);
   f->stage_wait_max = read_once(h.stage_wait_max);
+  f->stage_wait_ns = read_once(h.stage_wait_ns);
   f->user_namespace = read_once(h.user_namespace);
   f->mount_namespace = read_once(h.mount_namespace);
   f->check_at_open = read_once(h.check_at_open);

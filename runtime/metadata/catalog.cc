@@ -97,6 +97,7 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
   h->bytes = sizeof(CatalogHeader);
   h->boot_time = static_cast<uint64_t>(::time(nullptr));
   h->stage_wait_max = policy.stage_wait_max;
+  h->stage_wait_ns = policy.stage_wait_ns;
   h->check_at_open = policy.check_at_open ? 1 : 0;
   h->serve_metadata = policy.serve_metadata ? 1 : 0;
   h->user = ::geteuid();

@@ -42,6 +42,7 @@ struct PrefixView {
 // What tasks go by; see CatalogHeader.
 struct ReadPolicy {
   uint64_t stage_wait_max = 0;
+  uint64_t stage_wait_ns = 0;
   bool check_at_open = false;
   bool serve_metadata = false;  // the walk keeps listings, and tasks answer from the catalog
 };

@@ -52,6 +52,20 @@ void ChunkStager::demand(Ref ref, uint32_t chunk) {
   queue_->demand_chunk(ref, 0);  // which begins the rest
 }
 
+void ChunkStager::demand_whole(Ref ref) {
+  bool filling = false;
+  {
+    const MutexLock hold(lock_);
+    if (!wanted_.insert(ref).second) return;
+    const auto at = large_.find(ref);
+    filling = at != large_.end() && progress(at->second).filling;
+  }
+  if (filling)
+    queue_->fill(ref, WorkQueue::Place::kFirst);
+  else
+    queue_->demand_chunk(ref, 0);  // which begins the rest
+}
+
 std::optional<uint32_t> ChunkStager::next_chunk(Ref ref) {
   const MutexLock hold(lock_);
   const auto at = large_.find(ref);
@@ -251,7 +265,7 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
     // Parked just now; or somebody waits for what another thread copies.
     return claimed == Claim::kParked ? queue_->demand_chunk(work.ref, work.chunk) : queue_->hurry(work.ref);
   }
-  const Status copied = copy(file, run, work.background(), copier);
+  const Status copied = copy(file, run, work.background() && !is_wanted(work.ref), copier);
   if (copied.ok()) {
     context_->board->header.stalled_until_ns.store(0, std::memory_order_relaxed);
     publish(file, run);
@@ -270,6 +284,11 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
     give_up(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   }
   end(file);
+}
+
+bool ChunkStager::is_wanted(Ref ref) {
+  const MutexLock hold(lock_);
+  return wanted_.count(ref) != 0;
 }
 
 bool ChunkStager::is_native(Ref ref) {
@@ -328,6 +347,7 @@ void ChunkStager::publish(const Large& file, const Run& run) {
   context_->board->placed_bytes[file->tier].fetch_add(bytes, std::memory_order_relaxed);
   if (closed) context_->catalog->close_chunks(file->chunks);
   if (whole) finish(file, run);
+  if (whole || closed) wake_parked(context_->board, context_->catalog->entry(file->ref).hash);
   const uint32_t hash = context_->catalog->entry(file->ref).hash;
   for (uint32_t i = 0; i < run.count; ++i) wake_parked(context_->board, hash, run.first + i);
 }

@@ -34,6 +34,8 @@ class ChunkStager {
   // A task asks for a chunk, or says (kReadNatively) that it reads the file in another way. Makes no PFS
   // call.
   void demand(Ref ref, uint32_t chunk);
+  // A task waits for the whole file: what is missing comes before what others may want, at full rate.
+  void demand_whole(Ref ref);
   // Does a piece of work of kind kChunk or kFill.
   void stage(const Work& work, Copier* copier);
   // The next chunk to fill; nothing: all that may be kept is claimed, or the file is not to be filled.
@@ -87,6 +89,7 @@ class ChunkStager {
   void park_some() REQUIRES(lock_);
   Claim claim(const Large& file, const Work& work, Run* run) REQUIRES(lock_);
   bool is_native(Ref ref) EXCLUDES(lock_);
+  bool is_wanted(Ref ref) EXCLUDES(lock_);
   Status copy(const Large& file, const Run& run, bool paced, Copier* copier);
   void publish(const Large& file, const Run& run) EXCLUDES(lock_);
   void end(const Large& file) EXCLUDES(lock_);
@@ -104,6 +107,7 @@ class ChunkStager {
   std::map<Ref, Large> large_ GUARDED_BY(lock_);  // those being staged
   std::deque<Large> opened_ GUARDED_BY(lock_);    // those whose ends are open, the longest first
   std::set<Ref> native_ GUARDED_BY(lock_);        // files that the job reads natively: through the page cache
+  std::set<Ref> wanted_ GUARDED_BY(lock_);        // files that somebody waits for as a whole
 };
 
 }  // namespace monarch

@@ -62,6 +62,8 @@ void PlacementHandler::demand(const RelPath& path) {
   } else {
     queue_.hurry(ref);  // in work, or settled
     files_.hurry(ref);
+    if (state_of(context_.catalog->entry(ref).state.load(std::memory_order_acquire)) == State::kLarge)
+      chunks_.demand_whole(ref);
   }
 }
 
