@@ -16,8 +16,6 @@ enum class Change {
 // A call is about to change what a path leads to; the caller then goes to the PFS. `flags`:
 // AT_SYMLINK_NOFOLLOW where the call does not follow a symbolic link at the end.
 void will_change(Change change, int dirfd, const char* path, int flags);
-// Nothing: a directory's times tell of its names. For the call in hooks/open.cc, with which it goes.
-inline void changed_names(int /*dirfd*/, const char* /*path*/) {}
 // Before an open for writing: marks what it empties, should it end in between. Any other changes nothing
 // until its caller has the descriptor, so that one that fails leaves no mark.
 void will_open_to_write(int dirfd, const char* path, int flags);

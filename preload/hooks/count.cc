@@ -90,7 +90,7 @@ ssize_t from_chunks(int fd, const struct iovec* parts, int n, off_t offset) {
 
 ssize_t read_at(Hook hook, int fd, void* buffer, size_t bytes, off_t offset) {
   if (const ssize_t got = from_chunks(fd, buffer, bytes, offset); got >= 0) return got;
-  return counted_at(fd, [&] { return call<ssize_t>(hook, SYS_pread64, fd, buffer, bytes, offset); });
+  return counted_at(fd, [&] { return call_next<ssize_t>(hook, fd, buffer, bytes, offset); });
 }
 ssize_t read_at(Hook hook, int fd, void* buffer, size_t bytes, off_t offset, size_t room) {
   if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
@@ -113,7 +113,7 @@ ssize_t send(Hook hook, int to, int from, off_t* offset, size_t bytes) {
     const UsesPosition now(from);
     if (ssize_t sent; send_on(k, to, from, large_file(from), offset, bytes, &sent)) return sent;
   }
-  return counted(from, [&] { return call<ssize_t>(hook, SYS_sendfile, to, from, offset, bytes); });
+  return counted(from, [&] { return call_next<ssize_t>(hook, to, from, offset, bytes); });
 }
 
 int copied(int from, int to) {
@@ -155,7 +155,7 @@ using namespace monarch::preload;
 
 MONARCH_EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
   if (ssize_t got; from_chunks_on(fd, buffer, bytes, &got)) return got;
-  return counted(fd, [&] { return call<ssize_t>(Hook::read, SYS_read, fd, buffer, bytes); });
+  return counted(fd, [&] { return call_next<ssize_t>(Hook::read, fd, buffer, bytes); });
 }
 MONARCH_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
   if (ssize_t got; bytes <= room && from_chunks_on(fd, buffer, bytes, &got)) return got;
@@ -163,7 +163,7 @@ MONARCH_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t roo
 }
 MONARCH_EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {
   if (ssize_t got; from_chunks_on(fd, parts, n, &got)) return got;
-  return counted(fd, [&] { return call<ssize_t>(Hook::readv, SYS_readv, fd, parts, n); });
+  return counted(fd, [&] { return call_next<ssize_t>(Hook::readv, fd, parts, n); });
 }
 #define READ_HOOK(name, parameters, ...) \
   MONARCH_EXPORT ssize_t name parameters { return read_at(Hook::name, __VA_ARGS__); }
@@ -185,15 +185,15 @@ MONARCH_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t byte
 MONARCH_EXPORT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes,
                                        unsigned flags) {
   return counted(from, [&] {
-    return call<ssize_t>(Hook::copy_file_range, SYS_copy_file_range, from, from_at, to, to_at, bytes, flags);
+    return call_next<ssize_t>(Hook::copy_file_range, from, from_at, to, to_at, bytes, flags);
   });
 }
 
 MONARCH_EXPORT ssize_t splice(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes,
                               unsigned flags) {
   (void)in_chunks(from);
-  return counted(
-      from, [&] { return call<ssize_t>(Hook::splice, SYS_splice, from, from_at, to, to_at, bytes, flags); });
+  return counted(from,
+                 [&] { return call_next<ssize_t>(Hook::splice, from, from_at, to, to_at, bytes, flags); });
 }
 
 MONARCH_EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int fd,
@@ -207,13 +207,13 @@ MONARCH_EXPORT void* mmap64(void* address, size_t bytes, int protection, int fla
 
 MONARCH_EXPORT int close(int fd) {
   if (const auto large = closes(fd); __builtin_expect(large != 0, 0)) let_go(the_client, large);
-  return call<int>(Hook::close, SYS_close, fd);
+  return call_next<int>(Hook::close, fd);
 }
-MONARCH_EXPORT int dup(int fd) noexcept { return copied(fd, call<int>(Hook::dup, SYS_dup, fd)); }
+MONARCH_EXPORT int dup(int fd) noexcept { return copied(fd, call_next<int>(Hook::dup, fd)); }
 MONARCH_EXPORT int dup2(int fd, int to) noexcept {
   auto* real = next<int(int, int)>(Hook::dup2);
   return copied(fd, real(fd, to));
 }
 MONARCH_EXPORT int dup3(int fd, int to, int flags) noexcept {
-  return copied(fd, call<int>(Hook::dup3, SYS_dup3, fd, to, flags));
+  return copied(fd, call_next<int>(Hook::dup3, fd, to, flags));
 }

@@ -32,9 +32,7 @@ bool locks(int command) {
 
 int control(Hook hook, int fd, int command, void* argument) {
   if (locks(command)) follow_changes(fd);
-  auto* real = next<int(int, int, ...)>(hook);
-  const int result =
-      real ? real(fd, command, argument) : static_cast<int>(syscall(SYS_fcntl, fd, command, argument));
+  const int result = next<int(int, int, ...)>(hook)(fd, command, argument);
   if (result >= 0 && (command == F_DUPFD || command == F_DUPFD_CLOEXEC)) duplicated(fd, result);
   return result;
 }
@@ -42,7 +40,7 @@ int control(Hook hook, int fd, int command, void* argument) {
 off_t seek(Hook hook, int fd, off_t offset, int from) {
   if (from != SEEK_SET && from != SEEK_CUR) follow_changes(fd);
   const UsesPosition now(fd);
-  return call<off_t>(hook, SYS_lseek, fd, offset, from);
+  return call_next<off_t>(hook, fd, offset, from);
 }
 
 }  // namespace
@@ -63,7 +61,7 @@ CONTROL_HOOK(fcntl64)
 
 MONARCH_EXPORT int flock(int fd, int operation) noexcept {
   follow_changes(fd);
-  return call<int>(Hook::flock, SYS_flock, fd, operation);
+  return call_next<int>(Hook::flock, fd, operation);
 }
 MONARCH_EXPORT int lockf(int fd, int command, off_t bytes) {
   follow_changes(fd);

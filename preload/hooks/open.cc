@@ -48,11 +48,6 @@ bool writes(int flags) {
   return ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0) && (flags & O_PATH) == 0;
 }
 
-// The libc without one of the symbols: the system call itself.
-int call_openat(int dirfd, const char* path, int flags, mode_t mode) {
-  return static_cast<int>(syscall(SYS_openat, dirfd, path, flags, mode));
-}
-
 // Closes what was opened to no purpose; errno says why.
 int not_opened(int fd) {
   const int error = errno;
@@ -106,9 +101,7 @@ __attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int f
   const int saved = errno;
   // A tier's file system may want reads aligned where the PFS does not.
   const int tier_flags = flags & ~O_DIRECT;
-  auto* real = next<OpenFunction>(Hook::open);
-  const int fd = proved(
-      *c, answer, real ? real(copy.text(), tier_flags) : call_openat(AT_FDCWD, copy.text(), tier_flags, 0));
+  const int fd = proved(*c, answer, next<OpenFunction>(Hook::open)(copy.text(), tier_flags));
   errno = saved;
   if (fd < 0) return count_copy_failed(c);
   attempt->fd = fd;
@@ -239,14 +232,6 @@ FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream)
   return written_stream(real(path, mode, stream), path, mode);
 }
 
-int open_next(Hook hook, const char* path, int flags, mode_t mode) {
-  auto* real = next<OpenFunction>(hook);
-  return real ? real(path, flags, mode) : call_openat(AT_FDCWD, path, flags, mode);
-}
-int openat_next(Hook hook, int dirfd, const char* path, int flags, mode_t mode) {
-  auto* real = next<OpenAtFunction>(hook);
-  return real ? real(dirfd, path, flags, mode) : call_openat(dirfd, path, flags, mode);
-}
 template <typename Call>
 int opened(int dirfd, const char* path, int flags, Call open) {
   const Attempt attempt = open_copy(dirfd, path, flags);
@@ -274,11 +259,12 @@ using namespace monarch::preload;
     va_end(arguments);                                                     \
     return opened(dirfd, path, flags, [&] { return open; });               \
   }
-#define OPEN(name) \
-  OPEN_HOOK(name, (const char* path, int flags, ...), AT_FDCWD, open_next(Hook::name, path, flags, mode))
+#define OPEN(name)                                              \
+  OPEN_HOOK(name, (const char* path, int flags, ...), AT_FDCWD, \
+            next<OpenFunction>(Hook::name)(path, flags, mode))
 #define OPEN_AT(name)                                                   \
   OPEN_HOOK(name, (int dirfd, const char* path, int flags, ...), dirfd, \
-            openat_next(Hook::name, dirfd, path, flags, mode))
+            next<OpenAtFunction>(Hook::name)(dirfd, path, flags, mode))
 OPEN(open)
 OPEN(open64)
 OPEN(__open)
@@ -319,16 +305,13 @@ MONARCH_EXPORT int mkostemps64(char* path, int tail, int flags) {
   return made(Hook::mkostemps64, path, tail, flags);
 }
 MONARCH_EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int flags) {
-  const int fd = call<int>(Hook::open_by_handle_at, SYS_open_by_handle_at, mount, handle, flags);
+  const int fd = call_next<int>(Hook::open_by_handle_at, mount, handle, flags);
   return Attempt{.flags = writes(flags) ? flags : 0}.settled(fd);
 }
 // The child opens it by itself, later: what the path leads to now is marked.
 MONARCH_EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd,
                                                     const char* path, int flags, mode_t mode) noexcept {
-  if (writes(flags)) {
-    (void)may_change(Change::kContent, AT_FDCWD, path, 0);
-    if ((flags & O_CREAT) != 0) changed_names(AT_FDCWD, path);
-  }
+  if (writes(flags)) (void)may_change(Change::kContent, AT_FDCWD, path, 0);
   return next<int(posix_spawn_file_actions_t*, int, const char*, int, mode_t)>(
       Hook::posix_spawn_file_actions_addopen)(actions, fd, path, flags, mode);
 }

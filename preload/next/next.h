@@ -35,11 +35,5 @@ template <typename Result, typename... Arguments>
 Result call_next(Hook hook, Arguments... arguments) {
   return next<Result(Arguments...)>(hook)(arguments...);
 }
-// The same, or the system call where a libc lacks the symbol.
-template <typename Result, typename... Arguments>
-Result call(Hook hook, long number, Arguments... arguments) {
-  auto* real = next<Result(Arguments...)>(hook);
-  return real ? real(arguments...) : static_cast<Result>(syscall(number, arguments...));
-}
 
 }  // namespace monarch::preload
