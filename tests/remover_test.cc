@@ -353,6 +353,24 @@ TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
   nothing_is_left();
 }
 
+TEST_F(RemoverTest, ATierWithoutTheDirectoryOfAllJobsIsAway) {
+  JobRecord r = record(1);
+  r.tiers[0].file_system = file_system_at(r.tiers[0].path);
+  ASSERT_NE(r.tiers[0].file_system, "");
+  fs::rename(scratch_ / "tier/monarch", scratch_ / "tier/hidden");
+  fill(state_.path() + "/run/" + kAside);
+  std::vector<Removal> removals;
+  removals.push_back({r, state_.make_removal(r).take()});
+  EXPECT_FALSE(remove(std::move(removals), kShort))
+      << "the mount that hid it is gone, and FUSE tells no other";
+  end_children();
+  EXPECT_EQ(in_removing(), Names{kRemoval});
+  fs::rename(scratch_ / "tier/hidden", scratch_ / "tier/monarch");
+  fill(scratch_ / ("tier/monarch/" + kAside));
+  EXPECT_TRUE(remove(unattended_removals(state_), kLong));
+  nothing_is_left();
+}
+
 TEST_F(RemoverTest, TheFilesOfAJobThatDidNotStartGoAndItsRecordStays) {
   const Removal job = begin(record(1));
   EXPECT_TRUE(remove_job_files(state_, record(1)).ok());
