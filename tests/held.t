@@ -263,4 +263,37 @@ def databases():
         shutil.rmtree(roots[1])
 
 
-e2e.main(by_calls, by_links, by_started_programs, gone, databases)
+THREADS = """
+import os, sys, threading
+for name in os.listdir(sys.argv[1]):
+    path, got = f"{sys.argv[1]}/{name}", []
+    fd = os.open(path, os.O_RDONLY)
+    os.read(fd, 10)
+    out = os.open(path, os.O_WRONLY)
+    os.pwrite(out, b"changed", 50000)
+    together = threading.Barrier(8)
+    def run():
+        together.wait()
+        while data := os.read(fd, 3777): got.append(data)
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    with open(path, "rb") as file: whole = file.read()
+    assert sorted(got) == sorted(whole[at:at + 3777] for at in range(10, len(whole), 3777)), (name, sum(map(len, got)))
+    os.close(fd), os.close(out)
+"""
+
+
+def by_threads():
+    """Threads that read on by one descriptor each get other bytes, also while it goes back."""
+    root = scratch("threads")
+    for i in range(60):
+        with open(f"{root}/{i}", "wb") as out:
+            out.write(os.urandom(200000))
+    job = e2e.Job(options([root], {"t": (scratch("tier"), "1G")}))
+    job.run(e2e.read_all(root))
+    equal(job.run([PYTHON, "-c", THREADS, root]), (0, b"", ""), "each byte once")
+    equal(job.end()["tasks"]["returned"], 60, "each descriptor went back to the PFS once")
+
+
+e2e.main(by_calls, by_links, by_started_programs, gone, databases, by_threads)

@@ -15,7 +15,7 @@ struct LargeFile {
   std::atomic<Ref> ref;
   std::atomic<int> owner;       // the process that opened it
   std::atomic<uint32_t> turn;   // of sharing, when it was opened
-  std::atomic<uint32_t> users;  // calls that use its position now; kMoving
+  std::atomic<uint32_t> users;  // of any class: calls that use its position now; kMoving
   std::atomic<bool> stream;
   std::atomic<bool> moved;  // it is the copy's since
 };
@@ -53,31 +53,43 @@ void used_by_stream(int fd) { large_files[fd].stream.store(true, std::memory_ord
 bool is_used_by_stream(int fd) { return large_files[fd].stream.load(std::memory_order_relaxed); }
 void shares_descriptors() { sharing.fetch_add(2, std::memory_order_relaxed); }
 
+constexpr timespec kSlice{0, 1000000};
+constexpr int kSlices = 1000;
+
 // A mover that a fork stopped is not waited for twice.
-__attribute__((noinline, cold)) void UsesPosition::begin() {
-  constexpr timespec kSlice{0, 1000000};
-  constexpr int kSlices = 1000;
+__attribute__((noinline)) void UsesPosition::begin() {
   std::atomic<uint32_t>& users = large_files[fd_].users;
   uint32_t seen = users.load(std::memory_order_relaxed);
-  const int saved = errno;
   for (int i = 0;; ++i) {
-    if ((seen & kMoving) != 0 && i < kSlices) {
+    if (__builtin_expect((seen & kMoving) != 0, 0) && i < kSlices) {
+      const int saved = errno;
       syscall(SYS_nanosleep, &kSlice, nullptr);
+      errno = saved;
       seen = users.load(std::memory_order_relaxed);
     } else if (users.compare_exchange_weak(seen, (seen & ~kMoving) + 1, std::memory_order_acquire)) {
-      break;
+      return;
     }
   }
-  errno = saved;
 }
 
-__attribute__((noinline, cold)) void UsesPosition::end() {
-  large_files[fd_].users.fetch_sub(1, std::memory_order_release);
+__attribute__((noinline)) void UsesPosition::end() {
+  std::atomic<uint32_t>& users = large_files[fd_].users;
+  uint32_t seen = users.load(std::memory_order_relaxed);
+  while ((seen & ~kMoving) != 0 && !users.compare_exchange_weak(seen, seen - 1, std::memory_order_release)) {
+  }
 }
 
 bool begin_move(int fd) {
   uint32_t none = 0;
   return large_files[fd].users.compare_exchange_strong(none, kMoving, std::memory_order_acquire);
+}
+
+void wait_to_move(int fd) {
+  for (int i = 0; i < kSlices; ++i) {
+    if (begin_move(fd)) return;
+    syscall(SYS_nanosleep, &kSlice, nullptr);
+  }
+  large_files[fd].users.store(kMoving, std::memory_order_relaxed);
 }
 
 void end_move(int fd) {

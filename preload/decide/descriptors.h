@@ -36,10 +36,10 @@ bool is_used_by_stream(int fd);
 // The process is about to give its descriptors to a child.
 void shares_descriptors();
 
-// A call that uses the position of a large file's descriptor, while this lives.
+// A call that uses the position of a descriptor which may move, to a copy or from it, while this lives.
 class UsesPosition {
  public:
-  explicit UsesPosition(int fd) : fd_(__builtin_expect(class_of(fd) == kLarge, 0) ? fd : -1) {
+  explicit UsesPosition(int fd) : fd_(class_of(fd) != kNone && class_of(fd) != kPfs ? fd : -1) {
     if (__builtin_expect(fd_ >= 0, 0)) begin();
   }
   UsesPosition(const UsesPosition&) = delete;
@@ -51,11 +51,12 @@ class UsesPosition {
  private:
   void begin();
   void end();
-  const int fd_;  // -1: no large file's
+  const int fd_;  // -1: it stays
 };
-// Keeps such calls waiting, for a second at most; false: there is one. end_move() follows. With signals
-// blocked.
+// Keeps such calls waiting, for a second at most; false: there is one. end_move() follows.
 bool begin_move(int fd);
+// The same, after such calls have ended, or a second has passed.
+void wait_to_move(int fd);
 void end_move(int fd);
 
 // How many marks the board had (BoardHeader::marks) when it was known that a copy's file is not changed.

@@ -92,20 +92,33 @@ __attribute__((noinline)) int try_to_go_back(const Client& c, int fd, const Orig
 }
 
 // A program that has all the descriptors that it may have lends some for the moment.
-int go_back(int fd, const Original& original, Hints hints = Hints::kSet) {
+int go_back_alone(const Client& c, int fd, const Original& original, Hints hints) {
   constexpr rlim64_t kLent = 4;
-  const Client* c = client();
-  if (!c) return ESTALE;
-  const int saved = errno;
-  int error = try_to_go_back(*c, fd, original, hints);
+  int error = try_to_go_back(c, fd, original, hints);
   struct rlimit64 limit;
   if (error == EMFILE && syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) == 0 &&
       limit.rlim_max - limit.rlim_cur >= kLent) {
     const struct rlimit64 more = {limit.rlim_cur + kLent, limit.rlim_max};
     syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &more, nullptr);
-    error = try_to_go_back(*c, fd, original, hints);
+    error = try_to_go_back(c, fd, original, hints);
     syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &limit, nullptr);
   }
+  return error;
+}
+
+// Threads that share the position go on from where the others were: one of them moves it, while none reads. A
+// child of vfork(2) has descriptors of its own.
+int go_back(int fd, const Original& original, Hints hints = Hints::kSet) {
+  const Client* c = client();
+  if (!c) return ESTALE;
+  const int saved = errno;
+  const bool shared = hints == Hints::kSet && static_cast<unsigned>(fd) < kDescriptors;
+  Original now;
+  int error = 0;
+  if (shared) wait_to_move(fd);
+  if (original_of_descriptor(fd, &now) && now.entry == original.entry)
+    error = go_back_alone(*c, fd, original, hints);
+  if (shared) end_move(fd);
   errno = saved;
   return error;
 }
