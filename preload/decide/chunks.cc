@@ -27,6 +27,14 @@ bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
          is_file_of(catalog, e, st);
 }
 
+bool seems_source(const CatalogReader& catalog, const Entry& e, int fd) {
+  if (catalog.identity_of(e)) return is_source(catalog, e, fd);
+  struct statx st;
+  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE | STATX_MTIME, &st) == 0 &&
+         st.stx_size == e.size.load(std::memory_order_relaxed) &&
+         ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed);
+}
+
 int open_copy(const Client& client, uint32_t tier, Ref entry, bool whole) {
   const JobFacts& facts = client.catalog.facts();
   if (tier >= facts.tier_count) return -1;
@@ -80,15 +88,6 @@ bool ensure(Client* client, const Entry& e, uint64_t offset, uint64_t bytes, Sou
     *source = {read_once(chunks->tier), false};
   }
   return true;
-}
-
-// Whether `fd` seems to be open on it: before its staging there is no identity to compare with.
-bool seems_source(const CatalogReader& catalog, const Entry& e, int fd) {
-  if (catalog.identity_of(e)) return is_source(catalog, e, fd);
-  struct statx st;
-  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE | STATX_MTIME, &st) == 0 &&
-         st.stx_size == e.size.load(std::memory_order_relaxed) &&
-         ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed);
 }
 
 // Descriptors of whole copies, for reads of what was opened before it was whole: to open the copy for each

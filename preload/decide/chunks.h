@@ -11,6 +11,8 @@ namespace monarch::preload {
 
 // Whether `fd` is open on the very file of the PFS that `e` was when its staging began.
 bool is_source(const CatalogReader& catalog, const Entry& e, int fd);
+// Whether it seems so: before its staging there is no identity to compare with.
+bool seems_source(const CatalogReader& catalog, const Entry& e, int fd);
 // Opens the copy on a tier, whole or in chunks; -1: it cannot be, or another user has put something there.
 int open_copy(const Client& client, uint32_t tier, Ref entry, bool whole);
 

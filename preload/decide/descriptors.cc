@@ -17,7 +17,8 @@ struct LargeFile {
   std::atomic<uint32_t> turn;   // of sharing, when it was opened
   std::atomic<uint32_t> users;  // of any class: calls that use its position now; kMoving
   std::atomic<bool> stream;
-  std::atomic<bool> moved;  // it is the copy's since
+  std::atomic<bool> moved;   // it is the copy's since
+  std::atomic<bool> mapped;  // it was
 };
 LargeFile large_files[kDescriptors];
 constexpr uint32_t kMoving = 1u << 31;
@@ -51,6 +52,7 @@ void moved_to_tier(int fd, uint32_t tier, uint32_t marks) {
 }
 void used_by_stream(int fd) { large_files[fd].stream.store(true, std::memory_order_relaxed); }
 bool is_used_by_stream(int fd) { return large_files[fd].stream.load(std::memory_order_relaxed); }
+bool is_first_map(int fd) { return !large_files[fd].mapped.exchange(true, std::memory_order_relaxed); }
 void shares_descriptors() { sharing.fetch_add(2, std::memory_order_relaxed); }
 
 constexpr timespec kSlice{0, 1000000};
@@ -113,6 +115,7 @@ void opened_on_pfs(int fd, Ref large) {
     file.moved.store(false, std::memory_order_relaxed);
     file.turn.store(sharing.load(std::memory_order_relaxed), std::memory_order_relaxed);
     file.stream.store(false, std::memory_order_relaxed);
+    file.mapped.store(false, std::memory_order_relaxed);
   }
   set_class(fd, large ? kLarge : kPfs);
 }

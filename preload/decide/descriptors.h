@@ -33,6 +33,8 @@ void never_moves(int fd);
 // Its position is used inside libc, by a stream.
 void used_by_stream(int fd);
 bool is_used_by_stream(int fd);
+// Whether a map of it is the first, which waits for the whole file.
+bool is_first_map(int fd);
 // The process is about to give its descriptors to a child.
 void shares_descriptors();
 

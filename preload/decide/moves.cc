@@ -76,12 +76,13 @@ bool is_whole(const Client& client, Ref ref) {
 
 }  // namespace
 
-bool wait_for_whole(Client* client, Ref ref) {
+bool wait_for_whole(Client* client, int fd, Ref ref) {
   const Entry* e = client->catalog.entry(ref);
   const int saved = errno;
   Room room;
   RelPath path;
-  const bool whole = e && path_of(client->catalog, *e, &room, &path) &&
+  const bool whole = e && seems_source(client->catalog, *e, fd) &&
+                     path_of(client->catalog, *e, &room, &path) &&
                      request_whole(client->board, client->catalog, path, *e);
   errno = saved;
   return whole;

@@ -10,8 +10,9 @@ namespace monarch::preload {
 
 // Calls on a descriptor whose class is kLarge, of the entry large_file(fd). errno stays as it is.
 
-// Waits for the whole file if it is expected soon (stage_wait). Whether it is whole.
-bool wait_for_whole(Client* client, Ref entry);
+// Waits for the whole file if it is expected soon (stage_wait) and `fd` seems to be open on it. Whether it is
+// whole.
+bool wait_for_whole(Client* client, int fd, Ref entry);
 // A descriptor of the whole copy, for the caller to close; -1: the file is not whole, or it is in doubt that
 // `fd` is open on it.
 int open_whole(Client* client, int fd, Ref entry);

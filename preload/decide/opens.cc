@@ -13,7 +13,6 @@
 #include "preload/client/exclude.h"
 #include "preload/client/log.h"
 #include "preload/decide/changes.h"
-#include "preload/decide/moves.h"
 #include "preload/decide/waiting.h"
 #include "preload/resolve/mounts.h"
 #include "preload/resolve/names.h"
@@ -57,6 +56,13 @@ WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
   count(client->board, TaskCounter::waits);
   count(client->board, TaskCounter::wait_ns, static_cast<uint64_t>(monotonic_ns() - start));
   return end;
+}
+
+bool comes_whole(Client* client, const RelPath& path, const Entry& e) {
+  const int saved = errno;
+  const bool whole = request_whole(client->board, client->catalog, path, e);
+  errno = saved;
+  return whole;
 }
 
 // Whether a later change would show in a time: not if the PFS's clock tells seconds only, and the file was
@@ -175,7 +181,7 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) 
     word = found.entry->state.load(std::memory_order_acquire);
   }
   if (is_changed(*client, path, found.entry)) return to_pfs(TaskCounter::fallback_invalid);
-  if (opening.stream && state_of(word) == State::kLarge && wait_for_whole(client, found.ref))
+  if (opening.stream && state_of(word) == State::kLarge && comes_whole(client, path, *found.entry))
     word = found.entry->state.load(std::memory_order_acquire);
   answer.bytes = found.entry->size.load(std::memory_order_relaxed);
   if (state_of(word) == State::kLarge) answer.large = found.ref;

@@ -109,28 +109,44 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
   }
 }
 
-// Asks for the whole of the large file `e` and waits until it is there, if that is expected within stage_wait
-// at the rate measured; twice that time at most. Whether it is.
+// Asks for the whole of the large file `e` and waits for it, if it is expected within stage_wait: by the rate
+// of one copying thread at first, and then by how its chunks come. Twice stage_wait at most while they come,
+// ten times in all, once while nothing is copied. Whether it is there.
 inline bool request_whole(Board* board, const CatalogReader& catalog, const RelPath& path, const Entry& e) {
+  constexpr double kThreads = 16;  // twice as many as copy by default, since it waits for twice as long
+  const BoardHeader& header = board->header;
   const auto most = static_cast<int64_t>(catalog.facts().stage_wait_ns);
-  const uint64_t rate = board->header.bytes_per_second.load(std::memory_order_relaxed);
-  const auto size = static_cast<double>(e.size.load(std::memory_order_relaxed));
-  const bool soon = rate == 0 || size / static_cast<double>(rate) * 1e9 <= static_cast<double>(most);
+  const uint64_t size = e.size.load(std::memory_order_relaxed);
+  const uint32_t all = chunk_count(size);
+  const double rate = kThreads * static_cast<double>(header.bytes_per_second.load(std::memory_order_relaxed));
+  const bool soon = rate == 0 || static_cast<double>(size) / rate * 1e9 <= static_cast<double>(most);
   std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, kWholeFile)];
-  const int64_t end = monotonic_ns() + 2 * most;
-  for (bool asked = false;;) {
+  const int64_t start = monotonic_ns();
+  int64_t last = start, moved = start;    // when it was looked last; when the agent had copied something
+  int64_t worked = 0;                     // while chunks came: others may have their turn before
+  uint32_t first = all, last_done = all;  // chunks that were there before
+  uint64_t progress = 0;
+  for (bool asked = false;; asked = true) {
     const uint32_t seen = parking->load(std::memory_order_acquire);
     const uint64_t word = e.state.load(std::memory_order_acquire);
     if (state_of(word) != State::kLarge) return state_of(word) == State::kPlaced;
     const Chunks* chunks = catalog.chunks(chunks_of(word));
     const int64_t now = monotonic_ns();
-    if (!soon || now >= end || (chunks && chunks->closed.load(std::memory_order_acquire) != 0) ||
-        board->header.closed.load(std::memory_order_relaxed) != 0 || !agent_lives(*board) ||
-        now < board->header.stalled_until_ns.load(std::memory_order_relaxed))
+    uint32_t done = 0;
+    for (uint32_t n = 0; chunks && n < all; ++n) done += catalog.has_chunk(chunks_of(word), n);
+    if (done < first) first = done;
+    if (done > last_done) worked += now - last;
+    if (header.progress.load(std::memory_order_relaxed) != progress) moved = now;
+    last = now, last_done = done;
+    progress = header.progress.load(std::memory_order_relaxed);
+    const bool slow = worked > most && worked / (done - first + 1) * (all - done) > 2 * most - worked;
+    const bool closed = chunks && chunks->closed.load(std::memory_order_acquire) != 0;
+    if (!soon || slow || closed || worked >= 2 * most || now - start >= 10 * most || now - moved >= most ||
+        now < header.stalled_until_ns.load(std::memory_order_relaxed) ||
+        header.closed.load(std::memory_order_relaxed) != 0 || !agent_lives(*board))
       return false;
     if (!asked && !post_request(board, path).slot) return false;
-    asked = true;
-    futex_wait(parking, seen, end - now < kWaitSliceNs ? end - now : kWaitSliceNs);
+    futex_wait(parking, seen, most / 8 < kWaitSliceNs ? most / 8 + 1 : kWaitSliceNs);
   }
 }
 

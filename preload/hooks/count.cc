@@ -18,7 +18,7 @@
 namespace monarch::preload {
 namespace {
 
-// A large file is mapped or sent, or it is in doubt that the descriptor is open on it: chunks cannot serve
+// A large file is sent, or it is in doubt that the descriptor is open on it: chunks cannot serve
 // that.
 __attribute__((noinline, cold)) void turn_native(int fd) {
   if (Client* k = client()) read_natively(k, fd, large_file(fd));
@@ -121,10 +121,17 @@ int copied(int from, int to) {
   return to;
 }
 
-// A descriptor of the whole copy of a large file, which is waited for if it comes soon; -1: there is none.
+// A descriptor of the whole copy of a large file, which is waited for once if it comes soon; -1: there is
+// none.
 __attribute__((noinline, cold)) int copy_to_map(int fd) {
   Client* k = client();
-  return k && wait_for_whole(k, large_file(fd)) ? open_whole(k, fd, large_file(fd)) : -1;
+  if (!k) return -1;
+  const Ref large = large_file(fd);
+  const bool first = is_first_map(fd);
+  if (first) (void)wait_for_whole(k, fd, large);
+  const int copy = open_whole(k, fd, large);
+  if (first && copy < 0) read_natively(k, fd, large);
+  return copy;
 }
 void* counted_map(int copy, void* mapped, size_t bytes) {
   const int saved = errno;
@@ -140,10 +147,8 @@ void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int
   auto* real = next<void*(void*, size_t, int, int, int, off_t)>(hook);
   void* mapped = real(address, bytes, protection, flags, copy >= 0 ? copy : fd, offset);
   if (copy >= 0) return counted_map(copy, mapped, bytes);
-  if (fd >= 0 && __builtin_expect(class_of(fd) != kNone, 0) && mapped != reinterpret_cast<void*>(-1)) {
-    if (class_of(fd) == kLarge) turn_native(fd);
+  if (fd >= 0 && __builtin_expect(class_of(fd) != kNone, 0) && mapped != reinterpret_cast<void*>(-1))
     if (Client* k = client()) count(k->board, TaskCounter::mmap_bytes, bytes);
-  }
   return mapped;
 }
 

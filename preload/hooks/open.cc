@@ -170,7 +170,7 @@ FILE* stream_of_pfs(Client* c, const Answer& answer, FILE* stream) {
 __attribute__((noinline, cold)) void becomes_stream(int fd) {
   Client* c = client();
   const Ref large = large_file(fd);
-  if (!c || (is_alone(fd) && wait_for_whole(c, large) && move_to_copy(c, fd))) return;
+  if (!c || (is_alone(fd) && wait_for_whole(c, fd, large) && move_to_copy(c, fd))) return;
   used_by_stream(fd);
   read_natively(c, fd, large);
 }

@@ -61,7 +61,7 @@ void ChunkStager::demand_whole(Ref ref) {
     filling = at != large_.end() && progress(at->second).filling;
   }
   if (filling)
-    queue_->fill(ref, WorkQueue::Place::kFirst);
+    queue_->fill(ref, WorkQueue::Place::kWanted);
   else
     queue_->demand_chunk(ref, 0);  // which begins the rest
 }
@@ -259,7 +259,8 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
     known = std::exchange(progress(file).filling, true);
   }
   // After the chunk that was asked for: what is being read comes before what may be.
-  if (!known) queue_->fill(work.ref, WorkQueue::Place::kFirst);
+  if (!known)
+    queue_->fill(work.ref, is_wanted(work.ref) ? WorkQueue::Place::kWanted : WorkQueue::Place::kFirst);
   if (claimed != Claim::kClaimed) {
     if (work.why != Why::kChunk) return;  // filling comes back by itself
     // Parked just now; or somebody waits for what another thread copies.

@@ -75,7 +75,8 @@ void WorkQueue::demand_chunk(Ref ref, uint32_t chunk) {
 
 void WorkQueue::fill(Ref ref, Place place) {
   const MutexLock hold(lock_);
-  filling_.insert(place == Place::kFirst ? filling_.begin() : filling_.end(), ref);
+  filling_.insert(place == Place::kLast ? filling_.end() : filling_.begin() + wanted_, ref);
+  if (place == Place::kWanted) ++wanted_;
   work_.notify_all();
 }
 
@@ -138,6 +139,7 @@ bool WorkQueue::next_background(Work* work) {
       return true;
     }
     filling_.pop_front();
+    if (wanted_ > 0) --wanted_;
   }
   if ((!prefetching_ && in_line_.empty()) || memory_is_short()) return false;
   if (!in_line_.empty() && turns_ < kTurns) {

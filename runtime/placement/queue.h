@@ -64,8 +64,9 @@ class WorkQueue {
   void demand(Ref ref) EXCLUDES(lock_);
   void hurry(Ref ref) EXCLUDES(lock_);
   void demand_chunk(Ref ref, uint32_t chunk) EXCLUDES(lock_);
-  // The large file is to be filled: before the others, or after them.
-  enum class Place { kFirst, kLast };
+  // The large file is to be filled: after those that somebody waits for (kWanted), which come first, in their
+  // order; before the others, or after them.
+  enum class Place { kWanted, kFirst, kLast };
   void fill(Ref ref, Place place) EXCLUDES(lock_);
 
   // Prefetched files of several pieces are copied few at a time, so that each is whole soon. False: `work`
@@ -100,6 +101,7 @@ class WorkQueue {
   int turns_ GUARDED_BY(lock_) = 0;             // threads that have one
   std::deque<std::pair<Ref, uint32_t>> demanded_chunks_ GUARDED_BY(lock_);
   std::deque<Ref> filling_ GUARDED_BY(lock_);         // to be filled when nothing is demanded
+  ptrdiff_t wanted_ GUARDED_BY(lock_) = 0;            // so many at its front are waited for
   std::map<Copier*, Ref> working_ GUARDED_BY(lock_);  // who works on what
   uint64_t cursor_ GUARDED_BY(lock_) = 0;             // how far prefetch is in the catalog's log
   int background_ GUARDED_BY(lock_) = 0;              // threads that work on something that nobody waits for
