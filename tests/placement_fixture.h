@@ -48,6 +48,11 @@ class PlacementTest : public ::testing::Test {
 
   // The agent without its requests: everything but the walk.
   void start() {
+    prepare();
+    if (!HasFatalFailure()) place();
+  }
+  // What `start` does before the first thread runs.
+  void prepare() {
     descriptors_ = open_descriptors();
     Result<Dataset> dataset = Dataset::open({pfs_});
     Result<Hierarchy> hierarchy = Hierarchy::open(tiers_, kPlacementJob);
@@ -63,6 +68,8 @@ class PlacementTest : public ::testing::Test {
         {config_.stage_wait_max, 0, false, config_.metadata == AgentConfig::Metadata::kServe});
     ASSERT_TRUE(catalog.ok());
     catalog_ = catalog.take();
+  }
+  void place() {
     rates_.emplace(config_);
     if (watches_) {
       watch_ = std::make_unique<ChangeWatch>(&*dataset_, board_->get(), 1000);

@@ -261,9 +261,10 @@ TEST_F(PlacementTest, ARootThatIsNoneIsNotWatched) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   watches_ = true;
   scratch_.file("pfs/d/f", noise(1000, 1));
-  start();
+  prepare();
   const Ref ref = catalog_->add(rel("d/f"), DT_REG);
   catalog_->entry(ref).root = 77;
+  place();
   placement_->catalog_grew();
   EXPECT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == 1; }));
   placement_.reset();
