@@ -9,6 +9,7 @@
 
 #include "runtime/metadata/board.h"
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace fs = std::filesystem;
 
@@ -34,6 +35,12 @@ TEST(Counters, AreReadOfNothingButABoard) {
   EXPECT_EQ(read_counters(scratch.path()).error().code, EINVAL) << "too long";
   scratch.file("board", std::string(good.size(), '\0'));
   EXPECT_EQ(read_counters(scratch.path()).error().code, EPROTO);
+  scratch.file("board", good);
+  const int error = in_child([&] {
+    const bool trapped = before_call(SYS_pread64, [](CallArguments) { return EIO; });
+    return trapped ? read_counters(scratch.path()).error().code : EIO;
+  });
+  EXPECT_EQ(error, EIO);
   fs::rename(path, scratch / "other");
   EXPECT_EQ(read_counters(scratch.path()).error().code, ENOENT);
   ASSERT_EQ(::symlink("other", path.c_str()), 0);

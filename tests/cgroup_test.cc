@@ -15,6 +15,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/node/life.h"
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -234,6 +235,32 @@ TEST_F(PlainGroups, AreRemovedWithTheirParentOnceEmpty) {
   EXPECT_FALSE(std::filesystem::exists(v2_ + "/monarch"));
   EXPECT_EQ(in("v2/cgroup.procs"), "0");
   EXPECT_EQ(in("v1/cgroup.procs"), "") << "it was in no group there";
+}
+
+TEST(AgentMemory, OtherFileSystemsAreNotInMemory) {
+  TierConfig disk;
+  disk.quota.bytes = uint64_t{1} << 40;
+  disk.path = "/proc";
+  EXPECT_EQ(agent_memory({}, {disk}), uint64_t{2} << 30);
+}
+
+TEST_F(CgroupTest, OneIsMadeAlsoIfItsParentIsRemovedMeanwhile) {
+  const std::string mount = scratch_.dir("v1");
+  scratch_.file("mountinfo", "1 0 0:1 / " + mount + " rw - cgroup none rw,freezer\n");
+  const int status = in_child([&] {
+    bool removed = false;
+    const auto remove_parent = [&](CallArguments a) {
+      const std::string path = reinterpret_cast<const char*>(a[kMkdirPath]);
+      if (path.ends_with("/monarch/job") && !std::exchange(removed, true))
+        std::filesystem::remove(mount + "/monarch");
+      return 0;
+    };
+    if (!before_call(kMkdirCall, remove_parent)) return 99;
+    return Cgroups(scratch_ / "mountinfo").make("job", 0).ok() && removed ? 0 : 1;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(std::filesystem::is_directory(mount + "/monarch/job"));
 }
 
 // Of version 1 alone: the other one has the kernel kill all that is in a group.

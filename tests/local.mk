@@ -49,12 +49,15 @@ tests_unit_SOURCES = \
 	%D%/faulty_os.h \
 	%D%/fuzz_test.cc \
 	%D%/grant_watch_test.cc \
+	%D%/hanging_fs.h \
 	%D%/hierarchy_test.cc \
 	%D%/hostile_test.cc \
 	%D%/identity_test.cc \
 	%D%/job_dirs_test.cc \
+	%D%/keeper_test.cc \
 	%D%/large_faults_test.cc \
 	%D%/large_files_test.cc \
+	%D%/launch_test.cc \
 	%D%/ledger_test.cc \
 	%D%/locality_test.cc \
 	%D%/machine.h \
@@ -80,6 +83,7 @@ tests_unit_SOURCES = \
 	%D%/tier_faults_test.cc \
 	%D%/tiers.h \
 	%D%/throttle_test.cc \
+	%D%/trapped_calls.h \
 	%D%/walker_test.cc \
 	%D%/watch_test.cc \
 	$(fuzz_sources)
@@ -92,6 +96,8 @@ tests_spank_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(GTEST_CFLAGS) $(SLURM_C
 tests_spank_LDADD = $(GTEST_LIBS) -ldl
 tests_spank_LDFLAGS = -rdynamic
 tests_spank_SOURCES = \
+	%D%/hanging_fs.h \
+	%D%/private_mounts.h \
 	%D%/scratch.h \
 	%D%/spank_test.cc
 TESTS += tests/spank

@@ -104,6 +104,48 @@ def datasets_file():
         contains(answer, ["no dataset in it"], "and that is said")
 
 
+def bad_agents():
+    """An agent that cannot be as it is told to says why to who waits for it, and ends."""
+    r = Root("agents")
+    os.chmod(r.dir, 0o777)
+    for words, said in ((["--config", f"{r.dir}/missing"], "missing"), (["--tier", "one"], "one"),
+                        (["--tier", f"one:{r.tier}:1M", "--tier", f"one:{r.tier}:1M"], "one"),
+                        (["--tier", f"one:{r.tier}:1M", "--uid", "1", "--gid", "1"], "not permitted")):
+        read, write = os.pipe()
+        code, _, err = e2e.execute(["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", f"{BUILD}/monarchd", "--dataset", r.data,
+                                    "--run-dir", f"{r.dir}/run", "--job-dir", "job", "--ready-fd", str(write), *words], pass_fds=[write])
+        os.close(write)
+        with os.fdopen(read, encoding="utf-8") as answer:
+            told = answer.read()
+        equal(code, 1, f"{words[-1]}: it ends")
+        ok(said in told.lower() and told in err, f"{words[-1]}: and says why", told, err)
+        ok(not os.path.exists(f"{r.dir}/run"), f"{words[-1]}: nothing is made")
+
+
+def troubles():
+    """Root's helpers without a log, a state directory, somebody who listens, or root's rights."""
+    r = Root("troubles")
+    words = [f"{BUILD}/monarchd", "--flush", "--state-dir", r.state]
+    code, _, err = e2e.execute(["setpriv", f"--reuid={UID}", "--clear-groups", *words])
+    equal(code, 1, "another user can flush nothing")
+    contains(err, ["are for root"], "and is told")
+    code, _, err = e2e.execute([*words, "--log", f"{r.config}/log"])
+    equal(code, 0, "without a log all is done")
+    if not os.access("/dev/log", os.W_OK):
+        contains(err, [f"{r.config}/log", "to stderr instead"], "and told elsewhere")
+    code, _, err = e2e.execute([f"{BUILD}/monarchd", "--start", "--job", "1", "--node", "n1", "--state-dir", r.state, "--log", r.log, "--config",
+                                r.config, "--uid", str(UID), "--gid", str(UID), "--datasets", r.data, "--account-program", "", "--reply-fd", "99"])
+    equal(code, 1, "an answer that nobody can read is a failure")
+    r.end(1)
+    real, r.state = r.state, f"{r.dir}/plain"
+    with open(r.state, "w", encoding="utf-8"):
+        pass
+    for number, hook in enumerate((["--epilog"], ["--prolog", "--datasets", r.data], ["--flush"]), 1):
+        equal(r.call(*hook)[0], 1, f"{hook[0]} without a state directory")
+        equal(r.logged("plain: not a directory that root alone can write"), number, "is logged")
+    r.state = real
+
+
 def starts():
     """What --start answers and logs, whether there is an agent or not."""
     r = Root("starts")
@@ -166,4 +208,4 @@ def keepers():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(usage, datasets_file, starts, whose_rights, failures, keepers)
+e2e.main(usage, datasets_file, bad_agents, troubles, starts, whose_rights, failures, keepers)

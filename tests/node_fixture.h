@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,9 +13,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "runtime/base/log.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/state.h"
@@ -135,6 +138,17 @@ class NodeTest : public ::testing::Test {
   }
   // Whether somebody is at work on it.
   bool is_locked(const std::string& below) const { return !lock_if_free(state_.path() + "/" + below); }
+
+  // What `body` logs.
+  std::string logged(const std::function<void()>& body) const {
+    const auto before = spdlog::default_logger();
+    EXPECT_TRUE(open_log(scratch_ / "log", "info").ok());
+    body();
+    spdlog::set_default_logger(before);
+    std::string text = contents(scratch_ / "log");
+    std::filesystem::remove(scratch_ / "log");
+    return text;
+  }
 
   static std::vector<std::string> names_in(const std::string& path) {
     std::vector<std::string> names;

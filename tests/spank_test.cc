@@ -17,6 +17,8 @@ extern "C" {
 #include <slurm/spank.h>
 }
 
+#include "tests/hanging_fs.h"
+#include "tests/private_mounts.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -819,6 +821,18 @@ TEST_F(SpankPlugin, AHelperThatHangsIsKilledWithItsChild) {
     return !(stat >> pid >> name >> state) || state == "Z" || state == "X";
   }));
   EXPECT_TRUE(has(told(), "its helper did not answer")) << "half a line is none";
+}
+
+TEST_F(SpankPlugin, AHelperThatHangsInTheKernelIsNotWaitedFor) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  scratch_.dir("pfs");
+  helper("read x < $here/pfs/file");
+  in_private_mounts(scratch_, [&](PrivateMounts* mounts) {
+    const HangingFs pfs(scratch_ / "pfs");
+    mounts->check(pfs.is_mounted(), "mount");
+    step();
+    mounts->check(has(said(), "monarchd --start took longer than 3000 ms"), said());
+  });
 }
 
 TEST_F(SpankPlugin, ASignalDoesNotMakeItWaitWithoutAnEnd) {

@@ -11,9 +11,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
+#include "tests/faulty_os.h"
+#include "tests/hanging_fs.h"
+#include "tests/private_mounts.h"
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace fs = std::filesystem;
 
@@ -465,6 +470,109 @@ TEST_F(SpoolTest, AHelperThatCannotRunIsTold) {
   EXPECT_NE(flush_now(Lines::kAll).error().text.find("by signal 9"), std::string::npos);
   fs::remove(program_);
   EXPECT_NE(flush_now(Lines::kAll).error().text.find("No such file or directory; run it"), std::string::npos);
+}
+
+TEST_F(SpoolTest, WhatAHelperSaysOfALineIsNotKept) {
+  answer(kDone, "a word");
+  line(1);
+  EXPECT_TRUE(flush_now().ok());
+  EXPECT_TRUE(state_.spooled().empty());
+}
+
+TEST_F(SpoolTest, TimesAreThoseOfTheRunThatWasAskedFor) {
+  const std::string times = state_.path() + "/jobs/c.7.n1/times", job = state_.path() + "/jobs/c.7.n1/";
+  ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
+  ASSERT_TRUE(state_.write_record(record(7, 2000)).ok());
+  fs::rename(job + "record.json", job + "later");
+  ASSERT_TRUE(state_.write_record(record(7)).ok());
+  ASSERT_TRUE(state_.write("jobs/c.7.n1/times", "").ok());
+  set_mtime(times, -100);
+  for (const int status : {kDone, kAway}) {
+    scratch_.file("helper", "#!/bin/sh\necho x >>" + (scratch_ / "calls") + "\ncp " + job + "later " + job +
+                                "record.json\necho 5 6\nexit " + std::to_string(status) + "\n");
+    ask_times(state_, program_);
+    EXPECT_EQ(contents(times), "") << "the job was requeued meanwhile";
+    EXPECT_TRUE(times_are_due(state_)) << "and its next run is asked for";
+    ASSERT_TRUE(state_.write_record(record(7)).ok());
+  }
+  EXPECT_EQ(called().size(), 2u);
+}
+
+TEST_F(SpoolTest, WithoutItsDirectoryAFlushSaysSo) {
+  fs::remove_all(state_.path() + "/spool");
+  const Status s = flush_now();
+  ASSERT_FALSE(s.ok());
+  EXPECT_EQ(s.error().code, ENOENT);
+  EXPECT_TRUE(s.error().text.starts_with("open " + state_.path() + "/spool")) << s.error().text;
+}
+
+constexpr int kNoTraps = 99;
+
+// What a flush says in a child where these calls are trapped, and how many lines it leaves.
+class TrappedSpoolTest : public SpoolTest {
+ protected:
+  std::string flushed(long call, const CallHandler& handler) {
+    const int status = in_child([&] {
+      ::alarm(100);
+      if (!before_call(call, handler)) return kNoTraps;
+      const Status s = flush_now();
+      scratch_.file("said", s.ok() ? "done" : s.error().text);
+      return 0;
+    });
+    return status == 0 ? contents(scratch_ / "said") : "status " + std::to_string(status);
+  }
+  void SetUp() override {
+    SpoolTest::SetUp();
+    if (in_child([] { return before_call(SYS_flock, [](CallArguments) { return 0; }) ? 0 : 1; }) != 0)
+      GTEST_SKIP() << "no system call can be trapped here";
+  }
+};
+
+TEST_F(TrappedSpoolTest, AHelperThatHangsIsKilledAndItsLineStays) {
+  line(1);
+  scratch_.file("helper", "#!/bin/sh\necho $$ >>" + (scratch_ / "calls") + "\nexec sleep 1000\n");
+  std::optional<LaterBy> later;
+  const auto later_once = [&](CallArguments a) {
+    if (a[1] == 1 && !later) later.emplace(30);
+    return 0;
+  };
+  EXPECT_TRUE(flushed(kPollCall, later_once).starts_with("1 lines for sacct wait"));
+  EXPECT_EQ(state_.spooled().size(), 1u);
+  ASSERT_EQ(called().size(), 1u);
+  EXPECT_FALSE(fs::exists("/proc/" + called()[0])) << "and waited for";
+}
+
+TEST_F(TrappedSpoolTest, OneThatHangsInTheKernelIsNotWaitedFor) {
+  line(1);
+  scratch_.dir("pfs");
+  scratch_.file("helper", "#!/bin/sh\nread x <" + (scratch_ / "pfs/file") + "\n");
+  in_private_mounts(scratch_, [&](PrivateMounts* mounts) {
+    const HangingFs pfs(scratch_ / "pfs");
+    mounts->check(pfs.is_mounted(), "mount");
+    std::optional<LaterBy> later;
+    const auto later_once = [&](CallArguments a) {
+      if (a[1] == 1 && !later) later.emplace(30);
+      return 0;
+    };
+    mounts->check(before_call(kPollCall, later_once), "trap");
+    mounts->check(flush_now().error().code == EAGAIN, "the line waits");
+  });
+}
+
+TEST_F(TrappedSpoolTest, WithoutAPipeNothingIsAsked) {
+  line(1);
+  EXPECT_TRUE(flushed(SYS_pipe2, [](CallArguments) { return EMFILE; }).starts_with("1 lines for sacct wait"));
+  EXPECT_EQ(state_.spooled().size(), 1u);
+  EXPECT_TRUE(called().empty());
+}
+
+TEST_F(TrappedSpoolTest, ALockThatCannotBeHadIsNotWaitedFor) {
+  EXPECT_EQ(flushed(SYS_flock, [](CallArguments) { return EIO; }),
+            "lock " + state_.path() + "/spool: Input/output error");
+  const Fd other(::open((state_.path() + "/spool").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  EXPECT_EQ(flushed(SYS_clock_nanosleep, [](CallArguments) { return EINTR; }),  // does not wait, but tries on
+            "lock " + state_.path() + "/spool: another flush goes on");
 }
 
 }  // namespace

@@ -2,9 +2,13 @@
 // All of a job's start but the agent itself, which this program is not: tests/node.t starts agents.
 #include "runtime/node/start.h"
 
+#include <set>
+
 #include "runtime/node/agent_conf.h"
+#include "runtime/node/epilog.h"
 #include "runtime/node/life.h"
 #include "tests/node_fixture.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -80,6 +84,31 @@ TEST_F(StartTest, AFailureLeavesANoteAndNothingElse) {
   EXPECT_EQ(error_of(request("half")), ENOSPC) << "half a note";
 }
 
+TEST_F(StartTest, WhereThereIsNoStateDirectoryNothingIsDone) {
+  scratch_.file("no", "");
+  StartRequest r = request("/data");
+  r.state_dir = scratch_ / "no";
+  EXPECT_EQ(note_wanted(r).error().code, EPERM);
+  EXPECT_EQ(error_of(r), EPERM);
+  EXPECT_TRUE(is_to_be_told(r, "why")) << "better twice than never";
+  EXPECT_EQ(end_job({r.state_dir, r.job, "", ""}).error().code, EPERM);
+}
+
+TEST_F(StartTest, WhatAHelperIsAtWorkOnIsLeftAlone) {
+  configure();
+  const Result<Fd> lock = state_.lock_job(record(1).job, true, 0);
+  EXPECT_EQ(note_wanted(request("/data")).error().code, ETIMEDOUT);
+  EXPECT_EQ(error_of(request("/data")), ETIMEDOUT);
+  EXPECT_TRUE(of_job().empty());
+}
+
+TEST_F(StartTest, AStepThatWantsNothingHasNothingOfAnothers) {
+  configure();
+  const JobRecord r = begin_serving("/data");
+  EXPECT_EQ(error_of(request("")), ENOENT);
+  EXPECT_TRUE(is_running(r.agent));
+}
+
 TEST_F(StartTest, WithoutTheConfigurationThereIsNone) {
   EXPECT_EQ(error_of(request("/data")), EINVAL) << "not as if nothing were wanted";
   EXPECT_EQ(of_job(), Names{"failed"});
@@ -133,6 +162,91 @@ TEST_F(StartTest, OfAnEarlierBootNobodyIsKilled) {
   EXPECT_TRUE(on_tier().empty());
 }
 
+// What happens while a start is under way. An agent is played where this program would execute one.
+class TrappedStartTest : public StartTest {
+ protected:
+  void SetUp() override {
+    StartTest::SetUp();
+    if (in_child([] { return before_call(SYS_flock, [](CallArguments) { return 0; }) ? 0 : 1; }) != 0)
+      GTEST_SKIP() << "no system call can be trapped here";
+  }
+  // What a start does in a child where these calls are trapped: "started", "fresh" or the error.
+  std::string start_with(const StartRequest& r, long call, const CallHandler& handler) const {
+    const int status = in_child([&] {
+      ::alarm(100);
+      if (!before_call(call, handler)) return 99;
+      std::string said;
+      const std::string log = logged([&] {
+        const Result<Started> started = start_agent(r);
+        said = !started.ok()    ? started.error().text
+               : started->fresh ? "fresh"
+                                : "started " + started->unserved;
+      });
+      scratch_.file("said", said);
+      scratch_.file("logged", log);
+      return 0;
+    });
+    return status == 0 ? contents(scratch_ / "said") : "status " + std::to_string(status);
+  }
+  // A tier that the job's user can enter, and one that only root can.
+  void configure_tiers() const {
+    const std::string open = scratch_.dir("open"), closed = scratch_.dir("closed");
+    std::filesystem::permissions(open, std::filesystem::perms(0711));
+    scratch_.file("monarch.conf", "[tier.open]\npath = " + open +
+                                      "\nquota = 1M\nmin_free = 0\n[tier.closed]\npath = " + closed +
+                                      "\nquota = 1M\nmin_free = 0\n");
+  }
+};
+
+TEST_F(TrappedStartTest, AnAgentThatIsNotReadyIsWaitedForAndKept) {
+  configure_tiers();
+  const auto wait = [](CallArguments) -> int {
+    for (;;) ::pause();
+  };
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, wait), "fresh");
+  const Result<JobRecord> r = state_.read_record("c.1.n1");
+  ASSERT_TRUE(r.ok()) << r.error().text;
+  EXPECT_TRUE(is_running(r->agent));
+  ASSERT_EQ(r->tiers.size(), 1u);
+  EXPECT_EQ(r->tiers[0].name, "open");
+  EXPECT_EQ(names_in(scratch_ / "open/monarch"), Names{r->name});
+  EXPECT_FALSE(exists(scratch_ / "closed/monarch/" + r->name));
+  const std::string log = contents(scratch_ / "logged");
+  EXPECT_NE(log.find("is not ready after 1000 ms"), std::string::npos) << log;
+  EXPECT_EQ(*state_.read("jobs/c.1.n1/serves"), "/data");
+  EXPECT_TRUE(end_agent(state_, *r, 10000));
+}
+
+TEST_F(TrappedStartTest, WhatAnotherStepMetMeanwhileIsNotTriedAgain) {
+  configure();
+  const std::string failed = "state/jobs/c.1.n1/failed", text = "0 " + boot_id() + "\nit is Tuesday\n/data";
+  const auto note = [&](CallArguments) {
+    scratch_.file(failed, text);
+    return 0;
+  };
+  EXPECT_EQ(start_with(request("/data"), SYS_flock, note), "it is Tuesday");
+}
+
+TEST_F(TrappedStartTest, WhatIsServedIsNotToldIfItCannotBeRead) {
+  configure();
+  const JobRecord r = begin_serving("/data");
+  const auto third = [count = 0](CallArguments a) mutable {
+    return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/serves") && ++count == 3 ? EIO : 0;
+  };
+  EXPECT_EQ(start_with(request("/other"), SYS_openat, third), "started ");
+  EXPECT_TRUE(is_running(r.agent));
+}
+
+TEST_F(TrappedStartTest, AFailureThatCannotBeNotedIsLogged) {
+  configure();
+  const auto refuse = [](CallArguments a) {
+    return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/failed.new") ? ENOSPC : 0;
+  };
+  EXPECT_TRUE(start_with(request("/data"), SYS_openat, refuse).starts_with("no tier can be used"));
+  const std::string log = contents(scratch_ / "logged");
+  EXPECT_NE(log.find("failed.new: No space left on device"), std::string::npos) << log;
+}
+
 TEST(AgentConf, TheDatasetIsPrefetchedWhereThatIsWanted) {
   const auto prefetches = [](AgentConfig::Prefetch wanted, uint32_t nodes) {
     AgentConfig agent;
@@ -156,9 +270,38 @@ TEST_F(StrayGroupsTest, AreThoseThatNoRecordNames) {
   EXPECT_TRUE(state_.lock_job(record(2).job, true, 0).ok()) << "one that has no record yet";
   ASSERT_TRUE(groups.make(state_.cgroup_of(record(1)), 0).ok());
   EXPECT_EQ(stray_cgroups(state_), Names{stray});
+  for (const char* unreadable : {"jobs", "removing", "jobs/c.1.n1/record.json"}) {
+    const std::string path = state_.path() + "/" + unreadable;
+    std::filesystem::rename(path, scratch_ / "aside");
+    if (path.ends_with(".json")) scratch_.dir(std::string("state/") + unreadable);
+    EXPECT_TRUE(stray_cgroups(state_).empty()) << unreadable << ": a running job's may be among them";
+    if (path.ends_with(".json")) std::filesystem::remove(path);
+    std::filesystem::rename(scratch_ / "aside", path);
+  }
   sweep_cgroups(state_);
   EXPECT_EQ(groups.names(state_.cgroup_prefix()), Names{state_.cgroup_of(record(1))});
   groups.remove_if_empty(state_.cgroup_of(record(1)));
+}
+
+TEST_F(StrayGroupsTest, AHelperWhoseGroupIsRemovedMeanwhileMakesItAnew) {
+  const Cgroups groups;
+  const std::string name = state_.helpers_cgroup();
+  if (!groups.make(name, 0).ok()) GTEST_SKIP() << "no control group can be made here";
+  groups.remove_if_empty(name);
+  const int status = in_child([&] {
+    std::set<std::string> removed;
+    const auto remove_once = [&](CallArguments a) {
+      const std::string path = reinterpret_cast<const char*>(a[1]);
+      const std::string dir = path.substr(0, path.rfind('/'));
+      if (path.ends_with(name + "/cgroup.procs") && removed.insert(dir).second) ::rmdir(dir.c_str());
+      return 0;
+    };
+    if (!before_call(SYS_openat, remove_once)) return 99;
+    const HelperCgroup own(state_);
+    return groups.processes(name) == std::vector<int>{::getpid()} ? 0 : 1;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(StartTest, TheUserIsToldOnceForEachReason) {

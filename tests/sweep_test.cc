@@ -104,6 +104,17 @@ TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
   EXPECT_EQ(in_removing(), Names{name(3) + ".1000"}) << "nothing is left of those that went";
 }
 
+TEST_F(NodeSweepTest, WhatHasARecordIsNoOrphan) {
+  JobRecord alive = record(job(3));
+  alive.agent = *identify(::getpid());
+  (void)begin(alive);
+  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));  // something is to be done
+  sweep_now({scratch_ / "tier"});
+  EXPECT_EQ(on_tier(), Names{name(3)});
+  EXPECT_EQ(runs(), on_tier());
+  EXPECT_TRUE(in_removing().empty()) << "what it has is charged once";
+}
+
 TEST_F(NodeSweepTest, WhatLiesInAnothersOrphanStays) {
   const std::string orphan = scratch_ / ("tier/monarch/.removed." + name(1) + ".77");
   fill(orphan);

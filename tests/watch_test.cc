@@ -6,7 +6,10 @@
 
 #include "runtime/metadata/board.h"
 #include "runtime/node/epilog.h"
+#include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"
+#include "tests/private_mounts.h"
+#include "tests/trapped_calls.h"
 
 namespace fs = std::filesystem;
 
@@ -315,6 +318,125 @@ TEST_F(WatchTest, NotesOfJobsThatNeverBeganAreForgotten) {
   EXPECT_FALSE(exists(dir));
 }
 
+// What the keeper's look comes upon when calls fail, or others are at work beside it.
+class TrappedWatchTest : public WatchTest {
+ protected:
+  static constexpr int kNoTraps = 99;
+  void SetUp() override {
+    WatchTest::SetUp();
+    if (in_child([] { return before_call(SYS_flock, [](CallArguments) { return 0; }) ? 0 : 1; }) != 0)
+      GTEST_SKIP() << "no system call can be trapped here";
+  }
+  void watch_with(long call, const CallHandler& handler) const {
+    EXPECT_EQ(in_child([&] {
+                ::alarm(100);
+                if (!before_call(call, handler)) return kNoTraps;
+                watch();
+                return 0;
+              }),
+              0);
+  }
+  void watch_without(const std::string& path, int error) const {
+    watch_with(SYS_openat, [=](CallArguments a) {
+      return std::string(reinterpret_cast<const char*>(a[1])).ends_with(path) ? error : 0;
+    });
+  }
+  static std::string stat_of(pid_t pid) { return "/proc/" + std::to_string(pid) + "/stat"; }
+};
+
+TEST_F(TrappedWatchTest, AKernelThatDoesNotTellOfChildrenIsNotNeeded) {
+  const JobRecord job = begin_job(1);
+  const Stepd stepd = start_stepd(1, "0", "r");
+  stop(stepd.tasks[0]);
+  const pid_t keeper = ::fork();
+  if (keeper == 0) {
+    ::alarm(100);
+    const auto hide = [](CallArguments a) {
+      return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/children") ? ENOENT : 0;
+    };
+    if (!before_call(SYS_openat, hide)) ::_exit(kNoTraps);
+    watch();
+    scratch_.file("looked", "");
+    if (!eventually([&] { return exists(scratch_ / "began"); })) ::_exit(2);
+    ::sleep(2);  // for as long it believes what it has seen
+    watch();
+    ::_exit(0);
+  }
+  ASSERT_TRUE(eventually([&] { return exists(scratch_ / "looked"); }));
+  EXPECT_TRUE(noted(1, "suspended"));
+  const Stepd later = start_stepd(1, "1", "r");
+  scratch_.file("began", "");
+  int status = -1;
+  EXPECT_EQ(::waitpid(keeper, &status, 0), keeper);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(noted(1, "suspended")) << "another step runs";
+}
+
+TEST_F(TrappedWatchTest, ATaskThatHasJustEndedDoesNotCount) {
+  (void)begin_job(1);
+  const Stepd stepd = start_stepd(1, "0", "rr");
+  stop(stepd.tasks[0]);
+  watch_without(stat_of(stepd.tasks[1]), ENOENT);
+  EXPECT_TRUE(noted(1, "suspended"));
+}
+
+TEST_F(TrappedWatchTest, ASlurmstepdThatHasJustEndedIsNotNoted) {
+  (void)begin_job(1);
+  const Stepd stepd = start_stepd(1, "0", "r");
+  watch_without(stat_of(stepd.pid), ENOENT);
+  EXPECT_FALSE(noted(1, "slurmstepd"));
+  EXPECT_TRUE(need_look());
+}
+
+TEST_F(TrappedWatchTest, AnAgentRestsOnAKernelWithoutPidfds) {
+  const JobRecord job = begin_job(1);
+  const Stepd stepd = start_stepd(1, "0", "r");
+  stop(stepd.tasks[0]);
+  watch_with(SYS_pidfd_open, [](CallArguments) { return ENOSYS; });
+  EXPECT_TRUE(eventually([&] { return state_of(job.agent.pid) == 'T'; }));
+}
+
+TEST_F(TrappedWatchTest, AnAgentThatNobodyWouldWakeDoesNotRest) {
+  const JobRecord job = begin_job(1);
+  const Stepd stepd = start_stepd(1, "0", "r");
+  stop(stepd.tasks[0]);
+  watch_without("/suspended.new", ENOSPC);
+  EXPECT_FALSE(noted(1, "suspended"));
+  EXPECT_EQ(state_of(job.agent.pid), 'S');
+}
+
+TEST_F(TrappedWatchTest, AJobThatBeginsIsNoOldNote) {
+  const std::string dir = state_.path() + "/jobs/" + record(id(1)).job.key();
+  ASSERT_TRUE(state_.lock_job(record(id(1)).job, true, 0).ok());
+  const timeval when[2] = {{::time(nullptr) - 7200, 0}, {::time(nullptr) - 7200, 0}};
+  ASSERT_EQ(::utimes(dir.c_str(), when), 0);
+  const std::string its_record = "state/" + note(1, "record.json");
+  watch_with(SYS_flock, [&](CallArguments) {
+    scratch_.file(its_record, "{}");
+    return 0;
+  });
+  EXPECT_TRUE(exists(dir));
+}
+
+TEST_F(TrappedWatchTest, WithoutAListOfProcessesNoJobEnds) {
+  const JobRecord job = begin_job(1);
+  ASSERT_TRUE(state_.write(note(1, "alone"), std::to_string(boot_seconds() - kOtherGraceSeconds)).ok());
+  watch_without("/proc", EMFILE);
+  EXPECT_TRUE(is_running(job.agent));
+}
+
+TEST_F(WatchTest, AHelperOfOursThatASlurmstepdAdoptedIsNoTask) {
+  const Stepd stepd = start_stepd(1, "0", "rr");
+  const JobRecord job = begin_job(1);
+  const Cgroups groups;
+  if (!groups.make(state_.helpers_cgroup(), 0).ok()) GTEST_SKIP() << "no control group can be made here";
+  groups.move(stepd.tasks[1], state_.helpers_cgroup());
+  stop(stepd.tasks[0]);
+  watch();
+  EXPECT_TRUE(noted(1, "suspended"));
+  groups.end(state_.helpers_cgroup(), 10000);
+}
+
 class EpilogTest : public NodeTest {
  protected:
   Status end(const JobRecord& r, const std::string& account_program = "") const {
@@ -353,6 +475,23 @@ TEST_F(EpilogTest, WaitsForAHelperButNotForLong) {
   const Removal held = begin(record(1));
   EXPECT_EQ(end(record(1)).error().code, ETIMEDOUT);
   EXPECT_EQ(on_tier(), Names{record(1).name});
+}
+
+TEST_F(EpilogTest, AnAgentThatHangsIsToldAndHoldsNothingUp) {
+  scratch_.dir("pfs");
+  in_private_mounts(scratch_, [&](PrivateMounts* mounts) {
+    const HangingFs pfs(scratch_ / "pfs");
+    mounts->check(pfs.is_mounted(), "mount");
+    const pid_t agent = ::fork();
+    if (agent == 0) ::_exit(::open((scratch_ / "pfs/file").c_str(), O_RDONLY | O_CLOEXEC));
+    mounts->check(eventually([&] { return state_of(agent) == 'S'; }), "it waits for the PFS");
+    JobRecord r = record(1);
+    r.agent = *identify(agent);
+    (void)begin(r);
+    const std::string log = logged([&] { mounts->check(end(r).ok(), "the epilog ends well"); });
+    mounts->check(log.find("does not end: it waits for the PFS") != std::string::npos, log);
+    mounts->check(jobs().empty(), "the job is gone");
+  });
 }
 
 TEST_F(EpilogTest, CountersThatCannotBeAreLost) {

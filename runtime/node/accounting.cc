@@ -47,9 +47,7 @@ Result<JobCounters> read_counters(const std::string& run_dir) {
   if (!S_ISREG(st.st_mode) || st.st_size != sizeof(Board)) return Error{EINVAL, path + ": not a board"};
   // Up to the parking words: the rest holds no counters.
   constexpr size_t kBytes = offsetof(Board, parking);
-  std::unique_ptr<Board, void (*)(void*)> board(static_cast<Board*>(std::calloc(1, sizeof(Board))),
-                                                &std::free);
-  if (!board) return errno_error("read " + path);
+  const auto board = std::make_unique<Board>();
   for (size_t done = 0; done < kBytes;) {
     const ssize_t n = ::pread(fd.get(), reinterpret_cast<char*>(board.get()) + done, kBytes - done,
                               static_cast<off_t>(done));

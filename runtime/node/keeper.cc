@@ -17,6 +17,7 @@
 
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/os.h"
 #include "runtime/config/config.h"
 #include "runtime/node/life.h"
 #include "runtime/node/ledger.h"
@@ -34,11 +35,7 @@ constexpr int kLockAttempts = 100;  // 10 ms apart: a hook that starts a keeper 
 constexpr int kReplacedSeconds = 10;
 constexpr int kReplacedPatience = 10;
 
-int64_t now_s() {
-  timespec t;
-  ::clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec;
-}
+int64_t now_s() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000000; }
 
 bool anything_left(const StateDir& state) {
   return !state.jobs().empty() || !state.removals().empty() || lines_wait(state) ||
@@ -75,8 +72,6 @@ constexpr Duty kDuties[] = {
     {"removal", 2, 60, &removals_wait, &go_on_removing}, {"groups", 5, 10, &groups_stray, &end_strays},
 };
 
-// ---- the keeper is the new monarchd once its file was replaced
-
 // Tells one file of a path from a later one there.
 struct FileId {
   dev_t dev = 0;
@@ -85,11 +80,14 @@ struct FileId {
   bool operator==(const FileId&) const = default;
 };
 
+// All zero if there is none.
 FileId file_id(const std::string& path) {
-  struct stat st;
-  if (::stat(path.c_str(), &st) != 0) return {};
+  struct stat st {};
+  (void)!::stat(path.c_str(), &st);
   return {st.st_dev, st.st_ino, int64_t{st.st_mtim.tv_sec} * 1000000000 + st.st_mtim.tv_nsec};
 }
+
+// ---- the keeper is the new monarchd once its file was replaced
 
 std::string own_path() {
   char path[PATH_MAX];
@@ -101,8 +99,7 @@ std::string own_path() {
 // An answer to whoever waits for that process: whether another file that can be executed is there now.
 constexpr int kReplaced = 3;
 bool is_replaced(const std::string& path, const FileId& mine) {
-  const FileId now = file_id(path);
-  return now != FileId{} && now != mine && ::access(path.c_str(), X_OK) == 0;
+  return file_id(path) != mine && ::access(path.c_str(), X_OK) == 0;
 }
 
 // ---- processes
@@ -119,11 +116,8 @@ void leave_all_behind() {
 }
 
 std::vector<std::string> words_of(const KeeperRequest& r) {
-  std::vector<std::string> words = {"monarchd",          "--keep",         "--state-dir", r.state_dir,
-                                    "--account-program", r.account_program};
-  if (!r.config.empty()) words.insert(words.end(), {"--config", r.config});
-  if (!r.log.empty()) words.insert(words.end(), {"--log", r.log});
-  return words;
+  return {"monarchd",        "--keep",   "--state-dir", r.state_dir, "--account-program",
+          r.account_program, "--config", r.config,      "--log",     r.log};
 }
 
 void execute(const std::string& path, const KeeperRequest& request) {
@@ -252,9 +246,7 @@ class Keeper {
 
   // Someone may have removed the state directory, or made it anew.
   bool is_lock_ours() const {
-    struct stat held, now;
-    return ::fstat(lock_.get(), &held) == 0 && ::stat((state_.path() + "/keeper.lock").c_str(), &now) == 0 &&
-           held.st_dev == now.st_dev && held.st_ino == now.st_ino;
+    return file_id("/proc/self/fd/" + std::to_string(lock_.get())) == file_id(state_.path() + "/keeper.lock");
   }
 
   static constexpr size_t kLook = std::size(kDuties);  // whether monarchd was replaced

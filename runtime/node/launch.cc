@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "runtime/base/argv.h"
@@ -98,10 +99,10 @@ std::string wait_ready(const Fd& pipe, int patience_ms) {
     pollfd p = {pipe.get(), POLLIN, 0};
     if (::poll(&p, 1, static_cast<int>(left)) <= 0) continue;
     char buffer[1024];
-    const ssize_t n = ::read(pipe.get(), buffer, sizeof buffer);
-    if (n > 0) text.append(buffer, static_cast<size_t>(n));
-    if (n <= 0 && text.empty()) return "the agent ended before it was ready";
-    if (n <= 0 || text.find('\n') != std::string::npos) return text.substr(0, text.find('\n'));
+    const size_t n = static_cast<size_t>(std::max<ssize_t>(::read(pipe.get(), buffer, sizeof buffer), 0));
+    text.append(buffer, n);
+    if (text.empty()) return "the agent ended before it was ready";
+    if (n == 0 || text.find('\n') != std::string::npos) return text.substr(0, text.find('\n'));
   }
   return "the agent's answer has no end";
 }
@@ -113,10 +114,6 @@ void warn_of_group(const JobRecord& record, const Error& error) {
 }  // namespace
 
 Status launch_agent(const StateDir& state, uint64_t memory, int patience_ms, JobRecord* record) {
-  const Cgroups groups;
-  const std::string group = state.cgroup_of(*record);
-  const Status own = groups.make(group, memory);
-  if (!own.ok()) warn_of_group(*record, own.error());
   int ready_ends[2], go_ends[2];
   if (::pipe2(ready_ends, O_CLOEXEC) != 0) return errno_error("pipe");
   const Fd ready(ready_ends[0]);
@@ -124,8 +121,16 @@ Status launch_agent(const StateDir& state, uint64_t memory, int patience_ms, Job
   if (::pipe2(go_ends, O_CLOEXEC) != 0) return errno_error("pipe");
   const Fd wait(go_ends[0]);
   Fd go(go_ends[1]);
+  const Cgroups groups;
+  const std::string group = state.cgroup_of(*record);
+  const Status own = groups.make(group, memory);
+  if (!own.ok()) warn_of_group(*record, own.error());
   const pid_t pid = ::fork();
-  if (pid < 0) return errno_error("fork");
+  if (pid < 0) {
+    const Error failed = errno_error("fork");
+    groups.remove_if_empty(group);
+    return failed;
+  }
   if (pid == 0) {
     if (const Status s = groups.enter(group); own.ok() && !s.ok()) warn_of_group(*record, s.error());
     leave_only(tell.get(), wait.get());

@@ -20,6 +20,7 @@
 
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/os.h"
 
 extern char** environ;
 
@@ -43,7 +44,7 @@ struct Asked {
   std::string trouble;
 };
 
-int64_t now_s() { return ::time(nullptr); }
+int64_t now_s() { return os::clock_ns(CLOCK_REALTIME) / 1000000000; }
 
 std::string path_of(const StateDir& state, const std::string& below) { return state.path() + "/" + below; }
 std::string times_file(const std::string& key) { return "jobs/" + key + "/times"; }

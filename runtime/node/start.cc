@@ -36,7 +36,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(separator, at), text.size());
-    if (end > at) parts.push_back(text.substr(at, end - at));
+    parts.push_back(text.substr(at, end - at));
     at = end + 1;
   }
   return parts;

@@ -80,8 +80,7 @@ std::vector<int> children_by_parent(int pid) {
 std::vector<int> children(int pid) {
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
   // Not every kernel tells.
-  if (::access((tasks + "/" + std::to_string(pid) + "/children").c_str(), F_OK) != 0)
-    return children_by_parent(pid);
+  if (!std::ifstream(tasks + "/" + std::to_string(pid) + "/children")) return children_by_parent(pid);
   std::vector<int> found;
   for_each_number_in(tasks, [&](int task) {
     std::ifstream in(tasks + "/" + std::to_string(task) + "/children");
@@ -94,7 +93,6 @@ std::vector<int> children(int pid) {
 bool is_frozen(const Cgroups& groups, const std::vector<std::string>& places) {
   for (const std::string& line : places) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     for (const CgroupHierarchy& h : groups.hierarchies()) {
       if (h.unified != controllers.empty() || (!h.unified && h.controllers != controllers)) continue;

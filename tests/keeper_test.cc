@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keeper while things go wrong; tests/keeper.t has it started by hooks.
+#include "runtime/node/keeper.h"
+
+#include <sys/file.h>
+
+#include "runtime/node/spool.h"
+#include "tests/faulty_os.h"
+#include "tests/node_fixture.h"
+#include "tests/trapped_calls.h"
+
+namespace fs = std::filesystem;
+
+namespace monarch {
+namespace {
+
+constexpr int kNoTraps = 99;
+
+// With lines for sacct as its duty, and a helper that writes them.
+class KeeperTest : public NodeTest {
+ protected:
+  KeeperRequest request() const { return {state_.path(), "", "", scratch_ / "helper"}; }
+  void helper(const std::string& body) const {
+    const std::string head = "#!/bin/sh\ncd " + scratch_.path() + "\necho $$ >>calls\n";
+    fs::permissions(scratch_.file("helper", head + body + "\n"), fs::perms::owner_all);
+    scratch_.file("calls", "");
+  }
+  std::vector<pid_t> called() const {
+    std::ifstream in(scratch_ / "calls");
+    std::vector<pid_t> pids;
+    for (pid_t pid; in >> pid;) pids.push_back(pid);
+    return pids;
+  }
+  void line(uint32_t job) const {
+    EXPECT_TRUE(spool(state_, record(job), "monarch=1", Accounting::kSacct).ok());
+  }
+  std::vector<std::string> lines() const { return names_in(state_.path() + "/spool"); }
+
+  // The exit status of a keeper with that trap in its process; `verdict`: what it is instead, unless 0.
+  int keep_with(
+      long call, const CallHandler& handler, const std::function<int()>& verdict = [] { return 0; }) const {
+    return in_child([&] {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::alarm(100);
+      if (!before_call(call, handler)) return kNoTraps;
+      const int status = keep(request());
+      const int instead = verdict();
+      return instead ? instead : status;
+    });
+  }
+};
+
+TEST_F(KeeperTest, ADutyThatGoesOnIsNeitherBegunAnewNorLeftAlone) {
+  helper("sleep 3\nrm state/spool/*\nsleep 2\n: >done");
+  line(1);
+  size_t most = 0;
+  int beats = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto look = [&](CallArguments) {
+    most = std::max(most, children().size());
+    ++beats;
+    return 0;
+  };
+  const auto verdict = [&] {
+    const auto seconds = std::chrono::steady_clock::now() - begin;
+    if (!fs::exists(scratch_ / "done")) return 10;  // it ends after what it has begun
+    if (most > 2) return 11;                        // a duty, and a look whether monarchd was replaced
+    return beats > seconds / std::chrono::seconds(1) + 8 ? 12 : 0;
+  };
+  const int status = keep_with(SYS_rt_sigtimedwait, look, verdict);
+  if (status == kNoTraps) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(called().size(), 1u);
+}
+
+TEST_F(KeeperTest, WithoutRoomForAProcessADutyIsDoneLater) {
+  helper("exit 0");
+  line(1);
+  int refused = 0;
+  const int status = keep_with(SYS_clone, [&](CallArguments) { return ++refused <= 2 ? EAGAIN : 0; });
+  if (status == kNoTraps) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(lines().empty());
+  EXPECT_EQ(called().size(), 1u);
+}
+
+TEST_F(KeeperTest, ADutyWhoseKeeperIsGoneDoesNothing) {
+  helper("exit 0");
+  line(1);
+  const auto kill_keeper = [](CallArguments a) {
+    const pid_t keeper = ::getppid();
+    if (a[0] == PR_SET_PDEATHSIG) ::kill(keeper, SIGKILL);
+    while (a[0] == PR_SET_PDEATHSIG && ::getppid() == keeper) ::usleep(1000);
+    return 0;
+  };
+  const int status = in_child([&] {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    ::alarm(100);
+    const int ended = keep_with(SYS_prctl, kill_keeper);
+    wait_children();  // what it has begun
+    return ended;
+  });
+  if (status == kNoTraps) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 128 + SIGKILL);
+  EXPECT_TRUE(called().empty());
+  EXPECT_EQ(lines().size(), 1u);
+}
+
+TEST_F(KeeperTest, ADutyThatHangsIsKilledAndDoneAgain) {
+  helper("[ -e once ] && exit 0\n: >once\nkill -STOP $PPID\nexec sleep 1000");
+  line(1);
+  std::optional<LaterBy> later;
+  const auto later_once = [&](CallArguments) {
+    if (!later && fs::exists(scratch_ / "once")) later.emplace(200);
+    return 0;
+  };
+  const int status = keep_with(SYS_rt_sigtimedwait, later_once);
+  if (status == kNoTraps) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(lines().empty());
+  ASSERT_EQ(called().size(), 2u);
+  EXPECT_TRUE(eventually([&] { return std::string("ZX").find(state_of(called()[0])) != std::string::npos; }))
+      << "its helper goes with it";
+}
+
+TEST_F(KeeperTest, EndsOnceItsLockIsAnothers) {
+  helper("exit 1");
+  line(1);
+  const auto replace = [&](CallArguments) {
+    scratch_.file("state/keeper.lock.new", "");
+    fs::rename(scratch_ / "state/keeper.lock.new", scratch_ / "state/keeper.lock");
+    return 0;
+  };
+  const int status = keep_with(SYS_rt_sigtimedwait, replace);
+  if (status == kNoTraps) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(lines().size(), 1u);
+}
+
+TEST_F(KeeperTest, GivesItsLockUpWhenNothingIsLeftAndLooksOnceMore) {
+  helper("sleep 1");
+  line(1);
+  bool early = false, added = false;
+  const auto add = [&](CallArguments a) {
+    if (a[1] != LOCK_UN) return 0;
+    early = early || !lines().empty();
+    if (!early && !std::exchange(added, true)) line(2);  // as a hook that saw the lock held
+    return 0;
+  };
+  const int status = keep_with(SYS_flock, add, [&] { return early ? 10 : 0; });
+  if (status == kNoTraps) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(lines().empty());
+  EXPECT_EQ(called().size(), 2u);
+}
+
+TEST_F(KeeperTest, ThatCannotBeStartedIsLogged) {
+  line(1);
+  EXPECT_EQ(in_child([&] {
+              if (!before_call(SYS_clone, [](CallArguments) { return EAGAIN; })) return 0;
+              const std::string said = logged([&] { ensure_keeper(request()); });
+              return said.find("keeper: fork: Resource temporarily") == std::string::npos ? 1 : 0;
+            }),
+            0);
+  fs::remove(scratch_ / "state/keeper.lock");
+  scratch_.dir("state/keeper.lock");
+  const std::string said = logged([&] { ensure_keeper(request()); });
+  EXPECT_NE(said.find("keeper.lock: Is a directory"), std::string::npos) << said;
+  scratch_.file("plain", "");
+  const KeeperRequest nowhere = {scratch_ / "plain", "", "", ""};
+  ensure_keeper(nowhere);
+  EXPECT_EQ(keep(nowhere), 1);
+}
+
+}  // namespace
+}  // namespace monarch

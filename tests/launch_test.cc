@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// How root starts an agent, with one that this program plays where it would execute monarchd; tests/node.t
+// has real ones.
+#include "runtime/node/launch.h"
+
+#include "tests/node_fixture.h"
+#include "tests/trapped_calls.h"
+
+namespace monarch {
+namespace {
+
+constexpr int kReadyFd = 3, kNoTraps = 99;
+
+class LaunchTest : public NodeTest {
+ protected:
+  // What the agent says, in these parts; then it ends, or waits to be killed.
+  struct Agent {
+    std::vector<std::string> says;
+    bool ends = false;
+  };
+  static constexpr int kPatienceMs = 60000;  // of a launch whose agent answers
+
+  // Instead of an agent, which would be executed.
+  static CallHandler play(const Agent& agent) {
+    return [=](CallArguments) -> int {
+      for (const std::string& part : agent.says) {
+        (void)!::write(kReadyFd, part.data(), part.size());
+        ::usleep(100000);
+      }
+      while (!agent.ends) ::pause();
+      ::_exit(0);
+    };
+  }
+  // What `body` says in a child where these calls are trapped.
+  std::string with(long call, const CallHandler& handler, const std::function<std::string()>& body) const {
+    const int status = in_child([&] {
+      ::alarm(100);
+      if (!before_call(call, handler)) return kNoTraps;
+      const int before = open_descriptors();
+      std::string found = body();
+      if (open_descriptors() != before) found += ", descriptors are left";
+      scratch_.file("found", found);
+      return 0;
+    });
+    return status == 0 ? contents(scratch_ / "found") : "status " + std::to_string(status);
+  }
+  // What became of a launch; the error, and what it leaves.
+  std::string launch(int patience_ms = kPatienceMs) const {
+    JobRecord r = record(1);
+    const Removal job = begin(r);
+    const Status s = launch_agent(state_, 0, patience_ms, &r);
+    if (s.ok()) {
+      const bool recorded = state_.read_record(r.job.key())->agent.pid == r.agent.pid;
+      const bool runs = is_running(r.agent);
+      Cgroups().end(state_.cgroup_of(r), 10000);
+      ::kill(r.agent.pid, SIGKILL);
+      wait_children();
+      return !recorded ? "not recorded" : runs ? "it runs" : "it has ended";
+    }
+    std::string text = s.error().text;
+    if (::waitpid(-1, nullptr, WNOHANG) != -1) text += ", a process is left";
+    if (!Cgroups().names(state_.cgroup_of(r)).empty()) text += ", its group is left";
+    return text;
+  }
+  std::string launched(const Agent& agent, int patience_ms = kPatienceMs) const {
+    return with(SYS_execve, play(agent), [&] { return launch(patience_ms); });
+  }
+  bool can_trap() const {
+    return in_child([] { return before_call(SYS_execve, [](CallArguments) { return EPERM; }) ? 0 : 1; }) == 0;
+  }
+};
+
+TEST_F(LaunchTest, AnAgentSaysWhetherItIsReady) {
+  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
+  using Says = std::vector<std::string>;
+  EXPECT_EQ(launched({Says{"ready\n"}}), "it runs");
+  EXPECT_EQ(launched({Says{"rea", "dy\n"}}), "it runs") << "in two parts";
+  EXPECT_EQ(launched({Says{}}, 200), "it runs") << "it may be ready later";
+  EXPECT_EQ(launched({Says{"no tier\n"}}), "no tier") << "and is killed";
+  EXPECT_EQ(launched({Says{"no ", "tier\n"}}), "no tier");
+  EXPECT_EQ(launched({Says{"no tier"}, true}), "no tier");
+  EXPECT_EQ(launched({Says{}, true}), "the agent ended before it was ready");
+  EXPECT_EQ(launched({Says{std::string(5000, 'x')}}), "the agent's answer has no end");
+}
+
+TEST_F(LaunchTest, WithoutAProcessOrAPipeThereIsNoAgentAndNothingLeft) {
+  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
+  const auto refuse = [](int error) { return [=](CallArguments) { return error; }; };
+  EXPECT_EQ(with(SYS_clone, refuse(EAGAIN), [&] { return launch(); }),
+            "fork: Resource temporarily unavailable");
+  for (int at = 1; at <= 2; ++at) {
+    int count = 0;
+    EXPECT_EQ(
+        with(
+            SYS_pipe2, [&](CallArguments) { return ++count == at ? EMFILE : 0; }, [&] { return launch(); }),
+        "pipe: Too many open files");
+  }
+}
+
+// Of the calls for which that holds, the `number`th fails.
+CallHandler fail(int number, int error, const std::function<bool(CallArguments)>& which) {
+  return [=, count = 0](CallArguments a) mutable { return which(a) && ++count == number ? error : 0; };
+}
+bool opens(CallArguments a, const std::string& suffix) {
+  return std::string(reinterpret_cast<const char*>(a[1])).ends_with(suffix);
+}
+constexpr int kSecond = 2;  // the test itself has written the first one
+bool opens_record(CallArguments a) { return opens(a, "/record.json.new"); }
+
+TEST_F(LaunchTest, AnAgentThatCannotBeRecordedDoesNotBegin) {
+  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
+  const std::string record = state_.path() + "/jobs/c.1.n1/record.json.new";
+  EXPECT_EQ(with(SYS_openat, fail(kSecond, EMFILE, &opens_record), [&] { return launch(); }),
+            "make " + record + ": Too many open files");
+  const std::string unknown =
+      with(SYS_openat, fail(1, EMFILE, [](CallArguments a) { return opens(a, "/stat"); }),
+           [&] { return launch(); });
+  EXPECT_TRUE(unknown.starts_with("no process ") && unknown.find("left") == std::string::npos) << unknown;
+  const auto to_agent = [](CallArguments a) {
+    struct stat st;
+    return ::fstat(static_cast<int>(a[0]), &st) == 0 && S_ISFIFO(st.st_mode);
+  };
+  EXPECT_EQ(with(SYS_write, fail(1, EIO, to_agent), [&] { return launch(); }),
+            "tell the agent to begin: Input/output error");
+}
+
+TEST_F(LaunchTest, NorDoesOneWhoseHelperIsKilledBefore) {
+  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
+  const auto end = [](CallArguments a) { return opens_record(a) ? ::_exit(7), true : false; };
+  int status = in_child([&] {
+    ::alarm(100);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    JobRecord r = this->record(1);
+    const Removal job = begin(r);
+    const int helper = in_child([&] {
+      return before_call(SYS_openat, fail(1, 0, end)) ? launch_agent(state_, 0, 0, &r).ok() : kNoTraps;
+    });
+    int agent = 0;
+    return helper == 7 && ::waitpid(-1, &agent, 0) > 0 && WIFEXITED(agent) ? WEXITSTATUS(agent) : 98;
+  });
+  EXPECT_EQ(status, 1) << "it has not executed anything";
+  Cgroups().end(state_.cgroup_of(record(1)), 10000);
+}
+
+}  // namespace
+}  // namespace monarch
