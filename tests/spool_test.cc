@@ -14,6 +14,7 @@
 #include <optional>
 #include <thread>
 
+#include "runtime/base/log.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
@@ -564,6 +565,39 @@ TEST_F(TrappedSpoolTest, WithoutAPipeNothingIsAsked) {
   EXPECT_TRUE(flushed(SYS_pipe2, [](CallArguments) { return EMFILE; }).starts_with("1 lines for sacct wait"));
   EXPECT_EQ(state_.spooled().size(), 1u);
   EXPECT_TRUE(called().empty());
+}
+
+TEST_F(TrappedSpoolTest, ALineThatAnotherHasJustWrittenIsNotMissed) {
+  const std::string name = path(line(1));
+  const auto remove = [&](CallArguments a) {
+    if (name == reinterpret_cast<const char*>(a[1])) ::unlink(name.c_str());
+    return 0;
+  };
+  EXPECT_EQ(in_child([&] {
+              (void)open_log(scratch_ / "log", "info").ok();
+              return before_call(SYS_newfstatat, remove) && flush_now().ok() ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(contents(scratch_ / "log"), "");
+  EXPECT_TRUE(called().empty());
+}
+
+TEST_F(SpoolTest, AHelperThatCannotRunIsToldOnceInAWhile) {
+  ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
+  ASSERT_TRUE(state_.write_record(record(7)).ok());
+  answer(127);
+  EXPECT_EQ(in_child([&] {
+              (void)open_log(scratch_ / "log", "info").ok();
+              for (int i = 0; i < 3; ++i) {
+                ask_times(state_, program_);
+                fs::remove(state_.path() + "/jobs/c.7.n1/times");
+              }
+              return 0;
+            }),
+            0);
+  EXPECT_EQ(called().size(), 3u);
+  const std::string log = contents(scratch_ / "log");
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
 }
 
 TEST_F(TrappedSpoolTest, ALockThatCannotBeHadIsNotWaitedFor) {
