@@ -66,6 +66,8 @@ CASES = {
     "a program that reads on": (True, "s = os.open(f, 0); os.read(s, 10); append('new')\n"
                                       "p = os.posix_spawn('/usr/bin/dd', ['dd', 'bs=5', 'count=1', 'status=none'], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, s, 0)]);"
                                       "os.waitpid(p, 0); print(os.read(s, 5), os.lseek(s, 0, 1))"),
+    "another's place in a child of vfork": (True, "s = os.open(f, 0); os.dup2(s, 0); os.close(s); os.read(0, 5); subprocess.run(['true'], stdin=subprocess.DEVNULL);"
+                                                  "append('new'); print(os.pread(0, 10, 1685))"),
     "tail -F": (True, "p = subprocess.Popen(['tail', '-n', '1', '-F', f], stdout=-1, stderr=-3); print(p.stdout.readline()); sh('echo new >>\"$1/f\"');"
                       "print(p.stdout.readline()); p.kill(); p.wait()"),
     "locks, taken before": (True, "s = os.open(f, 0); fcntl.flock(s, fcntl.LOCK_SH); append('new'); os.pread(s, 1, 0);"

@@ -525,6 +525,26 @@ void vfork_closes() {
   close(fd);
 }
 
+// So is that of a placed file, which the job changes afterwards; and one in whose place the child puts
+// another.
+void vfork_closes_copy() {
+  unsigned char bytes[4096];
+  const int fd = open(files[0], O_RDONLY), second = open(files[0], O_RDONLY);
+  const int none = open("/dev/null", O_RDONLY);
+  say("before", pread(fd, bytes, sizeof bytes, 0) + pread(second, bytes, sizeof bytes, 0));
+  if (const pid_t pid = vfork(); pid == 0) {
+    close(fd);
+    dup2(none, second);
+    _exit(0);
+  } else {
+    waitpid(pid, nullptr, 0);
+  }
+  const int writer = open(files[0], O_WRONLY);
+  say("written", pwrite(writer, "\1\2\3", 3, 0));
+  close(writer);
+  for (const int held : {fd, second}) say("after", pread(held, bytes, 3, 0) + bytes[0] * 100 + bytes[1] * 10);
+}
+
 sigjmp_buf before_open;
 void jumps() {
   struct sigaction action {};
@@ -583,6 +603,7 @@ const struct {
               {"write at start", write_at_start},
               {"failing once", failing_once},
               {"vfork closes", vfork_closes},
+              {"vfork closes a copy", vfork_closes_copy},
               {"jumps", jumps}};
 
 }  // namespace

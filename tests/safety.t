@@ -157,7 +157,22 @@ def other_ways():
     job = e2e.Job([*options([root], {"t": (scratch("vfork.tier"), "1G")}), "--config", config])
     equal(job.run(command)[:2], e2e.execute(command)[:2], "a child of vfork closes a large file: the parent's bytes")
     report = job.end()
-    return equal(report["tiers"][0]["read_bytes"], 3 * 4096, "and they come from chunks", report["tasks"])
+    equal(report["tiers"][0]["read_bytes"], 3 * 4096, "and they come from chunks", report["tasks"])
+    copied_and_changed()
+
+
+def copied_and_changed():
+    root = scratch("vfork.copied")
+    for name in "native", "job":
+        with open(f"{root}/{name}", "wb") as out:
+            out.write(b"0123456789" * 1000)
+        os.utime(f"{root}/{name}", (1.5e9, 1.5e9))
+    native = e2e.execute([SAFETY, "vfork closes a copy", f"{root}/native", "x"])[:2]
+    job = e2e.Job(options([root], {"t": (scratch("vfork.copies"), "1G")}))
+    job.run(e2e.read_all(root))
+    equal(job.run([SAFETY, "vfork closes a copy", f"{root}/job", "x"])[:2], native, "a child of vfork closes a copy: what is written later is seen")
+    tasks = job.end()["tasks"]
+    ok(tasks["returned"] == 2, "because both descriptors went back to the PFS", tasks)
 
 
 def signal_handlers():

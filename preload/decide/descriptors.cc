@@ -17,7 +17,6 @@ struct LargeFile {
   std::atomic<uint32_t> turn;   // of sharing, when it was opened
   std::atomic<uint32_t> users;  // of any class: calls that use its position now; kMoving
   std::atomic<bool> stream;
-  std::atomic<bool> moved;   // it is the copy's since
   std::atomic<bool> mapped;  // it was
 };
 LargeFile large_files[kDescriptors];
@@ -45,10 +44,6 @@ bool is_alone(int fd) {
 void never_moves(int fd) {
   if (static_cast<unsigned>(fd) < kDescriptors)
     large_files[fd].turn.store(kShared, std::memory_order_relaxed);
-}
-void moved_to_tier(int fd, uint32_t tier, uint32_t marks) {
-  opened_on_tier(fd, tier, marks);
-  large_files[fd].moved.store(true, std::memory_order_relaxed);
 }
 void used_by_stream(int fd) { large_files[fd].stream.store(true, std::memory_order_relaxed); }
 bool is_used_by_stream(int fd) { return large_files[fd].stream.load(std::memory_order_relaxed); }
@@ -112,7 +107,6 @@ void opened_on_pfs(int fd, Ref large) {
     LargeFile& file = large_files[fd];
     file.ref.store(large, std::memory_order_relaxed);
     file.owner.store(static_cast<int>(syscall(SYS_getpid)), std::memory_order_relaxed);
-    file.moved.store(false, std::memory_order_relaxed);
     file.turn.store(sharing.load(std::memory_order_relaxed), std::memory_order_relaxed);
     file.stream.store(false, std::memory_order_relaxed);
     file.mapped.store(false, std::memory_order_relaxed);
@@ -122,28 +116,35 @@ void opened_on_pfs(int fd, Ref large) {
 
 void opened_elsewhere(int fd) { set_class(fd, kNone); }
 
+// A child of vfork(2) says in our memory what it does to descriptors of its own: ours is open still. So a
+// copy's hint stays, and is proved when the number is used next; what that leaves of a large file's in a
+// child of fork(2) read_chunks() finds out.
 Ref closes(int fd) {
   const unsigned char c = class_of(fd);
   if (__builtin_expect(c == kNone, 1)) return 0;
-  // A child of vfork(2) closes its own descriptor in our memory: ours is open still. What that leaves behind
-  // in a child of fork(2) read_chunks() finds out.
-  LargeFile& file = large_files[fd];
-  if (__builtin_expect(c == kLarge || file.moved.load(std::memory_order_relaxed), 0)) {
-    if (file.owner.load(std::memory_order_relaxed) != static_cast<int>(syscall(SYS_getpid))) return 0;
-    file.moved.store(false, std::memory_order_relaxed);
+  if (is_tier(c)) {
+    descriptor_marks[fd].store(kNeverLooked, std::memory_order_relaxed);
+    return 0;
   }
+  if (c == kLarge &&
+      large_files[fd].owner.load(std::memory_order_relaxed) != static_cast<int>(syscall(SYS_getpid)))
+    return 0;
   set_class(fd, kNone);
   return c == kLarge ? large_file(fd) : 0;
 }
 
 void duplicated(int from, int to) {
   const unsigned char c = class_of(from);
+  const bool was_copy = is_tier(class_of(to));
   if (c == kLarge) {
     opened_on_pfs(to, large_file(from));
     never_moves(from);
     never_moves(to);
-  } else if (c != kNone && c <= kMaxTiers) {
-    opened_on_tier(to, c - 1u, descriptor_marks[from].load(std::memory_order_relaxed));
+  } else if (is_tier(c)) {
+    const uint32_t marks = descriptor_marks[from].load(std::memory_order_relaxed);
+    opened_on_tier(to, c - 1u, was_copy ? kNeverLooked : marks);
+  } else if (was_copy && c == kNone) {
+    descriptor_marks[to].store(kNeverLooked, std::memory_order_relaxed);
   } else {
     set_class(to, c);
   }

@@ -20,14 +20,13 @@ inline unsigned char class_of(int fd) {
   const auto n = static_cast<unsigned>(fd);
   return n < kDescriptors ? descriptor_classes[n].load(std::memory_order_relaxed) : kNone;
 }
+inline bool is_tier(unsigned char c) { return c != kNone && c <= kMaxTiers; }
 // The Entry, where the class is kLarge.
 Ref large_file(int fd);
 
 // Of a large file's descriptor: whether it is this process's alone, without a duplicate, as far as hooks see,
 // and no call uses its position now.
 bool is_alone(int fd);
-// It is the copy's now; as opened_on_tier().
-void moved_to_tier(int fd, uint32_t tier, uint32_t marks);
 // It is shared, or cannot be moved.
 void never_moves(int fd);
 // Its position is used inside libc, by a stream.
@@ -61,7 +60,8 @@ bool begin_move(int fd);
 void wait_to_move(int fd);
 void end_move(int fd);
 
-// How many marks the board had (BoardHeader::marks) when it was known that a copy's file is not changed.
+// How many marks the board had (BoardHeader::marks) when it was known that a copy's file is not changed;
+// kNeverLooked: it is to be proved that it is a copy.
 extern std::atomic<uint32_t> descriptor_marks[kDescriptors];
 inline constexpr uint32_t kNeverLooked = 0xffffffff;
 

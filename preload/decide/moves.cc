@@ -64,7 +64,7 @@ bool move(Client* client, int fd, Ref ref) {
                     syscall(SYS_dup3, copy, fd, (kept & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) == fd;
   syscall(SYS_close, copy);
   if (!same) return false;
-  moved_to_tier(fd, tier_of(e->state.load(std::memory_order_acquire)), marks);
+  opened_on_tier(fd, tier_of(e->state.load(std::memory_order_acquire)), marks);
   count(client->board, TaskCounter::moved);
   return true;
 }

@@ -137,7 +137,10 @@ bool follow_change(int fd, const Original& original) {
 void look_for_change(int fd) {
   const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
   Original original;
-  if (!original_of_descriptor(fd, &original) || !has_changed(original) || go_back(fd, original) == ESTALE)
+  const bool is_copy = original_of_descriptor(fd, &original);
+  if (!is_copy && descriptor_marks[fd].load(std::memory_order_relaxed) == kNeverLooked)
+    return opened_elsewhere(fd);
+  if (!is_copy || !has_changed(original) || go_back(fd, original) == ESTALE)
     descriptor_marks[fd].store(marks, std::memory_order_relaxed);
 }
 

@@ -17,8 +17,7 @@ namespace monarch::preload {
 // changed something since this was asked last of `fd`. errno stays as it is.
 void look_for_change(int fd);
 inline void follow_changes(int fd) {
-  const unsigned char c = class_of(fd);
-  if (__builtin_expect(c == kNone || c > kMaxTiers, 1)) return;
+  if (__builtin_expect(!is_tier(class_of(fd)), 1)) return;
   const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
   if (__builtin_expect(descriptor_marks[fd].load(std::memory_order_relaxed) != marks, 0)) look_for_change(fd);
 }

@@ -35,7 +35,7 @@ int stat_of_root(int (*by_path)(const char*, Stat*), Hook by_fd, int fd, Stat* o
 }
 
 // By what hooks saw: nothing is asked of other descriptors, such as those of devices.
-bool may_be_copy(int fd) { return class_of(fd) != kNone && class_of(fd) <= kMaxTiers; }
+bool may_be_copy(int fd) { return is_tier(class_of(fd)); }
 
 // cp(1) tries that first, and then copies: so the source stays a copy's, and the PFS is asked only if it has
 // the destination, too.
