@@ -52,6 +52,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "watch_directories = 77\n"
       "stage_wait_max = 8M ; how much an open waits for\n"
       "stage_wait = 0\n"
+      "stage_again = 5\n"
       "prefetch = off\n"
       "consistency = open\n"
       "metadata = pass\n"
@@ -82,6 +83,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(config->agent.watch_directories, 77);
   EXPECT_EQ(config->agent.stage_wait_max, 8u << 20);
   EXPECT_EQ(config->agent.stage_wait, 0);
+  EXPECT_EQ(config->agent.stage_again, 5);
   EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff);
   EXPECT_EQ(config->agent.consistency, AgentConfig::Consistency::kOpen);
   EXPECT_EQ(config->agent.metadata, AgentConfig::Metadata::kPass);
@@ -114,6 +116,7 @@ TEST_F(ConfigFile, HasDefaults) {
   EXPECT_GE(config->agent.threads, 1);
   EXPECT_EQ(config->agent.stage_wait_max, 64u << 20);
   EXPECT_EQ(config->agent.stage_wait, 1);
+  EXPECT_EQ(config->agent.stage_again, 0);
   EXPECT_EQ(config->tiers[0].medium, Medium::kSsd);
   EXPECT_EQ(config->tiers[0].min_free.of(100), 5u);
   EXPECT_TRUE(load("").ok());
@@ -152,6 +155,7 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
     EXPECT_EQ(error_of("[agent]\n" + std::string(line) + "\n").rfind("2: '", 0), 0u) << line;
   EXPECT_NE(error_of("[agent]\nstage_wait = 601\n"), "");
   EXPECT_NE(error_of("[agent]\nstage_wait = 1s\n"), "");
+  EXPECT_NE(error_of("[agent]\nstage_again = 86401\n"), "");
   EXPECT_EQ(error_of("[agent]\nstage_wait_max = lots\n").rfind("2: 'lots' is not a size", 0), 0u);
   EXPECT_EQ(error_of("[tier.a]\npath = scratch\n"), "2: path 'scratch' is not absolute");
   EXPECT_EQ(error_of("[tier.a]\npath =\n").rfind("2: ", 0), 0u);

@@ -164,6 +164,7 @@ int64_t uring_result(int64_t result) {
   return result > 0 ? static_cast<int64_t>(arguments.bytes) : result;
 }
 bool is_open_elsewhere(int fd) { return real_os::is_open_elsewhere(fd); }
+bool is_written_elsewhere(int fd) { return real_os::is_written_elsewhere(fd); }
 int start_thread(std::thread* thread, const std::function<void()>& body) {
   return fails(Call::kStartThread, {}) ? errno : real_os::start_thread(thread, body);
 }

@@ -32,6 +32,7 @@ tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(GTEST_
 tests_unit_LDADD = $(libmonarch) $(GTEST_LIBS)
 tests_unit_SOURCES = \
 	%D%/accounting_test.cc \
+	%D%/again_test.cc \
 	%D%/agent_test.cc \
 	%D%/board_test.cc \
 	%D%/catalog_fixture.h \
@@ -186,6 +187,7 @@ scripts = \
 	%D%/environment.t \
 	%D%/exports.t \
 	%D%/faults.t \
+	%D%/again.t \
 	%D%/held.t \
 	%D%/hostile.t \
 	%D%/inject.t \

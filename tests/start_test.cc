@@ -260,6 +260,14 @@ TEST(AgentConf, TheDatasetIsPrefetchedWhereThatIsWanted) {
   }
 }
 
+// What one node has copied again another one may write.
+TEST(AgentConf, OnlyAJobOfOneNodeStagesAgain) {
+  AgentConfig agent;
+  agent.stage_again = 7;
+  EXPECT_NE(agent_conf(agent, {}, 1).find("\nstage_again = 7\n"), std::string::npos);
+  EXPECT_NE(agent_conf(agent, {}, 2).find("\nstage_again = 0\n"), std::string::npos);
+}
+
 using StrayGroupsTest = NodeTest;
 
 TEST_F(StrayGroupsTest, AreThoseThatNoRecordNames) {

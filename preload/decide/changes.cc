@@ -234,11 +234,28 @@ __attribute__((noinline)) void mark_what_is_open(Client* c) {
 bool is_changed_in_place(const Client& c, const Entry& entry) {
   const uint32_t kinds = c.board->header.changed.load(std::memory_order_acquire);
   if (__builtin_expect(kinds == 0, 1)) return false;
-  if ((kinds & kChangedFiles) != 0 && is_invalid(*c.board, entry.hash)) return true;
+  const uint32_t change = change_of(entry.state.load(std::memory_order_acquire));
+  if ((kinds & kChangedFiles) != 0 && is_changed_since(*c.board, entry.hash, change)) return true;
   if ((kinds & kChangedInodes) == 0) return false;
   const Identity* id = c.catalog.any_identity_of(entry);
   const Attributes* attributes = id ? c.catalog.attributes(id->attributes) : nullptr;
-  return attributes && is_invalid(*c.board, mark_of_inode(attributes->dev, id->pfs_ino));
+  return attributes && is_changed_since(*c.board, mark_of_inode(attributes->dev, id->pfs_ino), change);
+}
+
+__attribute__((noinline)) Found staged_again(const Client& c, const RelPath& path) {
+  const uint32_t kinds = c.board->header.changed.load(std::memory_order_acquire);
+  if ((kinds & kChangedDirectories) != 0 && below_changed_directory(c, path)) return {};
+  const Found found = c.catalog.newest(c.catalog.find(path), path);
+  const bool serves = found && change_of(found.entry->state.load(std::memory_order_acquire)) != 0;
+  return serves && !is_changed_in_place(c, *found.entry) ? found : Found{};
+}
+
+__attribute__((noinline)) void has_changed_name(int dirfd, const char* path) {
+  Client* c = client();
+  if (!c || unreadable(path) || c->catalog.facts().stages_again == 0) return;
+  const int saved = errno;
+  (void)mark_text(c, dirfd, path);
+  errno = saved;
 }
 
 bool is_changed(const Client& c, const RelPath& path, const Entry* entry) {

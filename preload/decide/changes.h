@@ -27,9 +27,15 @@ bool opened_to_write(int fd, int dirfd, const char* path, int flags);
 // What is open as `fd` is changed.
 void changes_descriptor(Change change, int fd);
 
+// After a call that a function above was told of, which does not end with a descriptor: the file may have
+// been staged again while the call was on its way.
+void has_changed_name(int dirfd, const char* path);
+
 // Whether an open of `path`, found as `entry` (nullptr: not yet), must go to the PFS because the job
 // changed the file.
 bool is_changed(const Client& client, const RelPath& path, const Entry* entry);
+// Of a path of which is_changed() says so: what it was staged as since then, if nobody changed it after that.
+Found staged_again(const Client& client, const RelPath& path);
 // Of these reasons, those that concern the file itself: for a descriptor that is open on it.
 bool is_changed_in_place(const Client& client, const Entry& entry);
 

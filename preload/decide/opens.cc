@@ -143,6 +143,18 @@ __attribute__((noinline)) bool decide_real(Client* client, const RelPath& path, 
   return true;
 }
 
+// The agent is told of what the job opens after it wrote it, by each process once a second.
+__attribute__((noinline, cold)) void ask_again(Client* client, const RelPath& path) {
+  static std::atomic<uint64_t> asked[64];
+  constexpr int kSecond = 30;  // as a shift
+  const auto now = static_cast<uint32_t>(monotonic_ns() >> kSecond);
+  const uint64_t ask = uint64_t{path.hash} << 32 | now;
+  if (client->catalog.facts().stages_again == 0 || asked[path.hash % 64].exchange(ask) == ask) return;
+  const int saved = errno;
+  (void)post_request(client->board, path);
+  errno = saved;
+}
+
 Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) {
   Answer answer;
   answer.marks = client->board->header.marks.load(std::memory_order_acquire);
@@ -158,8 +170,18 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) 
   if (__builtin_expect(board->header.closed.load(std::memory_order_relaxed) != 0, 0))
     return to_pfs(TaskCounter::fallback_no_agent);
   if (may_be_hidden(*client, path)) return to_pfs(TaskCounter::fallback_mount);
-  if (is_changed(*client, path, nullptr)) return to_pfs(TaskCounter::fallback_invalid);
-  Found found = client->catalog.find(path);
+  const auto changed = [&] {
+    ask_again(client, path);
+    return to_pfs(TaskCounter::fallback_invalid);
+  };
+  // What the job wrote once it may write again, and a stream would not see that.
+  const auto staged_since = [&] { return opening.stream ? Found{} : staged_again(*client, path); };
+  Found again;
+  if (__builtin_expect(is_changed(*client, path, nullptr), 0)) {
+    again = staged_since();
+    if (!again) return changed();
+  }
+  Found found = again ? again : client->catalog.find(path);
   const JobFacts& facts = client->catalog.facts();
   if (!found && client->catalog.walked(path.root)) {
     const bool other = opening.follows && is_below_link(client->catalog, path);
@@ -180,7 +202,11 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) 
     if (end != WaitEnd::kSettled) return to_pfs(reason_for_pfs(end));
     word = found.entry->state.load(std::memory_order_acquire);
   }
-  if (is_changed(*client, path, found.entry)) return to_pfs(TaskCounter::fallback_invalid);
+  if (!again && is_changed(*client, path, found.entry)) {
+    found = staged_since();
+    if (!found) return changed();
+    word = found.entry->state.load(std::memory_order_acquire);
+  }
   if (opening.stream && state_of(word) == State::kLarge && comes_whole(client, path, *found.entry))
     word = found.entry->state.load(std::memory_order_acquire);
   answer.bytes = found.entry->size.load(std::memory_order_relaxed);

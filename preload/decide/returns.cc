@@ -158,6 +158,20 @@ bool is_something_changed() {
   return c && c->board->header.marks.load(std::memory_order_acquire) != 0;
 }
 
+// Whether the job wrote the file before it was copied: then it may do so again, and who gets the descriptor
+// may be a program without the library.
+bool was_staged_again(const Original& original) {
+  return change_of(original.entry->state.load(std::memory_order_acquire)) != 0;
+}
+
+// Before a program gets it.
+void return_if_inherited(int fd, Hints hints) {
+  Original original;
+  if ((syscall(SYS_fcntl, fd, F_GETFD) & FD_CLOEXEC) == 0 && original_of_descriptor(fd, &original) &&
+      (has_changed(original) || was_staged_again(original)))
+    (void)go_back(fd, original, hints);
+}
+
 }  // namespace
 
 void follow_changes_of_link(int fd) {
@@ -165,11 +179,22 @@ void follow_changes_of_link(int fd) {
   follow_changes(fd);
 }
 
+void follow_changes_to_map(int fd) {
+  follow_changes(fd);
+  Original original;
+  if (is_tier(class_of(fd)) && the_client.board->header.changed.load(std::memory_order_relaxed) != 0 &&
+      original_of_descriptor(fd, &original) && was_staged_again(original))
+    (void)go_back(fd, original);
+}
+
 void follow_all_changes() {
   shares_descriptors();
   if (!is_something_changed()) return;
   const int saved = errno;
-  each_descriptor(follow_changes_of_link);
+  each_descriptor([](int fd) {
+    follow_changes_of_link(fd);
+    return_if_inherited(fd, Hints::kSet);
+  });
   errno = saved;
 }
 
@@ -177,12 +202,7 @@ void follow_changes_before_exec() {
   shares_descriptors();
   if (!is_something_changed()) return;
   const int saved = errno;
-  each_descriptor([](int fd) {
-    Original original;
-    if ((syscall(SYS_fcntl, fd, F_GETFD) & FD_CLOEXEC) == 0 && original_of_descriptor(fd, &original) &&
-        has_changed(original))
-      (void)go_back(fd, original, Hints::kStay);
-  });
+  each_descriptor([](int fd) { return_if_inherited(fd, Hints::kStay); });
   errno = saved;
 }
 

@@ -21,9 +21,12 @@ inline void follow_changes(int fd) {
   const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
   if (__builtin_expect(descriptor_marks[fd].load(std::memory_order_relaxed) != marks, 0)) look_for_change(fd);
 }
+// Before it is mapped: a map does not go back. So that of a file that the job wrote before is the PFS's.
+void follow_changes_to_map(int fd);
 // Of all descriptors, before a child gets them.
 void follow_all_changes();
-// Of those that are kept over exec(2). Hints stay as they are: a child of vfork(2) has its parent's.
+// Of those that are kept over exec(2), which may be of a program without the library: those of files that
+// the job wrote before, too. Hints stay as they are: a child of vfork(2) has its parent's.
 void follow_changes_before_exec();
 // Of a descriptor that is open on this copy. Whether it is the PFS's now.
 bool follow_change(int fd, const Original& original);

@@ -29,6 +29,15 @@ void will_rename(int from_dir, const char* from, int to_dir, const char* to, uns
     will_change(exchange ? Change::kName : Change::kReplaced, to_dir, to, AT_SYMLINK_NOFOLLOW);
 }
 
+// Of a call that changes what a path leads to: it was marked before.
+template <typename Result>
+Result done(int dirfd, const char* path, Result result) {
+  const int saved = errno;
+  has_changed_name(dirfd, path);
+  errno = saved;
+  return result;
+}
+
 int empty_if_null(const char* path) { return path ? 0 : AT_EMPTY_PATH; }
 
 }  // namespace
@@ -37,8 +46,10 @@ int empty_if_null(const char* path) { return path ? 0 : AT_EMPTY_PATH; }
 using namespace monarch::preload;
 
 // Functions that change what `path` leads to.
-#define CHANGE(name, change, dirfd, flags, ...) \
-  may_change(Change::change, dirfd, path, flags) ? call_next<int>(Hook::name, __VA_ARGS__) : -1
+#define CHANGE(name, change, dirfd, flags, ...)                    \
+  may_change(Change::change, dirfd, path, flags)                   \
+      ? done(dirfd, path, call_next<int>(Hook::name, __VA_ARGS__)) \
+      : -1
 #define CHANGE_HOOK(name_, change, flags_, parameters, ...)      \
   MONARCH_EXPORT int name_ parameters noexcept {                 \
     return CHANGE(name_, change, AT_FDCWD, flags_, __VA_ARGS__); \
@@ -46,20 +57,21 @@ using namespace monarch::preload;
 
 MONARCH_EXPORT int rename(const char* from, const char* to) noexcept {
   will_rename(AT_FDCWD, from, AT_FDCWD, to, 0);
-  return call_next<int>(Hook::rename, from, to);
+  return done(AT_FDCWD, from, done(AT_FDCWD, to, call_next<int>(Hook::rename, from, to)));
 }
 MONARCH_EXPORT int renameat(int from_dir, const char* from, int to_dir, const char* to) noexcept {
   will_rename(from_dir, from, to_dir, to, 0);
-  return call_next<int>(Hook::renameat, from_dir, from, to_dir, to);
+  return done(from_dir, from, done(to_dir, to, call_next<int>(Hook::renameat, from_dir, from, to_dir, to)));
 }
 MONARCH_EXPORT int renameat2(int from_dir, const char* from, int to_dir, const char* to,
                              unsigned flags) noexcept {
   will_rename(from_dir, from, to_dir, to, flags);
-  return call_next<int>(Hook::renameat2, from_dir, from, to_dir, to, flags);
+  return done(from_dir, from,
+              done(to_dir, to, call_next<int>(Hook::renameat2, from_dir, from, to_dir, to, flags)));
 }
 MONARCH_EXPORT int unlinkat(int dirfd, const char* path, int flags) noexcept {
   if ((flags & AT_REMOVEDIR) == 0) will_change(Change::kReplaced, dirfd, path, AT_SYMLINK_NOFOLLOW);
-  return call_next<int>(Hook::unlinkat, dirfd, path, flags);
+  return done(dirfd, path, call_next<int>(Hook::unlinkat, dirfd, path, flags));
 }
 CHANGE_HOOK(unlink, kReplaced, AT_SYMLINK_NOFOLLOW, (const char* path), path)
 CHANGE_HOOK(remove, kReplaced, AT_SYMLINK_NOFOLLOW, (const char* path), path)

@@ -142,7 +142,7 @@ void* counted_map(int copy, void* mapped, size_t bytes) {
 }
 
 void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  if (fd >= 0) follow_changes(fd);
+  if (fd >= 0) follow_changes_to_map(fd);
   const int copy = fd >= 0 && __builtin_expect(class_of(fd) == kLarge, 0) ? copy_to_map(fd) : -1;
   auto* real = next<void*(void*, size_t, int, int, int, off_t)>(hook);
   void* mapped = real(address, bytes, protection, flags, copy >= 0 ? copy : fd, offset);

@@ -96,7 +96,8 @@ Status start(const AgentOptions& options, Service* service) {
                        static_cast<uint64_t>(options.config.agent.stage_wait) * 1000000000,
                        options.config.agent.consistency == AgentConfig::Consistency::kOpen,
                        options.config.agent.metadata == AgentConfig::Metadata::kServe &&
-                           options.config.agent.consistency == AgentConfig::Consistency::kJob});
+                           options.config.agent.consistency == AgentConfig::Consistency::kJob,
+                       options.config.agent.stage_again > 0});
   if (!catalog.ok()) return catalog.error();
   service->catalog = catalog.take();
 

@@ -191,6 +191,12 @@ bool is_open_elsewhere(int fd) {
   ::fcntl(fd, F_SETLEASE, F_UNLCK);
   return false;
 }
+bool is_written_elsewhere(int fd) {
+  // Nobody, says the kernel where it gives a lease for reading.
+  if (::fcntl(fd, F_SETLEASE, F_RDLCK) != 0) return true;
+  ::fcntl(fd, F_SETLEASE, F_UNLCK);
+  return false;
+}
 int start_thread(std::thread* thread, const std::function<void()>& body) {
   try {
     *thread = std::thread(body);

@@ -84,6 +84,9 @@ int uring_submit(struct io_uring* ring);
 int64_t uring_result(int64_t result);
 // Whether somebody else has the open file `fd` open, or that cannot be told.
 bool is_open_elsewhere(int fd);
+// Whether somebody on this node has the file open for writing, or mapped so; also where that cannot be told
+// (of another user's file, on NFS). `fd` is open for reading.
+bool is_written_elsewhere(int fd);
 // A std::thread, or the error for which there is none (EAGAIN: the user may have no more processes).
 int start_thread(std::thread* thread, const std::function<void()>& body);
 // Nanoseconds of clock_gettime(2).

@@ -139,6 +139,8 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "stage_wait_max") return assign(parse_size(value), &agent->stage_wait_max);
   if (key == "stage_wait" && value == "0") return assign(Result<int>(0), &agent->stage_wait);
   if (key == "stage_wait") return assign(parse_count(value, 600), &agent->stage_wait);
+  if (key == "stage_again" && value == "0") return assign(Result<int>(0), &agent->stage_again);
+  if (key == "stage_again") return assign(parse_count(value, 86400), &agent->stage_again);
   if (key == "prefetch") return assign(parse_prefetch(value), &agent->prefetch);
   if (key == "consistency") return assign(parse_consistency(value), &agent->consistency);
   if (key == "metadata") return assign(parse_metadata(value), &agent->metadata);
@@ -154,11 +156,12 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
     MONARCH_TRY(check_log_level(value));
     return assign(Result<std::string>(value), &agent->log_level);
   }
-  return bad_input("unknown key '" + key +
-                   "' in [agent]; known are threads, walk_threads, watch_directories, stage_wait_max, "
-                   "stage_wait, prefetch, consistency, metadata, pfs_bandwidth, pfs_opens, pfs_stats, "
-                   "tier_bandwidth, background_io, "
-                   "memory_max, run_size, log, log_level");
+  return bad_input(
+      "unknown key '" + key +
+      "' in [agent]; known are threads, walk_threads, watch_directories, stage_wait_max, "
+      "stage_wait, stage_again, prefetch, consistency, metadata, pfs_bandwidth, pfs_opens, pfs_stats, "
+      "tier_bandwidth, background_io, "
+      "memory_max, run_size, log, log_level");
 }
 
 Status set_accounting_key(Config* config, const std::string& key, const std::string& value) {

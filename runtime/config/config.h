@@ -44,6 +44,8 @@ struct AgentConfig {
   uint64_t stage_wait_max = 64 << 20;  // an open waits for files up to this size
   // Seconds that mmap(2) and fopen(3) of a larger file wait, if it is expected to be whole by then; 0: none.
   int stage_wait = 1;
+  // Seconds for which a file that the job wrote is left alone before it is staged again; 0: never.
+  int stage_again = 0;
   // Stage what nothing has asked for yet, and list the dataset to know it. kAuto: unless the job has several
   // nodes, each of which would then read the whole dataset where sharded training reads it once in all.
   enum class Prefetch { kAuto, kOn, kOff } prefetch = Prefetch::kAuto;

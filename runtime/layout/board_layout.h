@@ -13,6 +13,7 @@
 //   SeenSlot[]      what tasks saw of files that are not placed, for the catalog
 //   invalid[]       one bit per hash of a path, an inode or a directory: the job changed it, serve it
 //                   from the PFS
+//   changed_at[]    when that was, as the number of the change: what was copied since then serves again
 //
 // A request. A task claims a slot (kFree -> kClaimed), fills it in, publishes it (kReady) and rings
 // the doorbell. The agent copies the path out, enters the path into the catalog as kQueued, frees the
@@ -34,13 +35,14 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 7;                 // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 8;                 // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
 inline constexpr uint32_t kSlots = 128;
 inline constexpr uint32_t kSeenSlots = 1024;
 inline constexpr uint64_t kInvalidBits = uint64_t{1} << 23;
+inline constexpr uint32_t kChangeSlots = 1 << 16;
 inline constexpr int kStaleSeconds = 60;
 
 // Counters that tasks keep, per shard. X(name, what it counts). The order is part of the layout; the
@@ -89,6 +91,7 @@ inline constexpr int kStaleSeconds = 60;
   X(no_fit_files, "files for which no tier had room")             \
   X(pass_files, "paths asked for that are never staged")          \
   X(dropped_files, "copies given up because the source changed")  \
+  X(staged_again, "files staged again after the job wrote them")  \
   X(source_errors, "files given up because the PFS failed")       \
   X(tier_errors, "files given up because a tier failed")          \
   X(requests, "requests taken from the ring")                     \
@@ -198,6 +201,9 @@ struct BoardHeader {
   std::atomic<uint32_t> full;
   std::atomic<uint32_t> changed;  // which kinds of marks there are: Changed, or-ed
   std::atomic<uint32_t> marks;    // how often one was set: what is open since before is to be looked at again
+  std::atomic<uint64_t> changes;  // the number of the last mark
+  // The highest number that a copy has which was made since its file was marked (placed_word()).
+  std::atomic<uint32_t> copied_at;
   // 1: many paths that were asked for are not there: look whether one is, before the agent is asked for it.
   std::atomic<uint32_t> look_first;
   // What a hit reads stands above; below is what changes all the time.
@@ -219,6 +225,8 @@ struct Board {
   RequestSlot slots[kSlots];
   SeenSlot seen[kSeenSlots];
   std::atomic<uint64_t> invalid[kInvalidBits / 64];
+  std::atomic<uint32_t>
+      changed_at[kChangeSlots];  // by mark % kChangeSlots: the highest number of such a mark
 };
 static_assert(kAgentCounters <= 32);
 
@@ -264,8 +272,31 @@ inline bool is_invalid(const Board& board, uint32_t hash) {
   const uint64_t bit = hash % kInvalidBits;
   return board.invalid[bit / 64].load(std::memory_order_acquire) >> (bit % 64) & 1;
 }
+
+// Marks have numbers, from 1, so that a file can be staged again (doc/design.md, "Staged again"): the copy
+// serves as long as there is no mark with a higher number than the last one before it was copied. Numbers end
+// at kLastChange, which is never before a copy.
+inline constexpr uint32_t kLastChange = 0xffffffff;
+inline uint32_t last_change(const Board& board) {
+  const uint64_t n = board.header.changes.load(std::memory_order_seq_cst);
+  return n < kLastChange ? static_cast<uint32_t>(n) : kLastChange;
+}
+// The number of the last mark like this one, or a higher one.
+inline uint32_t changed_at(const Board& board, uint32_t mark) {
+  return board.changed_at[mark % kChangeSlots].load(std::memory_order_seq_cst);
+}
+inline void raise_to(std::atomic<uint32_t>* number, uint32_t to) {
+  for (uint32_t seen = number->load(); seen < to && !number->compare_exchange_weak(seen, to);) {
+  }
+}
+inline bool is_changed_since(const Board& board, uint32_t mark, uint32_t change) {
+  return is_invalid(board, mark) && (changed_at(board, mark) > change || change == kLastChange);
+}
 inline void set_invalid(Board* board, uint32_t mark, Changed kind = kChangedFiles) {
   const uint64_t bit = mark % kInvalidBits;
+  const uint64_t n = board->header.changes.fetch_add(1, std::memory_order_seq_cst) + 1;
+  const auto number = n < kLastChange ? static_cast<uint32_t>(n) : kLastChange;
+  raise_to(&board->changed_at[mark % kChangeSlots], number);
   board->header.changed.fetch_or(kind, std::memory_order_release);
   board->invalid[bit / 64].fetch_or(uint64_t{1} << (bit % 64), std::memory_order_release);
   board->header.marks.fetch_add(1, std::memory_order_release);

@@ -41,7 +41,7 @@
 namespace monarch {
 
 inline constexpr char kCatalogMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'C'};
-inline constexpr uint32_t kCatalogVersion = 5;  // readers refuse any other
+inline constexpr uint32_t kCatalogVersion = 6;  // readers refuse any other
 
 inline constexpr uint32_t kMaxRoots = 16;     // dataset roots of one job
 inline constexpr uint32_t kMaxPrefixes = 32;  // absolute paths under which a root is known
@@ -91,16 +91,32 @@ enum class Reason : uint8_t {
   kWritten = 9,      // the job opened it for writing (its invalid bit is set)
 };
 
-// The state word: bits 0-7 State, 8-15 Reason, 16-23 tier number (kPlaced only), 24-31 zero, 32-63 Ref of
-// the Chunks record (kLarge only; 0: none yet).
+// The state word: bits 0-7 State, 8-15 Reason, 16-23 tier number (kPlaced only), 24-31 zero, 32-63
+//   kLarge    Ref of the Chunks record, 0: none yet
+//   kPlaced   the number of the last change (BoardHeader::changes) before the file was copied; 0: any change
+//   kDropped  the Entry that the file has since it was staged again; 0: it was not
 constexpr uint64_t state_word(State s, Reason r = Reason::kNone, uint32_t tier = 0) {
   return static_cast<uint64_t>(s) | static_cast<uint64_t>(r) << 8 | static_cast<uint64_t>(tier) << 16;
 }
 constexpr uint64_t large_word(Ref chunks) { return state_word(State::kLarge) | uint64_t{chunks} << 32; }
+constexpr uint64_t placed_word(uint32_t tier, uint32_t change) {
+  return state_word(State::kPlaced, Reason::kNone, tier) | uint64_t{change} << 32;
+}
+constexpr uint64_t again_word(Ref next) {
+  return state_word(State::kDropped, Reason::kWritten) | uint64_t{next} << 32;
+}
 constexpr Ref chunks_of(uint64_t word) { return static_cast<Ref>(word >> 32); }
 constexpr State state_of(uint64_t word) { return static_cast<State>(word & 0xff); }
 constexpr Reason reason_of(uint64_t word) { return static_cast<Reason>(word >> 8 & 0xff); }
 constexpr uint32_t tier_of(uint64_t word) { return static_cast<uint32_t>(word >> 16 & 0xff); }
+constexpr uint32_t change_of(uint64_t word) {
+  return state_of(word) == State::kPlaced ? static_cast<uint32_t>(word >> 32) : 0;
+}
+constexpr Ref again_of(uint64_t word) {
+  return state_of(word) == State::kDropped ? static_cast<Ref>(word >> 32) : 0;
+}
+// A file is staged again so many times at most: each copy takes its space until the job ends.
+inline constexpr int kMostAgain = 4;
 
 // One path below a root. Size: 40 bytes and the name, rounded up to 8.
 struct Entry {
@@ -249,6 +265,7 @@ struct CatalogHeader {
   uint64_t stage_wait_ns;    // how long what reads a larger one whole waits for it
   uint32_t check_at_open;    // 1: an open compares size, mtime and ctime with the PFS before it takes a copy
   uint32_t serve_metadata;   // 1: tasks answer stat(2) and readdir(3) from here
+  uint32_t stages_again;     // 1: the agent stages what the job wrote again, once that is quiet
   uint64_t user_namespace;   // inode of the agent's /proc/self/ns/user: where its user and group ids hold
   uint64_t mount_namespace;  // inode of its /proc/self/ns/mnt: where its paths hold; 0: not known
   uint32_t user;             // the agent's effective user id

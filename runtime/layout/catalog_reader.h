@@ -49,7 +49,7 @@ T read_once(const T& value) {
 struct JobFacts {
   uint64_t boot_time, stage_wait_max, stage_wait_ns;
   uint64_t user_namespace, mount_namespace;
-  uint32_t check_at_open, serve_metadata, user, groups;
+  uint32_t check_at_open, serve_metadata, stages_again, user, groups;
   uint32_t root_count, prefix_count, tier_count;
   struct {
     uint64_t dev;
@@ -90,6 +90,7 @@ inline bool take_facts(const CatalogHeader& h, JobFacts* f) {
   f->mount_namespace = read_once(h.mount_namespace);
   f->check_at_open = read_once(h.check_at_open);
   f->serve_metadata = read_once(h.serve_metadata);
+  f->stages_again = read_once(h.stages_again);
   f->user = read_once(h.user);
   f->groups = read_once(h.groups);
   f->root_count = read_once(h.root_count);
@@ -159,6 +160,16 @@ class CatalogReader {
       if (const Entry* e = entry_of(ref, path)) return {ref, e};
     }
     return {};
+  }
+
+  // What `found`, of that path, is by now, if it was staged again.
+  Found newest(Found found, const RelPath& path) const {
+    for (int i = 0; found && i < kMostAgain; ++i) {
+      const Ref next = again_of(found.entry->state.load(std::memory_order_acquire));
+      if (next == 0) break;
+      found = {next, entry_of(next, path)};
+    }
+    return found;
   }
 
   // The identity whose copy has inode `ino` on tier `tier`, or nullptr.

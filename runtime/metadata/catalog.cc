@@ -99,6 +99,7 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
   h->stage_wait_max = policy.stage_wait_max;
   h->stage_wait_ns = policy.stage_wait_ns;
   h->check_at_open = policy.check_at_open ? 1 : 0;
+  h->stages_again = policy.stages_again ? 1 : 0;
   h->serve_metadata = policy.serve_metadata ? 1 : 0;
   h->user = ::geteuid();
   h->groups = own_groups();
@@ -266,7 +267,28 @@ bool Catalog::add_listing(const RelPath& path, const struct stat& st,
   return true;
 }
 
+Ref Catalog::add_again(Ref before) {
+  const std::string text = path_of(before);
+  if (text.empty()) return 0;
+  const RelPath path = rel_path(root_of(before), text.data(), text.size());
+  const MutexLock hold(lock_);
+  const auto times = again_.find(before);
+  const int turn = times == again_.end() ? 1 : times->second + 1;
+  const Ref ref = turn <= kMostAgain ? make_entry(path, DT_REG, state_word(State::kStaging)) : 0;
+  if (ref) again_[ref] = turn;
+  return ref;
+}
+
 Ref Catalog::add_locked(const RelPath& path, uint8_t type) {
+  const bool stageable = type == DT_REG || type == DT_UNKNOWN;
+  const Ref ref = make_entry(
+      path, type,
+      stageable ? state_word(State::kKnown)
+                : state_word(State::kPass, type == DT_LNK ? Reason::kSymlink : Reason::kNotRegular));
+  return ref && index_entry(path.hash, ref) ? ref : 0;
+}
+
+Ref Catalog::make_entry(const RelPath& path, uint8_t type, uint64_t state) {
   const uint32_t name_at = path.dir_len ? path.dir_len + 1 : 0;
   if (path.len - name_at > std::numeric_limits<uint16_t>::max()) return 0;
   const Ref dir = directory(path.root, path.path, path.dir_len);
@@ -274,18 +296,14 @@ Ref Catalog::add_locked(const RelPath& path, uint8_t type) {
   const Ref ref = allocate(Space::kEntries, sizeof(Entry) + path.len - name_at);
   if (!ref) return 0;
   auto* e = record<Entry>(Space::kEntries, ref);
-  const bool stageable = type == DT_REG || type == DT_UNKNOWN;
-  e->state.store(stageable
-                     ? state_word(State::kKnown)
-                     : state_word(State::kPass, type == DT_LNK ? Reason::kSymlink : Reason::kNotRegular),
-                 std::memory_order_relaxed);
+  e->state.store(state, std::memory_order_relaxed);
   e->dir = dir;
   e->hash = path.hash;
   e->name_len = static_cast<uint16_t>(path.len - name_at);
   e->root = static_cast<uint8_t>(path.root);
   e->type.store(type, std::memory_order_relaxed);
   std::memcpy(e->name, path.path + name_at, path.len - name_at);
-  return note_entry(ref) && index_entry(path.hash, ref) ? ref : 0;
+  return note_entry(ref) ? ref : 0;
 }
 
 std::atomic<uint64_t>* Catalog::entry_bits(uint32_t segment) const {
@@ -470,7 +488,7 @@ bool Catalog::add_seen(const Seen& seen) {
   return true;
 }
 
-bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
+bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source, uint32_t change) {
   Entry& e = entry(ref);
   const MutexLock hold(lock_);
   if (e.type.load(std::memory_order_relaxed) == DT_DIR) return false;  // the walk saw one there meanwhile
@@ -485,7 +503,7 @@ bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat
   id->tier.store(tier, std::memory_order_release);
   if (!index_identity(tier, tier_ino, own)) return false;
   e.identity.store(own, std::memory_order_release);
-  e.state.store(state_word(State::kPlaced, Reason::kNone, tier), std::memory_order_release);
+  e.state.store(placed_word(tier, change), std::memory_order_release);
   return true;
 }
 

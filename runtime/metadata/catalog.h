@@ -45,6 +45,7 @@ struct ReadPolicy {
   uint64_t stage_wait_ns = 0;
   bool check_at_open = false;
   bool serve_metadata = false;  // the walk keeps listings, and tasks answer from the catalog
+  bool stages_again = false;
 };
 
 // A name that readdir(3) gave: the Ref of its entry (or kDot, kDotDot), and d_ino.
@@ -73,6 +74,11 @@ class Catalog {
   // them have entries. False: the run directory is full, or `path` is not entered as a directory.
   bool add_listing(const RelPath& path, const struct stat& st, const std::vector<NameInDirectory>& names);
 
+  // A second entry of the same path, a regular file, kStaging: for its copy since the job wrote it. No path
+  // leads to it until again_word() in the first one does. 0: the run directory is full, or there were
+  // kMostAgain.
+  Ref add_again(Ref before);
+
   const CatalogReader& reader() const { return reader_; }
   const CatalogHeader& header() const { return *header_; }
 
@@ -89,7 +95,8 @@ class Catalog {
   // Records the PFS identity of a copy with inode `tier_ino` on `tier` and publishes the entry as
   // kPlaced. The copy must have its name already. False if the run directory is full; nothing is
   // published then. Call with the entry kStaging or kLarge, from the thread that stages it.
-  bool place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source);
+  // `change`: what the job changed later than that concerns this copy (placed_word()).
+  bool place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source, uint32_t change = 0);
   // Begins the partial copy of a large file on `tier`: records its PFS identity and which chunks are there
   // (none), and publishes the entry as kLarge with that. 0 if the run directory is full.
   Ref start_chunks(Ref ref, uint32_t tier, const struct stat& source);
@@ -144,6 +151,7 @@ class Catalog {
   // The DirPath, made if need be.
   Ref directory(uint32_t root, const char* path, uint32_t len) REQUIRES(lock_);
   Ref add_locked(const RelPath& path, uint8_t type) REQUIRES(lock_);
+  Ref make_entry(const RelPath& path, uint8_t type, uint64_t state) REQUIRES(lock_);
   void set_type(Ref ref, uint8_t type) REQUIRES(lock_);
   Ref add_blocks(const std::vector<NameInDirectory>& names) REQUIRES(lock_);
   bool index_entry(uint32_t hash, Ref ref) REQUIRES(lock_);
@@ -176,6 +184,8 @@ class Catalog {
   std::vector<Ref> attributes_ GUARDED_BY(lock_);  // all distinct ones
   // DirPaths by the hash of (root, path).
   std::unordered_multimap<uint32_t, Ref> directories_ GUARDED_BY(lock_);
+  std::unordered_map<Ref, int> again_
+      GUARDED_BY(lock_);  // which entry of its path one is, of those of add_again()
   std::vector<std::pair<void*, uint64_t>> mappings_ GUARDED_BY(lock_);
 };
 

@@ -202,11 +202,12 @@ void ChangeWatch::take_of_name(const Watched& directory, const Event& event) {
     mark(hash, kChangedFiles);
 }
 
-// Each mark has all tasks look at what they hold open, so none is set twice.
+// Each mark has all tasks look at what they hold open, so none is set twice, unless something may have been
+// copied in between.
 void ChangeWatch::mark(uint32_t hash, Changed kind) {
   const bool set = (board_->header.changed.load(std::memory_order_acquire) & kind) != 0;
   const bool known = is_invalid(*board_, hash);
-  if (known && set) return;
+  if (known && set && changed_at(*board_, hash) > board_->header.copied_at.load()) return;
   set_invalid(board_, hash, kind);
   if (!known) count(board_, TaskCounter::invalidations);
 }

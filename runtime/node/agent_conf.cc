@@ -19,14 +19,15 @@ std::string agent_conf(const AgentConfig& agent, const std::vector<TierConfig>& 
                         (agent.prefetch == AgentConfig::Prefetch::kAuto && nodes <= 1);
   std::string text = fmt::format(
       "# Written when the job started: its share of this node.\n[agent]\nthreads = {}\nwalk_threads = {}\n"
-      "watch_directories = {}\nstage_wait_max = {}\nstage_wait = {}\nprefetch = {}\nconsistency = "
+      "watch_directories = {}\nstage_wait_max = {}\nstage_wait = {}\nstage_again = {}\nprefetch = "
+      "{}\nconsistency = "
       "{}\nmetadata = "
       "{}\nbackground_io = {}\n"
       "pfs_bandwidth = {}\npfs_opens = {}\npfs_stats = {}\ntier_bandwidth = {}\nlog_level = {}\n",
       mine.threads, mine.walk_threads, mine.watch_directories, mine.stage_wait_max, mine.stage_wait,
-      prefetch ? "on" : "off", consistency_name(mine.consistency), metadata_name(mine.metadata),
-      io_name(mine.background_io), mine.pfs_bandwidth, mine.pfs_opens, mine.pfs_stats, mine.tier_bandwidth,
-      mine.log_level);
+      nodes <= 1 ? mine.stage_again : 0, prefetch ? "on" : "off", consistency_name(mine.consistency),
+      metadata_name(mine.metadata), io_name(mine.background_io), mine.pfs_bandwidth, mine.pfs_opens,
+      mine.pfs_stats, mine.tier_bandwidth, mine.log_level);
   for (const TierConfig& t : tiers)
     text += fmt::format("\n[tier.{}]\npath = {}\nquota = {}\nmedium = {}\nmin_free = {}\n", t.name, t.path,
                         quota_text(t.quota), medium_name(t.medium), quota_text(t.min_free));

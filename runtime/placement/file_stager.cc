@@ -18,6 +18,13 @@ namespace {
 // So many names that are not there may be in the catalog, and one for each four files that are.
 constexpr uint64_t kFewAbsent = 64, kFilesPerAbsent = 4;
 
+// Nothing more becomes of an entry in this state by itself, and no other has its place.
+bool may_be_replaced(uint64_t word) {
+  const State state = state_of(word);
+  return (state == State::kPlaced || state == State::kDropped || reason_of(word) == Reason::kMissing) &&
+         again_of(word) == 0;
+}
+
 }  // namespace
 
 FileStager::FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, ChunkStager* chunks)
@@ -39,12 +46,60 @@ void FileStager::stage(const Work& work, Copier* copier) {
     return;
   if (is_invalid(*context_->board, catalog->entry(work.ref).hash)) {
     context_->settle(work.ref, state_word(State::kDropped, Reason::kWritten));
+    ask_again(work.ref);
   } else if (work.opened) {
     place(work, work.opened->source, work.opened->st, copier);
   } else {
     open_and_place(work, copier);
   }
   if (work.opened && work.why == Why::kPrefetch) queue_->end_turn();
+}
+
+void FileStager::ask_again(Ref ref) {
+  const Entry& e = context_->catalog->entry(ref);
+  if (ref && may_be_replaced(e.state.load(std::memory_order_acquire)))
+    queue_->stage_again(ref, changed_at(*context_->board, e.hash));
+}
+
+void FileStager::replace(Ref before, Ref after) {
+  const uint64_t word = context_->catalog->entry(before).state.load(std::memory_order_acquire);
+  if (may_be_replaced(word) && context_->catalog->move(before, word, again_word(after)))
+    add(context_->board, AgentCounter::staged_again);
+}
+
+// The number of the last change is read before the file is looked at, and compared after it was copied: then
+// nobody has changed it in between, as far as hooks see, nor has it open for writing.
+void FileStager::stage_again(const Work& work, Copier* copier) {
+  Catalog* catalog = context_->catalog;
+  Work again = work;
+  again.change = last_change(*context_->board);
+  if (again.change == kLastChange || !may_be_replaced(catalog->entry(work.ref).state.load()) ||
+      changed_at(*context_->board, catalog->entry(work.ref).hash) != work.change)
+    return;  // whoever opens it next asks again
+  raise_to(&context_->board->header.copied_at, again.change);
+  const std::string path = catalog->path_of(work.ref);
+  watch_directory(work.ref, path);
+  struct stat st;
+  if (!look(work.ref, path, &st) || !S_ISREG(st.st_mode) || st.st_nlink > 1) return;
+  const Fd source = context_->open_source(work.ref, path, true, *copier);
+  if (!source || os::fstat(source.get(), &st) != 0 || !S_ISREG(st.st_mode) ||
+      is_being_changed(again, source.get(), st))
+    return;
+  again.before = work.ref;
+  again.ref = catalog->add_again(work.ref);
+  if (!again.ref) return;
+  Entry& e = catalog->entry(again.ref);
+  e.size.store(static_cast<uint64_t>(st.st_size), std::memory_order_release);
+  e.mtime.store(time_of(st.st_mtim), std::memory_order_release);
+  place(again, source, st, copier);
+}
+
+bool FileStager::is_being_changed(const Work& work, int source, const struct stat& st) const {
+  const Board& board = *context_->board;
+  if (is_changed_since(board, context_->catalog->entry(work.ref).hash, work.change)) return true;
+  return work.why == Why::kAgain &&
+         (is_changed_since(board, mark_of_inode(st.st_dev, st.st_ino), work.change) ||
+          os::is_written_elsewhere(source));
 }
 
 void FileStager::ran_out_of_memory(const Work& work) {
@@ -65,11 +120,14 @@ void FileStager::note_absent() {
     context_->board->header.look_first.store(1, std::memory_order_relaxed);
 }
 
+bool FileStager::look(Ref ref, const std::string& path, struct stat* st) const {
+  const Fd there(os::open_beneath(context_->root_of(ref).fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
+  return there && os::fstat(there.get(), st) == 0;
+}
+
 bool FileStager::is_regular(Ref ref, const std::string& path) {
-  const DatasetRoot& root = context_->root_of(ref);
-  const Fd look(os::open_beneath(root.fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
   struct stat st;
-  if (!look || os::fstat(look.get(), &st) != 0) {
+  if (!look(ref, path, &st)) {
     const int error = errno;
     if (is_shortage(error)) {
       health_->put_off(ref, error);
@@ -86,14 +144,17 @@ bool FileStager::is_regular(Ref ref, const std::string& path) {
   return false;
 }
 
+void FileStager::watch_directory(Ref ref, const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (context_->watch)
+    context_->watch->add(context_->catalog->root_of(ref),
+                         std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
+}
+
 void FileStager::open_and_place(const Work& work, Copier* copier) {
   Entry& e = context_->catalog->entry(work.ref);
   const std::string path = context_->catalog->path_of(work.ref);
-  if (context_->watch) {
-    const size_t slash = path.rfind('/');
-    context_->watch->add(context_->catalog->root_of(work.ref),
-                         std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
-  }
+  watch_directory(work.ref, path);
   if (e.type != DT_REG && !is_regular(work.ref, path)) return;
   Fd source = context_->open_source(work.ref, path, work.why == Why::kPrefetch, *copier);
   struct stat st;
@@ -132,11 +193,11 @@ Status FileStager::make_copy(const Work& work, const Fd& source, const struct st
                             .offset = 0,
                             .bytes = bytes,
                             .writing = writing,
-                            .paced = work.why == Why::kPrefetch,
+                            .paced = work.background(),
                             .sparse = is_sparse(st)}));
   if (!unchanged(source.get(), st))
     return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
-  if (is_invalid(*context_->board, context_->catalog->entry(work.ref).hash))  // no task would open the copy
+  if (is_being_changed(work, source.get(), st))  // no task would open the copy
     return Error{ESTALE, std::string(kSource) + "the job wrote it while it was copied"};
   if (!take_times(copy.get(), st) || os::fstat(copy.get(), made) != 0)
     return errno_error("set the copy's times");
@@ -175,13 +236,15 @@ void FileStager::place(const Work& work, const Fd& source, const struct stat& st
     tier.release(bytes);
     return copying_failed(ref, number, made.error());
   }
-  const bool prefetched = work.why == Why::kPrefetch;
+  const bool prefetched = work.background();
   const uint64_t space = is_sparse(st) ? tier.release_holes(copy, bytes) : tier.space_of(bytes);
   NamedCopy named{.entry = ref,
                   .fd = file.take(),
                   .bytes = bytes,
                   .space = space,
                   .prefetched = prefetched,
+                  .change = work.why == Why::kAgain ? work.change : 0,
+                  .before = work.before,
                   .inode = copy.st_ino,
                   .source = st};
   const bool watched = writing == Writing::kBuffered;
@@ -199,7 +262,8 @@ void FileStager::hurry(Ref ref) {
 
 void FileStager::publish(int number, NamedCopy* copy) {
   Board* board = context_->board;
-  if (!context_->catalog->place(copy->entry, static_cast<uint32_t>(number), copy->inode, copy->source)) {
+  if (!context_->catalog->place(copy->entry, static_cast<uint32_t>(number), copy->inode, copy->source,
+                                copy->change)) {
     copy->stage = NamedCopy::Stage::kRefused;
     add(board, AgentCounter::no_fit_files);
     return context_->settle(copy->entry, state_word(State::kNoFit));
@@ -209,6 +273,7 @@ void FileStager::publish(int number, NamedCopy* copy) {
   // Counted before anyone is woken: who sees the file placed sees it counted.
   add(board, AgentCounter::staged_files);
   add(board, AgentCounter::staged_bytes, copy->bytes);
+  if (copy->before) replace(copy->before, copy->entry);
   add(board, copy->prefetched ? AgentCounter::prefetch_files : AgentCounter::demand_files);
   board->placed_bytes[number].fetch_add(copy->bytes, std::memory_order_relaxed);
   wake_parked(board, context_->catalog->entry(copy->entry).hash);

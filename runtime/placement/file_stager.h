@@ -26,6 +26,10 @@ class FileStager {
 
   // Does a piece of work of kind kDemand or kPrefetch.
   void stage(const Work& work, Copier* copier);
+  // A task opened a file that the job wrote: it is staged again (a piece of work of kind kAgain) once it was
+  // left alone for stage_again seconds.
+  void ask_again(Ref ref);
+  void stage_again(const Work& work, Copier* copier);
   // Somebody waits for a file that nobody waited for: if it is copied already, it is published.
   void hurry(Ref ref);
   // A piece of work could not be done for lack of memory.
@@ -38,6 +42,10 @@ class FileStager {
   // Whether an entry of unknown type is a regular file; else it has been settled. No open of a device or
   // FIFO, not even to look at it.
   bool is_regular(Ref ref, const std::string& path);
+  // What the path leads to, without an open of it. False: errno says why.
+  bool look(Ref ref, const std::string& path, struct stat* st) const;
+  // Tasks find the copy of `after` from now on where they found `before`.
+  void replace(Ref before, Ref after);
   // What was asked for is there, or not. Where much is not, tasks are to look before they ask: what is not
   // there takes an entry in the catalog for good.
   void note_found();
@@ -46,6 +54,9 @@ class FileStager {
   Status make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier, const Fd& copy,
                    Writing writing, Copier* copier, struct stat* made);
   void copying_failed(Ref ref, int tier, const Error& error);
+  // Whether the job changed the file since the work began, or may do so by a descriptor that it has.
+  bool is_being_changed(const Work& work, int source, const struct stat& st) const;
+  void watch_directory(Ref ref, const std::string& path);
   // Publishes a copy, or settles its entry if that cannot be.
   void publish(int tier, NamedCopy* copy);
   // The copy is on its device, or lost.

@@ -64,6 +64,10 @@ void PlacementHandler::demand(const RelPath& path) {
     files_.hurry(ref);
     if (state_of(context_.catalog->entry(ref).state.load(std::memory_order_acquire)) == State::kLarge)
       chunks_.demand_whole(ref);
+    if (is_invalid(*context_.board, path.hash)) {
+      const CatalogReader& reader = context_.catalog->reader();
+      files_.ask_again(reader.newest({ref, reader.entry(ref)}, path).ref);
+    }
   }
 }
 
@@ -102,6 +106,8 @@ void PlacementHandler::do_work(const Work& work, Copier* copier) {
     case Why::kDemand:
     case Why::kPrefetch:
       return files_.stage(work, copier);
+    case Why::kAgain:
+      return files_.stage_again(work, copier);
     case Why::kChunk:
     case Why::kFill:
       return chunks_.stage(work, copier);

@@ -14,6 +14,7 @@ constexpr int64_t kShortMemoryNs = 1000000000;  // how often a thread looks whet
 // are opened meanwhile.
 constexpr int kTurns = 2;
 constexpr size_t kMostInLine = 4;
+constexpr size_t kMostWaiting = 100000;  // files that the job wrote and that wait to be looked at
 
 }  // namespace
 
@@ -45,6 +46,7 @@ void WorkQueue::done(const Work& work, Copier* copier) {
   }
   working_.erase(copier);
   background_ -= work.background();
+  if (work.why == Why::kAgain) waiting_again_.erase(work.ref);
   if (work.background()) work_.notify_one();  // a place for background work is free again
 }
 
@@ -78,6 +80,16 @@ void WorkQueue::fill(Ref ref, Place place) {
   filling_.insert(place == Place::kLast ? filling_.end() : filling_.begin() + wanted_, ref);
   if (place == Place::kWanted) ++wanted_;
   work_.notify_all();
+}
+
+void WorkQueue::stage_again(Ref ref, uint32_t change) {
+  const int64_t wait = int64_t{context_->config.stage_again} * 1000000000;
+  const MutexLock hold(lock_);
+  if (wait == 0 || again_.size() >= kMostWaiting || !waiting_again_.insert(ref).second) return;
+  Work work{ref, Why::kAgain};
+  work.change = change;
+  again_.push_back({work, os::clock_ns(CLOCK_MONOTONIC) + wait});
+  work_.notify_one();  // which sleeps until then
 }
 
 bool WorkQueue::take_turn(const Work& work, const Copier& copier, Fd* source, const struct stat& st) {
@@ -128,9 +140,10 @@ bool WorkQueue::next(Work* work) {
     demanded_chunks_.pop_front();
     return true;
   }
-  // Two threads are kept free for demand, so that it never waits for a large background copy.
-  return background_ < std::max(1, context_->threads - 2) && next_background(work);
+  return has_background_place() && next_background(work);
 }
+
+bool WorkQueue::has_background_place() const { return background_ < std::max(1, context_->threads - 2); }
 
 bool WorkQueue::next_background(Work* work) {
   while (!filling_.empty()) {
@@ -140,6 +153,11 @@ bool WorkQueue::next_background(Work* work) {
     }
     filling_.pop_front();
     if (wanted_ > 0) --wanted_;
+  }
+  if (!again_.empty() && again_.front().due <= os::clock_ns(CLOCK_MONOTONIC)) {
+    *work = again_.front().work;
+    again_.pop_front();
+    return true;
   }
   if ((!prefetching_ && in_line_.empty()) || memory_is_short()) return false;
   if (!in_line_.empty() && turns_ < kTurns) {
@@ -165,11 +183,12 @@ bool WorkQueue::next_in_catalog(Work* work) {
 }
 
 // An idle agent sleeps without a limit. It looks again by itself only while a tier is closed, or memory or
-// descriptors are short.
+// descriptors are short, or the job has opened what it wrote.
 bool WorkQueue::wait_for_work(MutexLock* hold) {
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
   int64_t due = ask_.due();
   if (due <= now && !looking_) return true;
+  if (!again_.empty() && has_background_place()) due = std::min(due, again_.front().due);
   if ((prefetching_ || !in_line_.empty()) && memory_is_short()) due = std::min(due, now + kShortMemoryNs);
   if (due == INT64_MAX || looking_) {
     work_.wait(hold);

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "runtime/base/fd.h"
@@ -24,6 +25,7 @@ enum class Why {
   kPrefetch,  // nobody does
   kChunk,     // a read waits for a chunk of a large file
   kFill,      // a large file was begun; nobody waits for this chunk of it
+  kAgain,     // the job wrote the file, and has left it alone since
   kLook,      // no file: it is time to try tiers, or what was put off, again
 };
 
@@ -38,7 +40,9 @@ struct Work {
   Why why = Why::kDemand;
   uint32_t chunk = 0;
   std::shared_ptr<Opened> opened = nullptr;  // set: its turn has come
-  bool background() const { return why == Why::kPrefetch || why == Why::kFill; }
+  uint32_t change = 0;                       // kAgain: the number of the last change of the file
+  Ref before = 0;                            // kAgain: the entry that `ref` is to replace
+  bool background() const { return why == Why::kPrefetch || why == Why::kFill || why == Why::kAgain; }
 };
 
 // All members may be called from any thread.
@@ -69,6 +73,10 @@ class WorkQueue {
   enum class Place { kWanted, kFirst, kLast };
   void fill(Ref ref, Place place) EXCLUDES(lock_);
 
+  // The job opened a file that it wrote: it is looked at once that is stage_again seconds ago. `change`: the
+  // number of the last change of it.
+  void stage_again(Ref ref, uint32_t change) EXCLUDES(lock_);
+
   // Prefetched files of several pieces are copied few at a time, so that each is whole soon. False: `work`
   // was put in line, with its source. Who got a turn ends it.
   bool take_turn(const Work& work, const Copier& copier, Fd* source, const struct stat& st) EXCLUDES(lock_);
@@ -85,6 +93,8 @@ class WorkQueue {
   void wake() EXCLUDES(lock_);
 
  private:
+  // Two threads are kept free for demand, so that it never waits for a large background copy.
+  bool has_background_place() const REQUIRES(lock_);
   bool next(Work* work) REQUIRES(lock_);
   bool next_background(Work* work) REQUIRES(lock_);
   bool next_in_catalog(Work* work) REQUIRES(lock_);
@@ -100,8 +110,14 @@ class WorkQueue {
   std::deque<Work> in_line_ GUARDED_BY(lock_);  // opened and kStaging, waiting for their turn
   int turns_ GUARDED_BY(lock_) = 0;             // threads that have one
   std::deque<std::pair<Ref, uint32_t>> demanded_chunks_ GUARDED_BY(lock_);
-  std::deque<Ref> filling_ GUARDED_BY(lock_);         // to be filled when nothing is demanded
-  ptrdiff_t wanted_ GUARDED_BY(lock_) = 0;            // so many at its front are waited for
+  std::deque<Ref> filling_ GUARDED_BY(lock_);  // to be filled when nothing is demanded
+  ptrdiff_t wanted_ GUARDED_BY(lock_) = 0;     // so many at its front are waited for
+  struct Again {
+    Work work;
+    int64_t due;  // CLOCK_MONOTONIC
+  };
+  std::deque<Again> again_ GUARDED_BY(lock_);  // the first one is due first
+  std::set<Ref> waiting_again_ GUARDED_BY(lock_);
   std::map<Copier*, Ref> working_ GUARDED_BY(lock_);  // who works on what
   uint64_t cursor_ GUARDED_BY(lock_) = 0;             // how far prefetch is in the catalog's log
   int background_ GUARDED_BY(lock_) = 0;              // threads that work on something that nobody waits for
