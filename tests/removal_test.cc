@@ -64,6 +64,14 @@ TEST(EmptyDirectory, ItsOwnerMayHaveClosedIt) {
   const Fd dir = open_path(scratch / "tree");
   EXPECT_EQ(in_child([&] {
               if (::setresuid(kOwner.uid, kOwner.uid, kOwner.uid) != 0) return 2;
+              const Intercept mode(Call::kChmod, EROFS);
+              const Status emptied = empty_directory(dir.get());
+              return emptied.ok() ? 0 : emptied.error().code;
+            }),
+            EROFS)
+      << "why it stays closed";
+  EXPECT_EQ(in_child([&] {
+              if (::setresuid(kOwner.uid, kOwner.uid, kOwner.uid) != 0) return 2;
               return empty_directory(dir.get()).ok() ? 0 : 1;
             }),
             0);
