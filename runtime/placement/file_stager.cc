@@ -46,7 +46,8 @@ void FileStager::stage(const Work& work, Copier* copier) {
     return;
   if (is_invalid(*context_->board, catalog->entry(work.ref).hash)) {
     context_->settle(work.ref, state_word(State::kDropped, Reason::kWritten));
-    ask_again(work.ref);
+    const std::string path = catalog->path_of(work.ref);
+    ask_again(rel_path(catalog->root_of(work.ref), path.data(), path.size()));
   } else if (work.opened) {
     place(work, work.opened->source, work.opened->st, copier);
   } else {
@@ -55,10 +56,11 @@ void FileStager::stage(const Work& work, Copier* copier) {
   if (work.opened && work.why == Why::kPrefetch) queue_->end_turn();
 }
 
-void FileStager::ask_again(Ref ref) {
-  const Entry& e = context_->catalog->entry(ref);
-  if (ref && may_be_replaced(e.state.load(std::memory_order_acquire)))
-    queue_->stage_again(ref, changed_at(*context_->board, e.hash));
+void FileStager::ask_again(const RelPath& path) {
+  const CatalogReader& reader = context_->catalog->reader();
+  const Found found = reader.newest(reader.find(path), path);
+  if (found && may_be_replaced(found.entry->state.load(std::memory_order_acquire)))
+    queue_->stage_again(found.ref, changed_at(*context_->board, path.hash));
 }
 
 void FileStager::replace(Ref before, Ref after) {

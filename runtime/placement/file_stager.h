@@ -28,7 +28,7 @@ class FileStager {
   void stage(const Work& work, Copier* copier);
   // A task opened a file that the job wrote: it is staged again (a piece of work of kind kAgain) once it was
   // left alone for stage_again seconds.
-  void ask_again(Ref ref);
+  void ask_again(const RelPath& path);
   void stage_again(const Work& work, Copier* copier);
   // Somebody waits for a file that nobody waited for: if it is copied already, it is published.
   void hurry(Ref ref);

@@ -64,10 +64,7 @@ void PlacementHandler::demand(const RelPath& path) {
     files_.hurry(ref);
     if (state_of(context_.catalog->entry(ref).state.load(std::memory_order_acquire)) == State::kLarge)
       chunks_.demand_whole(ref);
-    if (is_invalid(*context_.board, path.hash)) {
-      const CatalogReader& reader = context_.catalog->reader();
-      files_.ask_again(reader.newest({ref, reader.entry(ref)}, path).ref);
-    }
+    if (is_invalid(*context_.board, path.hash)) files_.ask_again(path);
   }
 }
 
