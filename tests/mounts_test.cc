@@ -86,7 +86,7 @@ TEST_F(MountsTest, TheJobsOwnMemoryIsMovedWithItsDirectory) {
       m->tmpfs("jobs/job", "foreign");
       m->check(!move("job", "to") && !is_there("jobs/to"), "nor is another's");
       ::umount2((scratch_ / "jobs/job").c_str(), MNT_DETACH);
-      for (const char* before : {"", "made", "bound"}) {
+      for (const char* before : {"", "made", "bound", "bound and detached"}) {
         scratch_.dir("jobs/of");
         m->tmpfs("jobs/of", kTmpfsSource);
         scratch_.file("jobs/of/kept", "x");
@@ -95,6 +95,8 @@ TEST_F(MountsTest, TheJobsOwnMemoryIsMovedWithItsDirectory) {
           m->check(::mount((scratch_ / "jobs/of").c_str(), (scratch_ / "jobs/to").c_str(), nullptr, MS_BIND,
                            nullptr) == 0,
                    "cut short");
+        if (std::string(before).ends_with("detached"))
+          m->check(::umount2((scratch_ / "jobs/of").c_str(), MNT_DETACH) == 0, "cut short later");
         m->check(move("of", "to"), std::string("ours is moved: ") + before);
         m->check(is_ours("to") && is_there("jobs/to/kept") && !is_there("jobs/of"), "with its files");
         detached(m, "to", kOwner, 1, "once");

@@ -125,7 +125,12 @@ bool is_of_job_tmpfs(int fd) {
 bool move_job_tmpfs(int jobs, const std::string& from, const std::string& to) {
   constexpr int kOpen = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
   const Fd shown(os::openat(jobs, from.c_str(), kOpen));
-  if (!shown || !is_of_job_tmpfs(shown.get())) return false;
+  if (!shown) return false;
+  if (!is_of_job_tmpfs(shown.get())) {
+    // If this was cut short at its end, there is an empty directory still.
+    const Fd moved(os::openat(jobs, to.c_str(), kOpen));
+    return moved && is_of_job_tmpfs(moved.get()) && os::unlinkat(jobs, from.c_str(), AT_REMOVEDIR) == 0;
+  }
   if (os::mkdirat(jobs, to.c_str(), 0700) != 0 && errno != EEXIST) return false;
   const Fd point(os::openat(jobs, to.c_str(), kOpen));
   if (!point) return false;
