@@ -79,7 +79,8 @@ inline void answer(int, siginfo_t* info, void* context) {
 // and in what it forks; a program that it executes is killed at such a call. False: it cannot be had here.
 // Once in a process, since it cannot be taken back. Threads that are made by clone(2) go on.
 [[nodiscard]] inline bool before_call(long number, CallHandler handler) {
-#if !defined(__x86_64__) && !defined(__aarch64__)
+// ThreadSanitizer makes calls of its own with signals blocked, and forbids handlers to allocate.
+#if (!defined(__x86_64__) && !defined(__aarch64__)) || defined(__SANITIZE_THREAD__)
   return false;
 #endif
   trapped::handler = std::move(handler);
