@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/placement/copier.h"
 
-#include <linux/ioprio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,6 +18,13 @@ namespace {
 constexpr uint64_t kBlock = 4096;  // what O_DIRECT wants offsets, sizes and buffers to be multiples of
 constexpr uint64_t kWindow = 8 * (1 << 20);  // dirty pages of one file before their write-back is waited for
 
+// As in <linux/ioprio.h>, which not every release of the kernel's headers lets a C++ program include.
+constexpr int kIoPriorityOfThread = 1;
+constexpr int io_priority(int io_class, int level) { return io_class << 13 | level; }
+constexpr int kIoDefault = io_priority(0, 0);
+constexpr int kIoBestEffort = io_priority(2, 7);  // the lowest level
+constexpr int kIoIdle = io_priority(3, 0);
+
 uint64_t whole_blocks(uint64_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
 
 }  // namespace
@@ -27,11 +33,10 @@ uint64_t whole_blocks(uint64_t bytes) { return (bytes + kBlock - 1) / kBlock * k
 void set_io_priority(AgentConfig::Io io) {
   thread_local AgentConfig::Io now = AgentConfig::Io::kNormal;
   if (now == io) return;
-  constexpr int kLowest = 7;
-  int priority = IOPRIO_PRIO_VALUE(IOPRIO_CLASS_NONE, 0);
-  if (io == AgentConfig::Io::kLow) priority = IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, kLowest);
-  if (io == AgentConfig::Io::kIdle) priority = IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0);
-  if (::syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, priority) == 0) now = io;
+  int priority = kIoDefault;
+  if (io == AgentConfig::Io::kLow) priority = kIoBestEffort;
+  if (io == AgentConfig::Io::kIdle) priority = kIoIdle;
+  if (::syscall(SYS_ioprio_set, kIoPriorityOfThread, 0, priority) == 0) now = io;
 }
 
 char* Copier::buffer(unsigned piece) {
