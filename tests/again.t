@@ -35,6 +35,22 @@ subprocess.run(["sh", "-c", 'printf CHANGED | dd of="$1" conv=notrunc status=non
 print(os.pread(fd, 10, 0), os.read(other, 4), mapped[:10], stream.read(4))
 """
 
+# Children that share the position of a descriptor of such a file, with and without the library.
+SHARE = """
+import os, subprocess, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+dd = ["dd", "bs=5", "count=1", "status=none"]
+print(os.read(fd, 4))
+for env in os.environ, {"PATH": os.environ["PATH"], "MONARCH_IO_DISABLE": "1"}:
+    print(subprocess.run(dd, stdin=fd, stdout=subprocess.PIPE, env=env).stdout, os.read(fd, 4), os.lseek(fd, 0, os.SEEK_CUR))
+if os.fork() == 0:
+    print(os.read(fd, 4), flush=True)
+    os._exit(0)
+os.wait()
+print(os.read(fd, 4), subprocess.run(["sh", "-c", 'exec 3<"$1"; dd bs=7 count=1 status=none <&3; head -c 20 <&3', "sh", sys.argv[1]],
+                                     stdout=subprocess.PIPE).stdout)
+"""
+
 
 class Again:
     def __init__(self, name, *more, seconds=1):
@@ -101,10 +117,10 @@ def held():
     want = e2e.execute([PYTHON, "-c", HOLD, job.path("native")])
     equal(job.job.run([PYTHON, "-c", HOLD, job.path("job")]), want, "who holds it while it changes sees what there is")
     ok(job.comes("job"), "and once more")
+    equal(job.job.run([PYTHON, "-c", SHARE, job.path("job")]), e2e.execute([PYTHON, "-c", SHARE, job.path("native")]),
+          "children share its position")
     if e2e.execute(["busybox", "true"])[0] != 0:
         return skip("programs without the library", "no busybox")
-    link = job.job.run(["sh", "-c", 'busybox readlink /proc/self/fd/0 <"$1"', "sh", job.path("job")])
-    equal(link[1].strip(), os.fsencode(job.path("job")), "a program without the library gets the PFS's file")
     tier = job.job.run([PYTHON, "-c", "import os, sys; print(os.read(os.open(sys.argv[1], 0), 7))", job.path("job")])
     equal(tier[1], b"b'CHANGED'\n", "and one that has it the bytes")
     e2e.execute(["busybox", "sh", "-c", 'echo by another >"$1"', "sh", job.path("job")])

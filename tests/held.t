@@ -66,6 +66,13 @@ CASES = {
     "a program that reads on": (True, "s = os.open(f, 0); os.read(s, 10); append('new')\n"
                                       "p = os.posix_spawn('/usr/bin/dd', ['dd', 'bs=5', 'count=1', 'status=none'], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, s, 0)]);"
                                       "os.waitpid(p, 0); print(os.read(s, 5), os.lseek(s, 0, 1))"),
+    "a shell that reads on": (True, "print(subprocess.run(['dash', '-c', 'exec 3<\"$1/f\"; printf new >>\"$1/f\"; dd bs=5 count=1 status=none <&3; cat <&3', 'dash', root],"
+                                    "stdout=-1).stdout)"),
+    "children of vfork that read on": (True, "s = os.open(f, 0); os.read(s, 10); append('new')\n"
+                                             "for _ in range(2): print(subprocess.run(['dd', 'bs=5', 'count=1', 'status=none'], stdin=s, stdout=-1).stdout)\n"
+                                             "print(os.read(s, 5), os.lseek(s, 0, 1))"),
+    "a child of vfork without the library": (True, "s = os.open(f, 0); os.read(s, 10); append('new'); e = {'PATH': os.environ['PATH'], 'MONARCH_IO_DISABLE': '1'}\n"
+                                                   "print(subprocess.run(['dd', 'bs=5', 'count=1', 'status=none'], stdin=s, stdout=-1, env=e).stdout, os.read(s, 5))"),
     "another's place in a child of vfork": (True, "s = os.open(f, 0); os.dup2(s, 0); os.close(s); os.read(0, 5); subprocess.run(['true'], stdin=subprocess.DEVNULL);"
                                                   "append('new'); print(os.pread(0, 10, 1685))"),
     "tail -F": (True, "p = subprocess.Popen(['tail', '-n', '1', '-F', f], stdout=-1, stderr=-3); print(p.stdout.readline()); sh('echo new >>\"$1/f\"');"

@@ -158,8 +158,7 @@ bool is_something_changed() {
   return c && c->board->header.marks.load(std::memory_order_acquire) != 0;
 }
 
-// Whether the job wrote the file before it was copied: then it may do so again, and who gets the descriptor
-// may be a program without the library.
+// Whether the job wrote the file before it was copied: then it may do so again.
 bool was_staged_again(const Original& original) {
   return change_of(original.entry->state.load(std::memory_order_acquire)) != 0;
 }
@@ -168,7 +167,7 @@ bool was_staged_again(const Original& original) {
 void return_if_inherited(int fd, Hints hints) {
   Original original;
   if ((syscall(SYS_fcntl, fd, F_GETFD) & FD_CLOEXEC) == 0 && original_of_descriptor(fd, &original) &&
-      (has_changed(original) || was_staged_again(original)))
+      has_changed(original))
     (void)go_back(fd, original, hints);
 }
 

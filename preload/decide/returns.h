@@ -25,8 +25,8 @@ inline void follow_changes(int fd) {
 void follow_changes_to_map(int fd);
 // Of all descriptors, before a child gets them.
 void follow_all_changes();
-// Of those that are kept over exec(2), which may be of a program without the library: those of files that
-// the job wrote before, too. Hints stay as they are: a child of vfork(2) has its parent's.
+// Of those that are kept over exec(2), which may be of a program without the library. Hints stay as they are:
+// a child of vfork(2) has its parent's.
 void follow_changes_before_exec();
 // Of a descriptor that is open on this copy. Whether it is the PFS's now.
 bool follow_change(int fd, const Original& original);

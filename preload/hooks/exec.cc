@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exec family: programs started with an empty environment keep Monarch. And fork(2).
+// The exec family: programs started with an empty environment keep Monarch. And fork(2) and vfork(2).
 //
 // A child of vfork(2) runs these in its parent's memory: nothing is written but the stack and counters.
 #include <errno.h>
@@ -105,6 +105,53 @@ MONARCH_EXPORT pid_t _Fork() noexcept {
   follow_all_changes();
   return call_next<pid_t>(Hook::_Fork);
 }
+// What vfork(2) calls first; where it goes on.
+extern "C" __attribute__((used, visibility("hidden"))) void* monarch_before_vfork() {
+  follow_all_changes();
+  return reinterpret_cast<void*>(next<pid_t()>(Hook::vfork));
+}
+// It returns twice by the same stack, so no frame of ours may be on it: the hook ends with a jump.
+#if defined(__x86_64__)
+__asm__(
+    ".pushsection .text\n"
+    ".globl vfork\n"
+    ".type vfork, @function\n"
+    "vfork:\n"
+    ".cfi_startproc\n"
+    "endbr64\n"
+    "subq $8, %rsp\n"
+    ".cfi_adjust_cfa_offset 8\n"
+    "call monarch_before_vfork\n"
+    "addq $8, %rsp\n"
+    ".cfi_adjust_cfa_offset -8\n"
+    "jmp *%rax\n"
+    ".cfi_endproc\n"
+    ".size vfork, .-vfork\n"
+    ".popsection\n");
+#elif defined(__aarch64__)
+__asm__(
+    ".pushsection .text\n"
+    ".globl vfork\n"
+    ".type vfork, %function\n"
+    "vfork:\n"
+    ".cfi_startproc\n"
+    "stp x29, x30, [sp, #-16]!\n"
+    ".cfi_def_cfa_offset 16\n"
+    ".cfi_offset 29, -16\n"
+    ".cfi_offset 30, -8\n"
+    "bl monarch_before_vfork\n"
+    "mov x16, x0\n"
+    "ldp x29, x30, [sp], #16\n"
+    ".cfi_restore 29\n"
+    ".cfi_restore 30\n"
+    ".cfi_def_cfa_offset 0\n"
+    "br x16\n"
+    ".cfi_endproc\n"
+    ".size vfork, .-vfork\n"
+    ".popsection\n");
+#else
+#error "vfork: a jump for this processor"
+#endif
 MONARCH_EXPORT int system(const char* command) {
   follow_all_changes();
   return call_next<int>(Hook::system, command);
