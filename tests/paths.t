@@ -109,6 +109,24 @@ def absolute():
          "print(libc.open(ctypes.c_void_p(1), 0), ctypes.get_errno()); show(b'')", 0)
 
 
+def page_ends():
+    """A name that ends with its page, where nothing is mapped behind it."""
+    both("a name that ends with its page", """
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+pages = libc.mmap(None, 8192, 3, 0x22, -1, 0)
+libc.mprotect(pages + 4096, 4096, 0)
+file = root + b'/f'
+for name in [file[:n] for n in range(1, len(file) + 1)] + [b'/' * n + file for n in range(1, 9)]:
+    at = pages + 4096 - len(name) - 1
+    ctypes.memmove(at, name + b'\\0', len(name) + 1)
+    fd = libc.open(ctypes.c_void_p(at), 0)
+    print(fd >= 0 or ctypes.get_errno(), os.path.isfile(name) and os.read(fd, 100))
+    if fd >= 0: os.close(fd)
+""", 9)
+
+
 def long_names():
     t, _ = tree()
     equal(both("4096 bytes", f"""
@@ -451,5 +469,5 @@ def by_directory():
         equal(placed, placed if tier is None else tier, f"by directory: {name}: from the tier")
 
 
-e2e.main(absolute, long_names, parents, links_to_descriptors, direct, turning_links, relative, other_roots, namespaces, mounts,
+e2e.main(absolute, page_ends, long_names, parents, links_to_descriptors, direct, turning_links, relative, other_roots, namespaces, mounts,
          by_directory)
