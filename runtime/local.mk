@@ -116,6 +116,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/placement/copying.h \
 	%D%/placement/file_stager.cc \
 	%D%/placement/file_stager.h \
+	%D%/placement/hard_links.cc \
+	%D%/placement/hard_links.h \
 	%D%/placement/placement.cc \
 	%D%/placement/placement.h \
 	%D%/placement/queue.cc \

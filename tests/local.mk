@@ -51,6 +51,7 @@ tests_unit_SOURCES = \
 	%D%/fuzz_test.cc \
 	%D%/grant_watch_test.cc \
 	%D%/hanging_fs.h \
+	%D%/hard_links_test.cc \
 	%D%/hierarchy_test.cc \
 	%D%/hostile_test.cc \
 	%D%/identity_test.cc \
@@ -188,6 +189,7 @@ scripts = \
 	%D%/exports.t \
 	%D%/faults.t \
 	%D%/again.t \
+	%D%/hard_links.t \
 	%D%/held.t \
 	%D%/hostile.t \
 	%D%/inject.t \

@@ -291,8 +291,10 @@ __attribute__((noinline, cold)) bool prove(const Client& client, uint32_t tier, 
   const uint64_t dev = gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
   if (!seen || !is_own(st, S_IFREG, 077) || dev != client.catalog.facts().tiers[tier].dev) return false;
   Original original;
-  return copy == 0 || (original_of(dev, st.stx_ino, st.stx_size, ns_of(st.stx_mtime), &original) &&
-                       original.entry == client.catalog.entry(copy));
+  if (copy == 0) return true;
+  if (!original_of(dev, st.stx_ino, st.stx_size, ns_of(st.stx_mtime), &original)) return false;
+  choose_name(fd, &original);
+  return original.entry == client.catalog.entry(copy);
 }
 
 }  // namespace

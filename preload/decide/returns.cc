@@ -116,8 +116,8 @@ int go_back(int fd, const Original& original, Hints hints = Hints::kSet) {
   Original now;
   int error = 0;
   if (shared) wait_to_move(fd);
-  if (original_of_descriptor(fd, &now) && now.entry == original.entry)
-    error = go_back_alone(*c, fd, original, hints);
+  if (original_of_descriptor(fd, &now) && now.identity->tier_ino == original.identity->tier_ino)
+    error = go_back_alone(*c, fd, now, hints);
   if (shared) end_move(fd);
   errno = saved;
   return error;

@@ -31,6 +31,26 @@ bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Origi
   return original->entry != nullptr;
 }
 
+__attribute__((noinline, cold)) void choose_name(int fd, Original* original) {
+  const Client* c = client();
+  if (!c || read_once(original->attributes->nlink) < 2) return;
+  const uint32_t tier = original->identity->tier.load(std::memory_order_acquire);
+  if (tier >= c->catalog.facts().tier_count) return;
+  const auto& where = c->catalog.facts().tiers[tier];
+  const int saved = errno;
+  Room room;
+  const size_t len = path_of_descriptor(fd, &room);
+  errno = saved;
+  const bool on_tier = len == where.len + kCopyNameBytes && memcmp(room.text(), where.path, where.len) == 0;
+  const Ref ref = on_tier ? entry_of_copy(room.text() + where.len + 1) : 0;
+  const Entry* entry = ref ? c->catalog.entry(ref) : nullptr;
+  const Identity* identity = entry ? c->catalog.identity_of(*entry) : nullptr;
+  const Attributes* attributes = identity ? c->catalog.attributes(identity->attributes) : nullptr;
+  if (attributes && identity->tier_ino == original->identity->tier_ino &&
+      identity->tier.load(std::memory_order_acquire) == tier)
+    *original = {entry, identity, attributes};
+}
+
 bool original_of_descriptor(int fd, Original* original) {
   if (!client()) return false;
   const int saved = errno;
@@ -38,9 +58,12 @@ bool original_of_descriptor(int fd, Original* original) {
   const long rc = syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
                           STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &st);
   errno = saved;
-  return rc == 0 && S_ISREG(st.stx_mode) &&
-         original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
-                     ns_of(st.stx_mtime), original);
+  if (rc != 0 || !S_ISREG(st.stx_mode) ||
+      !original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
+                   ns_of(st.stx_mtime), original))
+    return false;
+  choose_name(fd, original);
+  return true;
 }
 
 int descriptor_of_link(const char* path) {

@@ -35,7 +35,9 @@ Original find_original(const Client& c, uint64_t dev, uint64_t ino, Proof proof)
 }
 // By device, inode, size and mtime of the copy. False: no copy. Costs no system call.
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original);
-// The same by a call of its own; errno stays as it is.
+// Of a copy that several names of the dataset share, `fd` is open by one: *original becomes that name's.
+void choose_name(int fd, Original* original);
+// Both by calls of its own; errno stays as it is.
 bool original_of_descriptor(int fd, Original* original);
 // N, if `path` is /proc/self/fd/N, /dev/fd/N or /dev/stdin; else -1.
 int descriptor_of_link(const char* path);

@@ -198,6 +198,15 @@ Status Tier::publish(const Fd& file, Ref entry) {
   return {};
 }
 
+bool Tier::link(Ref copy, Ref entry) {
+  if (!ensure_bucket(entry).ok()) return false;
+  char from[kCopyNameBytes], to[kCopyNameBytes];
+  copy_name(copy, from);
+  copy_name(entry, to);
+  const auto name = [&] { return os::linkat(copies_.get(), from, copies_.get(), to, 0) == 0; };
+  return name() || (errno == EEXIST && os::unlinkat(copies_.get(), to, 0) == 0 && name());
+}
+
 bool Tier::remove(Ref entry) {
   char copy[kCopyNameBytes];
   copy_name(entry, copy);

@@ -63,7 +63,9 @@ class Tier {
   // Gives the file its final name (copy_name), in place of a file that has been left there. The contents must
   // be complete.
   Status publish(const Fd& file, Ref entry);
-  // Removes a published copy. False: it is there still, and takes its space.
+  // Gives a published copy the name of another entry, too. False: that cannot be, errno says why.
+  bool link(Ref copy, Ref entry);
+  // Removes a published copy, or a name of one. False: it is there still, and takes its space.
   bool remove(Ref entry);
 
   // The same for a partial copy, which lies apart under part_name until publish_part() gives it its final

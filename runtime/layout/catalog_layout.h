@@ -310,6 +310,21 @@ inline void copy_name(Ref entry, char* out) {
   out[11] = '\0';
 }
 inline constexpr size_t kCopyNameBytes = 12;
+// The entry whose copy has this name; 0: it is no copy's.
+inline Ref entry_of_copy(const char* name) {
+  Ref entry = 0;
+  for (int i = 3; i < 11; ++i) {
+    const char digit = name[i];
+    const bool letter = digit >= 'a' && digit <= 'f';
+    if (!letter && (digit < '0' || digit > '9')) return 0;
+    entry = entry << 4 | static_cast<Ref>(letter ? digit - 'a' + 10 : digit - '0');
+  }
+  char named[kCopyNameBytes];
+  copy_name(entry, named);
+  for (size_t i = 0; i < kCopyNameBytes; ++i)
+    if (name[i] != named[i]) return 0;
+  return entry;
+}
 // The same for a partial copy: "part/0000a15f". `out` holds kPartNameBytes.
 inline constexpr size_t kPartNameBytes = 14;
 inline void part_name(Ref entry, char* out) {

@@ -488,22 +488,37 @@ bool Catalog::add_seen(const Seen& seen) {
   return true;
 }
 
-bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source, uint32_t change) {
+Ref Catalog::enter_copy(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
   Entry& e = entry(ref);
-  const MutexLock hold(lock_);
-  if (e.type.load(std::memory_order_relaxed) == DT_DIR) return false;  // the walk saw one there meanwhile
+  if (e.type.load(std::memory_order_relaxed) == DT_DIR) return 0;  // the walk saw one there meanwhile
   // A large file has had its identity since its first chunk.
   const bool large = state_of(e.state.load(std::memory_order_relaxed)) == State::kLarge;
   Ref own = large && reader_.identity_of(e) ? e.identity.load(std::memory_order_relaxed) : 0;
   if (!own) own = add_identity(ref, source);
-  if (!own) return false;
-  auto* id = record<Identity>(Space::kIdents, own);
-  if (!id) return false;
+  auto* id = own ? record<Identity>(Space::kIdents, own) : nullptr;
+  if (!id) return 0;
   id->tier_ino = tier_ino;
   id->tier.store(tier, std::memory_order_release);
-  if (!index_identity(tier, tier_ino, own)) return false;
+  return own;
+}
+
+bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source, uint32_t change) {
+  Entry& e = entry(ref);
+  const MutexLock hold(lock_);
+  const Ref own = enter_copy(ref, tier, tier_ino, source);
+  if (!own || !index_identity(tier, tier_ino, own)) return false;
   e.identity.store(own, std::memory_order_release);
   e.state.store(placed_word(tier, change), std::memory_order_release);
+  return true;
+}
+
+bool Catalog::place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
+  Entry& e = entry(ref);
+  const MutexLock hold(lock_);
+  const Ref own = enter_copy(ref, tier, tier_ino, source);
+  if (!own) return false;
+  e.identity.store(own, std::memory_order_release);
+  e.state.store(placed_word(tier, 0), std::memory_order_release);
   return true;
 }
 

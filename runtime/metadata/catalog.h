@@ -97,6 +97,9 @@ class Catalog {
   // published then. Call with the entry kStaging or kLarge, from the thread that stages it.
   // `change`: what the job changed later than that concerns this copy (placed_word()).
   bool place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source, uint32_t change = 0);
+  // The same of another name of a file that is placed, by a link to its copy. The inode leads to the first
+  // one.
+  bool place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source);
   // Begins the partial copy of a large file on `tier`: records its PFS identity and which chunks are there
   // (none), and publishes the entry as kLarge with that. 0 if the run directory is full.
   Ref start_chunks(Ref ref, uint32_t tier, const struct stat& source);
@@ -157,6 +160,8 @@ class Catalog {
   bool index_entry(uint32_t hash, Ref ref) REQUIRES(lock_);
   bool index_identity(uint32_t tier, uint64_t ino, Ref ref) REQUIRES(lock_);
   Ref attributes_of(const struct stat& st) REQUIRES(lock_);
+  // Enters where the copy is in the identity of an entry, made if need be, and returns that; 0: no room.
+  Ref enter_copy(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) REQUIRES(lock_);
   Ref add_identity(Ref ref, const struct stat& source) REQUIRES(lock_);
   void fill(Identity* id, Ref entry, Ref attributes, const struct stat& source);
 

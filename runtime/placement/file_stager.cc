@@ -220,10 +220,63 @@ void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
 }
 
 void FileStager::place(const Work& work, const Fd& source, const struct stat& st, Copier* copier) {
+  bool placed = false;
+  const struct Ending {  // also for lack of memory
+    FileStager* stager;
+    Ref ref;
+    const bool* placed;
+    ~Ending() {
+      if (!*placed) stager->end_sharing(ref);
+    }
+  } ending{this, work.ref, &placed};
+  placed = shares_copy(work, st, *copier) || place_copy(work, source, st, copier);
+}
+
+bool FileStager::shares_copy(const Work& work, const struct stat& st, const Copier& copier) {
+  if (st.st_nlink < 2 || work.why == Why::kAgain) return false;
+  const HardLinks::Turn turn = links_.begin(work.ref, st, [&](Ref ref, const HardLinks::Copy& copy) {
+    return link(ref, copy, st, work.background());
+  });
+  if (turn == HardLinks::Turn::kWaits && (work.why == Why::kDemand || copier.hurried())) hurry(work.ref);
+  return turn != HardLinks::Turn::kCopy;
+}
+
+bool FileStager::link(Ref ref, const HardLinks::Copy& copy, const struct stat& source, bool prefetched) {
+  Tier& tier = context_->tier(copy.tier);
+  if (!tier.link(copy.maker, ref)) return false;
+  if (!context_->catalog->place_link(ref, static_cast<uint32_t>(copy.tier), copy.inode, source)) {
+    tier.remove(ref);
+    return false;
+  }
+  add(context_->board, AgentCounter::staged_files);
+  add(context_->board, prefetched ? AgentCounter::prefetch_files : AgentCounter::demand_files);
+  context_->wake(ref);
+  return true;
+}
+
+bool FileStager::end_sharing(Ref maker, int tier) {
+  const HardLinks::Names names = links_.ended(maker);
+  const uint64_t word = context_->catalog->entry(maker).state.load(std::memory_order_acquire);
+  const bool settled =
+      state_of(word) == State::kNoFit || state_of(word) == State::kPass || state_of(word) == State::kDropped;
+  for (const Ref name : names.waiting)
+    context_->settle(name, settled ? word : state_word(State::kNoFit, Reason::kTierError));
+  bool removed = true;
+  for (const Ref name : names.linked) {  // they are on this tier
+    context_->catalog->drop(name, State::kNoFit, Reason::kTierError);
+    removed &= context_->tier(tier).remove(name);
+  }
+  return removed;
+}
+
+bool FileStager::place_copy(const Work& work, const Fd& source, const struct stat& st, Copier* copier) {
   const Ref ref = work.ref;
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   const int number = context_->hierarchy->reserve(bytes);
-  if (number < 0) return health_->no_room(ref);
+  if (number < 0) {
+    health_->no_room(ref);
+    return false;
+  }
   health_->found_room();
   Tier& tier = context_->tier(number);
   Result<Fd> file = tier.create(ref, is_sparse(st) ? 0 : bytes);
@@ -236,7 +289,8 @@ void FileStager::place(const Work& work, const Fd& source, const struct stat& st
     if (file.ok()) file->reset();  // its space counts as used until it is free
     tier.discard(ref);
     tier.release(bytes);
-    return copying_failed(ref, number, made.error());
+    copying_failed(ref, number, made.error());
+    return false;
   }
   const bool prefetched = work.background();
   const uint64_t space = is_sparse(st) ? tier.release_holes(copy, bytes) : tier.space_of(bytes);
@@ -251,15 +305,21 @@ void FileStager::place(const Work& work, const Fd& source, const struct stat& st
                   .source = st};
   const bool watched = writing == Writing::kBuffered;
   if (!watched || !prefetched || copier->hurried()) publish(number, &named);
-  if (named.stage == NamedCopy::Stage::kRefused) return give_back(number, &named);
-  if (!watched) return;
+  if (named.stage == NamedCopy::Stage::kRefused) {
+    give_back(number, &named);
+    return false;
+  }
+  if (!watched) return true;
   WriteBack& write_back = *write_back_[static_cast<size_t>(number)];
   write_back.add(std::move(named));
   if (copier->hurried()) write_back.hurry(ref);  // it was, just before
+  return true;
 }
 
 void FileStager::hurry(Ref ref) {
-  for (const auto& write_back : write_back_) write_back->hurry(ref);
+  const Ref maker = links_.awaited_by(ref);
+  if (maker) queue_->hurry(maker);
+  for (const auto& write_back : write_back_) write_back->hurry(maker ? maker : ref);
 }
 
 void FileStager::publish(int number, NamedCopy* copy) {
@@ -279,6 +339,16 @@ void FileStager::publish(int number, NamedCopy* copy) {
   add(board, copy->prefetched ? AgentCounter::prefetch_files : AgentCounter::demand_files);
   board->placed_bytes[number].fetch_add(copy->bytes, std::memory_order_relaxed);
   wake_parked(board, context_->catalog->entry(copy->entry).hash);
+  if (copy->source.st_nlink > 1) publish_links(number, *copy);
+}
+
+void FileStager::publish_links(int number, const NamedCopy& copy) {
+  const auto refused = links_.published(
+      {copy.entry, number, copy.inode},
+      [&](Ref ref, const HardLinks::Copy& made) { return link(ref, made, copy.source, copy.prefetched); });
+  for (const Ref ref : refused)  // each gets a copy of its own
+    if (context_->catalog->move(ref, state_word(State::kStaging), state_word(State::kQueued)))
+      queue_->demand(ref);
 }
 
 // Who opens a lost copy from now on gets the PFS. What was published because somebody waited may be open:
@@ -303,7 +373,8 @@ void FileStager::written(int number, NamedCopy copy, const Status& written) {
 // has it open.
 void FileStager::give_back(int number, NamedCopy* copy) {
   Tier& tier = context_->tier(number);
-  const bool free = tier.remove(copy->entry) && !os::is_open_elsewhere(copy->fd.get());
+  const bool links_are_gone = end_sharing(copy->entry, number);
+  const bool free = tier.remove(copy->entry) && links_are_gone && !os::is_open_elsewhere(copy->fd.get());
   copy->fd.reset();
   if (free) tier.release(copy->space);
 }

@@ -13,6 +13,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/placement/chunk_stager.h"
 #include "runtime/placement/context.h"
+#include "runtime/placement/hard_links.h"
 #include "runtime/placement/queue.h"
 #include "runtime/placement/tier_health.h"
 #include "runtime/placement/write_back.h"
@@ -51,6 +52,15 @@ class FileStager {
   void note_found();
   void note_absent();
   void place(const Work& work, const Fd& source, const struct stat& st, Copier* copier);
+  // Whether the file has several names, and its copy by another one is this one's, too, or will be.
+  bool shares_copy(const Work& work, const struct stat& st, const Copier& copier);
+  // Places a name by a link to a copy of which `source` tells.
+  bool link(Ref ref, const HardLinks::Copy& copy, const struct stat& source, bool prefetched);
+  // The copy of this name will not come, or is given up: nor will the names that wait for it have one, and
+  // those that have it lose it. False: one of these is there still.
+  bool end_sharing(Ref maker, int tier = -1);
+  // False: it was not made, or could not be published.
+  bool place_copy(const Work& work, const Fd& source, const struct stat& st, Copier* copier);
   Status make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier, const Fd& copy,
                    Writing writing, Copier* copier, struct stat* made);
   void copying_failed(Ref ref, int tier, const Error& error);
@@ -59,6 +69,7 @@ class FileStager {
   void watch_directory(Ref ref, const std::string& path);
   // Publishes a copy, or settles its entry if that cannot be.
   void publish(int tier, NamedCopy* copy);
+  void publish_links(int tier, const NamedCopy& copy);
   // The copy is on its device, or lost.
   void written(int tier, NamedCopy copy, const Status& written);
   void give_back(int tier, NamedCopy* copy);
@@ -67,7 +78,8 @@ class FileStager {
   WorkQueue* const queue_;
   TierHealth* const health_;
   ChunkStager* const chunks_;
-  std::atomic<uint64_t> found_{0}, absent_{0};          // paths
+  std::atomic<uint64_t> found_{0}, absent_{0};  // paths
+  HardLinks links_;
   std::vector<std::unique_ptr<WriteBack>> write_back_;  // by tier
 };
 
