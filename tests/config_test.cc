@@ -52,7 +52,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "watch_directories = 77\n"
       "stage_wait_max = 8M ; how much an open waits for\n"
       "stage_wait = 0\n"
-      "stage_again = 5\n"
+      "stage_again = 7\n"
       "prefetch = off\n"
       "consistency = open\n"
       "metadata = pass\n"
@@ -83,7 +83,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(config->agent.watch_directories, 77);
   EXPECT_EQ(config->agent.stage_wait_max, 8u << 20);
   EXPECT_EQ(config->agent.stage_wait, 0);
-  EXPECT_EQ(config->agent.stage_again, 5);
+  EXPECT_EQ(config->agent.stage_again, 7);
   EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff);
   EXPECT_EQ(config->agent.consistency, AgentConfig::Consistency::kOpen);
   EXPECT_EQ(config->agent.metadata, AgentConfig::Metadata::kPass);
@@ -116,7 +116,7 @@ TEST_F(ConfigFile, HasDefaults) {
   EXPECT_GE(config->agent.threads, 1);
   EXPECT_EQ(config->agent.stage_wait_max, 64u << 20);
   EXPECT_EQ(config->agent.stage_wait, 1);
-  EXPECT_EQ(config->agent.stage_again, 0);
+  EXPECT_EQ(config->agent.stage_again, 5);
   EXPECT_EQ(config->tiers[0].medium, Medium::kSsd);
   EXPECT_EQ(config->tiers[0].min_free.of(100), 5u);
   EXPECT_TRUE(load("").ok());

@@ -45,7 +45,7 @@ struct AgentConfig {
   // Seconds that mmap(2) and fopen(3) of a larger file wait, if it is expected to be whole by then; 0: none.
   int stage_wait = 1;
   // Seconds for which a file that the job wrote is left alone before it is staged again; 0: never.
-  int stage_again = 0;
+  int stage_again = 5;
   // Stage what nothing has asked for yet, and list the dataset to know it. kAuto: unless the job has several
   // nodes, each of which would then read the whole dataset where sharded training reads it once in all.
   enum class Prefetch { kAuto, kOn, kOff } prefetch = Prefetch::kAuto;
