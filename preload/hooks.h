@@ -20,6 +20,7 @@
 // path   What the catalog knows of a file is answered without the PFS (decide/attributes.h); so is fstatat
 //        of a path, but not statx: who calls it mostly wants times of birth. __xstat... are what programs
 //        built before glibc 2.33 call.
+// link   /proc/self/fd/N of a tier's copy names the dataset's file, as long as that has its name.
 // directory  The names in a directory come from the catalog as long as its times say that it has not changed
 //        (decide/listings.h).
 // exec   Programs started with an empty environment keep LD_PRELOAD and MONARCH_IO_*.
@@ -55,6 +56,8 @@
   X(stat, path) X(stat64, path) X(lstat, path) X(lstat64, path) X(__xstat, path) X(__xstat64, path)     \
   X(__lxstat, path) X(__lxstat64, path) X(access, path) X(euidaccess, path) X(eaccess, path)            \
   X(faccessat, path)                                                                                    \
+  X(readlink, link) X(readlinkat, link) X(__readlink_chk, link) X(__readlinkat_chk, link)               \
+  X(realpath, link) X(__realpath_chk, link) X(canonicalize_file_name, link)                             \
   X(opendir, directory) X(fdopendir, directory) X(closedir, directory) X(readdir, directory)            \
   X(readdir64, directory) X(readdir_r, directory) X(readdir64_r, directory) X(telldir, directory)       \
   X(seekdir, directory) X(rewinddir, directory) X(dirfd, directory)                                     \
@@ -89,5 +92,3 @@
 //        it opens is on the PFS.
 // dlmopen  A namespace of its own has a libc of its own, and none of the hooks.
 // syscall  Reads by it are right, from the PFS, and changes by it are not noticed.
-// readlink of /proc/self/fd/N
-//        Shows the copy.

@@ -45,6 +45,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks/directory.cc \
 	%D%/hooks/exec.cc \
 	%D%/hooks/export.h \
+	%D%/hooks/link.cc \
 	%D%/hooks/lock.cc \
 	%D%/hooks/open.cc \
 	%D%/hooks/space.cc \

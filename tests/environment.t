@@ -233,13 +233,13 @@ def traced(job, file, data):
     trace = f"{scratch('trace')}/log"
     for order in f"{tracer}:{ours}", f"{ours}:{tracer}":
         for command in [CAT, file], ["/usr/bin/python3", "-c", READ_IT, file]:
-            result, lines, err = logged(job, command, LD_PRELOAD=order, TRACE_ROOT=scratch("tier"), TRACE_LOG=trace)
+            result, lines, err = logged(job, command, LD_PRELOAD=order, TRACE_ROOT=os.path.dirname(file), TRACE_LOG=trace)
             name = f"{os.path.basename(command[0])} beside a tracer"
             equal((result, [line.split("] ")[1] for line in lines]), ((0, data), [f"{file}: tier t"]), name, err)
             with open(trace, encoding="ascii") as stream:
                 seen = stream.read().splitlines()
             opened = any(line.startswith("open ") for line in seen)
-            ok(opened and "read read" in seen, f"{name}, which sees its calls on the copy", seen)
+            ok(opened and "read read" in seen, f"{name}, which sees its calls on the dataset's file", seen)
             os.unlink(trace)
 
 

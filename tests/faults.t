@@ -183,7 +183,7 @@ def all_threads_hang():
     return None
 
 
-WHERE = "import os, sys; print(os.readlink(f'/proc/self/fd/{os.open(sys.argv[1], os.O_RDONLY)}'))"
+WHERE = e2e.OPENED_AS + "import os, sys; print(opened_as(os.open(sys.argv[1], os.O_RDONLY)))"
 
 
 def tier_of(job, path, tier):
@@ -778,13 +778,13 @@ def once():
     return None
 
 
-ALL_WHERE = """
+ALL_WHERE = e2e.OPENED_AS + """
 import os, sys
 for directory, _, names in os.walk(sys.argv[1]):
     for name in names:
         fd = os.open(f'{directory}/{name}', os.O_RDONLY)
         os.read(fd, 1)
-        if os.readlink(f'/proc/self/fd/{fd}').startswith(sys.argv[2] + '/'):
+        if opened_as(fd).startswith(sys.argv[2] + '/'):
             print(name)
         os.close(fd)
 """

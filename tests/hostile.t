@@ -18,14 +18,14 @@ from e2e import equal, ok, options, scratch, skip, wait_until  # pylint: disable
 TRUE, FALSE = b"the dataset's own bytes\n", b"what another user wrote\n"
 GROUP, OTHER_GROUP = 54321, 54322
 # Opens its argument now, and for each line that it reads; prints what it got, and where from.
-READER = """
+READER = e2e.OPENED_AS + """
 import os, sys
 def look():
     try:
         fd = os.open(sys.argv[1], os.O_RDONLY)
     except OSError as error:
         return print(error.errno, flush=True)
-    name = os.readlink(f"/proc/self/fd/{fd}")
+    name = opened_as(fd)
     print("PFS" if name == sys.argv[1] else "copy", os.read(fd, 1 << 20), flush=True)
     with open(sys.argv[1], "rb") as stream:
         print(stream.read(), flush=True)

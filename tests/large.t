@@ -346,12 +346,12 @@ def held():
 
 
 # `moved` tells by the kernel's name of a descriptor.
-MOVED = """
+MOVED = e2e.OPENED_AS + """
 import ctypes, fcntl, time
 libc = ctypes.CDLL(None)
 path, fresh = sys.argv[1] + "/2", sys.argv[1] + "/1"
 whole = open(sys.argv[2] + "/2", "rb").read()
-def moved(fd): return not os.readlink(f"/proc/self/fd/{fd}").startswith(sys.argv[1])
+def moved(fd): return not opened_as(fd).startswith(sys.argv[1])
 def right(fd, n=20):
     for _ in range(n):
         at, size = random.randrange(len(whole)), random.choice([1, 100, 4096, 1 << 20])

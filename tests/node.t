@@ -27,11 +27,11 @@ GONE_SECONDS = 30  # in which all that an epilog left to the background must be 
 MANY = 5000
 QUOTA = 100 << 20  # of the tier
 
-READER = """
+READER = e2e.OPENED_AS + """
 import os, sys, time
 def where():
     fd = os.open(sys.argv[1], os.O_RDONLY)
-    name = os.readlink(f"/proc/self/fd/{fd}")
+    name = opened_as(fd)
     os.close(fd)
     return "PFS" if name == sys.argv[1] else "tier" if name.startswith(sys.argv[2] + "/") else name
 print(where(), flush=True)

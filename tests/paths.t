@@ -180,7 +180,31 @@ look()
 """
 
 
+NAMED = """
+import subprocess
+libc.realpath.restype = libc.canonicalize_file_name.restype = ctypes.c_char_p
+fd = os.open(root + b'/held/f', os.O_RDONLY)
+other = os.open(root + b'/sub', os.O_RDONLY)
+os.dup2(fd, 0)
+def ask(name):
+    name, out = os.fsencode(name), ctypes.create_string_buffer(5000)
+    for size in 5000, 7, 0: print(libc.readlink(name, out, size), out.value[:size], end=' ')
+    for size in 5000, 7: print(libc.readlinkat(other, name, out, size), out.value[:size], end=' ')
+    print(libc.__readlink_chk(name, out, 4999, 5000), libc.__readlinkat_chk(-100, name, out, 4999, 5000), end=' ')
+    print(libc.realpath(name, None), libc.realpath(name, out), libc.__realpath_chk(name, out, 5000) and out.value, libc.canonicalize_file_name(name))
+for n in f'/proc/self/fd/{fd}', f'/proc/{os.getpid()}/fd/{fd}', f'/dev/fd/{fd}', '/dev/stdin', '/proc/self/fd/0', f'/proc/self/fd/{other}':
+    ask(n)
+    print(os.path.realpath(n), os.path.samefile(n, os.path.realpath(n)))
+for n in '/proc/self/fd/999', f'/proc/1/fd/{fd}', '/proc/self/fd/03', '', root, '/proc/self/fd/0/x', f'/proc//fd/{fd}', '/proc/self/exe': ask(n)
+for n in None, 1:
+    for call in libc.readlink, libc.realpath: print(call(n, None, 0) if call is libc.readlink else call(None, None), ctypes.get_errno())
+for command in ('readlink', '/dev/fd/0'), ('readlink', '-f', '/dev/stdin'), ('realpath', '/proc/self/fd/0'), ('python3', '-c', 'import os; print(os.path.realpath(0 and 0 or "/dev/stdin"))'):
+    print(subprocess.run(command, stdin=fd, stdout=subprocess.PIPE).stdout)
+"""
+
+
 def links_to_descriptors():
+    both("names of a descriptor", NAMED, 1)
     both("links to a descriptor", LINKS)
 
 

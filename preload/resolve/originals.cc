@@ -19,6 +19,17 @@ int descriptor_after(const char* path, const char* links) {
   return strncmp(path, links, len) == 0 ? number_of_descriptor(path + len) : -1;
 }
 
+// N, if the path is /proc/PID/fd/N of this process.
+int descriptor_by_number(const char* path) {
+  constexpr char kProc[] = "/proc/";
+  if (strncmp(path, kProc, sizeof kProc - 1) != 0) return -1;
+  long pid = 0;
+  const char* p = path + sizeof kProc - 1;
+  while (*p >= '0' && *p <= '9' && pid < 1 << 24) pid = pid * 10 + (*p++ - '0');
+  const int fd = descriptor_after(p, "/fd/");
+  return fd >= 0 && pid == syscall(SYS_getpid) ? fd : -1;
+}
+
 }  // namespace
 
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original) {
@@ -70,6 +81,7 @@ int descriptor_of_link(const char* path) {
   if (path[0] != '/' || (path[1] != 'p' && path[1] != 'd')) return -1;
   const int fd = descriptor_after(path, kFdLinks);
   if (fd >= 0) return fd;
+  if (path[1] == 'p') return descriptor_by_number(path);
   return strcmp(path, "/dev/stdin") == 0 ? 0 : descriptor_after(path, "/dev/fd/");
 }
 

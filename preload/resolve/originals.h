@@ -39,7 +39,7 @@ bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Origi
 void choose_name(int fd, Original* original);
 // Both by calls of its own; errno stays as it is.
 bool original_of_descriptor(int fd, Original* original);
-// N, if `path` is /proc/self/fd/N, /dev/fd/N or /dev/stdin; else -1.
+// N, if `path` is /proc/self/fd/N, the same by this process's number, /dev/fd/N or /dev/stdin; else -1.
 int descriptor_of_link(const char* path);
 // The descriptor that a call on (dirfd, path) is about, by an empty path or by such a link; kNoDescriptor: it
 // is about a path.

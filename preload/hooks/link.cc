@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The link family: a link to a descriptor (/proc/self/fd/N) of a tier's copy shows the dataset's file.
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "preload/hooks/export.h"
+#include "preload/next/next.h"
+#include "preload/resolve/originals.h"
+#include "preload/resolve/paths.h"
+
+namespace monarch::preload {
+namespace {
+
+// Whether `path` is a link to a descriptor of a copy.
+bool names_copy(const char* path, Original* original) {
+  const int fd = unreadable(path) ? -1 : descriptor_of_link(path);
+  return fd >= 0 && original_of_descriptor(fd, original);
+}
+
+// What `ask` says of a path; of such a link, what it says of one to the file on the PFS, if that has its name
+// still. /dev/stdin is a link to a link.
+template <typename Ask>
+ssize_t read_link(const char* path, Ask ask) {
+  Original original;
+  if (!names_copy(path, &original) || strcmp(path, "/dev/stdin") == 0) return ask(path);
+  const int saved = errno;
+  const ssize_t bytes = on_original(original, ask);
+  if (bytes < 0) errno = saved;
+  return bytes >= 0 ? bytes : ask(path);
+}
+
+template <typename Ask>
+char* real_path(const char* path, Ask ask) {
+  Original original;
+  if (!names_copy(path, &original)) return ask(path);
+  const int saved = errno;
+  char* text = nullptr;
+  on_original(original, [&](const char* link) { return (text = ask(link)) ? 0 : -1; });
+  if (!text) errno = saved;
+  return text ? text : ask(path);
+}
+
+}  // namespace
+}  // namespace monarch::preload
+
+using namespace monarch::preload;
+
+#define READLINK_HOOK(name, parameters, ...)                                                               \
+  MONARCH_EXPORT ssize_t name parameters noexcept {                                                        \
+    return read_link(path, [&](const char* link) { return call_next<ssize_t>(Hook::name, __VA_ARGS__); }); \
+  }
+READLINK_HOOK(readlink, (const char* path, char* out, size_t bytes), link, out, bytes)
+READLINK_HOOK(readlinkat, (int dirfd, const char* path, char* out, size_t bytes), dirfd, link, out, bytes)
+READLINK_HOOK(__readlink_chk, (const char* path, char* out, size_t bytes, size_t room), link, out, bytes,
+              room)
+READLINK_HOOK(__readlinkat_chk, (int dirfd, const char* path, char* out, size_t bytes, size_t room), dirfd,
+              link, out, bytes, room)
+
+#define REALPATH_HOOK(name, parameters, ...)                                                             \
+  MONARCH_EXPORT char* name parameters noexcept {                                                        \
+    return real_path(path, [&](const char* link) { return call_next<char*>(Hook::name, __VA_ARGS__); }); \
+  }
+REALPATH_HOOK(realpath, (const char* path, char* out), link, out)
+REALPATH_HOOK(__realpath_chk, (const char* path, char* out, size_t room), link, out, room)
+REALPATH_HOOK(canonicalize_file_name, (const char* path), link)
