@@ -152,6 +152,193 @@ TEST_F(NodeSweepTest, UnattendedRemovalsGoOn) {
   EXPECT_TRUE(in_removing().empty());
 }
 
+class SweepSpoiltTest : public NodeSweepTest {
+ protected:
+  void spoil(const std::string& of_key, const std::string& text = "no record") const {
+    std::ofstream(state_.path() + "/jobs/" + of_key + "/record.json") << text;
+  }
+  void make_key(const std::string& of_key) const { scratch_.dir("state/jobs/" + of_key); }
+  // What looks like a step of that job.
+  static pid_t start_slurmstepd(uint32_t of_job) {
+    const std::string title = "slurmstepd: [" + std::to_string(of_job) + ".0]";
+    const pid_t stepd = ::fork();
+    if (stepd == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::execl("/bin/sleep", title.c_str(), "600", nullptr);
+      ::_exit(127);
+    }
+    EXPECT_TRUE(eventually(
+        [&] { return contents("/proc/" + std::to_string(stepd) + "/cmdline").starts_with(title); }));
+    return stepd;
+  }
+};
+
+TEST_F(SweepSpoiltTest, ASpoiltRecordGoesWithItsJobAndWhatItHad) {
+  begin(dead(1)).lock.reset();
+  spoil(key(1));
+  const std::string log = logged([&] { sweep_all({scratch_ / "tier"}); });
+  wait_children();
+  EXPECT_TRUE(jobs().empty());
+  EXPECT_TRUE(on_tier().empty());
+  EXPECT_TRUE(runs().empty());
+  EXPECT_TRUE(in_removing().empty());
+  EXPECT_NE(log.find("the job's directories are removed by their names"), std::string::npos) << log;
+  EXPECT_NE(log.find(name(1) + " have no record any more"), std::string::npos) << log;
+}
+
+TEST_F(SweepSpoiltTest, ASpoiltRecordStaysWhileItsJobMayLive) {
+  begin(dead(1)).lock.reset();
+  spoil(key(1));
+  const pid_t stepd = start_slurmstepd(job(1));
+  sweep_all({});
+  EXPECT_EQ(jobs(), Names{key(1)});
+  ::kill(stepd, SIGKILL);
+  ::waitpid(stepd, nullptr, 0);
+  sweep_all({});
+  EXPECT_TRUE(jobs().empty());
+}
+
+TEST_F(SweepSpoiltTest, SpoiltRecordsOfOthersAreTheirs) {
+  const std::string number = std::to_string(job(1));
+  Names keys = {"c." + number + ".n2",
+                "d." + number + ".n1",
+                "cc." + number + ".n1",
+                "c.x.n1",
+                "c..n1",
+                "c." + number + "x.n1",
+                "c.n1",
+                "c.0.n1"};
+  for (const std::string& k : keys) {
+    make_key(k);
+    spoil(k);
+  }
+  sweep_now({});
+  std::sort(keys.begin(), keys.end());
+  EXPECT_EQ(jobs(), keys);
+}
+
+// Its process may be about to write it.
+TEST_F(SweepSpoiltTest, ARecordThatIsNotThereYetIsNotSpoilt) {
+  make_key(key(1));
+  make_key(key(2));
+  scratch_.dir("state/jobs/" + key(2) + "/record.json");
+  sweep_now({});
+  EXPECT_EQ(jobs(), (Names{key(1), key(2)}));
+}
+
+TEST_F(SweepSpoiltTest, WhatASpoiltRemovalWasForIsTakenAnew) {
+  const std::string aside = ".removed." + name(1) + ".1000";
+  fill(scratch_ / ("tier/monarch/" + aside));
+  ASSERT_TRUE(state_.make_removal(record(job(1))).ok());
+  const std::string record_file = state_.path() + "/removing/" + name(1) + ".1000/record.json";
+  std::ofstream(record_file) << "no record";
+  // Another one of that name is there: it is said, and the directory stays.
+  const std::string log = logged([&] {
+    EXPECT_TRUE(take_unrecorded(state_, {job(9), "n1", "c"}, {scratch_ / "tier"}).empty());
+  });
+  EXPECT_NE(log.find(aside + ": "), std::string::npos) << log;
+  EXPECT_EQ(on_tier(), Names{aside});
+  std::filesystem::remove(record_file);
+  EXPECT_TRUE(take_unrecorded(state_, {job(9), "n1", "c"}, {scratch_ / "tier"}).empty())
+      << "one that is not written yet is somebody's";
+}
+
+class UnrecordedTest : public NodeSweepTest {
+ protected:
+  const JobOnNode own_ = {job(9), "n1", "c"};
+  std::vector<Removal> take(const std::vector<std::string>& tiers) const {
+    return take_unrecorded(state_, own_, tiers);
+  }
+};
+
+TEST_F(UnrecordedTest, OneRecordForAllPlacesOfAName) {
+  make_tier("other");
+  fill(scratch_ / ("tier/monarch/" + name(1)));
+  fill(scratch_ / ("other/monarch/" + name(1)));
+  fill(state_.run_dir(name(1)));
+  fill(state_.run_dir(name(2)));  // on no tier
+  const std::vector<Removal> taken = take({scratch_ / "tier", scratch_ / "other", scratch_ / "missing"});
+  ASSERT_EQ(taken.size(), 2u);
+  const JobRecord& r = taken[0].record;
+  EXPECT_EQ(r.name, name(1));
+  EXPECT_EQ(r.job.job, job(1));
+  EXPECT_EQ(r.job.node, "n1");
+  EXPECT_EQ(r.job.cluster, "c");
+  EXPECT_EQ(r.user.uid, kUid);
+  EXPECT_EQ(r.user.gid, kUid);
+  EXPECT_EQ(r.boot, boot_id());
+  EXPECT_EQ(r.run_dir, state_.run_dir(name(1)));
+  EXPECT_TRUE(r.unrecorded);
+  EXPECT_TRUE(is_unmoved(state_, r));
+  ASSERT_EQ(r.tiers.size(), 2u);
+  for (const TierRecord& t : r.tiers) {
+    EXPECT_EQ(t.kind, TierConfig::Kind::kDirectory);
+    EXPECT_GT(t.quota, 0u) << "it is charged";
+    EXPECT_FALSE(t.file_system.empty());
+  }
+  EXPECT_EQ(r.tiers[0].path, scratch_ / "tier");
+  EXPECT_EQ(r.tiers[1].path, scratch_ / "other");
+  EXPECT_EQ(taken[1].record.name, name(2));
+  EXPECT_TRUE(taken[1].record.tiers.empty());
+  EXPECT_TRUE(take({scratch_ / "tier"}).empty()) << "they have records now";
+  EXPECT_EQ(in_removing().size(), 2u);
+}
+
+TEST_F(UnrecordedTest, WhatIsAsideAlreadyKeepsItsSerial) {
+  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
+  const std::vector<Removal> taken = take({scratch_ / "tier"});
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].record.name, name(1));
+  EXPECT_EQ(taken[0].record.serial, 77u);
+  EXPECT_FALSE(is_unmoved(state_, taken[0].record));
+}
+
+TEST_F(UnrecordedTest, NobodyElseLooksAtTheSameTime) {
+  fill(scratch_ / ("tier/monarch/" + name(1)));
+  {
+    const Result<Fd> other = state_.lock_ledger(0);
+    ASSERT_TRUE(other.ok());
+    EXPECT_TRUE(take({scratch_ / "tier"}).empty());
+    EXPECT_TRUE(in_removing().empty());
+  }
+  EXPECT_EQ(take({scratch_ / "tier"}).size(), 1u);
+}
+
+TEST_F(UnrecordedTest, AJobThatBeginsAnewGetsItsName) {
+  fill(scratch_ / ("tier/monarch/" + name(1)));
+  fill(scratch_ / ("tier/monarch/" + name(2)));
+  fill(state_.run_dir(name(1)));
+  const std::vector<Removal> taken = take({scratch_ / "tier"});
+  ASSERT_EQ(taken.size(), 2u);
+  const std::string aside = taken[0].record.aside();
+  make_room_for(state_, name(1), {scratch_ / "tier", scratch_ / "missing"});
+  EXPECT_EQ(on_tier(), (Names{aside, name(2)}));
+  EXPECT_EQ(runs(), Names{aside});
+  EXPECT_FALSE(is_unmoved(state_, taken[0].record));
+  EXPECT_TRUE(is_unmoved(state_, taken[1].record)) << "another job's";
+}
+
+// What a record names is its job's, and what cannot be renamed is told and tried again.
+TEST_F(UnrecordedTest, OnlyWhatHadNoRecordMakesRoom) {
+  const JobRecord known = record(job(1));
+  fill(scratch_ / ("tier/monarch/" + known.name));
+  ASSERT_TRUE(state_.make_removal(known).ok());
+  ASSERT_TRUE(note_unmoved(state_, known).ok());
+  make_room_for(state_, known.name, {scratch_ / "tier"});
+  EXPECT_EQ(on_tier(), Names{name(1)});
+  EXPECT_TRUE(is_unmoved(state_, known));
+
+  fill(scratch_ / ("tier/monarch/" + name(2)));
+  const std::vector<Removal> taken = take({scratch_ / "tier"});
+  ASSERT_EQ(taken.size(), 1u);
+  const std::string in_the_way = scratch_ / ("tier/monarch/" + taken[0].record.aside());
+  fill(in_the_way);
+  const std::string log = logged([&] { make_room_for(state_, name(2), {scratch_ / "tier"}); });
+  EXPECT_NE(log.find("set aside " + name(2)), std::string::npos) << log;
+  EXPECT_TRUE(is_unmoved(state_, taken[0].record));
+  EXPECT_TRUE(exists(scratch_ / ("tier/monarch/" + name(2))));
+}
+
 TEST_F(NodeSweepTest, WhereThereIsNothingToDoNothingIsStarted) {
   sweep_all({});
   EXPECT_TRUE(children().empty());
