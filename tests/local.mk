@@ -82,6 +82,7 @@ tests_unit_SOURCES = \
 	%D%/start_test.cc \
 	%D%/state_test.cc \
 	%D%/sweep_test.cc \
+	%D%/tier_errors_test.cc \
 	%D%/tier_faults_test.cc \
 	%D%/tiers.h \
 	%D%/throttle_test.cc \

@@ -1,0 +1,611 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of runtime/hierarchy/tier.cc that fail: what is told of it, what is left, and what is not even
+// called.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "runtime/base/os.h"
+#include "runtime/hierarchy/tier.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+#include "tests/tiers.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kBlock = 4096, kMiB = 1 << 20;
+const std::string kJob = "job";
+constexpr Ref kEntry = 0xabcd, kOther = 0xbeef;
+
+class TierErrorsTest : public ::testing::Test {
+ protected:
+  TierConfig config() { return tier_config(scratch_, "a", kMiB); }
+  // Whether a tier below this directory is unsafe; nothing if it cannot be opened.
+  static std::optional<bool> is_unsafe(const std::string& above) {
+    TierConfig config;
+    config.path = above;
+    config.quota.bytes = kMiB;
+    config.min_free = Quota{};
+    const Result<Tier> opened = Tier::open(config, kJob);
+    if (!opened.ok()) return {};
+    ::rmdir(opened->copies_path().c_str());
+    return opened->unsafe();
+  }
+  Tier open() {
+    Result<Tier> opened = Tier::open(config(), kJob);
+    EXPECT_TRUE(opened.ok()) << opened.error().text;
+    return opened.take();
+  }
+  // As on a file system that has no O_TMPFILE.
+  Tier open_without_tmpfile() {
+    Intercept opens(Call::kOpenat,
+                    [](Arguments& a) { return (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0; });
+    return open();
+  }
+  // Publishes a copy with this content.
+  static void place(Tier& t, Ref entry, const std::string& content) {
+    const Result<Fd> file = t.create(entry, content.size());
+    ASSERT_TRUE(file.ok()) << file.error().text;
+    write(*file, content);
+    const Status published = t.publish(*file, entry);
+    ASSERT_TRUE(published.ok()) << published.error().text;
+  }
+  static void write(const Fd& file, const std::string& content) {
+    ASSERT_EQ(::pwrite(file.get(), content.data(), content.size(), 0), static_cast<ssize_t>(content.size()));
+  }
+  // Leaves a file under the name of a copy or of a partial one.
+  static std::string leave(const std::string& path, const std::string& content) {
+    fs::create_directories(fs::path(path).parent_path());
+    std::ofstream(path) << content;
+    return path;
+  }
+  static std::string path_of_part(const Tier& t, Ref entry) {
+    char name[kPartNameBytes];
+    part_name(entry, name);
+    return t.copies_path() + "/" + name;
+  }
+  static std::string bucket_of(const Tier& t, Ref entry) {
+    return fs::path(path_of_copy(t, entry)).parent_path();
+  }
+  // The first call fails, the others go on.
+  static Intercept::Handler once(int error) {
+    return [error, failed = false](Arguments&) mutable { return std::exchange(failed, true) ? 0 : error; };
+  }
+  static Intercept::Handler count(std::atomic<int>* calls) {
+    return [calls](Arguments&) {
+      ++*calls;
+      return 0;
+    };
+  }
+  static Intercept::Handler of_path(const std::string& path, int error) {
+    return [=](Arguments& a) { return a.path == path ? error : 0; };
+  }
+  Scratch scratch_;
+};
+
+template <typename Outcome>
+void expect_error(const Outcome& outcome, int code, const std::string& text) {
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_EQ(outcome.error().code, code) << outcome.error().text;
+  EXPECT_EQ(outcome.error().text, text + ": " + strerror(code));
+}
+
+// ---- open
+
+TEST_F(TierErrorsTest, APathWithoutRoomForTheNamesOfCopiesIsRefused) {
+  TierConfig longest = config();
+  longest.path.resize(kPathBytes - kCopyNameBytes - kJob.size() - 1, '/');
+  EXPECT_TRUE(Tier::open(longest, kJob).ok());
+  const std::string one_more = kJob + "s";
+  const Result<Tier> refused = Tier::open(longest, one_more);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ENAMETOOLONG);
+  EXPECT_EQ(refused.error().text, "tier a: the path " + longest.path + "/" + one_more + " is too long");
+  EXPECT_FALSE(fs::exists(scratch_ / ("a/" + one_more)));
+}
+
+TEST_F(TierErrorsTest, OpenTellsWhichStepFailed) {
+  const std::string dir = scratch_ / ("a/" + kJob);
+  {
+    Intercept mkdirs(Call::kMkdirat, EROFS);
+    expect_error(Tier::open(config(), kJob), EROFS, "tier a: make " + dir);
+  }
+  {
+    Intercept opens(Call::kOpenat, of_path(kJob, EACCES));
+    expect_error(Tier::open(config(), kJob), EACCES, "tier a: open " + dir);
+  }
+  {
+    Intercept stats(Call::kFstat, EIO);
+    expect_error(Tier::open(config(), kJob), EIO, "tier a: open " + dir);
+  }
+  {
+    Intercept sizes(Call::kFstatvfs, EIO);
+    const Result<Tier> opened = Tier::open(config(), kJob);
+    ASSERT_FALSE(opened.ok());
+    EXPECT_NE(opened.error().text.find("tier a: statvfs " + dir), std::string::npos) << opened.error().text;
+  }
+  EXPECT_TRUE(Tier::open(config(), kJob).ok()) << "it tries again, with the directory that is there";
+}
+
+TEST_F(TierErrorsTest, ADirectoryThatASweepHoldsIsRefused) {
+  const std::string dir = scratch_.dir("a/" + kJob);
+  {
+    const Fd sweep(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    ASSERT_EQ(::flock(sweep.get(), LOCK_EX | LOCK_NB), 0);
+    expect_error(Tier::open(config(), kJob), EWOULDBLOCK, "tier a: lock " + dir);
+  }
+  EXPECT_TRUE(Tier::open(config(), kJob).ok());
+}
+
+// ---- who can replace the job's directory
+
+TEST_F(TierErrorsTest, IsUnsafeWhereOthersCanReplaceTheDirectory) {
+  const std::string above = scratch_.dir("a");
+  for (const mode_t mode : {0700, 0755, 01777, 01720}) {
+    ASSERT_EQ(::chmod(above.c_str(), mode), 0);
+    EXPECT_EQ(is_unsafe(above), false) << std::oct << mode;
+  }
+  for (const mode_t mode : {0720, 0702, 0777}) {
+    ASSERT_EQ(::chmod(above.c_str(), mode), 0);
+    EXPECT_EQ(is_unsafe(above), true) << std::oct << mode;
+  }
+  ASSERT_EQ(::chmod(above.c_str(), 0700), 0);
+  Intercept looks(Call::kFstatat, EACCES);
+  EXPECT_EQ(is_unsafe(above), true) << "it could not be looked at";
+}
+
+TEST_F(TierErrorsTest, IsUnsafeBelowAnotherUsersDirectory) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const std::string above = scratch_.dir("a");
+  ASSERT_EQ(::chown(above.c_str(), 65534, 65534), 0);
+  for (const mode_t mode : {0755, 01777}) {
+    ASSERT_EQ(::chmod(above.c_str(), mode), 0);
+    EXPECT_EQ(is_unsafe(above), true) << std::oct << mode;
+  }
+}
+
+TEST_F(TierErrorsTest, IsSafeBelowADirectoryOfRootOrOfTheUser) {
+  enum { kSafe, kUnsafe, kNotOpened };
+  const auto look = [](const std::string& above) -> int {
+    const std::optional<bool> unsafe = is_unsafe(above);
+    return !unsafe ? kNotOpened : *unsafe ? kUnsafe : kSafe;
+  };
+  const int below_its_own = as_nobody([&] {
+    const Scratch own;
+    return look(own.path());
+  });
+  EXPECT_EQ(below_its_own, kSafe);
+  if (::geteuid() != 0) return;
+  const std::string roots = scratch_.dir("a");
+  ASSERT_EQ(::chmod(scratch_.path().c_str(), 0755), 0);
+  ASSERT_EQ(::chmod(roots.c_str(), 01777), 0);
+  EXPECT_EQ(as_nobody([&] { return look(roots); }), kSafe);
+  ASSERT_EQ(::chmod(roots.c_str(), 0777), 0);
+  EXPECT_EQ(as_nobody([&] { return look(roots); }), kUnsafe) << "it is root's, but not sticky";
+}
+
+// ---- space
+
+TEST_F(TierErrorsTest, WhatOthersFilledIsLeftAloneOnceForAllFilesThatDoNotFit) {
+  Tier t = open();
+  EXPECT_FALSE(t.may_recover());
+  Intercept sizes(Call::kFstatvfs, [](Arguments& a) {
+    a.fs->f_bavail = 0;
+    return 0;
+  });
+  EXPECT_FALSE(t.reserve(1));
+  EXPECT_TRUE(t.may_recover());
+  const int64_t due = t.next_probe_ns();
+  EXPECT_FALSE(t.reserve(1));
+  EXPECT_EQ(t.next_probe_ns(), due);
+  EXPECT_EQ(t.used(), 0u);
+}
+
+TEST_F(TierErrorsTest, WhatIsBeyondTheQuotaIsNoReasonForAProbe) {
+  Tier t = open();
+  EXPECT_FALSE(t.reserve(kMiB + 1));
+  EXPECT_FALSE(t.may_recover());
+}
+
+TEST_F(TierErrorsTest, AClosedTierHasNoRoom) {
+  Tier t = open();
+  EXPECT_GT(t.room(), 0u);
+  t.close("a test");
+  EXPECT_EQ(t.room(), 0u);
+  EXPECT_FALSE(t.reserve(1));
+  EXPECT_EQ(t.used(), 0u);
+}
+
+// ---- copies
+
+TEST_F(TierErrorsTest, ADirectoryOfCopiesIsMadeOnce) {
+  Tier t = open();
+  std::atomic<int> calls{0};
+  Intercept mkdirs(Call::kMkdirat, count(&calls));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(t.create(kEntry, 0).ok());
+  EXPECT_EQ(calls, 1);
+  ASSERT_TRUE(t.create(kOther, 0).ok());
+  EXPECT_EQ(calls, 2) << "another one";
+}
+
+TEST_F(TierErrorsTest, ADirectoryOfCopiesThatIsThereAlreadyIsTaken) {
+  Tier t = open();
+  fs::create_directory(bucket_of(t, kEntry));
+  EXPECT_TRUE(t.create(kEntry, 0).ok());
+}
+
+TEST_F(TierErrorsTest, ACopyIsOpenedOnce) {
+  Tier t = open();
+  std::atomic<int> calls{0};
+  Intercept opens(Call::kOpenat, count(&calls));
+  ASSERT_TRUE(t.create(kEntry, 0).ok());
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(TierErrorsTest, ACopyIsTriedAgainOnlyWhereItsDirectoryIsGone) {
+  Tier t = open();
+  ASSERT_TRUE(t.create(kEntry, 0).ok());
+  {
+    Intercept opens(Call::kOpenat, once(EIO));
+    expect_error(t.create(kEntry, 0), EIO, "tier a: create a copy");
+  }
+  fs::remove(bucket_of(t, kEntry));
+  EXPECT_TRUE(t.create(kEntry, 0).ok());
+}
+
+// The missing directory is told of, not what became of making it anew.
+TEST_F(TierErrorsTest, ADirectoryOfCopiesThatCannotBeMadeAnewIsMissing) {
+  Tier t = open();
+  const Result<Fd> file = t.create(kEntry, 0), part = t.create_part(kEntry, 0);
+  ASSERT_TRUE(file.ok() && part.ok());
+  fs::remove(bucket_of(t, kEntry));
+  std::atomic<int> calls{0};
+  Intercept mkdirs(Call::kMkdirat, [&](Arguments&) {
+    ++calls;
+    return EROFS;
+  });
+  expect_error(t.create(kEntry, 0), ENOENT, "tier a: create a copy");
+  expect_error(t.publish(*file, kEntry), ENOENT, "tier a: publish " + path_of_copy(t, kEntry));
+  expect_error(t.publish_part(kEntry), ENOENT, "tier a: publish " + path_of_copy(t, kEntry));
+  EXPECT_EQ(calls, 3) << "each has tried";
+}
+
+TEST_F(TierErrorsTest, ACopyIsPublishedWhereItsDirectoryIsGone) {
+  Tier t = open();
+  const Result<Fd> file = t.create(kEntry, 0);
+  ASSERT_TRUE(file.ok()) << file.error().text;
+  write(*file, "new");
+  fs::remove(bucket_of(t, kEntry));
+  const Status published = t.publish(*file, kEntry);
+  ASSERT_TRUE(published.ok()) << published.error().text;
+  EXPECT_EQ(contents(path_of_copy(t, kEntry)), "new");
+}
+
+TEST_F(TierErrorsTest, ACopyIsNamedOnce) {
+  Tier t = open();
+  std::atomic<int> links{0}, renames{0};
+  Intercept linked(Call::kLinkat, count(&links)), renamed(Call::kRenameat, count(&renames));
+  place(t, kEntry, "copy");
+  EXPECT_EQ(links, 1);
+  EXPECT_EQ(renames, 0);
+}
+
+TEST_F(TierErrorsTest, APublicationThatFailedIsNotTriedAgain) {
+  Tier t = open();
+  const Result<Fd> file = t.create(kEntry, 0);
+  ASSERT_TRUE(file.ok()) << file.error().text;
+  Intercept links(Call::kLinkat, once(EIO));
+  expect_error(t.publish(*file, kEntry), EIO, "tier a: publish " + path_of_copy(t, kEntry));
+  EXPECT_EQ(files_on(t), 0);
+}
+
+// Each time with a new file: one that had a name, and has none, gets none again.
+TEST_F(TierErrorsTest, ALeftOverStaysWhereItCannotBeReplaced) {
+  Tier t = open();
+  const std::string path = leave(path_of_copy(t, kEntry), "left over");
+  const auto publish = [&] {
+    const Result<Fd> file = t.create(kEntry, 0);
+    EXPECT_TRUE(file.ok()) << file.error().text;
+    write(*file, "new");
+    return t.publish(*file, kEntry);
+  };
+  {
+    Intercept links(Call::kLinkat, [&](Arguments& a) { return path.ends_with(a.path) ? 0 : EDQUOT; });
+    expect_error(publish(), EDQUOT, "tier a: publish " + path);
+  }
+  {
+    Intercept renames(Call::kRenameat, EIO);
+    expect_error(publish(), EIO, "tier a: publish " + path);
+    EXPECT_EQ(files_on(t), 1) << "a name of the way there is left";
+  }
+  {
+    Intercept renames(Call::kRenameat, EIO), removals(Call::kUnlinkat, EPERM);
+    expect_error(publish(), EIO, "tier a: publish " + path);
+  }
+  EXPECT_EQ(contents(path), "left over");
+  const Status published = publish();
+  ASSERT_TRUE(published.ok()) << published.error().text;
+  EXPECT_EQ(contents(path), "new");
+  EXPECT_EQ(files_on(t), 1) << "what could not be removed before";
+}
+
+TEST_F(TierErrorsTest, AFileWithoutANameIsGivenUpWithoutACall) {
+  Tier t = open();
+  ASSERT_TRUE(t.create(kEntry, 0).ok());
+  std::atomic<int> calls{0};
+  Intercept removals(Call::kUnlinkat, count(&calls));
+  t.discard(kEntry);
+  EXPECT_EQ(calls, 0);
+}
+
+TEST_F(TierErrorsTest, ARemovalTellsWhetherTheCopyIsGone) {
+  Tier t = open();
+  place(t, kEntry, "copy");
+  ASSERT_TRUE(t.create_part(kOther, 0).ok());
+  {
+    Intercept removals(Call::kUnlinkat, EPERM);
+    EXPECT_FALSE(t.remove(kEntry));
+    EXPECT_FALSE(t.remove_part(kOther));
+  }
+  EXPECT_EQ(files_on(t), 2);
+  errno = 0;  // of a call that succeeds it is not looked at
+  EXPECT_TRUE(t.remove(kEntry));
+  errno = 0;
+  EXPECT_TRUE(t.remove_part(kOther));
+  EXPECT_EQ(files_on(t), 0);
+  EXPECT_TRUE(t.remove(kEntry)) << "it is gone already";
+  EXPECT_TRUE(t.remove_part(kOther)) << "it is gone already";
+}
+
+// ---- a copy under another name
+
+TEST_F(TierErrorsTest, ALinkTellsWhyItCannotBe) {
+  Tier t = open();
+  place(t, kEntry, "copy");
+  {
+    Intercept mkdirs(Call::kMkdirat, EROFS);
+    EXPECT_FALSE(t.link(kEntry, kOther));
+    EXPECT_EQ(errno, EROFS);
+  }
+  {
+    Intercept links(Call::kLinkat, once(EMLINK));
+    EXPECT_FALSE(t.link(kEntry, kOther));
+    EXPECT_EQ(errno, EMLINK);
+  }
+  const std::string path = leave(path_of_copy(t, kOther), "left over");
+  {
+    Intercept links(Call::kLinkat, once(EMLINK));
+    EXPECT_FALSE(t.link(kEntry, kOther));
+    EXPECT_EQ(contents(path), "left over") << "it was in nobody's way";
+  }
+  {
+    Intercept removals(Call::kUnlinkat, EPERM);
+    EXPECT_FALSE(t.link(kEntry, kOther));
+    EXPECT_EQ(errno, EPERM);
+  }
+  EXPECT_TRUE(t.link(kEntry, kOther));
+  EXPECT_EQ(contents(path), "copy");
+}
+
+// ---- partial copies
+
+TEST_F(TierErrorsTest, APartialCopyIsPublishedWhereItsDirectoryIsGone) {
+  Tier t = open();
+  const Result<Fd> part = t.create_part(kEntry, 3);
+  ASSERT_TRUE(part.ok()) << part.error().text;
+  write(*part, "new");
+  fs::remove(bucket_of(t, kEntry));
+  const Status published = t.publish_part(kEntry);
+  ASSERT_TRUE(published.ok()) << published.error().text;
+  EXPECT_EQ(contents(path_of_copy(t, kEntry)), "new");
+  EXPECT_EQ(files_on(t), 1);
+}
+
+TEST_F(TierErrorsTest, ErrorsOfAPartialCopyNameTheStep) {
+  Tier t = open();
+  {
+    Intercept mkdirs(Call::kMkdirat, of_path("part", EROFS));
+    expect_error(t.create_part(kEntry, 0), EROFS, "tier a: make " + t.copies_path() + "/part");
+  }
+  {
+    Intercept mkdirs(Call::kMkdirat, [](Arguments& a) { return std::string(a.path) != "part" ? EROFS : 0; });
+    expect_error(t.create_part(kOther, 0), EROFS, "tier a: make " + bucket_of(t, kOther));
+  }
+  {
+    Intercept opens(Call::kOpenat, EMFILE);
+    expect_error(t.create_part(kEntry, 0), EMFILE, "tier a: create a partial copy");
+    expect_error(t.create_part(kEntry, 1), EMFILE, "tier a: create a partial copy");
+    expect_error(t.open_part(kEntry), EMFILE, "tier a: open a partial copy");
+  }
+  {
+    Intercept allocations(Call::kFallocate, ENOSPC);
+    expect_error(t.create_part(kEntry, 10000), ENOSPC, "tier a: allocate 10000 bytes");
+    EXPECT_EQ(files_on(t), 0);
+    EXPECT_TRUE(t.create_part(kEntry, 0).ok()) << "what is allocated chunk by chunk needs none";
+  }
+  ASSERT_TRUE(t.open_part(kEntry).ok());
+  {
+    Intercept renames(Call::kRenameat, once(EIO));
+    expect_error(t.publish_part(kEntry), EIO, "tier a: publish " + path_of_copy(t, kEntry));
+  }
+  EXPECT_TRUE(t.open_part(kEntry).ok()) << "it has its old name";
+  EXPECT_TRUE(t.remove_part(kEntry));
+  expect_error(t.open_part(kEntry), ENOENT, "tier a: open a partial copy");
+}
+
+TEST_F(TierErrorsTest, ALeftOverOfAPartialCopyIsReplaced) {
+  Tier t = open();
+  const std::string path = leave(path_of_part(t, kEntry), "left over");
+  const Fd writer(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(writer);
+  {
+    Intercept opens(Call::kOpenat, once(EIO));
+    expect_error(t.create_part(kEntry, 0), EIO, "tier a: create a partial copy");
+    EXPECT_EQ(contents(path), "left over") << "it was in nobody's way";
+  }
+  {
+    Intercept removals(Call::kUnlinkat, EPERM);
+    expect_error(t.create_part(kEntry, 0), EPERM, "tier a: create a partial copy");
+  }
+  const Result<Fd> part = t.create_part(kEntry, 0);
+  ASSERT_TRUE(part.ok()) << part.error().text;
+  write(writer, "late");
+  EXPECT_EQ(contents(path), "") << "who has the old one open still writes to it";
+}
+
+// What is new is not taken for a left-over.
+TEST_F(TierErrorsTest, APartialCopyIsOpenedOnce) {
+  Tier t = open();
+  std::atomic<int> opens{0}, removals{0};
+  Intercept opened(Call::kOpenat, count(&opens)), removed(Call::kUnlinkat, count(&removals));
+  ASSERT_TRUE(t.create_part(kEntry, 0).ok());
+  ASSERT_TRUE(t.create_part(kOther, 0).ok());
+  EXPECT_EQ(opens, 2);
+  EXPECT_EQ(removals, 0);
+}
+
+// ---- a closed tier's probes
+
+class ProbeErrorsTest : public TierErrorsTest {
+ protected:
+  // Seconds until the next probe; -1: none is due.
+  static double seconds_left(const Tier& t) {
+    if (t.next_probe_ns() == 0) return -1;
+    return static_cast<double>(t.next_probe_ns() - os::clock_ns(CLOCK_MONOTONIC)) / 1e9;
+  }
+  static constexpr double kDelay = 4;  // of this process
+};
+
+TEST_F(ProbeErrorsTest, AnOpenTierIsNotProbed) {
+  Tier t = open();
+  LaterBy some(1000);
+  EXPECT_FALSE(t.probe());
+  EXPECT_EQ(seconds_left(t), -1);
+}
+
+TEST_F(ProbeErrorsTest, TheTimeToTheNextProbeDoublesUpToFiveMinutes) {
+  Tier t = open();
+  t.close("a test");
+  EXPECT_NEAR(seconds_left(t), 10, kDelay);
+  const int64_t due = t.next_probe_ns();
+  t.close("another test");
+  EXPECT_EQ(t.next_probe_ns(), due) << "it is closed already";
+  Intercept writes(Call::kPwrite, EIO);
+  std::deque<LaterBy> later;
+  int before = 10;
+  for (const int seconds : {20, 40, 80, 160, 300, 300}) {
+    later.emplace_back(before + 1);
+    EXPECT_FALSE(t.probe());
+    EXPECT_NEAR(seconds_left(t), seconds, kDelay);
+    EXPECT_FALSE(t.probe()) << "too early";
+    EXPECT_NEAR(seconds_left(t), seconds, kDelay);
+    before = seconds;
+  }
+  EXPECT_TRUE(t.closed());
+}
+
+TEST_F(ProbeErrorsTest, EachStepOfAProbeCanFail) {
+  struct Step {
+    Call call;
+    Intercept::Handler handler;
+    const char* what;
+  };
+  const auto fails = [](int error) { return [error](Arguments&) { return error; }; };
+  const auto is_short = [](Arguments& a) {
+    a.bytes = 100;
+    return 0;
+  };
+  const auto is_altered = [](Arguments& a) { return ::pwrite(a.fd, "M", 1, 0) == 1 ? 0 : EIO; };
+  for (const Step& step : {Step{Call::kOpenat, fails(EIO), "create"},
+                           {Call::kFallocate, fails(ENOSPC), "allocate"},
+                           {Call::kPwrite, fails(EIO), "write"},
+                           {Call::kPwrite, is_short, "a short write"},
+                           {Call::kFinishSync, fails(EIO), "write-back"},
+                           {Call::kFinishSync, fails(EROFS), "write-back"},
+                           {Call::kPread, fails(EIO), "read"},
+                           {Call::kPread, is_short, "a short read"},
+                           {Call::kPread, is_altered, "other bytes"}}) {
+    Tier t = open();
+    t.close("a test");
+    LaterBy enough(11);
+    {
+      Intercept fault(step.call, step.handler);
+      errno = 0;
+      EXPECT_FALSE(t.probe()) << step.what;
+    }
+    EXPECT_TRUE(t.closed()) << step.what;
+    EXPECT_NEAR(seconds_left(t), 20, kDelay) << step.what;
+    LaterBy more(20);
+    EXPECT_TRUE(t.probe()) << step.what;
+    EXPECT_FALSE(t.closed()) << step.what;
+    EXPECT_EQ(seconds_left(t), -1) << step.what;
+  }
+}
+
+// The process is short of something: that tells nothing about the tier.
+TEST_F(ProbeErrorsTest, AShortageIsNoReasonToWaitLonger) {
+  Tier t = open();
+  t.close("a test");
+  std::deque<LaterBy> later;
+  for (const int error : {EMFILE, ENOMEM}) {
+    later.emplace_back(11);
+    Intercept opens(Call::kOpenat, error);
+    EXPECT_FALSE(t.probe());
+    EXPECT_TRUE(t.closed());
+    EXPECT_NEAR(seconds_left(t), 10, kDelay);
+  }
+}
+
+TEST_F(ProbeErrorsTest, AFileSystemWithoutTheCallForWriteBackTakesFiles) {
+  Tier t = open();
+  t.close("a test");
+  LaterBy enough(11);
+  Intercept syncs(Call::kFinishSync, EINVAL);
+  EXPECT_TRUE(t.probe());
+}
+
+TEST_F(ProbeErrorsTest, AFullFileSystemIsNotWrittenTo) {
+  Tier t = open();
+  std::atomic<uint64_t> blocks{1};
+  Intercept sizes(Call::kFstatvfs, [&](Arguments& a) {
+    a.fs->f_frsize = kBlock;
+    a.fs->f_bavail = blocks;
+    return 0;
+  });
+  std::atomic<int> calls{0};
+  Intercept writes(Call::kPwrite, count(&calls));
+  EXPECT_FALSE(t.reserve(2 * kBlock));
+  LaterBy enough(11);
+  EXPECT_FALSE(t.probe());
+  EXPECT_EQ(calls, 0);
+  blocks = 2;
+  LaterBy more(20);
+  EXPECT_TRUE(t.probe());
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(t.reserve(2 * kBlock));
+}
+
+TEST_F(ProbeErrorsTest, AProbeLeavesNoFile) {
+  for (const bool has_tmpfile : {true, false}) {
+    Tier t = has_tmpfile ? open() : open_without_tmpfile();
+    t.close("a test");
+    LaterBy enough(11);
+    std::atomic<int> removals{0};
+    Intercept removed(Call::kUnlinkat, count(&removals));
+    EXPECT_TRUE(t.probe());
+    EXPECT_EQ(removals, has_tmpfile ? 0 : 1) << "a file without a name needs no removal";
+    EXPECT_EQ(files_on(t), 0);
+  }
+}
+
+}  // namespace
+}  // namespace monarch
