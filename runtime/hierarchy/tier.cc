@@ -297,11 +297,15 @@ Status Tier::write_and_read() const {
   if (!file) return errno_error("create");
   if (!tmpfile_) os::unlinkat(copies_.get(), "probe", 0);
   if (driver_->allocate(file.get(), kBlock) != 0) return errno_error("allocate");
-  if (os::pwrite(file.get(), block, kBlock, 0) != static_cast<ssize_t>(kBlock)) return errno_error("write");
+  const auto whole = [](ssize_t bytes, const char* what) -> Status {
+    if (bytes < 0) return errno_error(what);
+    return bytes == kBlock ? Status() : Error{EIO, std::string(what) + ": not the whole of a block"};
+  };
+  MONARCH_TRY(whole(os::pwrite(file.get(), block, kBlock, 0), "write"));
   if (driver_->prepare(file.get(), kBlock, true) == Writing::kBuffered &&
       os::sync_range(file.get(), 0, kBlock, Sync::kFinish) != 0 && is_write_back_error(errno))
     return errno_error("write-back");
-  if (os::pread(file.get(), back, kBlock, 0) != static_cast<ssize_t>(kBlock)) return errno_error("read");
+  MONARCH_TRY(whole(os::pread(file.get(), back, kBlock, 0), "read"));
   if (std::memcmp(block, back, kBlock) != 0) return Error{EIO, "it returns other bytes than were written"};
   return {};
 }
