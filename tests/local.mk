@@ -41,6 +41,7 @@ tests_unit_SOURCES = \
 	%D%/catalog_test.cc \
 	%D%/cgroup_test.cc \
 	%D%/change_watch_test.cc \
+	%D%/chunk_errors_test.cc \
 	%D%/config_test.cc \
 	%D%/copier_test.cc \
 	%D%/dataset_test.cc \

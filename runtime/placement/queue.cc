@@ -140,20 +140,31 @@ bool WorkQueue::next(Work* work) {
     demanded_chunks_.pop_front();
     return true;
   }
-  return has_background_place() && next_background(work);
+  return (has_wanted_place() && next_to_fill(work)) || (has_background_place() && next_background(work));
 }
 
 bool WorkQueue::has_background_place() const { return background_ < std::max(1, context_->threads - 2); }
 
-bool WorkQueue::next_background(Work* work) {
+// What nobody waits for may keep all its places for long, where the admin's rate is low.
+bool WorkQueue::has_wanted_place() const {
+  return wanted_ > 0 && static_cast<int>(working_.size()) < std::max(1, context_->threads - 1);
+}
+
+bool WorkQueue::next_to_fill(Work* work) {
   while (!filling_.empty()) {
     if (const std::optional<uint32_t> chunk = ask_.next_chunk(filling_.front())) {
       *work = {filling_.front(), Why::kFill, *chunk};
       return true;
     }
     filling_.pop_front();
-    if (wanted_ > 0) --wanted_;
+    if (wanted_ > 0 && --wanted_ == 0) break;  // the others are nobody's to wait for
   }
+  return false;
+}
+
+bool WorkQueue::next_background(Work* work) {
+  while (!filling_.empty())
+    if (next_to_fill(work)) return true;
   if (!again_.empty() && again_.front().due <= os::clock_ns(CLOCK_MONOTONIC)) {
     *work = again_.front().work;
     again_.pop_front();
