@@ -254,7 +254,7 @@ bool FileStager::link(Ref ref, const HardLinks::Copy& copy, const struct stat& s
   return true;
 }
 
-bool FileStager::end_sharing(Ref maker, int tier) {
+bool FileStager::end_sharing(Ref maker) {
   const HardLinks::Names names = links_.ended(maker);
   const uint64_t word = context_->catalog->entry(maker).state.load(std::memory_order_acquire);
   const bool settled =
@@ -262,9 +262,10 @@ bool FileStager::end_sharing(Ref maker, int tier) {
   for (const Ref name : names.waiting)
     context_->settle(name, settled ? word : state_word(State::kNoFit, Reason::kTierError));
   bool removed = true;
-  for (const Ref name : names.linked) {  // they are on this tier
+  for (const Ref name : names.linked) {
     context_->catalog->drop(name, State::kNoFit, Reason::kTierError);
-    removed &= context_->tier(tier).remove(name);
+    context_->wake(name);  // if memory lacked before it was linked
+    removed &= context_->tier(names.tier).remove(name);
   }
   return removed;
 }
@@ -373,7 +374,7 @@ void FileStager::written(int number, NamedCopy copy, const Status& written) {
 // has it open.
 void FileStager::give_back(int number, NamedCopy* copy) {
   Tier& tier = context_->tier(number);
-  const bool links_are_gone = end_sharing(copy->entry, number);
+  const bool links_are_gone = end_sharing(copy->entry);
   const bool free = tier.remove(copy->entry) && links_are_gone && !os::is_open_elsewhere(copy->fd.get());
   copy->fd.reset();
   if (free) tier.release(copy->space);

@@ -58,7 +58,7 @@ class FileStager {
   bool link(Ref ref, const HardLinks::Copy& copy, const struct stat& source, bool prefetched);
   // The copy of this name will not come, or is given up: nor will the names that wait for it have one, and
   // those that have it lose it. False: one of these is there still.
-  bool end_sharing(Ref maker, int tier = -1);
+  bool end_sharing(Ref maker);
   // False: it was not made, or could not be published.
   bool place_copy(const Work& work, const Fd& source, const struct stat& st, Copier* copier);
   Status make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier, const Fd& copy,

@@ -75,6 +75,7 @@ HardLinks::Names HardLinks::ended(Ref maker) {
   makers_.erase(at);
   if (file == files_.end()) return {};  // there was no memory for it
   Names names = std::move(file->second.names);
+  names.tier = file->second.copy.tier;
   for (const Ref name : names.waiting) awaited_.erase(name);
   names_ -= 1 + names.waiting.size() + names.linked.size();
   files_.erase(file);

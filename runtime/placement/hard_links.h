@@ -41,6 +41,7 @@ class HardLinks {
   // The copy of this name will not come, or was given up. All names that waited for it, or had it.
   struct Names {
     std::vector<Ref> waiting, linked;
+    int tier = 0;  // where those are that had it
   };
   Names ended(Ref maker);
   // Whose copy the name waits for; 0: none.
