@@ -3,8 +3,12 @@
 #include "runtime/placement/copier.h"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <optional>
+#include <thread>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
@@ -149,6 +153,61 @@ TEST_F(CopierTest, WhatNobodyWaitsForKeepsToTheRatesUntilSomebodyDoes) {
 }
 
 // What io_uring(7) did not do, plain calls do, and they tell what was wrong.
+// As ioprio_get(2) says: a class from bit 13 on, a level below.
+TEST_F(CopierTest, WhatNobodyWaitsForHasItsOwnIoPriority) {
+  if (::syscall(SYS_ioprio_set, 1, 0, 0) != 0) GTEST_SKIP() << "not allowed here";
+  const auto priority = [] { return ::syscall(SYS_ioprio_get, 1, 0); };
+  std::thread([&] {
+    const long usual = priority();
+    const auto becomes = [&](AgentConfig::Io io, long wanted) {
+      set_io_priority(io);
+      EXPECT_EQ(priority(), wanted) << static_cast<int>(io);
+    };
+    becomes(AgentConfig::Io::kNormal, usual);
+    becomes(AgentConfig::Io::kLow, 2 << 13 | 7);
+    becomes(AgentConfig::Io::kIdle, 3 << 13);
+    becomes(AgentConfig::Io::kIdle, 3 << 13);
+    becomes(AgentConfig::Io::kLow, 2 << 13 | 7);
+    becomes(AgentConfig::Io::kNormal, usual);
+  }).join();
+}
+
+// It tells how long a file of some size takes; what is small tells of latency only.
+TEST_F(CopierTest, TheRateIsToldByLargePieces) {
+  const auto& rate = (*board_)->header.bytes_per_second;
+  source(100 << 10);
+  ASSERT_TRUE(copy(Writing::kMemory).ok());
+  EXPECT_EQ(rate, 0u);
+  for (const uint64_t size : {kMiB, 40 * kMiB}) {  // by one call, and by several at a time
+    (*board_)->header.bytes_per_second = 0;
+    source(size);
+    ASSERT_TRUE(copy(Writing::kMemory).ok());
+    EXPECT_GT(rate, 0u) << size;
+  }
+  (*board_)->header.bytes_per_second = uint64_t{1} << 50;
+  source(kMiB);
+  ASSERT_TRUE(copy(Writing::kMemory).ok());
+  EXPECT_LT(rate, uint64_t{1} << 50);
+  EXPECT_GT(rate, uint64_t{1} << 49) << "one piece changes it little";
+}
+
+TEST_F(CopierTest, TheRateOfTheTierIsKeptTo) {
+  config_.tier_bandwidth = 1;
+  Rates slow(config_);
+  Copier copier(board_->get(), &slow, &stopping_);
+  EXPECT_TRUE(slow.tier_bytes.wait(1 << 20, [] { return false; }));  // the only one that passes
+  source(1000);
+  std::atomic<bool> done{false};
+  std::thread copies([&] {
+    EXPECT_TRUE(copier.copy({source_.get(), copy_.get(), 1000, 0, 1000, Writing::kMemory, true}).ok());
+    done = true;
+  });
+  ::usleep(100000);
+  EXPECT_FALSE(done);
+  copier.hurry();
+  copies.join();
+}
+
 TEST_F(CopierTest, WhatTheRingFailsToWriteIsCopiedByPlainCalls) {
   for (const int error : {0, EIO, ENOMEM, ECANCELED}) {
     SCOPED_TRACE(error);
