@@ -59,18 +59,25 @@ def make(root):
 
 
 def as_natively():
-    roots = {how: f"{scratch()}/cases.{how}/data" for how in ("native", "job")}
+    cases("cases", scratch("cases.tier"))
+    os.symlink(scratch("link.tier"), f"{scratch()}/link")
+    cases("link", f"{scratch()}/link/to")  # the kernel has other names for the copies
+
+
+def cases(where, tier):
+    os.makedirs(tier, exist_ok=True)
+    roots = {how: f"{scratch()}/{where}.{how}/data" for how in ("native", "job")}
     for root in roots.values():
         for number in range(len(CASES)):
             make(f"{root}/{number}")
-    job = e2e.Job(options([roots["job"]], {"t": (scratch("cases.tier"), "1G")}))
+    job = e2e.Job(options([roots["job"]], {"t": (tier, "1G")}))
     job.run(e2e.read_all(roots["job"]))
-    log = f"{scratch()}/cases.log"
+    log = f"{scratch()}/{where}.log"
     for number, (name, text) in enumerate(CASES.items()):
         command = [PYTHON, "-c", BEGIN + text]
         native = e2e.execute([*command, f"{roots['native']}/{number}"])
         got = e2e.execute([*command, f"{roots['job']}/{number}"], env={**job.env, b"MONARCH_IO_LOG": log.encode()})
-        equal(got, native, f"{name}: as natively")
+        equal(got, native, f"{where}: {name}: as natively")
         ok(native[0] == 0, f"{name}: the case holds", native)
     with open(log, encoding="utf-8") as stream:
         lines = stream.read()

@@ -200,11 +200,17 @@ for n in None, 1:
     for call in libc.readlink, libc.realpath: print(call(n, None, 0) if call is libc.readlink else call(None, None), ctypes.get_errno())
 for command in ('readlink', '/dev/fd/0'), ('readlink', '-f', '/dev/stdin'), ('realpath', '/proc/self/fd/0'), ('python3', '-c', 'import os; print(os.path.realpath(0 and 0 or "/dev/stdin"))'):
     print(subprocess.run(command, stdin=fd, stdout=subprocess.PIPE).stdout)
+links = os.open('/proc/self/fd', os.O_RDONLY)
+for n in '/proc/thread-self/fd', f'/proc/self/task/{os.getpid()}/fd', '/proc/self/fd/../fd', '/proc/./self//fd': print(os.readlink(f'{n}/{fd}'), os.path.realpath(f'{n}/{fd}'))
+out = ctypes.create_string_buffer(5000)
+print(os.readlink(str(fd), dir_fd=links), libc.readlinkat(links, str(fd).encode(), out, 9), out.value)
+script = 'readlink "/proc/$1/fd/$2"; realpath "/proc/$1/fd/$2"; exec 3<"$3"; readlink "/proc/$$/fd/3"; cd /proc/self/fd; readlink 3; find /proc/self/fd/ -lname "*held/f"'
+print(subprocess.run(['sh', '-c', script, 'sh', str(os.getpid()), str(fd), root + b'/held/f'], stdout=subprocess.PIPE).stdout)
 """
 
 
 def links_to_descriptors():
-    both("names of a descriptor", NAMED, 1)
+    both("names of a descriptor", NAMED, 2)
     both("links to a descriptor", LINKS)
 
 

@@ -111,14 +111,16 @@ void mark_open(Client* c, Change change, int fd) {
 // The dataset's file whose copy is open as `fd`: by the name that the kernel has for it, since an inode of
 // the tier may be somebody's new file by now.
 __attribute__((noinline)) Original copy_behind(const Client& c, const struct statx& st, int fd) {
-  Original original = find_original(c, device(st), st.stx_ino, [&](uint32_t tier, const Entry&) {
-    const auto& where = c.catalog.facts().tiers[tier];
-    Room room;
-    return path_of_descriptor(fd, &room) != 0 && strncmp(room.text(), where.path, where.len) == 0 &&
-           room.text()[where.len] == '/';
-  });
-  if (original.entry) choose_name(fd, &original);
-  return original;
+  Room room;
+  const size_t len = path_of_descriptor(fd, &room);
+  Original named;
+  return find_original(
+             c, device(st), st.stx_ino,
+             [&](uint32_t tier, const Entry&) {
+               return copy_named(room.text(), len, tier, st.stx_ino, &named);
+             }).entry
+             ? named
+             : Original{};
 }
 
 // A copy is never written: `fd`, on one, is opened anew on the PFS. What O_TRUNC did to the copy it does to

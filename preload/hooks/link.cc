@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The link family: a link to a descriptor (/proc/self/fd/N) of a tier's copy shows the dataset's file.
+// The link family: a link to a descriptor (/proc/PID/fd/N) of a tier's copy shows the dataset's file.
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "preload/client/room.h"
 #include "preload/hooks/export.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
@@ -13,33 +16,47 @@
 namespace monarch::preload {
 namespace {
 
-// Whether `path` is a link to a descriptor of a copy.
-bool names_copy(const char* path, Original* original) {
-  const int fd = unreadable(path) ? -1 : descriptor_of_link(path);
-  return fd >= 0 && original_of_descriptor(fd, original);
+// Whether `path` is a link to a descriptor of a copy, in whatever process, however written: the last of it is
+// a number.
+bool names_copy(int dirfd, const char* path, Original* original) {
+  if (unreadable(path)) return false;
+  const char* slash = strrchr(path, '/');
+  if (number_of_descriptor(slash ? slash + 1 : path) < 0 || !client()) return false;
+  const int saved = errno;
+  Room room;
+  char* text = room.take(kPathBytes);
+  const long bytes = text ? syscall(SYS_readlinkat, dirfd, path, text, kPathBytes) : -1;
+  errno = saved;
+  return bytes > 0 && text[0] == '/' && original_at(dirfd, path, text, static_cast<size_t>(bytes), original);
 }
 
 // What `ask` says of a path; of such a link, what it says of one to the file on the PFS, if that has its name
-// still. /dev/stdin is a link to a link.
+// still. `ask` writes where its caller says, and no more than is right.
 template <typename Ask>
-ssize_t read_link(const char* path, Ask ask) {
+ssize_t read_link(int dirfd, const char* path, Ask ask) {
   Original original;
-  if (!names_copy(path, &original) || strcmp(path, "/dev/stdin") == 0) return ask(path);
+  if (!names_copy(dirfd, path, &original)) return ask(path);
   const int saved = errno;
   const ssize_t bytes = on_original(original, ask);
   if (bytes < 0) errno = saved;
   return bytes >= 0 ? bytes : ask(path);
 }
 
+// By what it comes to: /dev/stdin is a link to such a link.
 template <typename Ask>
-char* real_path(const char* path, Ask ask) {
+char* real_path(const char* path, const char* out, Ask ask) {
+  char* text = ask(path);
   Original original;
-  if (!names_copy(path, &original)) return ask(path);
+  const size_t len = text ? strlen(text) : 0;
+  const bool like_copy = len > kCopyNameBytes && entry_of_copy(text + len - (kCopyNameBytes - 1)) != 0;
+  if (!like_copy || !original_at(AT_FDCWD, text, text, len, &original)) return text;
   const int saved = errno;
-  char* text = nullptr;
-  on_original(original, [&](const char* link) { return (text = ask(link)) ? 0 : -1; });
-  if (!text) errno = saved;
-  return text ? text : ask(path);
+  char* again = nullptr;
+  on_original(original, [&](const char* link) { return (again = ask(link)) ? 0 : -1; });
+  errno = saved;
+  if (!again) return out ? ask(path) : text;
+  if (!out) free(text);
+  return again;
 }
 
 }  // namespace
@@ -47,21 +64,24 @@ char* real_path(const char* path, Ask ask) {
 
 using namespace monarch::preload;
 
-#define READLINK_HOOK(name, parameters, ...)                                                               \
-  MONARCH_EXPORT ssize_t name parameters noexcept {                                                        \
-    return read_link(path, [&](const char* link) { return call_next<ssize_t>(Hook::name, __VA_ARGS__); }); \
+#define READLINK_HOOK(name, dirfd, parameters, ...)                                                  \
+  MONARCH_EXPORT ssize_t name parameters noexcept {                                                  \
+    return read_link(dirfd, path,                                                                    \
+                     [&](const char* link) { return call_next<ssize_t>(Hook::name, __VA_ARGS__); }); \
   }
-READLINK_HOOK(readlink, (const char* path, char* out, size_t bytes), link, out, bytes)
-READLINK_HOOK(readlinkat, (int dirfd, const char* path, char* out, size_t bytes), dirfd, link, out, bytes)
-READLINK_HOOK(__readlink_chk, (const char* path, char* out, size_t bytes, size_t room), link, out, bytes,
-              room)
-READLINK_HOOK(__readlinkat_chk, (int dirfd, const char* path, char* out, size_t bytes, size_t room), dirfd,
-              link, out, bytes, room)
+READLINK_HOOK(readlink, AT_FDCWD, (const char* path, char* out, size_t bytes), link, out, bytes)
+READLINK_HOOK(readlinkat, dirfd, (int dirfd, const char* path, char* out, size_t bytes), dirfd, link, out,
+              bytes)
+READLINK_HOOK(__readlink_chk, AT_FDCWD, (const char* path, char* out, size_t bytes, size_t room), link, out,
+              bytes, room)
+READLINK_HOOK(__readlinkat_chk, dirfd, (int dirfd, const char* path, char* out, size_t bytes, size_t room),
+              dirfd, link, out, bytes, room)
 
-#define REALPATH_HOOK(name, parameters, ...)                                                             \
-  MONARCH_EXPORT char* name parameters noexcept {                                                        \
-    return real_path(path, [&](const char* link) { return call_next<char*>(Hook::name, __VA_ARGS__); }); \
+#define REALPATH_HOOK(name, out, parameters, ...)                                                  \
+  MONARCH_EXPORT char* name parameters noexcept {                                                  \
+    return real_path(path, out,                                                                    \
+                     [&](const char* link) { return call_next<char*>(Hook::name, __VA_ARGS__); }); \
   }
-REALPATH_HOOK(realpath, (const char* path, char* out), link, out)
-REALPATH_HOOK(__realpath_chk, (const char* path, char* out, size_t room), link, out, room)
-REALPATH_HOOK(canonicalize_file_name, (const char* path), link)
+REALPATH_HOOK(realpath, out, (const char* path, char* out), link, out)
+REALPATH_HOOK(__realpath_chk, out, (const char* path, char* out, size_t room), link, out, room)
+REALPATH_HOOK(canonicalize_file_name, nullptr, (const char* path), link)

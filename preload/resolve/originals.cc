@@ -42,24 +42,51 @@ bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Origi
   return original->entry != nullptr;
 }
 
-__attribute__((noinline, cold)) void choose_name(int fd, Original* original) {
+bool copy_named(const char* text, size_t len, uint32_t tier, uint64_t ino, Original* original) {
   const Client* c = client();
-  if (!c || read_once(original->attributes->nlink) < 2) return;
-  const uint32_t tier = original->identity->tier.load(std::memory_order_acquire);
-  if (tier >= c->catalog.facts().tier_count) return;
-  const auto& where = c->catalog.facts().tiers[tier];
+  if (!c || len < kCopyNameBytes || text[len - kCopyNameBytes] != '/') return false;
+  char name[kCopyNameBytes] = {};
+  memcpy(name, text + len - (kCopyNameBytes - 1), kCopyNameBytes - 1);
+  const Ref ref = entry_of_copy(name);
+  const Entry* entry = ref ? c->catalog.entry(ref) : nullptr;
+  const Identity* identity = entry ? c->catalog.identity_of(*entry) : nullptr;
+  const Attributes* attributes = identity ? c->catalog.attributes(identity->attributes) : nullptr;
+  if (!attributes || identity->tier.load(std::memory_order_acquire) != tier || identity->tier_ino != ino)
+    return false;
+  *original = {entry, identity, attributes};
+  return true;
+}
+
+namespace {
+
+void choose_by_name(const char* text, size_t len, Original* original) {
+  (void)copy_named(text, len, original->identity->tier.load(std::memory_order_acquire),
+                   original->identity->tier_ino, original);
+}
+
+}  // namespace
+
+__attribute__((noinline, cold)) void choose_name(int fd, Original* original) {
+  if (read_once(original->attributes->nlink) < 2) return;
   const int saved = errno;
   Room room;
   const size_t len = path_of_descriptor(fd, &room);
   errno = saved;
-  const bool on_tier = len == where.len + kCopyNameBytes && memcmp(room.text(), where.path, where.len) == 0;
-  const Ref ref = on_tier ? entry_of_copy(room.text() + where.len + 1) : 0;
-  const Entry* entry = ref ? c->catalog.entry(ref) : nullptr;
-  const Identity* identity = entry ? c->catalog.identity_of(*entry) : nullptr;
-  const Attributes* attributes = identity ? c->catalog.attributes(identity->attributes) : nullptr;
-  if (attributes && identity->tier_ino == original->identity->tier_ino &&
-      identity->tier.load(std::memory_order_acquire) == tier)
-    *original = {entry, identity, attributes};
+  choose_by_name(room.text(), len, original);
+}
+
+bool original_at(int dirfd, const char* path, const char* text, size_t len, Original* original) {
+  const int saved = errno;
+  struct statx st;
+  const long rc = syscall(SYS_statx, dirfd, path, AT_STATX_DONT_SYNC,
+                          STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &st);
+  errno = saved;
+  if (rc != 0 || !S_ISREG(st.stx_mode) ||
+      !original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
+                   ns_of(st.stx_mtime), original))
+    return false;
+  choose_by_name(text, len, original);
+  return true;
 }
 
 bool original_of_descriptor(int fd, Original* original) {
