@@ -63,7 +63,7 @@
   X(seekdir, directory) X(rewinddir, directory) X(dirfd, directory)                                     \
   X(execve, exec) X(execv, exec) X(execvp, exec) X(execvpe, exec) X(execl, exec) X(execlp, exec)        \
   X(execle, exec) X(fexecve, exec) X(execveat, exec) X(posix_spawn, exec) X(posix_spawnp, exec)         \
-  X(fork, fork) X(_Fork, fork) X(vfork, fork) X(system, fork) X(popen, fork)                            \
+  X(fork, fork) X(_Fork, fork) X(vfork, fork) X(__vfork, fork) X(system, fork) X(popen, fork)           \
   X(chroot, space) X(unshare, space) X(setns, space) X(mount, space) X(umount, space) X(umount2, space) \
   X(read, count) X(__read_chk, count) X(readv, count) X(pread, count) X(pread64, count)                 \
   X(__pread_chk, count) X(__pread64_chk, count) X(preadv, count) X(preadv64, count) X(preadv2, count)   \

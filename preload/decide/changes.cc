@@ -111,16 +111,13 @@ void mark_open(Client* c, Change change, int fd) {
 // The dataset's file whose copy is open as `fd`: by the name that the kernel has for it, since an inode of
 // the tier may be somebody's new file by now.
 __attribute__((noinline)) Original copy_behind(const Client& c, const struct statx& st, int fd) {
-  Room room;
-  const size_t len = path_of_descriptor(fd, &room);
   Original named;
-  return find_original(
-             c, device(st), st.stx_ino,
-             [&](uint32_t tier, const Entry&) {
-               return copy_named(room.text(), len, tier, st.stx_ino, &named);
-             }).entry
-             ? named
-             : Original{};
+  (void)find_original(c, device(st), st.stx_ino, [&](uint32_t tier, const Entry&) {
+    Room room;
+    const size_t len = path_of_descriptor(fd, &room);
+    return copy_named(room.text(), len, tier, st.stx_ino, &named);
+  });
+  return named;
 }
 
 // A copy is never written: `fd`, on one, is opened anew on the PFS. What O_TRUNC did to the copy it does to

@@ -127,6 +127,8 @@ __asm__(
     "jmp *%rax\n"
     ".cfi_endproc\n"
     ".size vfork, .-vfork\n"
+    ".globl __vfork\n"
+    ".set __vfork, vfork\n"
     ".popsection\n");
 #elif defined(__aarch64__)
 __asm__(
@@ -148,6 +150,8 @@ __asm__(
     "br x16\n"
     ".cfi_endproc\n"
     ".size vfork, .-vfork\n"
+    ".globl __vfork\n"
+    ".set __vfork, vfork\n"
     ".popsection\n");
 #else
 #error "vfork: a jump for this processor"

@@ -42,21 +42,19 @@ ssize_t read_link(int dirfd, const char* path, Ask ask) {
   return bytes >= 0 ? bytes : ask(path);
 }
 
-// By what it comes to: /dev/stdin is a link to such a link.
+// The same of a path that is resolved; /dev/stdin is a link to such a link.
 template <typename Ask>
-char* real_path(const char* path, const char* out, Ask ask) {
-  char* text = ask(path);
+char* real_path(const char* path, Ask ask) {
   Original original;
-  const size_t len = text ? strlen(text) : 0;
-  const bool like_copy = len > kCopyNameBytes && entry_of_copy(text + len - (kCopyNameBytes - 1)) != 0;
-  if (!like_copy || !original_at(AT_FDCWD, text, text, len, &original)) return text;
+  const bool copy =
+      names_copy(AT_FDCWD, path, &original) || (!unreadable(path) && strcmp(path, "/dev/stdin") == 0 &&
+                                                original_of_descriptor(STDIN_FILENO, &original));
+  if (!copy) return ask(path);
   const int saved = errno;
-  char* again = nullptr;
-  on_original(original, [&](const char* link) { return (again = ask(link)) ? 0 : -1; });
-  errno = saved;
-  if (!again) return out ? ask(path) : text;
-  if (!out) free(text);
-  return again;
+  char* text = nullptr;
+  on_original(original, [&](const char* link) { return (text = ask(link)) ? 0 : -1; });
+  if (!text) errno = saved;
+  return text ? text : ask(path);
 }
 
 }  // namespace
@@ -77,11 +75,10 @@ READLINK_HOOK(__readlink_chk, AT_FDCWD, (const char* path, char* out, size_t byt
 READLINK_HOOK(__readlinkat_chk, dirfd, (int dirfd, const char* path, char* out, size_t bytes, size_t room),
               dirfd, link, out, bytes, room)
 
-#define REALPATH_HOOK(name, out, parameters, ...)                                                  \
-  MONARCH_EXPORT char* name parameters noexcept {                                                  \
-    return real_path(path, out,                                                                    \
-                     [&](const char* link) { return call_next<char*>(Hook::name, __VA_ARGS__); }); \
+#define REALPATH_HOOK(name, parameters, ...)                                                             \
+  MONARCH_EXPORT char* name parameters noexcept {                                                        \
+    return real_path(path, [&](const char* link) { return call_next<char*>(Hook::name, __VA_ARGS__); }); \
   }
-REALPATH_HOOK(realpath, out, (const char* path, char* out), link, out)
-REALPATH_HOOK(__realpath_chk, out, (const char* path, char* out, size_t room), link, out, room)
-REALPATH_HOOK(canonicalize_file_name, nullptr, (const char* path), link)
+REALPATH_HOOK(realpath, (const char* path, char* out), link, out)
+REALPATH_HOOK(__realpath_chk, (const char* path, char* out, size_t room), link, out, room)
+REALPATH_HOOK(canonicalize_file_name, (const char* path), link)

@@ -43,16 +43,16 @@ const char* next_component(const char* p) {
   }
 }
 
-// How many bytes `path` and the prefix's path begin with alike. By words, none of which leads from a page of
-// `path` to the next, which may not be there; sanitizers see a read behind the text.
+// How many bytes `path` and the prefix's path begin with alike. By aligned words, none of which leads from a
+// page of `path` to the next, which may not be there; sanitizers see a read behind the text.
 __attribute__((no_sanitize("address", "thread"))) size_t bytes_in_common(const char* path,
                                                                          const Prefix& prefix) {
   using Word __attribute__((may_alias, aligned(1))) = uint64_t;
-  constexpr uintptr_t kPage = 4096;
   static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
   size_t n = 0;
+  for (; reinterpret_cast<uintptr_t>(path + n) % sizeof(Word) != 0; ++n)
+    if (n == prefix.len || path[n] != prefix.path[n]) return n;
   for (; n + sizeof(Word) <= prefix.len; n += sizeof(Word)) {
-    if (reinterpret_cast<uintptr_t>(path + n) % kPage > kPage - sizeof(Word)) break;
     const uint64_t differs =
         *reinterpret_cast<const Word*>(path + n) ^ *reinterpret_cast<const Word*>(prefix.path + n);
     if (differs != 0) return n + static_cast<size_t>(__builtin_ctzll(differs)) / 8;
