@@ -866,8 +866,11 @@ def counters():
             job = e2e.Job([*options([pfs.mount], tiers), *config(prefetch="off", stage_wait_max="1M")])
             pfs.command("reset")
             log = f"{scratch()}/strace"
-            command = ["strace", "-f", "-y", "-e", "trace=open,openat,read,pread64,readv,preadv,preadv2", "-o", log]
-            code, _, err = job.run([*command, PYTHON, "-c", CALLS * 2, *names])
+            # strace itself has no library, which would tell it the dataset's names.
+            env = dict(job.env)
+            command = ["strace", "-f", "-y", "-E", b"LD_PRELOAD=" + env.pop(b"LD_PRELOAD"), "-e",
+                       "trace=open,openat,read,pread64,readv,preadv,preadv2", "-o", log]
+            code, _, err = e2e.execute([*command, PYTHON, "-c", CALLS * 2, *names], env=env)
             equal(code, 0, f"{what}: the program ran", err)
             at_rest(pfs)
             seen, report = pfs.counters(), job.end()

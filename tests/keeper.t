@@ -214,7 +214,7 @@ def upgraded():
     shutil.copy(f"{BUILD}/monarchd", s.monarchd + ".new")
     os.rename(s.monarchd + ".new", s.monarchd)
     new = os.stat(s.monarchd).st_ino
-    ok(before != new and wait_until(lambda: s.keeper() and os.stat(f"/proc/{s.keeper()}/exe").st_ino == new, 100),
+    ok(before != new and wait_until(lambda: (pid := s.keeper()) and os.stat(f"/proc/{pid}/exe").st_ino == new, 100),
        "the keeper is the new one", s.keepers())
     s.answer("exit 0")
     ok(wait_until(lambda: not s.spooled(), PATIENCE) and s.gone(), "it does its duties, and ends")

@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "runtime/base/os.h"
@@ -351,13 +352,16 @@ void FileStager::publish(int number, NamedCopy* copy) {
   if (copy->source.st_nlink > 1) publish_links(number, *copy);
 }
 
-void FileStager::publish_links(int number, const NamedCopy& copy) {
+// Nobody above catches a lack of memory in each thread that comes here: the copy is shared no longer then.
+void FileStager::publish_links(int number, const NamedCopy& copy) try {
   const auto refused = links_.published(
       {copy.entry, number, copy.inode},
       [&](Ref ref, const HardLinks::Copy& made) { return link(ref, made, copy.source, copy.prefetched); });
   for (const Ref ref : refused)  // each gets a copy of its own
     if (context_->catalog->move(ref, state_word(State::kStaging), state_word(State::kQueued)))
       queue_->demand(ref);
+} catch (const std::bad_alloc&) {
+  (void)end_sharing(copy.entry);
 }
 
 // Who opens a lost copy from now on gets the PFS. What was published because somebody waited may be open:
