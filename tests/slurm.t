@@ -64,7 +64,10 @@ class Ledger:
         if vain:
             print(f"# {name}: {vain} opens waited in vain")
             self.expect((0, vain), (0, vain * Dataset.largest))
-        for what, key, (least, most) in ("opens", "open", self.opens), ("bytes read", "read_bytes", self.bytes):
+        # A page that the kernel drops between its reading ahead and the read is read again; no file is opened for that.
+        few_pages = 4 * 4096
+        bytes_read = self.bytes[0], self.bytes[1] + few_pages
+        for what, key, (least, most) in ("opens", "open", self.opens), ("bytes read", "read_bytes", bytes_read):
             got = now[key] - self.before[key]
             ok(least <= got <= most, f"{name}: {what} that the PFS's servers counted", f"{got}: not {least} to {most}")
 
