@@ -56,13 +56,7 @@ TEST_F(ChunkErrors, NoRoomForOneChunk) {
     EXPECT_TRUE(ends_as("f", kNoFit));
     EXPECT_EQ(counter(AgentCounter::no_fit_files), 1u);
     expect_nothing_left();
-    walker_.reset();
-    placement_.reset();
-    catalog_.reset();
-    board_.reset();
-    hierarchy_.reset();
-    dataset_.reset();
-    for (const auto& file : fs::directory_iterator(run_dir_)) fs::remove(file.path());
+    end();
   }
 }
 

@@ -32,7 +32,10 @@ class PlacementTest : public ::testing::Test {
     add_tier("ssd", 1 << 30);
   }
   ~PlacementTest() override {
-    if (!placement_) return;
+    if (placement_) end();
+  }
+  // Ends what start() began; it can be started again.
+  void end() {
     walker_.reset();
     placement_.reset();
     catalog_.reset();
@@ -40,6 +43,8 @@ class PlacementTest : public ::testing::Test {
     hierarchy_.reset();
     dataset_.reset();
     EXPECT_EQ(open_descriptors(), descriptors_) << "descriptors were left open";
+    for (const auto& file : std::filesystem::directory_iterator(run_dir_))
+      std::filesystem::remove(file.path());
   }
 
   void add_tier(const std::string& name, uint64_t quota) {

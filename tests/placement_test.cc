@@ -585,13 +585,7 @@ TEST_F(PlacementTest, StopEndsACopyInTheMiddle) {
     EXPECT_NE(state("f"), State::kPlaced);
     EXPECT_EQ(files_on(), 0);
     EXPECT_EQ(tier().used(), 0u);
-    placement_.reset();
-    catalog_.reset();
-    board_.reset();
-    hierarchy_.reset();
-    dataset_.reset();
-    EXPECT_EQ(open_descriptors(), descriptors_);
-    for (const auto& file : fs::directory_iterator(run_dir_)) fs::remove(file.path());
+    end();
   }
 }
 

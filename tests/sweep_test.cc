@@ -19,6 +19,19 @@ class NodeSweepTest : public NodeTest {
   }
   static std::string key(uint32_t number) { return "c." + std::to_string(job(number)) + ".n1"; }
   static std::string name(uint32_t number) { return "c." + std::to_string(job(number)) + ".0.n1"; }
+  // What looks like a step of that job.
+  static pid_t start_slurmstepd(uint32_t of_job) {
+    const std::string title = "slurmstepd: [" + std::to_string(of_job) + ".0]";
+    const pid_t stepd = ::fork();
+    if (stepd == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::execl("/bin/sleep", title.c_str(), "600", nullptr);
+      ::_exit(127);
+    }
+    EXPECT_TRUE(eventually(
+        [&] { return contents("/proc/" + std::to_string(stepd) + "/cmdline").starts_with(title); }));
+    return stepd;
+  }
   void sweep_all(const std::vector<std::string>& tiers) const {
     const JobOnNode own = {job(9), "n1", "c"};
     sweep(state_, own);
@@ -51,15 +64,7 @@ TEST_F(NodeSweepTest, WhatIsDeadGoesAndNothingElse) {
 }
 
 TEST_F(NodeSweepTest, AJobWithASlurmstepdIsNotDead) {
-  const std::string title = "slurmstepd: [" + std::to_string(job(1)) + ".0]";
-  const pid_t stepd = ::fork();
-  if (stepd == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::execl("/bin/sleep", title.c_str(), "600", nullptr);
-    ::_exit(127);
-  }
-  ASSERT_TRUE(
-      eventually([&] { return contents("/proc/" + std::to_string(stepd) + "/cmdline").starts_with(title); }));
+  const pid_t stepd = start_slurmstepd(job(1));
   JobRecord ended = record(job(1));
   ended.agent = {stepd, 1};
   (void)begin(ended);
@@ -158,19 +163,6 @@ class SweepSpoiltTest : public NodeSweepTest {
     std::ofstream(state_.path() + "/jobs/" + of_key + "/record.json") << text;
   }
   void make_key(const std::string& of_key) const { scratch_.dir("state/jobs/" + of_key); }
-  // What looks like a step of that job.
-  static pid_t start_slurmstepd(uint32_t of_job) {
-    const std::string title = "slurmstepd: [" + std::to_string(of_job) + ".0]";
-    const pid_t stepd = ::fork();
-    if (stepd == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::execl("/bin/sleep", title.c_str(), "600", nullptr);
-      ::_exit(127);
-    }
-    EXPECT_TRUE(eventually(
-        [&] { return contents("/proc/" + std::to_string(stepd) + "/cmdline").starts_with(title); }));
-    return stepd;
-  }
 };
 
 TEST_F(SweepSpoiltTest, ASpoiltRecordGoesWithItsJobAndWhatItHad) {

@@ -14,8 +14,8 @@
 
 namespace monarch::preload {
 
-// The pages that one thread gives back may be the next that another gets. That the kernel orders this a
-// sanitizer does not see, since nothing here passes by its own mmap.
+// The pages that one thread gives back may be the next that another gets. The kernel orders this;
+// ThreadSanitizer does not see that, since the calls here are not those of mmap(2) that it watches.
 #ifdef __SANITIZE_THREAD__
 inline std::atomic<uint32_t> times_pages_changed_hands;
 inline void pages_change_hands() { times_pages_changed_hands.fetch_add(1, std::memory_order_acq_rel); }

@@ -65,13 +65,6 @@ bool comes_whole(Client* client, const RelPath& path, const Entry& e) {
   return whole;
 }
 
-// Whether a later change would show in a time: not if the PFS's clock tells seconds only, and the file was
-// last changed since the agent began, so perhaps in the second in which it was copied.
-bool tells_changes(const JobFacts& facts, const struct statx_timestamp& changed) {
-  constexpr uint64_t kTicks = 2;
-  return changed.tv_nsec != 0 || static_cast<uint64_t>(changed.tv_sec) + kTicks < facts.boot_time;
-}
-
 // Whether the file on the PFS still is the one that was copied (consistency = open).
 __attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath& path, const Entry& e) {
   Room room;
@@ -86,7 +79,7 @@ __attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath&
   // Who puts mtime back cannot put ctime back.
   const Identity* id = client.catalog.identity_of(e);
   return rc == 0 && id && ns_of(st.stx_ctime) == id->ctime &&
-         tells_changes(client.catalog.facts(), st.stx_ctime) && is_file_of(client.catalog, e, st);
+         tells_changes(st.stx_ctime, client.catalog.facts().boot_time) && is_file_of(client.catalog, e, st);
 }
 
 // Whether there is nothing of this name: then the agent need not be asked, and keeps no entry of it.

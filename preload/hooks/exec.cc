@@ -112,50 +112,41 @@ extern "C" __attribute__((used, visibility("hidden"))) void* monarch_before_vfor
 }
 // It returns twice by the same stack, so no frame of ours may be on it: the hook ends with a jump.
 #if defined(__x86_64__)
-__asm__(
-    ".pushsection .text\n"
-    ".globl vfork\n"
-    ".type vfork, @function\n"
-    "vfork:\n"
-    ".cfi_startproc\n"
-    "endbr64\n"
-    "subq $8, %rsp\n"
-    ".cfi_adjust_cfa_offset 8\n"
-    "call monarch_before_vfork\n"
-    "addq $8, %rsp\n"
-    ".cfi_adjust_cfa_offset -8\n"
-    "jmp *%rax\n"
-    ".cfi_endproc\n"
-    ".size vfork, .-vfork\n"
-    ".globl __vfork\n"
-    ".set __vfork, vfork\n"
-    ".popsection\n");
+#define CALL_AND_JUMP           \
+  "endbr64\n"                   \
+  "subq $8, %rsp\n"             \
+  ".cfi_adjust_cfa_offset 8\n"  \
+  "call monarch_before_vfork\n" \
+  "addq $8, %rsp\n"             \
+  ".cfi_adjust_cfa_offset -8\n" \
+  "jmp *%rax\n"
 #elif defined(__aarch64__)
+#define CALL_AND_JUMP           \
+  "stp x29, x30, [sp, #-16]!\n" \
+  ".cfi_def_cfa_offset 16\n"    \
+  ".cfi_offset 29, -16\n"       \
+  ".cfi_offset 30, -8\n"        \
+  "bl monarch_before_vfork\n"   \
+  "mov x16, x0\n"               \
+  "ldp x29, x30, [sp], #16\n"   \
+  ".cfi_restore 29\n"           \
+  ".cfi_restore 30\n"           \
+  ".cfi_def_cfa_offset 0\n"     \
+  "br x16\n"
+#else
+#error "vfork: a jump for this processor"
+#endif
 __asm__(
     ".pushsection .text\n"
     ".globl vfork\n"
     ".type vfork, %function\n"
     "vfork:\n"
-    ".cfi_startproc\n"
-    "stp x29, x30, [sp, #-16]!\n"
-    ".cfi_def_cfa_offset 16\n"
-    ".cfi_offset 29, -16\n"
-    ".cfi_offset 30, -8\n"
-    "bl monarch_before_vfork\n"
-    "mov x16, x0\n"
-    "ldp x29, x30, [sp], #16\n"
-    ".cfi_restore 29\n"
-    ".cfi_restore 30\n"
-    ".cfi_def_cfa_offset 0\n"
-    "br x16\n"
+    ".cfi_startproc\n" CALL_AND_JUMP
     ".cfi_endproc\n"
     ".size vfork, .-vfork\n"
     ".globl __vfork\n"
     ".set __vfork, vfork\n"
     ".popsection\n");
-#else
-#error "vfork: a jump for this processor"
-#endif
 MONARCH_EXPORT int system(const char* command) {
   follow_all_changes();
   return call_next<int>(Hook::system, command);

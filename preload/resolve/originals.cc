@@ -59,6 +59,18 @@ bool copy_named(const char* text, size_t len, uint32_t tier, uint64_t ino, Origi
 
 namespace {
 
+// Whether what is there is a copy, by a call; errno stays as it is.
+bool seen_as_copy(int dirfd, const char* path, int flags, Original* original) {
+  const int saved = errno;
+  struct statx st;
+  const long rc = syscall(SYS_statx, dirfd, path, flags | AT_STATX_DONT_SYNC,
+                          STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &st);
+  errno = saved;
+  return rc == 0 && S_ISREG(st.stx_mode) &&
+         original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
+                     ns_of(st.stx_mtime), original);
+}
+
 void choose_by_name(const char* text, size_t len, Original* original) {
   (void)copy_named(text, len, original->identity->tier.load(std::memory_order_acquire),
                    original->identity->tier_ino, original);
@@ -76,30 +88,13 @@ __attribute__((noinline, cold)) void choose_name(int fd, Original* original) {
 }
 
 bool original_at(int dirfd, const char* path, const char* text, size_t len, Original* original) {
-  const int saved = errno;
-  struct statx st;
-  const long rc = syscall(SYS_statx, dirfd, path, AT_STATX_DONT_SYNC,
-                          STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &st);
-  errno = saved;
-  if (rc != 0 || !S_ISREG(st.stx_mode) ||
-      !original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
-                   ns_of(st.stx_mtime), original))
-    return false;
+  if (!seen_as_copy(dirfd, path, 0, original)) return false;
   choose_by_name(text, len, original);
   return true;
 }
 
 bool original_of_descriptor(int fd, Original* original) {
-  if (!client()) return false;
-  const int saved = errno;
-  struct statx st;
-  const long rc = syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
-                          STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &st);
-  errno = saved;
-  if (rc != 0 || !S_ISREG(st.stx_mode) ||
-      !original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
-                   ns_of(st.stx_mtime), original))
-    return false;
+  if (!client() || !seen_as_copy(fd, "", AT_EMPTY_PATH, original)) return false;
   choose_name(fd, original);
   return true;
 }

@@ -35,15 +35,17 @@ Original find_original(const Client& c, uint64_t dev, uint64_t ino, Proof proof)
 }
 // By device, inode, size and mtime of the copy. False: no copy. Costs no system call.
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original);
-// Of a copy that several names of the dataset share, `fd` is open by one: *original becomes that name's.
+// Of a copy that several names of the dataset share, `fd` is open by one: *original becomes that name's. By a
+// call of its own; errno stays as it is.
 void choose_name(int fd, Original* original);
 // Whether `text`, the kernel's name of a file on that tier, is that of the copy with this inode; *original
 // becomes the dataset's file of that name. The tier's own path may be a symbolic link, or another one here:
 // only the end of the name counts.
 bool copy_named(const char* text, size_t len, uint32_t tier, uint64_t ino, Original* original);
-// Of the copy that a link leads to; the kernel's name of what it leads to is `text`.
+// Of the copy that a link leads to, by a call of its own; the kernel's name of what it leads to is `text`.
+// errno stays as it is.
 bool original_at(int dirfd, const char* path, const char* text, size_t len, Original* original);
-// Both by calls of its own; errno stays as it is.
+// Of what is open as `fd`; as above.
 bool original_of_descriptor(int fd, Original* original);
 // N, if `path` is /proc/self/fd/N, the same by this process's number, /dev/fd/N or /dev/stdin; else -1.
 int descriptor_of_link(const char* path);

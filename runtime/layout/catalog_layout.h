@@ -61,6 +61,15 @@ constexpr int64_t ns_of(const Time& t) {
   return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
 }
 
+// Whether a later change of a file that was last changed then would show in a time: not if the PFS's clock
+// tells seconds only, and that was since the agent began (`boot_time`, in seconds), so perhaps in the second
+// in which the file is copied.
+template <typename Time>
+constexpr bool tells_changes(const Time& changed, uint64_t boot_time) {
+  constexpr uint64_t kTicks = 2;
+  return changed.tv_nsec != 0 || static_cast<uint64_t>(changed.tv_sec) + kTicks < boot_time;
+}
+
 enum class Space : uint32_t { kEntries = 0, kDirs = 1, kIdents = 2, kChunks = 3, kLists = 4 };
 inline constexpr uint32_t kSpaces = 5;
 inline constexpr const char* kSpaceNames[kSpaces] = {"entries", "dirs", "idents", "chunks", "lists"};

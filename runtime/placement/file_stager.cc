@@ -26,13 +26,6 @@ bool may_be_replaced(uint64_t word) {
          again_of(word) == 0;
 }
 
-// Whether a later change would show in a time: not if the PFS's clock tells seconds only, and the file was
-// last changed since the agent began, so perhaps in the second in which it is copied.
-bool tells_changes(const CatalogHeader& job, const timespec& changed) {
-  constexpr uint64_t kTicks = 2;
-  return changed.tv_nsec != 0 || static_cast<uint64_t>(changed.tv_sec) + kTicks < job.boot_time;
-}
-
 }  // namespace
 
 FileStager::FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, ChunkStager* chunks)
@@ -241,7 +234,8 @@ void FileStager::place(const Work& work, const Fd& source, const struct stat& st
 }
 
 bool FileStager::shares_copy(const Work& work, const struct stat& st, const Copier& copier) {
-  if (st.st_nlink < 2 || work.why == Why::kAgain || !tells_changes(context_->catalog->header(), st.st_ctim))
+  if (st.st_nlink < 2 || work.why == Why::kAgain ||
+      !tells_changes(st.st_ctim, context_->catalog->header().boot_time))
     return false;
   const HardLinks::Turn turn = links_.begin(work.ref, st, [&](Ref ref, const HardLinks::Copy& copy) {
     return link(ref, copy, st, work.background());

@@ -48,8 +48,7 @@ class HardLinks {
   Ref awaited_by(Ref name) const;
 
  private:
-  // So many names of files with several are known, beside their makers; further ones have copies of their
-  // own.
+  // So many names of files with several are known, makers among them; further ones have copies of their own.
   static constexpr size_t kMostNames = 65536;
   using Key = std::pair<uint64_t, uint64_t>;  // device and inode on the PFS
   struct File {

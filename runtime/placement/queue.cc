@@ -140,7 +140,8 @@ bool WorkQueue::next(Work* work) {
     demanded_chunks_.pop_front();
     return true;
   }
-  return (has_wanted_place() && next_to_fill(work)) || (has_background_place() && next_background(work));
+  return (has_wanted_place() && next_to_fill(Fill::kWanted, work)) ||
+         (has_background_place() && next_background(work));
 }
 
 bool WorkQueue::has_background_place() const { return background_ < std::max(1, context_->threads - 2); }
@@ -150,21 +151,20 @@ bool WorkQueue::has_wanted_place() const {
   return wanted_ > 0 && static_cast<int>(working_.size()) < std::max(1, context_->threads - 1);
 }
 
-bool WorkQueue::next_to_fill(Work* work) {
-  while (!filling_.empty()) {
+bool WorkQueue::next_to_fill(Fill which, Work* work) {
+  while (which == Fill::kWanted ? wanted_ > 0 : !filling_.empty()) {
     if (const std::optional<uint32_t> chunk = ask_.next_chunk(filling_.front())) {
       *work = {filling_.front(), Why::kFill, *chunk};
       return true;
     }
     filling_.pop_front();
-    if (wanted_ > 0 && --wanted_ == 0) break;  // the others are nobody's to wait for
+    if (wanted_ > 0) --wanted_;
   }
   return false;
 }
 
 bool WorkQueue::next_background(Work* work) {
-  while (!filling_.empty())
-    if (next_to_fill(work)) return true;
+  if (next_to_fill(Fill::kAny, work)) return true;
   if (!again_.empty() && again_.front().due <= os::clock_ns(CLOCK_MONOTONIC)) {
     *work = again_.front().work;
     again_.pop_front();

@@ -95,11 +95,12 @@ class WorkQueue {
  private:
   // Two threads are kept free for demand, so that it never waits for a large background copy.
   bool has_background_place() const REQUIRES(lock_);
-  // One is, so that it does not wait for what somebody waits for as a whole.
+  // All threads but one may fill what somebody waits for as a whole: that one is kept for demand.
   bool has_wanted_place() const REQUIRES(lock_);
   bool next(Work* work) REQUIRES(lock_);
-  // Of the large files that were begun; those that somebody waits for alone, if there are such.
-  bool next_to_fill(Work* work) REQUIRES(lock_);
+  // A chunk of a large file that was begun: of any, or of one that somebody waits for as a whole.
+  enum class Fill { kAny, kWanted };
+  bool next_to_fill(Fill which, Work* work) REQUIRES(lock_);
   bool next_background(Work* work) REQUIRES(lock_);
   bool next_in_catalog(Work* work) REQUIRES(lock_);
   // Sleeps until there may be work. True: it is time to look.
