@@ -33,8 +33,9 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    std::error_code failed;  // what is still mounted below, for one
+    std::filesystem::remove_all(path_, failed);
+    if (failed) ADD_FAILURE() << "left behind: " << path_ << ": " << failed.message();
   }
 
   const std::string& path() const { return path_; }
