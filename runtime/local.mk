@@ -2,7 +2,7 @@
 # The library and the node agent.
 
 noinst_LIBRARIES += %D%/libmonarch.a
-%C%_libmonarch_a_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS)
+%C%_libmonarch_a_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(PEER_CFLAGS)
 %C%_libmonarch_a_SOURCES = \
 	%D%/agent/agent.cc \
 	%D%/agent/agent.h \
@@ -107,6 +107,18 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/sweep.h \
 	%D%/node/watch.cc \
 	%D%/node/watch.h \
+	%D%/peer/control.cc \
+	%D%/peer/control.h \
+	%D%/peer/directory.cc \
+	%D%/peer/directory.h \
+	%D%/peer/handshake.cc \
+	%D%/peer/handshake.h \
+	%D%/peer/key.cc \
+	%D%/peer/key.h \
+	%D%/peer/members.cc \
+	%D%/peer/members.h \
+	%D%/peer/messages.cc \
+	%D%/peer/messages.h \
 	%D%/placement/chunk_stager.cc \
 	%D%/placement/chunk_stager.h \
 	%D%/placement/context.cc \

@@ -19,9 +19,9 @@ struct Target {
   void (*run)(const uint8_t* data, size_t size);
 };
 constexpr Target kTargets[] = {
-    {"board", &fuzz::board},     {"config", &fuzz::config}, {"counters", &fuzz::counters},
-    {"mounts", &fuzz::mounts},   {"record", &fuzz::record}, {"sizes", &fuzz::sizes},
-    {"spool", &fuzz::spool},
+    {"board", &fuzz::board},       {"config", &fuzz::config}, {"counters", &fuzz::counters},
+    {"messages", &fuzz::messages}, {"mounts", &fuzz::mounts}, {"record", &fuzz::record},
+    {"sizes", &fuzz::sizes},       {"spool", &fuzz::spool},
 #ifdef HAVE_SLURM
     {"options", &fuzz::options},
 #endif

@@ -28,8 +28,8 @@ AM_TESTS_ENVIRONMENT = \
 
 if HAVE_GTEST
 check_PROGRAMS += tests/unit
-tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(GTEST_CFLAGS) $(SLURM_CFLAGS)
-tests_unit_LDADD = $(libmonarch) $(GTEST_LIBS)
+tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(PEER_CFLAGS) $(GTEST_CFLAGS) $(SLURM_CFLAGS)
+tests_unit_LDADD = $(libmonarch) $(PEER_LIBS) $(GTEST_LIBS)
 tests_unit_SOURCES = \
 	%D%/accounting_test.cc \
 	%D%/again_test.cc \
@@ -69,6 +69,11 @@ tests_unit_SOURCES = \
 	%D%/mounts_test.cc \
 	%D%/node_fixture.h \
 	%D%/paths_test.cc \
+	%D%/peer_control_test.cc \
+	%D%/peer_directory_test.cc \
+	%D%/peer_handshake_test.cc \
+	%D%/peer_members_test.cc \
+	%D%/peer_messages_test.cc \
 	%D%/placement_fixture.h \
 	%D%/placement_test.cc \
 	%D%/prefetch_test.cc \
@@ -114,12 +119,13 @@ fuzz_sources = \
 	%D%/fuzz/config.cc \
 	%D%/fuzz/counters.cc \
 	%D%/fuzz/directory.cc \
+	%D%/fuzz/messages.cc \
 	%D%/fuzz/mounts.cc \
 	%D%/fuzz/record.cc \
 	%D%/fuzz/sizes.cc \
 	%D%/fuzz/spool.cc \
 	%D%/fuzz/targets.h
-fuzz_targets = board config counters mounts record sizes spool
+fuzz_targets = board config counters messages mounts record sizes spool
 if HAVE_SLURM
 fuzz_sources += %D%/fuzz/options.cc
 fuzz_targets += options

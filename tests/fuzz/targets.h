@@ -16,6 +16,7 @@ namespace monarch::fuzz {
 void board(const uint8_t* data, size_t size);     // rings that tasks write, against the agent's end of them
 void config(const uint8_t* data, size_t size);    // monarch.conf
 void counters(const uint8_t* data, size_t size);  // the board's counters, as root's child reads them
+void messages(const uint8_t* data, size_t size);  // what peers say
 void mounts(const uint8_t* data, size_t size);    // the mount table, in discovery
 void options(const uint8_t* data, size_t size);   // the plugin's options, their twins, plugstack.conf's words
 void record(const uint8_t* data, size_t size);    // record.json

@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/peer/control.h"
+
+#include <arpa/inet.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
+#include <event2/event.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/ssl.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "runtime/base/mutex.h"
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+constexpr size_t kMostStrangers = 64;    // handshakes that others have begun
+constexpr int kRestMs = 1000;            // without descriptors for those who dial
+constexpr int kStrangerMs = 2000;        // for each of them
+constexpr size_t kMostUnsent = 4 << 20;  // bytes for a node that does not read: then it is hung up on
+constexpr size_t kMostInLine = 4096;     // messages for a node that is not reached yet
+constexpr size_t kNumberAt = 8;          // of a message's header
+constexpr int kIdleS = 30, kIntervalS = 10, kProbes = 3, kUserTimeoutMs = 3000;
+
+template <typename T, void (*kFree)(T*)>
+struct Freed {
+  void operator()(T* p) const { kFree(p); }
+};
+using Event = std::unique_ptr<event, Freed<event, ::event_free>>;
+using Base = std::unique_ptr<event_base, Freed<event_base, ::event_base_free>>;
+using Stream = std::unique_ptr<bufferevent, Freed<bufferevent, ::bufferevent_free>>;
+
+timeval after_ms(int ms) { return {ms / 1000, (ms % 1000) * 1000}; }
+
+struct SocketAddress {
+  sockaddr_storage at = {};
+  socklen_t bytes = 0;
+};
+
+std::optional<SocketAddress> address_of(const std::string& host, uint16_t port) {
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
+  SocketAddress address;
+  std::memcpy(&address.at, found->ai_addr, found->ai_addrlen);
+  address.bytes = found->ai_addrlen;
+  ::freeaddrinfo(found);
+  return address;
+}
+
+// A node that was switched off is noticed, too, without a wake-up of ours.
+void set_options(int socket) {
+  const auto set = [socket](int level, int option, int value) {
+    (void)::setsockopt(socket, level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kIdleS);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kIntervalS);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+}
+
+bool is_answer(MessageType type) {
+  return type == MessageType::kHave || type == MessageType::kRead || type == MessageType::kBusy ||
+         type == MessageType::kPass || type == MessageType::kPong;
+}
+
+void set_number(std::string* message, uint64_t number) {
+  std::memcpy(message->data() + kNumberAt, &number, sizeof number);
+}
+
+}  // namespace
+
+// All that the control thread has; other threads only post to it and wait.
+class Control::Loop {
+ public:
+  Loop(ControlOptions options, ControlHandlers handlers)
+      : options_(std::move(options)), handlers_(std::move(handlers)), nodes_(options_.nodes.size()) {}
+
+  Status open(uint16_t* port);
+  void run() { ::event_base_dispatch(base_.get()); }
+
+  void post(std::function<void()> work) EXCLUDES(lock_);
+  void send(NodeIndex node, std::string message);
+  Result<Reply> ask(NodeIndex node, std::string message, int patience_ms) EXCLUDES(lock_);
+  void stop();
+  std::thread thread;
+
+ private:
+  // A connection that is being made, by this node or another one.
+  struct Making {
+    Loop* loop = nullptr;
+    std::optional<NodeIndex> node;  // whom this node dials
+    Fd socket;                      // until it is connected
+    std::unique_ptr<Handshake> handshake;
+    Event event;
+    int64_t until_ns = 0;
+  };
+  struct Connection {
+    Loop* loop = nullptr;
+    NodeIndex node = 0;
+    Stream stream;
+  };
+  struct Node {
+    std::list<Connection> connections;
+    std::deque<std::string> in_line;
+    bool dialing = false;
+    size_t port = 0;  // the number of the one that is dialled
+    Error why;        // of the last port that was tried
+    std::optional<uint64_t> incarnation;
+    std::set<std::string> told;  // what the log has of it
+  };
+  struct Waiting {
+    NodeIndex node = 0;
+    std::optional<Result<Reply>> result;
+  };
+
+  Result<Fd> listen(uint16_t* port) const;
+  void accept_all();
+  void take_posted() EXCLUDES(lock_);
+
+  void dial(NodeIndex node);
+  void next_port(NodeIndex node, const Error& why);
+  void unreachable(NodeIndex node, const Error& why);
+  void goes_on(Making* making);
+  void wait_for(Making* making, short what);
+  void failed(Making* making, Error why);
+  void finished(Making* making);
+  std::optional<Error> refusal(const Making& making, const Hello& theirs) const;
+  void forget(Making* making);
+
+  void connected(NodeIndex node, Fd socket, Tls tls);
+  void read(Connection* connection);
+  void received(Connection* connection, const MessageHeader& header, std::string_view body);
+  void hang_up(Connection* connection);
+  void answer(const MessageHeader& header, NodeIndex node, Result<Reply> reply) EXCLUDES(lock_);
+  void fail_waiting(std::optional<NodeIndex> node, const Error& why) EXCLUDES(lock_);
+  void log_once(NodeIndex node, const std::string& text);
+
+  static void on_accept(int, short, void* loop) { static_cast<Loop*>(loop)->accept_all(); }
+  static void on_posted(int, short, void* loop) { static_cast<Loop*>(loop)->take_posted(); }
+  static void on_making(int, short what, void* making);
+  static void on_read(bufferevent*, void* connection) {
+    auto* c = static_cast<Connection*>(connection);
+    c->loop->read(c);
+  }
+  static void on_end(bufferevent*, short, void* connection) {
+    auto* c = static_cast<Connection*>(connection);
+    c->loop->hang_up(c);
+  }
+  static void on_rested(int, short, void* loop) {
+    (void)::event_add(static_cast<Loop*>(loop)->accepts_.get(), nullptr);
+  }
+
+  ControlOptions options_;
+  const ControlHandlers handlers_;
+  Base base_;
+  Fd listener_, wake_;
+  Event accepts_, rests_, posts_;
+  std::vector<Node> nodes_;
+  std::list<Making> making_;
+  size_t strangers_ = 0;
+
+  Mutex lock_;
+  Condition answered_;
+  std::deque<std::function<void()>> posted_ GUARDED_BY(lock_);
+  std::map<uint64_t, Waiting*> waiting_ GUARDED_BY(lock_);
+  uint64_t numbers_ GUARDED_BY(lock_) = 0;
+  bool stopped_ GUARDED_BY(lock_) = false;
+};
+
+// ---- threads
+
+Status Control::Loop::open(uint16_t* port) {
+  if (options_.hello.node >= nodes_.size()) return bad_input("this node is not among the job's nodes");
+  Result<Fd> listener = listen(port);
+  if (!listener.ok()) return listener.error();
+  listener_ = listener.take();
+  options_.hello.port = *port;
+  wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const std::unique_ptr<event_config, Freed<event_config, ::event_config_free>> config(::event_config_new());
+  if (!wake_ || !config || ::event_config_set_flag(config.get(), EVENT_BASE_FLAG_NOLOCK) != 0)
+    return errno_error("prepare the peers' thread", ENOMEM);
+  base_.reset(::event_base_new_with_config(config.get()));
+  if (!base_) return errno_error("prepare the peers' thread", ENOMEM);
+  accepts_.reset(::event_new(base_.get(), listener_.get(), EV_READ | EV_PERSIST, &on_accept, this));
+  rests_.reset(::event_new(base_.get(), -1, 0, &on_rested, this));
+  posts_.reset(::event_new(base_.get(), wake_.get(), EV_READ | EV_PERSIST, &on_posted, this));
+  if (!accepts_ || !rests_ || !posts_ || ::event_add(accepts_.get(), nullptr) != 0 ||
+      ::event_add(posts_.get(), nullptr) != 0)
+    return errno_error("prepare the peers' thread", ENOMEM);
+  return {};
+}
+
+Result<Fd> Control::Loop::listen(uint16_t* port) const {
+  const PeerAddress& own = options_.nodes[options_.hello.node];
+  Error why = bad_input("no port is given for this node");
+  for (const uint16_t candidate : own.ports) {
+    const std::optional<SocketAddress> address = address_of(own.host, candidate);
+    if (!address) return bad_input("no numeric address: " + own.host);
+    Fd fd(::socket(address->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int on = 1;
+    if (fd) (void)::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (!fd || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address->at), address->bytes) != 0 ||
+        ::listen(fd.get(), SOMAXCONN) != 0) {
+      why = errno_error("listen at " + own.host + " port " + std::to_string(candidate));
+      continue;
+    }
+    SocketAddress bound;
+    bound.bytes = sizeof bound.at;
+    if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.at), &bound.bytes) != 0)
+      return errno_error("getsockname");
+    *port = ntohs(bound.at.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound.at)->sin6_port
+                                                 : reinterpret_cast<sockaddr_in*>(&bound.at)->sin_port);
+    return fd;
+  }
+  return why;
+}
+
+void Control::Loop::post(std::function<void()> work) {
+  const MutexLock hold(lock_);
+  if (stopped_) return;
+  posted_.push_back(std::move(work));
+  const uint64_t one = 1;
+  if (::write(wake_.get(), &one, sizeof one) < 0) return;  // it is awake: EAGAIN
+}
+
+void Control::Loop::take_posted() {
+  uint64_t count;
+  if (::read(wake_.get(), &count, sizeof count) < 0) return;
+  std::deque<std::function<void()>> posted;
+  {
+    const MutexLock hold(lock_);
+    posted.swap(posted_);
+  }
+  for (const auto& work : posted) work();
+}
+
+Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patience_ms) {
+  const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
+  Waiting waiting;
+  waiting.node = node;
+  MutexLock hold(lock_);
+  if (stopped_) return Error{ESHUTDOWN, "the agent is ending"};
+  const uint64_t number = ++numbers_;
+  waiting_.emplace(number, &waiting);
+  hold.unlock();
+  set_number(&message, number);
+  post([this, node, text = std::move(message)]() mutable { send(node, std::move(text)); });
+  hold.lock();
+  while (!waiting.result) {
+    const int64_t left = until - os::clock_ns(CLOCK_MONOTONIC);
+    if (left <= 0)
+      waiting.result = Error{ETIMEDOUT, "no answer within " + std::to_string(patience_ms) + " ms"};
+    else
+      answered_.wait_for(&hold, std::chrono::nanoseconds(left));
+  }
+  waiting_.erase(number);
+  return std::move(*waiting.result);
+}
+
+void Control::Loop::answer(const MessageHeader& header, NodeIndex node, Result<Reply> reply) {
+  const MutexLock hold(lock_);
+  const auto at = waiting_.find(header.number);
+  if (at == waiting_.end() || at->second->node != node || at->second->result)
+    return;  // too late, or nobody's
+  at->second->result.emplace(std::move(reply));
+  answered_.notify_all();
+}
+
+void Control::Loop::fail_waiting(std::optional<NodeIndex> node, const Error& why) {
+  const MutexLock hold(lock_);
+  for (const auto& [number, waiting] : waiting_)
+    if ((!node || waiting->node == *node) && !waiting->result) waiting->result.emplace(why);
+  answered_.notify_all();
+}
+
+void Control::Loop::stop() {
+  post([this] { ::event_base_loopbreak(base_.get()); });
+  {
+    const MutexLock hold(lock_);
+    stopped_ = true;
+  }
+  if (thread.joinable()) thread.join();
+  fail_waiting({}, Error{ESHUTDOWN, "the agent is ending"});
+  making_.clear();
+  nodes_.clear();
+  for (Event* event : {&accepts_, &rests_, &posts_}) event->reset();
+  base_.reset();  // which closes what it was to close
+}
+
+void Control::Loop::log_once(NodeIndex node, const std::string& text) {
+  if (nodes_[node].told.insert(text).second) spdlog::warn("node {}: {}", node, text);
+}
+
+// ---- connections that are being made
+
+void Control::Loop::wait_for(Making* making, short what) {
+  const int fd = making->handshake ? making->handshake->socket() : making->socket.get();
+  const int64_t left = making->until_ns - os::clock_ns(CLOCK_MONOTONIC);
+  const timeval limit = after_ms(static_cast<int>(std::max<int64_t>(left, 0) / 1000000) + 1);
+  if (!making->event) making->event.reset(::event_new(base_.get(), -1, 0, &on_making, making));
+  if (!making->event || ::event_assign(making->event.get(), base_.get(), fd, what, &on_making, making) != 0 ||
+      ::event_add(making->event.get(), &limit) != 0)
+    failed(making, Error{ENOMEM, "out of memory"});
+}
+
+void Control::Loop::on_making(int, short what, void* pointer) {
+  auto* making = static_cast<Making*>(pointer);
+  if (what & EV_TIMEOUT)
+    making->loop->failed(making,
+                         Error{ETIMEDOUT, making->handshake ? "it does not speak" : "it does not answer"});
+  else
+    making->loop->goes_on(making);
+}
+
+void Control::Loop::forget(Making* making) {
+  if (!making->node) --strangers_;
+  making_.remove_if([making](const Making& m) { return &m == making; });
+}
+
+void Control::Loop::failed(Making* making, Error why) {  // by value: it may be the handshake's own
+  const std::optional<NodeIndex> node = making->node;
+  forget(making);
+  if (node) next_port(*node, why);
+}
+
+void Control::Loop::dial(NodeIndex index) {
+  Node& node = nodes_[index];
+  const PeerAddress& to = options_.nodes[index];
+  if (node.port >= to.ports.size()) return unreachable(index, node.why);
+  node.dialing = true;
+  const std::optional<SocketAddress> address = address_of(to.host, to.ports[node.port]);
+  if (!address) return unreachable(index, bad_input("no numeric address: " + to.host));
+  Fd fd(::socket(address->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return unreachable(index, errno_error("make a socket"));
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address->at), address->bytes) != 0 &&
+      errno != EINPROGRESS)
+    return next_port(index, errno_error("connect"));
+  Making& making = making_.emplace_back();
+  making.loop = this;
+  making.node = index;
+  making.socket = std::move(fd);
+  making.until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{options_.connect_ms} * 1000000;
+  wait_for(&making, EV_WRITE);
+}
+
+void Control::Loop::next_port(NodeIndex index, const Error& why) {
+  Node& node = nodes_[index];
+  // That nobody is at one port says less than what somebody at another one did.
+  if (node.port == 0 || why.code != ECONNREFUSED) node.why = why;
+  ++node.port;
+  dial(index);
+}
+
+void Control::Loop::unreachable(NodeIndex index, const Error& why) {
+  Node& node = nodes_[index];
+  node.dialing = false;
+  node.port = 0;
+  node.in_line.clear();
+  log_once(index, "cannot be reached: " + why.text);
+  fail_waiting(index, Error{why.code == ETIMEDOUT ? EHOSTUNREACH : why.code, why.text});
+}
+
+// The socket can be read or written.
+void Control::Loop::goes_on(Making* making) {
+  if (!making->handshake) {
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    if (::getsockopt(making->socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0 || error != 0)
+      return failed(making, errno_error("connect", error));
+    set_options(making->socket.get());
+    making->handshake = std::make_unique<Handshake>(*options_.tls, std::move(making->socket),
+                                                    Handshake::Side::kDials, options_.hello, options_.after);
+    making->until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{options_.handshake_ms} * 1000000;
+  }
+  switch (making->handshake->step()) {
+    case Handshake::Step::kWantsRead:
+      return wait_for(making, EV_READ);
+    case Handshake::Step::kWantsWrite:
+      return wait_for(making, EV_WRITE);
+    case Handshake::Step::kFailed:
+      return failed(making, making->handshake->error());
+    case Handshake::Step::kDone:
+      return finished(making);
+  }
+}
+
+// Why the two do not go together.
+std::optional<Error> Control::Loop::refusal(const Making& making, const Hello& theirs) const {
+  if (theirs.node >= nodes_.size() || theirs.node == options_.hello.node)
+    return Error{EPROTO, "it says that it is node " + std::to_string(theirs.node)};
+  if (making.node && theirs.node != *making.node)
+    return Error{ECONNREFUSED, "node " + std::to_string(theirs.node) + " is there"};
+  if (theirs.dataset != options_.hello.dataset) return Error{EPROTO, "it has other datasets, or another PFS"};
+  if (theirs.settings != options_.hello.settings) return Error{EPROTO, "it has other settings"};
+  return {};
+}
+
+void Control::Loop::finished(Making* making) {
+  const Hello theirs = making->handshake->theirs();
+  if (const std::optional<Error> why = refusal(*making, theirs)) {
+    if (!making->node && theirs.node < nodes_.size()) log_once(theirs.node, why->text);
+    return failed(making, *why);
+  }
+  Fd socket = making->handshake->take_socket();
+  Tls tls = making->handshake->take_tls();
+  forget(making);
+  if (theirs.lane == Lane::kData) return handlers_.data(theirs.node, std::move(socket), std::move(tls));
+  if (nodes_[theirs.node].incarnation != theirs.incarnation) {
+    nodes_[theirs.node].incarnation = theirs.incarnation;
+    handlers_.met(theirs.node, theirs.incarnation);
+  }
+  connected(theirs.node, std::move(socket), std::move(tls));
+}
+
+void Control::Loop::accept_all() {
+  for (;;) {
+    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd && is_shortage(errno) && errno != EAGAIN) {  // it would be told again at once
+      const timeval rest = after_ms(kRestMs);
+      (void)::event_del(accepts_.get());
+      (void)::event_add(rests_.get(), &rest);
+    }
+    if (!fd) return;
+    if (strangers_ >= kMostStrangers) continue;  // hung up on: who has the key tries again
+    set_options(fd.get());
+    Making& making = making_.emplace_back();
+    ++strangers_;
+    making.loop = this;
+    making.until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{kStrangerMs} * 1000000;
+    making.handshake = std::make_unique<Handshake>(*options_.tls, std::move(fd), Handshake::Side::kListens,
+                                                   options_.hello, options_.after);
+    goes_on(&making);
+  }
+}
+
+// ---- connections
+
+void Control::Loop::connected(NodeIndex index, Fd socket, Tls tls) {
+  Node& node = nodes_[index];
+  bufferevent* stream = tls ? ::bufferevent_openssl_socket_new(base_.get(), socket.get(), tls.get(),
+                                                               BUFFEREVENT_SSL_OPEN, BEV_OPT_CLOSE_ON_FREE)
+                            : ::bufferevent_socket_new(base_.get(), socket.get(), BEV_OPT_CLOSE_ON_FREE);
+  if (!stream) return unreachable(index, Error{ENOMEM, "out of memory"});
+  (void)socket.release();
+  (void)tls.release();
+  Connection& connection = node.connections.emplace_back();
+  connection.loop = this;
+  connection.node = index;
+  connection.stream.reset(stream);
+  ::bufferevent_setcb(stream, &on_read, nullptr, &on_end, &connection);
+  ::bufferevent_setwatermark(stream, EV_READ, MessageHeader::kBytes, MessageHeader::kBytes + kMostBody);
+  ::bufferevent_enable(stream, EV_READ | EV_WRITE);
+  node.dialing = false;
+  node.port = 0;
+  node.told.clear();
+  std::deque<std::string> in_line;
+  in_line.swap(node.in_line);
+  for (std::string& message : in_line) send(index, std::move(message));
+}
+
+void Control::Loop::send(NodeIndex index, std::string message) {
+  if (index >= nodes_.size() || index == options_.hello.node) return;
+  Node& node = nodes_[index];
+  if (node.connections.empty()) {
+    if (node.in_line.size() < kMostInLine) node.in_line.push_back(std::move(message));
+    if (!node.dialing) dial(index);
+    return;
+  }
+  Connection& connection = node.connections.front();
+  evbuffer* out = ::bufferevent_get_output(connection.stream.get());
+  if (::evbuffer_get_length(out) > kMostUnsent) return hang_up(&connection);
+  ::bufferevent_write(connection.stream.get(), message.data(), message.size());
+}
+
+void Control::Loop::read(Connection* connection) {
+  evbuffer* in = ::bufferevent_get_input(connection->stream.get());
+  while (::evbuffer_get_length(in) >= MessageHeader::kBytes) {
+    char bytes[MessageHeader::kBytes];
+    ::evbuffer_copyout(in, bytes, sizeof bytes);
+    const std::optional<MessageHeader> header = decode_header({bytes, sizeof bytes});
+    if (!header) {
+      handlers_.wrong(connection->node);
+      return hang_up(connection);
+    }
+    const size_t whole = MessageHeader::kBytes + header->body_bytes;
+    if (::evbuffer_get_length(in) < whole) return;
+    ::evbuffer_drain(in, MessageHeader::kBytes);
+    std::string body(header->body_bytes, '\0');
+    ::evbuffer_remove(in, body.data(), body.size());
+    received(connection, *header, body);
+  }
+}
+
+void Control::Loop::received(Connection* connection, const MessageHeader& header, std::string_view body) {
+  if (is_answer(header.type)) return answer(header, connection->node, Reply{header, std::string(body)});
+  std::string reply =
+      header.type == MessageType::kPing ? encode(Pong()) : handlers_.message(connection->node, header, body);
+  if (reply.empty()) return;
+  set_number(&reply, header.number);
+  ::bufferevent_write(connection->stream.get(), reply.data(), reply.size());
+}
+
+void Control::Loop::hang_up(Connection* connection) {
+  Node& node = nodes_[connection->node];
+  const NodeIndex index = connection->node;
+  node.connections.remove_if([connection](const Connection& c) { return &c == connection; });
+  if (!node.connections.empty()) return;
+  fail_waiting(index, Error{ECONNRESET, "the connection is broken"});
+  handlers_.gone(index);
+}
+
+// ---- outside
+
+Control::Control(ControlOptions options, ControlHandlers handlers)
+    : loop_(std::make_unique<Loop>(std::move(options), std::move(handlers))) {}
+
+Control::~Control() { stop(); }
+
+Status Control::start() {
+  uint16_t port = 0;
+  MONARCH_TRY(loop_->open(&port));
+  port_ = port;
+  if (const int error = os::start_thread(&loop_->thread, [this] { loop_->run(); }); error != 0)
+    return errno_error("start the peers' thread", error);
+  return {};
+}
+
+void Control::stop() { loop_->stop(); }
+
+void Control::tell(NodeIndex node, std::string message) {
+  loop_->post(
+      [loop = loop_.get(), node, text = std::move(message)]() mutable { loop->send(node, std::move(text)); });
+}
+
+Result<Reply> Control::ask(NodeIndex node, std::string message, int patience_ms) {
+  return loop_->ask(node, std::move(message), patience_ms);
+}
+
+}  // namespace monarch

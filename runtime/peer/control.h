@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control connections of a node's agent with those of the job's other nodes. One thread listens, dials
+// when there is something to say, and carries messages; it sleeps while nobody says anything. What a message
+// means is for others to know.
+//
+// A peer that hangs is noticed by nothing but time: every question has its own limit. The process ignores
+// SIGPIPE.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/result.h"
+#include "runtime/peer/handshake.h"
+#include "runtime/peer/messages.h"
+
+namespace monarch {
+
+// Where a node's agent can be.
+struct PeerAddress {
+  std::string host;             // numeric
+  std::vector<uint16_t> ports;  // it listens on the first of them that was free
+};
+
+struct Reply {
+  MessageHeader header;
+  std::string body;
+};
+
+// Called in the control thread, which waits for them meanwhile: they are short, and do not ask.
+struct ControlHandlers {
+  // A message of another node, which has said that it is `from`. Returns the answer, by encode(); empty:
+  // none.
+  std::function<std::string(NodeIndex from, const MessageHeader& header, std::string_view body)> message;
+  // Another agent than before, or the first one, is at that node.
+  std::function<void(NodeIndex node, uint64_t incarnation)> met;
+  // There is no connection with the node any more.
+  std::function<void(NodeIndex node)> gone;
+  // It sent what is no message.
+  std::function<void(NodeIndex node)> wrong;
+  // The node has made a connection for data.
+  std::function<void(NodeIndex node, Fd socket, Tls tls)> data;
+};
+
+struct ControlOptions {
+  Hello hello;                     // this node's; the port is filled in
+  std::vector<PeerAddress> nodes;  // by index; this one's own among them
+  const PeerTls* tls = nullptr;    // outlives the control
+  Handshake::After after = Handshake::After::kClear;
+  int connect_ms = 250, handshake_ms = 250;  // for each port
+};
+
+class Control {
+ public:
+  Control(ControlOptions options, ControlHandlers handlers);
+  ~Control();
+
+  // Listens on the first free one of the own ports, and starts the thread.
+  Status start();
+  // Ends the thread, and all connections; who waits for an answer gets an error. `gone` is not called.
+  void stop();
+  // Where it listens.
+  uint16_t port() const { return port_; }
+
+  // Any thread. Sends a message made by encode(), after those of before. What cannot be sent is dropped.
+  void tell(NodeIndex node, std::string message);
+  // Any thread but the control's own. Sends `message`, with a number, and waits for the answer. ETIMEDOUT:
+  // there was none; another error: the node cannot be reached.
+  Result<Reply> ask(NodeIndex node, std::string message, int patience_ms);
+
+ private:
+  class Loop;
+  const std::unique_ptr<Loop> loop_;
+  std::atomic<uint16_t> port_{0};
+};
+
+}  // namespace monarch

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the job's directory that a node keeps as the home of some files, or as their deputy: who has
+// each, and who is reading it. It is soft: what is lost with a node is told anew by the holders, and
+// agreement is needed for few bytes, never for right ones.
+//
+// It knows neither clocks nor connections; one thread uses it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <random>
+#include <unordered_map>
+#include <variant>
+
+#include "runtime/peer/key.h"
+#include "runtime/peer/messages.h"
+
+namespace monarch {
+
+class Directory {
+ public:
+  // A reader that has told nothing for so long does not read any more.
+  static constexpr int64_t kLeaseNs = 2'000'000'000;
+
+  // `most`: the entries that it has room for. What has none is read by whoever asks.
+  Directory(size_t most, uint64_t seed) : most_(most), random_(seed) {}
+
+  using Answer = std::variant<Have, Read, Busy, Pass>;
+  // A node needs the file, and has room for it. The first one is to read it; `now_ns` is CLOCK_MONOTONIC.
+  Answer want(const FileKey& key, NodeIndex asks, int64_t now_ns);
+
+  // A reader tells that it moves. A lease that it has lost stays lost.
+  void progress(const FileKey& key, NodeIndex reader, uint64_t lease, int64_t now_ns);
+  // A reader has ended; also without a lease, or with one that it has lost.
+  void done(const Done& done, NodeIndex reader);
+
+  // The node holds the file. Where the holders do not agree what it is, nobody shares it.
+  void announce(const HeldFile& file, NodeIndex holder);
+  // The holder has it no longer.
+  void lost(const FileKey& key, NodeIndex holder);
+  // The job has changed the file: nobody shares it from now on.
+  void changed(const FileKey& key);
+  // The node is gone, with what it held and read.
+  void gone(NodeIndex node);
+
+  size_t size() const { return entries_.size(); }
+  // Files that somebody was sent to read although another one had them, or was reading them, or may have
+  // been.
+  uint64_t read_again() const { return read_again_; }
+
+ private:
+  enum class State : uint8_t { kRead, kHeld, kChanged };
+  struct Entry {
+    State state = State::kRead;
+    uint8_t holders = 0;   // of those below
+    uint16_t ever = 0;     // holders that there were, for a fair choice among them
+    NodeIndex reader = 0;  // kRead
+    uint64_t lease = 0;    // kRead
+    int64_t until_ns = 0;  // kRead: when the lease ends
+    std::array<NodeIndex, Have::kMostHolders> holder{};
+    FileIdentity identity;  // kHeld
+  };
+  using Entries = std::unordered_map<FileKey, Entry>;
+
+  Answer grant(Entry* entry, NodeIndex reader, int64_t now_ns);
+  void hold(Entry* entry, NodeIndex holder, const FileIdentity& identity);
+  // False: there is none left.
+  static bool remove_holder(Entry* entry, NodeIndex holder);
+
+  const size_t most_;
+  std::minstd_rand random_;
+  Entries entries_;
+  uint64_t leases_ = 0, read_again_ = 0;
+};
+
+}  // namespace monarch

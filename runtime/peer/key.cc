@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/peer/key.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace monarch {
+namespace {
+
+uint32_t share(uint64_t hash, uint32_t of) {
+  return static_cast<uint32_t>((static_cast<unsigned __int128>(hash) * of) >> 64);
+}
+
+}  // namespace
+
+FileKey file_key(uint32_t root, std::string_view path, uint32_t extent) {
+  const XXH128_hash_t hash = XXH3_128bits_withSeed(path.data(), path.size(), uint64_t{root} << 32 | extent);
+  return {hash.high64, hash.low64};
+}
+
+NodeIndex home_of(const FileKey& key, uint32_t nodes) { return share(key.high, nodes); }
+
+NodeIndex deputy_of(const FileKey& key, uint32_t nodes) {
+  if (nodes < 2) return 0;
+  const NodeIndex other = share(key.low, nodes - 1);
+  return other < home_of(key, nodes) ? other : other + 1;
+}
+
+}  // namespace monarch

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The nodes of the job, as this one sees them: whom it can ask now, and whom it leaves alone for a while. The
+// list never grows; a node that comes late was only not to be reached before.
+//
+// Times are CLOCK_MONOTONIC in nanoseconds, given by the caller. One thread uses it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/peer/key.h"
+
+namespace monarch {
+
+class Members {
+ public:
+  // A node that cannot be reached is tried again after 1, 2, 4 ... 30 s; one that was reached and did not
+  // answer in time is suspect for 5, 10 ... 300 s.
+  static constexpr int64_t kSecond = 1'000'000'000;
+  static constexpr int64_t kFirstRetry = kSecond, kLastRetry = 30 * kSecond;
+  static constexpr int64_t kFirstSuspicion = 5 * kSecond, kLastSuspicion = 300 * kSecond;
+  // So many wrong answers of one, and it is not asked any more in this job.
+  static constexpr int kMostWrong = 3;
+
+  // `own` < `nodes`.
+  Members(NodeIndex own, uint32_t nodes) : own_(own), nodes_(nodes) {}
+
+  NodeIndex own() const { return own_; }
+  uint32_t count() const { return static_cast<uint32_t>(nodes_.size()); }
+
+  // Whether it makes sense to ask the node now. This one itself always can be.
+  bool can_ask(NodeIndex node, int64_t now) const;
+  // Who keeps the file's entry now: its home, or its deputy while that one cannot be asked. Nothing: neither
+  // can.
+  std::optional<NodeIndex> keeper_of(const FileKey& key, int64_t now) const;
+
+  void unreachable(NodeIndex node, int64_t now);
+  void late(NodeIndex node, int64_t now);
+  // It sent what is no answer, or wrong bytes. True: it is not asked any more from now on.
+  bool wrong(NodeIndex node);
+  // It has answered in time.
+  void answered(NodeIndex node);
+  // A handshake with the agent `incarnation` there has succeeded. True: it is another one than the last,
+  // whose leases and copies are gone.
+  bool met(NodeIndex node, uint64_t incarnation);
+
+ private:
+  struct Node {
+    std::optional<uint64_t> incarnation;
+    int64_t alone_until = 0;
+    int64_t retry = 0, suspicion = 0;  // how long it was left alone the last time
+    int wrong = 0;
+  };
+  const NodeIndex own_;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace monarch

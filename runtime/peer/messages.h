@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the agents of a job say to each other. A message is a header of 32 bytes and a body, little-endian;
+// what comes from a peer is checked field by field before anybody looks at it.
+//
+// A control connection carries all but Get, Got and what follows them. A request is answered by a message
+// with the same number; what is no request has number 0.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/peer/key.h"
+
+namespace monarch {
+
+constexpr uint16_t kPeerVersion = 1;  // agents of another one do not talk to each other
+
+// Numbers are not used again. 32 and more: connections of data.
+enum class MessageType : uint16_t {
+  kHello = 1,
+  kView = 2,
+  kPing = 3,
+  kPong = 4,
+  kWant = 8,
+  kHave = 9,
+  kRead = 10,
+  kBusy = 11,
+  kPass = 12,
+  kProgress = 16,
+  kDone = 17,
+  kAnnounce = 18,
+  kLost = 19,
+  kMark = 20,
+  kGet = 32,
+  kGot = 33,
+};
+
+struct MessageHeader {
+  static constexpr size_t kBytes = 32;
+  MessageType type = MessageType::kPing;
+  uint32_t body_bytes = 0;
+  uint64_t number = 0;
+  uint64_t room = 0;     // bytes that the sender's tiers still take
+  uint32_t serving = 0;  // files that it sends at the moment
+};
+
+// What a file was when it was read on the PFS.
+struct FileIdentity {
+  uint64_t bytes = 0;
+  int64_t mtime_ns = 0, ctime_ns = 0;
+  uint64_t inode = 0;
+  uint64_t check = 0;  // XXH3-64 of the check values of its pieces, in their order (see Got)
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+  static void fields(auto& field, auto& m) {
+    field(m.bytes), field(m.mtime_ns), field(m.ctime_ns), field(m.inode), field(m.check);
+  }
+};
+
+// ---- who is there
+
+// What a connection is for.
+enum class Lane : uint8_t { kControl, kData };
+
+// The first message of each side, inside the TLS session that has proved the job's key.
+struct Hello {
+  static constexpr MessageType kType = MessageType::kHello;
+  uint16_t version = kPeerVersion;
+  Lane lane = Lane::kControl;
+  NodeIndex node = 0;
+  uint64_t incarnation = 0;  // random for each agent: tells a restarted one from the one before
+  uint64_t dataset = 0;      // digest of the roots: their paths, and which file system they are on
+  uint64_t settings = 0;     // digest of what all must agree on
+  uint16_t port = 0;         // where it listens
+  static void fields(auto& field, auto& m) {
+    field(m.version), field(m.lane, Lane::kData), field(m.node), field(m.incarnation), field(m.dataset);
+    field(m.settings), field(m.port);
+  }
+};
+
+struct MemberView {
+  NodeIndex node = 0;
+  uint64_t incarnation = 0;
+  uint64_t room = 0;
+  uint16_t port = 0;
+  std::string address;  // numeric
+  static constexpr size_t kMostAddress = 64;
+  static void fields(auto& field, auto& m) {
+    field(m.node), field(m.incarnation), field(m.room), field(m.port), field(m.address, kMostAddress);
+  }
+};
+
+// What the sender knows of other nodes.
+struct View {
+  static constexpr MessageType kType = MessageType::kView;
+  static constexpr size_t kMost = 256;
+  std::vector<MemberView> members;
+  static void fields(auto& field, auto& m) { field(m.members, kMost); }
+};
+
+struct Ping {
+  static constexpr MessageType kType = MessageType::kPing;
+  static void fields(auto&, auto&) {}
+};
+struct Pong {
+  static constexpr MessageType kType = MessageType::kPong;
+  static void fields(auto&, auto&) {}
+};
+
+// ---- the directory
+
+enum class Purpose : uint8_t { kDemand, kPrefetch };
+
+// "I need this file and have room for it": to its home, which answers with one of the next four at once.
+struct Want {
+  static constexpr MessageType kType = MessageType::kWant;
+  FileKey key;
+  Purpose purpose = Purpose::kDemand;
+  static void fields(auto& field, auto& m) { field(m.key), field(m.purpose, Purpose::kPrefetch); }
+};
+
+// Get it from one of these.
+struct Have {
+  static constexpr MessageType kType = MessageType::kHave;
+  static constexpr size_t kMostHolders = 4;
+  std::vector<NodeIndex> holders;
+  FileIdentity identity;
+  static void fields(auto& field, auto& m) { field(m.holders, kMostHolders), field(m.identity); }
+};
+
+// Read it from the PFS, and keep it. The lease is lost without a sign of progress; 0: nobody keeps an entry.
+struct Read {
+  static constexpr MessageType kType = MessageType::kRead;
+  uint64_t lease = 0;
+  static void fields(auto& field, auto& m) { field(m.lease); }
+};
+
+// This node is reading it: follow it.
+struct Busy {
+  static constexpr MessageType kType = MessageType::kBusy;
+  NodeIndex reader = 0;
+  static void fields(auto& field, auto& m) { field(m.reader); }
+};
+
+// It is not shared (the job has changed it): read it from the PFS.
+struct Pass {
+  static constexpr MessageType kType = MessageType::kPass;
+  static void fields(auto&, auto&) {}
+};
+
+// A reader to the home: how far it is, and how it ended.
+struct Progress {
+  static constexpr MessageType kType = MessageType::kProgress;
+  FileKey key;
+  uint64_t lease = 0, bytes = 0;
+  static void fields(auto& field, auto& m) { field(m.key), field(m.lease), field(m.bytes); }
+};
+enum class ReadResult : uint8_t {
+  kHeld,     // the node has it
+  kNotHeld,  // it has not: no room, an error of its tier, or of the PFS
+  kChanged,  // it changed while it was read, or by the job
+};
+struct Done {
+  static constexpr MessageType kType = MessageType::kDone;
+  FileKey key;
+  uint64_t lease = 0;
+  ReadResult result = ReadResult::kNotHeld;
+  FileIdentity identity;
+  static void fields(auto& field, auto& m) {
+    field(m.key), field(m.lease), field(m.result, ReadResult::kChanged), field(m.identity);
+  }
+};
+
+// A holder to a home that was away: what it holds of that home's share.
+struct HeldFile {
+  FileKey key;
+  FileIdentity identity;
+  static void fields(auto& field, auto& m) { field(m.key), field(m.identity); }
+};
+struct Announce {
+  static constexpr MessageType kType = MessageType::kAnnounce;
+  static constexpr size_t kMost = 256;
+  std::vector<HeldFile> files;
+  static void fields(auto& field, auto& m) { field(m.files, kMost); }
+};
+
+// A node to the home: that holder has it no longer, or what it sent was wrong.
+struct Lost {
+  static constexpr MessageType kType = MessageType::kLost;
+  FileKey key;
+  NodeIndex holder = 0;
+  static void fields(auto& field, auto& m) { field(m.key), field(m.holder); }
+};
+
+constexpr size_t kMostPeerPath = 4096;  // PATH_MAX, see pathconf(3)
+
+// The job has changed this file: from any node to all.
+struct Mark {
+  static constexpr MessageType kType = MessageType::kMark;
+  uint32_t root = 0;
+  std::string path;  // as in RelPath
+  static void fields(auto& field, auto& m) { field(m.root), field(m.path, kMostPeerPath); }
+};
+
+// ---- data
+
+// Asks for a file from `offset` on. With `follow` also while the node is still reading it.
+struct Get {
+  static constexpr MessageType kType = MessageType::kGet;
+  uint32_t root = 0, extent = 0;
+  std::string path;
+  uint64_t offset = 0;
+  uint8_t follow = 0;
+  static void fields(auto& field, auto& m) {
+    field(m.root), field(m.extent), field(m.path, kMostPeerPath), field(m.offset),
+        field(m.follow, uint8_t{1});
+  }
+};
+enum class GetResult : uint8_t {
+  kOk,
+  kGone,     // it is not here, or not any more
+  kChanged,  // the job has changed it
+  kBusy,     // too many are served: another holder may have a place
+};
+// The answer. After kOk come the pieces from `offset` to the end of the file, each of PieceHeader::kBytes and
+// its bytes; all but the last have kPieceBytes.
+struct Got {
+  static constexpr MessageType kType = MessageType::kGot;
+  GetResult result = GetResult::kGone;
+  FileIdentity identity;  // `check` is 0 while the file is being read
+  static void fields(auto& field, auto& m) { field(m.result, GetResult::kBusy), field(m.identity); }
+};
+constexpr uint64_t kPieceBytes = 1 << 20;
+struct PieceHeader {
+  static constexpr size_t kBytes = 16;
+  uint32_t bytes = 0;  // 0: the sender could not go on
+  uint64_t check = 0;  // XXH3-64, as computed where the PFS was read
+};
+
+// ---- as bytes
+
+// A header whose body is `body`.
+std::string encode_message(MessageHeader header, std::string_view body);
+// What the first MessageHeader::kBytes of `bytes` say. Nothing: they are no header of this version.
+std::optional<MessageHeader> decode_header(std::string_view bytes);
+std::string encode_piece(const PieceHeader& header);
+// Nothing: no piece has so many bytes.
+std::optional<PieceHeader> decode_piece(std::string_view bytes);
+
+// The most that a body may have.
+constexpr uint32_t kMostBody = 64 << 10;
+
+class BodyWriter {
+ public:
+  void operator()(uint8_t v) { put(&v, sizeof v); }
+  void operator()(uint16_t v) { put(&v, sizeof v); }
+  void operator()(uint32_t v) { put(&v, sizeof v); }
+  void operator()(uint64_t v) { put(&v, sizeof v); }
+  void operator()(int64_t v) { put(&v, sizeof v); }
+  void operator()(const FileKey& v) { (*this)(v.high), (*this)(v.low); }
+  void operator()(uint8_t v, uint8_t) { (*this)(v); }
+  void operator()(const std::string& v, size_t) {
+    (*this)(static_cast<uint16_t>(v.size()));
+    put(v.data(), v.size());
+  }
+  template <typename T>
+  void operator()(const std::vector<T>& v, size_t) {
+    (*this)(static_cast<uint16_t>(v.size()));
+    for (const T& one : v) (*this)(one);
+  }
+  template <typename E>
+  requires std::is_enum_v<E>
+  void operator()(E v, E) { (*this)(static_cast<uint8_t>(v)); }
+  template <typename M>
+  requires requires(BodyWriter& w, const M& m) { M::fields(w, m); }
+  void operator()(const M& m) { M::fields(*this, m); }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void put(const void* from, size_t n) { bytes_.append(static_cast<const char*>(from), n); }
+  std::string bytes_;
+};
+
+// Once a field is out of its range, or there are no bytes for it, all that follow stay as they are.
+class BodyReader {
+ public:
+  explicit BodyReader(std::string_view bytes) : left_(bytes) {}
+  void operator()(uint8_t& v) { get(&v, sizeof v); }
+  void operator()(uint16_t& v) { get(&v, sizeof v); }
+  void operator()(uint32_t& v) { get(&v, sizeof v); }
+  void operator()(uint64_t& v) { get(&v, sizeof v); }
+  void operator()(int64_t& v) { get(&v, sizeof v); }
+  void operator()(FileKey& v) { (*this)(v.high), (*this)(v.low); }
+  void operator()(uint8_t& v, uint8_t most) {
+    (*this)(v);
+    ok_ &= v <= most;
+  }
+  void operator()(std::string& v, size_t most) {
+    const size_t n = count(most);
+    v.resize(n);
+    get(v.data(), n);
+  }
+  template <typename T>
+  void operator()(std::vector<T>& v, size_t most) {
+    v.resize(count(most));
+    for (T& one : v) (*this)(one);
+  }
+  template <typename E>
+  requires std::is_enum_v<E>
+  void operator()(E& v, E most) {
+    uint8_t value = 0;
+    (*this)(value, static_cast<uint8_t>(most));
+    if (ok_) v = static_cast<E>(value);
+  }
+  template <typename M>
+  requires requires(BodyReader& r, M& m) { M::fields(r, m); }
+  void operator()(M& m) { M::fields(*this, m); }
+  // All were in their ranges, and nothing is left.
+  bool ok() const { return ok_ && left_.empty(); }
+
+ private:
+  void get(void* to, size_t n);
+  size_t count(size_t most);
+  std::string_view left_;
+  bool ok_ = true;
+};
+
+template <typename M>
+std::string encode(const M& message, MessageHeader header = {}) {
+  BodyWriter writer;
+  M::fields(writer, message);
+  header.type = M::kType;
+  return encode_message(header, writer.bytes());
+}
+
+// Nothing: it is no such message.
+template <typename M>
+std::optional<M> decode(std::string_view body) {
+  BodyReader reader(body);
+  M message;
+  M::fields(reader, message);
+  if (!reader.ok()) return {};
+  return message;
+}
+
+}  // namespace monarch

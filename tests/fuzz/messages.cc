@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes of a peer: messages one after the other, as a connection carries them.
+#include "runtime/peer/messages.h"
+
+#include "tests/fuzz/targets.h"
+
+namespace monarch::fuzz {
+namespace {
+
+// What is taken for a message is exactly what its sender meant.
+template <typename M>
+void look(std::string_view body) {
+  const std::optional<M> message = decode<M>(body);
+  if (message) FUZZ_CHECK(encode(*message).substr(MessageHeader::kBytes) == body);
+}
+
+void look_as(MessageType type, std::string_view body) {
+  switch (type) {
+    case MessageType::kHello:
+      return look<Hello>(body);
+    case MessageType::kView:
+      return look<View>(body);
+    case MessageType::kPing:
+      return look<Ping>(body);
+    case MessageType::kPong:
+      return look<Pong>(body);
+    case MessageType::kWant:
+      return look<Want>(body);
+    case MessageType::kHave:
+      return look<Have>(body);
+    case MessageType::kRead:
+      return look<Read>(body);
+    case MessageType::kBusy:
+      return look<Busy>(body);
+    case MessageType::kPass:
+      return look<Pass>(body);
+    case MessageType::kProgress:
+      return look<Progress>(body);
+    case MessageType::kDone:
+      return look<Done>(body);
+    case MessageType::kAnnounce:
+      return look<Announce>(body);
+    case MessageType::kLost:
+      return look<Lost>(body);
+    case MessageType::kMark:
+      return look<Mark>(body);
+    case MessageType::kGet:
+      return look<Get>(body);
+    case MessageType::kGot:
+      return look<Got>(body);
+  }
+  FUZZ_CHECK(!"a header has a type that is none");
+}
+
+}  // namespace
+
+void messages(const uint8_t* data, size_t size) {
+  const std::string bytes = text_of(data, size);
+  std::string_view left(bytes);
+  while (const std::optional<MessageHeader> header = decode_header(left)) {
+    FUZZ_CHECK(header->body_bytes <= kMostBody);
+    left.remove_prefix(MessageHeader::kBytes);
+    const std::string_view body = left.substr(0, header->body_bytes);
+    look_as(header->type, body);
+    left.remove_prefix(body.size());
+  }
+  if (const std::optional<PieceHeader> piece = decode_piece(left)) FUZZ_CHECK(piece->bytes <= kPieceBytes);
+}
+
+}  // namespace monarch::fuzz

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+// Agents that talk to each other over TCP, and what is between them.
+#include "runtime/peer/control.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+constexpr int kPatienceMs = 20000;
+constexpr char kHost[] = "127.0.0.1";
+
+// A listening socket on a free port, which nobody serves.
+struct Squatter {
+  Squatter() : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in at = {};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof at;
+    EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
+    EXPECT_EQ(::listen(fd.get(), 100), 0);
+    EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
+    port = ntohs(at.sin_port);
+  }
+  Fd fd;
+  uint16_t port = 0;
+};
+uint16_t free_port() { return Squatter().port; }
+
+// A node's control, which answers Want by Read with the number of the node that asks.
+struct Agent {
+  Agent(NodeIndex own, const std::vector<PeerAddress>& nodes, const PeerTls* tls,
+        const std::function<void(ControlOptions*)>& change = {}) {
+    ControlOptions options;
+    options.hello.node = own;
+    options.hello.incarnation = 100 + own;
+    options.hello.dataset = 42;
+    options.nodes = nodes;
+    options.tls = tls;
+    options.connect_ms = options.handshake_ms = 5000;
+    if (change) change(&options);
+    ControlHandlers handlers;
+    handlers.message = [this](NodeIndex from, const MessageHeader& header, std::string_view body) {
+      const std::lock_guard hold(lock);
+      if (header.type == MessageType::kWant && decode<Want>(body)) return answers ? encode(Read{from}) : "";
+      if (const auto mark = decode<Mark>(body); mark && header.type == MessageType::kMark)
+        marks.push_back(mark->path);
+      return std::string();
+    };
+    handlers.met = [this](NodeIndex node, uint64_t incarnation) {
+      const std::lock_guard hold(lock);
+      met.emplace_back(node, incarnation);
+    };
+    handlers.gone = [this](NodeIndex node) {
+      const std::lock_guard hold(lock);
+      gone.push_back(node);
+    };
+    handlers.wrong = [this](NodeIndex node) {
+      const std::lock_guard hold(lock);
+      wrong.push_back(node);
+    };
+    handlers.data = [this](NodeIndex node, Fd socket, Tls) {
+      const std::lock_guard hold(lock);
+      data.emplace_back(node, std::move(socket));
+    };
+    control = std::make_unique<Control>(std::move(options), std::move(handlers));
+  }
+  template <typename T>
+  T seen(T Agent::*what) {
+    const std::lock_guard hold(lock);
+    return this->*what;
+  }
+  Result<Reply> want(NodeIndex node, int patience_ms = kPatienceMs) {
+    return control->ask(node, encode(Want{}), patience_ms);
+  }
+  std::mutex lock;
+  bool answers = true;
+  std::vector<std::string> marks;
+  std::vector<std::pair<NodeIndex, uint64_t>> met;
+  std::vector<NodeIndex> gone, wrong;
+  std::vector<std::pair<NodeIndex, Fd>> data;
+  std::unique_ptr<Control> control;
+};
+
+class ControlTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }  // as in an agent
+  static PeerTls tls(const std::string& job) {
+    JobKey key = {};
+    Result<PeerTls> made = PeerTls::create(job, key);
+    EXPECT_TRUE(made.ok());
+    return made.take();
+  }
+  std::unique_ptr<Agent> start(NodeIndex own, const std::function<void(ControlOptions*)>& change = {}) {
+    auto agent = std::make_unique<Agent>(own, nodes, &ours, change);
+    const Status started = agent->control->start();
+    EXPECT_TRUE(started.ok()) << started.error().text;
+    return agent;
+  }
+  // A connected socket to the agent's port.
+  static Fd dial(uint16_t port) {
+    sockaddr_in at = {};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+    at.sin_port = ::htons(port);
+    Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+    return fd;
+  }
+  static Hello hello(NodeIndex node) {
+    Hello h;
+    h.node = node;
+    h.dataset = 42;
+    return h;
+  }
+  static void expect_read(const Result<Reply>& reply, uint64_t lease) {
+    ASSERT_TRUE(reply.ok()) << reply.error().text;
+    const std::optional<Read> read = decode<Read>(reply->body);
+    ASSERT_TRUE(read && reply->header.type == MessageType::kRead);
+    EXPECT_EQ(read->lease, lease);
+  }
+  const PeerTls ours = tls("c.1.0");
+  const std::vector<PeerAddress> nodes = {{kHost, {free_port(), free_port()}},
+                                          {kHost, {free_port(), free_port()}},
+                                          {kHost, {free_port(), free_port()}}};
+};
+
+TEST_F(ControlTest, EachAsksEach) {
+  std::vector<std::unique_ptr<Agent>> agents;
+  for (NodeIndex own = 0; own < 3; ++own) agents.push_back(start(own));
+  Threads asking(6, [&](uint32_t thread) {
+    const NodeIndex from = thread / 2, to = (from + 1 + thread % 2) % 3;
+    for (int i = 0; i < 200; ++i) expect_read(agents[from]->want(to), from);
+  });
+  asking.join();
+  for (NodeIndex own = 0; own < 3; ++own) {
+    EXPECT_EQ(agents[own]->control->port(), nodes[own].ports[0]);
+    EXPECT_EQ(agents[own]->seen(&Agent::met).size(), 2u);
+    EXPECT_TRUE(agents[own]->seen(&Agent::gone).empty());
+  }
+  agents[2].reset();
+  for (NodeIndex own = 0; own < 2; ++own)
+    EXPECT_TRUE(eventually([&] { return agents[own]->seen(&Agent::gone) == std::vector<NodeIndex>{2}; }));
+  expect_read(agents[0]->want(1), 0);
+  const Result<Reply> none = agents[0]->want(2);
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ECONNREFUSED) << none.error().text;
+}
+
+TEST_F(ControlTest, NothingIsMadeBeforeSomebodyHasSomethingToSay) {
+  const auto one = start(0), other = start(1);
+  ::usleep(200000);
+  EXPECT_TRUE(one->seen(&Agent::met).empty());
+  EXPECT_TRUE(other->seen(&Agent::met).empty());
+}
+
+TEST_F(ControlTest, WhatIsToldArrivesInItsOrder) {
+  const auto one = start(0), other = start(1);
+  std::vector<std::string> told;
+  for (int i = 0; i < 1000; ++i) {
+    told.push_back(std::to_string(i));
+    one->control->tell(1, encode(Mark{0, told.back()}));
+  }
+  EXPECT_TRUE(eventually([&] { return other->seen(&Agent::marks).size() == told.size(); }));
+  EXPECT_EQ(other->seen(&Agent::marks), told);
+  one->control->tell(7, encode(Mark{0, "nobody"}));
+  one->control->tell(0, encode(Mark{0, "oneself"}));
+  expect_read(one->want(1), 0);
+  EXPECT_TRUE(one->seen(&Agent::marks).empty());
+}
+
+TEST_F(ControlTest, WhoComesLateIsReachedThen) {
+  const auto one = start(0);
+  const Result<Reply> none = one->want(1);
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ECONNREFUSED);
+  const auto other = start(1);
+  expect_read(one->want(1), 0);
+}
+
+TEST_F(ControlTest, ANewAgentIsMetAgain) {
+  const auto one = start(0);
+  auto other = start(1);
+  expect_read(one->want(1), 0);
+  other.reset();
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone).size() == 1; }));
+  other = start(1, [](ControlOptions* o) { o->hello.incarnation = 999; });
+  expect_read(one->want(1), 0);
+  EXPECT_EQ(one->seen(&Agent::met), (std::vector<std::pair<NodeIndex, uint64_t>>{{1, 101}, {1, 999}}));
+}
+
+TEST_F(ControlTest, WhoDoesNotAnswerIsWaitedForNoLongerThanAsked) {
+  const auto one = start(0), other = start(1);
+  expect_read(one->want(1), 0);
+  {
+    const std::lock_guard hold(other->lock);
+    other->answers = false;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const Result<Reply> late = one->want(1, 100);
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code, ETIMEDOUT);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(99));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+}
+
+TEST_F(ControlTest, WhatComesTooLateIsNobodysAnswer) {
+  const auto one = start(0), other = start(1);
+  expect_read(one->want(1), 0);
+  other->lock.lock();  // its control thread waits
+  EXPECT_FALSE(one->want(1, 50).ok());
+  other->lock.unlock();
+  for (int i = 0; i < 20; ++i) expect_read(one->want(1), 0);
+}
+
+TEST_F(ControlTest, TheNextPortIsTakenAndFound) {
+  for (const bool listens : {true, false}) {
+    // Somebody else has the first port, and accepts without a word, or is no more than a bound socket.
+    Squatter squatter;
+    std::vector<PeerAddress> there = {nodes[0], {kHost, {squatter.port, free_port()}}};
+    if (!listens) squatter.fd.reset();
+    Agent one(0, there, &ours, [](ControlOptions* o) { o->handshake_ms = 250; });
+    Agent other(1, there, &ours);
+    ASSERT_TRUE(one.control->start().ok() && other.control->start().ok());
+    EXPECT_EQ(other.control->port(), there[1].ports[listens ? 1 : 0]);
+    expect_read(one.want(1), 0);
+  }
+}
+
+// Several nodes on a host: the agent of another one has the first port.
+TEST_F(ControlTest, AnotherNodesAgentIsNotTakenForTheOneThatIsDialled) {
+  const uint16_t shared = free_port(), second = free_port();
+  const std::vector<PeerAddress> there = {nodes[0], {kHost, {shared, second}}, {kHost, {shared, second}}};
+  Agent zero(0, there, &ours), one(1, there, &ours), two(2, there, &ours);
+  ASSERT_TRUE(zero.control->start().ok() && one.control->start().ok() && two.control->start().ok());
+  EXPECT_EQ(one.control->port(), shared);
+  EXPECT_EQ(two.control->port(), second);
+  expect_read(zero.want(2), 0);
+  expect_read(zero.want(1), 0);
+  expect_read(one.want(2), 1);
+}
+
+TEST_F(ControlTest, WithoutAFreePortThereIsAnError) {
+  Squatter first, second;
+  Agent one(0, {{kHost, {first.port, second.port}}}, &ours);
+  const Status none = one.control->start();
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, EADDRINUSE) << none.error().text;
+  EXPECT_FALSE(Agent(0, {{kHost, {}}}, &ours).control->start().ok());
+  EXPECT_FALSE(Agent(0, {{"localhost", {free_port()}}}, &ours).control->start().ok()) << "no number";
+  EXPECT_FALSE(Agent(3, nodes, &ours).control->start().ok()) << "there is no node 3";
+}
+
+TEST_F(ControlTest, OtherJobsDatasetsAndSettingsDoNotMeet) {
+  const auto one = start(0);
+  const PeerTls others = tls("c.2.0");
+  const std::function<void(ControlOptions*)> changes[] = {
+      [&](ControlOptions* o) { o->tls = &others; },
+      [](ControlOptions* o) { o->hello.dataset = 43; },
+      [](ControlOptions* o) { o->hello.settings = 1; },
+  };
+  for (const auto& change : changes) {
+    const auto other = start(1, change);
+    const Result<Reply> refused = one->want(1);
+    EXPECT_FALSE(refused.ok());
+    EXPECT_FALSE(other->want(0).ok());
+    EXPECT_TRUE(one->seen(&Agent::met).empty());
+    EXPECT_TRUE(other->seen(&Agent::met).empty());
+  }
+}
+
+// With the key, but not one of the nodes, or this very one.
+TEST_F(ControlTest, WhoSaysToBeNobodyIsNotBelieved) {
+  const auto one = start(0);
+  for (const NodeIndex node : {0u, 3u, 0xffffffffu}) {
+    Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(node),
+                    Handshake::After::kClear);
+    (void)dials.wait(kPatienceMs).ok();
+    char byte;
+    const Fd socket = dials.take_socket();
+    EXPECT_TRUE(eventually([&] { return ::recv(socket.get(), &byte, 1, 0) == 0; })) << "it is hung up on";
+  }
+  EXPECT_TRUE(one->seen(&Agent::met).empty());
+}
+
+TEST_F(ControlTest, AConnectionForDataIsHandedOn) {
+  const auto one = start(0);
+  Hello data = hello(1);
+  data.lane = Lane::kData;
+  Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, data, Handshake::After::kClear);
+  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+  const Fd socket = dials.take_socket();
+  ASSERT_TRUE(eventually([&] {
+    const std::lock_guard hold(one->lock);
+    return one->data.size() == 1;
+  }));
+  EXPECT_EQ(one->data[0].first, 1u);
+  ASSERT_EQ(::write(one->data[0].second.get(), "x", 1), 1);
+  char byte = 0;
+  EXPECT_TRUE(eventually([&] { return ::recv(socket.get(), &byte, 1, 0) == 1; }));
+  EXPECT_TRUE(one->seen(&Agent::met).empty()) << "there is nothing to be said on it";
+}
+
+TEST_F(ControlTest, WhoSaysWhatIsNoMessageIsHungUpOn) {
+  const auto one = start(0);
+  Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
+                  Handshake::After::kClear);
+  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+  const Fd socket = dials.take_socket();
+  ASSERT_EQ(::write(socket.get(), noise(100, 3).data(), 100), 100);
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::wrong) == std::vector<NodeIndex>{1}; }));
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
+}
+
+TEST_F(ControlTest, AMessageInPiecesIsOne) {
+  const auto one = start(0);
+  Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
+                  Handshake::After::kClear);
+  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+  const Fd socket = dials.take_socket();
+  const std::string message = encode(Mark{0, "in/pieces"});
+  for (const char byte : message) {
+    ASSERT_EQ(::write(socket.get(), &byte, 1), 1);
+    ::usleep(200);
+  }
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::marks) == std::vector<std::string>{"in/pieces"}; }));
+}
+
+// Strangers keep all their places, and say nothing: who has the key gets in when they are hung up on.
+TEST_F(ControlTest, StrangersDoNotKeepOthersOut) {
+  const auto one = start(0), other = start(1);
+  std::vector<Fd> strangers;
+  for (int i = 0; i < 100; ++i) strangers.push_back(dial(one->control->port()));
+  EXPECT_TRUE(eventually([&] { return other->want(0).ok(); }));
+  char byte;
+  for (const Fd& fd : strangers) EXPECT_TRUE(eventually([&] { return ::recv(fd.get(), &byte, 1, 0) == 0; }));
+}
+
+TEST_F(ControlTest, EncryptedItIsTheSame) {
+  const auto encrypt = [](ControlOptions* o) { o->after = Handshake::After::kEncrypted; };
+  const auto one = start(0, encrypt), other = start(1, encrypt);
+  for (int i = 0; i < 20; ++i) expect_read(one->want(1), 0);
+  one->control->tell(1, encode(Mark{0, std::string(4000, 'm')}));
+  EXPECT_TRUE(eventually([&] { return other->seen(&Agent::marks).size() == 1; }));
+}
+
+TEST_F(ControlTest, WhoWaitsIsToldOfTheEnd) {
+  const auto one = start(0), other = start(1);
+  expect_read(one->want(1), 0);
+  {
+    const std::lock_guard hold(other->lock);
+    other->answers = false;
+  }
+  std::thread ends([&] {
+    ::usleep(100000);
+    one->control->stop();
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(one->want(1).ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kPatienceMs / 2));
+  ends.join();
+  EXPECT_EQ(one->want(1).error().code, ESHUTDOWN);
+}
+
+TEST_F(ControlTest, ABrokenConnectionEndsTheWait) {
+  const auto one = start(0);
+  auto other = start(1);
+  {
+    const std::lock_guard hold(other->lock);
+    other->answers = false;
+  }
+  std::thread ends([&] {
+    EXPECT_TRUE(eventually([&] { return !other->seen(&Agent::met).empty(); }));
+    ::usleep(100000);
+    other->control->stop();
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  const Result<Reply> broken = one->want(1);
+  ASSERT_FALSE(broken.ok());
+  EXPECT_EQ(broken.error().code, ECONNRESET) << broken.error().text;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kPatienceMs / 2));
+  ends.join();
+}
+
+}  // namespace
+}  // namespace monarch

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is told to read a file, and who to get it from whom.
+#include "runtime/peer/directory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr size_t kMany = 1000;
+
+FileKey key(int n) { return file_key(0, "f" + std::to_string(n)); }
+FileIdentity identity(uint64_t bytes = 100) { return {bytes, 1, 2, 3, 4}; }
+
+class DirectoryTest : public ::testing::Test {
+ protected:
+  uint64_t lease(const Directory::Answer& answer) const {
+    const Read* read = std::get_if<Read>(&answer);
+    EXPECT_TRUE(read) << "answer " << answer.index();
+    return read ? read->lease : 0;
+  }
+  Directory::Answer want(int n, NodeIndex asks, int64_t now_ms = 0) {
+    return directory.want(key(n), asks, now_ms * kMs);
+  }
+  void done(int n, NodeIndex reader, uint64_t lease_id, ReadResult result) {
+    directory.done({key(n), lease_id, result, identity()}, reader);
+  }
+  std::vector<NodeIndex> holders(const Directory::Answer& answer) const {
+    const Have* have = std::get_if<Have>(&answer);
+    EXPECT_TRUE(have) << "answer " << answer.index();
+    return have ? have->holders : std::vector<NodeIndex>();
+  }
+  Directory directory{kMany, 1};
+};
+
+TEST(KeyTest, EveryNodeHasItsShareOfHomesAndDeputies) {
+  for (const uint32_t nodes : {1u, 2u, 3u, 8u, 100u}) {
+    std::vector<int> homes(nodes), deputies(nodes);
+    constexpr int kFiles = 20000;
+    for (int i = 0; i < kFiles; ++i) {
+      const FileKey k = key(i);
+      ASSERT_LT(home_of(k, nodes), nodes);
+      ASSERT_LT(deputy_of(k, nodes), nodes);
+      ASSERT_TRUE(nodes == 1 || home_of(k, nodes) != deputy_of(k, nodes));
+      ++homes[home_of(k, nodes)];
+      ++deputies[deputy_of(k, nodes)];
+    }
+    const int share = kFiles / static_cast<int>(nodes);
+    for (uint32_t n = 0; n < nodes; ++n) {
+      EXPECT_NEAR(homes[n], share, share / 2) << n << " of " << nodes;
+      EXPECT_NEAR(deputies[n], share, share / 2) << n << " of " << nodes;
+    }
+  }
+}
+
+TEST(KeyTest, TheDeputiesOfOneHomeAreAllOthers) {
+  std::map<NodeIndex, int> deputies;
+  for (int i = 0; i < 4000; ++i)
+    if (home_of(key(i), 8) == 3) ++deputies[deputy_of(key(i), 8)];
+  EXPECT_EQ(deputies.size(), 7u);
+  EXPECT_EQ(deputies.count(3), 0u);
+}
+
+TEST(KeyTest, RootPathAndExtentNameAFile) {
+  EXPECT_EQ(file_key(1, "a/b", 2), file_key(1, "a/b", 2));
+  EXPECT_NE(file_key(1, "a/b"), file_key(2, "a/b"));
+  EXPECT_NE(file_key(1, "a/b"), file_key(1, "a/c"));
+  EXPECT_NE(file_key(1, "a/b", 0), file_key(1, "a/b", 1));
+}
+
+TEST_F(DirectoryTest, TheFirstOneReadsAndTheOthersFollow) {
+  const uint64_t id = lease(want(1, 5));
+  EXPECT_NE(id, 0u);
+  EXPECT_EQ(std::get<Busy>(want(1, 6)).reader, 5u);
+  done(1, 5, id, ReadResult::kHeld);
+  const Directory::Answer answer = want(1, 6);
+  EXPECT_EQ(holders(answer), std::vector<NodeIndex>{5});
+  EXPECT_EQ(std::get<Have>(answer).identity, identity());
+  EXPECT_EQ(directory.read_again(), 0u);
+}
+
+TEST_F(DirectoryTest, AReaderThatMovesKeepsItsLease) {
+  const uint64_t id = lease(want(1, 5, 0));
+  for (int64_t now = 1500; now <= 9000; now += 1500) directory.progress(key(1), 5, id, now * kMs);
+  EXPECT_EQ(std::get<Busy>(want(1, 6, 10900)).reader, 5u);
+  directory.progress(key(1), 5, id + 1, 10950 * kMs);  // no lease of its
+  directory.progress(key(1), 6, id, 10950 * kMs);
+  directory.progress(key(2), 5, id, 10950 * kMs);
+  EXPECT_NE(lease(want(1, 6, 11000)), id);
+  EXPECT_EQ(directory.read_again(), 1u);
+}
+
+TEST_F(DirectoryTest, ALostLeaseStaysLost) {
+  const uint64_t first = lease(want(1, 5, 0)), second = lease(want(1, 6, 2000));
+  EXPECT_EQ(directory.read_again(), 1u);
+  directory.progress(key(1), 5, first, 3900 * kMs);
+  EXPECT_EQ(std::get<Busy>(want(1, 7, 3999)).reader, 6u);
+  done(1, 5, first, ReadResult::kNotHeld);
+  EXPECT_EQ(std::get<Busy>(want(1, 7, 3999)).reader, 6u) << "the end of another one's lease";
+  EXPECT_NE(lease(want(1, 7, 4000)), second);
+}
+
+TEST_F(DirectoryTest, BothHoldItIfALateReaderEnds) {
+  const uint64_t first = lease(want(1, 5, 0)), second = lease(want(1, 6, 2000));
+  done(1, 5, first, ReadResult::kHeld);
+  EXPECT_EQ(holders(want(1, 7, 2100)), std::vector<NodeIndex>{5});
+  done(1, 6, second, ReadResult::kHeld);
+  EXPECT_EQ(holders(want(1, 7, 2100)), (std::vector<NodeIndex>{5, 6}));
+}
+
+TEST_F(DirectoryTest, WhatCouldNotBeKeptIsReadByTheNext) {
+  done(1, 5, lease(want(1, 5)), ReadResult::kNotHeld);
+  EXPECT_EQ(directory.size(), 0u);
+  EXPECT_NE(lease(want(1, 6)), 0u);
+  EXPECT_EQ(directory.read_again(), 0u);
+}
+
+TEST_F(DirectoryTest, WhoAsksAgainWhileReadingReads) {
+  const uint64_t id = lease(want(1, 5));
+  EXPECT_NE(lease(want(1, 5)), id);
+  EXPECT_EQ(directory.read_again(), 0u) << "that is one reader";
+}
+
+TEST_F(DirectoryTest, WhatChangedIsSharedByNobody) {
+  const uint64_t id = lease(want(1, 5));
+  done(1, 5, id, ReadResult::kChanged);
+  EXPECT_TRUE(std::holds_alternative<Pass>(want(1, 6)));
+  directory.announce({key(1), identity()}, 5);
+  EXPECT_TRUE(std::holds_alternative<Pass>(want(1, 6)));
+  directory.changed(key(2));  // before anybody asks
+  EXPECT_TRUE(std::holds_alternative<Pass>(want(2, 6)));
+  directory.gone(5);
+  EXPECT_TRUE(std::holds_alternative<Pass>(want(1, 6)));
+}
+
+TEST_F(DirectoryTest, HoldersThatDisagreeAreNotBelieved) {
+  directory.announce({key(1), identity(100)}, 5);
+  directory.announce({key(1), identity(100)}, 6);
+  EXPECT_EQ(holders(want(1, 7)), (std::vector<NodeIndex>{5, 6}));
+  directory.announce({key(1), identity(101)}, 7);
+  EXPECT_TRUE(std::holds_alternative<Pass>(want(1, 8)));
+}
+
+TEST_F(DirectoryTest, AHolderThatAsksHasItNoLonger) {
+  directory.announce({key(1), identity()}, 5);
+  directory.announce({key(1), identity()}, 6);
+  EXPECT_EQ(holders(want(1, 5)), std::vector<NodeIndex>{6});
+  EXPECT_NE(lease(want(1, 6)), 0u) << "it was the last";
+}
+
+TEST_F(DirectoryTest, WhatTheLastHolderLostIsReadAgain) {
+  directory.announce({key(1), identity()}, 5);
+  directory.announce({key(1), identity()}, 6);
+  directory.lost(key(1), 7);
+  directory.lost(key(2), 5);
+  EXPECT_EQ(holders(want(1, 8)), (std::vector<NodeIndex>{5, 6}));
+  directory.lost(key(1), 5);
+  EXPECT_EQ(holders(want(1, 8)), std::vector<NodeIndex>{6});
+  directory.lost(key(1), 6);
+  EXPECT_EQ(directory.size(), 0u);
+  EXPECT_NE(lease(want(1, 8)), 0u);
+  directory.lost(key(1), 8);
+  EXPECT_EQ(std::get<Busy>(want(1, 9)).reader, 8u) << "it is only reading";
+}
+
+TEST_F(DirectoryTest, ANodeThatIsGoneHoldsAndReadsNothing) {
+  directory.announce({key(1), identity()}, 5);
+  directory.announce({key(2), identity()}, 5);
+  directory.announce({key(2), identity()}, 6);
+  (void)want(3, 5);
+  (void)want(4, 6);
+  directory.gone(5);
+  EXPECT_EQ(directory.size(), 2u);
+  EXPECT_NE(lease(want(1, 7)), 0u);
+  EXPECT_EQ(holders(want(2, 7)), std::vector<NodeIndex>{6});
+  EXPECT_NE(lease(want(3, 7)), 0u) << "at once, not after the lease";
+  EXPECT_EQ(std::get<Busy>(want(4, 7)).reader, 6u);
+  EXPECT_EQ(directory.read_again(), 0u);
+}
+
+TEST_F(DirectoryTest, AnnouncedWhileItIsReadItIsGotFromTheHolder) {
+  const uint64_t id = lease(want(1, 5));
+  directory.announce({key(1), identity()}, 6);
+  EXPECT_EQ(directory.read_again(), 1u);
+  EXPECT_EQ(holders(want(1, 7)), std::vector<NodeIndex>{6});
+  directory.progress(key(1), 5, id, 0);
+  done(1, 5, id, ReadResult::kHeld);
+  EXPECT_EQ(holders(want(1, 7)), (std::vector<NodeIndex>{6, 5}));
+}
+
+TEST_F(DirectoryTest, EachOfManyHoldersIsNamedAboutAsOften) {
+  constexpr int kFiles = 2000, kHolders = 20;
+  Directory many(kFiles, 7);
+  std::map<NodeIndex, int> named;
+  for (int n = 0; n < kFiles; ++n) {
+    for (NodeIndex holder = 0; holder < kHolders; ++holder) {
+      many.announce({key(n), identity()}, holder);
+      many.announce({key(n), identity()}, holder);
+    }
+    const std::vector<NodeIndex> four = holders(many.want(key(n), 99, 0));
+    ASSERT_EQ(four.size(), Have::kMostHolders);
+    for (const NodeIndex holder : four) ++named[holder];
+  }
+  constexpr int kShare = kFiles * static_cast<int>(Have::kMostHolders) / kHolders;
+  for (NodeIndex holder = 0; holder < kHolders; ++holder)
+    EXPECT_NEAR(named[holder], kShare, kShare / 2) << holder;
+}
+
+TEST_F(DirectoryTest, WithoutRoomForEntriesWhoAsksReads) {
+  Directory small(2, 1);
+  EXPECT_NE(lease(small.want(key(1), 5, 0)), 0u);
+  small.announce({key(2), identity()}, 5);
+  small.announce({key(3), identity()}, 5);
+  small.changed(key(4));
+  EXPECT_EQ(small.size(), 2u);
+  for (const int n : {3, 4}) EXPECT_EQ(lease(small.want(key(n), 6, 0)), 0u) << n;
+  small.done({key(3), 0, ReadResult::kHeld, identity()}, 6);
+  small.done({key(3), 0, ReadResult::kNotHeld, {}}, 6);
+  EXPECT_EQ(small.size(), 2u);
+  EXPECT_EQ(holders(small.want(key(2), 6, 0)), std::vector<NodeIndex>{5}) << "what it knows it knows";
+  small.changed(key(2));
+  EXPECT_TRUE(std::holds_alternative<Pass>(small.want(key(2), 6, 0)));
+}
+
+}  // namespace
+}  // namespace monarch

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two agents of a job meet; others do not.
+#include "runtime/peer/handshake.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <random>
+
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+constexpr int kPatienceMs = 20000;
+constexpr char kJob[] = "cluster.17.0";
+
+JobKey key(unsigned char seed) {
+  JobKey k;
+  for (size_t i = 0; i < k.size(); ++i) k[i] = static_cast<unsigned char>(seed + i);
+  return k;
+}
+
+struct Pair {
+  Pair() {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    dials = Fd(ends[0]);
+    listens = Fd(ends[1]);
+  }
+  Fd dials, listens;
+};
+
+class HandshakeTest : public ::testing::Test {
+ protected:
+  static PeerTls tls(const std::string& job, const JobKey& k) {
+    Result<PeerTls> made = PeerTls::create(job, k);
+    EXPECT_TRUE(made.ok()) << made.error().text;
+    return made.take();
+  }
+  static Hello hello(NodeIndex node) {
+    Hello h;
+    h.node = node;
+    h.dataset = 42;
+    return h;
+  }
+  // Both ends at once; what each says at its end.
+  struct Met {
+    Status dials, listens;
+  };
+  static Met meet(Handshake* dials, Handshake* listens, int patience_ms = kPatienceMs) {
+    auto other = std::async(std::launch::async, [&] { return listens->wait(patience_ms); });
+    Met met;
+    met.dials = dials->wait(patience_ms);
+    if (!met.dials.ok()) ::shutdown(dials->socket(), SHUT_RDWR);
+    met.listens = other.get();
+    return met;
+  }
+  static std::string read_some(const Fd& fd, size_t bytes) {
+    std::string got;
+    while (got.size() < bytes) {
+      pollfd at = {fd.get(), POLLIN, 0};
+      char buffer[4096];
+      if (::poll(&at, 1, kPatienceMs) != 1) break;
+      const ssize_t n = ::read(fd.get(), buffer, std::min(sizeof buffer, bytes - got.size()));
+      if (n <= 0) break;
+      got.append(buffer, static_cast<size_t>(n));
+    }
+    return got;
+  }
+  // What the listening end makes of these bytes.
+  Status listen_to(const std::string& bytes, int patience_ms = kPatienceMs) {
+    Pair pair;
+    Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(1),
+                      Handshake::After::kClear);
+    EXPECT_EQ(::write(pair.dials.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+    return listens.wait(patience_ms);
+  }
+  const PeerTls ours = tls(kJob, key(1));
+};
+
+TEST_F(HandshakeTest, TwoOfAJobMeetAndGoOnInClear) {
+  Pair pair;
+  const PeerTls theirs = tls(kJob, key(1));
+  Handshake dials(ours, std::move(pair.dials), Handshake::Side::kDials, hello(3), Handshake::After::kClear);
+  Handshake listens(theirs, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                    Handshake::After::kClear);
+  const Met met = meet(&dials, &listens);
+  ASSERT_TRUE(met.dials.ok()) << met.dials.error().text;
+  ASSERT_TRUE(met.listens.ok()) << met.listens.error().text;
+  EXPECT_EQ(dials.theirs().node, 4u);
+  EXPECT_EQ(listens.theirs().node, 3u);
+  EXPECT_EQ(listens.theirs().dataset, 42u);
+  EXPECT_FALSE(dials.take_tls());
+  const Fd a = dials.take_socket(), b = listens.take_socket();
+  ASSERT_EQ(::write(a.get(), "clear", 5), 5);
+  EXPECT_EQ(read_some(b, 5), "clear");
+  ASSERT_EQ(::write(b.get(), "words", 5), 5);
+  EXPECT_EQ(read_some(a, 5), "words");
+}
+
+// The one end is done, and has said more, before the other one reads on.
+TEST_F(HandshakeTest, WhatIsSaidRightAfterItIsNotLost) {
+  Pair pair;
+  Handshake dials(ours, std::move(pair.dials), Handshake::Side::kDials, hello(3), Handshake::After::kClear);
+  Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                    Handshake::After::kClear);
+  const std::string more = noise(100000, 5);
+  bool said = false;
+  Handshake::Step one = Handshake::Step::kWantsRead, other = one;
+  for (int i = 0; i < 100 && (one != Handshake::Step::kDone || other != Handshake::Step::kDone); ++i) {
+    one = dials.step();
+    if (one == Handshake::Step::kDone && !said) {
+      said = true;
+      EXPECT_EQ(::write(dials.socket(), more.data(), more.size()), static_cast<ssize_t>(more.size()));
+    }
+    other = listens.step();
+  }
+  ASSERT_EQ(one, Handshake::Step::kDone) << dials.error().text;
+  ASSERT_EQ(other, Handshake::Step::kDone) << listens.error().text;
+  EXPECT_EQ(read_some(listens.take_socket(), more.size()), more);
+}
+
+TEST_F(HandshakeTest, ByteByByteItGoesOnWhereItWas) {
+  Pair outer, inner;
+  Handshake dials(ours, std::move(outer.dials), Handshake::Side::kDials, hello(3), Handshake::After::kClear);
+  Handshake listens(ours, std::move(inner.listens), Handshake::Side::kListens, hello(4),
+                    Handshake::After::kClear);
+  const auto carry = [](const Fd& from, const Fd& to) {
+    char byte;
+    if (::recv(from.get(), &byte, 1, MSG_DONTWAIT) != 1) return;
+    EXPECT_EQ(::write(to.get(), &byte, 1), 1);
+  };
+  Handshake::Step one = Handshake::Step::kWantsRead, other = one;
+  for (int i = 0; i < 20000 && (one != Handshake::Step::kDone || other != Handshake::Step::kDone); ++i) {
+    one = dials.step();
+    other = listens.step();
+    ASSERT_NE(one, Handshake::Step::kFailed) << dials.error().text;
+    ASSERT_NE(other, Handshake::Step::kFailed) << listens.error().text;
+    carry(outer.listens, inner.dials);
+    carry(inner.dials, outer.listens);
+  }
+  EXPECT_EQ(one, Handshake::Step::kDone);
+  EXPECT_EQ(other, Handshake::Step::kDone);
+}
+
+TEST_F(HandshakeTest, EncryptedItStaysInTls) {
+  Pair pair;
+  Handshake dials(ours, std::move(pair.dials), Handshake::Side::kDials, hello(3),
+                  Handshake::After::kEncrypted);
+  Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                    Handshake::After::kEncrypted);
+  const Met met = meet(&dials, &listens);
+  ASSERT_TRUE(met.dials.ok() && met.listens.ok());
+  const Tls a = dials.take_tls(), b = listens.take_tls();
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ(::SSL_write(a.get(), "secret", 6), 6);
+  char wire[256] = {};
+  const ssize_t n = ::recv(listens.socket(), wire, sizeof wire, MSG_PEEK);
+  ASSERT_GT(n, 6);
+  EXPECT_EQ(std::string(wire, static_cast<size_t>(n)).find("secret"), std::string::npos);
+  char got[6];
+  EXPECT_EQ(::SSL_read(b.get(), got, sizeof got), 6);
+  EXPECT_EQ(std::string(got, 6), "secret");
+}
+
+TEST_F(HandshakeTest, AnotherKeyIsRefusedByBoth) {
+  Pair pair;
+  const PeerTls theirs = tls(kJob, key(2));
+  Handshake dials(theirs, std::move(pair.dials), Handshake::Side::kDials, hello(3), Handshake::After::kClear);
+  Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                    Handshake::After::kClear);
+  const Met met = meet(&dials, &listens);
+  EXPECT_FALSE(met.dials.ok());
+  EXPECT_FALSE(met.listens.ok());
+  EXPECT_EQ(met.listens.error().code, EACCES) << met.listens.error().text;
+  EXPECT_EQ(dials.theirs().dataset, 0u) << "nothing was said";
+  EXPECT_EQ(listens.theirs().dataset, 0u);
+}
+
+TEST_F(HandshakeTest, AnotherJobOrRunIsRefused) {
+  for (const char* job : {"cluster.18.0", "cluster.17.1", "cluster.17.00", "x"}) {
+    Pair pair;
+    const PeerTls theirs = tls(job, key(1));
+    Handshake dials(theirs, std::move(pair.dials), Handshake::Side::kDials, hello(3),
+                    Handshake::After::kClear);
+    Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                      Handshake::After::kClear);
+    const Met met = meet(&dials, &listens);
+    EXPECT_FALSE(met.dials.ok()) << job;
+    EXPECT_FALSE(met.listens.ok()) << job;
+  }
+}
+
+// A client without the key, which would take any certificate.
+TEST_F(HandshakeTest, AStrangersTlsIsRefused) {
+  Pair pair;
+  Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                    Handshake::After::kClear);
+  auto other = std::async(std::launch::async, [&] { return listens.wait(kPatienceMs); });
+  SSL_CTX* context = ::SSL_CTX_new(::TLS_method());
+  SSL* client = ::SSL_new(context);
+  ::SSL_set_fd(client, pair.dials.get());
+  EXPECT_LE(::SSL_connect(client), 0);
+  const Status refused = other.get();
+  EXPECT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, EACCES) << refused.error().text;
+  ::SSL_free(client);
+  ::SSL_CTX_free(context);
+}
+
+// Something else that listens there, with a certificate of its own.
+TEST_F(HandshakeTest, AStrangersServerIsRefused) {
+  EVP_PKEY* own = ::EVP_EC_gen("P-256");
+  X509* certificate = ::X509_new();
+  ::X509_set_version(certificate, 2);
+  ::X509_gmtime_adj(::X509_getm_notBefore(certificate), 0);
+  ::X509_gmtime_adj(::X509_getm_notAfter(certificate), 3600);
+  ::X509_set_pubkey(certificate, own);
+  ASSERT_GT(::X509_sign(certificate, own, ::EVP_sha256()), 0);
+  SSL_CTX* context = ::SSL_CTX_new(::TLS_method());
+  ASSERT_EQ(::SSL_CTX_use_certificate(context, certificate), 1);
+  ASSERT_EQ(::SSL_CTX_use_PrivateKey(context, own), 1);
+  Pair pair;
+  auto squats = std::async(std::launch::async, [&] {
+    SSL* server = ::SSL_new(context);
+    ::SSL_set_fd(server, pair.listens.get());
+    const int accepted = ::SSL_accept(server);
+    ::SSL_free(server);
+    return accepted;
+  });
+  Handshake dials(ours, std::move(pair.dials), Handshake::Side::kDials, hello(3), Handshake::After::kClear);
+  const Status refused = dials.wait(kPatienceMs);
+  EXPECT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, EACCES) << refused.error().text;
+  EXPECT_LE(squats.get(), 0);
+  ::SSL_CTX_free(context);
+  ::X509_free(certificate);
+  ::EVP_PKEY_free(own);
+}
+
+TEST_F(HandshakeTest, NoiseIsRefused) {
+  EXPECT_FALSE(listen_to("GET / HTTP/1.0\r\n\r\n").ok());
+  for (uint64_t seed = 0; seed < 50; ++seed) EXPECT_FALSE(listen_to(noise(3000, seed), 100).ok()) << seed;
+  EXPECT_FALSE(listen_to(std::string("\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", 10), 100).ok());
+}
+
+TEST_F(HandshakeTest, WhoSaysNothingIsWaitedForNoLongerThanAsked) {
+  for (const Handshake::Side side : {Handshake::Side::kListens, Handshake::Side::kDials}) {
+    Pair pair;
+    Handshake waits(ours, std::move(pair.listens), side, hello(4), Handshake::After::kClear);
+    const auto begin = std::chrono::steady_clock::now();
+    const Status late = waits.wait(200);
+    ASSERT_FALSE(late.ok());
+    EXPECT_EQ(late.error().code, ETIMEDOUT);
+    EXPECT_EQ(late.error().text, "no answer within 200 ms");
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(199));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+    EXPECT_EQ(waits.step(), Handshake::Step::kFailed) << "for good";
+  }
+}
+
+TEST_F(HandshakeTest, WhoHangsUpIsNoticedAtOnce) {
+  for (const Handshake::Side side : {Handshake::Side::kListens, Handshake::Side::kDials}) {
+    Pair pair;
+    Handshake waits(ours, std::move(pair.listens), side, hello(4), Handshake::After::kClear);
+    pair.dials.reset();
+    const Status gone = waits.wait(kPatienceMs);
+    ASSERT_FALSE(gone.ok());
+    EXPECT_NE(gone.error().code, ETIMEDOUT) << gone.error().text;
+  }
+}
+
+// One that has the key, and speaks another language inside.
+TEST_F(HandshakeTest, AnotherVersionIsRefused) {
+  Hello other = hello(3);
+  other.version = kPeerVersion + 1;
+  Pair pair;
+  Handshake dials(ours, std::move(pair.dials), Handshake::Side::kDials, other, Handshake::After::kClear);
+  Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                    Handshake::After::kClear);
+  const Met met = meet(&dials, &listens);
+  ASSERT_FALSE(met.listens.ok());
+  EXPECT_EQ(met.listens.error().text, "the peer does not speak this version");
+}
+
+TEST_F(HandshakeTest, AnIdentityHasALength) {
+  EXPECT_FALSE(PeerTls::create("", key(1)).ok());
+  EXPECT_FALSE(PeerTls::create(std::string(129, 'x'), key(1)).ok());
+  const PeerTls longest = tls(std::string(128, 'x'), key(1));
+  Pair pair;
+  Handshake dials(longest, std::move(pair.dials), Handshake::Side::kDials, hello(3),
+                  Handshake::After::kClear);
+  Handshake listens(longest, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                    Handshake::After::kClear);
+  EXPECT_TRUE(meet(&dials, &listens).dials.ok());
+}
+
+}  // namespace
+}  // namespace monarch

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is said arrives, and what is no message is none.
+#include "runtime/peer/messages.h"
+
+#include <gtest/gtest.h>
+
+namespace monarch {
+namespace {
+
+template <typename M>
+M sent(const M& message, MessageHeader header = {}) {
+  const std::string bytes = encode(message, header);
+  const std::optional<MessageHeader> got = decode_header(bytes);
+  EXPECT_TRUE(got);
+  EXPECT_EQ(got->type, M::kType);
+  EXPECT_EQ(got->number, header.number);
+  EXPECT_EQ(got->room, header.room);
+  EXPECT_EQ(got->serving, header.serving);
+  EXPECT_EQ(MessageHeader::kBytes + got->body_bytes, bytes.size());
+  const std::string body = bytes.substr(MessageHeader::kBytes);
+  for (size_t size = 0; size < body.size(); ++size)
+    EXPECT_FALSE(decode<M>(body.substr(0, size))) << "cut after " << size;
+  EXPECT_FALSE(decode<M>(body + '\0')) << "something is left over";
+  const std::optional<M> decoded = decode<M>(body);
+  EXPECT_TRUE(decoded);
+  return decoded.value_or(M());
+}
+
+const FileKey kKey = {0x0102030405060708, 0x1112131415161718};
+const FileIdentity kIdentity = {1, -2, 3, 4, 5};
+
+// The body of `message` with its byte at `at` replaced.
+template <typename M>
+std::optional<M> with_byte(const M& message, size_t at, uint8_t byte) {
+  std::string body = encode(message).substr(MessageHeader::kBytes);
+  body.at(at) = static_cast<char>(byte);
+  return decode<M>(body);
+}
+
+TEST(MessagesTest, WhatIsSaidArrives) {
+  const Hello hello = sent(Hello{kPeerVersion, Lane::kData, 7, 8, 9, 10, 11}, {{}, 0, 77, 1 << 20, 3});
+  EXPECT_EQ(hello.lane, Lane::kData);
+  EXPECT_EQ(hello.node, 7u);
+  EXPECT_EQ(hello.incarnation, 8u);
+  EXPECT_EQ(hello.dataset, 9u);
+  EXPECT_EQ(hello.settings, 10u);
+  EXPECT_EQ(hello.port, 11u);
+  const View view = sent(View{{{1, 2, 3, 4, "10.0.0.1"}, {5, 6, 7, 8, "fe80::1%eth0"}}});
+  ASSERT_EQ(view.members.size(), 2u);
+  EXPECT_EQ(view.members[1].node, 5u);
+  EXPECT_EQ(view.members[1].incarnation, 6u);
+  EXPECT_EQ(view.members[1].room, 7u);
+  EXPECT_EQ(view.members[1].port, 8u);
+  EXPECT_EQ(view.members[1].address, "fe80::1%eth0");
+  const Want want = sent(Want{kKey, Purpose::kPrefetch});
+  EXPECT_EQ(want.key, kKey);
+  EXPECT_EQ(want.purpose, Purpose::kPrefetch);
+  const Have have = sent(Have{{3, 1, 2}, kIdentity});
+  EXPECT_EQ(have.holders, (std::vector<NodeIndex>{3, 1, 2}));
+  EXPECT_EQ(have.identity, kIdentity);
+  EXPECT_EQ(sent(Read{12}).lease, 12u);
+  EXPECT_EQ(sent(Busy{13}).reader, 13u);
+  const Progress progress = sent(Progress{kKey, 14, 15});
+  EXPECT_EQ(progress.lease, 14u);
+  EXPECT_EQ(progress.bytes, 15u);
+  const Done done = sent(Done{kKey, 16, ReadResult::kChanged, kIdentity});
+  EXPECT_EQ(done.lease, 16u);
+  EXPECT_EQ(done.result, ReadResult::kChanged);
+  EXPECT_EQ(done.identity, kIdentity);
+  const Announce announce = sent(Announce{{{kKey, kIdentity}}});
+  ASSERT_EQ(announce.files.size(), 1u);
+  EXPECT_EQ(announce.files[0].key, kKey);
+  EXPECT_EQ(announce.files[0].identity, kIdentity);
+  EXPECT_EQ(sent(Lost{kKey, 17}).holder, 17u);
+  const Mark mark = sent(Mark{18, "a/b"});
+  EXPECT_EQ(mark.root, 18u);
+  EXPECT_EQ(mark.path, "a/b");
+  const Get get = sent(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 1});
+  EXPECT_EQ(get.root, 19u);
+  EXPECT_EQ(get.path.size(), kMostPeerPath);
+  EXPECT_EQ(get.offset, 20u);
+  EXPECT_EQ(get.follow, 1);
+  const Got got = sent(Got{GetResult::kBusy, kIdentity});
+  EXPECT_EQ(got.result, GetResult::kBusy);
+  EXPECT_EQ(got.identity, kIdentity);
+  (void)sent(Ping());
+  (void)sent(Pong());
+  (void)sent(Pass());
+}
+
+TEST(MessagesTest, TheLargestFit) {
+  EXPECT_LE(encode(View{std::vector<MemberView>(View::kMost, {1, 2, 3, 4, std::string(64, 'a')})}).size(),
+            MessageHeader::kBytes + kMostBody);
+  EXPECT_LE(encode(Announce{std::vector<HeldFile>(Announce::kMost)}).size(),
+            MessageHeader::kBytes + kMostBody);
+}
+
+TEST(MessagesTest, WhatIsOutOfItsRangeIsRefused) {
+  EXPECT_TRUE(with_byte(Want{}, 16, 1));
+  EXPECT_FALSE(with_byte(Want{}, 16, 2)) << "no purpose";
+  EXPECT_FALSE(with_byte(Done{}, 24, 3)) << "no result";
+  EXPECT_FALSE(with_byte(Got{}, 0, 4)) << "no result";
+  EXPECT_FALSE(with_byte(Hello{}, 2, 2)) << "no lane";
+  EXPECT_FALSE(with_byte(Get{}, 18, 2)) << "neither";
+  EXPECT_FALSE(decode<Have>(encode(Have{{1, 2, 3, 4, 5}, {}}).substr(MessageHeader::kBytes)));
+  EXPECT_FALSE(
+      decode<Mark>(encode(Mark{0, std::string(kMostPeerPath + 1, 'p')}).substr(MessageHeader::kBytes)));
+  EXPECT_FALSE(
+      decode<View>(encode(View{std::vector<MemberView>(View::kMost + 1)}).substr(MessageHeader::kBytes)));
+}
+
+TEST(MessagesTest, HeadersThatAreNoneAreRefused) {
+  const std::string good = encode(Ping());
+  ASSERT_TRUE(decode_header(good));
+  const auto with = [&](size_t at, char byte) {
+    std::string bytes = good;
+    bytes.at(at) = byte;
+    return decode_header(bytes).has_value();
+  };
+  EXPECT_FALSE(decode_header(good.substr(1)));
+  EXPECT_FALSE(with(0, 'X')) << "not ours";
+  EXPECT_TRUE(with(5, 1)) << "a body";
+  EXPECT_FALSE(with(6, 2)) << "more than " << kMostBody;
+  EXPECT_FALSE(with(28, 0)) << "no type";
+  EXPECT_FALSE(with(28, 99)) << "no type";
+  EXPECT_FALSE(with(29, 1)) << "no type";
+  EXPECT_FALSE(with(30, 1)) << "not of this version";
+}
+
+TEST(MessagesTest, PiecesAreBounded) {
+  const std::optional<PieceHeader> whole = decode_piece(encode_piece({kPieceBytes, 5}));
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->bytes, kPieceBytes);
+  EXPECT_EQ(whole->check, 5u);
+  EXPECT_FALSE(decode_piece(encode_piece({kPieceBytes + 1, 5})));
+  EXPECT_FALSE(decode_piece(encode_piece({1, 5}).substr(1)));
+  std::string unknown = encode_piece({1, 5});
+  unknown[4] = 1;
+  EXPECT_FALSE(decode_piece(unknown));
+}
+
+}  // namespace
+}  // namespace monarch
