@@ -111,6 +111,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/peer/control.h \
 	%D%/peer/directory.cc \
 	%D%/peer/directory.h \
+	%D%/peer/fetch.cc \
+	%D%/peer/fetch.h \
 	%D%/peer/handshake.cc \
 	%D%/peer/handshake.h \
 	%D%/peer/key.cc \
@@ -119,6 +121,12 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/peer/members.h \
 	%D%/peer/messages.cc \
 	%D%/peer/messages.h \
+	%D%/peer/serve.cc \
+	%D%/peer/serve.h \
+	%D%/peer/socket.cc \
+	%D%/peer/socket.h \
+	%D%/peer/wire.cc \
+	%D%/peer/wire.h \
 	%D%/placement/chunk_stager.cc \
 	%D%/placement/chunk_stager.h \
 	%D%/placement/context.cc \

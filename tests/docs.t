@@ -203,7 +203,7 @@ def coverage():
 
 # The folders, from the ground up. An include leads to its own folder, or to one further down.
 FLOORS = [["runtime/base", "runtime/layout"], ["runtime/config"], ["runtime/hierarchy", "runtime/metadata"], ["runtime/placement"],
-          ["runtime/agent", "runtime/node"], ["runtime/monarchd", "admin"]]
+          ["runtime/peer"], ["runtime/agent", "runtime/node"], ["runtime/monarchd", "admin"]]
 # The preload library, and what it takes of the rest.
 PRELOAD = [["runtime/layout"], ["preload"], ["preload/next"], ["preload/client"], ["preload/resolve"], ["preload/decide"],
            ["preload/hooks"]]

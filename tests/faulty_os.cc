@@ -85,6 +85,11 @@ ssize_t pwrite(int fd, const void* buffer, size_t bytes, off_t offset) {
   if (fails(Call::kPwrite, arguments)) return -1;
   return real_os::pwrite(fd, buffer, arguments.bytes, offset);
 }
+ssize_t sendfile(int socket, int file, off_t* offset, size_t bytes) {
+  Arguments arguments{.fd = file, .bytes = bytes, .offset = *offset};
+  if (fails(Call::kSendfile, arguments)) return -1;
+  return real_os::sendfile(socket, file, offset, arguments.bytes);
+}
 int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   if (fails(Call::kFallocate, {.fd = fd, .bytes = static_cast<size_t>(bytes), .offset = offset})) return -1;
   return real_os::fallocate(fd, mode, offset, bytes);

@@ -19,6 +19,7 @@ enum class Call {
   kFstat,
   kPread,
   kPwrite,
+  kSendfile,
   kFallocate,
   kFtruncate,
   kFinishSync,  // sync_range that waits
@@ -48,7 +49,8 @@ struct Arguments {
   int fd = -1;                 // file or directory; for linkat and renameat, where the new name goes
   const char* path = nullptr;  // for linkat and renameat, the new name
   int flags = 0;
-  size_t bytes = 0;  // of pread, pwrite and kUringResult: may be lowered, which makes the call short
+  size_t bytes =
+      0;  // of pread, pwrite, sendfile and kUringResult: may be lowered, which makes the call short
   off_t offset = 0;
   struct statvfs* fs = nullptr;  // of fstatvfs: what the system said, may be changed
 };

@@ -70,6 +70,7 @@ tests_unit_SOURCES = \
 	%D%/node_fixture.h \
 	%D%/paths_test.cc \
 	%D%/peer_control_test.cc \
+	%D%/peer_data_test.cc \
 	%D%/peer_directory_test.cc \
 	%D%/peer_handshake_test.cc \
 	%D%/peer_members_test.cc \

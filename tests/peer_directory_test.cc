@@ -50,7 +50,7 @@ TEST(KeyTest, EveryNodeHasItsShareOfHomesAndDeputies) {
       ++homes[home_of(k, nodes)];
       ++deputies[deputy_of(k, nodes)];
     }
-    const int share = kFiles / static_cast<int>(nodes);
+    const double share = 1.0 * kFiles / nodes;
     for (uint32_t n = 0; n < nodes; ++n) {
       EXPECT_NEAR(homes[n], share, share / 2) << n << " of " << nodes;
       EXPECT_NEAR(deputies[n], share, share / 2) << n << " of " << nodes;
@@ -206,7 +206,7 @@ TEST_F(DirectoryTest, EachOfManyHoldersIsNamedAboutAsOften) {
     ASSERT_EQ(four.size(), Have::kMostHolders);
     for (const NodeIndex holder : four) ++named[holder];
   }
-  constexpr int kShare = kFiles * static_cast<int>(Have::kMostHolders) / kHolders;
+  constexpr double kShare = 1.0 * kFiles * Have::kMostHolders / kHolders;
   for (NodeIndex holder = 0; holder < kHolders; ++holder)
     EXPECT_NEAR(named[holder], kShare, kShare / 2) << holder;
 }

@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
+#include <sys/sendfile.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -111,6 +112,9 @@ ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
 }
 ssize_t pwrite(int fd, const void* buffer, size_t bytes, off_t offset) {
   return retried([&] { return ::pwrite(fd, buffer, bytes, offset); });
+}
+ssize_t sendfile(int socket, int file, off_t* offset, size_t bytes) {
+  return retried([&] { return ::sendfile(socket, file, offset, bytes); });
 }
 int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   return retried([&] { return ::fallocate(fd, mode, offset, bytes); });

@@ -53,6 +53,7 @@ int openat(int dirfd, const char* path, int flags, mode_t mode = 0);
 int fstat(int fd, struct stat* st);
 ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset);
 ssize_t pwrite(int fd, const void* buffer, size_t bytes, off_t offset);
+ssize_t sendfile(int socket, int file, off_t* offset, size_t bytes);
 int fallocate(int fd, int mode, off_t offset, off_t bytes);
 int ftruncate(int fd, off_t bytes);
 // Starts (kStart) the write-back of a range, or also waits for it and for what was under way (kFinish); then

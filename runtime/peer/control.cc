@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/peer/control.h"
 
-#include <arpa/inet.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <openssl/ssl.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
@@ -26,6 +22,7 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/base/os.h"
+#include "runtime/peer/socket.h"
 
 namespace monarch {
 namespace {
@@ -36,7 +33,6 @@ constexpr int kStrangerMs = 2000;        // for each of them
 constexpr size_t kMostUnsent = 4 << 20;  // bytes for a node that does not read: then it is hung up on
 constexpr size_t kMostInLine = 4096;     // messages for a node that is not reached yet
 constexpr size_t kNumberAt = 8;          // of a message's header
-constexpr int kIdleS = 30, kIntervalS = 10, kProbes = 3, kUserTimeoutMs = 3000;
 
 template <typename T, void (*kFree)(T*)>
 struct Freed {
@@ -47,36 +43,6 @@ using Base = std::unique_ptr<event_base, Freed<event_base, ::event_base_free>>;
 using Stream = std::unique_ptr<bufferevent, Freed<bufferevent, ::bufferevent_free>>;
 
 timeval after_ms(int ms) { return {ms / 1000, (ms % 1000) * 1000}; }
-
-struct SocketAddress {
-  sockaddr_storage at = {};
-  socklen_t bytes = 0;
-};
-
-std::optional<SocketAddress> address_of(const std::string& host, uint16_t port) {
-  addrinfo hints = {}, *found = nullptr;
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
-  SocketAddress address;
-  std::memcpy(&address.at, found->ai_addr, found->ai_addrlen);
-  address.bytes = found->ai_addrlen;
-  ::freeaddrinfo(found);
-  return address;
-}
-
-// A node that was switched off is noticed, too, without a wake-up of ours.
-void set_options(int socket) {
-  const auto set = [socket](int level, int option, int value) {
-    (void)::setsockopt(socket, level, option, &value, sizeof value);
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, kIdleS);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, kIntervalS);
-  set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
-}
 
 bool is_answer(MessageType type) {
   return type == MessageType::kHave || type == MessageType::kRead || type == MessageType::kBusy ||
@@ -138,7 +104,7 @@ class Control::Loop {
   void take_posted() EXCLUDES(lock_);
 
   void dial(NodeIndex node);
-  void next_port(NodeIndex node, const Error& why);
+  void next_port(NodeIndex node, Error why);
   void unreachable(NodeIndex node, const Error& why);
   void goes_on(Making* making);
   void wait_for(Making* making, short what);
@@ -219,17 +185,11 @@ Result<Fd> Control::Loop::listen(uint16_t* port) const {
     Fd fd(::socket(address->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int on = 1;
     if (fd) (void)::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (!fd || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address->at), address->bytes) != 0 ||
-        ::listen(fd.get(), SOMAXCONN) != 0) {
+    if (!fd || ::bind(fd.get(), address->get(), address->bytes) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
       why = errno_error("listen at " + own.host + " port " + std::to_string(candidate));
       continue;
     }
-    SocketAddress bound;
-    bound.bytes = sizeof bound.at;
-    if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.at), &bound.bytes) != 0)
-      return errno_error("getsockname");
-    *port = ntohs(bound.at.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound.at)->sin6_port
-                                                 : reinterpret_cast<sockaddr_in*>(&bound.at)->sin_port);
+    *port = candidate;
     return fd;
   }
   return why;
@@ -340,7 +300,7 @@ void Control::Loop::forget(Making* making) {
 void Control::Loop::failed(Making* making, Error why) {  // by value: it may be the handshake's own
   const std::optional<NodeIndex> node = making->node;
   forget(making);
-  if (node) next_port(*node, why);
+  if (node) next_port(*node, std::move(why));
 }
 
 void Control::Loop::dial(NodeIndex index) {
@@ -348,25 +308,20 @@ void Control::Loop::dial(NodeIndex index) {
   const PeerAddress& to = options_.nodes[index];
   if (node.port >= to.ports.size()) return unreachable(index, node.why);
   node.dialing = true;
-  const std::optional<SocketAddress> address = address_of(to.host, to.ports[node.port]);
-  if (!address) return unreachable(index, bad_input("no numeric address: " + to.host));
-  Fd fd(::socket(address->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return unreachable(index, errno_error("make a socket"));
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address->at), address->bytes) != 0 &&
-      errno != EINPROGRESS)
-    return next_port(index, errno_error("connect"));
+  Result<Fd> socket = begin_to_connect(to.host, to.ports[node.port]);
+  if (!socket.ok()) return next_port(index, socket.error());
   Making& making = making_.emplace_back();
   making.loop = this;
   making.node = index;
-  making.socket = std::move(fd);
+  making.socket = socket.take();
   making.until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{options_.connect_ms} * 1000000;
   wait_for(&making, EV_WRITE);
 }
 
-void Control::Loop::next_port(NodeIndex index, const Error& why) {
+void Control::Loop::next_port(NodeIndex index, Error why) {
   Node& node = nodes_[index];
   // That nobody is at one port says less than what somebody at another one did.
-  if (node.port == 0 || why.code != ECONNREFUSED) node.why = why;
+  if (node.port == 0 || why.code != ECONNREFUSED) node.why = std::move(why);
   ++node.port;
   dial(index);
 }
@@ -383,11 +338,8 @@ void Control::Loop::unreachable(NodeIndex index, const Error& why) {
 // The socket can be read or written.
 void Control::Loop::goes_on(Making* making) {
   if (!making->handshake) {
-    int error = 0;
-    socklen_t bytes = sizeof error;
-    if (::getsockopt(making->socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0 || error != 0)
-      return failed(making, errno_error("connect", error));
-    set_options(making->socket.get());
+    const Status ended = end_connecting(making->socket.get());
+    if (!ended.ok()) return failed(making, ended.error());
     making->handshake = std::make_unique<Handshake>(*options_.tls, std::move(making->socket),
                                                     Handshake::Side::kDials, options_.hello, options_.after);
     making->until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{options_.handshake_ms} * 1000000;
@@ -442,7 +394,7 @@ void Control::Loop::accept_all() {
     }
     if (!fd) return;
     if (strangers_ >= kMostStrangers) continue;  // hung up on: who has the key tries again
-    set_options(fd.get());
+    set_peer_options(fd.get());
     Making& making = making_.emplace_back();
     ++strangers_;
     making.loop = this;

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/peer/fetch.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+
+#include "runtime/peer/socket.h"
+#include "runtime/peer/wire.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace monarch {
+namespace {
+
+Fetched meaning(const Error& error) { return error.code == ETIMEDOUT ? Fetched::kLate : Fetched::kBroken; }
+
+}  // namespace
+
+uint64_t check_of_piece(const char* bytes, size_t n) { return XXH3_64bits(bytes, n); }
+
+uint64_t check_of(const std::vector<uint64_t>& pieces) {
+  return XXH3_64bits(pieces.data(), pieces.size() * sizeof pieces[0]);
+}
+
+Result<Fetch::Connection> Fetch::dial(NodeIndex node) const {
+  const ControlOptions& peers = options_.peers;
+  const uint16_t port = options_.port(node);
+  if (port == 0) return Error{ENOTCONN, "nobody has met it yet"};
+  Result<Fd> socket = begin_to_connect(peers.nodes.at(node).host, port);
+  if (!socket.ok()) return socket.error();
+  pollfd at = {socket->get(), POLLOUT, 0};
+  if (::poll(&at, 1, peers.connect_ms) != 1) return Error{ETIMEDOUT, "it does not answer"};
+  MONARCH_TRY(end_connecting(socket->get()));
+  Hello hello = peers.hello;
+  hello.lane = Lane::kData;
+  Handshake handshake(*peers.tls, socket.take(), Handshake::Side::kDials, hello, peers.after);
+  MONARCH_TRY(handshake.wait(peers.handshake_ms));
+  if (handshake.theirs().node != node) return Error{ECONNREFUSED, "another node is there"};
+  return Connection{node, handshake.take_socket(), handshake.take_tls()};
+}
+
+std::optional<Fetch::Connection> Fetch::take_idle(NodeIndex node) {
+  const MutexLock hold(lock_);
+  const auto at =
+      std::find_if(idle_.begin(), idle_.end(), [node](const Connection& c) { return c.node == node; });
+  if (at == idle_.end()) return {};
+  Connection taken = std::move(*at);
+  idle_.erase(at);
+  return taken;
+}
+
+void Fetch::keep(Connection connection) {
+  const MutexLock hold(lock_);
+  idle_.push_front(std::move(connection));
+  if (idle_.size() > options_.most_idle) idle_.pop_back();
+}
+
+void Fetch::forget(NodeIndex node) {
+  const MutexLock hold(lock_);
+  idle_.remove_if([node](const Connection& c) { return c.node == node; });
+}
+
+Fetched Fetch::get(NodeIndex from, const Get& get, char* buffer, const Receiver& receiver) {
+  // One that was kept may have ended meanwhile: that says nothing of the node.
+  for (std::optional<Connection> kept = take_idle(from); kept; kept = take_idle(from)) {
+    bool answered = false;
+    const Fetched fetched = get_on(&*kept, get, buffer, receiver, &answered);
+    if (fetched == Fetched::kBroken && !answered) continue;
+    if (fetched <= Fetched::kBusy) keep(std::move(*kept));
+    return fetched;
+  }
+  Result<Connection> made = dial(from);
+  if (!made.ok()) return Fetched::kUnreachable;
+  bool answered = false;
+  const Fetched fetched = get_on(&*made, get, buffer, receiver, &answered);
+  if (fetched <= Fetched::kBusy) keep(made.take());
+  return fetched;
+}
+
+Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, const Receiver& receiver,
+                      bool* answered) const {
+  Wire wire(connection->socket.get(), connection->tls.get());
+  char bytes[MessageHeader::kBytes];
+  Status done = wire.send(encode(get), options_.answer_ms);
+  if (done.ok()) done = wire.receive(bytes, sizeof bytes, options_.answer_ms);
+  if (!done.ok()) return meaning(done.error());
+  *answered = true;
+  const std::optional<MessageHeader> header = decode_header({bytes, sizeof bytes});
+  if (!header || header->type != MessageType::kGot) return Fetched::kBroken;
+  std::string body(header->body_bytes, '\0');
+  if (done = wire.receive(body.data(), body.size(), options_.answer_ms); !done.ok())
+    return meaning(done.error());
+  const std::optional<Got> got = decode<Got>(body);
+  if (!got) return Fetched::kBroken;
+  switch (got->result) {
+    case GetResult::kGone:
+      return Fetched::kGone;
+    case GetResult::kChanged:
+      return Fetched::kChanged;
+    case GetResult::kBusy:
+      return Fetched::kBusy;
+    case GetResult::kOk:
+      break;
+  }
+  if (!receiver.begin(got->identity)) return Fetched::kRefused;
+  const uint64_t end = got->identity.bytes;
+  for (uint64_t offset = get.offset; offset < end; offset += kPieceBytes) {
+    const uint64_t wanted = std::min(kPieceBytes, end - offset);
+    char head[PieceHeader::kBytes];
+    // The sender waits for its own reader as long, and tells then.
+    if (done = wire.receive(head, sizeof head, 2 * options_.answer_ms); !done.ok())
+      return meaning(done.error());
+    const std::optional<PieceHeader> piece = decode_piece({head, sizeof head});
+    if (piece && piece->bytes == 0) return Fetched::kGone;
+    if (!piece || piece->bytes != wanted) return Fetched::kBroken;
+    if (done = wire.receive(buffer, wanted, options_.answer_ms); !done.ok()) return meaning(done.error());
+    if (check_of_piece(buffer, wanted) != piece->check) return Fetched::kWrong;
+    if (!receiver.piece(offset, buffer, wanted, piece->check)) return Fetched::kRefused;
+  }
+  return Fetched::kOk;
+}
+
+}  // namespace monarch

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gets files from other nodes, over connections for data that are kept for the next one. Each piece has the
+// check value that was computed where the PFS was read; what does not match is not handed on.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/base/result.h"
+#include "runtime/peer/control.h"
+#include "runtime/peer/handshake.h"
+#include "runtime/peer/messages.h"
+
+namespace monarch {
+
+enum class Fetched {
+  kOk,
+  kGone,         // the node has it not, or not any more
+  kChanged,      // the job has changed it
+  kBusy,         // it serves others
+  kUnreachable,  // there is no connection
+  kLate,         // it did not go on in time
+  kBroken,       // the connection ended, or what came is no answer
+  kWrong,        // bytes that are not those that were read on the PFS
+  kRefused,      // the receiver would not have it
+};
+
+struct FetchOptions {
+  ControlOptions peers;  // as for Control
+  // The port where the node's agent was met; 0: not yet.
+  std::function<uint16_t(NodeIndex)> port;
+  int answer_ms = 500;  // for the first byte, and for each piece
+  size_t most_idle = 16;
+};
+
+// What becomes of a file that comes.
+struct Receiver {
+  // The file is there, and this is what it is. False: it is not wanted.
+  std::function<bool(const FileIdentity& identity)> begin;
+  // A piece of it, from `offset` on. False: it cannot be kept.
+  std::function<bool(uint64_t offset, const char* bytes, size_t n, uint64_t check)> piece;
+};
+
+// All members may be called from any thread.
+class Fetch {
+ public:
+  explicit Fetch(FetchOptions options) : options_(std::move(options)) {}
+
+  // Asks `from` for a file, and waits for all of it. `buffer` has room for kPieceBytes.
+  Fetched get(NodeIndex from, const Get& get, char* buffer, const Receiver& receiver) EXCLUDES(lock_);
+  // Hangs up on the node; a get() of another thread is not ended by it.
+  void forget(NodeIndex node) EXCLUDES(lock_);
+
+ private:
+  struct Connection {
+    NodeIndex node = 0;
+    Fd socket;
+    Tls tls;
+  };
+  Result<Connection> dial(NodeIndex node) const;
+  std::optional<Connection> take_idle(NodeIndex node) EXCLUDES(lock_);
+  void keep(Connection connection) EXCLUDES(lock_);
+  // `*answered`: the node has begun to.
+  Fetched get_on(Connection* connection, const Get& get, char* buffer, const Receiver& receiver,
+                 bool* answered) const;
+
+  const FetchOptions options_;
+  Mutex lock_;
+  std::list<Connection> idle_ GUARDED_BY(lock_);  // the one that was used last is the first
+};
+
+// The check value of a whole file: of those of its pieces, in their order.
+uint64_t check_of(const std::vector<uint64_t>& pieces);
+uint64_t check_of_piece(const char* bytes, size_t n);
+
+}  // namespace monarch

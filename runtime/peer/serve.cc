@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/peer/serve.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "runtime/base/os.h"
+#include "runtime/peer/wire.h"
+
+namespace monarch {
+
+// A place among those that get the same file at a time.
+class Serve::Turn {
+ public:
+  Turn(Serve* serve, const FileKey& key, uint64_t bytes) : serve_(serve), key_(key) {
+    const int most = bytes <= kPieceBytes ? serve->options_.most_of_small : serve->options_.most_of_large;
+    const MutexLock hold(serve->lock_);
+    int& now = serve->served_[key];
+    got_ = now < most;
+    now += got_;
+    if (got_) ++serve->serving_;
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    if (!got_) return;
+    const MutexLock hold(serve_->lock_);
+    const auto at = serve_->served_.find(key_);
+    if (--at->second == 0) serve_->served_.erase(at);
+    --serve_->serving_;
+  }
+  bool got() const { return got_; }
+
+ private:
+  Serve* const serve_;
+  const FileKey key_;
+  bool got_ = false;
+};
+
+Serve::Serve(ServeOptions options) : options_(std::move(options)) {}
+
+Status Serve::start() {
+  epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  stop_ = Fd(::eventfd(0, EFD_CLOEXEC));
+  epoll_event event = {EPOLLIN, {.fd = stop_.get()}};
+  if (!epoll_ || !stop_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stop_.get(), &event) != 0)
+    return errno_error("prepare to serve peers");
+  for (int i = 0; i < options_.threads; ++i) {
+    std::thread thread;
+    if (const int error = os::start_thread(&thread, [this] { run(); }); error != 0) {
+      if (threads_.empty()) return errno_error("start a thread that serves peers", error);
+      break;
+    }
+    threads_.push_back(std::move(thread));
+  }
+  return {};
+}
+
+void Serve::stop() {
+  stopping_ = true;
+  const uint64_t one = 1;
+  if (stop_ && ::write(stop_.get(), &one, sizeof one) < 0) return;
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  const MutexLock hold(lock_);
+  connections_.clear();
+}
+
+void Serve::add(Fd socket, Tls tls) {
+  const int fd = socket.get();
+  auto connection = std::make_unique<Connection>(Connection{std::move(socket), std::move(tls)});
+  const MutexLock hold(lock_);
+  epoll_event event = {EPOLLIN | EPOLLONESHOT, {.fd = fd}};
+  if (stopping_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return;  // hung up on
+  connections_[fd] = std::move(connection);
+}
+
+void Serve::run() {
+  while (!stopping_) {
+    epoll_event event;
+    if (::epoll_wait(epoll_.get(), &event, 1, -1) != 1 || event.data.fd == stop_.get()) continue;
+    Connection* connection = nullptr;
+    {
+      const MutexLock hold(lock_);
+      connection = connections_.at(event.data.fd).get();
+    }
+    // Of what TLS has read already, epoll would not tell.
+    bool goes_on = serve_one(connection);
+    while (goes_on && Wire(event.data.fd, connection->tls.get()).has_more()) goes_on = serve_one(connection);
+    const MutexLock hold(lock_);
+    event.events = EPOLLIN | EPOLLONESHOT;
+    if (!goes_on || ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, event.data.fd, &event) != 0)
+      connections_.erase(event.data.fd);
+  }
+}
+
+bool Serve::serve_one(Connection* connection) {
+  Wire wire(connection->socket.get(), connection->tls.get());
+  char bytes[MessageHeader::kBytes];
+  if (!wire.receive(bytes, sizeof bytes, options_.piece_ms).ok()) return false;
+  const std::optional<MessageHeader> header = decode_header({bytes, sizeof bytes});
+  if (!header || header->type != MessageType::kGet) return false;
+  std::string body(header->body_bytes, '\0');
+  if (!wire.receive(body.data(), body.size(), options_.piece_ms).ok()) return false;
+  const std::optional<Get> get = decode<Get>(body);
+  if (!get) return false;
+
+  Got got;
+  const std::unique_ptr<ServedFile> file = options_.open(*get, &got.result);
+  if (!file) return wire.send(encode(got), options_.piece_ms).ok();
+  got.identity = file->identity();
+  const Turn turn(this, file_key(get->root, get->path, get->extent), got.identity.bytes);
+  got.result = turn.got() ? GetResult::kOk : GetResult::kBusy;
+  if (get->offset % kPieceBytes != 0 || get->offset > got.identity.bytes) got.result = GetResult::kGone;
+  if (!wire.send(encode(got), options_.piece_ms).ok()) return false;
+  return got.result != GetResult::kOk || send_file(connection, *get, file.get());
+}
+
+bool Serve::send_file(Connection* connection, const Get& get, ServedFile* file) {
+  Wire wire(connection->socket.get(), connection->tls.get());
+  const uint64_t end = file->identity().bytes;
+  for (uint64_t offset = get.offset; offset < end && !stopping_; offset += kPieceBytes) {
+    const uint64_t bytes = std::min(kPieceBytes, end - offset);
+    const std::optional<uint64_t> check = file->check(offset / kPieceBytes, options_.piece_ms);
+    const PieceHeader header = {check ? static_cast<uint32_t>(bytes) : 0, check.value_or(0)};
+    if (!wire.send(encode_piece(header), options_.piece_ms).ok()) return false;
+    if (!check) return true;
+    if (!wire.send_file(file->copy(), offset, bytes, options_.piece_ms).ok()) return false;
+  }
+  return !stopping_;
+}
+
+}  // namespace monarch

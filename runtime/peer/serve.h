@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends what this node has to the others: a few threads, each of which answers one Get at a time. A
+// connection that asks for nothing keeps none of them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/result.h"
+#include "runtime/peer/handshake.h"
+#include "runtime/peer/messages.h"
+
+namespace monarch {
+
+// A file that this node has, or is still reading. One thread uses it.
+class ServedFile {
+ public:
+  virtual ~ServedFile() = default;
+  virtual int copy() const = 0;  // a descriptor of its bytes; what is not read yet is not there
+  virtual FileIdentity identity() const = 0;
+  // The check value of a piece, once the piece is in the copy; waits for that `patience_ms` at most. Nothing:
+  // it is not there, and may never be.
+  virtual std::optional<uint64_t> check(uint64_t piece, int patience_ms) = 0;
+};
+
+struct ServeOptions {
+  // Opens what is asked for; nullptr, and `*why` is told. Any of the threads.
+  std::function<std::unique_ptr<ServedFile>(const Get& get, GetResult* why)> open;
+  int threads = 4;
+  int piece_ms = 500;  // for each piece to come from the reader, and to be taken by the peer
+  // So many at a time get the same file: the others do better with another holder.
+  int most_of_large = 2, most_of_small = 8;
+};
+
+class Serve {
+ public:
+  explicit Serve(ServeOptions options);
+  ~Serve() { stop(); }
+
+  Status start();
+  // Hangs up on all; a piece that is being sent is waited for.
+  void stop();
+
+  // Takes over a connection that another node has made for data. Any thread.
+  void add(Fd socket, Tls tls);
+  // Files that are being sent. Any thread.
+  uint32_t serving() const { return serving_; }
+
+ private:
+  struct Connection {
+    Fd socket;
+    Tls tls;
+  };
+  class Turn;
+  void run();
+  // False: it is to be hung up on.
+  bool serve_one(Connection* connection);
+  bool send_file(Connection* connection, const Get& get, ServedFile* file);
+
+  const ServeOptions options_;
+  Fd epoll_, stop_;
+  std::vector<std::thread> threads_;
+  std::atomic<uint32_t> serving_{0};
+  std::atomic<bool> stopping_{false};
+  Mutex lock_;
+  std::map<int, std::unique_ptr<Connection>> connections_ GUARDED_BY(lock_);  // by socket
+  std::map<FileKey, int> served_ GUARDED_BY(lock_);                           // how often at the moment
+};
+
+}  // namespace monarch

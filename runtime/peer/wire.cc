@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/peer/wire.h"
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+constexpr size_t kEncrypted = 64 << 10;  // bytes of a file that go through memory at a time
+
+int64_t end_of(int patience_ms) { return os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000; }
+
+}  // namespace
+
+Status Wire::wait(Wants what, int64_t until_ns) {
+  for (;;) {
+    const int64_t left = until_ns - os::clock_ns(CLOCK_MONOTONIC);
+    if (left <= 0) return Error{ETIMEDOUT, "the peer does not go on"};
+    pollfd at = {socket_, static_cast<short>(what == Wants::kRead ? POLLIN : POLLOUT), 0};
+    if (::poll(&at, 1, static_cast<int>(left / 1000000) + 1) > 0) return {};
+  }
+}
+
+Status Wire::after(const char* what, int64_t result, Wants wants, int64_t until_ns) {
+  const int saved = errno;
+  if (!tls_) {
+    if (result == 0) return Error{ECONNRESET, "closed by the peer"};
+    if (saved == EINTR) return {};
+    return saved == EAGAIN ? wait(wants, until_ns) : Status(errno_error(what, saved));
+  }
+  switch (::SSL_get_error(tls_, static_cast<int>(result))) {
+    case SSL_ERROR_WANT_READ:
+      return wait(Wants::kRead, until_ns);
+    case SSL_ERROR_WANT_WRITE:
+      return wait(Wants::kWrite, until_ns);
+    default:
+      ::ERR_clear_error();
+      return Error{ECONNRESET, "closed by the peer"};
+  }
+}
+
+Status Wire::send(std::string_view bytes, int patience_ms) {
+  const int64_t until = end_of(patience_ms);
+  while (!bytes.empty()) {
+    const int64_t n = tls_ ? ::SSL_write(tls_, bytes.data(), static_cast<int>(bytes.size()))
+                           : ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n > 0)
+      bytes.remove_prefix(static_cast<size_t>(n));
+    else
+      MONARCH_TRY(after("send", n == 0 ? -1 : n, Wants::kWrite, until));
+  }
+  return {};
+}
+
+Status Wire::receive(char* to, size_t bytes, int patience_ms) {
+  const int64_t until = end_of(patience_ms);
+  while (bytes > 0) {
+    const int64_t n = tls_ ? ::SSL_read(tls_, to, static_cast<int>(bytes)) : ::recv(socket_, to, bytes, 0);
+    if (n > 0) {
+      to += n;
+      bytes -= static_cast<size_t>(n);
+    } else {
+      MONARCH_TRY(after("receive", n, Wants::kRead, until));
+    }
+  }
+  return {};
+}
+
+bool Wire::has_more() const { return tls_ && ::SSL_pending(tls_) > 0; }
+
+Status Wire::send_file(int file, uint64_t offset, size_t bytes, int patience_ms) {
+  const int64_t until = end_of(patience_ms);
+  if (tls_) {
+    std::string part(std::min(bytes, kEncrypted), '\0');
+    while (bytes > 0) {
+      const ssize_t n =
+          os::pread(file, part.data(), std::min(bytes, part.size()), static_cast<off_t>(offset));
+      if (n <= 0) return errno_error("read the copy", n < 0 ? errno : ENODATA);
+      const int64_t left_ms = (until - os::clock_ns(CLOCK_MONOTONIC)) / 1000000;
+      MONARCH_TRY(send(std::string_view(part).substr(0, static_cast<size_t>(n)), static_cast<int>(left_ms)));
+      offset += static_cast<uint64_t>(n);
+      bytes -= static_cast<size_t>(n);
+    }
+    return {};
+  }
+  auto at = static_cast<off_t>(offset);
+  while (bytes > 0) {
+    const ssize_t n = os::sendfile(socket_, file, &at, bytes);
+    if (n > 0) {
+      bytes -= static_cast<size_t>(n);
+    } else if (n == 0) {
+      return errno_error("read the copy", ENODATA);
+    } else {
+      MONARCH_TRY(after("send the copy", n, Wants::kWrite, until));
+    }
+  }
+  return {};
+}
+
+}  // namespace monarch

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that go from one node to another.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "runtime/peer/control.h"
+#include "runtime/peer/fetch.h"
+#include "runtime/peer/serve.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+constexpr char kHost[] = "127.0.0.1";
+constexpr int kPatienceMs = 20000;
+
+uint16_t free_port() {
+  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at = {};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof at;
+  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
+  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
+  return ntohs(at.sin_port);
+}
+
+// What a node has of a file: its first pieces, or all.
+struct Held {
+  std::string path;
+  FileIdentity identity;
+  std::vector<uint64_t> checks;
+  std::mutex lock;
+  std::condition_variable grew;
+  size_t there = 0;
+  void set(size_t pieces) {
+    const std::lock_guard hold(lock);
+    there = pieces;
+    grew.notify_all();
+  }
+};
+
+class Opened : public ServedFile {
+ public:
+  explicit Opened(Held* held) : held_(held), fd_(::open(held->path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  int copy() const override { return fd_.get(); }
+  FileIdentity identity() const override { return held_->identity; }
+  std::optional<uint64_t> check(uint64_t piece, int patience_ms) override {
+    std::unique_lock hold(held_->lock);
+    if (!held_->grew.wait_for(hold, std::chrono::milliseconds(patience_ms),
+                              [&] { return piece < held_->there; }))
+      return {};
+    return held_->checks[piece];
+  }
+
+ private:
+  Held* const held_;
+  const Fd fd_;
+};
+
+class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
+ protected:
+  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }
+  void SetUp() override { start(); }
+
+  void start(int piece_ms = kPatienceMs) {
+    ServeOptions serves;
+    serves.piece_ms = piece_ms;
+    serves.open = [this](const Get& get, GetResult* why) -> std::unique_ptr<ServedFile> {
+      const auto at = files.find(get.path);
+      if (at != files.end()) return std::make_unique<Opened>(&at->second);
+      *why = get.path == "changed" ? GetResult::kChanged : GetResult::kGone;
+      return nullptr;
+    };
+    serve = std::make_unique<Serve>(std::move(serves));
+    ASSERT_TRUE(serve->start().ok());
+    ControlHandlers handlers;
+    handlers.data = [this](NodeIndex node, Fd socket, Tls session) {
+      EXPECT_EQ(node, 0u);
+      ++connections;
+      serve->add(std::move(socket), std::move(session));
+    };
+    control = std::make_unique<Control>(options(1), std::move(handlers));
+    ASSERT_TRUE(control->start().ok());
+  }
+  void TearDown() override {
+    control.reset();
+    serve.reset();
+  }
+  ControlOptions options(NodeIndex own) const {
+    ControlOptions o;
+    o.hello.node = own;
+    o.nodes = nodes;
+    o.tls = &tls;
+    o.after = GetParam();
+    o.connect_ms = o.handshake_ms = kPatienceMs;
+    return o;
+  }
+  Held& hold(const std::string& name, const std::string& content) {
+    Held& held = files[name];
+    held.path = scratch.file(name, content);
+    for (size_t at = 0; at < content.size(); at += kPieceBytes)
+      held.checks.push_back(check_of_piece(content.data() + at, std::min(kPieceBytes, content.size() - at)));
+    held.identity = {content.size(), 1, 2, 3, check_of(held.checks)};
+    held.there = held.checks.size();
+    return held;
+  }
+  // What comes when the file is asked for.
+  struct Came {
+    Fetched how = Fetched::kOk;
+    std::string bytes;
+    FileIdentity identity;
+    std::vector<uint64_t> checks;
+  };
+  Came get(const std::string& name, uint64_t offset = 0) { return get_by(&fetch, name, offset); }
+  Came get_by(Fetch* by, const std::string& name, uint64_t offset = 0) {
+    Came came;
+    std::vector<char> buffer(kPieceBytes);
+    Get wanted;
+    wanted.path = name;
+    wanted.offset = offset;
+    came.how = by->get(1, wanted, buffer.data(),
+                       {[&](const FileIdentity& identity) {
+                          came.identity = identity;
+                          return identity.bytes <= most_wanted;
+                        },
+                        [&](uint64_t at, const char* bytes, size_t n, uint64_t check) {
+                          EXPECT_EQ(at, offset + came.bytes.size());
+                          came.bytes.append(bytes, n);
+                          came.checks.push_back(check);
+                          return came.bytes.size() <= most_kept;
+                        }});
+    return came;
+  }
+  static PeerTls make_tls() {
+    Result<PeerTls> made = PeerTls::create("c.1.0", JobKey());
+    EXPECT_TRUE(made.ok());
+    return made.take();
+  }
+
+  const Scratch scratch;
+  const PeerTls tls = make_tls();
+  const std::vector<PeerAddress> nodes = {{kHost, {free_port()}}, {kHost, {free_port()}}};
+  std::map<std::string, Held> files;
+  uint64_t most_wanted = UINT64_MAX, most_kept = UINT64_MAX;
+  std::atomic<int> connections{0};
+  std::atomic<uint16_t> met{nodes[1].ports[0]};
+  Fetch fetch{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 16}};
+  std::unique_ptr<Serve> serve;
+  std::unique_ptr<Control> control;
+};
+
+constexpr size_t kMiB = kPieceBytes;
+
+TEST_P(PeerDataTest, FilesOfAnySizeArriveAsTheyAre) {
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4095}, kMiB - 1, kMiB, kMiB + 1, 5 * kMiB + 17}) {
+    const std::string content = noise(bytes, bytes), name = "f" + std::to_string(bytes);
+    const Held& held = hold(name, content);
+    const Came came = get(name);
+    EXPECT_EQ(came.how, Fetched::kOk);
+    EXPECT_TRUE(came.bytes == content) << bytes;
+    EXPECT_EQ(came.identity, held.identity);
+    EXPECT_EQ(came.checks, held.checks);
+    EXPECT_EQ(check_of(came.checks), held.identity.check);
+  }
+  EXPECT_EQ(connections, 1) << "one is enough";
+  EXPECT_EQ(serve->serving(), 0u);
+}
+
+TEST_P(PeerDataTest, WhatIsNotThereOrChangedIsTold) {
+  hold("there", "there");
+  EXPECT_EQ(get("none").how, Fetched::kGone);
+  EXPECT_EQ(get("changed").how, Fetched::kChanged);
+  EXPECT_EQ(get("there").how, Fetched::kOk);
+  EXPECT_EQ(connections, 1);
+}
+
+TEST_P(PeerDataTest, FromAPieceOn) {
+  const std::string content = noise(3 * kMiB + 5, 1);
+  hold("f", content);
+  EXPECT_TRUE(get("f", 2 * kMiB).bytes == content.substr(2 * kMiB));
+  EXPECT_EQ(get("f", 1).how, Fetched::kGone) << "in the middle of one";
+  EXPECT_EQ(get("f", 4 * kMiB).how, Fetched::kGone) << "behind the end";
+}
+
+TEST_P(PeerDataTest, WrongBytesAreNotHandedOn) {
+  const std::string content = noise(3 * kMiB, 1);
+  Held& held = hold("f", content);
+  const Fd copy(::open(held.path.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_EQ(::pwrite(copy.get(), "?", 1, kMiB + 1000), 1);
+  const Came came = get("f");
+  EXPECT_EQ(came.how, Fetched::kWrong);
+  EXPECT_TRUE(came.bytes == content.substr(0, kMiB));
+  ASSERT_EQ(::pwrite(copy.get(), content.data() + kMiB + 1000, 1, kMiB + 1000), 1);
+  EXPECT_EQ(get("f").how, Fetched::kOk);
+}
+
+TEST_P(PeerDataTest, ACopyThatIsCutIsNoEnd) {
+  Held& held = hold("f", noise(3 * kMiB, 1));
+  ASSERT_EQ(::truncate(held.path.c_str(), 2 * kMiB + 5), 0);
+  const Came came = get("f");
+  EXPECT_EQ(came.how, Fetched::kBroken);
+  EXPECT_EQ(came.bytes.size(), 2 * kMiB);
+}
+
+TEST_P(PeerDataTest, ACopyThatCannotBeReadIsNoEnd) {
+  hold("f", noise(3 * kMiB, 1));
+  const bool encrypted = GetParam() == Handshake::After::kEncrypted;
+  const Intercept broken(encrypted ? Call::kPread : Call::kSendfile,
+                         [](Arguments& a) { return a.offset >= static_cast<off_t>(kMiB) ? EIO : 0; });
+  const Came came = get("f");
+  EXPECT_EQ(came.how, Fetched::kBroken);
+  EXPECT_EQ(came.bytes.size(), kMiB);
+}
+
+TEST_P(PeerDataTest, WhatGoesInBitsArrives) {
+  const std::string content = noise(kMiB + 3, 1);
+  hold("f", content);
+  const bool encrypted = GetParam() == Handshake::After::kEncrypted;
+  const Intercept bits(encrypted ? Call::kPread : Call::kSendfile, [](Arguments& a) {
+    a.bytes = std::min<size_t>(a.bytes, 4567);
+    return 0;
+  });
+  EXPECT_TRUE(get("f").bytes == content);
+}
+
+TEST_P(PeerDataTest, AReaderIsFollowedWhileItReads) {
+  const std::string content = noise(6 * kMiB, 1);
+  Held& held = hold("f", content);
+  held.set(0);
+  std::thread reads([&] {
+    for (size_t there = 1; there <= 6; ++there) {
+      ::usleep(20000);
+      held.set(there);
+    }
+  });
+  const Came came = get("f");
+  reads.join();
+  EXPECT_EQ(came.how, Fetched::kOk);
+  EXPECT_TRUE(came.bytes == content);
+}
+
+TEST_P(PeerDataTest, AReaderThatStopsIsLeft) {
+  TearDown();
+  start(100);
+  Held& held = hold("f", noise(3 * kMiB, 1));
+  held.set(2);
+  const Came came = get("f");
+  EXPECT_EQ(came.how, Fetched::kGone);
+  EXPECT_EQ(came.bytes.size(), 2 * kMiB);
+  held.set(3);
+  EXPECT_EQ(get("f").how, Fetched::kOk);
+  EXPECT_EQ(connections, 1) << "the connection is as good as before";
+}
+
+TEST_P(PeerDataTest, WhatIsNotWantedIsNotSentForLong) {
+  hold("f", noise(3 * kMiB, 1));
+  most_wanted = 100;
+  EXPECT_EQ(get("f").how, Fetched::kRefused);
+  most_wanted = UINT64_MAX;
+  most_kept = kMiB;
+  const Came came = get("f");
+  EXPECT_EQ(came.how, Fetched::kRefused);
+  EXPECT_EQ(came.bytes.size(), 2 * kMiB);
+  most_kept = UINT64_MAX;
+  EXPECT_EQ(get("f").how, Fetched::kOk) << "what was under way is not taken for the answer";
+}
+
+TEST_P(PeerDataTest, TheThirdOneIsSentAway) {
+  hold("large", noise(2 * kMiB, 1)).set(1);
+  hold("small", noise(100, 1)).set(0);
+  std::mutex lock;
+  std::multiset<Fetched> how;
+  std::vector<std::thread> gets;
+  const auto get_later = [&](const std::string& name) {
+    gets.emplace_back([&, name] {
+      Fetch one{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}};
+      const Fetched fetched = get_by(&one, name).how;
+      const std::lock_guard hold(lock);
+      how.insert(fetched);
+    });
+  };
+  for (int i = 0; i < 3; ++i) get_later("large");
+  EXPECT_TRUE(eventually([&] {
+    const std::lock_guard hold(lock);
+    return how.size() == 1;
+  }));
+  EXPECT_EQ(how, std::multiset<Fetched>{Fetched::kBusy});
+  EXPECT_TRUE(eventually([&] { return serve->serving() == 2; }));
+  for (int i = 0; i < 2; ++i) get_later("small");
+  EXPECT_TRUE(eventually([&] { return serve->serving() == 4; })) << "another file is another matter";
+  files["large"].set(2);
+  files["small"].set(1);
+  for (std::thread& t : gets) t.join();
+  EXPECT_EQ(how.count(Fetched::kOk), 4u);
+  EXPECT_EQ(serve->serving(), 0u);
+}
+
+TEST_P(PeerDataTest, AnAgentThatCameAnewIsAskedByANewConnection) {
+  hold("f", "content");
+  EXPECT_EQ(get("f").how, Fetched::kOk);
+  TearDown();
+  start();
+  EXPECT_EQ(get("f").how, Fetched::kOk);
+  EXPECT_EQ(connections, 2);
+}
+
+TEST_P(PeerDataTest, WhoIsGoneIsNotReached) {
+  hold("f", "content");
+  EXPECT_EQ(get("f").how, Fetched::kOk);
+  TearDown();
+  EXPECT_EQ(get("f").how, Fetched::kUnreachable);
+  met = 0;
+  EXPECT_EQ(get("f").how, Fetched::kUnreachable);
+}
+
+TEST_P(PeerDataTest, WhoHangsIsNotWaitedForLong) {
+  hold("f", noise(2 * kMiB, 1)).set(1);
+  Fetch hasty{{options(0), [this](NodeIndex) { return met.load(); }, 50, 16}};
+  const auto begin = std::chrono::steady_clock::now();
+  const Came came = get_by(&hasty, "f");
+  EXPECT_EQ(came.how, Fetched::kLate);
+  EXPECT_EQ(came.bytes.size(), kMiB);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(99));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  files["f"].set(2);
+}
+
+TEST_P(PeerDataTest, ManyGetManyAtATime) {
+  std::vector<std::string> contents;
+  for (int i = 0; i < 20; ++i) {
+    contents.push_back(noise(static_cast<size_t>(i) * 70000, static_cast<uint64_t>(i)));
+    hold("f" + std::to_string(i), contents.back());
+  }
+  Threads all(8, [&](uint32_t thread) {
+    for (uint32_t i = 0; i < 100; ++i) {
+      const uint32_t n = (i * 7 + thread * 3) % 20;
+      const Came came = get("f" + std::to_string(n));
+      if (came.how == Fetched::kBusy) continue;
+      EXPECT_EQ(came.how, Fetched::kOk);
+      EXPECT_TRUE(came.bytes == contents[n]) << n;
+    }
+  });
+  all.join();
+  EXPECT_LE(connections, 8);
+}
+
+TEST_P(PeerDataTest, NoMoreConnectionsAreKeptThanAllowed) {
+  hold("f", "content");
+  Fetch few{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 0}};
+  const int before = open_descriptors();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(get_by(&few, "f").how, Fetched::kOk);
+  EXPECT_EQ(connections, 5);
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == before; })) << "on neither side";
+  EXPECT_EQ(get("f").how, Fetched::kOk);
+  fetch.forget(1);
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == before; }));
+}
+
+// A node of the job, which has the key, and sends what it likes.
+TEST_P(PeerDataTest, WhatIsNoGetIsHungUpOn) {
+  hold("f", "content");
+  for (const std::string& said :
+       {encode(Ping()), noise(100, 1), encode(Got()), encode_message({MessageType::kGet}, "?")}) {
+    const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at = {};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+    at.sin_port = ::htons(met.load());
+    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+    Hello hello;
+    hello.lane = Lane::kData;
+    Handshake handshake(tls, Fd(::dup(fd.get())), Handshake::Side::kDials, hello, Handshake::After::kClear);
+    if (GetParam() == Handshake::After::kEncrypted) break;  // the two ends would not agree
+    ASSERT_TRUE(handshake.wait(kPatienceMs).ok());
+    ASSERT_EQ(::write(fd.get(), said.data(), said.size()), static_cast<ssize_t>(said.size()));
+    char byte;
+    EXPECT_TRUE(eventually([&] {
+      const ssize_t n = ::recv(fd.get(), &byte, 1, MSG_DONTWAIT);
+      return n == 0 || (n < 0 && errno == ECONNRESET);
+    }));
+  }
+  EXPECT_EQ(get("f").how, Fetched::kOk);
+}
+
+std::string name_of(const ::testing::TestParamInfo<Handshake::After>& info) {
+  return info.param == Handshake::After::kClear ? "Clear" : "Encrypted";
+}
+INSTANTIATE_TEST_SUITE_P(Wires, PeerDataTest,
+                         ::testing::Values(Handshake::After::kClear, Handshake::After::kEncrypted), name_of);
+
+}  // namespace
+}  // namespace monarch
