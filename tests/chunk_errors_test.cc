@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "runtime/placement/copying.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -134,17 +135,230 @@ TEST_F(ChunkErrors, WhatIsWaitedForGetsAheadOfWhatIsFilled) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   config_.threads = 4;
   config_.pfs_bandwidth = 1;
-  for (const char* name : {"a", "b"}) make(name, 20 * kMiB);
+  for (const char* name : {"a", "b", "begun"}) make(name, 20 * kMiB);
   start();
   EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
   catalog_->add(rel("a"), DT_REG);
   placement_->catalog_grew();  // it takes all places for what nobody waits for, and waits for the rate
   ASSERT_TRUE(eventually([&] { return chunks_of(word("a")) != 0; }));
   ::usleep(100000);
-  EXPECT_EQ(demand("b"), large_word(0));
-  placement_->demand(rel("b"));
-  EXPECT_TRUE(placed_at_last("b"));
+  for (const char* name : {"b", "begun"}) EXPECT_EQ(demand(name), large_word(0));
+  ask("begun", 7);
+  ASSERT_TRUE(eventually([&] { return has_chunk("begun", 7); }));
+  for (const char* name : {"b", "begun"}) {
+    placement_->demand(rel(name));
+    EXPECT_TRUE(placed_at_last(name)) << name;
+  }
   EXPECT_EQ(state("a"), State::kLarge);
+}
+
+// It is copied slowly by a thread that has taken it with others.
+TEST_F(ChunkErrors, AChunkThatIsBeingFilledComesWhenItIsAskedFor) {
+  make("f", 8 * kMiB);
+  start_without_filling();
+  demand("f");
+  ask("f", 7);
+  ASSERT_TRUE(eventually([&] { return has_chunk("f", 7); }));
+  ::usleep(100000);
+  EXPECT_FALSE(has_chunk("f", 2));
+  ask("f", 2);
+  EXPECT_TRUE(eventually([&] { return has_chunk("f", 2); }));
+}
+
+TEST_F(ChunkErrors, AnOpenThatHangsHoldsUpNoOtherFile) {
+  config_.threads = 4;
+  config_.pfs_bandwidth = 1;
+  for (const char* name : {"hangs", "open"}) make(name, 20 * kMiB);
+  start();
+  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
+  for (const char* name : {"hangs", "open"}) demand(name);
+  ask("open", 19);
+  ASSERT_TRUE(eventually([&] { return has_chunk("open", 19); }));
+  std::atomic<bool> held{true}, inside{false};
+  const Intercept opens(Call::kOpenBeneath, [&](Arguments&) {
+    inside = true;
+    (void)eventually([&] { return !held; });
+    return 0;
+  });
+  ask("hangs", 0);
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  ask("open", 18);
+  EXPECT_TRUE(eventually([&] { return has_chunk("open", 18); }, std::chrono::seconds(10)));
+  held = false;
+  EXPECT_TRUE(eventually([&] { return has_chunk("hangs", 0); }));
+}
+
+TEST_F(ChunkErrors, ASparseFileTakesWhatItOccupies) {
+  const std::string file = scratch_.file("pfs/f", "start");
+  fs::resize_file(file, 20 * kMiB);
+  const struct stat st = source_stat("f");
+  if (!is_sparse(st)) GTEST_SKIP() << "files have no holes here";
+  start();
+  const Intercept none(Call::kFallocate, [](Arguments&) {
+    ADD_FAILURE() << "holes are filled";
+    return 0;
+  });
+  demand("f");
+  ask("f", 3);
+  ASSERT_TRUE(placed_at_last("f"));
+  placement_->stop();
+  expect_placed("f", st);
+  EXPECT_LE(tier().used(), 64u << 10);
+}
+
+TEST_F(ChunkErrors, AFileSystemWithoutSyncFileRangeIsTaken) {
+  make("f", 2 * kMiB);
+  start();
+  const Intercept none(Call::kFinishSync, ENOSYS);
+  demand("f");
+  ask("f");
+  EXPECT_TRUE(placed_at_last("f"));
+  EXPECT_FALSE(tier().closed());
+}
+
+TEST_F(ChunkErrors, NoDeviceIsWaitedForInMemory) {
+  const Scratch memory("/dev/shm");
+  tiers_ = {tier_config(memory, "ram", 1 << 30)};
+  make("f", 2 * kMiB);
+  start();
+  const Intercept lost(Call::kFinishSync, EIO);
+  demand("f");
+  ask("f");
+  EXPECT_TRUE(placed_at_last("f"));
+  end();
+}
+
+// One thread reads while another gives the file up.
+TEST_F(ChunkErrors, WhatIsCopiedOfAFileThatWasGivenUpDoesNotCount) {
+  make("f", 2 * kMiB);
+  start();
+  demand("f");
+  std::atomic<bool> reading{false};
+  const Intercept reads(Call::kPread, [&](Arguments& a) {
+    if (a.offset == 0) return eventually([&] { return reading.load(); }) ? EIO : 0;
+    reading = true;
+    (void)eventually([&] { return state("f") == State::kPass; });
+    return 0;
+  });
+  for (const uint32_t n : {0, 1}) ask("f", n);
+  ASSERT_TRUE(ends_as("f", state_word(State::kPass, Reason::kSourceError)));
+  expect_nothing_left();
+  EXPECT_EQ(counter(AgentCounter::staged_chunks), 0u);
+  EXPECT_EQ(counter(AgentCounter::staged_bytes), 0u);
+}
+
+TEST_F(ChunkErrors, ACopyThatCannotBeFinishedIsNone) {
+  make("f", 2 * kMiB);
+  for (const bool timed : {false, true}) {
+    SCOPED_TRACE(timed);
+    start();
+    demand("f");
+    {
+      std::atomic<bool> last{false};
+      const Intercept times(Call::kFutimens, [&](Arguments&) {
+        last = true;
+        return timed ? 0 : EIO;
+      });
+      const Intercept looks(Call::kFstat, [&](Arguments&) { return last ? EIO : 0; });
+      ask("f");
+      EXPECT_TRUE(ends_as("f", kFault));
+      placement_->stop();
+    }
+    EXPECT_TRUE(tier().closed());
+    EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
+    EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
+    expect_nothing_left();
+    end();
+  }
+}
+
+TEST_F(ChunkErrors, APartThatCannotBeRemovedStaysCounted) {
+  make("f", 2 * kMiB);
+  start();
+  demand("f");
+  {
+    const Intercept broken(Call::kPread, EIO), kept(Call::kUnlinkat, EPERM);
+    ask("f");
+    EXPECT_TRUE(ends_as("f", state_word(State::kPass, Reason::kSourceError)));
+    placement_->stop();
+  }
+  EXPECT_EQ(tier().used(), tier().space_of(2 * kMiB));
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+}
+
+// Who waits for a chunk is woken with it, who waits for the whole file by its end.
+TEST_F(ChunkErrors, WhoWaitsIsWoken) {
+  for (const bool in_part : {false, true}) {
+    SCOPED_TRACE(in_part);
+    if (in_part) tiers_[0].quota.bytes = kMiB;
+    make("f", 2 * kMiB);
+    start_without_filling();
+    const auto woken = [&](uint32_t chunk) -> uint32_t {
+      return (*board_)->parking[parking_of(rel("f").hash, chunk)];
+    };
+    demand("f");
+    const uint32_t whole = woken(kWholeFile), first = woken(0);
+    if (!in_part) {
+      ask("f", 1);
+      EXPECT_TRUE(eventually([&] { return has_chunk("f", 1); }));
+      ::usleep(10000);
+      EXPECT_EQ(woken(kWholeFile), whole);
+    }
+    ask("f", 0);
+    EXPECT_TRUE(eventually([&] { return woken(kWholeFile) != whole && woken(0) != first; }));
+    end();
+  }
+}
+
+TEST_F(ChunkErrors, NothingIsKeptOpenOfWhatIsDone) {
+  for (const bool in_part : {false, true}) {
+    SCOPED_TRACE(in_part);
+    config_.threads = 1;
+    tiers_[0].quota.bytes = (in_part ? 11 : 16) * kMiB;
+    for (const char* name : {"before", "f"}) make(name, 8 * kMiB);
+    start();
+    demand("before");  // after it the thread and the catalog have what they keep
+    ask("before");
+    ASSERT_TRUE(placed_at_last("before"));
+    const int before = open_descriptors();
+    const Intercept none(Call::kFallocate, [&](Arguments&) {
+      EXPECT_FALSE(in_part) << "more than a part";
+      return 0;
+    });
+    demand("f");
+    ask("f", 6);
+    EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) == (in_part ? 11 : 16); }));
+    EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; })) << open_descriptors() - before;
+    EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 4u) << "of each to look, and to copy";
+    end();
+  }
+}
+
+// What is left is copied by one thread, and the others have nothing to do.
+TEST_F(ChunkErrors, TheLastChunksOfAPartAreWaitedForAsleep) {
+  tiers_[0].quota.bytes = 3 * kMiB;
+  make("f", 8 * kMiB);
+  start();
+  std::atomic<bool> held{true}, inside{false};
+  const Intercept reads(Call::kPread, [&](Arguments& a) {
+    if (a.offset == 0) {
+      inside = true;
+      (void)eventually([&] { return !held; });
+    }
+    return 0;
+  });
+  demand("f");
+  ask("f", 6);
+  ASSERT_TRUE(eventually([&] { return inside && has_chunk("f", 6); }));
+  const auto used = [] {
+    timespec t;
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return nanoseconds(t);
+  };
+  const int64_t before = used();
+  ::usleep(500000);
+  EXPECT_LT(used() - before, 250 * 1000000);
+  held = false;
 }
 
 // 128 large files are open at a time; the oldest are parked.
@@ -157,6 +371,7 @@ class ParkedFiles : public ChunkErrors {
     config_.pfs_bandwidth = 1;
     const std::string content = noise(kMiB + 1, 1);
     for (int i = 0; i <= kFiles; ++i) scratch_.file("pfs/" + name(i), content);
+    if (is_first_large_) make(name(1), 9 * kMiB);
     start();
     EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
     for (int i = 0; i <= kFiles; ++i) {  // number 0 is the one that is being filled, and is not parked
@@ -167,7 +382,28 @@ class ParkedFiles : public ChunkErrors {
     EXPECT_LE(open_descriptors(), descriptors_ + 2 * 128 + 30);
   }
   uint64_t space() { return kFiles * tier().space_of(kMiB + 1); }
+
+  bool is_first_large_ = false;
 };
+
+class ParkedLargeFiles : public ParkedFiles {
+ protected:
+  ParkedLargeFiles() { is_first_large_ = true; }
+};
+
+TEST_F(ParkedLargeFiles, AreWrittenPastThePageCacheAsBefore) {
+  const Fd file(::open(tier().copies_path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!file || tier().driver().prepare(file.get(), 9 * kMiB, false) != Writing::kDirect)
+    GTEST_SKIP() << "written through the page cache here";
+  std::atomic<bool> is_direct{false};
+  const Intercept writes(Call::kPwrite, [&](Arguments& a) {
+    is_direct = (::fcntl(a.fd, F_GETFL) & O_DIRECT) != 0;
+    return 0;
+  });
+  ask(name(1), 8);
+  ASSERT_TRUE(eventually([&] { return has_chunk(name(1), 8); }));
+  EXPECT_TRUE(is_direct);
+}
 
 TEST_F(ParkedFiles, TheRestOfOneIsStagedWhenItIsAskedFor) {
   for (int i = 1; i <= kParked; ++i) {
@@ -199,16 +435,29 @@ TEST_F(ParkedFiles, AShortageLeavesTheTierAlone) {
   EXPECT_TRUE(eventually([&] { return tier().used() == used - 2 * tier().space_of(kMiB + 1); }));
 }
 
+TEST_F(ParkedFiles, AnEarlierShortageIsNone) {
+  const Intercept looks(Call::kFstat, [](Arguments&) {
+    errno = EMFILE;  // of any call before
+    return 0;
+  });
+  ask(name(1), 1);
+  EXPECT_TRUE(placed_at_last(name(1)));
+}
+
 TEST_F(ParkedFiles, AFileThatChangedSinceIsDropped) {
   const uint64_t dropped = state_word(State::kDropped, Reason::kChanged);
   scratch_.file("pfs/" + name(1), noise(kMiB + 1, 2));
   fs::remove(pfs_ + "/" + name(2));
-  for (int i = 1; i <= 2; ++i) {
+  const std::string third = pfs_ + "/" + name(3);
+  fs::copy_file(third, scratch_ / "same");
+  fs::last_write_time(scratch_ / "same", fs::last_write_time(third));
+  fs::rename(scratch_ / "same", third);  // another one, though it looks the same
+  for (int i = 1; i <= 3; ++i) {
     ask(name(i), 1);
     EXPECT_TRUE(ends_as(name(i), dropped)) << i;
     EXPECT_FALSE(fs::exists(part_of(name(i))));
   }
-  EXPECT_EQ(counter(AgentCounter::dropped_files), 2u);
+  EXPECT_EQ(counter(AgentCounter::dropped_files), 3u);
 }
 
 TEST_F(ParkedFiles, ACopyThatIsGone) {
@@ -224,6 +473,33 @@ TEST_F(ParkedFiles, ACopyThatIsGone) {
   EXPECT_TRUE(ends_as(name(2), kFault));
   EXPECT_TRUE(eventually([&] { return tier().closed(); }));
   EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
+}
+
+// A copying that goes on while the file is parked has what it needs.
+TEST_F(ChunkErrors, WhatIsParkedWhileItIsCopiedIsFinished) {
+  config_.threads = 4;
+  config_.pfs_bandwidth = 1;
+  constexpr int kOthers = 140;
+  const std::string content = noise(kMiB + 1, 1);
+  for (int i = 0; i <= kOthers; ++i) scratch_.file("pfs/" + std::to_string(i), content);
+  start();
+  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
+  std::atomic<bool> held{true}, inside{false};
+  const Intercept reads(Call::kPread, [&](Arguments& a) {
+    if (a.offset == kMiB && !inside.exchange(true)) (void)eventually([&] { return !held; });
+    return 0;
+  });
+  for (int i = 0; i <= kOthers; ++i) {
+    demand(std::to_string(i));
+    ask(std::to_string(i), 0);
+    ASSERT_TRUE(eventually([&] { return has_chunk(std::to_string(i), 0); })) << i;
+    if (i > 0) continue;
+    ask("0", 1);
+    ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  }
+  held = false;
+  EXPECT_TRUE(placed_at_last("0"));
+  EXPECT_TRUE(contents(copy_of("0")) == content);
 }
 
 }  // namespace

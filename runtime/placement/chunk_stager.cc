@@ -22,9 +22,9 @@ constexpr size_t kMaxOpenLarge = 128;
 constexpr uint32_t kRun = Copier::kPieces;  // chunks in a row that are filled at a time
 static_assert(kChunkBytes == Copier::kPiece);
 
+// What else may have changed is found once a chunk was copied.
 bool same_file(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
-         same_time(a.st_mtim, b.st_mtim);
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 }  // namespace
@@ -33,7 +33,8 @@ void ChunkStager::begin(const Work& work, Fd source, const struct stat& st) {
   const MutexLock one(starting_);             // before any task can ask for a chunk
   context_->settle(work.ref, large_word(0));  // opens do not wait for it
   if (work.why == Why::kDemand) return;       // staged once it is known to be read in chunks
-  const Large file = start(work, std::move(source), st);
+  std::shared_ptr<Ends> ends;
+  const Large file = start(work, std::move(source), st, &ends);
   if (!file) return;
   {
     const MutexLock hold(lock_);
@@ -68,34 +69,38 @@ void ChunkStager::demand_whole(Ref ref) {
 
 std::optional<uint32_t> ChunkStager::next_chunk(Ref ref) {
   const MutexLock hold(lock_);
-  const auto at = large_.find(ref);
-  if (at == large_.end()) return {};
-  const LargeFile& f = *at->second;
-  Progress& p = progress(at->second);
-  while (p.next < f.count && p.claimed[p.next]) ++p.next;
-  if (p.failed || p.begun >= f.allowed || p.next >= f.count) return {};
+  const Large file = known(ref);
+  if (!file) return {};
+  Progress& p = progress(file);
+  while (p.next < file->count && p.claimed[p.next]) ++p.next;
+  if (p.begun >= file->allowed || p.next >= file->count) return {};
   return p.next;
 }
 
 ChunkStager::Large ChunkStager::known(Ref ref) {
-  const MutexLock hold(lock_);
   const auto at = large_.find(ref);
   return at == large_.end() ? nullptr : at->second;
 }
 
-ChunkStager::Large ChunkStager::large_file(const Work& work, Copier* copier) {
-  Large file = known(work.ref);
-  if (file) {
-    const MutexLock hold(lock_);
-    if (progress(file).ends) return file;
-  }
-  const MutexLock one(starting_);
-  file = known(work.ref);
-  if (file) return unpark(file, work, copier) ? file : nullptr;
-  return open(work, copier);
+ChunkStager::Large ChunkStager::known(Ref ref, std::shared_ptr<Ends>* ends) {
+  const MutexLock hold(lock_);
+  const Large file = known(ref);
+  if (file) *ends = progress(file).ends;
+  return file;
 }
 
-ChunkStager::Large ChunkStager::open(const Work& work, Copier* copier) {
+// Where the ends are open nobody waits for another file's to be opened.
+ChunkStager::Large ChunkStager::large_file(const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) {
+  Large file = known(work.ref, ends);
+  if (*ends) return file;
+  const MutexLock one(starting_);
+  file = known(work.ref, ends);
+  if (*ends) return file;
+  if (!file) return open(work, copier, ends);
+  return unpark(file, work, copier, ends) ? file : nullptr;
+}
+
+ChunkStager::Large ChunkStager::open(const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) {
   Entry& e = context_->catalog->entry(work.ref);
   const uint64_t word = e.state.load(std::memory_order_acquire);
   if (state_of(word) != State::kLarge || chunks_of(word) != 0) return nullptr;  // settled, or given up
@@ -118,7 +123,7 @@ ChunkStager::Large ChunkStager::open(const Work& work, Copier* copier) {
     context_->settle(work.ref, state_word(State::kDropped, Reason::kChanged));
     return nullptr;
   }
-  return start(work, std::move(source), st);
+  return start(work, std::move(source), st, ends);
 }
 
 Fd ChunkStager::open_source(const Work& work, const Copier& copier, struct stat* st) {
@@ -132,7 +137,8 @@ Fd ChunkStager::open_source(const Work& work, const Copier& copier, struct stat*
   return source;
 }
 
-ChunkStager::Large ChunkStager::start(const Work& work, Fd source, const struct stat& st) {
+ChunkStager::Large ChunkStager::start(const Work& work, Fd source, const struct stat& st,
+                                      std::shared_ptr<Ends>* ends) {
   auto file = std::make_shared<LargeFile>();
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   const Ref ref = work.ref;
@@ -176,17 +182,13 @@ ChunkStager::Large ChunkStager::start(const Work& work, Fd source, const struct 
   Progress& p = progress(file);
   p.claimed.resize(file->count);
   large_[ref] = file;
-  hold_ends(file, std::make_shared<Ends>(Ends{std::move(source), copy.take()}));
+  *ends = std::make_shared<Ends>(Ends{std::move(source), copy.take()});
+  hold_ends(file, *ends);
   return file;
 }
 
 // Opens both ends again. False: that failed, and the file has been given up.
-bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier) {
-  {
-    const MutexLock hold(lock_);
-    const Progress& p = progress(file);
-    if (p.ends || p.failed) return !p.failed;
-  }
+bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) {
   struct stat st;
   Fd source = open_source(work, *copier, &st);
   if (!source && is_shortage(errno)) return put_off(file, errno);
@@ -204,34 +206,25 @@ bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier) {
   }
   if (file->writing == Writing::kDirect) os::set_direct(copy->get(), true);
   const MutexLock hold(lock_);
-  hold_ends(file, std::make_shared<Ends>(Ends{std::move(source), copy.take()}));
+  *ends = std::make_shared<Ends>(Ends{std::move(source), copy.take()});
+  hold_ends(file, *ends);
   return true;
 }
 
+// Who copies from those that are parked meanwhile has them until the end of the run.
 void ChunkStager::hold_ends(const Large& file, std::shared_ptr<Ends> ends) {
   progress(file).ends = std::move(ends);
   opened_.push_back(file);
-  park_some();
-}
-
-void ChunkStager::park_some() {
-  for (size_t tried = opened_.size(); tried > 0 && opened_.size() > kMaxOpenLarge; --tried) {
-    const Large oldest = opened_.front();
+  while (opened_.size() > kMaxOpenLarge) {
+    progress(opened_.front()).ends.reset();
     opened_.pop_front();
-    Progress& p = progress(oldest);
-    if (!p.ends) continue;
-    if (p.in_flight > 0) {
-      opened_.push_back(oldest);
-    } else {
-      p.ends.reset();
-    }
   }
 }
 
-// The chunk that was asked for, or several in a row where nobody waits.
-ChunkStager::Claim ChunkStager::claim(const Large& file, const Work& work, Run* run) {
+// The chunk that was asked for, or several in a row where nobody waits. False: another thread copies it, or
+// it is not to be copied.
+bool ChunkStager::claim(const Large& file, const Work& work, Run* run) {
   Progress& p = progress(file);
-  if (!p.ends && !p.failed) return Claim::kParked;
   run->first = work.chunk;
   const uint32_t most = work.why == Why::kChunk ? 1 : kRun;
   while (run->count < most && !p.failed && p.begun < file->allowed) {
@@ -241,18 +234,16 @@ ChunkStager::Claim ChunkStager::claim(const Large& file, const Work& work, Run* 
     ++p.begun;
     ++run->count;
   }
-  if (run->count == 0) return Claim::kInWork;
+  if (run->count == 0) return false;
   ++p.in_flight;
-  run->ends = p.ends;
-  return Claim::kClaimed;
+  return true;
 }
 
 void ChunkStager::stage(const Work& work, Copier* copier) {
-  const Large file = large_file(work, copier);
-  if (!file) return;
   Run run;
-  Claim claimed = Claim::kInWork;
-  bool known = true;
+  const Large file = large_file(work, copier, &run.ends);
+  if (!file) return;
+  bool claimed = false, known = true;
   {
     const MutexLock hold(lock_);
     claimed = claim(file, work, &run);
@@ -261,10 +252,9 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
   // After the chunk that was asked for: what is being read comes before what may be.
   if (!known)
     queue_->fill(work.ref, is_wanted(work.ref) ? WorkQueue::Place::kWanted : WorkQueue::Place::kFirst);
-  if (claimed != Claim::kClaimed) {
-    if (work.why != Why::kChunk) return;  // filling comes back by itself
-    // Parked just now; or somebody waits for what another thread copies.
-    return claimed == Claim::kParked ? queue_->demand_chunk(work.ref, work.chunk) : queue_->hurry(work.ref);
+  if (!claimed) {
+    if (work.why == Why::kChunk) queue_->hurry(work.ref);  // filling comes back by itself
+    return;
   }
   const Status copied = copy(file, run, work.background() && !is_wanted(work.ref), copier);
   if (copied.ok()) {
@@ -369,15 +359,10 @@ void ChunkStager::end(const Large& file) {
 
 void ChunkStager::finish(const Large& file, const Run& last) {
   Tier& tier = context_->tier(file->tier);
-  std::shared_ptr<Ends> ends;
-  {
-    const MutexLock hold(lock_);
-    ends = progress(file).ends;
-  }
+  const int copy = last.ends->copy.get();
   struct stat made;
   Status done;
-  if (!ends || !take_times(ends->copy.get(), file->st) || os::fstat(ends->copy.get(), &made) != 0)
-    done = errno_error("finish a large copy");
+  if (!take_times(copy, file->st) || os::fstat(copy, &made) != 0) done = errno_error("finish a large copy");
   if (done.ok()) done = tier.publish_part(file->ref);
   if (!done.ok() && is_shortage(done.error().code)) {
     (void)put_off(file, done.error().code);
@@ -417,7 +402,7 @@ void ChunkStager::give_up(const Large& file, AgentCounter counter, uint64_t word
   if (counter != AgentCounter::tier_errors && counter != AgentCounter::put_off_files)
     add(context_->board, counter);
   const Entry& e = context_->catalog->entry(file->ref);
-  for (uint32_t n = 0; n < file->count && n < kParking; ++n) wake_parked(context_->board, e.hash, n);
+  for (uint32_t n = 0; n < std::min(file->count, kParking); ++n) wake_parked(context_->board, e.hash, n);
   if (last) release(file, placed);
 }
 

@@ -74,20 +74,22 @@ class ChunkStager {
     uint32_t first = 0, count = 0;
     std::shared_ptr<Ends> ends;
   };
-  enum class Claim { kNone, kClaimed, kParked, kInWork };
 
   Progress& progress(const Large& file) REQUIRES(lock_) { return file->guarded; }
 
-  // The file's staging, begun if need be; nullptr if it cannot be.
-  Large large_file(const Work& work, Copier* copier) EXCLUDES(starting_, lock_);
-  Large known(Ref ref) EXCLUDES(lock_);
+  // The file's staging, begun if need be, and its open ends; nullptr if it cannot be.
+  Large large_file(const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) EXCLUDES(starting_, lock_);
+  // nullptr: it is not being staged.
+  Large known(Ref ref) REQUIRES(lock_);
+  Large known(Ref ref, std::shared_ptr<Ends>* ends) EXCLUDES(lock_);
   Fd open_source(const Work& work, const Copier& copier, struct stat* st);
-  Large open(const Work& work, Copier* copier) REQUIRES(starting_);
-  Large start(const Work& work, Fd source, const struct stat& st) REQUIRES(starting_) EXCLUDES(lock_);
-  bool unpark(const Large& file, const Work& work, Copier* copier) REQUIRES(starting_) EXCLUDES(lock_);
+  Large open(const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) REQUIRES(starting_);
+  Large start(const Work& work, Fd source, const struct stat& st, std::shared_ptr<Ends>* ends)
+      REQUIRES(starting_) EXCLUDES(lock_);
+  bool unpark(const Large& file, const Work& work, Copier* copier, std::shared_ptr<Ends>* ends)
+      REQUIRES(starting_) EXCLUDES(lock_);
   void hold_ends(const Large& file, std::shared_ptr<Ends> ends) REQUIRES(lock_);
-  void park_some() REQUIRES(lock_);
-  Claim claim(const Large& file, const Work& work, Run* run) REQUIRES(lock_);
+  bool claim(const Large& file, const Work& work, Run* run) REQUIRES(lock_);
   bool is_native(Ref ref) EXCLUDES(lock_);
   bool is_wanted(Ref ref) EXCLUDES(lock_);
   Status copy(const Large& file, const Run& run, bool paced, Copier* copier);
