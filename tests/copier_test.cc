@@ -3,24 +3,49 @@
 #include "runtime/placement/copier.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
+#include "runtime/base/uring.h"
 #include "runtime/metadata/board.h"
 #include "runtime/placement/copying.h"
 #include "tests/faulty_os.h"
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
+
+bool has_uring() {
+  std::vector<char> room(4096);
+  char* buffer = room.data();
+  return Uring::create(&buffer, 1, room.size()) != nullptr;
+}
+
+// For a child: nothing of a piece's size can be had after it.
+void take_all_memory() {
+  static void* volatile taken;
+  static void* volatile spare = std::malloc(64 << 10);
+  const rlimit none{1, 1};
+  ::setrlimit(RLIMIT_AS, &none);
+  do {
+    taken = std::aligned_alloc(4096, kMiB);
+  } while (taken);
+  std::free(spare);  // for what is small
+}
 
 class CopierTest : public ::testing::Test {
  protected:
@@ -30,8 +55,9 @@ class CopierTest : public ::testing::Test {
     board_.emplace(board.take());
     copier_.emplace(board_->get(), &rates_, &stopping_);
   }
-  void source(uint64_t bytes) {
-    expected_ = noise(bytes, 7);
+  void source(uint64_t bytes) { source(noise(bytes, 7)); }
+  void source(std::string content) {
+    expected_ = std::move(content);
     source_ = Fd(::open(scratch_.file("source", expected_).c_str(), O_RDONLY | O_CLOEXEC));
     copy_ = Fd(::open((scratch_ / "copy").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   }
@@ -39,6 +65,10 @@ class CopierTest : public ::testing::Test {
     const uint64_t size = expected_.size();
     return copier_->copy(
         {source_.get(), copy_.get(), size, offset, std::min(bytes, size - offset), writing, false});
+  }
+  // 0: the copy is there, and right.
+  int copies(Writing writing) {
+    return copy(writing).ok() && contents(scratch_ / "copy") == expected_ ? 0 : 1;
   }
   uint64_t counter(AgentCounter c) { return total(*board_->get(), c); }
 
@@ -152,7 +182,6 @@ TEST_F(CopierTest, WhatNobodyWaitsForKeepsToTheRatesUntilSomebodyDoes) {
   EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
 }
 
-// What io_uring(7) did not do, plain calls do, and they tell what was wrong.
 // As ioprio_get(2) says: a class from bit 13 on, a level below.
 TEST_F(CopierTest, WhatNobodyWaitsForHasItsOwnIoPriority) {
   if (::syscall(SYS_ioprio_set, 1, 0, 0) != 0) GTEST_SKIP() << "not allowed here";
@@ -208,6 +237,7 @@ TEST_F(CopierTest, TheRateOfTheTierIsKeptTo) {
   copies.join();
 }
 
+// What io_uring(7) did not do, plain calls do, and they tell what was wrong.
 TEST_F(CopierTest, WhatTheRingFailsToWriteIsCopiedByPlainCalls) {
   for (const int error : {0, EIO, ENOMEM, ECANCELED}) {
     SCOPED_TRACE(error);
@@ -245,6 +275,259 @@ TEST_F(CopierTest, ASourceThatGetsShorterIsFoundByTheRingToo) {
   ASSERT_FALSE(copied.ok());
   EXPECT_EQ(copied.error().code, ENODATA);
   EXPECT_TRUE(is_source_error(copied.error()));
+}
+
+TEST_F(CopierTest, TheRingIsUsedWhereThereIsOne) {
+  std::atomic<int> submitted{0};
+  const Intercept ring(Call::kUringSubmit, [&](Arguments&) {
+    ++submitted;
+    return 0;
+  });
+  source(9 * kMiB + 5);
+  ASSERT_EQ(copies(Writing::kMemory), 0);
+  if (!has_uring()) GTEST_SKIP() << "no io_uring here";
+  EXPECT_GT(submitted, 0);
+}
+
+TEST_F(CopierTest, ARingThatIsOfNoUseIsNotMadeAnew) {
+  std::atomic<int> submitted{0};
+  const Intercept ring(Call::kUringSubmit, [&](Arguments&) {
+    ++submitted;
+    return ENOMEM;
+  });
+  source(9 * kMiB + 5);
+  ASSERT_EQ(copies(Writing::kMemory), 0);
+  EXPECT_LE(submitted, 1);
+}
+
+TEST_F(CopierTest, WhereTheKernelRefusesARingItIsAskedOnce) {
+  source(17 * kMiB);
+  EXPECT_EQ(in_child([&] {
+              int asked = 0;
+              if (!before_call(SYS_io_uring_setup, [&](CallArguments) {
+                    ++asked;
+                    return EPERM;
+                  }))
+                return 0;
+              return copies(Writing::kMemory) + (asked > 1 ? 2 : 0);
+            }),
+            0);
+}
+
+TEST_F(CopierTest, WithoutMemoryForAPieceNothingIsCopied) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need memory of their own";
+#endif
+  source(9 * kMiB + 5);
+  EXPECT_EQ(in_child([&] {
+              take_all_memory();
+              const Status copied = copier_->copy({.source = source_.get(),
+                                                   .copy = copy_.get(),
+                                                   .file_bytes = expected_.size(),
+                                                   .bytes = expected_.size()});
+              return copied.ok() ? 1 : copied.error().code;
+            }),
+            ENOMEM);
+}
+
+TEST_F(CopierTest, WithoutMemoryForARingPlainCallsCopy) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need memory of their own";
+#endif
+  source(1000);
+  ASSERT_EQ(copies(Writing::kMemory), 0);  // it has a buffer now
+  source(9 * kMiB + 5);
+  EXPECT_EQ(in_child([&] {
+              bool submitted = false;
+              const Intercept ring(Call::kUringSubmit, [&](Arguments&) {
+                submitted = true;
+                return 0;
+              });
+              take_all_memory();
+              return copy(Writing::kMemory).ok() && !submitted ? 0 : 1;
+            }),
+            0);
+  EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
+}
+
+using Ranges = std::vector<std::pair<uint64_t, uint64_t>>;
+
+TEST_F(CopierTest, OnlyASparseCopyIsLeftEmptyWhereThereAreZeros) {
+  constexpr size_t kBlock = 4096;
+  const std::string alike(kBlock, 'x'), zeros(kBlock, '\0'), begins = '\0' + std::string(kBlock - 1, 'y');
+  const std::string blocks = alike + begins + zeros + zeros + alike;
+  for (const Writing writing : {Writing::kMemory, Writing::kBuffered, Writing::kDirect})
+    for (const std::string& end : {std::string(100, '\0'), std::string(100, 'z')}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(writing)) + end[0]);
+      const auto written = [&](bool sparse) {
+        source(blocks + end);
+        EXPECT_EQ(::ftruncate(copy_.get(), static_cast<off_t>(expected_.size())), 0);
+        Ranges ranges;
+        const Intercept writes(Call::kPwrite, [&](Arguments& a) {
+          ranges.emplace_back(a.offset, a.bytes);
+          return 0;
+        });
+        const uint64_t size = expected_.size();
+        EXPECT_TRUE(copier_
+                        ->copy({.source = source_.get(),
+                                .copy = copy_.get(),
+                                .file_bytes = size,
+                                .bytes = size,
+                                .writing = writing,
+                                .sparse = sparse})
+                        .ok());
+        EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
+        return ranges;
+      };
+      const uint64_t rest = writing == Writing::kDirect ? kBlock : end.size();
+      EXPECT_EQ(written(false), (Ranges{{0, 5 * kBlock + rest}}));
+      Ranges data = {{0, 2 * kBlock}, {4 * kBlock, kBlock}};
+      if (end[0] != '\0') data.back().second += rest;
+      EXPECT_EQ(written(true), data);
+    }
+}
+
+// io_uring(7) writes whole pieces.
+TEST_F(CopierTest, ALargeSparseCopyIsNotTheRings) {
+  std::string content(9 * kMiB + 5, '\0');
+  content[5 * kMiB] = 'x';
+  source(content);
+  ASSERT_EQ(::ftruncate(copy_.get(), static_cast<off_t>(content.size())), 0);
+  const Intercept ring(Call::kUringSubmit, [](Arguments&) {
+    ADD_FAILURE() << "holes are filled";
+    return 0;
+  });
+  EXPECT_TRUE(copier_
+                  ->copy({.source = source_.get(),
+                          .copy = copy_.get(),
+                          .file_bytes = content.size(),
+                          .bytes = content.size(),
+                          .sparse = true})
+                  .ok());
+  EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
+}
+
+TEST_F(CopierTest, WhatIsWrittenPastThePageCacheIsWrittenInWholeBlocks) {
+  source(kMiB + 5);
+  if (os::set_direct(copy_.get(), true) != 0) GTEST_SKIP() << "no O_DIRECT here";
+  const Intercept gives_in(Call::kSetDirect, [](Arguments&) {
+    ADD_FAILURE() << "a write was refused";
+    return 0;
+  });
+  EXPECT_EQ(copies(Writing::kDirect), 0);
+}
+
+TEST_F(CopierTest, ACopyThatCannotBeCutToItsSizeIsNone) {
+  source(kMiB + 5);
+  std::vector<off_t> cuts;
+  const Intercept fails(Call::kFtruncate, [&](Arguments& a) {
+    cuts.push_back(a.offset);
+    return EIO;
+  });
+  EXPECT_TRUE(copy(Writing::kDirect, 0, kMiB).ok()) << "not the end";
+  EXPECT_TRUE(cuts.empty());
+  const Status copied = copy(Writing::kDirect);
+  ASSERT_FALSE(copied.ok());
+  EXPECT_EQ(copied.error().code, EIO);
+  EXPECT_EQ(cuts, std::vector<off_t>{kMiB + 5});
+  source(kMiB);
+  EXPECT_TRUE(copy(Writing::kDirect).ok()) << "there is nothing to cut";
+}
+
+// What the end of a copying may wait for: in the page cache only what O_DIRECT was refused for.
+TEST_F(CopierTest, ErrorsOfWriteBackAreFoundWhereItIsWaitedFor) {
+  for (const int error : {EIO, ENOSYS}) {
+    const Intercept lost(Call::kFinishSync, error);
+    source(kMiB + 5);
+    const Status copied = copy(Writing::kDirect);
+    EXPECT_EQ(copied.ok(), error == ENOSYS);
+    if (!copied.ok()) {
+      EXPECT_EQ(copied.error().code, EIO);
+    }
+    source(40 * kMiB);
+    EXPECT_TRUE(copy(Writing::kMemory).ok()) << "there is no device";
+  }
+}
+
+TEST_F(CopierTest, DirtyPagesAreBoundedByWindows) {
+  const Intercept none(Call::kUringSubmit, ENOMEM);  // piece by piece
+  std::vector<uint64_t> waited;
+  const Intercept waits(Call::kFinishSync, [&](Arguments& a) {
+    waited.push_back(static_cast<uint64_t>(a.offset) / kMiB);
+    return a.bytes == 8 * kMiB ? 0 : EINVAL;
+  });
+  source(41 * kMiB);
+  ASSERT_EQ(copies(Writing::kBuffered), 0);
+  EXPECT_EQ(waited, (std::vector<uint64_t>{0, 8, 16, 24}));
+}
+
+// A file system that answers bit by bit does not hold up the end.
+TEST_F(CopierTest, StopsBetweenReads) {
+  source(kMiB);
+  int reads = 0;
+  const Intercept bits(Call::kPread, [&](Arguments& a) {
+    a.bytes = 1000;
+    if (++reads == 3) stopping_ = true;
+    return 0;
+  });
+  const Status copied = copy(Writing::kMemory);
+  ASSERT_FALSE(copied.ok());
+  EXPECT_EQ(copied.error().code, EINTR);
+  EXPECT_EQ(reads, 3);
+}
+
+constexpr uint64_t AgentConfig::*kRates[] = {&AgentConfig::pfs_bandwidth, &AgentConfig::tier_bandwidth};
+
+TEST_F(CopierTest, WhatKeepsToARateIsCountedOnce) {
+  for (const auto rate : kRates) {
+    config_ = {};
+    config_.*rate = 10 * kMiB;
+    Rates rates(config_);
+    Copier copier(board_->get(), &rates, &stopping_);
+    source(800 << 10);  // 78 ms; the rate lets 100 ms pass in advance
+    const uint64_t size = expected_.size();
+    ASSERT_TRUE(copier.copy({source_.get(), copy_.get(), size, 0, size, Writing::kMemory, true}).ok());
+    int looks = 0;
+    Throttle& counted = config_.pfs_bandwidth ? rates.pfs_bytes : rates.tier_bytes;
+    EXPECT_TRUE(counted.wait(1, [&] { return looks++ > 0; })) << "at once";
+  }
+}
+
+TEST_F(CopierTest, WhatIsHurriedOnIsCounted) {
+  for (const auto rate : kRates) {
+    config_ = {};
+    config_.*rate = kMiB;
+    Rates rates(config_);
+    Throttle& counted = config_.pfs_bandwidth ? rates.pfs_bytes : rates.tier_bytes;
+    Copier copier(board_->get(), &rates, &stopping_);
+    source(kMiB / 2);
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_TRUE(counted.wait(kMiB * 3 / 10, [] { return false; }));
+    std::thread copies([&] {
+      const uint64_t size = expected_.size();
+      EXPECT_TRUE(copier.copy({source_.get(), copy_.get(), size, 0, size, Writing::kMemory, true}).ok());
+    });
+    ::usleep(50000);  // it waits for the rate
+    copier.hurry();
+    copies.join();
+    EXPECT_TRUE(counted.wait(1, [] { return false; }));
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    EXPECT_GE(took, 0.65) << "0.8 s worth, less 0.1 s in advance";
+  }
+}
+
+// Where the kernel did not take it, it is told again.
+TEST_F(CopierTest, AnIoPriorityThatWasRefusedIsSetTheNextTime) {
+  EXPECT_EQ(in_child([] {
+              bool refused = false;
+              if (::syscall(SYS_ioprio_set, 1, 0, 0) != 0 || !before_call(SYS_ioprio_set, [&](CallArguments) {
+                    return std::exchange(refused, true) ? 0 : ENOMEM;
+                  }))
+                return 0;
+              for (int i = 0; i < 2; ++i) set_io_priority(AgentConfig::Io::kIdle);
+              return ::syscall(SYS_ioprio_get, 1, 0) == 3 << 13 ? 0 : 1;
+            }),
+            0);
 }
 
 }  // namespace
