@@ -18,6 +18,7 @@
 #include "tests/faulty_os.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
+#include "tests/trapped_calls.h"
 
 namespace fs = std::filesystem;
 
@@ -110,6 +111,9 @@ TEST_F(AgentTest, EndsWithItsLifeline) {
   options_.lifeline_fd = lifeline.get();
   ASSERT_EQ(start([&] { held.reset(); }), "ready\n");
   EXPECT_TRUE(lives());
+  ASSERT_EQ(::write(held.get(), "x", 1), 1);
+  ::usleep(100000);
+  EXPECT_TRUE(lives()) << "what is said there means nothing";
   held.reset();
   EXPECT_EQ(ended(), 0);
   EXPECT_TRUE(nothing_is_left());
@@ -138,10 +142,71 @@ TEST_F(AgentTest, EndsWithoutAThreadForIt) {
 }
 
 TEST_F(AgentTest, WhatCannotBeServedIsToldAndNothingIsLeft) {
-  options_.datasets = {scratch_ / "missing"};
-  EXPECT_NE(start().find("missing"), std::string::npos);
+  const AgentOptions usual = options_;
+  const std::vector<std::pair<std::string, std::function<void()>>> faults = {
+      {"missing", [&] { options_.datasets = {scratch_ / "missing"}; }},
+      {"no-tier", [&] { options_.config.tiers[1].path = scratch_ / "no-tier"; }},
+      {"make " + options_.run_dir + "/board", [&] { scratch_.file("run/board", ""); }},
+      {"make " + options_.run_dir + "/catalog", [&] { scratch_.file("run/catalog", ""); }}};
+  for (const auto& [name, make] : faults) {
+    options_ = usual;
+    scratch_.dir("run");
+    make();
+    EXPECT_NE(start().find(name), std::string::npos) << name;
+    EXPECT_EQ(ended(), 1) << name;
+    EXPECT_TRUE(nothing_is_left()) << name;
+  }
+}
+
+TEST_F(AgentTest, ALogThatCannotBeWrittenIsTold) {
+  options_.config.agent.log = scratch_ / "pfs/one/log";
+  EXPECT_NE(start().find("pfs/one"), std::string::npos);
   EXPECT_EQ(ended(), 1);
-  EXPECT_TRUE(nothing_is_left());
+}
+
+TEST_F(AgentTest, WithoutTheThreadsThatItNeedsItDoesNotStart) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "threads that are not joined are reported";
+#endif
+  int most = 0;
+  std::string said;
+  bool requests = false;
+  for (; most < 10 && said != "ready\n"; ++most) {
+    scratch_.dir("run");
+    const Intercept limit(Call::kStartThread,
+                          [&, started = 0](Arguments&) mutable { return started++ < most ? 0 : EAGAIN; });
+    said = start();
+    requests |= said.find("serves requests") != std::string::npos;
+    if (said == "ready\n") ::kill(pid_, SIGTERM);
+    EXPECT_EQ(ended(), said == "ready\n" ? 0 : 1) << said;
+    EXPECT_TRUE(nothing_is_left());
+  }
+  EXPECT_EQ(said, "ready\n");
+  EXPECT_GT(most, 2);
+  EXPECT_TRUE(requests);
+}
+
+// The kernel's poll(2), for what ends the agent.
+TEST_F(AgentTest, AWaitThatIsInterruptedGoesOn) {
+  for (const int error : {EINTR, ENOMEM}) {
+    scratch_.dir("run");
+    const std::string said = start([&] {
+      if (!before_call(kPollCall, [error, failed = false](CallArguments a) mutable {
+            return a[1] != 3 || std::exchange(failed, true) ? 0 : error;
+          }))
+        ::_exit(77);
+    });
+    if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
+    ASSERT_EQ(said, "ready\n");
+    if (error == EINTR) {
+      ::usleep(100000);
+      EXPECT_TRUE(lives());
+      ::kill(pid_, SIGTERM);
+    }
+    EXPECT_EQ(ended(), 0);
+    EXPECT_NE(contents(scratch_ / "log").find(error == EINTR ? "ending (signal)" : "ending (poll: "),
+              std::string::npos);
+  }
 }
 
 TEST_F(AgentTest, ARunDirectoryOfOthersIsRefused) {
@@ -236,15 +301,35 @@ TEST_F(AgentTest, WhatRootGrantsGoesToThatTierAlone) {
   EXPECT_EQ(log.find("tier fast: the job may use"), std::string::npos);
 }
 
-TEST_F(AgentTest, EndsWhenItsRunDirectoryIsAnother) {
+TEST_F(AgentTest, EndsWhenItsRunDirectoryIsGone) {
   options_.grants = scratch_.file("grants", "");
+  for (const bool another : {true, false}) {
+    SCOPED_TRACE(another);
+    scratch_.dir("run");
+    fs::remove(scratch_ / "log");
+    ASSERT_EQ(start(), "ready\n");
+    fs::rename(options_.run_dir, scratch_ / "moved");
+    if (another) scratch_.dir("run");
+    int quota = 0;
+    EXPECT_EQ(ended([&] { grant("slow " + std::to_string(++quota) + "\n"); }), 0)
+        << "it looks when it is woken";
+    EXPECT_NE(contents(scratch_ / "log").find("the run directory is gone"), std::string::npos);
+    fs::remove_all(scratch_ / "moved");
+  }
+}
+
+TEST_F(AgentTest, WhoAsksForAChunkAsksForNoFile) {
+  scratch_.file("pfs/two", noise(1000, 2));
   ASSERT_EQ(start(), "ready\n");
-  fs::rename(options_.run_dir, scratch_ / "moved");
-  scratch_.dir("run");
-  int quota = 0;
-  EXPECT_EQ(ended([&] { grant("slow " + std::to_string(++quota) + "\n"); }), 0)
-      << "it looks when it is woken";
-  EXPECT_NE(contents(scratch_ / "log").find("the run directory is gone"), std::string::npos);
+  const BoardFile shared = board();
+  post_request(shared.get(), rel("two"), 0);
+  post_request(shared.get(), rel("one"));
+  EXPECT_TRUE(eventually([&] { return staged(shared) == 1; }));
+  ::usleep(50000);
+  EXPECT_EQ(staged(shared), 1u);
+  CatalogReader reader;
+  ASSERT_TRUE(reader.open(options_.run_dir.c_str()));
+  EXPECT_FALSE(reader.find(rel("two")));
 }
 
 TEST_F(AgentTest, MayOpenAsManyFilesAsItCan) {
