@@ -136,7 +136,11 @@ TEST_F(ChunkErrors, WhatIsWaitedForGetsAheadOfWhatIsFilled) {
   config_.threads = 4;
   config_.pfs_bandwidth = 1;
   for (const char* name : {"a", "b", "begun"}) make(name, 20 * kMiB);
+  make("done", 2000);
   start();
+  demand("done");
+  ask("done");
+  ASSERT_TRUE(placed_at_last("done"));
   EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
   catalog_->add(rel("a"), DT_REG);
   placement_->catalog_grew();  // it takes all places for what nobody waits for, and waits for the rate
@@ -284,6 +288,35 @@ TEST_F(ChunkErrors, APartThatCannotBeRemovedStaysCounted) {
   }
   EXPECT_EQ(tier().used(), tier().space_of(2 * kMiB));
   EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+}
+
+// It cannot be entered, as where the run directory is full.
+TEST_F(ChunkErrors, AWholeCopyThatNobodyWouldFindIsGivenUp) {
+  make("f", 2 * kMiB);
+  for (const bool kept : {false, true}) {
+    SCOPED_TRACE(kept);
+    start();
+    demand("f");
+    {
+      const Intercept names(Call::kRenameat, [&](Arguments&) {
+        catalog_->entry(catalog_->reader().find(rel("f")).ref).type = DT_DIR;
+        return 0;
+      });
+      const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
+        return kept && strncmp(a.path, "part/", 5) != 0 ? EPERM : 0;
+      });
+      ask("f");
+      EXPECT_TRUE(ends_as("f", kNoFit));
+      placement_->stop();
+    }
+    EXPECT_EQ(counter(AgentCounter::no_fit_files), 1u);
+    EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
+    EXPECT_FALSE(tier().closed());
+    EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+    EXPECT_EQ(files_on(), kept ? 1 : 0);
+    EXPECT_EQ(tier().used(), kept ? tier().space_of(2 * kMiB) : 0);
+    end();
+  }
 }
 
 // Who waits for a chunk is woken with it, who waits for the whole file by its end.

@@ -372,13 +372,11 @@ void ChunkStager::finish(const Large& file, const Run& last) {
     if (done.error().code != ENOENT) health_->failed(file->tier, done.error());  // else: somebody removed it
     return give_up(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   }
-  // A full run directory: what is staged in chunks stays in use as such.
-  if (context_->catalog->place(file->ref, static_cast<uint32_t>(file->tier), made.st_ino, file->st)) {
-    add(context_->board, AgentCounter::staged_files);
-    if (is_sparse(file->st)) tier.release_holes(made, file->reserved);
-  } else {
-    for (uint32_t i = 0; i < last.count; ++i) context_->catalog->set_chunk(file->chunks, last.first + i);
-  }
+  // A full run directory: nobody would find the copy under the name that it has now.
+  if (!context_->catalog->place(file->ref, static_cast<uint32_t>(file->tier), made.st_ino, file->st))
+    return give_up(file, AgentCounter::no_fit_files, state_word(State::kNoFit));
+  add(context_->board, AgentCounter::staged_files);
+  if (is_sparse(file->st)) tier.release_holes(made, file->reserved);
   const MutexLock hold(lock_);
   large_.erase(file->ref);
 }
@@ -396,7 +394,8 @@ void ChunkStager::give_up(const Large& file, AgentCounter counter, uint64_t word
     last = p.in_flight == 0;
     placed = p.placed;
   }
-  file->removed = context_->tier(file->tier).remove_part(file->ref);
+  Tier& tier = context_->tier(file->tier);
+  file->removed = tier.remove_part(file->ref) && tier.remove(file->ref);
   context_->settle(file->ref, word);
   // TierHealth counts those.
   if (counter != AgentCounter::tier_errors && counter != AgentCounter::put_off_files)
