@@ -69,7 +69,6 @@ Status Copier::copy(const CopyRange& range) {
     uint64_t copied = end - offset >= kSeveralPieces && !range.sparse
                           ? copy_by_uring(range, offset, std::min(window, end - offset))
                           : 0;
-    if (*stopping_) return Error{EINTR, "stopping"};
     if (copied == 0) {
       copied = std::min(kPiece, end - offset);
       if (!pace(range, copied)) return Error{EINTR, "stopping"};
