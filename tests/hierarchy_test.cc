@@ -376,6 +376,16 @@ TEST_F(SweepTest, RemovesOldDirectoriesOnly) {
   EXPECT_EQ(sweep(), 0);
 }
 
+TEST_F(SweepTest, CountsWhatIsGone) {
+  scratch_.dir("a/" + kPrefix + "old");
+  LaterBy some(11);
+  {
+    const Intercept kept(Call::kUnlinkat, EPERM);
+    EXPECT_EQ(sweep(), 0);
+  }
+  EXPECT_EQ(sweep(), 1);
+}
+
 TEST_F(SweepTest, LeavesWhatAProcessHolds) {
   {
     Tier t = open(tier("a", kBlock));
