@@ -132,8 +132,134 @@ TEST_F(AgainTest, NotWithoutAnEnd) {
     EXPECT_TRUE(comes("f")) << i;
   }
   write("f", noise(1000, 9));
+  const uint64_t read = counter(AgentCounter::agent_bytes_pfs);
   EXPECT_FALSE(comes("f", 3));
   EXPECT_EQ(counter(AgentCounter::staged_again), static_cast<uint64_t>(kMostAgain));
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), read);
+}
+
+// Its entry is settled otherwise, or it was changed once more, before it is time: who opens it next asks
+// again.
+TEST_F(AgainTest, NotWhatCameToBeAnotherMeanwhile) {
+  for (const char* name : {"settled", "written", "last"})
+    scratch_.file(std::string("pfs/") + name, noise(1000, 1));
+  start();
+  for (const char* name : {"settled", "written", "last"}) {
+    demand(name);
+    write(name, noise(1000, 2));
+    placement_->demand(rel(name));
+  }
+  const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
+  catalog_->entry(newest("settled").ref).state = state_word(State::kPass, Reason::kUnreadable);
+  set_invalid(board_->get(), rel("written").hash);
+  const uint64_t changes = (*board_)->header.changes.exchange(kLastChange);
+  ::usleep(2500000);
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), opens);
+  (*board_)->header.changes = changes;
+  EXPECT_TRUE(comes("written"));
+  EXPECT_EQ(counter(AgentCounter::staged_again), 1u);
+  EXPECT_EQ(word("settled"), state_word(State::kPass, Reason::kUnreadable));
+}
+
+TEST_F(AgainTest, NotWhatNobodyChanged) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  for (int i = 0; i < 2; ++i) demand("f");
+  ::usleep(2500000);
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 1u);
+}
+
+TEST_F(AgainTest, NotWhatIsNoFileAnyMore) {
+  for (const char* name : {"removed", "fifo"}) scratch_.file(std::string("pfs/") + name, noise(1000, 1));
+  start();
+  for (const char* name : {"removed", "fifo"}) {
+    demand(name);
+    write(name, noise(1000, 2));
+    ASSERT_EQ(::unlink((pfs_ + "/" + name).c_str()), 0);
+  }
+  ASSERT_EQ(::mkfifo((pfs_ + "/fifo").c_str(), 0600), 0);
+  const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
+  EXPECT_FALSE(comes("removed", 2));
+  EXPECT_FALSE(comes("fifo", 2));
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), opens) << "not even to look";
+}
+
+TEST_F(AgainTest, NotWhatIsNoFileWhenItIsOpened) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  demand("f");
+  write("f", noise(1000, 2));
+  const uint64_t read = counter(AgentCounter::agent_reads_pfs);
+  std::atomic<int> opened{0}, replaced{0};
+  {
+    const Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
+      if (a.flags & O_PATH) return 0;
+      ++opened;
+      return EIO;
+    });
+    EXPECT_FALSE(comes("f", 2));
+  }
+  {
+    const Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
+      if (a.flags & O_PATH) return 0;
+      ++replaced;
+      EXPECT_TRUE(::unlink((pfs_ + "/f").c_str()) == 0 && ::mkdir((pfs_ + "/f").c_str(), 0700) == 0);
+      return 0;
+    });
+    EXPECT_FALSE(comes("f", 3));
+  }
+  EXPECT_GE(opened, 1);
+  EXPECT_EQ(replaced, 1);
+  EXPECT_EQ(counter(AgentCounter::agent_reads_pfs), read);
+  EXPECT_EQ(counter(AgentCounter::source_errors), 0u);
+}
+
+// Under another name, of which the mark of the inode tells.
+TEST_F(AgainTest, NotWhatIsMarkedByItsInodeWhileItIsCopied) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  demand("f");
+  write("f", noise(1000, 2));
+  const struct stat st = source_stat("f");
+  std::atomic<int> copied{0};
+  {
+    const Intercept marks(Call::kPwrite, [&](Arguments&) {
+      set_invalid(board_->get(), mark_of_inode(st.st_dev, st.st_ino), kChangedInodes);
+      ++copied;
+      return 0;
+    });
+    EXPECT_FALSE(comes("f", 3));
+  }
+  EXPECT_GT(copied, 0);
+  EXPECT_EQ(counter(AgentCounter::staged_again), 0u);
+}
+
+TEST_F(AgainTest, NotInPlaceOfWhatWasSettledMeanwhile) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  demand("f");
+  write("f", noise(1000, 2));
+  const Ref before = newest("f").ref;
+  std::atomic<int> copied{0};
+  const Intercept settles(Call::kPwrite, [&](Arguments&) {
+    catalog_->entry(before).state = state_word(State::kNoFit);
+    ++copied;
+    return 0;
+  });
+  EXPECT_FALSE(comes("f", 3));
+  EXPECT_EQ(copied, 1);
+  EXPECT_EQ(word("f"), state_word(State::kNoFit));
+  EXPECT_EQ(counter(AgentCounter::staged_again), 0u);
+}
+
+// Of a file that the job did not write, who may write it is not asked.
+TEST_F(AgainTest, WhatIsStagedTheFirstTimeMayBeOpenForWriting) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  const struct stat st = source_stat("f");
+  set_invalid(board_->get(), mark_of_inode(st.st_dev, st.st_ino), kChangedInodes);
+  const Fd writer(::open((pfs_ + "/f").c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(demand("f"), state_word(State::kPlaced));
 }
 
 TEST_F(AgainTest, NotUnlessItIsWanted) {

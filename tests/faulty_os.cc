@@ -72,8 +72,8 @@ int openat(int dirfd, const char* path, int flags, mode_t mode) {
   return real_os::openat(dirfd, path, flags, mode);
 }
 int fstat(int fd, struct stat* st) {
-  if (fails(Call::kFstat, {.fd = fd})) return -1;
-  return real_os::fstat(fd, st);
+  if (fails(Call::kFstat, {.fd = fd}) || real_os::fstat(fd, st) != 0) return -1;
+  return fails(Call::kFstatResult, {.fd = fd, .st = st}) ? -1 : 0;
 }
 ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset) {
   Arguments arguments{.fd = fd, .bytes = bytes, .offset = offset};

@@ -3,6 +3,7 @@
 // call of os.h goes to the system, unless a test has put an Intercept on it.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
 #include <time.h>
@@ -17,6 +18,7 @@ enum class Call {
   kOpenBeneath,
   kOpenat,
   kFstat,
+  kFstatResult,
   kPread,
   kPwrite,
   kSendfile,
@@ -53,11 +55,12 @@ struct Arguments {
       0;  // of pread, pwrite, sendfile and kUringResult: may be lowered, which makes the call short
   off_t offset = 0;
   struct statvfs* fs = nullptr;  // of fstatvfs: what the system said, may be changed
+  struct stat* st = nullptr;     // of kFstatResult: likewise
 };
 
-// While it lives, `handler` is called before each call of this kind, in the calling thread (kFstatvfs: after
-// it). It returns 0 to let the call go on, or the errno with which it fails. One Intercept per kind at a
-// time. The destructor waits for handlers that are running.
+// While it lives, `handler` is called before each call of this kind, in the calling thread (kFstatvfs,
+// kFstatResult: after it). It returns 0 to let the call go on, or the errno with which it fails. One
+// Intercept per kind at a time. The destructor waits for handlers that are running.
 class Intercept {
  public:
   using Handler = std::function<int(Arguments&)>;

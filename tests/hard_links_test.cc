@@ -93,6 +93,11 @@ TEST(HardLinksTest, AChangedFileIsAnother) {
   files.published({1, 0, 99}, links.link());
   EXPECT_EQ(files.begin(3, file(5, 2), links.link()), Turn::kCopy);
   EXPECT_EQ(files.begin(4, file(5), links.link()), Turn::kLinked);
+  struct stat longer = file(5), later = file(5);  // within one tick of the PFS's clock
+  longer.st_size = 1001;
+  later.st_mtim.tv_nsec = 1;
+  EXPECT_EQ(files.begin(5, longer, links.link()), Turn::kCopy);
+  EXPECT_EQ(files.begin(6, later, links.link()), Turn::kCopy);
 }
 
 TEST(HardLinksTest, NotMoreNamesThanItMayRemember) {
@@ -176,17 +181,28 @@ TEST_F(HardLinksPlacementTest, PrefetchReadsEachFileOnce) {
 
 TEST_F(HardLinksPlacementTest, WhoWaitsForANameHastensTheCopy) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
-  config_.threads = 3;
+  config_.threads = 4;
   config_.pfs_bandwidth = 1;
   make({"a", "b"});
-  start();
-  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
-  for (const char* name : {"a", "b"}) catalog_->add(rel(name), DT_REG);
-  placement_->catalog_grew();
-  ASSERT_TRUE(eventually([&] { return state("a") == State::kStaging; })) << "it waits for the rate";
-  EXPECT_EQ(demand("b"), state_word(State::kPlaced));
-  EXPECT_TRUE(placed_at_last("a"));
-  EXPECT_EQ(inode_of("a"), inode_of("b"));
+  for (const bool found : {true, false}) {  // "b", too, before somebody waits for it
+    SCOPED_TRACE(found);
+    start();
+    EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
+    catalog_->add(rel("a"), DT_REG);
+    placement_->catalog_grew();
+    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == 1; }));
+    if (found) {
+      catalog_->add(rel("b"), DT_REG);
+      placement_->catalog_grew();
+      ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == 2; }));
+    }
+    ::usleep(100000);
+    EXPECT_EQ(state("a"), State::kStaging) << "it waits for the rate";
+    EXPECT_EQ(demand("b"), state_word(State::kPlaced));
+    EXPECT_TRUE(placed_at_last("a"));
+    EXPECT_EQ(inode_of("a"), inode_of("b"));
+    end();
+  }
 }
 
 TEST_F(HardLinksPlacementTest, ALostCopyIsLostUnderAllNames) {
@@ -199,6 +215,43 @@ TEST_F(HardLinksPlacementTest, ALostCopyIsLostUnderAllNames) {
   ASSERT_TRUE(eventually([&] { return word("a") == given_up && word("b") == given_up; }));
   ASSERT_TRUE(eventually([&] { return files_on() == 0 && tier().used() == 0; }));
   EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+}
+
+// One of its names is there still, and takes its space.
+TEST_F(HardLinksPlacementTest, ALostCopyWithANameThatStaysIsCounted) {
+  make({"a", "b"});
+  start();
+  std::string kept;
+  {
+    std::atomic<bool> held{true};
+    const Intercept lost(Call::kFinishSync, [&](Arguments&) {
+      (void)eventually([&] { return !held; });
+      return EIO;
+    });
+    demand("a");
+    demand("b");
+    kept = copy_of("b");
+    const Intercept stays(Call::kUnlinkat, [&](Arguments& a) { return kept.ends_with(a.path) ? EPERM : 0; });
+    held = false;
+    ASSERT_TRUE(eventually([&] { return state("a") == State::kNoFit && state("b") == State::kNoFit; }));
+    placement_->stop();
+  }
+  EXPECT_TRUE(fs::exists(kept));
+  EXPECT_EQ(files_on(), 1);
+  EXPECT_EQ(tier().used(), space());
+}
+
+TEST_F(HardLinksPlacementTest, ALinkThatCannotBeEnteredIsRemoved) {
+  make({"a", "b"});
+  start();
+  demand("a");
+  const Intercept links(Call::kLinkat, [&](Arguments&) {
+    catalog_->add(rel("b"), DT_DIR);
+    return 0;
+  });
+  EXPECT_EQ(demand("b"), state_word(State::kNoFit));
+  EXPECT_TRUE(eventually([&] { return files_on() == 1 && tier().used() == space(); }));
+  EXPECT_EQ(counter(AgentCounter::staged_files), 1u);
 }
 
 TEST_F(HardLinksPlacementTest, WhoWaitedForACopyThatFailedGetsItsVerdict) {
@@ -277,6 +330,17 @@ TEST_F(HardLinksPlacementTest, ANameOfAChangedFileHasItsCopy) {
   demand("b");
   EXPECT_EQ(state("b"), State::kPlaced);
   EXPECT_TRUE(contents(copy_of("b")) == contents(pfs_ + "/b"));
+  EXPECT_NE(inode_of("a"), inode_of("b"));
+}
+
+TEST_F(HardLinksPlacementTest, NamesHaveTheirOwnCopiesWhereTimesDoNotTellOfChanges) {
+  make({"a", "b"});
+  start();
+  const Intercept seconds(Call::kFstatResult, [](Arguments& a) {
+    a.st->st_ctim.tv_nsec = 0;
+    return 0;
+  });
+  for (const char* name : {"a", "b"}) EXPECT_EQ(demand(name), state_word(State::kPlaced));
   EXPECT_NE(inode_of("a"), inode_of("b"));
 }
 

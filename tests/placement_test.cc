@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 #include <thread>
 
+#include "runtime/placement/copying.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -344,6 +346,131 @@ TEST_F(PlacementTest, OtherFileSystemsPass) {
   EXPECT_EQ(of_file, state_word(State::kPass, Reason::kOtherDevice));
 }
 
+TEST_F(PlacementTest, WhatWasSettledWhileItWasInTheQueueIsLeftAlone) {
+  config_.threads = 1;
+  for (const char* name : {"first", "f"}) scratch_.file(std::string("pfs/") + name, noise(1000, 1));
+  start();
+  std::atomic<bool> held{true}, inside{false};
+  const Intercept reads(Call::kPread, [&](Arguments&) {
+    inside = true;
+    (void)eventually([&] { return !held; });
+    return 0;
+  });
+  placement_->demand(rel("first"));
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  placement_->demand(rel("f"));
+  catalog_->entry(catalog_->reader().find(rel("f")).ref).state = state_word(State::kNoFit);
+  held = false;
+  EXPECT_EQ(demand("last"), state_word(State::kPass, Reason::kMissing));
+  EXPECT_EQ(word("f"), state_word(State::kNoFit));
+  EXPECT_EQ(counter(AgentCounter::staged_files), 1u);
+}
+
+TEST_F(PlacementTest, DirectoriesOfWhatIsAskedForAreWatched) {
+  watches_ = true;
+  scratch_.file("pfs/d/f", noise(1000, 1));
+  start();
+  EXPECT_EQ(demand("d/f"), state_word(State::kPlaced));
+  std::ofstream(pfs_ + "/d/f") << "by a program without the library";
+  EXPECT_TRUE(eventually([&] { return is_invalid(*board_->get(), rel("d/f").hash); }));
+  placement_.reset();
+  watch_.reset();
+}
+
+// A copy of what the walk by now knows as a directory is entered nowhere.
+TEST_F(PlacementTest, ACopyThatCannotBeEnteredIsGivenBack) {
+  for (const bool prefetched : {false, true}) {
+    SCOPED_TRACE(prefetched);
+    config_.prefetch = prefetched ? AgentConfig::Prefetch::kOn : AgentConfig::Prefetch::kOff;
+    scratch_.file("pfs/f", noise(1000, 1));
+    start();
+    {
+      const Intercept names(Call::kLinkat, [&](Arguments&) {
+        catalog_->add(rel("f"), DT_DIR);
+        return 0;
+      });
+      if (prefetched) {
+        catalog_->add(rel("f"), DT_UNKNOWN);
+        placement_->catalog_grew();
+      } else {
+        placement_->demand(rel("f"));
+      }
+      ASSERT_TRUE(eventually([&] { return state("f") == State::kNoFit; }));
+      EXPECT_TRUE(eventually([&] { return tier().used() == 0; }));
+    }
+    expect_given_up("f", State::kNoFit, Reason::kNone);
+    EXPECT_EQ(counter(AgentCounter::no_fit_files), 1u);
+    EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+    EXPECT_FALSE(tier().closed());
+    end();
+  }
+}
+
+TEST_F(PlacementTest, WithoutMemoryAFileIsPutOff) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  const auto woken = [&]() -> uint32_t { return (*board_)->parking[rel("f").hash % kParking]; };
+  const uint32_t before = woken();
+  {
+    const Intercept opens(Call::kOpenBeneath, [](Arguments&) -> int { throw std::bad_alloc(); });
+    EXPECT_EQ(demand("f"), state_word(State::kNoFit, Reason::kTierError));
+    EXPECT_TRUE(eventually([&] { return woken() != before; }));
+  }
+  EXPECT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
+  EXPECT_EQ(counter(AgentCounter::put_off_files), 1u);
+  EXPECT_EQ(demand("f"), state_word(State::kPlaced));
+}
+
+TEST_F(PlacementTest, ASparseCopyTakesWhatItOccupies) {
+  fs::resize_file(scratch_.file("pfs/f", "start"), 5 << 20);
+  const struct stat st = source_stat("f");
+  if (!is_sparse(st)) GTEST_SKIP() << "files have no holes here";
+  start();
+  {
+    const Intercept cuts(Call::kFtruncate, EIO);
+    demand("f");
+    expect_given_up("f", State::kNoFit, Reason::kTierError);
+    EXPECT_TRUE(tier().closed());
+  }
+  end();
+  start();
+  demand("f");
+  expect_placed("f", st);
+  EXPECT_LE(tier().used(), 64u << 10);
+}
+
+TEST_F(PlacementTest, ACopyThatCannotBeLookedAtIsNone) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  {
+    std::atomic<bool> timed{false};
+    const Intercept times(Call::kFutimens, [&](Arguments&) {
+      timed = true;
+      return 0;
+    });
+    const Intercept looks(Call::kFstat, [&](Arguments&) { return timed ? EIO : 0; });
+    demand("f");
+  }
+  expect_given_up("f", State::kNoFit, Reason::kTierError);
+}
+
+TEST_F(PlacementTest, InMemoryNoDeviceIsWaitedFor) {
+  const Scratch memory("/dev/shm");
+  tiers_ = {tier_config(memory, "ram", 1 << 30)};
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  {
+    const Intercept lost(Call::kFinishSync, [](Arguments&) {
+      ADD_FAILURE();
+      return EIO;
+    });
+    EXPECT_EQ(demand("f"), state_word(State::kPlaced));
+    placement_->stop();
+  }
+  EXPECT_EQ(state("f"), State::kPlaced);
+  end();
+}
+
 // ---- a source that fails or changes while it is copied
 
 struct SourceFault {
@@ -493,6 +620,7 @@ TEST_P(TierFaults, TheTierIsClosedAndLaterTriedAgain) {
     expect_given_up("f", State::kNoFit, Reason::kTierError);
     EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
     EXPECT_TRUE(tier().closed());
+    EXPECT_EQ(catalog_->header().tiers[0].failed, GetParam().error == EIO ? 1u : 0u);
   }
   demand("next");
   expect_placed("next", next, 1);
@@ -558,6 +686,7 @@ TEST_F(PlacementTest, AFullCatalogPlacesNothing) {
       }))
     GTEST_SKIP() << "mounting needs root";
   EXPECT_FALSE(rest_is_known);
+  EXPECT_EQ(counter(AgentCounter::pass_files), 0u);
   EXPECT_EQ(files_on(), 0);
   EXPECT_EQ(tier().used(), 0u);
 }
@@ -585,6 +714,8 @@ TEST_F(PlacementTest, StopEndsACopyInTheMiddle) {
     EXPECT_NE(state("f"), State::kPlaced);
     EXPECT_EQ(files_on(), 0);
     EXPECT_EQ(tier().used(), 0u);
+    EXPECT_FALSE(tier().closed());
+    EXPECT_EQ(counter(AgentCounter::tier_errors), 0u);
     end();
   }
 }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // In which order prefetch copies files of several pieces, and what becomes of those that wait for their turn.
+#include <sched.h>
+#include <sys/mount.h>
+
 #include <algorithm>
+#include <thread>
 
 #include "tests/placement_fixture.h"
 
@@ -52,6 +56,25 @@ TEST_F(Prefetch, CopiesFewFilesOfSeveralPiecesAtATime) {
   EXPECT_EQ(counter(AgentCounter::prefetch_files), kFiles);
 }
 
+// Files that take no turn end none.
+TEST_F(Prefetch, OpensFewMoreThanHaveATurn) {
+  constexpr uint32_t kEmpty = 30;
+  constexpr uint64_t kInLine = 4;
+  config_.threads = 12;
+  config_.pfs_bandwidth = kTrickle;
+  for (uint32_t i = 0; i < kEmpty; ++i) scratch_.file("pfs/empty" + std::to_string(i), "");
+  start();
+  for (uint32_t i = 0; i < kEmpty; ++i) catalog_->add(rel("empty" + std::to_string(i)), DT_REG);
+  placement_->catalog_grew();
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kEmpty; }));
+  for (uint32_t i = 0; i < kFiles; ++i) catalog_->add(rel(name(i)), DT_REG);
+  placement_->catalog_grew();
+  EXPECT_TRUE(
+      eventually([&] { return counter(AgentCounter::agent_opens_pfs) >= kEmpty + kTurns + kInLine; }));
+  ::usleep(200000);
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), kEmpty + kTurns + kInLine);
+}
+
 TEST_F(Prefetch, WhatIsAskedForDoesNotStandInLine) {
   start_and_fill_the_line();
   EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
@@ -81,6 +104,52 @@ TEST_F(Prefetch, TheLineIsWorkedOffAlthoughTheTiersGetFull) {
   for (uint32_t i = 0; i < kFiles; ++i)
     EXPECT_TRUE(eventually([&] { return state(name(i)) != State::kStaging; })) << name(i);
   EXPECT_EQ(counter(AgentCounter::no_fit_files) + 1, counter(AgentCounter::agent_opens_pfs));
+}
+
+// What lacked descriptors is tried again, and what was full stays so.
+TEST_F(Prefetch, AShortageDoesNotBeginAnewWhatHadEnded) {
+  tiers_.clear();
+  add_tier("ssd", kBytes);
+  start();
+  walk();
+  ASSERT_TRUE(eventually([&] { return board_->get()->header.full == 1; }));
+  for (uint32_t i = 0; i < kFiles; ++i)
+    ASSERT_TRUE(eventually([&] { return state(name(i)) != State::kStaging; })) << name(i);
+  scratch_.file("pfs/short", "x");
+  {
+    const Intercept opens(Call::kOpenBeneath, EMFILE);
+    EXPECT_EQ(demand("short"), state_word(State::kNoFit, Reason::kTierError));
+  }
+  const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
+  ASSERT_TRUE(eventually([&] { return state("short") == State::kKnown; }));
+  ::usleep(200000);
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), opens);
+}
+
+// As /proc/meminfo says, in a mount namespace of the test's own.
+TEST_F(Prefetch, RestsWhileMemoryIsShort) {
+  const auto says = [&](const std::string& available) {
+    return scratch_.file("meminfo", "MemTotal: 1000000 kB\nMemAvailable: " + available + " kB\n");
+  };
+  const std::string file = says("1");
+  bool mounted = false;
+  std::thread([&] {
+    mounted = ::unshare(CLONE_NEWNS) == 0 &&
+              ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+              ::mount(file.c_str(), "/proc/meminfo", nullptr, MS_BIND, nullptr) == 0;
+    if (!mounted) return;
+    ::usleep(200000);  // what was read before is forgotten
+    start();
+    walk();
+    ::usleep(300000);
+    EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 0u);
+    EXPECT_EQ(demand(name(3)), state_word(State::kPlaced)) << "somebody waits for it";
+    says("900000");
+    EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kFiles; })) << "by itself";
+    walker_.reset();
+    placement_->stop();
+  }).join();
+  if (!mounted) GTEST_SKIP() << "mounting needs root";
 }
 
 TEST_F(Prefetch, StopDoesNotWaitForTheLine) {

@@ -269,6 +269,28 @@ TEST_F(PlacementTest, APrefetchedCopyIsPublishedOnceItIsOnItsDevice) {
   EXPECT_TRUE(tier().closed());
 }
 
+// Somebody waits for it, and it cannot be entered; then it is lost, too.
+TEST_F(PlacementTest, APrefetchedCopyThatIsRefusedIsGivenBackOnce) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  scratch_.file("pfs/f", noise(100000, 1));
+  start();
+  std::atomic<bool> held{true}, inside{false};
+  const Intercept lost(Call::kFinishSync, [&](Arguments&) {
+    inside = true;
+    (void)eventually([&] { return !held; });
+    return EIO;
+  });
+  catalog_->add(rel("f"), DT_UNKNOWN);
+  placement_->catalog_grew();
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  catalog_->add(rel("f"), DT_DIR);
+  EXPECT_EQ(demand("f"), state_word(State::kNoFit));
+  held = false;
+  EXPECT_TRUE(eventually([&] { return files_on() == 0 && tier().used() == 0; }));
+  EXPECT_EQ(word("f"), state_word(State::kNoFit));
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+}
+
 TEST_F(PlacementTest, WhoWaitsForAPrefetchedCopyDoesNotWaitForItsDevice) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   scratch_.file("pfs/f", noise(100000, 1));
@@ -418,6 +440,31 @@ TEST_F(PlacementTest, TasksAreToldToLookWhereMuchIsNotThere) {
     demand("f" + std::to_string(i));
   }
   EXPECT_EQ((*board_)->header.look_first, 0u) << "there are more that are there";
+}
+
+// What the walk has found is opened without a look before.
+TEST_F(PlacementTest, WhatIsGoneSinceTheWalkCountsAsNotThere) {
+  constexpr int kFiles = 70;
+  const auto name = [](int i) { return "f" + std::to_string(i); };
+  const auto look_first = [&] { return (*board_)->header.look_first.load(); };
+  for (int i = 0; i < kFiles; ++i) {
+    scratch_.file("pfs/" + name(i), "x");
+    std::filesystem::create_symlink("x", pfs_ + "/link" + std::to_string(i));
+  }
+  start();
+  walk();
+  {
+    const Intercept opens(Call::kOpenBeneath, EACCES);
+    for (int i = 0; i < kFiles; ++i) demand(name(i));
+  }
+  for (int i = 0; i < kFiles; ++i) demand("link" + std::to_string(i));
+  EXPECT_EQ(look_first(), 0u) << "those are there";
+  end();
+  start();
+  walk();
+  for (int i = 0; i < kFiles; ++i) std::filesystem::remove(pfs_ + "/" + name(i));
+  for (int i = 0; i < kFiles; ++i) demand(name(i));
+  EXPECT_EQ(look_first(), 1u);
 }
 
 }  // namespace

@@ -85,8 +85,7 @@ void FileStager::stage_again(const Work& work, Copier* copier) {
   struct stat st;
   if (!look(work.ref, path, &st) || !S_ISREG(st.st_mode) || st.st_nlink > 1) return;
   const Fd source = context_->open_source(work.ref, path, true, *copier);
-  if (!source || os::fstat(source.get(), &st) != 0 || !S_ISREG(st.st_mode) ||
-      is_being_changed(again, source.get(), st))
+  if (os::fstat(source.get(), &st) != 0 || !S_ISREG(st.st_mode) || is_being_changed(again, source.get(), st))
     return;
   again.before = work.ref;
   again.ref = catalog->add_again(work.ref);
@@ -107,8 +106,7 @@ bool FileStager::is_being_changed(const Work& work, int source, const struct sta
 
 void FileStager::ran_out_of_memory(const Work& work) {
   const uint64_t staging = state_word(State::kStaging);
-  const bool whole = work.why == Why::kDemand || work.why == Why::kPrefetch;
-  if (whole && context_->catalog->move(work.ref, staging, state_word(State::kNoFit, Reason::kTierError)))
+  if (context_->catalog->move(work.ref, staging, state_word(State::kNoFit, Reason::kTierError)))
     context_->wake(work.ref);
   health_->ran_short(ENOMEM);
 }
@@ -343,7 +341,7 @@ void FileStager::publish(int number, NamedCopy* copy) {
   add(board, copy->prefetched ? AgentCounter::prefetch_files : AgentCounter::demand_files);
   board->placed_bytes[number].fetch_add(copy->bytes, std::memory_order_relaxed);
   wake_parked(board, context_->catalog->entry(copy->entry).hash);
-  if (copy->source.st_nlink > 1) publish_links(number, *copy);
+  publish_links(number, *copy);
 }
 
 // Nobody above catches a lack of memory in each thread that comes here: the copy is shared no longer then.
