@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <new>
 
 #include "runtime/placement/copying.h"
 #include "tests/placement_fixture.h"
@@ -74,6 +75,23 @@ TEST_F(ChunkErrors, ASourceThatIsNotOpenedForLackOfDescriptors) {
   EXPECT_EQ(counter(AgentCounter::source_errors), 0u);
   EXPECT_FALSE(tier().closed());
   EXPECT_TRUE(eventually([&] { return state("f") == State::kKnown; })) << "and is tried again";
+}
+
+TEST_F(ChunkErrors, WithoutMemoryToCopyItAFileIsPutOff) {
+  make("f", 2 * kMiB);
+  start();
+  demand("f");
+  {
+    const Intercept lacks(Call::kPread, [](Arguments&) -> int { throw std::bad_alloc(); });
+    ask("f");
+    EXPECT_TRUE(ends_as("f", kFault));
+    EXPECT_TRUE(eventually([&] { return tier().used() == 0; }));
+  }
+  EXPECT_FALSE(tier().closed());
+  EXPECT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
+  demand("f");
+  ask("f");
+  EXPECT_TRUE(placed_at_last("f"));
 }
 
 TEST_F(ChunkErrors, ASparseCopyThatCannotBeMade) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -287,7 +288,8 @@ bool ChunkStager::is_native(Ref ref) {
   return native_.count(ref) != 0;
 }
 
-Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* copier) {
+// Lack of memory is an error like others here: what was claimed is not waited for in vain.
+Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* copier) try {
   if (is_invalid(*context_->board, context_->catalog->entry(file->ref).hash))
     return Error{ESTALE, "the job wrote it"};
   const auto size = static_cast<uint64_t>(file->st.st_size);
@@ -313,6 +315,8 @@ Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* 
   if (!unchanged(ends.source.get(), file->st))
     return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
   return {};
+} catch (const std::bad_alloc&) {
+  return Error{ENOMEM, {}};
 }
 
 void ChunkStager::publish(const Large& file, const Run& run) {

@@ -183,8 +183,9 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
   if (turn) queue_->end_turn();
 }
 
+// Lack of memory is an error like others here: what was reserved is given back.
 Status FileStager::make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier,
-                             const Fd& copy, Writing writing, Copier* copier, struct stat* made) {
+                             const Fd& copy, Writing writing, Copier* copier, struct stat* made) try {
   const auto bytes = static_cast<uint64_t>(st.st_size);
   const MemoryPolicy spread(writing == Writing::kMemory);
   if (is_sparse(st) && os::ftruncate(copy.get(), st.st_size) != 0) return errno_error("make a sparse copy");
@@ -203,6 +204,8 @@ Status FileStager::make_copy(const Work& work, const Fd& source, const struct st
   if (!take_times(copy.get(), st) || os::fstat(copy.get(), made) != 0)
     return errno_error("set the copy's times");
   return tier->publish(copy, work.ref);
+} catch (const std::bad_alloc&) {
+  return Error{ENOMEM, {}};
 }
 
 void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
