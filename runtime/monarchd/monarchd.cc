@@ -104,8 +104,8 @@ void open_root_log(const std::string& file) {
   const Status opened = monarch::open_log(file, "info");
   if (opened.ok()) return;
   const char* instead = ::access("/dev/log", W_OK) == 0 ? "syslog" : "stderr";
-  if (monarch::open_log(instead, "info").ok())
-    spdlog::error("{}; to {} instead", opened.error().text, instead);
+  (void)monarch::open_log(instead, "info").ok();  // neither is refused
+  spdlog::error("{}; to {} instead", opened.error().text, instead);
 }
 
 int run_as_root(Options& o) {

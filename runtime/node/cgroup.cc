@@ -180,8 +180,7 @@ Cgroups::Cgroups(const std::string& mountinfo) {
   std::ifstream in(mountinfo);
   for (std::string line; std::getline(in, line);) {
     MountLine m;
-    if (!parse_mount_line(line, &m)) continue;
-    if ((m.type != "cgroup" && m.type != "cgroup2") || m.root != "/") continue;
+    if (!parse_mount_line(line, &m) || (m.type != "cgroup" && m.type != "cgroup2") || m.root != "/") continue;
     CgroupHierarchy h{m.point, m.type == "cgroup2",
                       m.type == "cgroup" ? controllers_in(m.super_options) : ""};
     const bool known = std::any_of(hierarchies_.begin(), hierarchies_.end(), [&](const CgroupHierarchy& o) {
@@ -201,11 +200,12 @@ Status Cgroups::make(const std::string& name, uint64_t memory) const {
 
 Status Cgroups::enter(const std::string& name) const {
   cpu_set_t own;
-  const bool known = ::sched_getaffinity(0, sizeof own, &own) == 0;
+  CPU_ZERO(&own);  // which is refused below, should it not be told
+  (void)::sched_getaffinity(0, sizeof own, &own);
   std::vector<Error> errors;
   for (const CgroupHierarchy& h : hierarchies_)
     if (!put(group(h, name) + "/cgroup.procs", "0")) errors.push_back(errno_error("enter " + group(h, name)));
-  if (known) (void)::sched_setaffinity(0, sizeof own, &own);  // a cpuset's processors replaced it
+  (void)::sched_setaffinity(0, sizeof own, &own);  // a cpuset's processors replaced it
   return summary(errors);
 }
 

@@ -107,10 +107,9 @@ bool is_replaced(const std::string& path, const FileId& mine) {
 // What a process that is to outlive a hook must not have of the hook's.
 void leave_all_behind() {
   ::setsid();
-  ::syscall(SYS_close_range, 3u, ~0u, 0u);
   const int null = ::open("/dev/null", O_RDWR);
   for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
-  if (null > 2) ::close(null);
+  ::syscall(SYS_close_range, 3u, ~0u, 0u);
   (void)!::chdir("/");
   std::ofstream("/proc/self/oom_score_adj") << "0\n";  // slurmstepd's is -999
 }
