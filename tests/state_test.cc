@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace fs = std::filesystem;
 
@@ -255,6 +256,45 @@ TEST_F(StateTest, ALockOnAJobThatWasRemovedIsNone) {
     ASSERT_EQ(::stat((path_ + "/jobs/c.7.n1").c_str(), &there), 0);
     EXPECT_EQ(held.st_ino, there.st_ino);
     EXPECT_FALSE(lock_if_free(path_ + "/jobs/c.7.n1"));
+  }
+}
+
+// Removed, or made anew, between the moments that it is opened and locked.
+TEST_F(StateTest, ALockOnWhatHasLostItsNameIsNone) {
+  const JobOnNode job{7, "n1", "c"};
+  const std::string dir = path_ + "/jobs/c.7.n1";
+  for (const bool anew : {false, true}) {
+    const auto locked = [&](const std::function<Fd()>& lock) {
+      EXPECT_TRUE(state_.lock_job(job, true, 0).ok());
+      return in_child([&] {
+        bool done = false;
+        const auto replace = [&](CallArguments) {
+          if (std::exchange(done, true)) return 0;
+          fs::rename(dir, scratch_ / "before");
+          if (anew) fs::create_directory(dir);
+          return 0;
+        };
+        if (!before_call(SYS_flock, replace)) return 99;
+        const Fd held = lock();
+        fs::remove(scratch_ / "before");
+        struct stat its, there;
+        if (!held) return 1;
+        return ::fstat(held.get(), &its) == 0 && ::stat(dir.c_str(), &there) == 0 &&
+                       its.st_ino == there.st_ino
+                   ? 0
+                   : 2;
+      });
+    };
+    const auto lock_job = [&](bool make, int patience_ms) {
+      Result<Fd> lock = state_.lock_job(job, make, patience_ms);
+      return lock.ok() ? lock.take() : Fd();
+    };
+    const int status = locked([&] { return lock_if_free(dir); });
+    if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+    EXPECT_EQ(status, 1) << anew;
+    EXPECT_EQ(locked([&] { return lock_job(false, 0); }), 1) << anew;
+    EXPECT_EQ(locked([&] { return lock_job(true, 0); }), 1) << anew << ": there is no time for another try";
+    EXPECT_EQ(locked([&] { return lock_job(true, 30000); }), 0) << anew;
   }
 }
 

@@ -38,12 +38,22 @@ Status check_names(const JobOnNode& job) {
                                          job.cluster.size() + job.node.size(), kMost)};
 }
 
+namespace {
+
+// Whether the directory that was locked is the one of that name still: it may have been removed, and made
+// anew, by who held the lock before.
+bool is_there(const Fd& locked, const std::string& dir) {
+  struct stat held {
+  }, now{};
+  (void)::fstat(locked.get(), &held);
+  return ::stat(dir.c_str(), &now) == 0 && held.st_ino == now.st_ino;
+}
+
+}  // namespace
+
 Fd lock_if_free(const std::string& dir) {
   Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat held, now;
-  if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(fd.get(), &held) != 0 ||
-      ::stat(dir.c_str(), &now) != 0 || held.st_ino != now.st_ino)
-    return Fd();
+  if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || !is_there(fd, dir)) return Fd();
   return fd;
 }
 
@@ -141,11 +151,8 @@ Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) 
     if (make && ::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) return errno_error("make " + dir);
     Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!fd) return errno_error("open " + dir);
-    struct stat held, now;
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
-      // It may have been removed, and made anew, by who held the lock before.
-      if (::fstat(fd.get(), &held) == 0 && ::stat(dir.c_str(), &now) == 0 && held.st_ino == now.st_ino)
-        return fd;
+      if (is_there(fd, dir)) return fd;
       if (!make) return Error{ENOENT, dir + ": removed"};
     } else if (errno != EWOULDBLOCK && errno != EINTR) {
       return errno_error("lock " + dir);
