@@ -5,10 +5,12 @@
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <time.h>
 
+#include <atomic>
 #include <optional>
 
 #include "runtime/base/log.h"
@@ -19,6 +21,7 @@
 #include "tests/faulty_os.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
+#include "tests/trapped_calls.h"
 
 namespace fs = std::filesystem;
 
@@ -290,6 +293,95 @@ TEST_F(RemoverTest, TheLogSaysWhereSomethingIsLeft) {
     fs::remove_all(state_.path() + "/removing/" + kRemoval);
   }
   spdlog::set_default_logger(before);
+}
+
+// Seconds from when a removal that was given up three times is given up once more to when it is tried again.
+class GivenUpTest : public RemoverTest {
+ protected:
+  static constexpr int64_t kLater = 31;  // than when it began: nothing gets smaller for longer than is tried
+  int64_t pause_of(JobRecord r) const {
+    r.given_up = 3;
+    fill(state_.path() + "/run/" + kAside);
+    std::vector<Removal> removals;
+    removals.push_back({r, state_.make_removal(r).take()});
+    static std::optional<LaterBy> later;
+    const Intercept removes(Call::kUnlinkat, [](Arguments&) {
+      if (!later) later.emplace(kLater);
+      return 0;
+    });
+    EXPECT_FALSE(remove(std::move(removals), kLong));
+    const Result<JobRecord> left = state_.read_removal(kRemoval);
+    return left.ok() && left->given_up == 4 ? left->next_try - ::time(nullptr) - kLater : -1;
+  }
+};
+
+TEST_F(GivenUpTest, ATierThatIsAwayIsLookedAtAsSoonAsEver) {
+  JobRecord r = record(1);
+  r.tiers[0].file_system = "of another disk";
+  const int64_t pause = pause_of(r);
+  EXPECT_GE(pause, 60 - 30);
+  EXPECT_LE(pause, 60);
+}
+
+TEST_F(GivenUpTest, ATierThatDoesNotAnswerIsLookedAtAsSoonAsEver) {
+  const std::string hung = scratch_ / "tier";
+  const Intercept opens(Call::kOpenat, [&](Arguments& a) {
+    while (hung == a.path) ::pause();
+    return 0;
+  });
+  const int64_t pause = pause_of(record(1));
+  EXPECT_GE(pause, 60 - 30);
+  EXPECT_LE(pause, 60);
+}
+
+TEST_F(GivenUpTest, WhatCannotBeRemovedIsTriedEverMoreSeldom) {
+  fill(scratch_ / ("tier/monarch/" + kAside));
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+  const int64_t pause = pause_of(record(1));
+  EXPECT_GE(pause, 480 - 30);
+  EXPECT_LE(pause, 480);
+}
+
+// What the remover and the children that it has see of each other.
+struct Shared {
+  std::atomic<bool> hangs{true}, hung{false};
+};
+
+TEST_F(RemoverTest, WhatGetsSmallerIsNotGivenUp) {
+  void* const room =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(room, MAP_FAILED);
+  Shared* const shared = new (room) Shared;
+  std::vector<Removal> removals = aside_one(record(1));
+  const int status = in_child([&] {
+    ::alarm(100);
+    const Intercept removes(Call::kUnlinkat, [=](Arguments& a) {
+      while (shared->hangs && a.flags == 0) {  // a file
+        shared->hung = true;
+        ::sleep(100);
+      }
+      return 0;
+    });
+    // The first attempt is late; then it is later than anything is tried that does not get smaller.
+    static std::optional<LaterBy> later;
+    const auto be_late = [=](CallArguments a) {
+      constexpr long kLongestOther = 5000;  // ms that anything but an attempt is waited for
+      if (a[2] < kLongestOther || later) return 0;
+      while (!shared->hung) ::usleep(1000);
+      later.emplace(31);
+      return EINTR;
+    };
+    const Intercept measures(Call::kFdopendir, [=](Arguments&) {
+      if (shared->hung) shared->hangs = false;
+      return 0;
+    });
+    if (kPollCall != SYS_poll || !before_call(kPollCall, be_late)) return 99;
+    return remove(std::move(removals), kLong) ? 0 : 1;
+  });
+  ::munmap(room, sizeof(Shared));
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  nothing_is_left();
 }
 
 TEST_F(RemoverTest, WhatCannotBeRenamedForAnotherReasonWaits) {
