@@ -97,12 +97,28 @@ TEST_F(LaunchTest, WithoutAProcessOrAPipeThereIsNoAgentAndNothingLeft) {
   }
 }
 
+bool opens(CallArguments a, const std::string& suffix) {
+  return std::string(reinterpret_cast<const char*>(a[1])).ends_with(suffix);
+}
+
+TEST_F(LaunchTest, AnAgentThatCannotEnterItsGroupIsLogged) {
+  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
+  const Cgroups groups;
+  const std::string group = state_.cgroup_of(record(1));
+  if (!groups.make(group, 0).ok()) GTEST_SKIP() << "no control group can be made here";
+  groups.remove_if_empty(group);
+  const auto refuse = [=](CallArguments a) {
+    return opens(a, group + "/cgroup.procs") && (a[2] & O_WRONLY) != 0 ? EACCES : 0;
+  };
+  std::string said;
+  const std::string log = logged([&] { said = with(SYS_openat, refuse, [&] { return launch(); }); });
+  EXPECT_EQ(said, "the agent ended before it was ready") << "what it executes is killed when it opens a file";
+  EXPECT_NE(log.find("has no control group of its own: enter "), std::string::npos) << log;
+}
+
 // Of the calls for which that holds, the `number`th fails.
 CallHandler fail(int number, int error, const std::function<bool(CallArguments)>& which) {
   return [=, count = 0](CallArguments a) mutable { return which(a) && ++count == number ? error : 0; };
-}
-bool opens(CallArguments a, const std::string& suffix) {
-  return std::string(reinterpret_cast<const char*>(a[1])).ends_with(suffix);
 }
 constexpr int kSecond = 2;  // the test itself has written the first one
 bool opens_record(CallArguments a) { return opens(a, "/record.json.new"); }

@@ -2,6 +2,7 @@
 #include "runtime/node/probe.h"
 
 #include "tests/faulty_os.h"
+#include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 
@@ -48,6 +49,20 @@ TEST_P(HangingProbeTest, DoesNotAnswerAndHoldsNothingUp) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, HangingProbeTest, ::testing::Values("open", "statvfs", "monarch"));
+
+TEST_F(ProbeTest, AProcessThatHangsInTheKernelIsLeftToTheHelpersGroup) {
+  const Cgroups groups;
+  if (!groups.make(state_.helpers_cgroup(), 0).ok()) GTEST_SKIP() << "no control group can be made here";
+  groups.remove_if_empty(state_.helpers_cgroup());
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    const HangingFs hanging(scratch_ / "tier");
+    m->check(hanging.is_mounted(), "mount");
+    m->check(!probe(state_, {scratch_ / "tier"}, 300).at(0), "it does not answer");
+    const std::vector<pid_t> left = children();
+    const std::vector<int> in_group = groups.processes(state_.helpers_cgroup());
+    m->check(in_group.size() == 1 && std::count(left.begin(), left.end(), in_group[0]) == 1, "it is there");
+  });
+}
 
 TEST_F(ProbeTest, AUserEntersWhatItMayEnter) {
   const std::string open = scratch_.dir("open"), closed = scratch_.dir("closed");

@@ -256,6 +256,19 @@ TEST_F(WatchTest, AJobWithoutASlurmstepdEndsAfterItsGrace) {
   EXPECT_TRUE(is_running(other.agent));
 }
 
+TEST_F(WatchTest, AJobWhoseEndFailsIsToldAndTriedAgain) {
+  const JobRecord job = begin_job(1);
+  ASSERT_TRUE(state_.write(note(1, "alone"), std::to_string(boot_seconds() - kOtherGraceSeconds)).ok());
+  {
+    const Result<Fd> held = state_.lock_job(job.job, false, 0);
+    const std::string log = logged([&] { watch(); });
+    EXPECT_NE(log.find("another helper holds it"), std::string::npos) << log;
+  }
+  EXPECT_TRUE(is_running(job.agent));
+  watch();
+  EXPECT_FALSE(is_running(job.agent));
+}
+
 TEST_F(WatchTest, OneThatNeverHadOneForItsWholeTimeHasLonger) {
   const JobRecord job = begin_job(1);
   ASSERT_TRUE(state_.write(note(1, "alone"), std::to_string(boot_seconds() - kOtherGraceSeconds + 100)).ok());
