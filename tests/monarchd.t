@@ -203,9 +203,22 @@ def keepers():
         file.write("{}")
     r.call("--flush", job=None)
     ok(not os.path.exists(f"{r.state}/keeper.lock"), "--flush does what there is itself", os.listdir(r.state))
+    equal(os.listdir(f"{r.state}/jobs"), [], "and notes no job")
+
+
+def long_names():
+    """A job whose names are too long for Monarch's files runs without it, and ends as others do."""
+    r = Root("names")
+    node = "n" * 161
+    code, reply = r.call("--start", "--datasets", r.data, node=node)
+    equal((code, reply.startswith("off the names of cluster and node have ")), (1, True), "no agent, and it is said", reply)
+    equal(r.call("--prolog", "--datasets", r.data, node=node)[0], 1, "nothing is noted")
+    equal(r.logged("the names of cluster and node"), 2, "which is logged")
+    equal(r.call("--epilog", node=node)[0], 0, "its epilog has nothing to do")
+    equal(r.logged("the names of cluster and node"), 2, "and says nothing")
 
 
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(usage, datasets_file, bad_agents, troubles, starts, whose_rights, failures, keepers)
+e2e.main(usage, datasets_file, bad_agents, troubles, starts, whose_rights, failures, keepers, long_names)
