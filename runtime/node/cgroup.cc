@@ -84,9 +84,8 @@ void share_cpuset(const std::string& from, const std::string& to) {
 }
 
 // Controllers are given to the groups only as far as the root gives them to its own, which is its manager's
-// decision.
+// decision. Version 1 has no such files.
 void delegate(const CgroupHierarchy& h) {
-  if (!h.unified) return;
   const std::set<std::string> given = words_of(first_line(parent(h) + "/cgroup.subtree_control"));
   const std::set<std::string> there = words_of(first_line(parent(h) + "/cgroup.controllers"));
   for (const char* controller : {"memory", "cpuset"})
@@ -100,10 +99,7 @@ void limit(const CgroupHierarchy& h, const std::string& dir, uint64_t memory) {
     put(dir + "/cpuset.mems", own_status("Mems_allowed_list"));
   }
   const std::string most = memory ? std::to_string(memory) : h.unified ? "max" : "-1";
-  if (h.unified)
-    put(dir + "/memory.max", most);
-  else if (h.has("memory"))
-    put(dir + "/memory.limit_in_bytes", most);
+  put(dir + (h.unified ? "/memory.max" : "/memory.limit_in_bytes"), most);  // where there is such a file
 }
 
 Status make_in(const CgroupHierarchy& h, const std::string& name, uint64_t memory) {
