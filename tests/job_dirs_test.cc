@@ -3,14 +3,17 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 
+#include "runtime/base/log.h"
 #include "tests/faulty_os.h"
 #include "tests/private_mounts.h"
+#include "tests/trapped_calls.h"
 
 namespace fs = std::filesystem;
 
@@ -32,6 +35,13 @@ class JobDirTest : public ::testing::Test {
   }
   Status make(const std::string& name = "c.1.0.n1") const {
     return make_job_dir(state_, tier_, name, kOwner);
+  }
+  std::string logged(const std::function<void()>& body) const {
+    const auto before = spdlog::default_logger();
+    EXPECT_TRUE(open_log(scratch_ / "log", "info").ok());
+    body();
+    spdlog::set_default_logger(before);
+    return contents(scratch_ / "log");
   }
   std::string jobs() const { return tier_.path + "/monarch"; }
   static struct stat stat_of(const std::string& path) {
@@ -207,6 +217,86 @@ TEST_F(JobDirTest, WhatChangesMeanwhileIsLookedAtAgain) {
   const Status s = make();
   EXPECT_TRUE(s.ok()) << s.error().text;
   EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
+}
+
+TEST_F(JobDirTest, WhatIsRootsByThenIsGivenBack) {
+  scratch_.file("tier/monarch", "");
+  ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
+  bool replaced = false;
+  const Intercept exchanges(Call::kRenameat, [&](Arguments& a) {
+    if (a.flags != RENAME_EXCHANGE || std::exchange(replaced, true)) return 0;
+    fs::remove(jobs());
+    scratch_.file("tier/monarch/kept", "x");
+    return 0;
+  });
+  const Status s = make();
+  EXPECT_TRUE(s.ok()) << s.error().text;
+  EXPECT_EQ(contents(jobs() + "/kept"), "x");
+  EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
+}
+
+TEST_F(JobDirTest, WhatCannotBeTakenStays) {
+  scratch_.file("tier/monarch", "theirs");
+  ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
+  const Intercept refuse(Call::kRenameat, [](Arguments& a) { return a.flags == RENAME_EXCHANGE ? EIO : 0; });
+  const std::string log = logged([&] { EXPECT_FALSE(make().ok()); });
+  EXPECT_EQ(log, "") << "nothing has another name";
+  EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
+  EXPECT_EQ(contents(jobs()), "theirs");
+}
+
+TEST_F(JobDirTest, WhatCannotBeNamedAnewIsNotRemoved) {
+  scratch_.file("tier/monarch/theirs", "x");
+  ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
+  const Intercept refuse(Call::kRenameat, [](Arguments& a) { return a.flags == RENAME_NOREPLACE ? EIO : 0; });
+  const std::string log = logged([&] { EXPECT_TRUE(make().ok()); });
+  EXPECT_EQ(log, "") << "it has not got the name that the log would tell";
+  const std::vector<std::string> names = in_tier();
+  ASSERT_EQ(names.size(), 2u);
+  EXPECT_EQ(contents(tier_.path + "/" + names[0] + "/theirs"), "x");
+}
+
+TEST_F(JobDirTest, WhatFailsLeavesNothingAndSaysWhy) {
+  const auto fails = [&](Call call, int error, const std::string& text) {
+    const Intercept refuse(call, error);
+    const Status s = make();
+    ASSERT_FALSE(s.ok()) << text;
+    EXPECT_EQ(s.error().code, error);
+    EXPECT_NE(s.error().text.find(text), std::string::npos) << s.error().text;
+    EXPECT_TRUE(!fs::exists(jobs()) || fs::is_empty(jobs())) << text;
+  };
+  {
+    const Result<Fd> lock = state_.lock_ledger(0);
+    fails(Call::kMkdirat, EROFS, jobs());  // not that somebody has the ledger's lock
+  }
+  fails(Call::kFstatat, EIO, jobs());
+  EXPECT_TRUE(in_tier().empty()) << "nobody knows whose it is";
+  fails(Call::kChmod, EPERM, jobs());
+  fails(Call::kChown, EPERM, "give tier nvme: ");
+  const Intercept opens(Call::kOpenBeneath, [](Arguments& a) { return *a.path == 'c' ? EMFILE : 0; });
+  EXPECT_EQ(make().error().code, EMFILE);
+  EXPECT_TRUE(fs::is_empty(jobs()));
+}
+
+TEST_F(JobDirTest, ARunDirectoryThatCannotBeGivenAwayIsNone) {
+  const Intercept refuse(Call::kChown, EPERM);
+  const Status s = make_run_dir(scratch_ / "run", 0, "conf", "/a", kOwner);
+  ASSERT_FALSE(s.ok());
+  EXPECT_TRUE(s.error().text.starts_with("fill ")) << s.error().text;
+}
+
+TEST_F(JobDirTest, ARunDirectoryWithoutABoundIsLogged) {
+  const int status = in_child([&] {
+    if (!before_call(SYS_mount, [](CallArguments) { return EPERM; })) return 99;
+    const std::string log =
+        logged([&] { EXPECT_TRUE(make_run_dir(scratch_ / "run", 1 << 20, "conf", "/a", kOwner).ok()); });
+    return log.find("run directories are not bounded: mount a tmpfs") == std::string::npos || HasFailure()
+               ? 1
+               : 0;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(contents(scratch_ / "run/agent.conf"), "conf");
 }
 
 TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {

@@ -47,7 +47,7 @@ Status take_place(const Fd& base, const std::string& fresh, const std::string& p
   const auto look = [&](const char* name, struct stat* st) {
     return os::fstatat(base.get(), name, st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT);
   };
-  struct stat st;
+  struct stat st {};
   if (look(kJobs, &st) != 0) return errno_error(path);
   if (st.st_uid == 0) return Error{EPERM, path + ": not a directory that root alone can write; remove it"};
   if (exchange() != 0 || look(fresh.c_str(), &st) != 0) return errno_error(path);
