@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -41,6 +42,21 @@ TEST(Identity, IsToldFromALaterOneByItsStart) {
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
   EXPECT_EQ(identify(pid).error().code, ESRCH);
+}
+
+TEST(Identity, IsKilledOnAKernelWithoutPidfds) {
+  const int status = in_child([] {
+    ::alarm(100);
+    if (!before_call(SYS_pidfd_open, [](CallArguments) { return ENOSYS; })) return 99;
+    const pid_t pid = sleeper();
+    const bool gone = kill_and_wait(*identify(pid), 30000);
+    ::kill(pid, SIGKILL);
+    int ended = 0;
+    ::waitpid(pid, &ended, 0);
+    return gone && WIFSIGNALED(ended) ? 0 : 1;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Identity, ANameMayHoldAnything) {
@@ -75,6 +91,24 @@ TEST(Become, AUserForGood) {
     return 0;
   });
   EXPECT_EQ(code, 0);
+}
+
+// What keeps a process from becoming a user is said.
+TEST(Become, SaysWhatTheKernelRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const auto said = [](long call, long first, const std::string& text) {
+    return in_child([&] {
+      const auto refuse = [=](CallArguments a) { return a[0] == first ? EAGAIN : 0; };
+      if (!before_call(call, refuse)) return 99;
+      const Status s = become({kUser, kUser, {}});
+      return !s.ok() && s.error().text.starts_with(text) ? 0 : 1;
+    });
+  };
+  const int status = said(SYS_setresgid, kUser, "setresgid: ");
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(said(SYS_setresuid, kUser, "setresuid: "), 0);
+  EXPECT_EQ(said(SYS_prctl, PR_SET_DUMPABLE, "the user could trace"), 0);
 }
 
 TEST(Become, NeverRoot) {

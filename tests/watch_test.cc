@@ -483,6 +483,30 @@ TEST_F(EpilogTest, OfWhatNeverBeganOnlyTheNoteGoes) {
   EXPECT_TRUE(in_removing().empty());
 }
 
+TEST_F(EpilogTest, OfAJobWhoseRecordIsSpoiltWhatHasItsNameGoes) {
+  const JobRecord r = record(1);
+  (void)begin(r);
+  (void)begin(record(2));
+  scratch_.file("monarch.conf", "[tier.nvme]\npath = " + scratch_ / "tier" + "\nquota = 1M\n");
+  scratch_.file("state/jobs/" + r.job.key() + "/record.json", "{");
+  const std::string log = logged([&] { EXPECT_TRUE(end(r).ok()); });
+  EXPECT_NE(log.find("what it had is removed by its name"), std::string::npos) << log;
+  wait_children();
+  EXPECT_EQ(jobs(), Names{record(2).job.key()});
+  EXPECT_EQ(on_tier(), Names{record(2).name});
+  EXPECT_EQ(runs(), on_tier());
+  EXPECT_TRUE(in_removing().empty());
+}
+
+TEST_F(EpilogTest, WhatIsLeftIsRemovedInTheBackgroundAndTold) {
+  const JobRecord r = record(1);
+  (void)begin(r);
+  fill_with_roots(scratch_ / ("tier/monarch/" + r.name + "/foreign"));
+  const std::string log = logged([&] { EXPECT_TRUE(end(r).ok()); });
+  EXPECT_NE(log.find("clean up goes on in the background"), std::string::npos) << log;
+  EXPECT_EQ(logged([&] { EXPECT_TRUE(end(record(2)).ok()); }), "") << "one that left nothing";
+}
+
 TEST_F(EpilogTest, WaitsForAHelperButNotForLong) {
   const Removal held = begin(record(1));
   EXPECT_EQ(end(record(1)).error().code, ETIMEDOUT);
@@ -539,7 +563,8 @@ TEST_F(EpilogTest, TheFirstNodeLeavesALineForSacctWherePolicyWantsIt) {
       JobRecord r = record(++number);
       r.first_node = first;
       (void)begin(r);
-      EXPECT_TRUE(end(r, "/bin/true").ok());
+      const std::string log = logged([&] { EXPECT_TRUE(end(r, "/bin/true").ok()); });
+      EXPECT_EQ(log.find("counters=lost") == std::string::npos, *account == 'o' && account[1] == 'f') << log;
       const bool wanted = first && *account != 'l' && *account != 'o';
       ASSERT_EQ(lines().size(), wanted ? 1u : 0u);
       if (!wanted) continue;
