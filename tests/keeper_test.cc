@@ -123,6 +123,25 @@ TEST_F(KeeperTest, ADutyThatHangsIsKilledAndDoneAgain) {
       << "its helper goes with it";
 }
 
+TEST_F(KeeperTest, IsEndedWithWhatItHasBegun) {
+  helper("exec sleep 1000");
+  line(1);
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const auto end_once = [&](CallArguments) {
+      if (!called().empty()) ::kill(::getpid(), signal);
+      return 0;
+    };
+    const int status = keep_with(SYS_rt_sigtimedwait, end_once);
+    if (status == kNoTraps) GTEST_SKIP() << "no system call can be trapped here";
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(lines().size(), 1u) << "the next one goes on";
+    ASSERT_EQ(called().size(), 1u);
+    const pid_t begun = called()[0];
+    EXPECT_TRUE(eventually([&] { return std::string("ZX").find(state_of(begun)) != std::string::npos; }));
+    helper("exec sleep 1000");
+  }
+}
+
 TEST_F(KeeperTest, EndsOnceItsLockIsAnothers) {
   helper("exit 1");
   line(1);
@@ -152,6 +171,82 @@ TEST_F(KeeperTest, GivesItsLockUpWhenNothingIsLeftAndLooksOnceMore) {
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(lines().empty());
   EXPECT_EQ(called().size(), 2u);
+}
+
+TEST_F(KeeperTest, StaysAsLongAsAnythingIsLeft) {
+  for (const char* left : {"jobs/c.1.n1", "removing/c.1.0.n1.1000"}) {
+    SCOPED_TRACE(left);
+    scratch_.dir(std::string("state/") + left);
+    const Fd held = lock_if_free(state_.path() + "/" + left);  // a helper is at work on it
+    int beats = 0;
+    const auto look = [&](CallArguments) {
+      if (++beats == 2) fs::remove(state_.path() + "/" + left);
+      return 0;
+    };
+    const int status = keep_with(SYS_rt_sigtimedwait, look, [&] { return beats >= 2 ? 0 : 10; });
+    if (status == kNoTraps) GTEST_SKIP() << "no system call can be trapped here";
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST_F(KeeperTest, WaitsForALockThatAHookHasForAMomentAndNotForAnothers) {
+  helper("exit 0");
+  line(1);
+  const std::string path = state_.path() + "/keeper.lock";
+  Fd held(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+  const auto keep_in_child = [&] {
+    return in_child([&] {
+      ::alarm(100);
+      held.reset();  // this process has it still
+      return keep(request());
+    });
+  };
+  EXPECT_EQ(keep_in_child(), 0);
+  EXPECT_EQ(lines().size(), 1u) << "another lives";
+  Threads hook(1, [&](uint32_t) {
+    ::usleep(100000);
+    held.reset();
+  });
+  EXPECT_EQ(keep_in_child(), 0);
+  hook.join();
+  EXPECT_TRUE(lines().empty());
+}
+
+// How often a keeper is executed, which this program is not.
+class KeeperStartTest : public KeeperTest {
+ protected:
+  int executed() const {
+    return in_child([&] {
+      ::alarm(100);
+      ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+      const auto count = [&](CallArguments) {
+        scratch_.file("executed." + std::to_string(::getpid()), "");
+        return EPERM;
+      };
+      if (!before_call(SYS_execve, count)) return kNoTraps;
+      ensure_keeper(request());
+      scratch_.file("returned", "");
+      wait_children();
+      int times = 0;
+      for (const std::string& name : names_in(scratch_.path()))
+        if (name.starts_with("executed.")) times += fs::remove(scratch_ / name) ? 1 : 0;
+      return times;
+    });
+  }
+};
+
+TEST_F(KeeperStartTest, IsStartedOnceWhereSomethingIsLeftAndNobodyHasTheLock) {
+  const int times = executed();
+  if (times == kNoTraps) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(times, 0);
+  EXPECT_FALSE(exists(state_.path() + "/keeper.lock")) << "nothing is left";
+  line(1);
+  EXPECT_EQ(executed(), 1);
+  EXPECT_TRUE(exists(scratch_ / "returned")) << "whoever starts it goes on";
+  const Fd lock(::open((state_.path() + "/keeper.lock").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX | LOCK_NB), 0);
+  EXPECT_EQ(executed(), 0) << "one lives";
 }
 
 TEST_F(KeeperTest, ThatCannotBeStartedIsLogged) {
