@@ -2,9 +2,14 @@
 #include "runtime/node/ledger.h"
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include "runtime/layout/board_layout.h"
+#include "runtime/node/job_dirs.h"
 #include "runtime/node/state.h"
+#include "tests/private_mounts.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -206,8 +211,68 @@ TEST_F(LedgerTest, ATierThatCannotBeUsedIsLeftOut) {
   config.tiers[0].kind = TierConfig::Kind::kTmpfs;
   EXPECT_EQ(tiers_for({1, "n1", "c"}, config).at(0).min_free.bytes, 0u);
   EXPECT_LT(tiers_for({1, "n1", "c"}, config).at(0).min_free.percent, 0) << "nobody else is on it";
-  config.tiers.assign(40, tiers()[0]);
-  EXPECT_LT(tiers_for({1, "n1", "c"}, config).size(), 40u) << "as many as a catalog can name";
+  config.tiers.clear();
+  for (uint32_t i = 0; i < kMaxTiers + 2; ++i) {
+    config.tiers.push_back(tiers()[0]);
+    config.tiers.back().path = scratch_.dir("tier" + std::to_string(i));
+  }
+  EXPECT_EQ(tiers_for({1, "n1", "c"}, config).size(), kMaxTiers) << "as many as a catalog can name";
+}
+
+TEST_F(LedgerTest, ADirectoryIsOneTierAndItsPathIsText) {
+  Config config;
+  config.tiers = tiers();
+  config.tiers.push_back(tiers()[0]);
+  ASSERT_EQ(::symlink(tier_.c_str(), (scratch_ / "link").c_str()), 0);
+  config.tiers[1].path = scratch_ / "link";
+  config.tiers.push_back(tiers()[0]);
+  config.tiers[2].path = scratch_.dir("tier\xff");
+  const std::vector<TierConfig> found = tiers_for({1, "n1", "c"}, config);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].path, tier_);
+}
+
+TEST_F(LedgerTest, WhileARecordIsSpoiltNothingIsGranted) {
+  EXPECT_EQ(begin(1), 100 * kMiB);
+  EXPECT_EQ(begin(2), 0u);
+  change(1, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota = 10 * kMiB; });
+  for (const char* spoilt : {"jobs/c.3.n1", "removing/c.3.0.n1.1003"}) {
+    scratch_.file(std::string("state/") + spoilt + "/record.json", "{");
+    EXPECT_FALSE(can_grant(state_)) << "nobody knows what that one has";
+    grant(state_);
+    EXPECT_EQ(quota(2), 0u);
+    std::filesystem::remove_all(state_.path() + "/" + spoilt);
+  }
+  scratch_.dir("state/jobs/c.4.n1");  // one that begins
+  EXPECT_TRUE(can_grant(state_));
+  grant(state_);
+  EXPECT_EQ(quota(2), 90 * kMiB);
+}
+
+TEST_F(LedgerTest, MemoryIsMadeLargerBeforeItIsTold) {
+  const User user = {kNobody, kNobody, {}};
+  const auto memory = [](JobRecord* r) { r->tiers[0].kind = TierConfig::Kind::kTmpfs; };
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->check(begin(1) == 100 * kMiB && begin(2) == 0, "one has all");
+    change(2, memory);
+    TierConfig tier = tiers()[0];
+    tier.kind = TierConfig::Kind::kTmpfs;
+    tier.quota.bytes = 4096;
+    m->check(make_job_dir(state_, tier, record(2).name, user).ok(), "the other one's memory");
+    change(1, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota = 10 * kMiB; });
+    grant(state_);
+    struct statfs fs {};
+    m->check(::statfs((tier_ + "/monarch/" + record(2).name).c_str(), &fs) == 0 &&
+                 static_cast<uint64_t>(fs.f_blocks) * static_cast<uint64_t>(fs.f_bsize) == 90 * kMiB,
+             "it is as large as was told");
+    m->check(told(2) == "nvme " + std::to_string(90 * kMiB) + "\n", told(2));
+    m->check(!can_grant(state_), "and nothing is left to do");
+    ::umount2((tier_ + "/monarch/" + record(2).name).c_str(), MNT_DETACH);
+    change(1, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota = 0; });
+    grant(state_);
+    m->check(told(2) == "nvme " + std::to_string(90 * kMiB) + "\n", "what cannot be made larger is not told");
+    m->check(quota(2) == 100 * kMiB && can_grant(state_), "and tried again");
+  });
 }
 
 }  // namespace
