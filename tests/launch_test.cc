@@ -45,8 +45,9 @@ class LaunchTest : public NodeTest {
     return status == 0 ? contents(scratch_ / "found") : "status " + std::to_string(status);
   }
   // What became of a launch; the error, and what it leaves.
-  std::string launch(int patience_ms = kPatienceMs) const {
+  std::string launch(int patience_ms = kPatienceMs, const std::vector<gid_t>& groups = {}) const {
     JobRecord r = record(1);
+    r.user.groups = groups;
     const Removal job = begin(r);
     const Status s = launch_agent(state_, 0, patience_ms, &r);
     if (s.ok()) {
@@ -83,6 +84,23 @@ TEST_F(LaunchTest, AnAgentSaysWhetherItIsReady) {
   EXPECT_EQ(launched({Says{std::string(5000, 'x')}}), "the agent's answer has no end");
 }
 
+TEST_F(LaunchTest, AnAgentIsToldWhoseItIs) {
+  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
+  const auto repeat = [](CallArguments a) -> int {
+    std::string words;
+    for (char** word = reinterpret_cast<char**>(a[1]); *word; ++word) words += std::string(" ") + *word;
+    words = words.substr(words.find(" --uid")) + "\n";
+    (void)!::write(kReadyFd, words.data(), words.size());
+    ::_exit(0);
+  };
+  const auto told = [&](const std::vector<gid_t>& groups) {
+    return with(SYS_execve, repeat, [&] { return launch(kPatienceMs, groups); });
+  };
+  EXPECT_EQ(told({}), " --uid 65534 --gid 65534");
+  EXPECT_EQ(told({5}), " --uid 65534 --gid 65534 --groups 5");
+  EXPECT_EQ(told({5, 70000}), " --uid 65534 --gid 65534 --groups 5,70000");
+}
+
 TEST_F(LaunchTest, WithoutAProcessOrAPipeThereIsNoAgentAndNothingLeft) {
   if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   const auto refuse = [](int error) { return [=](CallArguments) { return error; }; };
@@ -101,19 +119,26 @@ bool opens(CallArguments a, const std::string& suffix) {
   return std::string(reinterpret_cast<const char*>(a[1])).ends_with(suffix);
 }
 
-TEST_F(LaunchTest, AnAgentThatCannotEnterItsGroupIsLogged) {
+TEST_F(LaunchTest, AnAgentWithoutAGroupOfItsOwnIsLogged) {
   if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   const Cgroups groups;
-  const std::string group = state_.cgroup_of(record(1));
+  const std::string group = state_.cgroup_of(record(1)), text = "has no control group of its own: ";
   if (!groups.make(group, 0).ok()) GTEST_SKIP() << "no control group can be made here";
   groups.remove_if_empty(group);
-  const auto refuse = [=](CallArguments a) {
-    return opens(a, group + "/cgroup.procs") && (a[2] & O_WRONLY) != 0 ? EACCES : 0;
+  // What it executes is killed when it opens a file.
+  const auto logged_without = [&](const std::string& file, int flags) {
+    const auto refuse = [=](CallArguments a) {
+      return opens(a, file) && (a[2] & flags) == flags ? EACCES : 0;
+    };
+    return logged([&] {
+      EXPECT_EQ(with(SYS_openat, refuse, [&] { return launch(); }), "the agent ended before it was ready");
+    });
   };
-  std::string said;
-  const std::string log = logged([&] { said = with(SYS_openat, refuse, [&] { return launch(); }); });
-  EXPECT_EQ(said, "the agent ended before it was ready") << "what it executes is killed when it opens a file";
-  EXPECT_NE(log.find("has no control group of its own: enter "), std::string::npos) << log;
+  EXPECT_EQ(logged_without("/nothing", 0), "");
+  std::string log = logged_without(group + "/cgroup.procs", O_WRONLY);
+  EXPECT_NE(log.find(text + "enter "), std::string::npos) << log;
+  log = logged_without("/proc/self/mountinfo", 0);
+  EXPECT_NE(log.find(text + "no control groups are mounted"), std::string::npos) << log;
 }
 
 // Of the calls for which that holds, the `number`th fails.
