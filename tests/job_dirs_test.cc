@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/base/log.h"
 #include "tests/faulty_os.h"
+#include "tests/logged.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
 
@@ -36,13 +36,7 @@ class JobDirTest : public ::testing::Test {
   Status make(const std::string& name = "c.1.0.n1") const {
     return make_job_dir(state_, tier_, name, kOwner);
   }
-  std::string logged(const std::function<void()>& body) const {
-    const auto before = spdlog::default_logger();
-    EXPECT_TRUE(open_log(scratch_ / "log", "info").ok());
-    body();
-    spdlog::set_default_logger(before);
-    return contents(scratch_ / "log");
-  }
+  std::string logged(const std::function<void()>& body) const { return monarch::logged(scratch_, body); }
   std::string jobs() const { return tier_.path + "/monarch"; }
   static struct stat stat_of(const std::string& path) {
     struct stat st {};

@@ -9,8 +9,11 @@
 #include "runtime/layout/board_layout.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/state.h"
+#include "tests/faulty_os.h"
+#include "tests/logged.h"
 #include "tests/private_mounts.h"
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -106,7 +109,8 @@ TEST_F(LedgerTest, WithoutTheLockThereIsNoSpace) {
   JobRecord r = record(1);
   (void)state_.lock_job(r.job, true, 0);
   std::vector<TierConfig> wanted = tiers();
-  ASSERT_TRUE(reserve(state_, &wanted, &r, 10).ok());
+  const std::string log = logged(scratch_, [&] { EXPECT_TRUE(reserve(state_, &wanted, &r, 10).ok()); });
+  EXPECT_NE(log.find("begins without space on the tiers: "), std::string::npos) << log;
   EXPECT_EQ(wanted[0].quota.bytes, 0u);
   EXPECT_EQ(quota(1), 0u);
   EXPECT_TRUE(can_grant(state_)) << "it was not told";
@@ -217,6 +221,29 @@ TEST_F(LedgerTest, ATierThatCannotBeUsedIsLeftOut) {
     config.tiers.back().path = scratch_.dir("tier" + std::to_string(i));
   }
   EXPECT_EQ(tiers_for({1, "n1", "c"}, config).size(), kMaxTiers) << "as many as a catalog can name";
+}
+
+TEST_F(LedgerTest, ATierThatDoesNotTellItsSizeIsLeftOut) {
+  Config config;
+  config.tiers = tiers();
+  const Intercept broken(Call::kFstatvfs, EIO);
+  const std::string log = logged(scratch_, [&] { EXPECT_TRUE(tiers_for({1, "n1", "c"}, config).empty()); });
+  EXPECT_NE(log.find("tier nvme (" + tier_ + "): Input/output error"), std::string::npos) << log;
+}
+
+TEST_F(LedgerTest, WhereNoneAreNamedTiersAreDiscovered) {
+  const std::vector<TierConfig> some = tiers_for({1, "n1", "c"}, {});
+  EXPECT_LE(some.size(), kMaxTiers);
+  const int status = in_child([&] {
+    const auto hide = [](CallArguments a) {
+      return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/mountinfo") ? EACCES : 0;
+    };
+    if (!before_call(SYS_openat, hide)) return 99;
+    const std::string log = logged(scratch_, [&] { (void)tiers_for({1, "n1", "c"}, {}); });
+    return log.find("JobId=1 discovery of tiers: ") == std::string::npos ? 1 : 0;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(LedgerTest, ADirectoryIsOneTierAndItsPathIsText) {

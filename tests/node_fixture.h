@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -17,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/log.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/state.h"
+#include "tests/logged.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -142,15 +141,7 @@ class NodeTest : public ::testing::Test {
   bool is_locked(const std::string& below) const { return !lock_if_free(state_.path() + "/" + below); }
 
   // What `body` logs.
-  std::string logged(const std::function<void()>& body) const {
-    const auto before = spdlog::default_logger();
-    EXPECT_TRUE(open_log(scratch_ / "log", "info").ok());
-    body();
-    spdlog::set_default_logger(before);
-    std::string text = contents(scratch_ / "log");
-    std::filesystem::remove(scratch_ / "log");
-    return text;
-  }
+  std::string logged(const std::function<void()>& body) const { return monarch::logged(scratch_, body); }
 
   static std::vector<std::string> names_in(const std::string& path) {
     std::vector<std::string> names;

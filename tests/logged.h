@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
+
+#include <functional>
+#include <string>
+
+#include "runtime/base/log.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+
+// What `body` logs, in a file that is in `scratch` meanwhile.
+inline std::string logged(const Scratch& scratch, const std::function<void()>& body) {
+  const auto before = spdlog::default_logger();
+  EXPECT_TRUE(open_log(scratch / "log", "info").ok());
+  body();
+  spdlog::set_default_logger(before);
+  std::string text = contents(scratch / "log");
+  std::filesystem::remove(scratch / "log");
+  return text;
+}
+
+}  // namespace monarch
