@@ -5,6 +5,7 @@
 #include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -49,6 +50,29 @@ TEST_P(HangingProbeTest, DoesNotAnswerAndHoldsNothingUp) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, HangingProbeTest, ::testing::Values("open", "statvfs", "monarch"));
+
+TEST_F(ProbeTest, AProcessThatDiesHasNotAnsweredAndIsNotWaitedFor) {
+  const Intercept dies(Call::kOpenat, [](Arguments&) { return ::kill(::getpid(), SIGKILL); });
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(probe(state_, {scratch_ / "tier"}, kLong), std::vector<bool>{false});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kLong));
+}
+
+TEST_F(ProbeTest, WithoutAProcessOrAPipeNothingIsKnownToHang) {
+  for (const long call : {SYS_clone, SYS_pipe2}) {
+    const int status = in_child([&] {
+      ::alarm(100);
+      const pid_t other = ::fork();
+      if (other == 0) ::_exit(0);
+      if (!before_call(call, [](CallArguments) { return EAGAIN; })) return 99;
+      if (probe(state_, {scratch_ / "tier", scratch_ / "tier"}, kLong) != std::vector<bool>(2, true))
+        return 1;
+      return ::waitpid(other, nullptr, 0) == other ? 0 : 2;  // nobody else's child is waited for
+    });
+    if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+    EXPECT_EQ(status, 0);
+  }
+}
 
 TEST_F(ProbeTest, AProcessThatHangsInTheKernelIsLeftToTheHelpersGroup) {
   const Cgroups groups;
