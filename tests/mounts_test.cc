@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "runtime/base/fd.h"
 #include "runtime/node/memory_tier.h"
 #include "tests/private_mounts.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -110,6 +112,74 @@ TEST_F(MountsTest, TheJobsOwnMemoryIsMovedWithItsDirectory) {
       scratch_.file("jobs/job2/file", "x");
       m->check(!move("of", "job2/missing/to") && is_ours("of"), "where none can be made");
     });
+}
+
+TEST_F(MountsTest, OnlyADirectoryWhoseMemoryWasMovedIsRemoved) {
+  const Fd jobs(::open((scratch_ / "jobs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::string of = scratch_.dir("jobs/of");
+  EXPECT_FALSE(move_job_tmpfs(jobs.get(), "of", "to"));
+  EXPECT_EQ(::access(of.c_str(), F_OK), 0);
+  scratch_.dir("jobs/to");
+  EXPECT_FALSE(move_job_tmpfs(jobs.get(), "of", "to"));
+  EXPECT_EQ(::access(of.c_str(), F_OK), 0);
+}
+
+TEST_F(MountsTest, WhatCannotBeMountedAnewStaysWhereItIs) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    const Fd jobs(::open((scratch_ / "jobs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    scratch_.dir("jobs/of");
+    m->tmpfs("jobs/of", kTmpfsSource);
+    scratch_.file("jobs/of/kept", "x");
+    if (!before_call(SYS_mount, [](CallArguments) { return EPERM; })) return;
+    errno = 0;
+    m->check(!move_job_tmpfs(jobs.get(), "of", "to") && errno == EPERM, "it is not moved, and why is told");
+    m->check(::access((scratch_ / "jobs/of/kept").c_str(), F_OK) == 0, "its files are there");
+    m->check(::access((scratch_ / "jobs/to").c_str(), F_OK) != 0, "and nothing else");
+  });
+}
+
+TEST_F(MountsTest, WhatCannotBeDetachedIsNotCounted) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->tmpfs("jobs/job", kTmpfsSource);
+    if (!before_call(SYS_umount2, [](CallArguments) { return EPERM; })) return;
+    detached(m, "job", kOwner, 0, "what the kernel keeps");
+  });
+}
+
+TEST_F(MountsTest, BelowWhatHasNoPathNothingIsDetached) {
+  EXPECT_EQ(detach_mounts(-1, "job", kOwner, Detach::kAll), 0);
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    scratch_.dir("seen/again");
+    m->check(::mount((scratch_ / "jobs").c_str(), (scratch_ / "seen/again").c_str(), nullptr, MS_BIND,
+                     nullptr) == 0,
+             "bind");
+    const Fd moved(::open((scratch_ / "seen/again/job").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    m->check(::rename((scratch_ / "jobs/job").c_str(), (scratch_ / "x").c_str()) == 0, "moved out of it");
+    m->check(detach_mounts(moved.get(), "sub", kOwner, Detach::kAll) == 0, "it is below no mount");
+  });
+}
+
+TEST_F(MountsTest, OnlyTheJobsOwnMemoryIsMadeLarger) {
+  const User owner = {kOwner, kOwner, {}};
+  const auto size_of = [&] {
+    struct statfs fs {};
+    (void)::statfs((scratch_ / "jobs/job").c_str(), &fs);
+    return static_cast<uint64_t>(fs.f_blocks) * static_cast<uint64_t>(fs.f_bsize);
+  };
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    const Fd jobs(::open((scratch_ / "jobs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    {
+      const Fd dir(::open((scratch_ / "jobs/job").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      m->check(mount_tmpfs(dir, 1 << 20, owner).ok(), "a job's memory");
+    }
+    m->check(resize_tmpfs(jobs, "job", 2 << 20).ok() && size_of() == 2 << 20, "is made larger");
+    scratch_.file("jobs/job/full", std::string(1 << 20, 'x'));
+    m->check(!resize_tmpfs(jobs, "job", 4096).ok() && size_of() == 2 << 20, "not smaller than it is full");
+    m->check(resize_tmpfs(jobs, "missing", 4096).error().code == ENOENT, "one that is not there");
+    m->tmpfs("jobs/job", "foreign");
+    m->check(resize_tmpfs(jobs, "job", 4 << 20).error().code == EINVAL && size_of() == 1 << 20,
+             "what hides it stays as it is");
+  });
 }
 
 TEST_F(MountsTest, TheOwnersAreDetachedAndOthersStay) {

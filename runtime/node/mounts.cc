@@ -125,7 +125,6 @@ bool is_of_job_tmpfs(int fd) {
 bool move_job_tmpfs(int jobs, const std::string& from, const std::string& to) {
   constexpr int kOpen = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
   const Fd shown(os::openat(jobs, from.c_str(), kOpen));
-  if (!shown) return false;
   if (!is_of_job_tmpfs(shown.get())) {
     // If this was cut short at its end, there is an empty directory still.
     const Fd moved(os::openat(jobs, to.c_str(), kOpen));
