@@ -2,6 +2,7 @@
 // runtime/base/remove_tree, runtime/node/owner: what is emptied, measured, and with whose rights.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -17,6 +18,7 @@
 #include "runtime/node/owner.h"
 #include "tests/faulty_os.h"
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -418,6 +420,86 @@ TEST(RunForOwner, GoesWithoutANamespaceWhereThereCanBeNone) {
               return said.ok() && *said == "done" ? 0 : 1;
             }),
             0);
+}
+
+// Whether the work was begun in a child where that call fails.
+int begun_without(long call, const CallHandler& handler, FileRights rights) {
+  const Scratch scratch;
+  const Fd dir = open_path(scratch.path());
+  void* const begun = ::mmap(nullptr, 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  EXPECT_NE(begun, MAP_FAILED);
+  const int status = in_child([&] {
+    if (!before_call(call, handler)) return 99;
+    const Result<std::string> said = run_for_owner(kOwner, rights, dir.get(), 30000, [=](int) {
+      *static_cast<volatile char*>(begun) = 1;
+      return std::string("done");
+    });
+    return said.ok() ? 2 : *static_cast<volatile char*>(begun);
+  });
+  ::munmap(begun, 1);
+  return status;
+}
+
+TEST(RunForOwner, NothingIsDoneWithRightsThatWereNotTaken) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const auto refuse = [](CallArguments) { return EPERM; };
+  const auto refuse_copies = [](CallArguments a) { return a[1] == F_DUPFD ? EMFILE : 0; };
+  for (const FileRights rights : {FileRights::kOwner, FileRights::kLook}) {
+    for (const long call : {SYS_setfsuid, SYS_setfsgid, SYS_setgroups, SYS_capset}) {
+      const int status = begun_without(call, refuse, rights);
+      if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+      EXPECT_EQ(status, 0) << call;
+    }
+    EXPECT_EQ(begun_without(SYS_fcntl, refuse_copies, rights), 0) << "with another's descriptors";
+  }
+}
+
+TEST(RunForOwner, NothingIsDoneForAParentThatIsGone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const auto kill_parent = [](CallArguments a) {
+    const pid_t parent = ::getppid();
+    if (a[0] == PR_SET_PDEATHSIG) ::kill(parent, SIGKILL);
+    while (a[0] == PR_SET_PDEATHSIG && ::getppid() == parent) ::usleep(1000);
+    return 0;
+  };
+  const int status = in_child([&] {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    const Scratch scratch;
+    const Fd dir = open_path(scratch.path());
+    const int parent = in_child([&] {
+      if (!before_call(SYS_prctl, kill_parent)) return 99;
+      (void)run_for_owner(kOwner, FileRights::kLook, dir.get(), 30000, [&](int) {
+        scratch.file("begun", "");
+        return std::string();
+      }).ok();
+      return 98;
+    });
+    while (::waitpid(-1, nullptr, 0) > 0) continue;
+    return parent == 128 + SIGKILL && fs::is_empty(scratch.path()) ? 0 : parent;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+}
+
+TEST(RunForOwner, AShortageIsToldAndWithoutNamespacesItGoes) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const Scratch scratch;
+  const Fd dir = open_path(scratch.path());
+  const auto said_without = [&](long call) {
+    const int status = in_child([&] {
+      if (!before_call(call, [](CallArguments) { return ENOSPC; })) return 99;
+      const Result<std::string> said = run_for_owner(kOwner, FileRights::kOwner, dir.get(), 30000,
+                                                     [](int) { return std::string("done"); });
+      scratch.file("said", said.ok() ? *said : said.error().text);
+      return 0;
+    });
+    return status == 0 ? contents(scratch / "said") : "status " + std::to_string(status);
+  };
+  const std::string without_pair = said_without(SYS_socketpair);
+  if (without_pair == "status 99") GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(without_pair, "socketpair: No space left on device");
+  EXPECT_EQ(said_without(SYS_clone), "fork: No space left on device");
+  EXPECT_EQ(said_without(SYS_unshare), "done");
 }
 
 TEST(RunForOwner, WhoCannotBeginIsNotLate) {

@@ -78,7 +78,6 @@ std::string receive(int socket, int patience_ms) {
     if (::poll(&p, 1, static_cast<int>(left)) < 1) continue;
     std::string text(16384, '\0');
     const ssize_t n = ::recv(socket, text.data(), text.size(), 0);
-    if (n < 0 && errno == EINTR) continue;
     text.resize(n > 0 ? static_cast<size_t>(n) : 0);
     return text;
   }
