@@ -177,6 +177,27 @@ TEST_F(RemoverTest, ATierThatHangsHoldsNobodyUp) {
   EXPECT_TRUE(Cgroups().names(state_.cgroup_prefix()).empty()) << "nor a control group for one";
 }
 
+TEST_F(RemoverTest, WithoutAProcessOrAPipeItIsDoneLater) {
+  for (const long call : {SYS_clone, SYS_pipe2}) {
+    std::vector<Removal> removals = begin_one(record(1));
+    const int status = in_child([&] {
+      const pid_t other = ::fork();
+      if (other == 0) ::_exit(0);
+      if (!before_call(call, [](CallArguments) { return EAGAIN; })) return 99;
+      removals = set_aside(state_, std::move(removals));
+      if (removals.size() != 1 || !is_unmoved(state_, record(1))) return 1;
+      if (call == SYS_clone && remove(std::move(removals), kLong)) return 2;
+      return ::waitpid(other, nullptr, 0) == other ? 0 : 3;  // nobody else's child is waited for
+    });
+    if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+    EXPECT_EQ(status, 0) << call;
+    EXPECT_EQ(on_tier(), Names{kName});
+    removals.clear();
+    EXPECT_TRUE(remove(unattended_removals(state_), kLong));
+    nothing_is_left();
+  }
+}
+
 TEST_F(RemoverTest, OneThatWasKilledHasNotRemoved) {
   std::vector<Removal> removals = aside_one(record(1));
   const Intercept removes(Call::kUnlinkat, [](Arguments&) { return ::kill(::getpid(), SIGKILL); });
@@ -612,6 +633,21 @@ TEST_F(RunAsTest, IsBounded) {
     for (;;) ::pause();
     return true;
   })) << "all is written, but it does not end";
+}
+
+TEST_F(RunAsTest, WithoutAProcessOrAPipeThereIsNothing) {
+  for (const long call : {SYS_clone, SYS_pipe2}) {
+    const int status = in_child([&] {
+      const pid_t other = ::fork();
+      if (other == 0) ::_exit(0);
+      if (!before_call(call, [](CallArguments) { return EAGAIN; })) return 99;
+      char byte;
+      if (run_as({kUid, kUid, {}}, kLong, &byte, 1, [](int) { return true; })) return 1;
+      return ::waitpid(other, nullptr, 0) == other ? 0 : 2;
+    });
+    if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+    EXPECT_EQ(status, 0) << call;
+  }
 }
 
 TEST_F(RunAsTest, HasNothingOfRoots) {
