@@ -19,6 +19,7 @@
 #include "runtime/node/memory_tier.h"
 #include "runtime/node/mounts.h"
 #include "tests/faulty_os.h"
+#include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
@@ -177,6 +178,35 @@ TEST_F(RemoverTest, ATierThatHangsHoldsNobodyUp) {
   EXPECT_TRUE(Cgroups().names(state_.cgroup_prefix()).empty()) << "nor a control group for one";
 }
 
+TEST_F(RemoverTest, WhatHangsInTheKernelIsLeftToTheHelpersGroup) {
+  const Cgroups groups;
+  if (!groups.make(state_.helpers_cgroup(), 0).ok()) GTEST_SKIP() << "no control group can be made here";
+  groups.remove_if_empty(state_.helpers_cgroup());
+  std::vector<Removal> removals = begin_one(record(1));
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    const HangingFs hanging(scratch_ / "tier");
+    m->check(hanging.is_mounted(), "mount");
+    m->check(set_aside(state_, std::move(removals)).size() == 1, "it is removed later");
+    m->check(is_unmoved(state_, record(1)), "from where it is");
+    const std::vector<pid_t> left = children();
+    const std::vector<int> in_group = groups.processes(state_.helpers_cgroup());
+    m->check(in_group.size() == 1 && std::count(left.begin(), left.end(), in_group[0]) == 1, "it is there");
+  });
+}
+
+TEST_F(RemoverTest, OneThatDiesWhileItSetsAsideIsNotWaitedFor) {
+  std::vector<Removal> removals = begin_one(record(1));
+  const int status = in_child([&] {
+    const Intercept dies(Call::kRenameat, [](Arguments&) { return ::kill(::getpid(), SIGKILL); });
+    int looks = 0;
+    if (!before_call(kPollCall, [&](CallArguments) { return ++looks, 0; })) return 99;
+    return set_aside(state_, std::move(removals)).size() == 1 && looks < 10 ? 0 : 1;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(is_unmoved(state_, record(1)));
+}
+
 TEST_F(RemoverTest, WithoutAProcessOrAPipeItIsDoneLater) {
   for (const long call : {SYS_clone, SYS_pipe2}) {
     std::vector<Removal> removals = begin_one(record(1));
@@ -314,6 +344,85 @@ TEST_F(RemoverTest, TheLogSaysWhereSomethingIsLeft) {
     fs::remove_all(state_.path() + "/removing/" + kRemoval);
   }
   spdlog::set_default_logger(before);
+}
+
+// What is logged of a removal that is given up after one attempt.
+class OneAttemptTest : public RemoverTest {
+ protected:
+  std::string log_of(
+      std::vector<Removal> removals, const Intercept::Handler& unlink = [](Arguments&) { return 0; }) const {
+    static std::optional<LaterBy> later;
+    const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
+      if (!later) later.emplace(3600);
+      return unlink(a);
+    });
+    return logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); });
+  }
+};
+
+TEST_F(OneAttemptTest, WhatWasNotMeasuredWholeIsChargedAsBefore) {
+  std::vector<Removal> removals = aside_one(record(1));
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+  static std::optional<LaterBy> too_late;
+  const Intercept measures(Call::kFdopendir, [](Arguments&) {
+    if (!too_late) too_late.emplace(3600);
+    return 0;
+  });
+  (void)log_of(std::move(removals));
+  EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
+  EXPECT_EQ(occupied(), std::nullopt);
+}
+
+TEST_F(OneAttemptTest, WhatCannotBeMeasuredIsChargedAsBefore) {
+  std::vector<Removal> removals = aside_one(record(1));
+  const int status = in_child([&] {
+    if (!before_call(SYS_setfsuid, [](CallArguments) { return EPERM; })) return 99;
+    (void)log_of(std::move(removals));
+    return 0;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
+  EXPECT_EQ(occupied(), std::nullopt);
+  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kAside)), Names{"data"}) << "not with root's rights";
+}
+
+TEST_F(OneAttemptTest, OfMemoryTheDirectoryGoesToo) {
+  TierConfig memory;
+  memory.path = scratch_ / "tier";
+  memory.kind = TierConfig::Kind::kTmpfs;
+  memory.quota.bytes = kMiB;
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->check(make_job_dir(state_, memory, kAside, record(1).user).ok(), "a tier in memory");
+    std::vector<Removal> removals;
+    removals.push_back({record(1), state_.make_removal(record(1)).take()});
+    const std::string log = log_of(std::move(removals),
+                                   [](Arguments& a) { return a.flags != 0 && kAside == a.path ? EBUSY : 0; });
+    m->check(log.find("remove " + kAside + ": Device or resource busy") != std::string::npos, log);
+    m->check(in_removing() == Names{kRemoval} && occupied() == 0u, "what is left is tried again");
+    end_children();
+  });
+}
+
+TEST_F(OneAttemptTest, OfSeveralPlacesTheFirstIsWarnedOf) {
+  JobRecord r = record(1);
+  make_tier("other");
+  r.tiers.push_back(tier("other", 100 * kMiB));
+  std::vector<Removal> removals = aside_one(r);
+  for (const char* tier : {"tier", "other"})
+    fill_with_roots(scratch_ / (std::string(tier) + "/monarch/" + kAside + "/foreign"));
+  const std::string log = log_of(std::move(removals));
+  EXPECT_NE(log.find("clean up: " + r.tiers[0].path), std::string::npos) << log;
+  EXPECT_EQ(log.find("clean up: " + r.tiers[1].path), std::string::npos) << log;
+}
+
+TEST_F(OneAttemptTest, WhyADirectoryCannotBeOpenedIsWarnedOf) {
+  std::vector<Removal> removals = aside_one(record(1));
+  bool found = false;  // that it is there, first
+  const Intercept opens(Call::kOpenat, [&](Arguments& a) {
+    return kAside == a.path && std::exchange(found, true) ? EMFILE : 0;
+  });
+  const std::string log = log_of(std::move(removals));
+  EXPECT_NE(log.find("open " + kAside + ": Too many open files"), std::string::npos) << log;
 }
 
 // Seconds from when a removal that was given up three times is given up once more to when it is tried again.

@@ -179,7 +179,7 @@ std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const 
       const Status moved = rename_all_aside(state, *record);
       if (!moved.ok()) spdlog::warn("JobId={} {}", record->job.job, moved.error().text);
       const char said = moved.ok() ? 1 : 0;
-      if (::write(tell.get(), &said, 1) != 1) break;
+      (void)!::write(tell.get(), &said, 1);
     }
     ::_exit(0);
   }
@@ -190,9 +190,8 @@ std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const 
     pollfd p = {in.get(), POLLIN, 0};
     if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0) break;
     char said = 0;
-    const ssize_t n = ::read(in.get(), &said, 1);
-    if (n == 0) break;
-    if (n == 1) done[i++] = said != 0;
+    if (::read(in.get(), &said, 1) != 1) break;  // it has died
+    done[i++] = said != 0;
   }
   if (!reap(pid, end) && ::waitpid(pid, nullptr, WNOHANG) == 0) leave_behind(state, pid);
   return done;
@@ -269,10 +268,9 @@ Attempt remove_memory(int jobs, const JobRecord& record, const std::string& name
 
 std::string measure(int directory, int patience_ms) {
   rlimit files{};  // a descriptor for each level
-  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
-    files.rlim_cur = files.rlim_max;
-    (void)::setrlimit(RLIMIT_NOFILE, &files);
-  }
+  (void)::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &files);
   const Usage usage = measure_tree(directory, patience_ms);
   return fmt::format("{} {} {}", usage.bytes, usage.files, usage.complete ? 1 : 0);
 }
