@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/sweep.h"
 
+#include "runtime/node/job_dirs.h"
 #include "tests/node_fixture.h"
+#include "tests/private_mounts.h"
 
 namespace monarch {
 namespace {
@@ -283,6 +285,105 @@ TEST_F(UnrecordedTest, WhatIsAsideAlreadyKeepsItsSerial) {
   EXPECT_EQ(taken[0].record.name, name(1));
   EXPECT_EQ(taken[0].record.serial, 77u);
   EXPECT_FALSE(is_unmoved(state_, taken[0].record));
+}
+
+// What has no record may be a job's that lives: it is measured, and looked at again soon.
+class LiveTest : public UnrecordedTest {
+ protected:
+  JobRecord left_of(const std::string& removal) const {
+    const Result<JobRecord> r = state_.read_removal(removal);
+    return r.ok() ? *r : JobRecord();
+  }
+  // Whether what is on the tier is left in place.
+  bool stays(std::vector<Removal> removals) const {
+    const std::string removal = removals.at(0).record.removal();
+    EXPECT_TRUE(remove_in_background(state_, std::move(removals), 60000)) << "nobody has to wait for it";
+    const JobRecord left = left_of(removal);
+    if (left.serial == 0) return false;
+    EXPECT_EQ(left.given_up, 0u);
+    EXPECT_GT(left.next_try, ::time(nullptr) - 60);
+    EXPECT_LE(left.next_try, ::time(nullptr) + 10);
+    return true;
+  }
+};
+
+TEST_F(LiveTest, WhileItHasASlurmstepd) {
+  fill(scratch_ / ("tier/monarch/" + name(1)));
+  const pid_t stepd = start_slurmstepd(job(1));
+  std::vector<Removal> taken = take({scratch_ / "tier"});
+  ASSERT_EQ(taken.size(), 1u);
+  const std::string removal = taken[0].record.removal();
+  EXPECT_TRUE(stays(std::move(taken)));
+  EXPECT_EQ(on_tier(), Names{name(1)});
+  EXPECT_GE(left_of(removal).tiers.at(0).occupied.value_or(0), 8192u);
+  EXPECT_LT(left_of(removal).tiers.at(0).occupied.value_or(kMiB), kMiB)
+      << "by what it is, not by what is full";
+  ::kill(stepd, SIGKILL);
+  ::waitpid(stepd, nullptr, 0);
+  JobRecord now = left_of(removal);
+  now.next_try = 0;
+  ASSERT_TRUE(state_.write_removal(now).ok());
+  EXPECT_FALSE(stays(unattended_removals(state_)));
+  EXPECT_TRUE(on_tier().empty());
+}
+
+TEST_F(LiveTest, WhatHadARecordIsNotAskedFor) {
+  const pid_t stepd = start_slurmstepd(job(1));
+  JobRecord r = record(job(1));
+  fill(scratch_ / ("tier/monarch/" + r.name));
+  std::vector<Removal> removals;
+  removals.push_back({r, state_.make_removal(r).take()});
+  ASSERT_TRUE(note_unmoved(state_, r).ok());
+  EXPECT_FALSE(stays(std::move(removals))) << "its epilog has come";
+  EXPECT_TRUE(on_tier().empty());
+  EXPECT_EQ(state_of(stepd), 'S');
+}
+
+TEST_F(LiveTest, WhileItsAgentIsInAGroupOfAnotherStateDirectory) {
+  const Cgroups groups;
+  const auto stays_with = [&](const std::string& group, const std::string& process) {
+    fill(scratch_ / ("tier/monarch/" + name(1)));
+    if (!groups.make(group, 0).ok()) return -1;
+    const pid_t agent = start_idle();
+    if (!process.empty()) groups.move(agent, group);
+    const bool stay = stays(take({scratch_ / "tier"}));
+    EXPECT_EQ(on_tier().empty(), !stay);
+    ::kill(agent, SIGKILL);
+    ::waitpid(agent, nullptr, 0);
+    groups.end(group, 10000);
+    std::filesystem::remove_all(scratch_ / ("tier/monarch/" + name(1)));
+    for (const std::string& removal : in_removing())
+      std::filesystem::remove_all(state_.path() + "/removing/" + removal);
+    return stay ? 1 : 0;
+  };
+  const std::string another = "ffff.1.";
+  const int stay = stays_with(another + name(1) + ".5", "agent");
+  if (stay == -1) GTEST_SKIP() << "no control group can be made here";
+  EXPECT_EQ(stay, 1);
+  EXPECT_EQ(stays_with(another + name(1) + ".5", ""), 0) << "nobody is in it";
+  EXPECT_EQ(stays_with(another + name(2) + ".5", "agent"), 0) << "another job's";
+  EXPECT_EQ(stays_with(another + "x" + name(1) + ".5", "agent"), 0) << "another cluster's";
+  EXPECT_EQ(stays_with(state_.cgroup_prefix() + name(1) + ".5", "agent"), 0)
+      << "this one would have a record";
+}
+
+TEST_F(LiveTest, ItsMemoryIsMeasuredToo) {
+  TierConfig memory;
+  memory.path = scratch_ / "tier";
+  memory.kind = TierConfig::Kind::kTmpfs;
+  memory.quota.bytes = 4 * kMiB;
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->check(make_job_dir(state_, memory, name(1), {kUid, kUid, {}}).ok(), "a tier in memory");
+    std::ofstream(scratch_ / ("tier/monarch/" + name(1) + "/data")) << noise(kMiB, 1);
+    (void)start_slurmstepd(job(1));
+    std::vector<Removal> taken = take({scratch_ / "tier"});
+    m->check(taken.size() == 1 && taken[0].record.tiers.at(0).kind == TierConfig::Kind::kTmpfs,
+             "it is taken");
+    const std::string removal = taken.at(0).record.removal();
+    m->check(stays(std::move(taken)), "and stays");
+    m->check(left_of(removal).tiers.at(0).occupied == kMiB, "it is charged by what is in it");
+    end_children();
+  });
 }
 
 TEST_F(UnrecordedTest, NobodyElseLooksAtTheSameTime) {

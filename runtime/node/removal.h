@@ -44,8 +44,8 @@ Status remove_job_files(const StateDir& state, const JobRecord& record);
 // Removes in a process of its own, which outlives the caller, takes these locks with it and no others, and
 // tries for 30 s where something fails, longer where a large tree gets smaller; the records go when all is
 // gone. What remains is noted in its record, to be tried again after a minute, then after twice as long each
-// time, at most an hour. A tier that does not answer is passed over meanwhile. Waits for it at most
-// `patience_ms`. True: all is gone.
+// time, at most an hour. A tier that does not answer is passed over meanwhile. What a job that lives has is
+// looked at again after 10 s. Waits for it at most `patience_ms`. True: nothing else is left.
 bool remove_in_background(const StateDir& state, std::vector<Removal> removals, int patience_ms);
 
 // Notes in a removal that its job's directories have their names still: the remover sets them aside, unless

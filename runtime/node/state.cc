@@ -298,7 +298,7 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                  {"config", r.of_cluster.config},
                  {"account_program", r.of_cluster.account_program}};
   if (r.unrecorded) record["unrecorded"] = true;
-  if (r.given_up > 0) {
+  if (r.next_try > 0) {
     record["given_up"] = r.given_up;
     record["next_try"] = r.next_try;
   }

@@ -70,7 +70,7 @@ struct JobRecord {
   bool first_node = true;  // this is the job's first node
   OfCluster of_cluster;
   bool unrecorded = false;  // made for directories without one: its job may run
-  // Of a removal: how often it was given up, and when it is tried again (seconds of CLOCK_REALTIME).
+  // Of a removal: how often it was given up, and when it is tried again (seconds of CLOCK_REALTIME); 0: now.
   uint32_t given_up = 0;
   int64_t next_try = 0;
   std::string removal() const { return name + "." + std::to_string(serial); }
