@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include <atomic>
+#include <list>
 #include <optional>
 
 #include "runtime/base/log.h"
@@ -386,6 +387,14 @@ TEST_F(OneAttemptTest, WhatCannotBeMeasuredIsChargedAsBefore) {
   EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kAside)), Names{"data"}) << "not with root's rights";
 }
 
+TEST_F(OneAttemptTest, WhatIsRootsIsChargedUntilItIsGone) {
+  std::vector<Removal> removals = aside_one(record(1));
+  ASSERT_EQ(::chown((scratch_ / ("tier/monarch/" + kAside)).c_str(), 0, 0), 0);
+  const std::string log = log_of(std::move(removals), [](Arguments& a) { return *a.path == 'd' ? EIO : 0; });
+  EXPECT_NE(log.find("data: Input/output error"), std::string::npos) << log;
+  EXPECT_EQ(occupied(), std::nullopt);
+}
+
 TEST_F(OneAttemptTest, OfMemoryTheDirectoryGoesToo) {
   TierConfig memory;
   memory.path = scratch_ / "tier";
@@ -472,43 +481,72 @@ TEST_F(GivenUpTest, WhatCannotBeRemovedIsTriedEverMoreSeldom) {
   EXPECT_LE(pause, 480);
 }
 
-// What the remover and the children that it has see of each other.
-struct Shared {
-  std::atomic<bool> hangs{true}, hung{false};
+class LateTest : public RemoverTest {
+ protected:
+  // What the remover and its children see of each other.
+  struct Shared {
+    std::atomic<int> late{0};  // attempts that hang from now on
+    std::atomic<bool> hung{false};
+  };
+  enum class Measured { kWhole, kInPart };
+
+  // What comes of a removal whose first attempts are late, each by more than is tried while nothing gets
+  // smaller: 0: all is removed; 1: it is given up.
+  int removed_after(int late_attempts, Measured measured) const {
+    void* const room =
+        ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(room, MAP_FAILED);
+    auto* const shared = new (room) Shared;
+    shared->late = late_attempts;
+    std::vector<Removal> removals = aside_one(record(1));
+    fs::remove_all(state_.path() + "/run/" + kAside);
+    const int status = in_child([&] {
+      ::alarm(100);
+      const Intercept removes(Call::kUnlinkat, [=](Arguments& a) {
+        while (shared->late > 0 && a.flags == 0) {  // a file
+          shared->hung = true;
+          for (;;) ::pause();
+        }
+        return 0;
+      });
+      static std::list<LaterBy> later;
+      const auto be_late = [=](CallArguments a) {
+        constexpr long kLongestOther = 5000;  // ms that anything but an attempt is waited for
+        if (a[2] < kLongestOther || shared->late == 0) return 0;
+        while (!shared->hung) ::usleep(1000);
+        shared->hung = false;
+        --shared->late;
+        later.emplace_back(31);
+        return EINTR;
+      };
+      const Intercept measures(Call::kFdopendir, [=](Arguments&) {
+        if (measured == Measured::kInPart) later.emplace_back(3600);
+        return 0;
+      });
+      if (kPollCall != SYS_poll || !before_call(kPollCall, be_late)) return 99;
+      return remove(std::move(removals), 20000) ? 0 : 1;
+    });
+    ::munmap(room, sizeof(Shared));
+    return status;
+  }
 };
 
-TEST_F(RemoverTest, WhatGetsSmallerIsNotGivenUp) {
-  void* const room =
-      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(room, MAP_FAILED);
-  Shared* const shared = new (room) Shared;
-  std::vector<Removal> removals = aside_one(record(1));
-  const int status = in_child([&] {
-    ::alarm(100);
-    const Intercept removes(Call::kUnlinkat, [=](Arguments& a) {
-      while (shared->hangs && a.flags == 0) {  // a file
-        shared->hung = true;
-        ::sleep(100);
-      }
-      return 0;
-    });
-    // The first attempt is late; then it is later than anything is tried that does not get smaller.
-    static std::optional<LaterBy> later;
-    const auto be_late = [=](CallArguments a) {
-      constexpr long kLongestOther = 5000;  // ms that anything but an attempt is waited for
-      if (a[2] < kLongestOther || later) return 0;
-      while (!shared->hung) ::usleep(1000);
-      later.emplace(31);
-      return EINTR;
-    };
-    const Intercept measures(Call::kFdopendir, [=](Arguments&) {
-      if (shared->hung) shared->hangs = false;
-      return 0;
-    });
-    if (kPollCall != SYS_poll || !before_call(kPollCall, be_late)) return 99;
-    return remove(std::move(removals), kLong) ? 0 : 1;
-  });
-  ::munmap(room, sizeof(Shared));
+TEST_F(LateTest, WhatGetsSmallerIsNotGivenUp) {
+  const int status = removed_after(1, Measured::kWhole);
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  nothing_is_left();
+}
+
+TEST_F(LateTest, WhatDoesNotIsGivenUp) {
+  const int status = removed_after(2, Measured::kWhole);
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 1);
+  EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
+}
+
+TEST_F(LateTest, WhatNobodyHasCountedMayGetSmaller) {
+  const int status = removed_after(2, Measured::kInPart);
   if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
   EXPECT_EQ(status, 0);
   nothing_is_left();
@@ -683,6 +721,18 @@ TEST_F(RemoverTest, UsersMountsAreDetachedAndOthersStay) {
     m->check(exists(kept), "its files stay");
     end_children();
     m->check(occupied() == std::nullopt, "and nothing is charged anew");
+  });
+}
+
+TEST_F(RemoverTest, AUsersMountBelowTheDirectoryIsDetached) {
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    std::vector<Removal> removals = aside_one(record(1));
+    fs::create_directory(scratch_ / ("tier/monarch/" + kAside + "/sub"));
+    m->fuse("tier/monarch/" + kAside + "/sub", kUid);
+    m->check(remove(std::move(removals), kLong), "and all is removed");
+    m->check(on_tier().empty() && in_removing().empty(), "nothing is left");
+    end_children();
   });
 }
 
