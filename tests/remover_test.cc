@@ -88,6 +88,15 @@ TEST_F(RemoverTest, WhatCannotBeSetAsideIsLeftToOthers) {
   EXPECT_FALSE(is_locked("jobs/c.1.n1"));
 }
 
+TEST_F(RemoverTest, WhatCannotBeNotedIsLeftToOthers) {
+  const Intercept refuse(Call::kRenameat, EIO);
+  std::vector<Removal> removals = begin_one(record(1));
+  scratch_.dir("state/jobs/c.1.n1/unmoved.new");
+  EXPECT_TRUE(set_aside(state_, std::move(removals)).empty());
+  EXPECT_EQ(jobs(), Names{"c.1.n1"});
+  EXPECT_TRUE(exists(state_.path() + "/" + record(1).grants())) << "its agent may live";
+}
+
 TEST_F(RemoverTest, NothingIsLeft) {
   std::vector<Removal> removals = aside_one(record(1));
   std::vector<Removal> second = aside_one(record(2));
@@ -448,7 +457,7 @@ class GivenUpTest : public RemoverTest {
       if (!later) later.emplace(kLater);
       return 0;
     });
-    EXPECT_FALSE(remove(std::move(removals), kLong));
+    EXPECT_EQ(logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); }), "") << "it was told before";
     const Result<JobRecord> left = state_.read_removal(kRemoval);
     return left.ok() && left->given_up == 4 ? left->next_try - ::time(nullptr) - kLater : -1;
   }
@@ -577,8 +586,9 @@ TEST_F(RemoverTest, TheNextRunOfThatNameKeepsItsOwn) {
   JobRecord next = record(1);
   next.serial = 2000;
   const Result<Fd> lock = state_.lock_job(next.job, true, 0);
-  ASSERT_TRUE(state_.write_record(next).ok());
+  ASSERT_TRUE(state_.write_record(next).ok() && state_.write(next.grants(), "").ok());
   EXPECT_TRUE(remove(std::move(removals), kLong));
+  EXPECT_TRUE(exists(state_.path() + "/" + next.grants()));
   EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kName)), Names{"data"});
   EXPECT_EQ(names_in(next.run_dir), Names{"data"});
   EXPECT_TRUE(in_removing().empty());
@@ -642,6 +652,22 @@ TEST_F(RemoverTest, TheFilesOfAJobThatDidNotStartGoAndItsRecordStays) {
   wait_children();
   ASSERT_TRUE(state_.make_removal(record(1)).ok());
   EXPECT_EQ(remove_job_files(state_, record(1)).error().code, ENOTEMPTY);
+}
+
+TEST_F(RemoverTest, WhetherTheyWereRenamedIsNoted) {
+  for (const bool moved : {true, false}) {
+    const Removal job = begin(record(1));
+    fill_with_roots(scratch_ / ("tier/monarch/" + kName + "/foreign"));
+    {
+      const Intercept renames(Call::kRenameat, on_tier_alone(moved ? 0 : EXDEV));
+      EXPECT_TRUE(remove_job_files(state_, record(1)).ok());
+    }
+    EXPECT_EQ(is_unmoved(state_, record(1)), !moved);
+    EXPECT_EQ(on_tier(), Names{moved ? kAside : kName});
+    end_children();
+    fs::remove_all(scratch_ / ("tier/monarch/" + on_tier().at(0)));
+    fs::remove_all(state_.path() + "/removing/" + kRemoval);
+  }
 }
 
 TEST_F(RemoverTest, MemoryIsGivenBack) {

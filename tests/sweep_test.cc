@@ -287,6 +287,22 @@ TEST_F(UnrecordedTest, WhatIsAsideAlreadyKeepsItsSerial) {
   EXPECT_FALSE(is_unmoved(state_, taken[0].record));
 }
 
+TEST_F(UnrecordedTest, WhatWasToldItsAgentGoesUnlessItIsAnothersByNow) {
+  const std::string grants = "grants/" + name(1);
+  ASSERT_TRUE(state_.write(grants, "").ok());
+  fill(scratch_ / ("tier/monarch/" + name(1)));
+  EXPECT_TRUE(remove_in_background(state_, take({scratch_ / "tier"}), 60000));
+  EXPECT_FALSE(exists(state_.path() + "/" + grants));
+  fill(scratch_ / ("tier/monarch/" + name(1)));
+  std::vector<Removal> taken = take({scratch_ / "tier"});
+  ASSERT_EQ(taken.size(), 1u);
+  make_room_for(state_, name(1), {scratch_ / "tier"});
+  const Removal next = begin(record(job(1)));
+  EXPECT_TRUE(remove_in_background(state_, std::move(taken), 60000));
+  EXPECT_TRUE(exists(state_.path() + "/" + grants)) << "that of the job that has the name";
+  EXPECT_EQ(on_tier(), Names{name(1)});
+}
+
 // What has no record may be a job's that lives: it is measured, and looked at again soon.
 class LiveTest : public UnrecordedTest {
  protected:
