@@ -322,16 +322,6 @@ def for_a_person():
     equal((s.spooled(), s.called(), s.keepers()), ([name], [], []), "account = spool: nobody touches the line")
     code, _, _ = e2e.execute(s.words("--flush"))
     equal((code, s.spooled()), (0, []), "monarchd --flush writes it")
-    other = State("other")
-    other.answer("exit 0")
-    calls = lambda: (len(s.called()), len(other.called()))
-    equal(calls(), (1, 0), "by the helper that it is told")
-    s.spool(2, kind="kept", account_program=other.helper)
-    e2e.execute(s.words("--flush"))
-    equal(calls(), (2, 0), "and not by the one that the line's hook had")
-    s.spool(3, kind="kept", account_program=other.helper)
-    e2e.execute([s.monarchd, "--flush", "--state-dir", s.path])
-    equal(calls(), (2, 1), "told none, it asks that one")
 
 
 if os.geteuid() != 0:

@@ -3,9 +3,11 @@
 """What monarchd answers to who calls it: its exit status, its one line of reply, and what it logs."""
 
 import glob
+import json
 import os
 import subprocess
 import sys
+import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
@@ -206,6 +208,50 @@ def keepers():
     equal(os.listdir(f"{r.state}/jobs"), [], "and notes no job")
 
 
+def lines():
+    """Lines for sacct that wait: which helper writes them, and that no hook waits for it."""
+    r = Root("lines")
+    own, other = f"{r.dir}/own", f"{r.dir}/other"
+    os.makedirs(f"{r.state}/spool", 0o755)
+    os.chmod(f"{r.state}/spool", 0o700)
+
+    def answer(helper, status):
+        with open(f"{helper}.new", "w", encoding="utf-8") as file:
+            file.write(f"#!/bin/sh\necho >>{helper}.calls\nexit {status}\n")
+        os.chmod(f"{helper}.new", 0o755)
+        os.rename(f"{helper}.new", helper)
+
+    def spool(kind="kept"):
+        now = int(time.time())
+        entry = {"job": 1, "cluster": "c", "uid": UID, "begin": now, "end": now, "line": "monarch=1", "account_program": own}
+        with open(f"{r.state}/spool/c.1.0.n1.1.{now}.{kind}", "w", encoding="utf-8") as file:
+            json.dump(entry, file)
+
+    def calls(helper):
+        return os.path.getsize(f"{helper}.calls") if os.path.exists(f"{helper}.calls") else 0
+
+    answer(own, 0)
+    answer(other, 0)
+    flush = [f"{BUILD}/monarchd", "--flush", "--state-dir", r.state, "--log", r.log]
+    spool()
+    equal(e2e.execute([*flush, "--account-program", other])[0], 0, "a person has them written")
+    equal((calls(own), calls(other)), (0, 1), "by the helper that is named")
+    spool()
+    equal(e2e.execute(flush)[0], 0, "or names none")
+    equal((calls(own), calls(other)), (1, 1), "and it is the one of the hook that kept the line")
+    with open(r.log, encoding="utf-8") as file:
+        equal(file.read(), "", "nothing is logged")
+    answer(own, 1)
+    spool("json")
+    equal(r.call("--epilog")[0], 0, "an epilog does not wait for lines of others")
+    ok(wait_until(lambda: calls(own) > 1), "but leaves a keeper that writes them")
+    answer(own, 0)
+    r.end()
+    equal(r.call("--prolog", "--datasets", r.data, job=2)[0], 0, "a prolog notes what is wanted")
+    ok(wait_until(lambda: len(r.keepers()) == 1), "and leaves a keeper as well", r.keepers())
+    r.end(2)
+
+
 def long_names():
     """A job whose names are too long for Monarch's files runs without it, and ends as others do."""
     r = Root("names")
@@ -221,4 +267,4 @@ def long_names():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(usage, datasets_file, bad_agents, troubles, starts, whose_rights, failures, keepers, long_names)
+e2e.main(usage, datasets_file, bad_agents, troubles, starts, whose_rights, failures, keepers, lines, long_names)
