@@ -205,7 +205,7 @@ void remove_all(const AgentOptions& options) {
 // sake of programs that use select(2).
 void raise_descriptor_limit() {
   rlimit limit;
-  ::getrlimit(RLIMIT_NOFILE, &limit);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }

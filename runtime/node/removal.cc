@@ -268,9 +268,10 @@ Attempt remove_memory(int jobs, const JobRecord& record, const std::string& name
 
 std::string measure(int directory, int patience_ms) {
   rlimit files{};  // a descriptor for each level
-  (void)::getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &files);
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    (void)::setrlimit(RLIMIT_NOFILE, &files);
+  }
   const Usage usage = measure_tree(directory, patience_ms);
   return fmt::format("{} {} {}", usage.bytes, usage.files, usage.complete ? 1 : 0);
 }
