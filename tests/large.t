@@ -262,89 +262,6 @@ def served(job, path):
     return ": tier" in lines
 
 
-# A file is opened before it is whole, and cannot move, and is read until the library keeps a descriptor of its copy.
-HELD = """
-import fcntl, resource, subprocess, time
-path = sys.argv[1] + "/2"
-whole, other = open(sys.argv[2] + "/2", "rb").read(), os.open("/etc/passwd", os.O_RDONLY)
-def hidden(): return [n for n in map(int, os.listdir("/proc/self/fd")) if n >= 1000]
-def right(fd, n=20):
-    for _ in range(n):
-        at, size = random.randrange(len(whole)), random.choice([1, 100, 4096, 1 << 20])
-        assert os.pread(fd, size, at) == whole[at:at + size]
-def hold(kept=True):
-    fd, end = os.open(path, os.O_RDONLY), time.monotonic() + 60
-    os.close(os.dup(fd))
-    for at in range(0, len(whole), MIB): assert os.pread(fd, MIB, at) == whole[at:at + MIB]
-    while kept and not hidden() and time.monotonic() < end: right(fd, 1); time.sleep(0.01)
-    assert len(hidden()) == kept, hidden()
-    return fd
-"""
-HOLDERS = {
-    "read": "fd = hold(); right(fd); os.close(fd); assert not hidden()",
-    "numbers that are taken": """
-fd = hold()
-os.dup2(other, hidden()[0])
-right(fd)
-assert os.pread(hidden()[0], 100, 0) == os.pread(other, 100, 0)
-os.closerange(1000, 1100); right(fd); assert len(hidden()) == 1
-os.close(hidden()[0]); right(fd)
-fcntl.fcntl(other, fcntl.F_DUPFD, hidden()[0]); right(fd)
-""",
-    "numbers that others take all the time": """
-fd, end = hold(), False
-def take():
-    while not end:
-        for n in hidden(): os.dup2(other, n)
-        os.closerange(1000, 1100)
-threads = [threading.Thread(target=take) for _ in range(2)]
-for t in threads: t.start()
-right(fd, 2000)
-end = True
-for t in threads: t.join()
-""",
-    "fork and exec": """
-fd = hold()
-if os.fork() == 0: right(fd); os.close(fd); os._exit(0)
-assert os.wait()[1] == 0
-right(fd)
-os.set_inheritable(fd, True)
-assert b"/100" not in subprocess.run(["sh", "-c", "echo /proc/self/fd/*"], close_fds=False, stdout=-1).stdout
-""",
-    "a duplicate": "fd = hold(); d = os.dup(fd); os.close(fd); right(d); os.close(d); assert not hidden()",
-    "another file on its number": "fd = hold(); os.dup2(other, fd); assert os.pread(fd, 50, 0) == os.pread(other, 50, 0)",
-    "few numbers": "resource.setrlimit(resource.RLIMIT_NOFILE, (1000, 1000)); right(hold(False))",
-    "no number left": """
-fd = hold()
-os.closerange(1000, 1100)
-resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
-try:
-    while True: os.dup(other)
-except OSError: pass
-right(fd)
-""",
-    "a change": """
-fd = hold()
-subprocess.run(["sh", "-c", "printf new >>$0", path], check=True)
-assert os.pread(fd, 100, len(whole) - 5) == whole[-5:] + b"new"
-assert not hidden()
-os.truncate(path, len(whole))
-""",
-}
-
-
-def held():
-    """Reads with an offset of what was opened before it was whole: from the copy, without opening it each time."""
-    for name, text in HOLDERS.items():
-        root = dataset("held")
-        e2e.execute(["cp", "-r", root, scratch("held.natively")])
-        job = e2e.Job(options([root], {"t": (scratch("tier.held"), "1G")}, "--config", configuration("off")))
-        got = job.run([*program(HELD + text), root, f"{scratch('held.natively')}/held"])
-        ok(got[0] == 0, f"held, {name}", got)
-        job.end()
-        e2e.execute(["rm", "-rf", root, scratch("held.natively")])
-
-
 # `moved` tells by the kernel's name of a descriptor.
 MOVED = e2e.OPENED_AS + """
 import ctypes, fcntl, time
@@ -416,6 +333,11 @@ fd = os.open(path, os.O_RDONLY)
 other = os.dup(fd)
 stage(); right(fd); right(other)
 assert os.read(fd, 10) + os.read(other, 10) == whole[:20] and not moved(fd) and not moved(other)
+with open(path, "ab") as file: file.write(b"new")
+assert os.pread(fd, 100, len(whole) - 5) == whole[-5:] + b"new"
+os.truncate(path, len(whole))
+os.dup2(os.open("/etc/passwd", os.O_RDONLY), fd)
+assert os.pread(fd, 50, 0) == open("/etc/passwd", "rb").read(50)
 """,
     "a duplicate that no hook saw": """
 fd = os.open(path, os.O_RDONLY)
@@ -506,4 +428,4 @@ def whole_soon():
     return None
 
 
-e2e.main(own_position, not_for_good, sparse, held, moved, whole_soon)
+e2e.main(own_position, not_for_good, sparse, moved, whole_soon)

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "preload/decide/changes.h"
@@ -17,7 +16,6 @@
 #include "preload/resolve/originals.h"
 
 namespace monarch::preload {
-namespace {}  // namespace
 
 // Without a call to the PFS where the kernel knows the answer (AT_STATX_DONT_SYNC).
 bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
@@ -90,62 +88,6 @@ bool ensure(Client* client, const Entry& e, uint64_t offset, uint64_t bytes, Sou
   return true;
 }
 
-// Descriptors of whole copies, for reads of what was opened before it was whole: to open the copy for each
-// would cost several times a small read. Few of them, by numbers that programs do not reach for, and only
-// where the limit leaves them many. Whoever closes the number, or puts a file of its own there, is not
-// disturbed: what was read counts only if the number was open on the copy afterwards, and nobody has kept
-// another one since. (What stays possible: a thread that, between the two calls, puts a file on a number that
-// it never got, and then a descriptor of the same copy.)
-constexpr size_t kMostKept = 16;
-constexpr rlim_t kNumbersForEach = 256, kLeastNumbers = 1024;
-constexpr int kFirstKept = 1000, kLastKept = 0xffff;
-std::atomic<uint64_t> kept[kMostKept];  // the Ref, how many were kept before, the number: 32, 16 and 16 bits
-std::atomic<uint32_t> kept_before;
-
-int number_of(uint64_t word) { return static_cast<int>(word & kLastKept); }
-
-std::atomic<uint64_t>* kept_of(Ref ref) {
-  for (std::atomic<uint64_t>& place : kept)
-    if (place.load(std::memory_order_acquire) >> 32 == ref) return &place;
-  return nullptr;
-}
-
-void keep(Ref ref, int fd) {
-  struct rlimit limit;
-  if (kept_of(ref) || syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) != 0 ||
-      limit.rlim_cur < kLeastNumbers)
-    return;
-  const long own = syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kFirstKept);
-  const uint64_t turn = kept_before.fetch_add(1, std::memory_order_relaxed) & 0xffff;
-  const uint64_t word = uint64_t{ref} << 32 | turn << 16 | static_cast<uint64_t>(own);
-  for (size_t i = 0; own >= 0 && own <= kLastKept && i < kMostKept && i < limit.rlim_cur / kNumbersForEach;
-       ++i)
-    if (uint64_t none = 0; kept[i].compare_exchange_strong(none, word)) return;
-  if (own >= 0) syscall(SYS_close, own);
-}
-
-bool is_copy_of(const Entry& e, int fd) {
-  Original original;
-  return original_of_descriptor(fd, &original) && original.entry == &e;
-}
-
-// What `read` gives of the copy, if a descriptor of it is kept; else -1.
-template <typename Read>
-ssize_t read_kept(const Entry& e, Ref ref, Read read) {
-  std::atomic<uint64_t>* place = kept_of(ref);
-  uint64_t word = place ? place->load(std::memory_order_acquire) : 0;
-  if (word >> 32 != ref || state_of(e.state.load(std::memory_order_acquire)) != State::kPlaced) return -1;
-  const ssize_t got = read(number_of(word));
-  if (!is_copy_of(e, number_of(word)) || place->load(std::memory_order_acquire) != word) {
-    place->compare_exchange_strong(word, 0);
-    return -1;
-  }
-  if (got > 0)
-    add_read(static_cast<unsigned char>(1 + tier_of(e.state.load(std::memory_order_relaxed))),
-             static_cast<uint64_t>(got));
-  return got;
-}
-
 // Calls `use` with a descriptor of the copy, whose bytes [offset, offset + bytes) are there; -1: there is
 // none.
 template <typename Use>
@@ -158,7 +100,6 @@ ssize_t on_copy(Client* client, const Entry& e, Ref ref, size_t bytes, off_t off
   if (fd < 0) return -1;
   const ssize_t got = use(fd);
   const int error = errno;
-  if (got > 0 && source.whole) keep(ref, fd);
   syscall(SYS_close, fd);
   errno = error;
   if (got > 0) add_read(static_cast<unsigned char>(1 + source.tier), static_cast<uint64_t>(got));
@@ -170,7 +111,7 @@ ssize_t on_copy(Client* client, const Entry& e, Ref ref, size_t bytes, off_t off
 const Entry* served(const Client& client, Ref ref, off_t offset, size_t* bytes) {
   const Entry* e = client.catalog.entry(ref);
   if (!e || *bytes == 0 || offset < 0) return nullptr;
-  if (is_changed_in_place(client, *e)) return let_go(client, ref), nullptr;
+  if (is_changed_in_place(client, *e)) return nullptr;
   const State state = state_of(e->state.load(std::memory_order_acquire));
   const uint64_t size = e->size.load(std::memory_order_relaxed), at = static_cast<uint64_t>(offset);
   if ((state != State::kLarge && state != State::kPlaced) || at >= size) return nullptr;
@@ -193,12 +134,10 @@ ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes,
   const int saved = errno;
   ssize_t got = -1;
   if (proved(client, *e, fd, offset)) {
-    const auto read = [&](int copy) {
+    got = on_copy(client, *e, ref, bytes, offset, [&](int copy) {
       const long n = syscall(SYS_pread64, copy, buffer, bytes, offset);
       return n == static_cast<long>(bytes) ? n : -1;
-    };
-    got = read_kept(*e, ref, read);
-    if (got < 0) got = on_copy(client, *e, ref, bytes, offset, read);
+    });
   }
   if (got < 0) count(client->board, TaskCounter::chunk_fallbacks);
   errno = saved;
@@ -309,16 +248,6 @@ bool send_on(Client* client, int to, int fd, Ref ref, off_t* offset, size_t byte
   *sent = at > begin || error == 0 ? at - begin : -1;
   errno = *sent < 0 ? error : saved;
   return true;
-}
-
-void let_go(const Client& client, Ref ref) {
-  std::atomic<uint64_t>* place = kept_of(ref);
-  uint64_t word = place ? place->load(std::memory_order_acquire) : 0;
-  const Entry* e = word >> 32 == ref ? client.catalog.entry(ref) : nullptr;
-  if (!e || !place->compare_exchange_strong(word, 0)) return;
-  const int saved = errno;
-  if (is_copy_of(*e, number_of(word))) syscall(SYS_close, number_of(word));
-  errno = saved;
 }
 
 void read_natively(Client* client, int fd, Ref ref) {

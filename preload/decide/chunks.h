@@ -25,8 +25,6 @@ ssize_t read_chunks(Client* client, int fd, Ref entry, void* buffer, size_t byte
 bool read_on(Client* client, int fd, Ref entry, const struct iovec* parts, int n, ssize_t* got);
 // As sendfile(2), likewise.
 bool send_on(Client* client, int to, int fd, Ref entry, off_t* offset, size_t bytes, ssize_t* sent);
-// A descriptor of the file was closed: none of its copy is kept for such reads any longer.
-void let_go(const Client& client, Ref entry);
 // Tells the agent that the job reads the file, if `fd` is open on it, by calls that chunks cannot serve.
 void read_natively(Client* client, int fd, Ref entry);
 

@@ -119,18 +119,15 @@ void opened_elsewhere(int fd) { set_class(fd, kNone); }
 // A child of vfork(2) says in our memory what it does to descriptors of its own: ours is open still. So a
 // copy's hint stays, and is proved when the number is used next; what that leaves of a large file's in a
 // child of fork(2) read_chunks() finds out.
-Ref closes(int fd) {
+void closes(int fd) {
   const unsigned char c = class_of(fd);
-  if (__builtin_expect(c == kNone, 1)) return 0;
+  if (__builtin_expect(c == kNone, 1)) return;
   if (is_tier(c)) {
     descriptor_marks[fd].store(kNeverLooked, std::memory_order_relaxed);
-    return 0;
+  } else if (c != kLarge ||
+             large_files[fd].owner.load(std::memory_order_relaxed) == static_cast<int>(syscall(SYS_getpid))) {
+    set_class(fd, kNone);
   }
-  if (c == kLarge &&
-      large_files[fd].owner.load(std::memory_order_relaxed) != static_cast<int>(syscall(SYS_getpid)))
-    return 0;
-  set_class(fd, kNone);
-  return c == kLarge ? large_file(fd) : 0;
 }
 
 void duplicated(int from, int to) {

@@ -69,8 +69,8 @@ inline constexpr uint32_t kNeverLooked = 0xffffffff;
 void opened_on_tier(int fd, uint32_t tier, uint32_t marks);
 void opened_on_pfs(int fd, Ref large);
 void opened_elsewhere(int fd);
-// What close is about to close. The Entry of a large file; 0: it is none.
-Ref closes(int fd);
+// What close is about to close.
+void closes(int fd);
 // What dup returned.
 void duplicated(int from, int to);
 

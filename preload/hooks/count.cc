@@ -211,7 +211,7 @@ MONARCH_EXPORT void* mmap64(void* address, size_t bytes, int protection, int fla
 }
 
 MONARCH_EXPORT int close(int fd) {
-  if (const auto large = closes(fd); __builtin_expect(large != 0, 0)) let_go(the_client, large);
+  closes(fd);
   return call_next<int>(Hook::close, fd);
 }
 MONARCH_EXPORT int dup(int fd) noexcept { return copied(fd, call_next<int>(Hook::dup, fd)); }
