@@ -44,12 +44,12 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks/descriptor.cc \
 	%D%/hooks/directory.cc \
 	%D%/hooks/exec.cc \
-	%D%/hooks/export.h \
 	%D%/hooks/link.cc \
 	%D%/hooks/lock.cc \
 	%D%/hooks/open.cc \
 	%D%/hooks/space.cc \
 	%D%/hooks/stat.cc \
+	%D%/next/kernel.h \
 	%D%/next/next.cc \
 	%D%/next/next.h \
 	%D%/resolve/mounts.cc \

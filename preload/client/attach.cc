@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/client/client.h"
 
-#include <errno.h>
-#include <string.h>
-
 #include "preload/client/environment.h"
 #include "preload/client/exclude.h"
 #include "preload/client/log.h"
+#include "preload/next/kernel.h"
 
 namespace monarch::preload {
 
@@ -95,7 +93,7 @@ __attribute__((noinline, cold)) Client* start_client(Retry retry) {
   if (!save_environment()) return nullptr;
   const int64_t at = retry_at.load(std::memory_order_relaxed);
   if (retry == Retry::kInAWhile && at != 0 && monotonic_ns() < at) return nullptr;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   const Outcome outcome = connect();
   Phase seen = Phase::kNew;
   if (outcome.phase == Phase::kNew) {
@@ -104,7 +102,6 @@ __attribute__((noinline, cold)) Client* start_client(Retry retry) {
     if (outcome.phase == Phase::kOn) find_open_copies();
     if (outcome.why) say(outcome.why);
   }
-  errno = saved;
   return phase.load(std::memory_order_acquire) == Phase::kOn ? &the_client : nullptr;
 }
 

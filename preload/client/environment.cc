@@ -5,11 +5,9 @@
 #include "preload/client/environment.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
 
 #include "preload/client/client.h"
+#include "preload/next/kernel.h"
 
 // See next/next.cc.
 #if defined(__x86_64__)
@@ -114,9 +112,8 @@ ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
   const bool listed = preload_ && without_library(preload_ + strlen(kPreload), nullptr);
   const bool cleared = !given || !*given;
   if (!listed && !cleared) return;
-  const int before = errno;
+  const KeepErrno errno_stays;
   const bool there = syscall(SYS_faccessat, AT_FDCWD, library, R_OK) == 0;
-  errno = before;
   if (cleared && there && is_attached()) given_ = saved;
   removes_ = listed && (disabled || !there);  // not there: the linker would complain
 }

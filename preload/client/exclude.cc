@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/client/exclude.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-
 #include "preload/client/room.h"
+#include "preload/next/kernel.h"
 
 namespace monarch::preload {
 namespace {
@@ -72,9 +69,8 @@ bool any_matches(const char* globs, const char* path, const char* below) {
 bool excludes_program(const char* globs) {
   Room room;
   char* exe = room.take(kPathBytes);
-  const int saved = errno;
+  const KeepErrno errno_stays;
   const long n = !exe ? -1 : syscall(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", exe, kPathBytes - 1);
-  errno = saved;
   if (n <= 0) return false;
   exe[n] = '\0';
   return any_matches(globs, exe, exe);

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/client/log.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include "preload/next/kernel.h"
 
 namespace monarch::preload {
 
@@ -36,7 +32,7 @@ void Line::add_name(const char* name, size_t bytes) {
 void Line::write_to(const char* log) {
   if (!text_) return;
   text_[used_++] = '\n';
-  const int saved = errno;
+  const KeepErrno errno_stays;
   const bool to_stderr = strcmp(log, "stderr") == 0;
   const long fd = to_stderr
                       ? 2
@@ -44,7 +40,6 @@ void Line::write_to(const char* log) {
                                 O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
   if (fd >= 0) syscall(SYS_write, fd, text_, used_);
   if (fd >= 0 && !to_stderr) syscall(SYS_close, fd);
-  errno = saved;
 }
 
 }  // namespace monarch::preload

@@ -5,11 +5,10 @@
 
 #include <stddef.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <atomic>
 
+#include "preload/next/kernel.h"
 #include "runtime/layout/catalog_reader.h"
 
 namespace monarch::preload {

@@ -7,15 +7,11 @@
 #include "preload/decide/attributes.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/sysmacros.h>
 
 #include "preload/client/exclude.h"
 #include "preload/decide/changes.h"
 #include "preload/decide/waiting.h"
+#include "preload/next/kernel.h"
 #include "preload/resolve/mounts.h"
 #include "preload/resolve/paths.h"
 
@@ -125,9 +121,8 @@ void tell(const Unknown& unknown, const struct stat& st) {
                 {st.st_dev, st.st_ino, static_cast<uint64_t>(st.st_size), static_cast<uint64_t>(st.st_blocks),
                  ns_of(st.st_atim), ns_of(st.st_mtim), ns_of(st.st_ctim), st.st_mode, st.st_uid, st.st_gid,
                  static_cast<uint32_t>(st.st_nlink), static_cast<uint32_t>(st.st_blksize), 0}};
-  const int saved = errno;
+  const KeepErrno errno_stays;
   post_seen(c->board, slot);
-  errno = saved;
 }
 
 }  // namespace monarch::preload

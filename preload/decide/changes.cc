@@ -15,12 +15,8 @@
 #include "preload/decide/changes.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 
+#include "preload/next/kernel.h"
 #include "preload/resolve/mounts.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
@@ -41,9 +37,7 @@ bool look(const Object& object, struct statx* st) {
                  STATX_TYPE | STATX_INO | STATX_NLINK | kMountId, st) == 0;
 }
 
-uint64_t device(const struct statx& st) { return gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor); }
-
-uint32_t mark_of(const struct statx& st) { return mark_of_inode(device(st), st.stx_ino); }
+uint32_t mark_of(const struct statx& st) { return mark_of_inode(device_of(st), st.stx_ino); }
 
 // Whether the mount is one by which tasks reach a root; then a path that is not below a root is outside.
 bool mount_of_a_root(const JobFacts& facts, uint64_t mount) {
@@ -98,7 +92,7 @@ __attribute__((noinline)) void mark_true_path(Client* c, Change change, const Ob
 void mark_inode(Client* c, Change change, const Object& object, const struct statx& st) {
   const bool file = S_ISREG(st.stx_mode) || S_ISLNK(st.stx_mode);
   if ((file || (S_ISDIR(st.stx_mode) && concerns_directories(change))) &&
-      on_root_device(c->catalog.facts(), device(st)))
+      on_root_device(c->catalog.facts(), device_of(st)))
     mark_true_path(c, change, object, st);
 }
 
@@ -112,7 +106,7 @@ void mark_open(Client* c, Change change, int fd) {
 // the tier may be somebody's new file by now.
 __attribute__((noinline)) Original copy_behind(const Client& c, const struct statx& st, int fd) {
   Original named;
-  (void)find_original(c, device(st), st.stx_ino, [&](uint32_t tier, const Entry&) {
+  (void)find_original(c, device_of(st), st.stx_ino, [&](uint32_t tier, const Entry&) {
     Room room;
     const size_t len = path_of_descriptor(fd, &room);
     return copy_named(room.text(), len, tier, st.stx_ino, &named);
@@ -125,11 +119,10 @@ __attribute__((noinline)) Original copy_behind(const Client& c, const struct sta
 __attribute__((noinline)) bool write_to_original(Client* c, const Original& copied, int fd, int flags) {
   const int saved = errno;
   mark_as(c, copied.entry->hash, kChangedFiles);
-  const long own = on_original(
-      copied, [&](const char* link) { return syscall(SYS_openat, AT_FDCWD, link, flags & ~O_CREAT, 0); });
-  if (own < 0) return false;
-  syscall(SYS_dup3, own, fd, flags & O_CLOEXEC);
-  syscall(SYS_close, own);
+  const Own own(
+      on_original(copied, [&](const char* link) { return open_own(AT_FDCWD, link, flags & ~O_CREAT); }));
+  if (own.fd < 0) return false;
+  syscall(SYS_dup3, own.fd, fd, flags & O_CLOEXEC);
   errno = saved;
   return true;
 }
@@ -186,10 +179,9 @@ __attribute__((noinline)) void mark_named(Client* c, Change change, const Object
 void will_change(Change change, int dirfd, const char* path, int flags) {
   Client* c = client(Retry::kAtOnce);
   if (!c || unreadable(path) || !*path) return;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   const Located found = mark_text(c, dirfd, path);
   mark_named(c, change, {dirfd, path, flags & AT_SYMLINK_NOFOLLOW}, found);
-  errno = saved;
 }
 
 void will_open_to_write(int dirfd, const char* path, int flags) {
@@ -201,9 +193,8 @@ void will_open_to_write(int dirfd, const char* path, int flags) {
 void changes_descriptor(Change change, int fd) {
   Client* c = client(Retry::kAtOnce);
   if (!c) return;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   mark_open(c, change, fd);
-  errno = saved;
 }
 
 bool opened_to_write(int fd, int dirfd, const char* path, int flags) {
@@ -222,14 +213,13 @@ bool opened_to_write(int fd, int dirfd, const char* path, int flags) {
 }
 
 __attribute__((noinline)) void mark_what_is_open(Client* c) {
-  const int saved = errno;
+  const KeepErrno errno_stays;
   const auto mark = [c](int fd) {
     const long flags = syscall(SYS_fcntl, fd, F_GETFL);
     if (flags < 0 || (flags & O_PATH) != 0 || (flags & O_ACCMODE) == O_RDONLY) return;
     mark_open(c, Change::kContent, fd);
   };
   each_descriptor(mark);
-  errno = saved;
 }
 
 bool is_changed_in_place(const Client& c, const Entry& entry) {
@@ -254,9 +244,8 @@ __attribute__((noinline)) Found staged_again(const Client& c, const RelPath& pat
 __attribute__((noinline)) void has_changed_name(int dirfd, const char* path) {
   Client* c = client();
   if (!c || unreadable(path) || c->catalog.facts().stages_again == 0) return;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   (void)mark_text(c, dirfd, path);
-  errno = saved;
 }
 
 bool is_changed(const Client& c, const RelPath& path, const Entry* entry) {

@@ -3,32 +3,26 @@
 // identity is proved at each call, and every doubt means the PFS.
 #include "preload/decide/chunks.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <string.h>
-#include <sys/stat.h>
 
 #include "preload/decide/changes.h"
 #include "preload/decide/descriptors.h"
 #include "preload/decide/opens.h"
 #include "preload/decide/waiting.h"
+#include "preload/next/kernel.h"
 #include "preload/resolve/originals.h"
 
 namespace monarch::preload {
 
-// Without a call to the PFS where the kernel knows the answer (AT_STATX_DONT_SYNC).
 bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
   struct statx st;
-  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO | STATX_SIZE | STATX_MTIME,
-                 &st) == 0 &&
-         is_file_of(catalog, e, st);
+  return look_at(fd, STATX_INO | STATX_SIZE | STATX_MTIME, &st) && is_file_of(catalog, e, st);
 }
 
 bool seems_source(const CatalogReader& catalog, const Entry& e, int fd) {
   if (catalog.identity_of(e)) return is_source(catalog, e, fd);
   struct statx st;
-  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE | STATX_MTIME, &st) == 0 &&
+  return look_at(fd, STATX_SIZE | STATX_MTIME, &st) &&
          st.stx_size == e.size.load(std::memory_order_relaxed) &&
          ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed);
 }
@@ -42,15 +36,10 @@ int open_copy(const Client& client, uint32_t tier, Ref entry, bool whole) {
   if (!path) return -1;
   memcpy(path, where.path, where.len);
   path[where.len] = '/';
-  if (whole) {
-    copy_name(entry, path + where.len + 1);
-  } else {
-    part_name(entry, path + where.len + 1);
-  }
-  const long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
-  if (fd < 0 || is_own_part(client, tier, static_cast<int>(fd))) return static_cast<int>(fd);
-  syscall(SYS_close, fd);
-  return -1;
+  (whole ? copy_name : part_name)(entry, path + where.len + 1);
+  const int fd = open_own(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW);
+  if (fd < 0 || is_own_part(client, tier, fd)) return fd;
+  return not_opened(fd);
 }
 
 namespace {
@@ -98,10 +87,8 @@ ssize_t on_copy(Client* client, const Entry& e, Ref ref, size_t bytes, off_t off
   if (fd < 0 && !source.whole)
     fd = open_copy(*client, source.tier, ref, true);  // it came to be whole just now
   if (fd < 0) return -1;
+  const Own copy(fd);
   const ssize_t got = use(fd);
-  const int error = errno;
-  syscall(SYS_close, fd);
-  errno = error;
   if (got > 0) add_read(static_cast<unsigned char>(1 + source.tier), static_cast<uint64_t>(got));
   return got;
 }
@@ -131,7 +118,7 @@ bool proved(Client* client, const Entry& e, int fd, off_t offset) {
 ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes, off_t offset) {
   const Entry* e = served(*client, ref, offset, &bytes);
   if (!e) return -1;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   ssize_t got = -1;
   if (proved(client, *e, fd, offset)) {
     got = on_copy(client, *e, ref, bytes, offset, [&](int copy) {
@@ -140,7 +127,6 @@ ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes,
     });
   }
   if (got < 0) count(client->board, TaskCounter::chunk_fallbacks);
-  errno = saved;
   return got;
 }
 
@@ -253,12 +239,11 @@ bool send_on(Client* client, int to, int fd, Ref ref, off_t* offset, size_t byte
 void read_natively(Client* client, int fd, Ref ref) {
   const Entry* e = client->catalog.entry(ref);
   if (!e) return;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   Room room;
   RelPath path;
   if (seems_source(client->catalog, *e, fd) && path_of(client->catalog, *e, &room, &path))
     post_request(client->board, path, kReadNatively);
-  errno = saved;
 }
 
 }  // namespace monarch::preload

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/decide/descriptors.h"
 
-#include <errno.h>
 #include <time.h>
+
+#include "preload/next/kernel.h"
 
 namespace monarch::preload {
 
@@ -59,9 +60,8 @@ __attribute__((noinline)) void UsesPosition::begin() {
   uint32_t seen = users.load(std::memory_order_relaxed);
   for (int i = 0;; ++i) {
     if (__builtin_expect((seen & kMoving) != 0, 0) && i < kSlices) {
-      const int saved = errno;
+      const KeepErrno errno_stays;
       syscall(SYS_nanosleep, &kSlice, nullptr);
-      errno = saved;
       seen = users.load(std::memory_order_relaxed);
     } else if (users.compare_exchange_weak(seen, (seen & ~kMoving) + 1, std::memory_order_acquire)) {
       return;

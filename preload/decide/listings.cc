@@ -8,16 +8,12 @@
 // holds a descriptor, as libc's do: O_PATH, which costs the PFS no open, until dirfd(3) asks for it.
 #include "preload/decide/listings.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include "preload/decide/attributes.h"
 #include "preload/decide/changes.h"
 #include "preload/decide/descriptors.h"
+#include "preload/next/kernel.h"
 #include "preload/next/next.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
@@ -75,8 +71,8 @@ const Listing* known_listing(Client* c, const RelPath& path) {
 bool still_as_listed(int fd, const Listing& listing) {
   struct statx st;
   return syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_INO | STATX_MTIME | STATX_CTIME, &st) == 0 &&
-         st.stx_ino == listing.ino && gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == listing.dev &&
-         ns_of(st.stx_mtime) == listing.mtime && ns_of(st.stx_ctime) == listing.ctime;
+         st.stx_ino == listing.ino && device_of(st) == listing.dev && ns_of(st.stx_mtime) == listing.mtime &&
+         ns_of(st.stx_ctime) == listing.ctime;
 }
 
 DIR* start(const Listing* listing, int fd, bool path_only) {
@@ -98,8 +94,7 @@ __attribute__((noinline)) DIR* open_known(Client* c, int dirfd, const char* path
   if (!resolve_directory(*c, dirfd, path, &room, &rel)) return nullptr;
   const Listing* listing = known_listing(c, rel);
   const bool path_only = fd < 0;
-  if (path_only && listing)
-    fd = static_cast<int>(syscall(SYS_openat, dirfd, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
+  if (path_only && listing) fd = open_own(dirfd, path, O_PATH | O_DIRECTORY);
   DIR* dir = listing && fd >= 0 && still_as_listed(fd, *listing) ? start(listing, fd, path_only) : nullptr;
   if (path_only && fd >= 0 && !dir) syscall(SYS_close, fd);
   if (dir && path_only) opened_elsewhere(fd);
@@ -156,15 +151,11 @@ bool advance(Stream* s, uint32_t* number) {
 // Makes the descriptor one that open(2) of the directory gives.
 void open_fully(Stream* s) {
   if (!s->path_only) return;
-  const int saved = errno;
-  const long fd = syscall(SYS_openat, s->fd, ".", O_RDONLY | O_NONBLOCK | O_DIRECTORY | O_CLOEXEC, 0);
-  if (fd >= 0) {
-    const long flags = syscall(SYS_fcntl, s->fd, F_GETFD);
-    const int keep = flags >= 0 && (flags & FD_CLOEXEC) == 0 ? 0 : O_CLOEXEC;
-    if (syscall(SYS_dup3, static_cast<int>(fd), s->fd, keep) >= 0) s->path_only = false;
-    syscall(SYS_close, static_cast<int>(fd));
-  }
-  errno = saved;
+  const KeepErrno errno_stays;
+  const Own full(open_own(s->fd, ".", O_RDONLY | O_NONBLOCK | O_DIRECTORY));
+  const long flags = syscall(SYS_fcntl, s->fd, F_GETFD);
+  const int keep = flags >= 0 && (flags & FD_CLOEXEC) == 0 ? 0 : O_CLOEXEC;
+  if (full.fd >= 0 && syscall(SYS_dup3, full.fd, s->fd, keep) >= 0) s->path_only = false;
 }
 
 }  // namespace
@@ -173,19 +164,14 @@ DIR* open_listed(int dirfd, const char* path) {
   if (unreadable(path)) return nullptr;
   Client* c = client();
   if (!c || !may_be_below(*c, path)) return nullptr;
-  const int saved = errno;
-  DIR* dir = open_known(c, dirfd, path, -1);
-  errno = saved;
-  return dir;
+  const KeepErrno errno_stays;
+  return open_known(c, dirfd, path, -1);
 }
 
 DIR* open_listed(int fd) {
   Client* c = client();
-  if (!c) return nullptr;
-  const int saved = errno;
-  DIR* dir = open_descriptor(c, fd);
-  errno = saved;
-  return dir;
+  const KeepErrno errno_stays;
+  return c ? open_descriptor(c, fd) : nullptr;
 }
 
 Stream* stream_of(DIR** dir) {
@@ -221,12 +207,11 @@ void seek(Stream* s, long position) {
 }
 
 void rewind(Stream* s) {
-  const int saved = errno;
+  const KeepErrno errno_stays;
   open_fully(s);
   s->listing = nullptr;
   syscall(SYS_lseek, s->fd, 0, SEEK_SET);
   s->real = call_next<DIR*>(Hook::fdopendir, s->fd);
-  errno = saved;
 }
 
 int descriptor_of(Stream* s) {

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/decide/moves.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <signal.h>
-#include <string.h>
 
 #include "preload/decide/changes.h"
 #include "preload/decide/chunks.h"
 #include "preload/decide/descriptors.h"
 #include "preload/decide/opens.h"
 #include "preload/decide/waiting.h"
+#include "preload/next/kernel.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/words.h"
@@ -56,14 +54,12 @@ bool move(Client* client, int fd, Ref ref) {
   if (!identity || flags < 0 || kept < 0 || (flags & (O_DIRECT | O_ASYNC)) != 0 || !is_unfiltered() ||
       has_duplicate(fd) || may_be_locked(identity->pfs_ino))
     return false;
-  const int copy = open_whole(client, fd, ref);
-  if (copy < 0) return false;
+  const Own copy(open_whole(client, fd, ref));
   const long at = syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR);
-  const bool same = at >= 0 && syscall(SYS_fcntl, copy, F_SETFL, flags) == 0 &&
-                    syscall(SYS_lseek, copy, at, SEEK_SET) == at &&
-                    syscall(SYS_dup3, copy, fd, (kept & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) == fd;
-  syscall(SYS_close, copy);
-  if (!same) return false;
+  if (copy.fd < 0 || at < 0 || syscall(SYS_fcntl, copy.fd, F_SETFL, flags) != 0 ||
+      syscall(SYS_lseek, copy.fd, at, SEEK_SET) != at ||
+      syscall(SYS_dup3, copy.fd, fd, (kept & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) != fd)
+    return false;
   opened_on_tier(fd, tier_of(e->state.load(std::memory_order_acquire)), marks);
   count(client->board, TaskCounter::moved);
   return true;
@@ -78,14 +74,11 @@ bool is_whole(const Client& client, Ref ref) {
 
 bool wait_for_whole(Client* client, int fd, Ref ref) {
   const Entry* e = client->catalog.entry(ref);
-  const int saved = errno;
+  const KeepErrno errno_stays;
   Room room;
   RelPath path;
-  const bool whole = e && seems_source(client->catalog, *e, fd) &&
-                     path_of(client->catalog, *e, &room, &path) &&
-                     request_whole(client->board, client->catalog, path, *e);
-  errno = saved;
-  return whole;
+  return e && seems_source(client->catalog, *e, fd) && path_of(client->catalog, *e, &room, &path) &&
+         request_whole(client->board, client->catalog, path, *e);
 }
 
 int open_whole(Client* client, int fd, Ref ref) {
@@ -94,21 +87,17 @@ int open_whole(Client* client, int fd, Ref ref) {
   if (state_of(word) != State::kPlaced || client->board->header.closed.load(std::memory_order_relaxed) != 0 ||
       is_changed_in_place(*client, *e))
     return -1;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   Original original;
-  int copy = is_source(client->catalog, *e, fd) ? open_copy(*client, tier_of(word), ref, true) : -1;
-  if (copy >= 0 && (!original_of_descriptor(copy, &original) || original.entry != e)) {
-    syscall(SYS_close, copy);
-    copy = -1;
-  }
-  errno = saved;
-  return copy;
+  const int copy = is_source(client->catalog, *e, fd) ? open_copy(*client, tier_of(word), ref, true) : -1;
+  if (copy >= 0 && original_of_descriptor(copy, &original) && original.entry == e) return copy;
+  return not_opened(copy);
 }
 
 bool move_to_copy(Client* client, int fd, bool stream) {
   const Ref ref = large_file(fd);
   if (!is_whole(*client, ref) || !is_alone(fd) || is_used_by_stream(fd) != stream) return false;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   constexpr uint64_t kAll = ~uint64_t{0};
   uint64_t before = 0;
   syscall(SYS_rt_sigprocmask, SIG_SETMASK, &kAll, &before, sizeof before);
@@ -119,7 +108,6 @@ bool move_to_copy(Client* client, int fd, bool stream) {
     end_move(fd);
   }
   syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
-  errno = saved;
   return moved;
 }
 

@@ -2,18 +2,11 @@
 // A ladder of early returns, each to the PFS.
 #include "preload/decide/opens.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/sysmacros.h>
-#include <unistd.h>
-
 #include "preload/client/exclude.h"
 #include "preload/client/log.h"
 #include "preload/decide/changes.h"
 #include "preload/decide/waiting.h"
+#include "preload/next/kernel.h"
 #include "preload/resolve/mounts.h"
 #include "preload/resolve/names.h"
 #include "preload/resolve/originals.h"

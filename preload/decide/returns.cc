@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/decide/returns.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/kcmp.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 
+#include "preload/next/kernel.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/words.h"
 
@@ -111,7 +109,7 @@ int go_back_alone(const Client& c, int fd, const Original& original, Hints hints
 int go_back(int fd, const Original& original, Hints hints = Hints::kSet) {
   const Client* c = client();
   if (!c) return ESTALE;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   const bool shared = hints == Hints::kSet && static_cast<unsigned>(fd) < kDescriptors;
   Original now;
   int error = 0;
@@ -119,7 +117,6 @@ int go_back(int fd, const Original& original, Hints hints = Hints::kSet) {
   if (original_of_descriptor(fd, &now) && now.identity->tier_ino == original.identity->tier_ino)
     error = go_back_alone(*c, fd, now, hints);
   if (shared) end_move(fd);
-  errno = saved;
   return error;
 }
 
@@ -189,20 +186,18 @@ void follow_changes_to_map(int fd) {
 void follow_all_changes() {
   shares_descriptors();
   if (!is_something_changed()) return;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   each_descriptor([](int fd) {
     follow_changes_of_link(fd);
     return_if_inherited(fd, Hints::kSet);
   });
-  errno = saved;
 }
 
 void follow_changes_before_exec() {
   shares_descriptors();
   if (!is_something_changed()) return;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   each_descriptor([](int fd) { return_if_inherited(fd, Hints::kStay); });
-  errno = saved;
 }
 
 namespace {

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The change family: calls that change what a path leads to. Marks first, then the PFS; see changes.h.
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/types.h>
 #include <sys/xattr.h>
 #include <utime.h>
 
 #include "preload/decide/returns.h"
-#include "preload/hooks/export.h"
+#include "preload/next/kernel.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
 
@@ -32,44 +29,36 @@ void will_rename(int from_dir, const char* from, int to_dir, const char* to, uns
 // Of a call that changes what a path leads to: it was marked before.
 template <typename Result>
 Result done(int dirfd, const char* path, Result result) {
-  const int saved = errno;
   has_changed_name(dirfd, path);
-  errno = saved;
   return result;
 }
 
 int empty_if_null(const char* path) { return path ? 0 : AT_EMPTY_PATH; }
 
 }  // namespace
-}  // namespace monarch::preload
-
-using namespace monarch::preload;
 
 // Functions that change what `path` leads to.
 #define CHANGE(name, change, dirfd, flags, ...)                    \
   may_change(Change::change, dirfd, path, flags)                   \
       ? done(dirfd, path, call_next<int>(Hook::name, __VA_ARGS__)) \
       : -1
-#define CHANGE_HOOK(name_, change, flags_, parameters, ...)      \
-  MONARCH_EXPORT int name_ parameters noexcept {                 \
-    return CHANGE(name_, change, AT_FDCWD, flags_, __VA_ARGS__); \
-  }
+#define CHANGE_HOOK(name_, change, flags_, parameters, ...) \
+  EXPORT int name_ parameters noexcept { return CHANGE(name_, change, AT_FDCWD, flags_, __VA_ARGS__); }
 
-MONARCH_EXPORT int rename(const char* from, const char* to) noexcept {
+EXPORT int rename(const char* from, const char* to) noexcept {
   will_rename(AT_FDCWD, from, AT_FDCWD, to, 0);
   return done(AT_FDCWD, from, done(AT_FDCWD, to, call_next<int>(Hook::rename, from, to)));
 }
-MONARCH_EXPORT int renameat(int from_dir, const char* from, int to_dir, const char* to) noexcept {
+EXPORT int renameat(int from_dir, const char* from, int to_dir, const char* to) noexcept {
   will_rename(from_dir, from, to_dir, to, 0);
   return done(from_dir, from, done(to_dir, to, call_next<int>(Hook::renameat, from_dir, from, to_dir, to)));
 }
-MONARCH_EXPORT int renameat2(int from_dir, const char* from, int to_dir, const char* to,
-                             unsigned flags) noexcept {
+EXPORT int renameat2(int from_dir, const char* from, int to_dir, const char* to, unsigned flags) noexcept {
   will_rename(from_dir, from, to_dir, to, flags);
   return done(from_dir, from,
               done(to_dir, to, call_next<int>(Hook::renameat2, from_dir, from, to_dir, to, flags)));
 }
-MONARCH_EXPORT int unlinkat(int dirfd, const char* path, int flags) noexcept {
+EXPORT int unlinkat(int dirfd, const char* path, int flags) noexcept {
   if ((flags & AT_REMOVEDIR) == 0) will_change(Change::kReplaced, dirfd, path, AT_SYMLINK_NOFOLLOW);
   return done(dirfd, path, call_next<int>(Hook::unlinkat, dirfd, path, flags));
 }
@@ -77,7 +66,7 @@ CHANGE_HOOK(unlink, kReplaced, AT_SYMLINK_NOFOLLOW, (const char* path), path)
 CHANGE_HOOK(remove, kReplaced, AT_SYMLINK_NOFOLLOW, (const char* path), path)
 // The number of links and ctime of the old name's file change.
 CHANGE_HOOK(link, kContent, AT_SYMLINK_NOFOLLOW, (const char* path, const char* to), path, to)
-MONARCH_EXPORT int linkat(int dirfd, const char* path, int to_dir, const char* to, int flags) noexcept {
+EXPORT int linkat(int dirfd, const char* path, int to_dir, const char* to, int flags) noexcept {
   const int follows = (flags & AT_SYMLINK_FOLLOW) != 0 ? 0 : AT_SYMLINK_NOFOLLOW;
   return CHANGE(linkat, kContent, dirfd, (flags & AT_EMPTY_PATH) | follows, dirfd, path, to_dir, to, flags);
 }
@@ -103,16 +92,17 @@ CHANGE_HOOK(lsetxattr, kAccess, AT_SYMLINK_NOFOLLOW,
 CHANGE_HOOK(removexattr, kAccess, 0, (const char* path, const char* name), path, name)
 CHANGE_HOOK(lremovexattr, kAccess, AT_SYMLINK_NOFOLLOW, (const char* path, const char* name), path, name)
 
-MONARCH_EXPORT int fchmodat(int dirfd, const char* path, mode_t mode, int flags) noexcept {
+EXPORT int fchmodat(int dirfd, const char* path, mode_t mode, int flags) noexcept {
   return CHANGE(fchmodat, kAccess, dirfd, flags, dirfd, path, mode, flags);
 }
-MONARCH_EXPORT int fchownat(int dirfd, const char* path, uid_t user, gid_t group, int flags) noexcept {
+EXPORT int fchownat(int dirfd, const char* path, uid_t user, gid_t group, int flags) noexcept {
   return CHANGE(fchownat, kAccess, dirfd, flags, dirfd, path, user, group, flags);
 }
-MONARCH_EXPORT int futimesat(int dirfd, const char* path, const struct timeval times[2]) noexcept {
+EXPORT int futimesat(int dirfd, const char* path, const struct timeval times[2]) noexcept {
   return CHANGE(futimesat, kContent, dirfd, empty_if_null(path), dirfd, path, times);
 }
-MONARCH_EXPORT int utimensat(int dirfd, const char* path, const struct timespec times[2],
-                             int flags) noexcept {
+EXPORT int utimensat(int dirfd, const char* path, const struct timespec times[2], int flags) noexcept {
   return CHANGE(utimensat, kContent, dirfd, flags | empty_if_null(path), dirfd, path, times, flags);
 }
+
+}  // namespace monarch::preload

@@ -3,7 +3,6 @@
 //
 // The other hooks pass every call on and add up what came back, by the table in descriptors.h. What stdio
 // reads inside libc is estimated at fopen, what is mapped at mmap.
-#include <errno.h>
 #include <stdarg.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -12,7 +11,7 @@
 #include "preload/decide/descriptors.h"
 #include "preload/decide/moves.h"
 #include "preload/decide/returns.h"
-#include "preload/hooks/export.h"
+#include "preload/next/kernel.h"
 #include "preload/next/next.h"
 
 namespace monarch::preload {
@@ -133,20 +132,11 @@ __attribute__((noinline, cold)) int copy_to_map(int fd) {
   if (first && copy < 0) read_natively(k, fd, large);
   return copy;
 }
-void* counted_map(int copy, void* mapped, size_t bytes) {
-  const int saved = errno;
-  syscall(SYS_close, copy);
-  errno = saved;
-  if (mapped != reinterpret_cast<void*>(-1)) count(the_client.board, TaskCounter::mmap_bytes, bytes);
-  return mapped;
-}
-
 void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
   if (fd >= 0) follow_changes_to_map(fd);
-  const int copy = fd >= 0 && __builtin_expect(class_of(fd) == kLarge, 0) ? copy_to_map(fd) : -1;
+  const Own copy(fd >= 0 && __builtin_expect(class_of(fd) == kLarge, 0) ? copy_to_map(fd) : -1);
   auto* real = next<void*(void*, size_t, int, int, int, off_t)>(hook);
-  void* mapped = real(address, bytes, protection, flags, copy >= 0 ? copy : fd, offset);
-  if (copy >= 0) return counted_map(copy, mapped, bytes);
+  void* mapped = real(address, bytes, protection, flags, copy.fd >= 0 ? copy.fd : fd, offset);
   if (fd >= 0 && __builtin_expect(class_of(fd) != kNone, 0) && mapped != reinterpret_cast<void*>(-1))
     if (Client* k = client()) count(k->board, TaskCounter::mmap_bytes, bytes);
   return mapped;
@@ -154,24 +144,20 @@ void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int
 
 }  // namespace
 
-}  // namespace monarch::preload
-
-using namespace monarch::preload;
-
-MONARCH_EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
+EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
   if (ssize_t got; from_chunks_on(fd, buffer, bytes, &got)) return got;
   return counted(fd, [&] { return call_next<ssize_t>(Hook::read, fd, buffer, bytes); });
 }
-MONARCH_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
+EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
   if (ssize_t got; bytes <= room && from_chunks_on(fd, buffer, bytes, &got)) return got;
   return counted(fd, [&] { return call_next<ssize_t>(Hook::__read_chk, fd, buffer, bytes, room); });
 }
-MONARCH_EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {
+EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {
   if (ssize_t got; from_chunks_on(fd, parts, n, &got)) return got;
   return counted(fd, [&] { return call_next<ssize_t>(Hook::readv, fd, parts, n); });
 }
 #define READ_HOOK(name, parameters, ...) \
-  MONARCH_EXPORT ssize_t name parameters { return read_at(Hook::name, __VA_ARGS__); }
+  EXPORT ssize_t name parameters { return read_at(Hook::name, __VA_ARGS__); }
 #define PREAD_HOOKS(Offset, plain, checked, vector, flagged)                                              \
   READ_HOOK(plain, (int fd, void* buffer, size_t bytes, Offset offset), fd, buffer, bytes, offset)        \
   READ_HOOK(checked, (int fd, void* buffer, size_t bytes, Offset offset, size_t room), fd, buffer, bytes, \
@@ -181,44 +167,43 @@ MONARCH_EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {
             offset, flags)
 PREAD_HOOKS(off_t, pread, __pread_chk, preadv, preadv2)
 PREAD_HOOKS(off64_t, pread64, __pread64_chk, preadv64, preadv64v2)
-MONARCH_EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t bytes) noexcept {
+EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t bytes) noexcept {
   return send(Hook::sendfile, to, from, offset, bytes);
 }
-MONARCH_EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t bytes) noexcept {
+EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t bytes) noexcept {
   return send(Hook::sendfile64, to, from, offset, bytes);
 }
-MONARCH_EXPORT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes,
-                                       unsigned flags) {
+EXPORT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes,
+                               unsigned flags) {
   return counted(from, [&] {
     return call_next<ssize_t>(Hook::copy_file_range, from, from_at, to, to_at, bytes, flags);
   });
 }
 
-MONARCH_EXPORT ssize_t splice(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes,
-                              unsigned flags) {
+EXPORT ssize_t splice(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes, unsigned flags) {
   (void)in_chunks(from);
   return counted(from,
                  [&] { return call_next<ssize_t>(Hook::splice, from, from_at, to, to_at, bytes, flags); });
 }
 
-MONARCH_EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int fd,
-                          off_t offset) noexcept {
+EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
   return map(Hook::mmap, address, bytes, protection, flags, fd, offset);
 }
-MONARCH_EXPORT void* mmap64(void* address, size_t bytes, int protection, int flags, int fd,
-                            off64_t offset) noexcept {
+EXPORT void* mmap64(void* address, size_t bytes, int protection, int flags, int fd, off64_t offset) noexcept {
   return map(Hook::mmap64, address, bytes, protection, flags, fd, offset);
 }
 
-MONARCH_EXPORT int close(int fd) {
+EXPORT int close(int fd) {
   closes(fd);
   return call_next<int>(Hook::close, fd);
 }
-MONARCH_EXPORT int dup(int fd) noexcept { return copied(fd, call_next<int>(Hook::dup, fd)); }
-MONARCH_EXPORT int dup2(int fd, int to) noexcept {
+EXPORT int dup(int fd) noexcept { return copied(fd, call_next<int>(Hook::dup, fd)); }
+EXPORT int dup2(int fd, int to) noexcept {
   auto* real = next<int(int, int)>(Hook::dup2);
   return copied(fd, real(fd, to));
 }
-MONARCH_EXPORT int dup3(int fd, int to, int flags) noexcept {
+EXPORT int dup3(int fd, int to, int flags) noexcept {
   return copied(fd, call_next<int>(Hook::dup3, fd, to, flags));
 }
+
+}  // namespace monarch::preload

@@ -4,12 +4,9 @@
 // They all work on a descriptor that was opened for reading, so on a copy too, where nobody would see it. So
 // the file is marked, and the descriptor goes back to the PFS first, if the file there still is the one that
 // was copied (else ESTALE).
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/fs.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/time.h>
@@ -17,7 +14,7 @@
 #include <sys/xattr.h>
 
 #include "preload/decide/returns.h"
-#include "preload/hooks/export.h"
+#include "preload/next/kernel.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
@@ -42,24 +39,17 @@ bool may_be_copy(int fd) { return is_tier(class_of(fd)); }
 int clone_file(int to, int from) {
   Original original;
   struct stat st;
-  int source = -1;
-  if (may_be_copy(from) && original_of_descriptor(from, &original) &&
-      syscall(SYS_newfstatat, to, "", &st, AT_EMPTY_PATH) == 0 && st.st_dev == original.attributes->dev)
-    source = open_original(original, O_RDONLY);
-  const int result = call_next<int>(Hook::ioctl, to, FICLONE, source >= 0 ? source : from);
-  const int saved = errno;
-  if (source >= 0) syscall(SYS_close, source);
-  errno = saved;
-  return result;
+  const bool beside = may_be_copy(from) && original_of_descriptor(from, &original) &&
+                      syscall(SYS_newfstatat, to, "", &st, AT_EMPTY_PATH) == 0 &&
+                      st.st_dev == original.attributes->dev;
+  const Own source(beside ? open_original(original, O_RDONLY) : -1);
+  return call_next<int>(Hook::ioctl, to, FICLONE, source.fd >= 0 ? source.fd : from);
 }
 
 }  // namespace
-}  // namespace monarch::preload
-
-using namespace monarch::preload;
 
 #define CHANGE_HOOK(name_, change, parameters, ...)                                              \
-  MONARCH_EXPORT int name_ parameters noexcept {                                                 \
+  EXPORT int name_ parameters noexcept {                                                         \
     return will_change_open(Change::change, fd) ? call_next<int>(Hook::name_, __VA_ARGS__) : -1; \
   }
 CHANGE_HOOK(fchmod, kAccess, (int fd, mode_t mode), fd, mode)
@@ -70,14 +60,14 @@ CHANGE_HOOK(fsetxattr, kAccess, (int fd, const char* name, const void* value, si
             name, value, bytes, flags)
 CHANGE_HOOK(fremovexattr, kAccess, (int fd, const char* name), fd, name)
 
-MONARCH_EXPORT ssize_t fgetxattr(int fd, const char* name, void* value, size_t bytes) noexcept {
+EXPORT ssize_t fgetxattr(int fd, const char* name, void* value, size_t bytes) noexcept {
   Original original;
   if (!original_of_descriptor(fd, &original))
     return call_next<ssize_t>(Hook::fgetxattr, fd, name, value, bytes);
   return on_original(original,
                      [&](const char* link) { return syscall(SYS_getxattr, link, name, value, bytes); });
 }
-MONARCH_EXPORT ssize_t flistxattr(int fd, char* list, size_t bytes) noexcept {
+EXPORT ssize_t flistxattr(int fd, char* list, size_t bytes) noexcept {
   Original original;
   if (!original_of_descriptor(fd, &original)) return call_next<ssize_t>(Hook::flistxattr, fd, list, bytes);
   return on_original(original, [&](const char* link) { return syscall(SYS_listxattr, link, list, bytes); });
@@ -85,7 +75,7 @@ MONARCH_EXPORT ssize_t flistxattr(int fd, char* list, size_t bytes) noexcept {
 
 // What a file system does on its own files only: clones, extents, flags. Not what asks whether a descriptor
 // is a terminal, as stdio does.
-MONARCH_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
+EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   va_list list;
   va_start(list, request);
   void* argument = va_arg(list, void*);
@@ -94,23 +84,25 @@ MONARCH_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   return request == FICLONE ? clone_file(fd, static_cast<int>(reinterpret_cast<intptr_t>(argument)))
                             : call_next<int>(Hook::ioctl, fd, request, argument);
 }
-MONARCH_EXPORT int name_to_handle_at(int dirfd, const char* path, struct file_handle* handle, int* mount,
-                                     int flags) noexcept {
+EXPORT int name_to_handle_at(int dirfd, const char* path, struct file_handle* handle, int* mount,
+                             int flags) noexcept {
   const int fd = descriptor_meant(dirfd, path, flags);
   if (fd != kNoDescriptor) give_back(fd);
   return call_next<int>(Hook::name_to_handle_at, dirfd, path, handle, mount, flags);
 }
 
 // All of a dataset is on its root's file system.
-MONARCH_EXPORT int fstatfs(int fd, struct statfs* out) noexcept {
+EXPORT int fstatfs(int fd, struct statfs* out) noexcept {
   return stat_of_root(&statfs, Hook::fstatfs, fd, out);
 }
-MONARCH_EXPORT int fstatfs64(int fd, struct statfs64* out) noexcept {
+EXPORT int fstatfs64(int fd, struct statfs64* out) noexcept {
   return stat_of_root(&statfs64, Hook::fstatfs64, fd, out);
 }
-MONARCH_EXPORT int fstatvfs(int fd, struct statvfs* out) noexcept {
+EXPORT int fstatvfs(int fd, struct statvfs* out) noexcept {
   return stat_of_root(&statvfs, Hook::fstatvfs, fd, out);
 }
-MONARCH_EXPORT int fstatvfs64(int fd, struct statvfs64* out) noexcept {
+EXPORT int fstatvfs64(int fd, struct statvfs64* out) noexcept {
   return stat_of_root(&statvfs64, Hook::fstatvfs64, fd, out);
 }
+
+}  // namespace monarch::preload

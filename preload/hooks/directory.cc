@@ -3,11 +3,9 @@
 //
 // This file defines readdir and readdir64 side by side, so it is built without _FILE_OFFSET_BITS.
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 
 #include "preload/decide/listings.h"
-#include "preload/hooks/export.h"
+#include "preload/next/kernel.h"
 #include "preload/next/next.h"
 
 namespace monarch::preload {
@@ -32,44 +30,43 @@ int read_name(Hook hook, DIR* dir, struct dirent64* name, struct dirent64** resu
 }
 
 }  // namespace
-}  // namespace monarch::preload
 
-using namespace monarch::preload;
-
-MONARCH_EXPORT DIR* opendir(const char* path) {
+EXPORT DIR* opendir(const char* path) {
   DIR* dir = open_listed(AT_FDCWD, path);
   return dir ? dir : call_next<DIR*>(Hook::opendir, path);
 }
-MONARCH_EXPORT DIR* fdopendir(int fd) {
+EXPORT DIR* fdopendir(int fd) {
   DIR* dir = open_listed(fd);
   return dir ? dir : call_next<DIR*>(Hook::fdopendir, fd);
 }
-MONARCH_EXPORT int closedir(DIR* dir) { return close_directory(dir); }
+EXPORT int closedir(DIR* dir) { return close_directory(dir); }
 
-MONARCH_EXPORT struct dirent* readdir(DIR* dir) {
+EXPORT struct dirent* readdir(DIR* dir) {
   return reinterpret_cast<struct dirent*>(read_name(Hook::readdir, dir));
 }
-MONARCH_EXPORT struct dirent64* readdir64(DIR* dir) { return read_name(Hook::readdir64, dir); }
-MONARCH_EXPORT int readdir_r(DIR* dir, struct dirent* name, struct dirent** result) {
+EXPORT struct dirent64* readdir64(DIR* dir) { return read_name(Hook::readdir64, dir); }
+EXPORT int readdir_r(DIR* dir, struct dirent* name, struct dirent** result) {
   return read_name(Hook::readdir_r, dir, reinterpret_cast<struct dirent64*>(name),
                    reinterpret_cast<struct dirent64**>(result));
 }
-MONARCH_EXPORT int readdir64_r(DIR* dir, struct dirent64* name, struct dirent64** result) {
+EXPORT int readdir64_r(DIR* dir, struct dirent64* name, struct dirent64** result) {
   return read_name(Hook::readdir64_r, dir, name, result);
 }
-MONARCH_EXPORT long telldir(DIR* dir) noexcept {
+EXPORT long telldir(DIR* dir) noexcept {
   Stream* s = stream_of(&dir);
   return s ? position_of(*s) : call_next<long>(Hook::telldir, dir);
 }
-MONARCH_EXPORT void seekdir(DIR* dir, long position) noexcept {
+EXPORT void seekdir(DIR* dir, long position) noexcept {
   Stream* s = stream_of(&dir);
   s ? seek(s, position) : call_next<void>(Hook::seekdir, dir, position);
 }
-MONARCH_EXPORT void rewinddir(DIR* dir) noexcept {
+EXPORT void rewinddir(DIR* dir) noexcept {
   Stream* s = stream_of(&dir);
   s ? rewind(s) : call_next<void>(Hook::rewinddir, dir);
 }
-MONARCH_EXPORT int dirfd(DIR* dir) noexcept {
+EXPORT int dirfd(DIR* dir) noexcept {
   Stream* s = stream_of(&dir);
   return s ? descriptor_of(s) : call_next<int>(Hook::dirfd, dir);
 }
+
+}  // namespace monarch::preload

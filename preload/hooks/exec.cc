@@ -2,15 +2,12 @@
 // The exec family: programs started with an empty environment keep Monarch. And fork(2) and vfork(2).
 //
 // A child of vfork(2) runs these in its parent's memory: nothing is written but the stack and counters.
-#include <errno.h>
-#include <fcntl.h>
 #include <spawn.h>
 #include <stdarg.h>
-#include <unistd.h>
 
 #include "preload/client/environment.h"
 #include "preload/decide/returns.h"
-#include "preload/hooks/export.h"
+#include "preload/next/kernel.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
 
@@ -59,24 +56,17 @@ int with_arguments(const char* first, va_list* list, Start start) {
 }
 
 }  // namespace
-}  // namespace monarch::preload
-
-using namespace monarch::preload;
 
 extern "C" char** environ;
 
-MONARCH_EXPORT int execve(const char* path, Strings argv, Strings envp) noexcept {
-  return execute(path, argv, envp);
-}
-MONARCH_EXPORT int execv(const char* path, Strings argv) noexcept { return execute(path, argv, environ); }
-MONARCH_EXPORT int execvp(const char* file, Strings argv) noexcept {
-  return execute_found(file, argv, environ);
-}
-MONARCH_EXPORT int execvpe(const char* file, Strings argv, Strings envp) noexcept {
+EXPORT int execve(const char* path, Strings argv, Strings envp) noexcept { return execute(path, argv, envp); }
+EXPORT int execv(const char* path, Strings argv) noexcept { return execute(path, argv, environ); }
+EXPORT int execvp(const char* file, Strings argv) noexcept { return execute_found(file, argv, environ); }
+EXPORT int execvpe(const char* file, Strings argv, Strings envp) noexcept {
   return execute_found(file, argv, envp);
 }
 #define EXECL_HOOK(name, start, environment)                                                       \
-  MONARCH_EXPORT int name(const char* path, const char* first, ...) noexcept {                     \
+  EXPORT int name(const char* path, const char* first, ...) noexcept {                             \
     va_list list;                                                                                  \
     va_start(list, first);                                                                         \
     const int result =                                                                             \
@@ -87,21 +77,21 @@ MONARCH_EXPORT int execvpe(const char* file, Strings argv, Strings envp) noexcep
 EXECL_HOOK(execl, execute, environ)
 EXECL_HOOK(execlp, execute_found, environ)
 EXECL_HOOK(execle, execute, va_arg(list, char**))
-MONARCH_EXPORT int fexecve(int fd, Strings argv, Strings given) noexcept {
+EXPORT int fexecve(int fd, Strings argv, Strings given) noexcept {
   before_exec(fd, "", AT_EMPTY_PATH);
   return with_environment(given, [&](Strings envp) { return call_next<int>(Hook::fexecve, fd, argv, envp); });
 }
-MONARCH_EXPORT int execveat(int dirfd, const char* path, Strings argv, Strings given, int flags) noexcept {
+EXPORT int execveat(int dirfd, const char* path, Strings argv, Strings given, int flags) noexcept {
   before_exec(dirfd, path, flags);
   return with_environment(
       given, [&](Strings envp) { return call_next<int>(Hook::execveat, dirfd, path, argv, envp, flags); });
 }
 
-MONARCH_EXPORT pid_t fork() noexcept {
+EXPORT pid_t fork() noexcept {
   follow_all_changes();
   return call_next<pid_t>(Hook::fork);
 }
-MONARCH_EXPORT pid_t _Fork() noexcept {
+EXPORT pid_t _Fork() noexcept {
   follow_all_changes();
   return call_next<pid_t>(Hook::_Fork);
 }
@@ -147,22 +137,24 @@ __asm__(
     ".globl __vfork\n"
     ".set __vfork, vfork\n"
     ".popsection\n");
-MONARCH_EXPORT int system(const char* command) {
+EXPORT int system(const char* command) {
   follow_all_changes();
   return call_next<int>(Hook::system, command);
 }
-MONARCH_EXPORT FILE* popen(const char* command, const char* mode) {
+EXPORT FILE* popen(const char* command, const char* mode) {
   follow_all_changes();
   return call_next<FILE*>(Hook::popen, command, mode);
 }
 
-#define SPAWN_HOOK(name)                                                                           \
-  MONARCH_EXPORT int name(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions, \
-                          const posix_spawnattr_t* attributes, Strings argv, Strings given) {      \
-    follow_all_changes();                                                                          \
-    return with_environment(given, [&](Strings envp) {                                             \
-      return call_next<int>(Hook::name, pid, path, actions, attributes, argv, envp);               \
-    });                                                                                            \
+#define SPAWN_HOOK(name)                                                                   \
+  EXPORT int name(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions, \
+                  const posix_spawnattr_t* attributes, Strings argv, Strings given) {      \
+    follow_all_changes();                                                                  \
+    return with_environment(given, [&](Strings envp) {                                     \
+      return call_next<int>(Hook::name, pid, path, actions, attributes, argv, envp);       \
+    });                                                                                    \
   }
 SPAWN_HOOK(posix_spawn)
 SPAWN_HOOK(posix_spawnp)
+
+}  // namespace monarch::preload

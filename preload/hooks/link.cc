@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The link family: a link to a descriptor (/proc/PID/fd/N) of a tier's copy shows the dataset's file.
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "preload/client/room.h"
-#include "preload/hooks/export.h"
+#include "preload/next/kernel.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
@@ -22,11 +17,10 @@ bool names_copy(int dirfd, const char* path, Original* original) {
   if (unreadable(path)) return false;
   const char* slash = strrchr(path, '/');
   if (number_of_descriptor(slash ? slash + 1 : path) < 0 || !client()) return false;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   Room room;
   char* text = room.take(kPathBytes);
   const long bytes = text ? syscall(SYS_readlinkat, dirfd, path, text, kPathBytes) : -1;
-  errno = saved;
   return bytes > 0 && text[0] == '/' && original_at(dirfd, path, text, static_cast<size_t>(bytes), original);
 }
 
@@ -58,12 +52,9 @@ char* real_path(const char* path, Ask ask) {
 }
 
 }  // namespace
-}  // namespace monarch::preload
-
-using namespace monarch::preload;
 
 #define READLINK_HOOK(name, dirfd, parameters, ...)                                                  \
-  MONARCH_EXPORT ssize_t name parameters noexcept {                                                  \
+  EXPORT ssize_t name parameters noexcept {                                                          \
     return read_link(dirfd, path,                                                                    \
                      [&](const char* link) { return call_next<ssize_t>(Hook::name, __VA_ARGS__); }); \
   }
@@ -76,9 +67,11 @@ READLINK_HOOK(__readlinkat_chk, dirfd, (int dirfd, const char* path, char* out, 
               dirfd, link, out, bytes, room)
 
 #define REALPATH_HOOK(name, parameters, ...)                                                             \
-  MONARCH_EXPORT char* name parameters noexcept {                                                        \
+  EXPORT char* name parameters noexcept {                                                                \
     return real_path(path, [&](const char* link) { return call_next<char*>(Hook::name, __VA_ARGS__); }); \
   }
 REALPATH_HOOK(realpath, (const char* path, char* out), link, out)
 REALPATH_HOOK(__realpath_chk, (const char* path, char* out, size_t room), link, out, room)
 REALPATH_HOOK(canonicalize_file_name, (const char* path), link)
+
+}  // namespace monarch::preload

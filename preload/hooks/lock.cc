@@ -10,7 +10,6 @@
 
 #include "preload/decide/moves.h"
 #include "preload/decide/returns.h"
-#include "preload/hooks/export.h"
 #include "preload/next/next.h"
 
 namespace monarch::preload {
@@ -44,12 +43,9 @@ off_t seek(Hook hook, int fd, off_t offset, int from) {
 }
 
 }  // namespace
-}  // namespace monarch::preload
-
-using namespace monarch::preload;
 
 #define CONTROL_HOOK(name)                             \
-  MONARCH_EXPORT int name(int fd, int command, ...) {  \
+  EXPORT int name(int fd, int command, ...) {          \
     va_list list;                                      \
     va_start(list, command);                           \
     void* argument = va_arg(list, void*);              \
@@ -59,47 +55,47 @@ using namespace monarch::preload;
 CONTROL_HOOK(fcntl)
 CONTROL_HOOK(fcntl64)
 
-MONARCH_EXPORT int flock(int fd, int operation) noexcept {
+EXPORT int flock(int fd, int operation) noexcept {
   follow_changes(fd);
   return call_next<int>(Hook::flock, fd, operation);
 }
-MONARCH_EXPORT int lockf(int fd, int command, off_t bytes) {
+EXPORT int lockf(int fd, int command, off_t bytes) {
   follow_changes(fd);
   return call_next<int>(Hook::lockf, fd, command, bytes);
 }
-MONARCH_EXPORT int lockf64(int fd, int command, off64_t bytes) {
+EXPORT int lockf64(int fd, int command, off64_t bytes) {
   follow_changes(fd);
   return call_next<int>(Hook::lockf64, fd, command, bytes);
 }
-MONARCH_EXPORT off_t lseek(int fd, off_t offset, int from) noexcept {
-  return seek(Hook::lseek, fd, offset, from);
-}
-MONARCH_EXPORT off64_t lseek64(int fd, off64_t offset, int from) noexcept {
+EXPORT off_t lseek(int fd, off_t offset, int from) noexcept { return seek(Hook::lseek, fd, offset, from); }
+EXPORT off64_t lseek64(int fd, off64_t offset, int from) noexcept {
   return seek(Hook::lseek64, fd, offset, from);
 }
 
 // A stream that is read again from elsewhere.
-MONARCH_EXPORT int fseek(FILE* stream, long offset, int from) {
+EXPORT int fseek(FILE* stream, long offset, int from) {
   move_stream(stream);
   return call_next<int>(Hook::fseek, stream, offset, from);
 }
-MONARCH_EXPORT int fseeko(FILE* stream, off_t offset, int from) {
+EXPORT int fseeko(FILE* stream, off_t offset, int from) {
   move_stream(stream);
   return call_next<int>(Hook::fseeko, stream, offset, from);
 }
-MONARCH_EXPORT int fseeko64(FILE* stream, off64_t offset, int from) {
+EXPORT int fseeko64(FILE* stream, off64_t offset, int from) {
   move_stream(stream);
   return call_next<int>(Hook::fseeko64, stream, offset, from);
 }
-MONARCH_EXPORT void rewind(FILE* stream) {
+EXPORT void rewind(FILE* stream) {
   move_stream(stream);
   next<void(FILE*)>(Hook::rewind)(stream);
 }
-MONARCH_EXPORT int fsetpos(FILE* stream, const fpos_t* position) {
+EXPORT int fsetpos(FILE* stream, const fpos_t* position) {
   move_stream(stream);
   return call_next<int>(Hook::fsetpos, stream, position);
 }
-MONARCH_EXPORT int fsetpos64(FILE* stream, const fpos64_t* position) {
+EXPORT int fsetpos64(FILE* stream, const fpos64_t* position) {
   move_stream(stream);
   return call_next<int>(Hook::fsetpos64, stream, position);
 }
+
+}  // namespace monarch::preload

@@ -3,12 +3,9 @@
 // fopen(3) and freopen(3).
 //
 // This file defines open and open64 side by side, so it is built without _FILE_OFFSET_BITS.
-#include <errno.h>
-#include <fcntl.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "preload/decide/changes.h"
 #include "preload/decide/chunks.h"
@@ -16,7 +13,7 @@
 #include "preload/decide/moves.h"
 #include "preload/decide/opens.h"
 #include "preload/decide/returns.h"
-#include "preload/hooks/export.h"
+#include "preload/next/kernel.h"
 #include "preload/next/next.h"
 #include "preload/resolve/names.h"
 #include "preload/resolve/originals.h"
@@ -247,12 +244,9 @@ int made(Hook hook, char* path, Rest... rest) {
 }
 
 }  // namespace
-}  // namespace monarch::preload
-
-using namespace monarch::preload;
 
 #define OPEN_HOOK(name, parameters, dirfd, open)                           \
-  MONARCH_EXPORT int name parameters {                                     \
+  EXPORT int name parameters {                                             \
     va_list arguments;                                                     \
     va_start(arguments, flags);                                            \
     const mode_t mode = takes_mode(flags) ? va_arg(arguments, mode_t) : 0; \
@@ -273,64 +267,58 @@ OPEN_AT(openat)
 OPEN_AT(openat64)
 
 // What -D_FORTIFY_SOURCE makes of an open without a mode argument.
-MONARCH_EXPORT int __open_2(const char* path, int flags) {
+EXPORT int __open_2(const char* path, int flags) {
   return opened(AT_FDCWD, path, flags, [&] { return next<OpenTwo>(Hook::__open_2)(path, flags); });
 }
-MONARCH_EXPORT int __open64_2(const char* path, int flags) {
+EXPORT int __open64_2(const char* path, int flags) {
   return opened(AT_FDCWD, path, flags, [&] { return next<OpenTwo>(Hook::__open64_2)(path, flags); });
 }
-MONARCH_EXPORT int __openat_2(int dirfd, const char* path, int flags) {
+EXPORT int __openat_2(int dirfd, const char* path, int flags) {
   return opened(dirfd, path, flags, [&] { return next<OpenAtTwo>(Hook::__openat_2)(dirfd, path, flags); });
 }
-MONARCH_EXPORT int __openat64_2(int dirfd, const char* path, int flags) {
+EXPORT int __openat64_2(int dirfd, const char* path, int flags) {
   return opened(dirfd, path, flags, [&] { return next<OpenAtTwo>(Hook::__openat64_2)(dirfd, path, flags); });
 }
-MONARCH_EXPORT int creat(const char* path, mode_t mode) {
+EXPORT int creat(const char* path, mode_t mode) {
   return opened(AT_FDCWD, path, kCreat, [&] { return next<CreatFunction>(Hook::creat)(path, mode); });
 }
-MONARCH_EXPORT int creat64(const char* path, mode_t mode) {
+EXPORT int creat64(const char* path, mode_t mode) {
   return opened(AT_FDCWD, path, kCreat, [&] { return next<CreatFunction>(Hook::creat64)(path, mode); });
 }
 
-MONARCH_EXPORT int mkstemp(char* path) { return made(Hook::mkstemp, path); }
-MONARCH_EXPORT int mkstemp64(char* path) { return made(Hook::mkstemp64, path); }
-MONARCH_EXPORT int mkostemp(char* path, int flags) { return made(Hook::mkostemp, path, flags); }
-MONARCH_EXPORT int mkostemp64(char* path, int flags) { return made(Hook::mkostemp64, path, flags); }
-MONARCH_EXPORT int mkstemps(char* path, int tail) { return made(Hook::mkstemps, path, tail); }
-MONARCH_EXPORT int mkstemps64(char* path, int tail) { return made(Hook::mkstemps64, path, tail); }
-MONARCH_EXPORT int mkostemps(char* path, int tail, int flags) {
-  return made(Hook::mkostemps, path, tail, flags);
-}
-MONARCH_EXPORT int mkostemps64(char* path, int tail, int flags) {
-  return made(Hook::mkostemps64, path, tail, flags);
-}
-MONARCH_EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int flags) {
+EXPORT int mkstemp(char* path) { return made(Hook::mkstemp, path); }
+EXPORT int mkstemp64(char* path) { return made(Hook::mkstemp64, path); }
+EXPORT int mkostemp(char* path, int flags) { return made(Hook::mkostemp, path, flags); }
+EXPORT int mkostemp64(char* path, int flags) { return made(Hook::mkostemp64, path, flags); }
+EXPORT int mkstemps(char* path, int tail) { return made(Hook::mkstemps, path, tail); }
+EXPORT int mkstemps64(char* path, int tail) { return made(Hook::mkstemps64, path, tail); }
+EXPORT int mkostemps(char* path, int tail, int flags) { return made(Hook::mkostemps, path, tail, flags); }
+EXPORT int mkostemps64(char* path, int tail, int flags) { return made(Hook::mkostemps64, path, tail, flags); }
+EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int flags) {
   const int fd = call_next<int>(Hook::open_by_handle_at, mount, handle, flags);
   return Attempt{.flags = writes(flags) ? flags : 0}.settled(fd);
 }
 // The child opens it by itself, later: what the path leads to now is marked.
-MONARCH_EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd,
-                                                    const char* path, int flags, mode_t mode) noexcept {
+EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd, const char* path,
+                                            int flags, mode_t mode) noexcept {
   if (writes(flags)) (void)may_change(Change::kContent, AT_FDCWD, path, 0);
   return next<int(posix_spawn_file_actions_t*, int, const char*, int, mode_t)>(
       Hook::posix_spawn_file_actions_addopen)(actions, fd, path, flags, mode);
 }
 
-MONARCH_EXPORT FILE* fopen(const char* path, const char* mode) {
-  return open_stream(Hook::fopen, path, mode);
-}
-MONARCH_EXPORT FILE* fopen64(const char* path, const char* mode) {
-  return open_stream(Hook::fopen64, path, mode);
-}
+EXPORT FILE* fopen(const char* path, const char* mode) { return open_stream(Hook::fopen, path, mode); }
+EXPORT FILE* fopen64(const char* path, const char* mode) { return open_stream(Hook::fopen64, path, mode); }
 
-MONARCH_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
+EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
   if (__builtin_expect(class_of(fd) == kLarge, 0)) becomes_stream(fd);
   return next<FILE*(int, const char*)>(Hook::fdopen)(fd, mode);
 }
 
-MONARCH_EXPORT FILE* freopen(const char* path, const char* mode, FILE* stream) {
+EXPORT FILE* freopen(const char* path, const char* mode, FILE* stream) {
   return reopen_stream(Hook::freopen, path, mode, stream);
 }
-MONARCH_EXPORT FILE* freopen64(const char* path, const char* mode, FILE* stream) {
+EXPORT FILE* freopen64(const char* path, const char* mode, FILE* stream) {
   return reopen_stream(Hook::freopen64, path, mode, stream);
 }
+
+}  // namespace monarch::preload

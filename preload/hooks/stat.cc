@@ -3,17 +3,11 @@
 // calls that ask about a path, which are answered from the catalog where it knows the file.
 //
 // See originals.h for how a copy is recognised, attributes.h for what is known.
-#include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-#include <unistd.h>
 
 #include "preload/decide/attributes.h"
 #include "preload/decide/returns.h"
-#include "preload/hooks/export.h"
+#include "preload/next/kernel.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
@@ -77,13 +71,6 @@ void set_record(const FileValues& v, struct statx* st) {
 bool is_copy(const struct stat& st, Original* o) {
   return S_ISREG(st.st_mode) &&
          original_of(st.st_dev, st.st_ino, static_cast<uint64_t>(st.st_size), ns_of(st.st_mtim), o);
-}
-// What a copy is recognised by.
-constexpr unsigned kNeeded = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME;
-bool is_copy(const struct statx& st, Original* o) {
-  return (st.stx_mask & kNeeded) == kNeeded && S_ISREG(st.stx_mode) &&
-         original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
-                     ns_of(st.stx_mtime), o);
 }
 
 // What a call on a descriptor answers: of a copy, what the catalog says of its file; of one whose file the
@@ -152,17 +139,14 @@ struct stat* as_stat(struct stat64* st) {
 }
 
 }  // namespace
-}  // namespace monarch::preload
-
-using namespace monarch::preload;
 
 #define PATH_HOOK(name, dirfd, flags, version, parameters, ...)               \
-  MONARCH_EXPORT int name parameters noexcept {                               \
+  EXPORT int name parameters noexcept {                                       \
     return any_path(dirfd, path, flags, version, as_stat(st),                 \
                     [&] { return call_next<int>(Hook::name, __VA_ARGS__); }); \
   }
 #define DESCRIPTOR_HOOK(name, parameters, ...)                                                 \
-  MONARCH_EXPORT int name parameters noexcept {                                                \
+  EXPORT int name parameters noexcept {                                                        \
     return restored(fd, as_stat(st), [&] { return call_next<int>(Hook::name, __VA_ARGS__); }); \
   }
 #define STAT_HOOKS(Stat, plain, link, at, descriptor)                                                       \
@@ -183,16 +167,16 @@ STAT_HOOKS(struct stat64*, stat64, lstat64, fstatat64, fstat64)
 XSTAT_HOOKS(struct stat*, __xstat, __lxstat, __fxstatat, __fxstat)
 XSTAT_HOOKS(struct stat64*, __xstat64, __lxstat64, __fxstatat64, __fxstat64)
 
-MONARCH_EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) noexcept {
+EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) noexcept {
   // stx_mask may say more than was asked for (statx(2)).
   const int fd = descriptor_meant(dirfd, path, flags);
-  const unsigned wanted = fd != kNoDescriptor ? mask | kNeeded : mask;
+  const unsigned wanted = fd != kNoDescriptor ? mask | kToKnowCopy : mask;
   const auto ask = [&] { return call_next<int>(Hook::statx, dirfd, path, flags, wanted, st); };
   return fd != kNoDescriptor ? restored(fd, st, ask) : ask();
 }
 
 #define ACCESS_HOOK(name, dirfd, flags, parameters, ...)                                                   \
-  MONARCH_EXPORT int name parameters noexcept {                                                            \
+  EXPORT int name parameters noexcept {                                                                    \
     return access_path(dirfd, path, mode, flags, [&] { return call_next<int>(Hook::name, __VA_ARGS__); }); \
   }
 ACCESS_HOOK(access, AT_FDCWD, 0, (const char* path, int mode), path, mode)
@@ -200,3 +184,5 @@ ACCESS_HOOK(euidaccess, AT_FDCWD, AT_EACCESS, (const char* path, int mode), path
 ACCESS_HOOK(eaccess, AT_FDCWD, AT_EACCESS, (const char* path, int mode), path, mode)
 ACCESS_HOOK(faccessat, dirfd, flags, (int dirfd, const char* path, int mode, int flags), dirfd, path, mode,
             flags)
+
+}  // namespace monarch::preload

@@ -10,6 +10,10 @@
 
 #include "preload/hooks.h"
 
+// Before the definition of a hook, in whatever namespace: in C that is no part of a name. What is exported at
+// all hooks.h says to the linker.
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
 namespace monarch::preload {
 
 enum class Hook : int {

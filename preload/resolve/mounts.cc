@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/resolve/mounts.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
+#include "preload/next/kernel.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
 #include "preload/resolve/words.h"
@@ -59,7 +54,7 @@ bool look_at_mounts(const JobFacts& facts) {
 }
 
 __attribute__((noinline, cold)) bool look(const JobFacts& facts, const RelPath& path) {
-  const int saved = errno;
+  const KeepErrno errno_stays;
   unsigned char seen = space.load(std::memory_order_acquire);
   const uint64_t own = seen == kUnknown ? namespace_inode("/proc/self/ns/mnt") : 0;
   const int64_t now = monotonic_ns();
@@ -70,7 +65,6 @@ __attribute__((noinline, cold)) bool look(const JobFacts& facts, const RelPath& 
     look_at.store(now + kLookNs, std::memory_order_relaxed);
     space.store(seen = told ? kOther : kUnknown, std::memory_order_release);
   }
-  errno = saved;
   return seen == kUnknown ||
          (seen == kOther && (hidden.load(std::memory_order_acquire) >> path.root & 1) != 0);
 }

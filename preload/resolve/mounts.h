@@ -2,10 +2,8 @@
 // What is mounted below a root in this process's mount namespace: what that hides is not the dataset's here.
 #pragma once
 
-#include <string.h>
-#include <sys/stat.h>
-
 #include "preload/client/client.h"
+#include "preload/next/kernel.h"
 
 namespace monarch::preload {
 

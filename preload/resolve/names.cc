@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/resolve/names.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-
+#include "preload/next/kernel.h"
 #include "preload/resolve/roots.h"
 
 namespace monarch::preload {
@@ -57,27 +52,21 @@ bool of_kernel(const char* path) {
 // The path without symbolic links of what is open as `fd`, if that is on a root's device.
 bool true_path(const Client& c, int fd, Room* text) {
   struct statx st;
-  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) == 0 &&
-         on_root_device(c.catalog.facts(), gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor)) &&
+  return fd >= 0 && look_at(fd, STATX_TYPE, &st) && on_root_device(c.catalog.facts(), device_of(st)) &&
          path_of_descriptor(fd, text) > 0;
 }
 
 // What the kernel says. Apart, for the room on the stack.
 __attribute__((noinline)) bool ask_kernel(const Client& c, int dirfd, const char* path, Room* room,
                                           RelPath* result) {
-  const int saved = errno;
-  const long fd = syscall(SYS_openat, dirfd, path, O_PATH | O_CLOEXEC, 0);
+  const KeepErrno errno_stays;
+  const Own file(open_own(dirfd, path, O_PATH));
   Room longer;
-  bool below = fd >= 0 && true_path(c, static_cast<int>(fd), room) &&
-               resolve(c, AT_FDCWD, room->text(), &longer, result);
-  if (fd >= 0) syscall(SYS_close, static_cast<int>(fd));
-  if (below && result->path == longer.text()) {
-    char* kept = room->take(result->len);
-    below = kept != nullptr;
-    if (below) result->path = static_cast<const char*>(memcpy(kept, result->path, result->len));
-  }
-  errno = saved;
-  return below;
+  if (!true_path(c, file.fd, room) || !resolve(c, AT_FDCWD, room->text(), &longer, result)) return false;
+  if (result->path != longer.text()) return true;
+  char* kept = room->take(result->len);
+  if (kept) result->path = static_cast<const char*>(memcpy(kept, result->path, result->len));
+  return kept != nullptr;
 }
 
 }  // namespace

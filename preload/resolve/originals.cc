@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/resolve/originals.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-
+#include "preload/next/kernel.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
 
@@ -31,6 +26,11 @@ int descriptor_by_number(const char* path) {
 }
 
 }  // namespace
+
+bool is_copy(const struct statx& st, Original* original) {
+  return (st.stx_mask & kToKnowCopy) == kToKnowCopy && S_ISREG(st.stx_mode) &&
+         original_of(device_of(st), st.stx_ino, st.stx_size, ns_of(st.stx_mtime), original);
+}
 
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original) {
   const Client* c = client();
@@ -61,14 +61,10 @@ namespace {
 
 // Whether what is there is a copy, by a call; errno stays as it is.
 bool seen_as_copy(int dirfd, const char* path, int flags, Original* original) {
-  const int saved = errno;
+  const KeepErrno errno_stays;
   struct statx st;
-  const long rc = syscall(SYS_statx, dirfd, path, flags | AT_STATX_DONT_SYNC,
-                          STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &st);
-  errno = saved;
-  return rc == 0 && S_ISREG(st.stx_mode) &&
-         original_of(gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino, st.stx_size,
-                     ns_of(st.stx_mtime), original);
+  return syscall(SYS_statx, dirfd, path, flags | AT_STATX_DONT_SYNC, kToKnowCopy, &st) == 0 &&
+         is_copy(st, original);
 }
 
 void choose_by_name(const char* text, size_t len, Original* original) {
@@ -80,10 +76,9 @@ void choose_by_name(const char* text, size_t len, Original* original) {
 
 __attribute__((noinline, cold)) void choose_name(int fd, Original* original) {
   if (read_once(original->attributes->nlink) < 2) return;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   Room room;
   const size_t len = path_of_descriptor(fd, &room);
-  errno = saved;
   choose_by_name(room.text(), len, original);
 }
 
@@ -123,8 +118,7 @@ bool may_link_to_descriptor(const char* path) {
 bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st) {
   const Identity* id = catalog.identity_of(e);
   const Attributes* attributes = id ? catalog.attributes(id->attributes) : nullptr;
-  return attributes && st.stx_ino == id->pfs_ino &&
-         gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == attributes->dev &&
+  return attributes && st.stx_ino == id->pfs_ino && device_of(st) == attributes->dev &&
          st.stx_size == e.size.load(std::memory_order_relaxed) &&
          ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed);
 }
@@ -143,19 +137,13 @@ int open_original(const Original& original, int flags) {
     errno = ESTALE;
     return -1;
   }
-  const long fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0);
-  if (fd < 0) {
-    if (errno == ENOENT) errno = ESTALE;
-    return -1;
-  }
+  const int fd = open_own(AT_FDCWD, path, flags);
   struct statx st;
-  if (syscall(SYS_statx, static_cast<int>(fd), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &st) == 0 &&
-      st.stx_ino == original.identity->pfs_ino &&
-      gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor) == original.attributes->dev)
-    return static_cast<int>(fd);
-  syscall(SYS_close, static_cast<int>(fd));
-  errno = ESTALE;
-  return -1;
+  if (fd >= 0 && look_at(fd, STATX_INO, &st) && st.stx_ino == original.identity->pfs_ino &&
+      device_of(st) == original.attributes->dev)
+    return fd;
+  if (fd >= 0 || errno == ENOENT) errno = ESTALE;
+  return not_opened(fd);
 }
 
 }  // namespace monarch::preload

@@ -3,13 +3,11 @@
 // descriptor. Nothing is remembered, so it is right after dup, fork, exec and SCM_RIGHTS.
 #pragma once
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <sys/stat.h>
 
 #include "preload/client/client.h"
 #include "preload/client/room.h"
+#include "preload/next/kernel.h"
 #include "preload/resolve/paths.h"
 
 namespace monarch::preload {
@@ -35,6 +33,9 @@ Original find_original(const Client& c, uint64_t dev, uint64_t ino, Proof proof)
 }
 // By device, inode, size and mtime of the copy. False: no copy. Costs no system call.
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original);
+// The same by what statx(2) said, if that was asked for these and said them.
+inline constexpr unsigned kToKnowCopy = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME;
+bool is_copy(const struct statx& st, Original* original);
 // Of a copy that several names of the dataset share, `fd` is open by one: *original becomes that name's. By a
 // call of its own; errno stays as it is.
 void choose_name(int fd, Original* original);
@@ -63,15 +64,11 @@ int open_original(const Original& original, int flags = O_PATH);
 // What `act` gives, called with a link (/proc/self/fd/N) to that file; -1 with errno: it is not to be had.
 template <typename Act>
 auto on_original(const Original& original, Act act) -> decltype(act("")) {
-  const int fd = open_original(original);
-  if (fd < 0) return -1;
+  const Own file(open_original(original));
+  if (file.fd < 0) return -1;
   char link[kFdLinkBytes];
-  fd_link(fd, link);
-  const auto result = act(link);
-  const int saved = errno;
-  syscall(SYS_close, fd);
-  errno = saved;
-  return result;
+  fd_link(file.fd, link);
+  return act(link);
 }
 // Whether `st` (STATX_INO, STATX_SIZE, STATX_MTIME) is that of the very file on the PFS that `e` was when it
 // was copied, or its copying began.

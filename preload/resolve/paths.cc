@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/resolve/paths.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-
+#include "preload/next/kernel.h"
 #include "preload/resolve/mounts.h"
 #include "preload/resolve/roots.h"
 

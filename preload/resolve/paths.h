@@ -3,12 +3,11 @@
 #pragma once
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "preload/client/client.h"
 #include "preload/client/room.h"
+#include "preload/next/kernel.h"
 
 namespace monarch::preload {
 
@@ -56,14 +55,13 @@ int number_of_descriptor(const char* digits);
 // Calls `use` with each descriptor of this process; without /proc, with the standard ones. Changes errno.
 template <typename Use>
 void each_descriptor(Use use) {
-  const long dir = syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  for (int fd = 0; dir < 0 && fd < 3; ++fd) use(fd);
+  const Own dir(open_own(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY));
+  for (int fd = 0; dir.fd < 0 && fd < 3; ++fd) use(fd);
   alignas(dirent64) char entries[256];
-  for (long bytes; dir >= 0 && (bytes = syscall(SYS_getdents64, dir, entries, sizeof entries)) > 0;)
+  for (long bytes; dir.fd >= 0 && (bytes = syscall(SYS_getdents64, dir.fd, entries, sizeof entries)) > 0;)
     for (long at = 0; at < bytes; at += reinterpret_cast<dirent64*>(entries + at)->d_reclen)
       if (const int fd = number_of_descriptor(reinterpret_cast<dirent64*>(entries + at)->d_name); fd >= 0)
         use(fd);
-  if (dir >= 0) syscall(SYS_close, dir);
 }
 // The absolute path of an open file, as this mount namespace names it, without symbolic links, in `room`; its
 // length, 0 if it has none. Changes errno.

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/resolve/roots.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/capability.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/sysmacros.h>
-#include <unistd.h>
 
+#include "preload/next/kernel.h"
 #include "runtime/layout/groups.h"
 
 namespace monarch::preload {
@@ -25,9 +19,8 @@ template <typename Look, typename Ask>
 bool holds(std::atomic<Fact>* checked, Look look, Ask ask) {
   Fact seen = checked->load(std::memory_order_relaxed);
   if (__builtin_expect(seen == kUnknown, 0)) {
-    const int saved = errno;
+    const KeepErrno errno_stays;
     seen = look();
-    errno = saved;
     checked->store(seen, std::memory_order_relaxed);
   }
   if (__builtin_expect(seen == kSameForGood, 1)) return true;
@@ -61,12 +54,10 @@ bool stays_in_groups() {
 // In a user namespace made by an ordinary user: its groups stay what they were, whatever they are called
 // there.
 bool keeps_groups() {
-  const long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/setgroups", O_RDONLY | O_CLOEXEC, 0);
-  if (fd < 0) return false;
+  const Own file(open_own(AT_FDCWD, "/proc/self/setgroups", O_RDONLY));
   char text[4] = "";
-  const long n = syscall(SYS_read, static_cast<int>(fd), text, sizeof text);
-  syscall(SYS_close, static_cast<int>(fd));
-  return n == sizeof text && memcmp(text, "deny", sizeof text) == 0;
+  return syscall(SYS_read, file.fd, text, sizeof text) == sizeof text &&
+         memcmp(text, "deny", sizeof text) == 0;
 }
 
 bool equal_groups(const JobFacts& facts) { return facts.groups == 0 || own_groups() == facts.groups; }
@@ -91,8 +82,7 @@ bool is_same_directory(const JobFacts& facts, uint32_t number) {
   const auto look = [&] {
     struct statx st;
     if (syscall(SYS_statx, AT_FDCWD, prefix.path, AT_STATX_DONT_SYNC, STATX_INO, &st) != 0) return kUnknown;
-    const uint64_t dev = gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
-    return dev == prefix.dev && st.stx_ino == prefix.ino ? kSameForGood : kOther;
+    return device_of(st) == prefix.dev && st.stx_ino == prefix.ino ? kSameForGood : kOther;
   };
   return holds(&prefix_checked[number], look, [] { return true; });
 }

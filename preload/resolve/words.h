@@ -2,10 +2,8 @@
 // Reading what the kernel tells as text: the words of /proc/self/mountinfo and /proc/locks.
 #pragma once
 
-#include <fcntl.h>
-#include <stdint.h>
-
 #include "preload/client/room.h"
+#include "preload/next/kernel.h"
 
 namespace monarch::preload {
 
@@ -13,15 +11,15 @@ namespace monarch::preload {
 // file cannot be read to its end. Changes errno.
 template <typename Use>
 bool each_word(const char* file, Use use) {
-  const long fd = syscall(SYS_openat, AT_FDCWD, file, O_RDONLY | O_CLOEXEC, 0);
-  if (fd < 0) return false;
+  const Own text_file(open_own(AT_FDCWD, file, O_RDONLY));
+  if (text_file.fd < 0) return false;
   Room room;
   char* const word = room.take(kPathBytes);
   char text[256];
   size_t bytes = 0;
   int number = 0;
   long n = -1;
-  while (word && (n = syscall(SYS_read, fd, text, sizeof text)) > 0)
+  while (word && (n = syscall(SYS_read, text_file.fd, text, sizeof text)) > 0)
     for (const char* p = text; p < text + n; ++p) {
       const bool ends = *p == ' ' || *p == '\n';
       if (!ends && bytes < kPathBytes - 1) word[bytes++] = *p;
@@ -31,7 +29,6 @@ bool each_word(const char* file, Use use) {
       bytes = 0;
       if (*p == '\n') number = 0;
     }
-  syscall(SYS_close, fd);
   return n == 0;
 }
 

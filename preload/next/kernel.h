@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the library asks of the kernel by itself. By system calls, since functions of libc's may be hooks.
+#pragma once
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+namespace monarch::preload {
+
+// errno stays what it is here when the block ends.
+struct KeepErrno {
+  const int saved = errno;
+  ~KeepErrno() { errno = saved; }
+};
+
+// A descriptor for the rest of the block. It is closed then, if it is one (not -1); errno stays as it is.
+struct Own {
+  const int fd;
+  explicit Own(int opened) : fd(opened) {}
+  Own(const Own&) = delete;
+  Own& operator=(const Own&) = delete;
+  ~Own() {
+    if (fd < 0) return;
+    const KeepErrno errno_stays;
+    syscall(SYS_close, fd);
+  }
+};
+
+// Closes what was opened to no purpose, likewise. -1.
+inline int not_opened(int fd) {
+  const Own own(fd);
+  return -1;
+}
+
+// open(2), closed on exec; -1 with errno.
+inline int open_own(int dirfd, const char* path, int flags) {
+  return static_cast<int>(syscall(SYS_openat, dirfd, path, flags | O_CLOEXEC, 0));
+}
+
+// What is open as `fd`, as far as `mask` (STATX_...) asks; where the kernel knows it, without asking the PFS.
+inline bool look_at(int fd, unsigned mask, struct statx* st) {
+  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask, st) == 0;
+}
+
+inline uint64_t device_of(const struct statx& st) {
+  return gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
+}
+
+}  // namespace monarch::preload
