@@ -87,13 +87,12 @@ ssize_t from_chunks(int fd, const struct iovec* parts, int n, off_t offset) {
   return sum;
 }
 
-ssize_t read_at(Hook hook, int fd, void* buffer, size_t bytes, off_t offset) {
-  if (const ssize_t got = from_chunks(fd, buffer, bytes, offset); got >= 0) return got;
-  return counted_at(fd, [&] { return call_next<ssize_t>(hook, fd, buffer, bytes, offset); });
-}
-ssize_t read_at(Hook hook, int fd, void* buffer, size_t bytes, off_t offset, size_t room) {
-  if (const ssize_t got = bytes <= room ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
-  return counted_at(fd, [&] { return call_next<ssize_t>(hook, fd, buffer, bytes, offset, room); });
+// `room`: of the buffer, where the caller says it (__pread_chk).
+template <typename... Room>
+ssize_t read_at(Hook hook, int fd, void* buffer, size_t bytes, off_t offset, Room... room) {
+  const bool fits = ((bytes <= room) && ...);
+  if (const ssize_t got = fits ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
+  return counted_at(fd, [&] { return call_next<ssize_t>(hook, fd, buffer, bytes, offset, room...); });
 }
 ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offset) {
   if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
@@ -156,23 +155,17 @@ EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {
   if (ssize_t got; from_chunks_on(fd, parts, n, &got)) return got;
   return counted(fd, [&] { return call_next<ssize_t>(Hook::readv, fd, parts, n); });
 }
-#define READ_HOOK(name, parameters, ...) \
-  EXPORT ssize_t name parameters { return read_at(Hook::name, __VA_ARGS__); }
-#define PREAD_HOOKS(Offset, plain, checked, vector, flagged)                                              \
-  READ_HOOK(plain, (int fd, void* buffer, size_t bytes, Offset offset), fd, buffer, bytes, offset)        \
-  READ_HOOK(checked, (int fd, void* buffer, size_t bytes, Offset offset, size_t room), fd, buffer, bytes, \
-            offset, room)                                                                                 \
-  READ_HOOK(vector, (int fd, const struct iovec* parts, int n, Offset offset), fd, parts, n, offset)      \
-  READ_HOOK(flagged, (int fd, const struct iovec* parts, int n, Offset offset, int flags), fd, parts, n,  \
-            offset, flags)
+#define PREAD_HOOKS(Offset, plain, checked, vector, flagged)                                                \
+  HOOK(ssize_t, plain, (int fd, void* buffer, size_t bytes, Offset at), read_at, fd, buffer, bytes, at)     \
+  HOOK(ssize_t, checked, (int fd, void* buffer, size_t bytes, Offset at, size_t room), read_at, fd, buffer, \
+       bytes, at, room)                                                                                     \
+  HOOK(ssize_t, vector, (int fd, const struct iovec* parts, int n, Offset at), read_at, fd, parts, n, at)   \
+  HOOK(ssize_t, flagged, (int fd, const struct iovec* parts, int n, Offset at, int flags), read_at, fd,     \
+       parts, n, at, flags)
 PREAD_HOOKS(off_t, pread, __pread_chk, preadv, preadv2)
 PREAD_HOOKS(off64_t, pread64, __pread64_chk, preadv64, preadv64v2)
-EXPORT ssize_t sendfile(int to, int from, off_t* offset, size_t bytes) noexcept {
-  return send(Hook::sendfile, to, from, offset, bytes);
-}
-EXPORT ssize_t sendfile64(int to, int from, off64_t* offset, size_t bytes) noexcept {
-  return send(Hook::sendfile64, to, from, offset, bytes);
-}
+HOOK(ssize_t, sendfile, (int to, int from, off_t* at, size_t bytes) noexcept, send, to, from, at, bytes)
+HOOK(ssize_t, sendfile64, (int to, int from, off64_t* at, size_t bytes) noexcept, send, to, from, at, bytes)
 EXPORT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes,
                                unsigned flags) {
   return counted(from, [&] {
@@ -186,22 +179,14 @@ EXPORT ssize_t splice(int from, off64_t* from_at, int to, off64_t* to_at, size_t
                  [&] { return call_next<ssize_t>(Hook::splice, from, from_at, to, to_at, bytes, flags); });
 }
 
-EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
-  return map(Hook::mmap, address, bytes, protection, flags, fd, offset);
-}
-EXPORT void* mmap64(void* address, size_t bytes, int protection, int flags, int fd, off64_t offset) noexcept {
-  return map(Hook::mmap64, address, bytes, protection, flags, fd, offset);
-}
+HOOK(void*, mmap, (void* address, size_t bytes, int protection, int flags, int fd, off_t at) noexcept, map,
+     address, bytes, protection, flags, fd, at)
+HOOK(void*, mmap64, (void* address, size_t bytes, int protection, int flags, int fd, off64_t at) noexcept,
+     map, address, bytes, protection, flags, fd, at)
 
-EXPORT int close(int fd) {
-  closes(fd);
-  return call_next<int>(Hook::close, fd);
-}
+HOOK_AFTER(closes(fd), int, close, (int fd), fd)
 EXPORT int dup(int fd) noexcept { return copied(fd, call_next<int>(Hook::dup, fd)); }
-EXPORT int dup2(int fd, int to) noexcept {
-  auto* real = next<int(int, int)>(Hook::dup2);
-  return copied(fd, real(fd, to));
-}
+EXPORT int dup2(int fd, int to) noexcept { return copied(fd, call_next<int>(Hook::dup2, fd, to)); }
 EXPORT int dup3(int fd, int to, int flags) noexcept {
   return copied(fd, call_next<int>(Hook::dup3, fd, to, flags));
 }

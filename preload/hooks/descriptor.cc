@@ -24,7 +24,7 @@ namespace monarch::preload {
 namespace {
 
 template <typename Stat>
-int stat_of_root(int (*by_path)(const char*, Stat*), Hook by_fd, int fd, Stat* out) {
+int stat_of_root(Hook by_fd, int (*by_path)(const char*, Stat*), int fd, Stat* out) {
   Original original;
   const char* root = nullptr;
   if (original_of_descriptor(fd, &original)) root = root_path(*client(), original.entry->root);
@@ -92,17 +92,9 @@ EXPORT int name_to_handle_at(int dirfd, const char* path, struct file_handle* ha
 }
 
 // All of a dataset is on its root's file system.
-EXPORT int fstatfs(int fd, struct statfs* out) noexcept {
-  return stat_of_root(&statfs, Hook::fstatfs, fd, out);
-}
-EXPORT int fstatfs64(int fd, struct statfs64* out) noexcept {
-  return stat_of_root(&statfs64, Hook::fstatfs64, fd, out);
-}
-EXPORT int fstatvfs(int fd, struct statvfs* out) noexcept {
-  return stat_of_root(&statvfs, Hook::fstatvfs, fd, out);
-}
-EXPORT int fstatvfs64(int fd, struct statvfs64* out) noexcept {
-  return stat_of_root(&statvfs64, Hook::fstatvfs64, fd, out);
-}
+HOOK(int, fstatfs, (int fd, struct statfs* out) noexcept, stat_of_root, &statfs, fd, out)
+HOOK(int, fstatfs64, (int fd, struct statfs64* out) noexcept, stat_of_root, &statfs64, fd, out)
+HOOK(int, fstatvfs, (int fd, struct statvfs* out) noexcept, stat_of_root, &statvfs, fd, out)
+HOOK(int, fstatvfs64, (int fd, struct statvfs64* out) noexcept, stat_of_root, &statvfs64, fd, out)
 
 }  // namespace monarch::preload

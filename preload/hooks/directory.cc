@@ -44,29 +44,23 @@ EXPORT int closedir(DIR* dir) { return close_directory(dir); }
 EXPORT struct dirent* readdir(DIR* dir) {
   return reinterpret_cast<struct dirent*>(read_name(Hook::readdir, dir));
 }
-EXPORT struct dirent64* readdir64(DIR* dir) { return read_name(Hook::readdir64, dir); }
+HOOK(struct dirent64*, readdir64, (DIR * dir), read_name, dir)
 EXPORT int readdir_r(DIR* dir, struct dirent* name, struct dirent** result) {
   return read_name(Hook::readdir_r, dir, reinterpret_cast<struct dirent64*>(name),
                    reinterpret_cast<struct dirent64**>(result));
 }
-EXPORT int readdir64_r(DIR* dir, struct dirent64* name, struct dirent64** result) {
-  return read_name(Hook::readdir64_r, dir, name, result);
-}
-EXPORT long telldir(DIR* dir) noexcept {
-  Stream* s = stream_of(&dir);
-  return s ? position_of(*s) : call_next<long>(Hook::telldir, dir);
-}
-EXPORT void seekdir(DIR* dir, long position) noexcept {
-  Stream* s = stream_of(&dir);
-  s ? seek(s, position) : call_next<void>(Hook::seekdir, dir, position);
-}
-EXPORT void rewinddir(DIR* dir) noexcept {
-  Stream* s = stream_of(&dir);
-  s ? rewind(s) : call_next<void>(Hook::rewinddir, dir);
-}
-EXPORT int dirfd(DIR* dir) noexcept {
-  Stream* s = stream_of(&dir);
-  return s ? descriptor_of(s) : call_next<int>(Hook::dirfd, dir);
-}
+HOOK(int, readdir64_r, (DIR * dir, struct dirent64* name, struct dirent64** result), read_name, dir, name,
+     result)
+
+// A hook that is `ours` of a listed stream, *s.
+#define STREAM_HOOK(Result, name, parameters, ours, ...)          \
+  EXPORT Result name parameters noexcept {                        \
+    Stream* s = stream_of(&dir);                                  \
+    return s ? ours : call_next<Result>(Hook::name, __VA_ARGS__); \
+  }
+STREAM_HOOK(long, telldir, (DIR * dir), position_of(*s), dir)
+STREAM_HOOK(void, seekdir, (DIR * dir, long position), seek(s, position), dir, position)
+STREAM_HOOK(void, rewinddir, (DIR * dir), rewind(s), dir)
+STREAM_HOOK(int, dirfd, (DIR * dir), descriptor_of(s), dir)
 
 }  // namespace monarch::preload

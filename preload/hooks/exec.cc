@@ -87,14 +87,10 @@ EXPORT int execveat(int dirfd, const char* path, Strings argv, Strings given, in
       given, [&](Strings envp) { return call_next<int>(Hook::execveat, dirfd, path, argv, envp, flags); });
 }
 
-EXPORT pid_t fork() noexcept {
-  follow_all_changes();
-  return call_next<pid_t>(Hook::fork);
-}
-EXPORT pid_t _Fork() noexcept {
-  follow_all_changes();
-  return call_next<pid_t>(Hook::_Fork);
-}
+HOOK_AFTER(follow_all_changes(), pid_t, fork, () noexcept)
+HOOK_AFTER(follow_all_changes(), pid_t, _Fork, () noexcept)
+HOOK_AFTER(follow_all_changes(), int, system, (const char* command), command)
+HOOK_AFTER(follow_all_changes(), FILE*, popen, (const char* command, const char* mode), command, mode)
 // What vfork(2) calls first; where it goes on.
 extern "C" __attribute__((used, visibility("hidden"))) void* monarch_before_vfork() {
   follow_all_changes();
@@ -137,14 +133,6 @@ __asm__(
     ".globl __vfork\n"
     ".set __vfork, vfork\n"
     ".popsection\n");
-EXPORT int system(const char* command) {
-  follow_all_changes();
-  return call_next<int>(Hook::system, command);
-}
-EXPORT FILE* popen(const char* command, const char* mode) {
-  follow_all_changes();
-  return call_next<FILE*>(Hook::popen, command, mode);
-}
 
 #define SPAWN_HOOK(name)                                                                   \
   EXPORT int name(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions, \

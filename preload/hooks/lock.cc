@@ -16,17 +16,8 @@ namespace monarch::preload {
 namespace {
 
 bool locks(int command) {
-  switch (command) {
-    case F_GETLK:
-    case F_SETLK:
-    case F_SETLKW:
-    case F_OFD_GETLK:
-    case F_OFD_SETLK:
-    case F_OFD_SETLKW:
-      return true;
-    default:
-      return false;
-  }
+  return command == F_GETLK || command == F_SETLK || command == F_SETLKW || command == F_OFD_GETLK ||
+         command == F_OFD_SETLK || command == F_OFD_SETLKW;
 }
 
 int control(Hook hook, int fd, int command, void* argument) {
@@ -55,47 +46,19 @@ off_t seek(Hook hook, int fd, off_t offset, int from) {
 CONTROL_HOOK(fcntl)
 CONTROL_HOOK(fcntl64)
 
-EXPORT int flock(int fd, int operation) noexcept {
-  follow_changes(fd);
-  return call_next<int>(Hook::flock, fd, operation);
-}
-EXPORT int lockf(int fd, int command, off_t bytes) {
-  follow_changes(fd);
-  return call_next<int>(Hook::lockf, fd, command, bytes);
-}
-EXPORT int lockf64(int fd, int command, off64_t bytes) {
-  follow_changes(fd);
-  return call_next<int>(Hook::lockf64, fd, command, bytes);
-}
-EXPORT off_t lseek(int fd, off_t offset, int from) noexcept { return seek(Hook::lseek, fd, offset, from); }
-EXPORT off64_t lseek64(int fd, off64_t offset, int from) noexcept {
-  return seek(Hook::lseek64, fd, offset, from);
-}
+HOOK_AFTER(follow_changes(fd), int, flock, (int fd, int operation) noexcept, fd, operation)
+HOOK_AFTER(follow_changes(fd), int, lockf, (int fd, int command, off_t bytes), fd, command, bytes)
+HOOK_AFTER(follow_changes(fd), int, lockf64, (int fd, int command, off64_t bytes), fd, command, bytes)
+HOOK(off_t, lseek, (int fd, off_t offset, int from) noexcept, seek, fd, offset, from)
+HOOK(off64_t, lseek64, (int fd, off64_t offset, int from) noexcept, seek, fd, offset, from)
 
 // A stream that is read again from elsewhere.
-EXPORT int fseek(FILE* stream, long offset, int from) {
-  move_stream(stream);
-  return call_next<int>(Hook::fseek, stream, offset, from);
-}
-EXPORT int fseeko(FILE* stream, off_t offset, int from) {
-  move_stream(stream);
-  return call_next<int>(Hook::fseeko, stream, offset, from);
-}
-EXPORT int fseeko64(FILE* stream, off64_t offset, int from) {
-  move_stream(stream);
-  return call_next<int>(Hook::fseeko64, stream, offset, from);
-}
-EXPORT void rewind(FILE* stream) {
-  move_stream(stream);
-  next<void(FILE*)>(Hook::rewind)(stream);
-}
-EXPORT int fsetpos(FILE* stream, const fpos_t* position) {
-  move_stream(stream);
-  return call_next<int>(Hook::fsetpos, stream, position);
-}
-EXPORT int fsetpos64(FILE* stream, const fpos64_t* position) {
-  move_stream(stream);
-  return call_next<int>(Hook::fsetpos64, stream, position);
-}
+HOOK_AFTER(move_stream(stream), int, fseek, (FILE * stream, long offset, int from), stream, offset, from)
+HOOK_AFTER(move_stream(stream), int, fseeko, (FILE * stream, off_t offset, int from), stream, offset, from)
+HOOK_AFTER(move_stream(stream), int, fseeko64, (FILE * stream, off64_t offset, int from), stream, offset,
+           from)
+HOOK_AFTER(move_stream(stream), void, rewind, (FILE * stream), stream)
+HOOK_AFTER(move_stream(stream), int, fsetpos, (FILE * stream, const fpos_t* position), stream, position)
+HOOK_AFTER(move_stream(stream), int, fsetpos64, (FILE * stream, const fpos64_t* position), stream, position)
 
 }  // namespace monarch::preload

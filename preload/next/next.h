@@ -40,4 +40,14 @@ Result call_next(Hook hook, Arguments... arguments) {
   return next<Result(Arguments...)>(hook)(arguments...);
 }
 
+// A hook whose answer is function(Hook::name, arguments...).
+#define HOOK(Result, name, parameters, function, ...) \
+  EXPORT Result name parameters { return function(Hook::name, __VA_ARGS__); }
+// A hook that does `before`, and then passes the call on.
+#define HOOK_AFTER(before, Result, name, parameters, ...) \
+  EXPORT Result name parameters {                         \
+    before;                                               \
+    return call_next<Result>(Hook::name, ##__VA_ARGS__);  \
+  }
+
 }  // namespace monarch::preload
