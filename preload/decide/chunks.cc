@@ -14,34 +14,6 @@
 
 namespace monarch::preload {
 
-bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
-  struct statx st;
-  return look_at(fd, STATX_INO | STATX_SIZE | STATX_MTIME, &st) && is_file_of(catalog, e, st);
-}
-
-bool seems_source(const CatalogReader& catalog, const Entry& e, int fd) {
-  if (catalog.identity_of(e)) return is_source(catalog, e, fd);
-  struct statx st;
-  return look_at(fd, STATX_SIZE | STATX_MTIME, &st) &&
-         st.stx_size == e.size.load(std::memory_order_relaxed) &&
-         ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed);
-}
-
-int open_copy(const Client& client, uint32_t tier, Ref entry, bool whole) {
-  const JobFacts& facts = client.catalog.facts();
-  if (tier >= facts.tier_count) return -1;
-  const auto& where = facts.tiers[tier];
-  Room room;
-  char* path = room.take(where.len + 1 + kPartNameBytes);
-  if (!path) return -1;
-  memcpy(path, where.path, where.len);
-  path[where.len] = '/';
-  (whole ? copy_name : part_name)(entry, path + where.len + 1);
-  const int fd = open_own(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW);
-  if (fd < 0 || is_own_part(client, tier, fd)) return fd;
-  return not_opened(fd);
-}
-
 namespace {
 
 struct Source {
@@ -113,25 +85,6 @@ bool proved(Client* client, const Entry& e, int fd, off_t offset) {
          is_source(client->catalog, e, fd);
 }
 
-}  // namespace
-
-ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes, off_t offset) {
-  const Entry* e = served(*client, ref, offset, &bytes);
-  if (!e) return -1;
-  const KeepErrno errno_stays;
-  ssize_t got = -1;
-  if (proved(client, *e, fd, offset)) {
-    got = on_copy(client, *e, ref, bytes, offset, [&](int copy) {
-      const long n = syscall(SYS_pread64, copy, buffer, bytes, offset);
-      return n == static_cast<long>(bytes) ? n : -1;
-    });
-  }
-  if (got < 0) count(client->board, TaskCounter::chunk_fallbacks);
-  return got;
-}
-
-namespace {
-
 constexpr size_t kMostBytes = 0x7ffff000;  // of one call (read(2))
 constexpr int kMostParts = 1024;           // likewise (readv(2))
 
@@ -164,6 +117,49 @@ ssize_t read_parts(Client* client, int fd, Ref ref, const struct iovec* parts, s
 }
 
 }  // namespace
+
+bool is_source(const CatalogReader& catalog, const Entry& e, int fd) {
+  struct statx st;
+  return look_at(fd, STATX_INO | STATX_SIZE | STATX_MTIME, &st) && is_file_of(catalog, e, st);
+}
+
+bool seems_source(const CatalogReader& catalog, const Entry& e, int fd) {
+  if (catalog.identity_of(e)) return is_source(catalog, e, fd);
+  struct statx st;
+  return look_at(fd, STATX_SIZE | STATX_MTIME, &st) &&
+         st.stx_size == e.size.load(std::memory_order_relaxed) &&
+         ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed);
+}
+
+int open_copy(const Client& client, uint32_t tier, Ref entry, bool whole) {
+  const JobFacts& facts = client.catalog.facts();
+  if (tier >= facts.tier_count) return -1;
+  const auto& where = facts.tiers[tier];
+  Room room;
+  char* path = room.take(where.len + 1 + kPartNameBytes);
+  if (!path) return -1;
+  memcpy(path, where.path, where.len);
+  path[where.len] = '/';
+  (whole ? copy_name : part_name)(entry, path + where.len + 1);
+  const int fd = open_own(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW);
+  if (fd < 0 || is_own_part(client, tier, fd)) return fd;
+  return not_opened(fd);
+}
+
+ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes, off_t offset) {
+  const Entry* e = served(*client, ref, offset, &bytes);
+  if (!e) return -1;
+  const KeepErrno errno_stays;
+  ssize_t got = -1;
+  if (proved(client, *e, fd, offset)) {
+    got = on_copy(client, *e, ref, bytes, offset, [&](int copy) {
+      const long n = syscall(SYS_pread64, copy, buffer, bytes, offset);
+      return n == static_cast<long>(bytes) ? n : -1;
+    });
+  }
+  if (got < 0) count(client->board, TaskCounter::chunk_fallbacks);
+  return got;
+}
 
 // The range is taken by moving the position beyond it, which the kernel does at once, and read with an
 // offset. What could not be read is given back by a move relative to where the others have brought it

@@ -125,24 +125,6 @@ bool has_changed(const Original& original) {
   return c && is_changed_in_place(*c, *original.entry);
 }
 
-}  // namespace
-
-bool follow_change(int fd, const Original& original) {
-  return has_changed(original) && go_back(fd, original) == 0;
-}
-
-void look_for_change(int fd) {
-  const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
-  Original original;
-  const bool is_copy = original_of_descriptor(fd, &original);
-  if (!is_copy && descriptor_marks[fd].load(std::memory_order_relaxed) == kNeverLooked)
-    return opened_elsewhere(fd);
-  if (!is_copy || !has_changed(original) || go_back(fd, original) == ESTALE)
-    descriptor_marks[fd].store(marks, std::memory_order_relaxed);
-}
-
-namespace {
-
 // It may have come unseen: by a socket, over exec, as a shell's redirection.
 void note_copy(int fd) {
   Original original;
@@ -168,7 +150,30 @@ void return_if_inherited(int fd, Hints hints) {
     (void)go_back(fd, original, hints);
 }
 
+bool will_change_copy(Change change, int fd, const Original& original) {
+  Room room;
+  if (const char* path = path_of_original(original, &room))
+    will_change(change, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
+  const int error = go_back(fd, original);
+  if (error != 0) errno = error;
+  return error == 0;
+}
+
 }  // namespace
+
+bool follow_change(int fd, const Original& original) {
+  return has_changed(original) && go_back(fd, original) == 0;
+}
+
+void look_for_change(int fd) {
+  const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
+  Original original;
+  const bool is_copy = original_of_descriptor(fd, &original);
+  if (!is_copy && descriptor_marks[fd].load(std::memory_order_relaxed) == kNeverLooked)
+    return opened_elsewhere(fd);
+  if (!is_copy || !has_changed(original) || go_back(fd, original) == ESTALE)
+    descriptor_marks[fd].store(marks, std::memory_order_relaxed);
+}
 
 void follow_changes_of_link(int fd) {
   note_copy(fd);
@@ -199,19 +204,6 @@ void follow_changes_before_exec() {
   const KeepErrno errno_stays;
   each_descriptor([](int fd) { return_if_inherited(fd, Hints::kStay); });
 }
-
-namespace {
-
-bool will_change_copy(Change change, int fd, const Original& original) {
-  Room room;
-  if (const char* path = path_of_original(original, &room))
-    will_change(change, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
-  const int error = go_back(fd, original);
-  if (error != 0) errno = error;
-  return error == 0;
-}
-
-}  // namespace
 
 bool will_change_open(Change change, int fd) {
   Original original;

@@ -45,19 +45,17 @@ int empty_if_null(const char* path) { return path ? 0 : AT_EMPTY_PATH; }
 #define CHANGE_HOOK(name_, change, flags_, parameters, ...) \
   EXPORT int name_ parameters noexcept { return CHANGE(name_, change, AT_FDCWD, flags_, __VA_ARGS__); }
 
-EXPORT int rename(const char* from, const char* to) noexcept {
-  will_rename(AT_FDCWD, from, AT_FDCWD, to, 0);
-  return done(AT_FDCWD, from, done(AT_FDCWD, to, call_next<int>(Hook::rename, from, to)));
-}
-EXPORT int renameat(int from_dir, const char* from, int to_dir, const char* to) noexcept {
-  will_rename(from_dir, from, to_dir, to, 0);
-  return done(from_dir, from, done(to_dir, to, call_next<int>(Hook::renameat, from_dir, from, to_dir, to)));
-}
-EXPORT int renameat2(int from_dir, const char* from, int to_dir, const char* to, unsigned flags) noexcept {
-  will_rename(from_dir, from, to_dir, to, flags);
-  return done(from_dir, from,
-              done(to_dir, to, call_next<int>(Hook::renameat2, from_dir, from, to_dir, to, flags)));
-}
+#define RENAME_HOOK(name, from_dir, to_dir, flags, parameters, ...)                         \
+  EXPORT int name parameters noexcept {                                                     \
+    will_rename(from_dir, from, to_dir, to, flags);                                         \
+    return done(from_dir, from, done(to_dir, to, call_next<int>(Hook::name, __VA_ARGS__))); \
+  }
+RENAME_HOOK(rename, AT_FDCWD, AT_FDCWD, 0, (const char* from, const char* to), from, to)
+RENAME_HOOK(renameat, dir, to_dir, 0, (int dir, const char* from, int to_dir, const char* to), dir, from,
+            to_dir, to)
+RENAME_HOOK(renameat2, dir, to_dir, flags,
+            (int dir, const char* from, int to_dir, const char* to, unsigned flags), dir, from, to_dir, to,
+            flags)
 EXPORT int unlinkat(int dirfd, const char* path, int flags) noexcept {
   if ((flags & AT_REMOVEDIR) == 0) will_change(Change::kReplaced, dirfd, path, AT_SYMLINK_NOFOLLOW);
   return done(dirfd, path, call_next<int>(Hook::unlinkat, dirfd, path, flags));

@@ -24,31 +24,33 @@ bool names_copy(int dirfd, const char* path, Original* original) {
   return bytes > 0 && text[0] == '/' && original_at(dirfd, path, text, static_cast<size_t>(bytes), original);
 }
 
-// What `ask` says of a path; of such a link, what it says of one to the file on the PFS, if that has its name
-// still. `ask` writes where its caller says, and no more than is right.
+// What `ask` says of a link to the file on the PFS, if that has its name still; else what it says of `path`.
+// `failed`: what it gives without success.
+template <typename Answer, typename Ask>
+Answer of_original(const Original& original, const char* path, Answer failed, Ask ask) {
+  const int saved = errno;
+  Answer answer = failed;
+  on_original(original, [&](const char* link) { return answer = ask(link), 0; });
+  if (answer != failed) return answer;
+  errno = saved;
+  return ask(path);
+}
+
+// `ask` writes where its caller says, and no more than is right.
 template <typename Ask>
 ssize_t read_link(int dirfd, const char* path, Ask ask) {
   Original original;
-  if (!names_copy(dirfd, path, &original)) return ask(path);
-  const int saved = errno;
-  const ssize_t bytes = on_original(original, ask);
-  if (bytes < 0) errno = saved;
-  return bytes >= 0 ? bytes : ask(path);
+  return names_copy(dirfd, path, &original) ? of_original(original, path, ssize_t{-1}, ask) : ask(path);
 }
 
-// The same of a path that is resolved; /dev/stdin is a link to such a link.
+// A path is resolved; /dev/stdin is a link to a link to a descriptor.
 template <typename Ask>
 char* real_path(const char* path, Ask ask) {
   Original original;
   const bool copy =
       names_copy(AT_FDCWD, path, &original) || (!unreadable(path) && strcmp(path, "/dev/stdin") == 0 &&
                                                 original_of_descriptor(STDIN_FILENO, &original));
-  if (!copy) return ask(path);
-  const int saved = errno;
-  char* text = nullptr;
-  on_original(original, [&](const char* link) { return (text = ask(link)) ? 0 : -1; });
-  if (!text) errno = saved;
-  return text ? text : ask(path);
+  return copy ? of_original<char*>(original, path, nullptr, ask) : ask(path);
 }
 
 }  // namespace

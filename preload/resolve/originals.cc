@@ -25,6 +25,19 @@ int descriptor_by_number(const char* path) {
   return fd >= 0 && pid == syscall(SYS_getpid) ? fd : -1;
 }
 
+// Whether what is there is a copy, by a call; errno stays as it is.
+bool seen_as_copy(int dirfd, const char* path, int flags, Original* original) {
+  const KeepErrno errno_stays;
+  struct statx st;
+  return syscall(SYS_statx, dirfd, path, flags | AT_STATX_DONT_SYNC, kToKnowCopy, &st) == 0 &&
+         is_copy(st, original);
+}
+
+void choose_by_name(const char* text, size_t len, Original* original) {
+  (void)copy_named(text, len, original->identity->tier.load(std::memory_order_acquire),
+                   original->identity->tier_ino, original);
+}
+
 }  // namespace
 
 bool is_copy(const struct statx& st, Original* original) {
@@ -56,23 +69,6 @@ bool copy_named(const char* text, size_t len, uint32_t tier, uint64_t ino, Origi
   *original = {entry, identity, attributes};
   return true;
 }
-
-namespace {
-
-// Whether what is there is a copy, by a call; errno stays as it is.
-bool seen_as_copy(int dirfd, const char* path, int flags, Original* original) {
-  const KeepErrno errno_stays;
-  struct statx st;
-  return syscall(SYS_statx, dirfd, path, flags | AT_STATX_DONT_SYNC, kToKnowCopy, &st) == 0 &&
-         is_copy(st, original);
-}
-
-void choose_by_name(const char* text, size_t len, Original* original) {
-  (void)copy_named(text, len, original->identity->tier.load(std::memory_order_acquire),
-                   original->identity->tier_ino, original);
-}
-
-}  // namespace
 
 __attribute__((noinline, cold)) void choose_name(int fd, Original* original) {
   if (read_once(original->attributes->nlink) < 2) return;
