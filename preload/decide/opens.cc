@@ -18,32 +18,21 @@ namespace {
 
 // The counter that says why an open goes to the PFS although the file's state is settled.
 TaskCounter reason_for_pfs(State state) {
-  switch (state) {
-    case State::kNoFit:
-      return TaskCounter::fallback_no_fit;
-    case State::kLarge:
-      return TaskCounter::fallback_large;
-    case State::kDropped:
-      return TaskCounter::fallback_dropped;
-    default:
-      return TaskCounter::fallback_pass;
-  }
+  return state == State::kNoFit     ? TaskCounter::fallback_no_fit
+         : state == State::kLarge   ? TaskCounter::fallback_large
+         : state == State::kDropped ? TaskCounter::fallback_dropped
+                                    : TaskCounter::fallback_pass;
 }
 
 TaskCounter reason_for_pfs(WaitEnd end) {
-  switch (end) {
-    case WaitEnd::kNoAgent:
-      return TaskCounter::fallback_no_agent;
-    case WaitEnd::kTimeout:
-      return TaskCounter::fallback_timeout;
-    case WaitEnd::kRingFull:
-      return TaskCounter::fallback_ring_full;
-    default:
-      return TaskCounter::fallback_pass;
-  }
+  return end == WaitEnd::kNoAgent    ? TaskCounter::fallback_no_agent
+         : end == WaitEnd::kTimeout  ? TaskCounter::fallback_timeout
+         : end == WaitEnd::kRingFull ? TaskCounter::fallback_ring_full
+                                     : TaskCounter::fallback_pass;
 }
 
 WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
+  const KeepErrno errno_stays;
   const int64_t start = monotonic_ns();
   const WaitEnd end = request_and_wait(client->board, client->catalog, path, found);
   count(client->board, TaskCounter::waits);
@@ -51,57 +40,39 @@ WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
   return end;
 }
 
-bool comes_whole(Client* client, const RelPath& path, const Entry& e) {
-  const int saved = errno;
-  const bool whole = request_whole(client->board, client->catalog, path, e);
-  errno = saved;
-  return whole;
-}
-
 // Whether the file on the PFS still is the one that was copied (consistency = open).
 __attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath& path, const Entry& e) {
+  const KeepErrno errno_stays;
   Room room;
   const char* full = pfs_path(client, path, &room);
+  struct statx st;
   if (!full) return false;
   count(client.board, TaskCounter::meta_pfs);
-  const int saved = errno;
-  struct statx st;
-  const long rc = syscall(SYS_statx, AT_FDCWD, full, AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC,
-                          STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME, &st);
-  errno = saved;
   // Who puts mtime back cannot put ctime back.
   const Identity* id = client.catalog.identity_of(e);
-  return rc == 0 && id && ns_of(st.stx_ctime) == id->ctime &&
+  return syscall(SYS_statx, AT_FDCWD, full, AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC,
+                 STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME, &st) == 0 &&
+         id && ns_of(st.stx_ctime) == id->ctime &&
          tells_changes(st.stx_ctime, client.catalog.facts().boot_time) && is_file_of(client.catalog, e, st);
 }
 
 // Whether there is nothing of this name: then the agent need not be asked, and keeps no entry of it.
 __attribute__((noinline)) bool is_absent(const Client& client, const RelPath& path) {
+  const KeepErrno errno_stays;
   Room room;
   const char* full = pfs_path(client, path, &room);
-  if (!full) return false;
-  const int saved = errno;
-  const bool absent =
-      syscall(SYS_faccessat, AT_FDCWD, full, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
-  errno = saved;
-  return absent;
+  return full && syscall(SYS_faccessat, AT_FDCWD, full, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
 // Whether the PFS would let this process read the file, whose groups are not the agent's.
 __attribute__((noinline, cold)) bool may_read(const Client& client, const RelPath& path) {
-#ifdef SYS_faccessat2
-  constexpr long kAccess = SYS_faccessat2;
-#else
-  constexpr long kAccess = 439;
-#endif
+  constexpr long kFaccessat2 = 439;  // which older headers lack; the kernel before 5.8, too: no
+  const KeepErrno errno_stays;
   Room room;
   const char* full = pfs_path(client, path, &room);
   if (!full) return false;
   count(client.board, TaskCounter::meta_pfs);
-  const int saved = errno;
-  const bool may = syscall(kAccess, AT_FDCWD, full, R_OK, AT_EACCESS) == 0;  // not before Linux 5.8: no
-  errno = saved;
-  return may;
+  return syscall(kFaccessat2, AT_FDCWD, full, R_OK, AT_EACCESS) == 0;
 }
 
 bool excluded(const Client& client, const RelPath& path) {
@@ -136,9 +107,8 @@ __attribute__((noinline, cold)) void ask_again(Client* client, const RelPath& pa
   const auto now = static_cast<uint32_t>(monotonic_ns() >> kSecond);
   const uint64_t ask = uint64_t{path.hash} << 32 | now;
   if (client->catalog.facts().stages_again == 0 || asked[path.hash % 64].exchange(ask) == ask) return;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   (void)post_request(client->board, path);
-  errno = saved;
 }
 
 Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) {
@@ -182,9 +152,7 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) 
     return to_pfs(TaskCounter::fallback_absent);
   const bool waited = unsettled(state_of(word));
   if (waited) {
-    const int saved = errno;
     const WaitEnd end = wait_for(client, path, &found);
-    errno = saved;
     if (end != WaitEnd::kSettled) return to_pfs(reason_for_pfs(end));
     word = found.entry->state.load(std::memory_order_acquire);
   }
@@ -193,8 +161,11 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) 
     if (!found) return changed();
     word = found.entry->state.load(std::memory_order_acquire);
   }
-  if (opening.stream && state_of(word) == State::kLarge && comes_whole(client, path, *found.entry))
-    word = found.entry->state.load(std::memory_order_acquire);
+  if (opening.stream && state_of(word) == State::kLarge) {
+    const KeepErrno errno_stays;
+    if (request_whole(board, client->catalog, path, *found.entry))
+      word = found.entry->state.load(std::memory_order_acquire);
+  }
   answer.bytes = found.entry->size.load(std::memory_order_relaxed);
   if (state_of(word) == State::kLarge) answer.large = found.ref;
   if (reason_of(word) == Reason::kSymlink && opening.follows &&
@@ -250,16 +221,6 @@ __attribute__((noinline)) void log_open(const Client& c, const RelPath& path, co
   line.write_to(c.log);
 }
 
-}  // namespace
-
-Answer find_copy(Client* client, const RelPath& path, Room* copy, Opening opening) {
-  const Answer answer = decide(client, path, copy, opening);
-  if (__builtin_expect(client->log != nullptr, 0)) log_open(*client, path, answer);
-  return answer;
-}
-
-namespace {
-
 // While the agent lives, its directories are there, and nobody else can take their names.
 bool names_hold(const Client& client, uint32_t tier) {
   return __builtin_expect(client.board->header.closed.load(std::memory_order_acquire) == 0 &&
@@ -269,21 +230,25 @@ bool names_hold(const Client& client, uint32_t tier) {
 
 // `copy` 0: a partial copy.
 __attribute__((noinline, cold)) bool prove(const Client& client, uint32_t tier, Ref copy, int fd) {
-  const int saved = errno;
-  struct statx st = {};
-  const bool seen =
-      syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &st) == 0;
-  errno = saved;
-  const uint64_t dev = gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
-  if (!seen || !is_own(st, S_IFREG, 077) || dev != client.catalog.facts().tiers[tier].dev) return false;
+  const KeepErrno errno_stays;
+  struct statx st;
+  if (!look_at(fd, STATX_BASIC_STATS, &st) || !is_own(st, S_IFREG, 077) ||
+      device_of(st) != client.catalog.facts().tiers[tier].dev)
+    return false;
   Original original;
   if (copy == 0) return true;
-  if (!original_of(dev, st.stx_ino, st.stx_size, ns_of(st.stx_mtime), &original)) return false;
+  if (!is_copy(st, &original)) return false;
   choose_name(fd, &original);
   return original.entry == client.catalog.entry(copy);
 }
 
 }  // namespace
+
+Answer find_copy(Client* client, const RelPath& path, Room* copy, Opening opening) {
+  const Answer answer = decide(client, path, copy, opening);
+  if (__builtin_expect(client->log != nullptr, 0)) log_open(*client, path, answer);
+  return answer;
+}
 
 bool is_the_copy(const Client& client, const Answer& answer, int fd) {
   return names_hold(client, answer.tier) || prove(client, answer.tier, answer.copy, fd);
