@@ -28,9 +28,6 @@ namespace {
 
 using OpenFunction = int(const char*, int, ...);
 using OpenAtFunction = int(int, const char*, int, ...);
-using OpenTwo = int(const char*, int);
-using OpenAtTwo = int(int, const char*, int);
-using CreatFunction = int(const char*, mode_t);
 using FopenFunction = FILE*(const char*, const char*);
 using FreopenFunction = FILE*(const char*, const char*, FILE*);
 
@@ -43,14 +40,6 @@ bool only_reads(int flags) {
 }
 bool writes(int flags) {
   return ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0) && (flags & O_PATH) == 0;
-}
-
-// Closes what was opened to no purpose; errno says why.
-int not_opened(int fd) {
-  const int error = errno;
-  syscall(SYS_close, fd);
-  errno = error;
-  return -1;
 }
 
 constexpr int kNext = -2;
@@ -69,24 +58,13 @@ struct Attempt {
   // What the caller got in the end.
   int settled(int opened) const {
     if (opened < 0) return opened;
-    if (dataset) {
-      opened_on_pfs(opened, large);
-    } else {
-      opened_elsewhere(opened);
-    }
+    dataset ? opened_on_pfs(opened, large) : opened_elsewhere(opened);
     if (__builtin_expect(link, 0)) follow_changes_of_link(opened);
     return __builtin_expect(flags == 0, 1) || opened_to_write(opened, dirfd, path, flags)
                ? opened
                : not_opened(opened);
   }
 };
-
-// `fd`, what was opened as the copy, if it is the copy; else -1, and it is closed.
-int proved(const Client& c, const Answer& answer, int fd) {
-  if (fd < 0 || is_the_copy(c, answer, fd)) return fd;
-  syscall(SYS_close, fd);
-  return -1;
-}
 
 // Apart, like what follows, for the room on the stack.
 __attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attempt) {
@@ -95,12 +73,13 @@ __attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int f
   const Answer answer = find_copy(c, rel, &copy, {.follows = (flags & O_NOFOLLOW) == 0});
   attempt->large = answer.large;
   if (!answer.placed) return;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   // A tier's file system may want reads aligned where the PFS does not.
-  const int tier_flags = flags & ~O_DIRECT;
-  const int fd = proved(*c, answer, next<OpenFunction>(Hook::open)(copy.text(), tier_flags));
-  errno = saved;
-  if (fd < 0) return count_copy_failed(c);
+  const int fd = next<OpenFunction>(Hook::open)(copy.text(), flags & ~O_DIRECT);
+  if (fd < 0 || !is_the_copy(*c, answer, fd)) {
+    (void)not_opened(fd);
+    return count_copy_failed(c);
+  }
   attempt->fd = fd;
   count_copy_opened(c, answer.tier);
   opened_on_tier(fd, answer.tier, answer.marks);
@@ -266,25 +245,17 @@ OPEN(__open64)
 OPEN_AT(openat)
 OPEN_AT(openat64)
 
-// What -D_FORTIFY_SOURCE makes of an open without a mode argument.
-EXPORT int __open_2(const char* path, int flags) {
-  return opened(AT_FDCWD, path, flags, [&] { return next<OpenTwo>(Hook::__open_2)(path, flags); });
-}
-EXPORT int __open64_2(const char* path, int flags) {
-  return opened(AT_FDCWD, path, flags, [&] { return next<OpenTwo>(Hook::__open64_2)(path, flags); });
-}
-EXPORT int __openat_2(int dirfd, const char* path, int flags) {
-  return opened(dirfd, path, flags, [&] { return next<OpenAtTwo>(Hook::__openat_2)(dirfd, path, flags); });
-}
-EXPORT int __openat64_2(int dirfd, const char* path, int flags) {
-  return opened(dirfd, path, flags, [&] { return next<OpenAtTwo>(Hook::__openat64_2)(dirfd, path, flags); });
-}
-EXPORT int creat(const char* path, mode_t mode) {
-  return opened(AT_FDCWD, path, kCreat, [&] { return next<CreatFunction>(Hook::creat)(path, mode); });
-}
-EXPORT int creat64(const char* path, mode_t mode) {
-  return opened(AT_FDCWD, path, kCreat, [&] { return next<CreatFunction>(Hook::creat64)(path, mode); });
-}
+// What -D_FORTIFY_SOURCE makes of an open without a mode argument; and creat(2).
+#define PLAIN_OPEN_HOOK(name, dirfd, flags, parameters, ...)                                    \
+  EXPORT int name parameters {                                                                  \
+    return opened(dirfd, path, flags, [&] { return call_next<int>(Hook::name, __VA_ARGS__); }); \
+  }
+PLAIN_OPEN_HOOK(__open_2, AT_FDCWD, flags, (const char* path, int flags), path, flags)
+PLAIN_OPEN_HOOK(__open64_2, AT_FDCWD, flags, (const char* path, int flags), path, flags)
+PLAIN_OPEN_HOOK(__openat_2, dirfd, flags, (int dirfd, const char* path, int flags), dirfd, path, flags)
+PLAIN_OPEN_HOOK(__openat64_2, dirfd, flags, (int dirfd, const char* path, int flags), dirfd, path, flags)
+PLAIN_OPEN_HOOK(creat, AT_FDCWD, kCreat, (const char* path, mode_t mode), path, mode)
+PLAIN_OPEN_HOOK(creat64, AT_FDCWD, kCreat, (const char* path, mode_t mode), path, mode)
 
 EXPORT int mkstemp(char* path) { return made(Hook::mkstemp, path); }
 EXPORT int mkstemp64(char* path) { return made(Hook::mkstemp64, path); }
@@ -306,19 +277,15 @@ EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions,
       Hook::posix_spawn_file_actions_addopen)(actions, fd, path, flags, mode);
 }
 
-EXPORT FILE* fopen(const char* path, const char* mode) { return open_stream(Hook::fopen, path, mode); }
-EXPORT FILE* fopen64(const char* path, const char* mode) { return open_stream(Hook::fopen64, path, mode); }
+HOOK(FILE*, fopen, (const char* path, const char* mode), open_stream, path, mode)
+HOOK(FILE*, fopen64, (const char* path, const char* mode), open_stream, path, mode)
 
 EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
   if (__builtin_expect(class_of(fd) == kLarge, 0)) becomes_stream(fd);
   return next<FILE*(int, const char*)>(Hook::fdopen)(fd, mode);
 }
 
-EXPORT FILE* freopen(const char* path, const char* mode, FILE* stream) {
-  return reopen_stream(Hook::freopen, path, mode, stream);
-}
-EXPORT FILE* freopen64(const char* path, const char* mode, FILE* stream) {
-  return reopen_stream(Hook::freopen64, path, mode, stream);
-}
+HOOK(FILE*, freopen, (const char* path, const char* mode, FILE* stream), reopen_stream, path, mode, stream)
+HOOK(FILE*, freopen64, (const char* path, const char* mode, FILE* stream), reopen_stream, path, mode, stream)
 
 }  // namespace monarch::preload
