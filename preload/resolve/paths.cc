@@ -262,10 +262,9 @@ bool make_key(const Client& client, const struct statx& st, Key& key) {
 size_t directory_path(const Client& client, int dirfd, size_t more, Room* room) {
   if (dirfd == AT_FDCWD) return working_directory(more, room);
   struct statx st;
-  if (syscall(SYS_statx, dirfd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
-              STATX_TYPE | STATX_INO | STATX_CTIME | kMountId, &st) != 0)
+  if (!look_at(dirfd, STATX_TYPE | STATX_INO | STATX_CTIME | kMountId, &st) ||
+      !on_root_device(client.catalog.facts(), device_of(st)))
     return 0;
-  if (!on_root_device(client.catalog.facts(), gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor))) return 0;
   Key key;
   const bool known = make_key(client, st, key);
   if (const size_t len = known ? recall(key, more, room) : 0) return len;
@@ -282,10 +281,9 @@ __attribute__((noinline)) Where locate_relative(const Client& client, int dirfd,
                                                 RelPath* result) {
   const size_t bytes = strnlen(path, kPathBytes);
   if (bytes == 0 || bytes == kPathBytes) return Where::kOutside;
-  const int saved = errno;
+  const KeepErrno errno_stays;
   Room joined;
   size_t len = directory_path(client, dirfd, bytes + 2, &joined);
-  errno = saved;
   if (len == 0) return Where::kOutside;
   char* full = joined.text();
   if (len > 1) full[len++] = '/';
@@ -325,11 +323,8 @@ size_t path_of_descriptor(int fd, Room* room) { return path_of_descriptor(fd, 1,
 size_t true_path(int dirfd, const char* path, int flags, Room* room) {
   if (*path == '\0') return path_of_descriptor(dirfd, room);
   const int nofollow = (flags & AT_SYMLINK_NOFOLLOW) != 0 ? O_NOFOLLOW : 0;
-  const long fd = syscall(SYS_openat, dirfd, path, O_PATH | O_CLOEXEC | nofollow, 0);
-  if (fd < 0) return 0;
-  const size_t len = path_of_descriptor(static_cast<int>(fd), room);
-  syscall(SYS_close, static_cast<int>(fd));
-  return len;
+  const Own file(open_own(dirfd, path, O_PATH | nofollow));
+  return file.fd >= 0 ? path_of_descriptor(file.fd, room) : 0;
 }
 
 }  // namespace monarch::preload
