@@ -14,29 +14,18 @@ EXTRA_libmonarch_preload_so_DEPENDENCIES = %D%/preload.map
 libmonarch_preload_so_SOURCES = \
 	%D%/client/attach.cc \
 	%D%/client/client.h \
-	%D%/client/environment.cc \
-	%D%/client/environment.h \
-	%D%/client/exclude.cc \
-	%D%/client/exclude.h \
-	%D%/client/log.cc \
-	%D%/client/log.h \
+	%D%/client/environment.cc %D%/client/environment.h \
+	%D%/client/exclude.cc %D%/client/exclude.h \
+	%D%/client/log.cc %D%/client/log.h \
 	%D%/client/room.h \
-	%D%/decide/attributes.cc \
-	%D%/decide/attributes.h \
-	%D%/decide/changes.cc \
-	%D%/decide/changes.h \
-	%D%/decide/chunks.cc \
-	%D%/decide/chunks.h \
-	%D%/decide/descriptors.cc \
-	%D%/decide/descriptors.h \
-	%D%/decide/listings.cc \
-	%D%/decide/listings.h \
-	%D%/decide/moves.cc \
-	%D%/decide/moves.h \
-	%D%/decide/opens.cc \
-	%D%/decide/opens.h \
-	%D%/decide/returns.cc \
-	%D%/decide/returns.h \
+	%D%/decide/attributes.cc %D%/decide/attributes.h \
+	%D%/decide/changes.cc %D%/decide/changes.h \
+	%D%/decide/chunks.cc %D%/decide/chunks.h \
+	%D%/decide/descriptors.cc %D%/decide/descriptors.h \
+	%D%/decide/listings.cc %D%/decide/listings.h \
+	%D%/decide/moves.cc %D%/decide/moves.h \
+	%D%/decide/opens.cc %D%/decide/opens.h \
+	%D%/decide/returns.cc %D%/decide/returns.h \
 	%D%/decide/waiting.h \
 	%D%/hooks.h \
 	%D%/hooks/change.cc \
@@ -50,18 +39,12 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks/space.cc \
 	%D%/hooks/stat.cc \
 	%D%/next/kernel.h \
-	%D%/next/next.cc \
-	%D%/next/next.h \
-	%D%/resolve/mounts.cc \
-	%D%/resolve/mounts.h \
-	%D%/resolve/names.cc \
-	%D%/resolve/names.h \
-	%D%/resolve/originals.cc \
-	%D%/resolve/originals.h \
-	%D%/resolve/paths.cc \
-	%D%/resolve/paths.h \
-	%D%/resolve/roots.cc \
-	%D%/resolve/roots.h \
+	%D%/next/next.cc %D%/next/next.h \
+	%D%/resolve/mounts.cc %D%/resolve/mounts.h \
+	%D%/resolve/names.cc %D%/resolve/names.h \
+	%D%/resolve/originals.cc %D%/resolve/originals.h \
+	%D%/resolve/paths.cc %D%/resolve/paths.h \
+	%D%/resolve/roots.cc %D%/resolve/roots.h \
 	%D%/resolve/words.h
 
 # What hooks.h lists, and nothing else. No version name: a versioned symbol does not interpose.
