@@ -13,7 +13,6 @@
 #include "preload/resolve/originals.h"
 
 namespace monarch::preload {
-
 namespace {
 
 struct Source {
@@ -25,25 +24,17 @@ struct Source {
 bool ensure(Client* client, const Entry& e, uint64_t offset, uint64_t bytes, Source* source) {
   const auto last = static_cast<uint32_t>((offset + bytes - 1) / kChunkBytes);
   for (auto n = static_cast<uint32_t>(offset / kChunkBytes); n <= last; ++n) {
-    const uint64_t word = e.state.load(std::memory_order_acquire);
-    if (state_of(word) == State::kPlaced) {
-      *source = {tier_of(word), true};
-      return true;
-    }
-    if (state_of(word) != State::kLarge) return false;
-    const Chunks* chunks = client->catalog.chunks(chunks_of(word));
-    if (!chunks || !client->catalog.has_chunk(chunks_of(word), n)) {
+    uint64_t word = e.state.load(std::memory_order_acquire);
+    const bool large = state_of(word) == State::kLarge;
+    const Chunks* chunks = large ? client->catalog.chunks(chunks_of(word)) : nullptr;
+    if (large && (!chunks || !client->catalog.has_chunk(chunks_of(word), n))) {
       if (client->board->header.closed.load(std::memory_order_relaxed) != 0) return false;
       count(client->board, TaskCounter::chunk_waits);
-      const WaitEnd end = request_chunk(client->board, client->catalog, e, n, &chunks);
-      if (end != WaitEnd::kSettled) return false;
-      if (!chunks) {  // it came to be whole, or will not come
-        const uint64_t now = e.state.load(std::memory_order_acquire);
-        if (state_of(now) != State::kPlaced) return false;
-        *source = {tier_of(now), true};
-        return true;
-      }
+      if (request_chunk(client->board, client->catalog, e, n, &chunks) != WaitEnd::kSettled) return false;
+      if (!chunks) word = e.state.load(std::memory_order_acquire);  // it came to be whole, or will not come
     }
+    if (state_of(word) == State::kPlaced) return *source = {tier_of(word), true}, true;
+    if (!chunks) return false;
     *source = {read_once(chunks->tier), false};
   }
   return true;
@@ -150,13 +141,11 @@ ssize_t read_chunks(Client* client, int fd, Ref ref, void* buffer, size_t bytes,
   const Entry* e = served(*client, ref, offset, &bytes);
   if (!e) return -1;
   const KeepErrno errno_stays;
-  ssize_t got = -1;
-  if (proved(client, *e, fd, offset)) {
-    got = on_copy(client, *e, ref, bytes, offset, [&](int copy) {
-      const long n = syscall(SYS_pread64, copy, buffer, bytes, offset);
-      return n == static_cast<long>(bytes) ? n : -1;
-    });
-  }
+  const auto read = [&](int copy) {
+    const long n = syscall(SYS_pread64, copy, buffer, bytes, offset);
+    return n == static_cast<long>(bytes) ? n : -1;
+  };
+  const ssize_t got = proved(client, *e, fd, offset) ? on_copy(client, *e, ref, bytes, offset, read) : -1;
   if (got < 0) count(client->board, TaskCounter::chunk_fallbacks);
   return got;
 }

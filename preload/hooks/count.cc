@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counting what programs read from dataset files, and serving reads of large ones from their chunks.
-//
-// The other hooks pass every call on and add up what came back, by the table in descriptors.h. What stdio
-// reads inside libc is estimated at fopen, what is mapped at mmap.
+// The count family: what programs read from dataset files is added up by the table in descriptors.h; reads of
+// large ones come from their chunks. What stdio reads inside libc is estimated at fopen, what is mapped at
+// mmap.
 #include <stdarg.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -17,8 +16,7 @@
 namespace monarch::preload {
 namespace {
 
-// A large file is sent, or it is in doubt that the descriptor is open on it: chunks cannot serve
-// that.
+// A large file is sent, or it is in doubt that the descriptor is open on it: chunks cannot serve that.
 __attribute__((noinline, cold)) void turn_native(int fd) {
   if (Client* k = client()) read_natively(k, fd, large_file(fd));
   opened_on_pfs(fd, 0);

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The descriptor family: what fchmod(2) and its kin do to a tier's copy has to happen to the file on the PFS.
-//
-// They all work on a descriptor that was opened for reading, so on a copy too, where nobody would see it. So
-// the file is marked, and the descriptor goes back to the PFS first, if the file there still is the one that
-// was copied (else ESTALE).
+// The descriptor family: fchmod(2) and its kin work on a descriptor that was opened for reading, so on a
+// tier's copy too, where nobody would see it. So the file is marked, and the descriptor goes back to the PFS
+// first, if the file there still is the one that was copied (else ESTALE).
 #include <linux/fs.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The directory family: opendir(3) and what works on its result. See listings.h.
-//
-// This file defines readdir and readdir64 side by side, so it is built without _FILE_OFFSET_BITS.
 #include <dirent.h>
 
 #include "preload/decide/listings.h"
@@ -10,8 +8,6 @@
 
 namespace monarch::preload {
 namespace {
-
-static_assert(sizeof(struct dirent) == sizeof(struct dirent64), "one layout of names");
 
 struct dirent64* read_name(Hook hook, DIR* dir) {
   Stream* s = stream_of(&dir);

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lock family: locks on a file that the job changed, and its end, are those of the file on the PFS.
-//
-// This file defines fcntl and fcntl64 side by side, so it is built without _FILE_OFFSET_BITS.
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>

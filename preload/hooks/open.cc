@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The open family: open(2), openat(2), creat(2), their 64-bit and fortified forms, mkstemp(3) and its kin,
 // fopen(3) and freopen(3).
-//
-// This file defines open and open64 side by side, so it is built without _FILE_OFFSET_BITS.
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>

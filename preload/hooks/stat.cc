@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fstat family: a descriptor of a tier's copy answers as the dataset's file on the PFS does. And the
-// calls that ask about a path, which are answered from the catalog where it knows the file.
-//
-// See originals.h for how a copy is recognised, attributes.h for what is known.
+// The stat and path families: a descriptor of a tier's copy answers as the dataset's file on the PFS does
+// (originals.h); a path as the catalog says, where it knows the file (attributes.h).
 #include <stddef.h>
 
 #include "preload/decide/attributes.h"

@@ -40,6 +40,8 @@ Result call_next(Hook hook, Arguments... arguments) {
   return next<Result(Arguments...)>(hook)(arguments...);
 }
 
+// Both forms of a function (open, open64) are hooks, so nothing here is built with _FILE_OFFSET_BITS.
+//
 // A hook whose answer is function(Hook::name, arguments...).
 #define HOOK(Result, name, parameters, function, ...) \
   EXPORT Result name parameters { return function(Hook::name, __VA_ARGS__); }
