@@ -15,7 +15,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/client/attach.cc \
 	%D%/client/client.h \
 	%D%/client/environment.cc %D%/client/environment.h \
-	%D%/client/exclude.cc %D%/client/exclude.h \
+	%D%/client/exclude.cc \
 	%D%/client/log.cc %D%/client/log.h \
 	%D%/client/room.h \
 	%D%/decide/attributes.cc %D%/decide/attributes.h \

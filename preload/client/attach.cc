@@ -2,7 +2,6 @@
 #include "preload/client/client.h"
 
 #include "preload/client/environment.h"
-#include "preload/client/exclude.h"
 #include "preload/client/log.h"
 #include "preload/next/kernel.h"
 
@@ -89,7 +88,7 @@ __attribute__((constructor)) void save() { save_environment(); }
 
 bool is_attached() { return client() != nullptr || phase.load(std::memory_order_acquire) != Phase::kOff; }
 
-__attribute__((noinline, cold)) Client* start_client(Retry retry) {
+RARE Client* start_client(Retry retry) {
   if (!save_environment()) return nullptr;
   const int64_t at = retry_at.load(std::memory_order_relaxed);
   if (retry == Retry::kInAWhile && at != 0 && monotonic_ns() < at) return nullptr;

@@ -46,6 +46,11 @@ void mark_what_is_open(Client* c);
 // After it has attached: what it has open of copies (decide/returns.cc).
 void find_open_copies();
 
+// MONARCH_IO_EXCLUDE, globs of programs and files that stay on the PFS: whether one names the program that
+// this process runs; whether one of client.exclude, which is set, names the file (client/exclude.cc).
+bool excludes_program(const char* globs);
+bool excludes_file(const Client& client, const RelPath& path);
+
 // Whether the process belongs to a job (or may yet come to: the agent is starting).
 bool is_attached();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "preload/client/exclude.h"
+#include "preload/client/client.h"
 
 #include "preload/client/room.h"
 #include "preload/next/kernel.h"

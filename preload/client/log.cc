@@ -17,16 +17,8 @@ Line::Line() : text_(room_.take(kMostBytes)) {
 }
 
 void Line::add(const char* text, size_t bytes) {
-  const size_t left = text_ ? kMostBytes - 1 - used_ : 0;
-  if (bytes > left) bytes = left;
-  if (bytes > 0) memcpy(text_ + used_, text, bytes);
-  used_ += bytes;
-}
-
-void Line::add(const char* text) { add(text, strlen(text)); }
-
-void Line::add_name(const char* name, size_t bytes) {
-  for (size_t i = 0; i < bytes; ++i) add(name[i] == '\n' ? "?" : name + i, 1);
+  for (size_t i = 0; text_ && i < bytes && used_ < kMostBytes - 1; ++i)
+    text_[used_++] = text[i] == '\n' ? '?' : text[i];
 }
 
 void Line::write_to(const char* log) {

@@ -12,15 +12,13 @@ namespace monarch::preload {
 class Line {
  public:
   Line();  // with the process's id
-  void add(const char* text);
-  // One line per open, whatever is in the name.
-  void add_name(const char* name, size_t bytes);
+  // One line per open, whatever is in a name.
+  void add(const char* text, size_t bytes);
+  void add(const char* text) { add(text, strlen(text)); }
   // `log`: "stderr" or a file. errno stays as it is.
   void write_to(const char* log);
 
  private:
-  void add(const char* text, size_t bytes);
-
   static constexpr size_t kMostBytes = 2 * 4096 + 256;  // a path, and words
   Room room_;
   char* const text_;  // nullptr: no memory, nothing is written

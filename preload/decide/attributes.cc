@@ -8,7 +8,6 @@
 
 #include <dirent.h>
 
-#include "preload/client/exclude.h"
 #include "preload/decide/changes.h"
 #include "preload/decide/waiting.h"
 #include "preload/next/kernel.h"
@@ -88,9 +87,8 @@ bool meets(const Client& c, unsigned needs, const Values& values) {
   return (needs & kRealUser) == 0 || static_cast<uint32_t>(syscall(SYS_getuid)) == c.catalog.facts().user;
 }
 
-// Apart, for the buffer on the stack.
-__attribute__((noinline)) bool answer_below(Client* c, int dirfd, const char* path, int flags, unsigned needs,
-                                            Values* values, Unknown* unknown) {
+APART bool answer_below(Client* c, int dirfd, const char* path, int flags, unsigned needs, Values* values,
+                        Unknown* unknown) {
   Room room;
   RelPath rel;
   if (!resolve(*c, dirfd, path, &room, &rel)) return false;

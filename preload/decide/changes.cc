@@ -71,9 +71,8 @@ bool leads_to_root(Where where) { return where == Where::kRoot || where == Where
 bool concerns_directories(Change change) { return change == Change::kAccess || change == Change::kName; }
 
 // What is on a root's device: by its path without symbolic links, and by its inode, since a file whose path
-// is marked may have another one below a root by a bind mount. Apart, for the room on the stack.
-__attribute__((noinline)) void mark_true_path(Client* c, Change change, const Object& object,
-                                              const struct statx& st) {
+// is marked may have another one below a root by a bind mount.
+APART void mark_true_path(Client* c, Change change, const Object& object, const struct statx& st) {
   const bool file = !S_ISDIR(st.stx_mode), alone = !file || st.stx_nlink == 1;
   Room path, room;
   RelPath rel;
@@ -104,7 +103,7 @@ void mark_open(Client* c, Change change, int fd) {
 
 // The dataset's file whose copy is open as `fd`: by the name that the kernel has for it, since an inode of
 // the tier may be somebody's new file by now.
-__attribute__((noinline)) Original copy_behind(const Client& c, const struct statx& st, int fd) {
+APART Original copy_behind(const Client& c, const struct statx& st, int fd) {
   Original named;
   (void)find_original(c, device_of(st), st.stx_ino, [&](uint32_t tier, const Entry&) {
     Room room;
@@ -116,7 +115,7 @@ __attribute__((noinline)) Original copy_behind(const Client& c, const struct sta
 
 // A copy is never written: `fd`, on one, is opened anew on the PFS. What O_TRUNC did to the copy it does to
 // the file there, and the file is the PFS's from now on.
-__attribute__((noinline)) bool write_to_original(Client* c, const Original& copied, int fd, int flags) {
+APART bool write_to_original(Client* c, const Original& copied, int fd, int flags) {
   const int saved = errno;
   mark_as(c, copied.entry->hash, kChangedFiles);
   const Own own(
@@ -129,7 +128,7 @@ __attribute__((noinline)) bool write_to_original(Client* c, const Original& copi
 
 // Who opens a database's journal, index or lock file for writing has the database live: others may change it
 // at any time, and tell each other by maps, which no hook sees.
-__attribute__((noinline)) void mark_database(Client* c, const RelPath& file) {
+APART void mark_database(Client* c, const RelPath& file) {
   constexpr struct {
     const char *tail, *instead;
   } kBeside[] = {{"-wal", ""}, {"-shm", ""}, {"-journal", ""}, {"-lock", ""}, {"lock.mdb", "data.mdb"}};
@@ -151,8 +150,8 @@ struct Located {
   uint32_t hash;  // of the path, where it is kBelow, perhaps with a slash
 };
 
-// What the text of the path tells, without a call to the PFS. Apart, for the room on the stack.
-__attribute__((noinline)) Located mark_text(Client* c, int dirfd, const char* path) {
+// What the text of the path tells, without a call to the PFS.
+APART Located mark_text(Client* c, int dirfd, const char* path) {
   Room room;
   RelPath rel;
   const Where where = locate(*c, dirfd, path, &room, &rel);
@@ -162,8 +161,7 @@ __attribute__((noinline)) Located mark_text(Client* c, int dirfd, const char* pa
   return {Where::kBelow, rel.hash};
 }
 
-__attribute__((noinline)) void mark_named(Client* c, Change change, const Object& object,
-                                          const Located& found) {
+APART void mark_named(Client* c, Change change, const Object& object, const Located& found) {
   struct statx st;
   if (!look(object, &st)) return;
   const bool named = change == Change::kName || (change == Change::kReplaced && S_ISLNK(st.stx_mode));
@@ -212,7 +210,7 @@ bool opened_to_write(int fd, int dirfd, const char* path, int flags) {
   return !copied.entry || write_to_original(c, copied, fd, flags);
 }
 
-__attribute__((noinline)) void mark_what_is_open(Client* c) {
+APART void mark_what_is_open(Client* c) {
   const KeepErrno errno_stays;
   const auto mark = [c](int fd) {
     const long flags = syscall(SYS_fcntl, fd, F_GETFL);
@@ -233,7 +231,7 @@ bool is_changed_in_place(const Client& c, const Entry& entry) {
   return attributes && is_changed_since(*c.board, mark_of_inode(attributes->dev, id->pfs_ino), change);
 }
 
-__attribute__((noinline)) Found staged_again(const Client& c, const RelPath& path) {
+APART Found staged_again(const Client& c, const RelPath& path) {
   const uint32_t kinds = c.board->header.changed.load(std::memory_order_acquire);
   if ((kinds & kChangedDirectories) != 0 && below_changed_directory(c, path)) return {};
   const Found found = c.catalog.newest(c.catalog.find(path), path);
@@ -241,7 +239,7 @@ __attribute__((noinline)) Found staged_again(const Client& c, const RelPath& pat
   return serves && !is_changed_in_place(c, *found.entry) ? found : Found{};
 }
 
-__attribute__((noinline)) void has_changed_name(int dirfd, const char* path) {
+APART void has_changed_name(int dirfd, const char* path) {
   Client* c = client();
   if (!c || unreadable(path) || c->catalog.facts().stages_again == 0) return;
   const KeepErrno errno_stays;

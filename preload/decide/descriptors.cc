@@ -55,7 +55,7 @@ constexpr timespec kSlice{0, 1000000};
 constexpr int kSlices = 1000;
 
 // A mover that a fork stopped is not waited for twice.
-__attribute__((noinline)) void UsesPosition::begin() {
+APART void UsesPosition::begin() {
   std::atomic<uint32_t>& users = large_files[fd_].users;
   uint32_t seen = users.load(std::memory_order_relaxed);
   for (int i = 0;; ++i) {
@@ -69,7 +69,7 @@ __attribute__((noinline)) void UsesPosition::begin() {
   }
 }
 
-__attribute__((noinline)) void UsesPosition::end() {
+APART void UsesPosition::end() {
   std::atomic<uint32_t>& users = large_files[fd_].users;
   uint32_t seen = users.load(std::memory_order_relaxed);
   while ((seen & ~kMoving) != 0 && !users.compare_exchange_weak(seen, seen - 1, std::memory_order_release)) {
@@ -147,7 +147,7 @@ void duplicated(int from, int to) {
   }
 }
 
-__attribute__((noinline)) void add_read(unsigned char c, uint64_t bytes) {
+APART void add_read(unsigned char c, uint64_t bytes) {
   Client* k = client();
   if (!k) return;
   CounterShard& shard = my_shard(k->board);

@@ -87,8 +87,8 @@ DIR* start(const Listing* listing, int fd, bool path_only) {
   return reinterpret_cast<DIR*>(s);
 }
 
-// `fd` -1: what the path leads to is opened. Apart, for the buffer on the stack.
-__attribute__((noinline)) DIR* open_known(Client* c, int dirfd, const char* path, int fd) {
+// `fd` -1: what the path leads to is opened.
+APART DIR* open_known(Client* c, int dirfd, const char* path, int fd) {
   Room room;
   RelPath rel;
   if (!resolve_directory(*c, dirfd, path, &room, &rel)) return nullptr;
@@ -108,7 +108,7 @@ bool is_fresh_directory(int fd) {
   return flags >= 0 && (flags & (O_PATH | O_ACCMODE)) == O_RDONLY && syscall(SYS_lseek, fd, 0, SEEK_CUR) == 0;
 }
 
-__attribute__((noinline)) DIR* open_descriptor(Client* c, int fd) {
+APART DIR* open_descriptor(Client* c, int fd) {
   Room path;
   const bool named = is_fresh_directory(fd) && path_of_descriptor(fd, &path) != 0;
   return named ? open_known(c, AT_FDCWD, path.text(), fd) : nullptr;

@@ -2,7 +2,6 @@
 // A ladder of early returns, each to the PFS.
 #include "preload/decide/opens.h"
 
-#include "preload/client/exclude.h"
 #include "preload/client/log.h"
 #include "preload/decide/changes.h"
 #include "preload/decide/waiting.h"
@@ -41,7 +40,7 @@ WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
 }
 
 // Whether the file on the PFS still is the one that was copied (consistency = open).
-__attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath& path, const Entry& e) {
+APART bool is_as_copied(const Client& client, const RelPath& path, const Entry& e) {
   const KeepErrno errno_stays;
   Room room;
   const char* full = pfs_path(client, path, &room);
@@ -57,7 +56,7 @@ __attribute__((noinline)) bool is_as_copied(const Client& client, const RelPath&
 }
 
 // Whether there is nothing of this name: then the agent need not be asked, and keeps no entry of it.
-__attribute__((noinline)) bool is_absent(const Client& client, const RelPath& path) {
+APART bool is_absent(const Client& client, const RelPath& path) {
   const KeepErrno errno_stays;
   Room room;
   const char* full = pfs_path(client, path, &room);
@@ -65,7 +64,7 @@ __attribute__((noinline)) bool is_absent(const Client& client, const RelPath& pa
 }
 
 // Whether the PFS would let this process read the file, whose groups are not the agent's.
-__attribute__((noinline, cold)) bool may_read(const Client& client, const RelPath& path) {
+RARE bool may_read(const Client& client, const RelPath& path) {
   constexpr long kFaccessat2 = 439;  // which older headers lack; the kernel before 5.8, too: no
   const KeepErrno errno_stays;
   Room room;
@@ -90,9 +89,8 @@ bool is_below_link(const CatalogReader& catalog, const RelPath& path) {
 
 Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening);
 
-// Of the file to which a symbolic link leads. Apart, for the room on the stack.
-__attribute__((noinline)) bool decide_real(Client* client, const RelPath& path, Room* copy, bool stream,
-                                           Answer* answer) {
+// Of the file to which a symbolic link leads.
+APART bool decide_real(Client* client, const RelPath& path, Room* copy, bool stream, Answer* answer) {
   Room room;
   RelPath real;
   if (!follow_links(*client, path, &room, &real)) return false;
@@ -101,7 +99,7 @@ __attribute__((noinline)) bool decide_real(Client* client, const RelPath& path, 
 }
 
 // The agent is told of what the job opens after it wrote it, by each process once a second.
-__attribute__((noinline, cold)) void ask_again(Client* client, const RelPath& path) {
+RARE void ask_again(Client* client, const RelPath& path) {
   static std::atomic<uint64_t> asked[64];
   constexpr int kSecond = 30;  // as a shift
   const auto now = static_cast<uint32_t>(monotonic_ns() >> kSecond);
@@ -205,12 +203,12 @@ const char* name_of(TaskCounter counter) {
   return kNames[static_cast<uint32_t>(counter)];
 }
 
-__attribute__((noinline)) void log_open(const Client& c, const RelPath& path, const Answer& answer) {
+APART void log_open(const Client& c, const RelPath& path, const Answer& answer) {
   Line line;
   const char* root = root_path(c, path.root);
-  if (root) line.add_name(root, strlen(root));
+  if (root) line.add(root);
   line.add("/");
-  line.add_name(path.path, path.len);
+  line.add(path.path, path.len);
   if (answer.placed) {
     line.add(": tier ");
     line.add(c.catalog.facts().tiers[answer.tier].name);
@@ -229,7 +227,7 @@ bool names_hold(const Client& client, uint32_t tier) {
 }
 
 // `copy` 0: a partial copy.
-__attribute__((noinline, cold)) bool prove(const Client& client, uint32_t tier, Ref copy, int fd) {
+RARE bool prove(const Client& client, uint32_t tier, Ref copy, int fd) {
   const KeepErrno errno_stays;
   struct statx st;
   if (!look_at(fd, STATX_BASIC_STATS, &st) || !is_own(st, S_IFREG, 077) ||

@@ -68,7 +68,7 @@ void take_lock(int fd, const Lock& lock) {
 
 // 0: done; ESTALE: the copy is what the descriptor is open on, as long as nothing else changes; else: not
 // now. Closing a descriptor gives up the process's locks on the file: so those that it has are taken last.
-__attribute__((noinline)) int try_to_go_back(const Client& c, int fd, const Original& original, Hints hints) {
+APART int try_to_go_back(const Client& c, int fd, const Original& original, Hints hints) {
   const long flags = syscall(SYS_fcntl, fd, F_GETFL);
   const long at = syscall(SYS_lseek, fd, 0, SEEK_CUR);
   if (flags < 0 || ((flags & O_PATH) == 0 && (flags & O_ACCMODE) != O_RDONLY)) return ESTALE;
@@ -230,6 +230,6 @@ void give_back(int fd, Hints hints) {
   if (original_of_descriptor(fd, &original)) (void)go_back(fd, original, hints);
 }
 
-__attribute__((noinline)) void find_open_copies() { each_descriptor(note_copy); }
+APART void find_open_copies() { each_descriptor(note_copy); }
 
 }  // namespace monarch::preload

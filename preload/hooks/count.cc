@@ -17,7 +17,7 @@ namespace monarch::preload {
 namespace {
 
 // A large file is sent, or it is in doubt that the descriptor is open on it: chunks cannot serve that.
-__attribute__((noinline, cold)) void turn_native(int fd) {
+RARE void turn_native(int fd) {
   if (Client* k = client()) read_natively(k, fd, large_file(fd));
   opened_on_pfs(fd, 0);
 }
@@ -119,7 +119,7 @@ int copied(int from, int to) {
 
 // A descriptor of the whole copy of a large file, which is waited for once if it comes soon; -1: there is
 // none.
-__attribute__((noinline, cold)) int copy_to_map(int fd) {
+RARE int copy_to_map(int fd) {
   Client* k = client();
   if (!k) return -1;
   const Ref large = large_file(fd);

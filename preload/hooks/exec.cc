@@ -30,15 +30,10 @@ void before_exec(int dirfd, const char* path, int flags) {
   if (fd != kNoDescriptor) give_back(fd, Hints::kStay);
 }
 
-int execute(const char* path, Strings argv, Strings given) {
-  before_exec(AT_FDCWD, path, 0);
-  return with_environment(given,
-                          [&](Strings envp) { return call_next<int>(Hook::execve, path, argv, envp); });
-}
-int execute_found(const char* file, Strings argv, Strings given) {
-  follow_changes_before_exec();
-  return with_environment(given,
-                          [&](Strings envp) { return call_next<int>(Hook::execvpe, file, argv, envp); });
+// `hook`: execve, or execvpe, which looks for the file.
+int execute(Hook hook, const char* path, Strings argv, Strings given) {
+  hook == Hook::execve ? before_exec(AT_FDCWD, path, 0) : follow_changes_before_exec();
+  return with_environment(given, [&](Strings envp) { return call_next<int>(hook, path, argv, envp); });
 }
 
 // Calls `start` with the arguments of execl and its kin as a vector on the stack; *list is then behind them.
@@ -59,24 +54,24 @@ int with_arguments(const char* first, va_list* list, Start start) {
 
 extern "C" char** environ;
 
-EXPORT int execve(const char* path, Strings argv, Strings envp) noexcept { return execute(path, argv, envp); }
-EXPORT int execv(const char* path, Strings argv) noexcept { return execute(path, argv, environ); }
-EXPORT int execvp(const char* file, Strings argv) noexcept { return execute_found(file, argv, environ); }
-EXPORT int execvpe(const char* file, Strings argv, Strings envp) noexcept {
-  return execute_found(file, argv, envp);
-}
-#define EXECL_HOOK(name, start, environment)                                                       \
+#define EXEC_HOOK(name, which, environment, parameters) \
+  EXPORT int name parameters noexcept { return execute(Hook::which, path, argv, environment); }
+EXEC_HOOK(execve, execve, envp, (const char* path, Strings argv, Strings envp))
+EXEC_HOOK(execv, execve, environ, (const char* path, Strings argv))
+EXEC_HOOK(execvp, execvpe, environ, (const char* path, Strings argv))
+EXEC_HOOK(execvpe, execvpe, envp, (const char* path, Strings argv, Strings envp))
+#define EXECL_HOOK(name, which, environment)                                                       \
   EXPORT int name(const char* path, const char* first, ...) noexcept {                             \
     va_list list;                                                                                  \
     va_start(list, first);                                                                         \
-    const int result =                                                                             \
-        with_arguments(first, &list, [&](char** argv) { return start(path, argv, environment); }); \
+    const int result = with_arguments(                                                             \
+        first, &list, [&](char** argv) { return execute(Hook::which, path, argv, environment); }); \
     va_end(list);                                                                                  \
     return result;                                                                                 \
   }
-EXECL_HOOK(execl, execute, environ)
-EXECL_HOOK(execlp, execute_found, environ)
-EXECL_HOOK(execle, execute, va_arg(list, char**))
+EXECL_HOOK(execl, execve, environ)
+EXECL_HOOK(execlp, execvpe, environ)
+EXECL_HOOK(execle, execve, va_arg(list, char**))
 EXPORT int fexecve(int fd, Strings argv, Strings given) noexcept {
   before_exec(fd, "", AT_EMPTY_PATH);
   return with_environment(given, [&](Strings envp) { return call_next<int>(Hook::fexecve, fd, argv, envp); });

@@ -64,8 +64,7 @@ struct Attempt {
   }
 };
 
-// Apart, like what follows, for the room on the stack.
-__attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attempt) {
+APART void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attempt) {
   Room copy;
   attempt->dataset = true;
   const Answer answer = find_copy(c, rel, &copy, {.follows = (flags & O_NOFOLLOW) == 0});
@@ -84,8 +83,7 @@ __attribute__((noinline)) void open_dataset(Client* c, const RelPath& rel, int f
 }
 
 // Of a path that may be below a root.
-__attribute__((noinline)) void open_below(Client* c, int dirfd, const char* path, int flags,
-                                          Attempt* attempt) {
+APART void open_below(Client* c, int dirfd, const char* path, int flags, Attempt* attempt) {
   Room room;
   RelPath rel;
   const bool follows = (flags & O_NOFOLLOW) == 0;
@@ -141,7 +139,7 @@ FILE* stream_of_pfs(Client* c, const Answer& answer, FILE* stream) {
 }
 
 // What a stream is made of, a large file's descriptor.
-__attribute__((noinline, cold)) void becomes_stream(int fd) {
+RARE void becomes_stream(int fd) {
   Client* c = client();
   const Ref large = large_file(fd);
   if (!c || (is_alone(fd) && wait_for_whole(c, fd, large) && move_to_copy(c, fd))) return;
@@ -149,8 +147,7 @@ __attribute__((noinline, cold)) void becomes_stream(int fd) {
   read_natively(c, fd, large);
 }
 
-__attribute__((noinline)) FILE* open_stream_below(Client* c, FopenFunction* real, const char* path,
-                                                  const char* mode) {
+APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, const char* mode) {
   Room room, copy;
   RelPath rel;
   if (!resolve_to_read(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode);

@@ -12,10 +12,10 @@ namespace monarch::preload {
 namespace {
 
 // The call, by which the run directory may come out of sight too: what is mapped before stays.
-template <typename Function, typename... Arguments>
-int moved(Hook hook, Function* /*its type*/, Arguments... arguments) {
+template <typename... Arguments>
+int moved(Hook hook, Arguments... arguments) {
   client();
-  const int result = next<Function>(hook)(arguments...);
+  const int result = call_next<int>(hook, arguments...);
   if (result == 0) {
     forget_directories();
     forget_mounts();
@@ -25,16 +25,14 @@ int moved(Hook hook, Function* /*its type*/, Arguments... arguments) {
 
 }  // namespace
 
-EXPORT int chroot(const char* path) noexcept { return moved(Hook::chroot, &chroot, path); }
-EXPORT int unshare(int flags) noexcept { return moved(Hook::unshare, &unshare, flags); }
-EXPORT int setns(int fd, int type) noexcept { return moved(Hook::setns, &setns, fd, type); }
-EXPORT int mount(const char* source, const char* target, const char* type, unsigned long flags,
-                 const void* data) noexcept {
-  return moved(Hook::mount, &mount, source, target, type, flags, data);
-}
-EXPORT int umount(const char* target) noexcept { return moved(Hook::umount, &umount, target); }
-EXPORT int umount2(const char* target, int flags) noexcept {
-  return moved(Hook::umount2, &umount2, target, flags);
-}
+HOOK(int, chroot, (const char* path) noexcept, moved, path)
+HOOK(int, unshare, (int flags) noexcept, moved, flags)
+HOOK(int, setns, (int fd, int type) noexcept, moved, fd, type)
+HOOK(int, mount,
+     (const char* source, const char* target, const char* type, unsigned long flags,
+      const void* data) noexcept,
+     moved, source, target, type, flags, data)
+HOOK(int, umount, (const char* target) noexcept, moved, target)
+HOOK(int, umount2, (const char* target, int flags) noexcept, moved, target, flags)
 
 }  // namespace monarch::preload

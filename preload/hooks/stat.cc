@@ -85,24 +85,18 @@ int restored(int fd, Stat st, Ask ask) {
   return rc;
 }
 
-void fill(const Values& v, struct stat* st) {
-  memset(st, 0, sizeof *st);
-  set_record(v, st);
-  st->st_size = static_cast<off_t>(v.size);
-  set_time(v.mtime, &st->st_mtim);
-}
-
-bool unwritable(const void* result) { return unreadable(static_cast<const char*>(result)); }
-
 // A call about a path: answered, or made by `ask`.
 template <typename Ask>
 int stat_path(int dirfd, const char* path, int flags, struct stat* st, Ask ask) {
   constexpr int kAnswered = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
   Values values;
   Unknown unknown;
-  if ((flags & ~kAnswered) != 0 || unwritable(st)) return ask();
+  if ((flags & ~kAnswered) != 0 || unreadable(reinterpret_cast<const char*>(st))) return ask();
   if (known_values(dirfd, path, flags, 0, &values, &unknown)) {
-    fill(values, st);
+    memset(st, 0, sizeof *st);
+    set_record(values, st);
+    st->st_size = static_cast<off_t>(values.size);
+    set_time(values.mtime, &st->st_mtim);
     return 0;
   }
   const int rc = ask();
@@ -129,23 +123,17 @@ int any_path(int dirfd, const char* path, int flags, int version, struct stat* s
   return version == kStatVersion ? stat_path(dirfd, path, flags, st, ask) : ask();
 }
 
-struct stat* as_stat(struct stat* st) {
-  return st;
-}
-struct stat* as_stat(struct stat64* st) {
-  return reinterpret_cast<struct stat*>(st);
-}
-
 }  // namespace
 
-#define PATH_HOOK(name, dirfd, flags, version, parameters, ...)               \
-  EXPORT int name parameters noexcept {                                       \
-    return any_path(dirfd, path, flags, version, as_stat(st),                 \
-                    [&] { return call_next<int>(Hook::name, __VA_ARGS__); }); \
+#define PATH_HOOK(name, dirfd, flags, version, parameters, ...)                      \
+  EXPORT int name parameters noexcept {                                              \
+    return any_path(dirfd, path, flags, version, reinterpret_cast<struct stat*>(st), \
+                    [&] { return call_next<int>(Hook::name, __VA_ARGS__); });        \
   }
-#define DESCRIPTOR_HOOK(name, parameters, ...)                                                 \
-  EXPORT int name parameters noexcept {                                                        \
-    return restored(fd, as_stat(st), [&] { return call_next<int>(Hook::name, __VA_ARGS__); }); \
+#define DESCRIPTOR_HOOK(name, parameters, ...)                                \
+  EXPORT int name parameters noexcept {                                       \
+    return restored(fd, reinterpret_cast<struct stat*>(st),                   \
+                    [&] { return call_next<int>(Hook::name, __VA_ARGS__); }); \
   }
 #define STAT_HOOKS(Stat, plain, link, at, descriptor)                                                       \
   PATH_HOOK(plain, AT_FDCWD, 0, kStatVersion, (const char* path, Stat st), path, st)                        \

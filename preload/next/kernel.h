@@ -13,6 +13,10 @@
 
 namespace monarch::preload {
 
+// Not inlined, so that its buffers are on the stack only while it runs; nor is what RARE says ever hot.
+#define APART __attribute__((noinline))
+#define RARE __attribute__((noinline, cold))
+
 // errno stays what it is here when the block ends.
 struct KeepErrno {
   const int saved = errno;

@@ -2,8 +2,8 @@
 #include "preload/next/next.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <string.h>
+
+#include "preload/next/kernel.h"
 
 // glibc 2.34 moved dlsym into libc with a new version; the old one loads everywhere (x86-64; other
 // architectures began with 2.17).
@@ -47,7 +47,7 @@ __attribute__((constructor)) void find_all() {
 
 }  // namespace
 
-__attribute__((noinline, cold)) void* find_next(Hook hook) {
+RARE void* find_next(Hook hook) {
   const char* symbol = kSymbols;
   for (int i = static_cast<int>(hook); i > 0; --i)
     while (*symbol++) {

@@ -53,7 +53,7 @@ bool look_at_mounts(const JobFacts& facts) {
   return true;
 }
 
-__attribute__((noinline, cold)) bool look(const JobFacts& facts, const RelPath& path) {
+RARE bool look(const JobFacts& facts, const RelPath& path) {
   const KeepErrno errno_stays;
   unsigned char seen = space.load(std::memory_order_acquire);
   const uint64_t own = seen == kUnknown ? namespace_inode("/proc/self/ns/mnt") : 0;

@@ -56,9 +56,8 @@ bool true_path(const Client& c, int fd, Room* text) {
          path_of_descriptor(fd, text) > 0;
 }
 
-// What the kernel says. Apart, for the room on the stack.
-__attribute__((noinline)) bool ask_kernel(const Client& c, int dirfd, const char* path, Room* room,
-                                          RelPath* result) {
+// What the kernel says.
+APART bool ask_kernel(const Client& c, int dirfd, const char* path, Room* room, RelPath* result) {
   const KeepErrno errno_stays;
   const Own file(open_own(dirfd, path, O_PATH));
   Room longer;

@@ -70,7 +70,7 @@ bool copy_named(const char* text, size_t len, uint32_t tier, uint64_t ino, Origi
   return true;
 }
 
-__attribute__((noinline, cold)) void choose_name(int fd, Original* original) {
+RARE void choose_name(int fd, Original* original) {
   if (read_once(original->attributes->nlink) < 2) return;
   const KeepErrno errno_stays;
   Room room;

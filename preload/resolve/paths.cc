@@ -277,8 +277,7 @@ size_t directory_path(const Client& client, int dirfd, size_t more, Room* room) 
 bool too_long(const char* path) { return strnlen(path, kPathBytes) == kPathBytes; }
 
 // A relative path, joined to its directory's.
-__attribute__((noinline)) Where locate_relative(const Client& client, int dirfd, const char* path, Room* room,
-                                                RelPath* result) {
+APART Where locate_relative(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
   const size_t bytes = strnlen(path, kPathBytes);
   if (bytes == 0 || bytes == kPathBytes) return Where::kOutside;
   const KeepErrno errno_stays;
