@@ -20,19 +20,17 @@ namespace {
 // Whether the record of a file in this state holds beside its size and mtime.
 bool is_settled(State state) { return state == State::kPlaced || state == State::kLarge; }
 
-bool copy_values(const CatalogReader& catalog, const Entry& e, const Identity& id, Values* v) {
+bool take_record(const CatalogReader& catalog, const Identity& id, Values* v) {
   constexpr uint32_t kTooMany = 0xffffffff;
-  const Attributes* a = catalog.attributes(id.attributes);
-  if (!a || id.blocks == kTooMany) return false;
-  take_record(id, *a, v);
-  v->root = e.root;
-  return true;
+  v->identity = &id;
+  v->attributes = catalog.attributes(id.attributes);
+  return v->attributes && id.blocks != kTooMany;
 }
 
 // What a task saw.
 bool read_seen(const CatalogReader& catalog, const Entry& e, Values* v) {
   const SeenFile* seen = catalog.seen_file(e);
-  if (!seen || !copy_values(catalog, e, seen->identity, v)) return false;
+  if (!seen || !take_record(catalog, seen->identity, v)) return false;
   v->size = seen->size;
   v->mtime = seen->mtime;
   v->opened = false;
@@ -44,7 +42,7 @@ bool read_values(const CatalogReader& catalog, const Entry& e, Values* v) {
   const uint64_t word = e.state.load(std::memory_order_acquire);
   const Ref own = e.identity.load(std::memory_order_acquire);
   const Identity* id = is_settled(state_of(word)) ? catalog.identity_of(e) : nullptr;
-  if (!id || !copy_values(catalog, e, *id, v)) return false;
+  if (!id || !take_record(catalog, *id, v)) return false;
   v->size = e.size.load(std::memory_order_acquire);
   v->mtime = e.mtime.load(std::memory_order_acquire);
   v->opened = true;

@@ -8,23 +8,13 @@
 
 namespace monarch::preload {
 
-struct Values : FileValues {
-  uint32_t root;
+struct Values {
+  const Identity* identity;  // the record of the file: all but size and mtime
+  const Attributes* attributes;
+  uint64_t size;
+  int64_t mtime;
   bool opened;  // the agent could open it for reading
 };
-// What the record of a file says: all but size and mtime, which stand in its entry.
-inline void take_record(const Identity& id, const Attributes& a, FileValues* v) {
-  v->dev = a.dev;
-  v->ino = id.pfs_ino;
-  v->blocks = id.blocks;
-  v->atime = id.atime;
-  v->ctime = id.ctime;
-  v->mode = a.mode;
-  v->uid = a.uid;
-  v->gid = a.gid;
-  v->nlink = a.nlink;
-  v->blksize = a.blksize;
-}
 // A file of which no task has told yet what the PFS says.
 struct Unknown {
   Ref entry = 0;  // 0: nothing is to be told

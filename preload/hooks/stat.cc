@@ -37,31 +37,31 @@ void set_time(int64_t ns, Time* t) {
 }
 
 // All but size and mtime.
-void set_record(const FileValues& v, struct stat* st) {
-  st->st_dev = v.dev;
-  st->st_ino = v.ino;
-  st->st_mode = v.mode;
-  st->st_nlink = v.nlink;
-  st->st_uid = v.uid;
-  st->st_gid = v.gid;
-  st->st_blksize = static_cast<decltype(st->st_blksize)>(v.blksize);
-  st->st_blocks = static_cast<decltype(st->st_blocks)>(v.blocks);
-  set_time(v.atime, &st->st_atim);
-  set_time(v.ctime, &st->st_ctim);
+void set_record(const Identity& id, const Attributes& a, struct stat* st) {
+  st->st_dev = a.dev;
+  st->st_ino = id.pfs_ino;
+  st->st_mode = a.mode;
+  st->st_nlink = a.nlink;
+  st->st_uid = a.uid;
+  st->st_gid = a.gid;
+  st->st_blksize = static_cast<decltype(st->st_blksize)>(a.blksize);
+  st->st_blocks = id.blocks;
+  set_time(id.atime, &st->st_atim);
+  set_time(id.ctime, &st->st_ctim);
 }
 
-void set_record(const FileValues& v, struct statx* st) {
-  st->stx_dev_major = gnu_dev_major(v.dev);
-  st->stx_dev_minor = gnu_dev_minor(v.dev);
-  st->stx_ino = v.ino;
-  st->stx_mode = static_cast<decltype(st->stx_mode)>(v.mode);
-  st->stx_nlink = v.nlink;
-  st->stx_uid = v.uid;
-  st->stx_gid = v.gid;
-  st->stx_blksize = v.blksize;
-  st->stx_blocks = v.blocks;
-  set_time(v.atime, &st->stx_atime);
-  set_time(v.ctime, &st->stx_ctime);
+void set_record(const Identity& id, const Attributes& a, struct statx* st) {
+  st->stx_dev_major = gnu_dev_major(a.dev);
+  st->stx_dev_minor = gnu_dev_minor(a.dev);
+  st->stx_ino = id.pfs_ino;
+  st->stx_mode = static_cast<decltype(st->stx_mode)>(a.mode);
+  st->stx_nlink = a.nlink;
+  st->stx_uid = a.uid;
+  st->stx_gid = a.gid;
+  st->stx_blksize = a.blksize;
+  st->stx_blocks = id.blocks;
+  set_time(id.atime, &st->stx_atime);
+  set_time(id.ctime, &st->stx_ctime);
   st->stx_mask &= ~static_cast<unsigned>(STATX_BTIME);  // the copy's birth is not the file's
   st->stx_btime = {};
 }
@@ -79,9 +79,7 @@ int restored(int fd, Stat st, Ask ask) {
   Original o;
   if (rc != 0 || !is_copy(*st, &o)) return rc;
   if (follow_change(fd, o)) return ask();
-  FileValues recorded;
-  take_record(*o.identity, *o.attributes, &recorded);
-  set_record(recorded, st);
+  set_record(*o.identity, *o.attributes, st);
   return rc;
 }
 
@@ -94,7 +92,7 @@ int stat_path(int dirfd, const char* path, int flags, struct stat* st, Ask ask) 
   if ((flags & ~kAnswered) != 0 || unreadable(reinterpret_cast<const char*>(st))) return ask();
   if (known_values(dirfd, path, flags, 0, &values, &unknown)) {
     memset(st, 0, sizeof *st);
-    set_record(values, st);
+    set_record(*values.identity, *values.attributes, st);
     st->st_size = static_cast<off_t>(values.size);
     set_time(values.mtime, &st->st_mtim);
     return 0;
