@@ -19,12 +19,9 @@
 #include "preload/resolve/roots.h"
 
 namespace monarch::preload {
-namespace {
 
 constexpr uint32_t kStreams = 64;
 constexpr uint32_t kRecent = 4;  // threads that share a stream without a lock each get a name
-
-}  // namespace
 
 struct Stream {
   std::atomic<uint32_t> taken{0};

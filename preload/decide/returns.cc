@@ -188,21 +188,14 @@ void follow_changes_to_map(int fd) {
     (void)go_back(fd, original);
 }
 
-void follow_all_changes() {
+void follow_all_changes(Hints hints) {
   shares_descriptors();
   if (!is_something_changed()) return;
   const KeepErrno errno_stays;
-  each_descriptor([](int fd) {
-    follow_changes_of_link(fd);
-    return_if_inherited(fd, Hints::kSet);
+  each_descriptor([hints](int fd) {
+    if (hints == Hints::kSet) follow_changes_of_link(fd);
+    return_if_inherited(fd, hints);
   });
-}
-
-void follow_changes_before_exec() {
-  shares_descriptors();
-  if (!is_something_changed()) return;
-  const KeepErrno errno_stays;
-  each_descriptor([](int fd) { return_if_inherited(fd, Hints::kStay); });
 }
 
 bool will_change_open(Change change, int fd) {

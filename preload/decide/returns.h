@@ -23,11 +23,11 @@ inline void follow_changes(int fd) {
 }
 // Before it is mapped: a map does not go back. So that of a file that the job wrote before is the PFS's.
 void follow_changes_to_map(int fd);
-// Of all descriptors, before a child gets them.
-void follow_all_changes();
-// Of those that are kept over exec(2), which may be of a program without the library. Hints stay as they are:
-// a child of vfork(2) has its parent's.
-void follow_changes_before_exec();
+// A child of vfork(2) has its parent's hints: what it does before exec(2) leaves them as they are.
+enum class Hints { kSet, kStay };
+// Of all descriptors, before a child gets them, and of those that are kept over exec(2), which may be of a
+// program without the library.
+void follow_all_changes(Hints hints = Hints::kSet);
 // Of a descriptor that is open on this copy. Whether it is the PFS's now.
 bool follow_change(int fd, const Original& original);
 // Of a descriptor that came by a link to another (/proc/self/fd/N), perhaps a copy's.
@@ -42,8 +42,7 @@ bool may_change(Change change, int dirfd, const char* path, int flags);
 // Before a file is opened for writing by `path`, which may be a link to a copy's descriptor; as above.
 bool will_write_by_link(const char* path);
 // Before a call that only the PFS's file can answer, or a program that is to run: a copy's descriptor goes
-// back to the PFS if it can. A child of vfork(2) has its parent's hints: they stay as they are.
-enum class Hints { kSet, kStay };
+// back to the PFS if it can.
 void give_back(int fd, Hints hints = Hints::kSet);
 
 }  // namespace monarch::preload

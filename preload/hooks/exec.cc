@@ -25,14 +25,14 @@ int with_environment(Strings given, Start start) {
 }
 
 void before_exec(int dirfd, const char* path, int flags) {
-  follow_changes_before_exec();
+  follow_all_changes(Hints::kStay);
   const int fd = descriptor_meant(dirfd, path, flags);
   if (fd != kNoDescriptor) give_back(fd, Hints::kStay);
 }
 
 // `hook`: execve, or execvpe, which looks for the file.
 int execute(Hook hook, const char* path, Strings argv, Strings given) {
-  hook == Hook::execve ? before_exec(AT_FDCWD, path, 0) : follow_changes_before_exec();
+  hook == Hook::execve ? before_exec(AT_FDCWD, path, 0) : follow_all_changes(Hints::kStay);
   return with_environment(given, [&](Strings envp) { return call_next<int>(hook, path, argv, envp); });
 }
 
