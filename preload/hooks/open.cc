@@ -24,8 +24,8 @@
 namespace monarch::preload {
 namespace {
 
-using OpenFunction = int(const char*, int, ...);
-using OpenAtFunction = int(int, const char*, int, ...);
+using Open = int(const char*, int, ...);
+using OpenAt = int(int, const char*, int, ...);
 using FopenFunction = FILE*(const char*, const char*);
 using FreopenFunction = FILE*(const char*, const char*, FILE*);
 
@@ -72,7 +72,7 @@ APART void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attem
   if (!answer.placed) return;
   const KeepErrno errno_stays;
   // A tier's file system may want reads aligned where the PFS does not.
-  const int fd = next<OpenFunction>(Hook::open)(copy.text(), flags & ~O_DIRECT);
+  const int fd = next<Open>(Hook::open)(copy.text(), flags & ~O_DIRECT);
   if (fd < 0 || !is_the_copy(*c, answer, fd)) {
     (void)not_opened(fd);
     return count_copy_failed(c);
@@ -219,26 +219,20 @@ int made(Hook hook, char* path, Rest... rest) {
 
 }  // namespace
 
-#define OPEN_HOOK(name, parameters, dirfd, open)                           \
-  EXPORT int name parameters {                                             \
-    va_list arguments;                                                     \
-    va_start(arguments, flags);                                            \
-    const mode_t mode = takes_mode(flags) ? va_arg(arguments, mode_t) : 0; \
-    va_end(arguments);                                                     \
-    return opened(dirfd, path, flags, [&] { return open; });               \
+#define OPEN_HOOK(name, dirfd, Function, parameters, ...)                                       \
+  EXPORT int name parameters {                                                                  \
+    va_list arguments;                                                                          \
+    va_start(arguments, flags);                                                                 \
+    const mode_t mode = takes_mode(flags) ? va_arg(arguments, mode_t) : 0;                      \
+    va_end(arguments);                                                                          \
+    return opened(dirfd, path, flags, [&] { return next<Function>(Hook::name)(__VA_ARGS__); }); \
   }
-#define OPEN(name)                                              \
-  OPEN_HOOK(name, (const char* path, int flags, ...), AT_FDCWD, \
-            next<OpenFunction>(Hook::name)(path, flags, mode))
-#define OPEN_AT(name)                                                   \
-  OPEN_HOOK(name, (int dirfd, const char* path, int flags, ...), dirfd, \
-            next<OpenAtFunction>(Hook::name)(dirfd, path, flags, mode))
-OPEN(open)
-OPEN(open64)
-OPEN(__open)
-OPEN(__open64)
-OPEN_AT(openat)
-OPEN_AT(openat64)
+OPEN_HOOK(open, AT_FDCWD, Open, (const char* path, int flags, ...), path, flags, mode)
+OPEN_HOOK(open64, AT_FDCWD, Open, (const char* path, int flags, ...), path, flags, mode)
+OPEN_HOOK(__open, AT_FDCWD, Open, (const char* path, int flags, ...), path, flags, mode)
+OPEN_HOOK(__open64, AT_FDCWD, Open, (const char* path, int flags, ...), path, flags, mode)
+OPEN_HOOK(openat, dirfd, OpenAt, (int dirfd, const char* path, int flags, ...), dirfd, path, flags, mode)
+OPEN_HOOK(openat64, dirfd, OpenAt, (int dirfd, const char* path, int flags, ...), dirfd, path, flags, mode)
 
 // What -D_FORTIFY_SOURCE makes of an open without a mode argument; and creat(2).
 #define PLAIN_OPEN_HOOK(name, dirfd, flags, parameters, ...)                                    \
