@@ -26,11 +26,11 @@
 // exec   Programs started with an empty environment keep LD_PRELOAD and MONARCH_IO_*.
 // space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again.
 // count  What came back is added up per tier and PFS, for the report and sacct; of large files it comes from
-//        their chunks (decide/chunks.h). Before that, a descriptor whose file the job changed goes back to
+//        their chunks (decide/large.h). Before that, a descriptor whose file the job changed goes back to
 //        the PFS (decide/returns.h).
 // lock   So it does before a lock, which other programs of the job hold on the PFS's file, and before its end
 //        is looked for. fcntl also tells of duplicates. A stream of a large file moves to the copy before it
-//        is read from elsewhere (decide/moves.h).
+//        is read from elsewhere (decide/large.h).
 // fork   So do all, that parent and child go on sharing their positions, and that programs without the
 //        library read the PFS's file. system and popen start a child inside libc.
 // clang-format off

@@ -20,10 +20,9 @@ libmonarch_preload_so_SOURCES = \
 	%D%/client/room.h \
 	%D%/decide/attributes.cc %D%/decide/attributes.h \
 	%D%/decide/changes.cc %D%/decide/changes.h \
-	%D%/decide/chunks.cc %D%/decide/chunks.h \
 	%D%/decide/descriptors.cc %D%/decide/descriptors.h \
+	%D%/decide/large.cc %D%/decide/large.h \
 	%D%/decide/listings.cc %D%/decide/listings.h \
-	%D%/decide/moves.cc %D%/decide/moves.h \
 	%D%/decide/opens.cc %D%/decide/opens.h \
 	%D%/decide/returns.cc %D%/decide/returns.h \
 	%D%/decide/waiting.h \

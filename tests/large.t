@@ -122,11 +122,13 @@ import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 libc.read.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
 libc.readv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+libc.preadv.argtypes = [*libc.readv.argtypes, ctypes.c_long]
 room = ctypes.create_string_buffer(100)
 for path in files():
     fd = os.open(path, os.O_RDONLY)
     for call in (lambda: libc.read(fd, None, 10), lambda: libc.read(fd, 8, 10), lambda: libc.read(fd, room, 0),
                  lambda: libc.readv(fd, room, -1), lambda: libc.readv(fd, room, 0), lambda: libc.readv(fd, room, 5000),
+                 lambda: libc.preadv(fd, room, -1, 0), lambda: libc.preadv(fd, room, 0, 0), lambda: libc.preadv(fd, room, 5000, 0),
                  lambda: libc.read(fd, room, 100)):
         ctypes.set_errno(0)
         print(call(), ctypes.get_errno(), os.lseek(fd, 0, os.SEEK_CUR), sha(room.raw))

@@ -6,9 +6,8 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#include "preload/decide/chunks.h"
 #include "preload/decide/descriptors.h"
-#include "preload/decide/moves.h"
+#include "preload/decide/large.h"
 #include "preload/decide/returns.h"
 #include "preload/next/kernel.h"
 #include "preload/next/next.h"
@@ -18,7 +17,7 @@ namespace {
 
 // A large file is sent, or it is in doubt that the descriptor is open on it: chunks cannot serve that.
 RARE void turn_native(int fd) {
-  if (Client* k = client()) read_natively(k, fd, large_file(fd));
+  read_natively(fd);
   opened_on_pfs(fd, 0);
 }
 
@@ -38,30 +37,20 @@ ssize_t counted(int fd, Read read) {
   return got;
 }
 
-// Of a large file's descriptor, unless it can be moved to the copy now; else nullptr.
-Client* in_chunks(int fd) {
-  if (__builtin_expect(class_of(fd) != kLarge, 1)) return nullptr;
-  Client* k = client();
-  return k && !move_to_copy(k, fd) ? k : nullptr;
-}
+// Whether it is a large file's descriptor, which cannot be moved to the copy now.
+bool in_chunks(int fd) { return __builtin_expect(class_of(fd) == kLarge, 0) && !move_to_copy(fd); }
 
-// For reads with an offset: from the chunks, if the descriptor is a large file's. -1: from the descriptor.
-ssize_t from_chunks(int fd, void* buffer, size_t bytes, off_t offset) {
-  Client* k = in_chunks(fd);
-  return k ? read_chunks(k, fd, large_file(fd), buffer, bytes, offset) : -1;
+// For reads with an offset: from the chunks. -1: from the descriptor.
+ssize_t from_chunks(int fd, const struct iovec* parts, int n, off_t offset) {
+  return in_chunks(fd) ? read_chunks(fd, parts, n, offset) : -1;
 }
 // For reads from the descriptor's own position, likewise.
 bool from_chunks_on(int fd, const struct iovec* parts, int n, ssize_t* got) {
-  Client* k = in_chunks(fd);
-  if (__builtin_expect(!k, 1)) return false;
+  if (!in_chunks(fd)) return false;
   const UsesPosition now(fd);
-  return read_on(k, fd, large_file(fd), parts, n, got);
+  return read_on(fd, parts, n, got);
 }
-bool from_chunks_on(int fd, void* buffer, size_t bytes, ssize_t* got) {
-  if (__builtin_expect(class_of(fd) != kLarge, 1)) return false;
-  const struct iovec part = {buffer, bytes};
-  return from_chunks_on(fd, &part, 1, got);
-}
+
 // What the descriptor itself gives to a read with an offset.
 template <typename Read>
 ssize_t counted_at(int fd, Read read) {
@@ -73,23 +62,12 @@ ssize_t counted_at(int fd, Read read) {
   return got;
 }
 
-ssize_t from_chunks(int fd, const struct iovec* parts, int n, off_t offset) {
-  if (__builtin_expect(class_of(fd) != kLarge, 1)) return -1;
-  ssize_t sum = 0;
-  for (int i = 0; i < n; ++i) {
-    const ssize_t got = from_chunks(fd, parts[i].iov_base, parts[i].iov_len, offset + sum);
-    if (got < 0) return -1;  // all of it from the PFS: a file gives no short reads
-    sum += got;
-    if (static_cast<size_t>(got) < parts[i].iov_len) break;
-  }
-  return sum;
-}
-
 // `room`: of the buffer, where the caller says it (__pread_chk).
 template <typename... Room>
 ssize_t read_at(Hook hook, int fd, void* buffer, size_t bytes, off_t offset, Room... room) {
   const bool fits = ((bytes <= room) && ...);
-  if (const ssize_t got = fits ? from_chunks(fd, buffer, bytes, offset) : -1; got >= 0) return got;
+  const struct iovec part = {buffer, bytes};
+  if (const ssize_t got = fits ? from_chunks(fd, &part, 1, offset) : -1; got >= 0) return got;
   return counted_at(fd, [&] { return call_next<ssize_t>(hook, fd, buffer, bytes, offset, room...); });
 }
 ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offset) {
@@ -105,9 +83,9 @@ ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offse
 }
 
 ssize_t send(Hook hook, int to, int from, off_t* offset, size_t bytes) {
-  if (Client* k = in_chunks(from); __builtin_expect(k != nullptr, 0)) {
+  if (in_chunks(from)) {
     const UsesPosition now(from);
-    if (ssize_t sent; send_on(k, to, from, large_file(from), offset, bytes, &sent)) return sent;
+    if (ssize_t sent; send_on(to, from, offset, bytes, &sent)) return sent;
   }
   return counted(from, [&] { return call_next<ssize_t>(hook, to, from, offset, bytes); });
 }
@@ -120,15 +98,13 @@ int copied(int from, int to) {
 // A descriptor of the whole copy of a large file, which is waited for once if it comes soon; -1: there is
 // none.
 RARE int copy_to_map(int fd) {
-  Client* k = client();
-  if (!k) return -1;
-  const Ref large = large_file(fd);
   const bool first = is_first_map(fd);
-  if (first) (void)wait_for_whole(k, fd, large);
-  const int copy = open_whole(k, fd, large);
-  if (first && copy < 0) read_natively(k, fd, large);
+  if (first) (void)wait_for_whole(fd);
+  const int copy = open_whole(fd);
+  if (first && copy < 0) read_natively(fd);
   return copy;
 }
+
 void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
   if (fd >= 0) follow_changes_to_map(fd);
   const Own copy(fd >= 0 && __builtin_expect(class_of(fd) == kLarge, 0) ? copy_to_map(fd) : -1);
@@ -142,11 +118,13 @@ void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int
 }  // namespace
 
 EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
-  if (ssize_t got; from_chunks_on(fd, buffer, bytes, &got)) return got;
+  const struct iovec part = {buffer, bytes};
+  if (ssize_t got; from_chunks_on(fd, &part, 1, &got)) return got;
   return counted(fd, [&] { return call_next<ssize_t>(Hook::read, fd, buffer, bytes); });
 }
 EXPORT ssize_t __read_chk(int fd, void* buffer, size_t bytes, size_t room) {
-  if (ssize_t got; bytes <= room && from_chunks_on(fd, buffer, bytes, &got)) return got;
+  const struct iovec part = {buffer, bytes};
+  if (ssize_t got; bytes <= room && from_chunks_on(fd, &part, 1, &got)) return got;
   return counted(fd, [&] { return call_next<ssize_t>(Hook::__read_chk, fd, buffer, bytes, room); });
 }
 EXPORT ssize_t readv(int fd, const struct iovec* parts, int n) {

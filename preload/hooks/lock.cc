@@ -6,7 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "preload/decide/moves.h"
+#include "preload/decide/large.h"
 #include "preload/decide/returns.h"
 #include "preload/next/next.h"
 

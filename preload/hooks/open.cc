@@ -6,9 +6,8 @@
 #include <stdio.h>
 
 #include "preload/decide/changes.h"
-#include "preload/decide/chunks.h"
 #include "preload/decide/descriptors.h"
-#include "preload/decide/moves.h"
+#include "preload/decide/large.h"
 #include "preload/decide/opens.h"
 #include "preload/decide/returns.h"
 #include "preload/next/kernel.h"
@@ -128,23 +127,24 @@ FILE* written_stream(FILE* stream, const char* path, const char* mode) {
 }
 
 // A stream that was opened on the PFS reads inside libc, where no chunk serves it.
-FILE* stream_of_pfs(Client* c, const Answer& answer, FILE* stream) {
+FILE* stream_of_pfs(const Answer& answer, FILE* stream) {
   if (!stream) return nullptr;
   count_stream(-1, answer.bytes);
   if (!answer.large) return stream;
-  opened_on_pfs(fileno_unlocked(stream), answer.large);
-  used_by_stream(fileno_unlocked(stream));
-  read_natively(c, fileno_unlocked(stream), answer.large);
+  const int fd = fileno_unlocked(stream);
+  opened_on_pfs(fd, answer.large);
+  if (class_of(fd) == kLarge) {
+    used_by_stream(fd);
+    read_natively(fd);
+  }
   return stream;
 }
 
 // What a stream is made of, a large file's descriptor.
 RARE void becomes_stream(int fd) {
-  Client* c = client();
-  const Ref large = large_file(fd);
-  if (!c || (is_alone(fd) && wait_for_whole(c, fd, large) && move_to_copy(c, fd))) return;
+  if (is_alone(fd) && wait_for_whole(fd) && move_to_copy(fd)) return;
   used_by_stream(fd);
-  read_natively(c, fd, large);
+  read_natively(fd);
 }
 
 APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, const char* mode) {
@@ -158,7 +158,7 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
     errno = saved;
     if (stream && !is_the_copy(*c, answer, fileno_unlocked(stream))) {
       count_copy_failed(c);
-      return stream_of_pfs(c, answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
+      return stream_of_pfs(answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
     }
     if (stream) {
       count_copy_opened(c, answer.tier);
@@ -167,7 +167,7 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
     }
     count_copy_failed(c);
   }
-  return stream_of_pfs(c, answer, real(path, mode));
+  return stream_of_pfs(answer, real(path, mode));
 }
 
 FILE* read_stream(FILE* stream, const char* path) {
