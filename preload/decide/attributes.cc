@@ -17,9 +17,6 @@
 namespace monarch::preload {
 namespace {
 
-// Whether the record of a file in this state holds beside its size and mtime.
-bool is_settled(State state) { return state == State::kPlaced || state == State::kLarge; }
-
 bool take_record(const CatalogReader& catalog, const Identity& id, Values* v) {
   constexpr uint32_t kTooMany = 0xffffffff;
   v->identity = &id;
@@ -41,7 +38,8 @@ bool read_seen(const CatalogReader& catalog, const Entry& e, Values* v) {
 bool read_values(const CatalogReader& catalog, const Entry& e, Values* v) {
   const uint64_t word = e.state.load(std::memory_order_acquire);
   const Ref own = e.identity.load(std::memory_order_acquire);
-  const Identity* id = is_settled(state_of(word)) ? catalog.identity_of(e) : nullptr;
+  const bool settled = state_of(word) == State::kPlaced || state_of(word) == State::kLarge;
+  const Identity* id = settled ? catalog.identity_of(e) : nullptr;
   if (!id || !take_record(catalog, *id, v)) return false;
   v->size = e.size.load(std::memory_order_acquire);
   v->mtime = e.mtime.load(std::memory_order_acquire);

@@ -160,8 +160,4 @@ APART void add_read(unsigned char c, uint64_t bytes) {
   }
 }
 
-void count_stream(int tier, uint64_t bytes) {
-  if (bytes > 0) add_read(tier < 0 ? kPfs : static_cast<unsigned char>(1 + tier), bytes);
-}
-
 }  // namespace monarch::preload

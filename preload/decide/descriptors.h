@@ -76,7 +76,5 @@ void duplicated(int from, int to);
 
 // Counts a read by a descriptor of that class.
 void add_read(unsigned char c, uint64_t bytes);
-// Counts a whole file as read by a stream; `tier` -1 is the PFS.
-void count_stream(int tier, uint64_t bytes);
 
 }  // namespace monarch::preload

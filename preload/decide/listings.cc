@@ -60,11 +60,6 @@ Stream* take_stream() {
   return nullptr;
 }
 
-// What the directory holds; nullptr: not known. True for as long as is_as_listed().
-const Listing* known_listing(Client* c, const RelPath& path) {
-  return may_be_told(*c, path) ? c->catalog.listing(path) : nullptr;
-}
-
 bool still_as_listed(int fd, const Listing& listing) {
   struct statx st;
   return syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_INO | STATX_MTIME | STATX_CTIME, &st) == 0 &&
@@ -88,8 +83,9 @@ DIR* start(const Listing* listing, int fd, bool path_only) {
 APART DIR* open_known(Client* c, int dirfd, const char* path, int fd) {
   Room room;
   RelPath rel;
-  if (!resolve_directory(*c, dirfd, path, &room, &rel)) return nullptr;
-  const Listing* listing = known_listing(c, rel);
+  const Where where = locate(*c, dirfd, path, &room, &rel);
+  if (where == Where::kOutside || where == Where::kAbove) return nullptr;
+  const Listing* listing = may_be_told(*c, rel) ? c->catalog.listing(rel) : nullptr;
   const bool path_only = fd < 0;
   if (path_only && listing) fd = open_own(dirfd, path, O_PATH | O_DIRECTORY);
   DIR* dir = listing && fd >= 0 && still_as_listed(fd, *listing) ? start(listing, fd, path_only) : nullptr;

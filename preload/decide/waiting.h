@@ -159,25 +159,19 @@ inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const E
   if (!preload::path_of(catalog, e, &room, &path)) return WaitEnd::kRefused;
   Patience patience(board);
   std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, n)];
-  bool asked = false;
-  for (;;) {
+  for (bool asked = false;; asked = true) {
     const uint32_t seen = parking->load(std::memory_order_acquire);
     const uint64_t word = e.state.load(std::memory_order_acquire);
     *chunks = nullptr;
     if (state_of(word) != State::kLarge) return WaitEnd::kSettled;
     *chunks = catalog.chunks(chunks_of(word));
     if (*chunks && catalog.has_chunk(chunks_of(word), n)) return WaitEnd::kSettled;
-    if (*chunks && (*chunks)->closed.load(std::memory_order_acquire)) {
-      *chunks = nullptr;
-      return WaitEnd::kSettled;
-    }
+    if (*chunks && (*chunks)->closed.load(std::memory_order_acquire))
+      return *chunks = nullptr, WaitEnd::kSettled;
     if (!agent_lives(*board)) return WaitEnd::kNoAgent;
     const int64_t left = patience.left(false, kChunkBytes);
     if (left <= 0) return WaitEnd::kTimeout;
-    if (!asked) {
-      if (!post_request(board, path, n).slot) return WaitEnd::kRingFull;
-      asked = true;
-    }
+    if (!asked && !post_request(board, path, n).slot) return WaitEnd::kRingFull;
     futex_wait(parking, seen, left < kWaitSliceNs ? left : kWaitSliceNs);
   }
 }

@@ -129,7 +129,7 @@ FILE* written_stream(FILE* stream, const char* path, const char* mode) {
 // A stream that was opened on the PFS reads inside libc, where no chunk serves it.
 FILE* stream_of_pfs(const Answer& answer, FILE* stream) {
   if (!stream) return nullptr;
-  count_stream(-1, answer.bytes);
+  if (answer.bytes > 0) add_read(kPfs, answer.bytes);
   if (!answer.large) return stream;
   const int fd = fileno_unlocked(stream);
   opened_on_pfs(fd, answer.large);
@@ -162,7 +162,7 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
     }
     if (stream) {
       count_copy_opened(c, answer.tier);
-      count_stream(static_cast<int>(answer.tier), answer.bytes);
+      if (answer.bytes > 0) add_read(static_cast<unsigned char>(1 + answer.tier), answer.bytes);
       return stream;
     }
     count_copy_failed(c);

@@ -161,9 +161,8 @@ Where locate_absolute(const JobFacts& facts, const char* path, bool kept, Room* 
 }
 
 // An absolute path in `room`, with `more` bytes behind it, the NUL's among them; its length, 0 if there is
-// none
-// ("(unreachable)..." outside the root). `ask` fills a buffer; it gives the length, 0 if there is more, or <
-// 0.
+// none, as outside the root ("(unreachable)..."). `ask` fills a buffer and gives the length: 0 if there is
+// more, or -1.
 template <typename Ask>
 size_t take_path(size_t more, Room* room, Ask ask) {
   for (size_t bytes = Room::kNearBytes;; bytes = kPathBytes + more) {
@@ -301,15 +300,6 @@ Where locate(const Client& client, int dirfd, const char* path, Room* room, RelP
   const JobFacts& facts = client.catalog.facts();
   if (path[0] != '/') return locate_relative(client, dirfd, path, room, result);
   return too_long(path) ? Where::kOutside : locate_absolute(facts, path, true, room, result);
-}
-
-bool resolve(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
-  return locate(client, dirfd, path, room, result) == Where::kBelow;
-}
-
-bool resolve_directory(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
-  const Where where = locate(client, dirfd, path, room, result);
-  return where != Where::kOutside && where != Where::kAbove;
 }
 
 const char* pfs_path(const Client& c, const RelPath& path, Room* room) {

@@ -28,9 +28,9 @@ enum class Where {
 // paths outside the roots. "..", and what is too long for the kernel, is kOutside: not to be known as text.
 Where locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result);
 // Whether it is kBelow.
-bool resolve(const Client& client, int dirfd, const char* path, Room* room, RelPath* result);
-// Whether it is a directory's name: all but kOutside and kAbove.
-bool resolve_directory(const Client& client, int dirfd, const char* path, Room* room, RelPath* result);
+inline bool resolve(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
+  return locate(client, dirfd, path, room, result) == Where::kBelow;
+}
 // False: resolve() would say false. True: it may say either. Without a system call or much stack.
 bool may_be_below(const Client& client, const char* path);
 
