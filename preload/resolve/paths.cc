@@ -56,6 +56,12 @@ __attribute__((no_sanitize("address", "thread"))) size_t bytes_in_common(const c
   return n;
 }
 
+// Where the path goes on that is like the prefix's until there, and *prefix does.
+const char* common_end(const char* path, const char** prefix) {
+  for (; **prefix && *path == **prefix; ++*prefix) path = *path == '/' ? next_component(path) : path + 1;
+  return path;
+}
+
 // If `path` (absolute) is `prefix` or leads below it, its rest, at the first byte of a component; else
 // nullptr.
 const char* rest_below(const char* path, const Prefix& prefix) {
@@ -65,26 +71,15 @@ const char* rest_below(const char* path, const Prefix& prefix) {
   const char* p = path + same;
   if (same == prefix.len) return *p == '/' ? next_component(p) : *p == '\0' ? p : nullptr;
   if (*p != '/' && *p != '.') return nullptr;
-  p = path;
-  for (const char* q = prefix.path; *q; ++q) {
-    if (*p != *q) return nullptr;
-    p = *p == '/' ? next_component(p) : p + 1;
-  }
-  return *p == '/' ? next_component(p) : *p == '\0' ? p : nullptr;
+  const char* q = prefix.path;
+  p = common_end(path, &q);
+  return *q ? nullptr : *p == '/' ? next_component(p) : *p == '\0' ? p : nullptr;
 }
 
-// Whether `path` (absolute) is the prefix's own or leads to a directory above it.
+// Whether `path` (absolute), which is not below the prefix, leads to a directory above it.
 bool leads_to(const char* path, const Prefix& prefix) {
   const char* q = prefix.path;
-  for (const char* p = path;;) {
-    p = next_component(p);
-    if (*p == '\0') return true;
-    if (*q == '\0') return false;
-    for (++q; *q && *q != '/'; ++p, ++q)
-      if (*p != *q) return false;
-    if (*p == '\0') return true;
-    if (*p != '/') return false;
-  }
+  return *common_end(path, &q) == '\0' && (*q == '/' || q[-1] == '/');
 }
 
 // The rest of a path, read as text.
@@ -272,9 +267,6 @@ size_t directory_path(const Client& client, int dirfd, size_t more, Room* room) 
   return len;
 }
 
-// Too long for the kernel (ENAMETOOLONG), however short it would be without its doubled slashes.
-bool too_long(const char* path) { return strnlen(path, kPathBytes) == kPathBytes; }
-
 // A relative path, joined to its directory's.
 APART Where locate_relative(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
   const size_t bytes = strnlen(path, kPathBytes);
@@ -299,7 +291,9 @@ bool may_be_below(const Client& client, const char* path) {
 Where locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
   const JobFacts& facts = client.catalog.facts();
   if (path[0] != '/') return locate_relative(client, dirfd, path, room, result);
-  return too_long(path) ? Where::kOutside : locate_absolute(facts, path, true, room, result);
+  // Too long for the kernel (ENAMETOOLONG), however short it would be without its doubled slashes.
+  if (strnlen(path, kPathBytes) == kPathBytes) return Where::kOutside;
+  return locate_absolute(facts, path, true, room, result);
 }
 
 const char* pfs_path(const Client& c, const RelPath& path, Room* room) {
