@@ -30,7 +30,6 @@ Client* start_client(Retry retry);
 
 // The process's client; nullptr if this process is not to be redirected (no job, switched off, a stale
 // run directory, another version).
-//
 // The first call maps the two files. Threads that make it at the same time each do so, and the first of them
 // to have mapped one wins: nobody waits for another, who may be the code that a signal interrupted, or a
 // thread that a child of fork(2) does not have.

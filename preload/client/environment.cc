@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The variables of the job, as the process got them, and how they reach the programs that it starts.
-//
 // They are copied before main, so that nothing the program does to its environment matters.
 #include "preload/client/environment.h"
 

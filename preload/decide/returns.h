@@ -2,7 +2,6 @@
 // A descriptor that was opened on a copy before the job changed the file goes back to the PFS: from then on
 // it is one of the PFS's file, at the same position, with the same flags and this process's locks. It does so
 // when it is used next, by a call that hooks see; what was mapped from it stays the copy.
-//
 // Duplicates in this process move with it, and all move before it forks. Those of other processes move when
 // they use them, and then have a position of their own.
 #pragma once

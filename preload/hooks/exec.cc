@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exec family: programs started with an empty environment keep Monarch. And fork(2) and vfork(2).
-//
 // A child of vfork(2) runs these in its parent's memory: nothing is written but the stack and counters.
 #include <spawn.h>
 #include <stdarg.h>

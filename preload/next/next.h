@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first floor: the functions that a program would have called without this library.
-//
 // Callable from any thread and signal handler, as all of preload/: no allocation, no lock, no descriptor
 // kept.
 #pragma once
@@ -41,7 +40,6 @@ Result call_next(Hook hook, Arguments... arguments) {
 }
 
 // Both forms of a function (open, open64) are hooks, so nothing here is built with _FILE_OFFSET_BITS.
-//
 // A hook whose answer is function(Hook::name, arguments...).
 #define HOOK(Result, name, parameters, function, ...) \
   EXPORT Result name parameters { return function(Hook::name, __VA_ARGS__); }
