@@ -39,7 +39,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/hooks/stat.cc \
 	%D%/next/kernel.h \
 	%D%/next/next.cc %D%/next/next.h \
-	%D%/resolve/mounts.cc %D%/resolve/mounts.h \
+	%D%/resolve/mounts.cc \
 	%D%/resolve/names.cc %D%/resolve/names.h \
 	%D%/resolve/originals.cc %D%/resolve/originals.h \
 	%D%/resolve/paths.cc %D%/resolve/paths.h \

@@ -17,7 +17,6 @@
 #include <dirent.h>
 
 #include "preload/next/kernel.h"
-#include "preload/resolve/mounts.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"

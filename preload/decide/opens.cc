@@ -6,7 +6,6 @@
 #include "preload/decide/changes.h"
 #include "preload/decide/waiting.h"
 #include "preload/next/kernel.h"
-#include "preload/resolve/mounts.h"
 #include "preload/resolve/names.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"

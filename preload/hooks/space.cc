@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "preload/next/next.h"
-#include "preload/resolve/mounts.h"
 #include "preload/resolve/roots.h"
 
 namespace monarch::preload {

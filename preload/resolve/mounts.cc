@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "preload/resolve/mounts.h"
-
 #include "preload/next/kernel.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
@@ -13,7 +11,7 @@ constexpr int64_t kLookNs = 1000000000;  // how soon a mount that another proces
 
 enum : unsigned char { kUnknown, kOfAgent, kOther };
 std::atomic<unsigned char> space{kUnknown};
-std::atomic<int64_t> look_at{0};  // monotonic
+std::atomic<int64_t> next_look{0};  // monotonic
 
 // Roots, as bits, below which something is mounted. They only become more, so that nobody waits for who adds
 // to them.
@@ -60,9 +58,9 @@ RARE bool look(const JobFacts& facts, const RelPath& path) {
   const int64_t now = monotonic_ns();
   if (own != 0 && own == facts.mount_namespace) {
     space.store(seen = kOfAgent, std::memory_order_release);
-  } else if (seen == kUnknown || now >= look_at.load(std::memory_order_relaxed)) {
+  } else if (seen == kUnknown || now >= next_look.load(std::memory_order_relaxed)) {
     const bool told = look_at_mounts(facts);
-    look_at.store(now + kLookNs, std::memory_order_relaxed);
+    next_look.store(now + kLookNs, std::memory_order_relaxed);
     space.store(seen = told ? kOther : kUnknown, std::memory_order_release);
   }
   return seen == kUnknown ||

@@ -2,7 +2,6 @@
 #include "preload/resolve/paths.h"
 
 #include "preload/next/kernel.h"
-#include "preload/resolve/mounts.h"
 #include "preload/resolve/roots.h"
 
 namespace monarch::preload {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this process knows of the dataset's roots: whether their paths lead to them here, by which mount, and
-// whether it may be told what the agent saw. Facts are kept until forget_directories(); a call of the
-// kernel's that failed is none.
+// What this process knows of the dataset's roots: whether their paths lead to them here, what is mounted
+// below them, and whether it may be told what the agent saw. Facts are kept until forget_directories(); a
+// call of the kernel's that failed is none.
 #pragma once
 
 #include "preload/client/client.h"
@@ -25,5 +25,13 @@ bool same_groups(const Client& client);
 void forget_directories();
 // How often that was called.
 uint32_t times_forgotten();
+
+// Whether something that the agent does not see may be mounted below the path's root: what that hides is not
+// the dataset's here. Never in the agent's mount namespace. In another one the mounts are looked at when this
+// is asked first, after forget_mounts(), and again once a second; a root of which something was hidden once
+// stays so. True also where they cannot be told (no /proc). errno stays as it is.
+bool may_be_hidden(const Client& client, const RelPath& path);
+// The process may be in another mount namespace from now on, or see other mounts.
+void forget_mounts();
 
 }  // namespace monarch::preload
