@@ -57,13 +57,6 @@ bool is_worth_seeing(const Client& c, const Entry& e) {
          e.identity.load(std::memory_order_relaxed) == 0;
 }
 
-// Whether this process may be told what the agent saw.
-bool serves(const Client& c) {
-  const JobFacts& facts = c.catalog.facts();
-  return facts.serve_metadata != 0 && !c.program_excluded &&
-         c.board->header.closed.load(std::memory_order_relaxed) == 0 && same_user(c) && same_groups(c);
-}
-
 // Sets *unknown if the file is worth seeing.
 bool find_values(const Client& c, const RelPath& path, int flags, Values* values, Unknown* unknown) {
   if (!may_be_told(c, path)) return false;
@@ -95,8 +88,9 @@ APART bool answer_below(Client* c, int dirfd, const char* path, int flags, unsig
 }  // namespace
 
 bool may_be_told(const Client& c, const RelPath& path) {
-  return serves(c) && !(c.exclude && excludes_file(c, path)) && !is_changed(c, path, nullptr) &&
-         !may_be_hidden(c, path);
+  return c.catalog.facts().serve_metadata != 0 && !c.program_excluded &&
+         c.board->header.closed.load(std::memory_order_relaxed) == 0 && same_user(c) && same_groups(c) &&
+         !(c.exclude && excludes_file(c, path)) && !is_changed(c, path, nullptr) && !may_be_hidden(c, path);
 }
 
 bool known_values(int dirfd, const char* path, int flags, unsigned needs, Values* values, Unknown* unknown) {

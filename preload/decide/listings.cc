@@ -80,14 +80,14 @@ DIR* start(const Listing* listing, int fd, bool path_only) {
 }
 
 // `fd` -1: what the path leads to is opened.
-APART DIR* open_known(Client* c, int dirfd, const char* path, int fd) {
+APART DIR* open_known(Client* c, const char* path, int fd) {
   Room room;
   RelPath rel;
-  const Where where = locate(*c, dirfd, path, &room, &rel);
+  const Where where = locate(*c, AT_FDCWD, path, &room, &rel);
   if (where == Where::kOutside || where == Where::kAbove) return nullptr;
   const Listing* listing = may_be_told(*c, rel) ? c->catalog.listing(rel) : nullptr;
   const bool path_only = fd < 0;
-  if (path_only && listing) fd = open_own(dirfd, path, O_PATH | O_DIRECTORY);
+  if (path_only && listing) fd = open_own(AT_FDCWD, path, O_PATH | O_DIRECTORY);
   DIR* dir = listing && fd >= 0 && still_as_listed(fd, *listing) ? start(listing, fd, path_only) : nullptr;
   if (path_only && fd >= 0 && !dir) syscall(SYS_close, fd);
   if (dir && path_only) opened_elsewhere(fd);
@@ -104,7 +104,7 @@ bool is_fresh_directory(int fd) {
 APART DIR* open_descriptor(Client* c, int fd) {
   Room path;
   const bool named = is_fresh_directory(fd) && path_of_descriptor(fd, &path) != 0;
-  return named ? open_known(c, AT_FDCWD, path.text(), fd) : nullptr;
+  return named ? open_known(c, path.text(), fd) : nullptr;
 }
 
 // The kernel's layout of a name of `len` bytes.
@@ -153,12 +153,12 @@ void open_fully(Stream* s) {
 
 }  // namespace
 
-DIR* open_listed(int dirfd, const char* path) {
+DIR* open_listed(const char* path) {
   if (unreadable(path)) return nullptr;
   Client* c = client();
   if (!c || !may_be_below(*c, path)) return nullptr;
   const KeepErrno errno_stays;
-  return open_known(c, dirfd, path, -1);
+  return open_known(c, path, -1);
 }
 
 DIR* open_listed(int fd) {

@@ -7,7 +7,7 @@
 namespace monarch::preload {
 
 // For opendir(3) of `path` or fdopendir(3) of `fd`. nullptr: libc is to make one; errno is then as it was.
-DIR* open_listed(int dirfd, const char* path);
+DIR* open_listed(const char* path);
 DIR* open_listed(int fd);
 // closedir(3), of any stream.
 int close_directory(DIR* dir);

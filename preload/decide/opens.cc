@@ -73,10 +73,6 @@ RARE bool may_read(const Client& client, const RelPath& path) {
   return syscall(kFaccessat2, AT_FDCWD, full, R_OK, AT_EACCESS) == 0;
 }
 
-bool excluded(const Client& client, const RelPath& path) {
-  return client.program_excluded || (client.exclude && excludes_file(client, path));
-}
-
 // Whether a directory above the file, or the file, is a symbolic link. The walk does not follow it.
 bool is_below_link(const CatalogReader& catalog, const RelPath& path) {
   const auto is_link = [&](const RelPath& name) {
@@ -118,7 +114,8 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) 
     return answer;
   };
   Board* board = client->board;
-  if (__builtin_expect(client->program_excluded || client->exclude, 0) && excluded(*client, path))
+  if (__builtin_expect(client->program_excluded || client->exclude, 0) &&
+      (client->program_excluded || excludes_file(*client, path)))
     return to_pfs(TaskCounter::fallback_excluded);
   if (__builtin_expect(board->header.closed.load(std::memory_order_relaxed) != 0, 0))
     return to_pfs(TaskCounter::fallback_no_agent);

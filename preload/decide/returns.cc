@@ -132,24 +132,6 @@ void note_copy(int fd) {
     opened_on_tier(fd, original.identity->tier.load(std::memory_order_relaxed), kNeverLooked);
 }
 
-bool is_something_changed() {
-  const Client* c = is_attached() ? client() : nullptr;
-  return c && c->board->header.marks.load(std::memory_order_acquire) != 0;
-}
-
-// Whether the job wrote the file before it was copied: then it may do so again.
-bool was_staged_again(const Original& original) {
-  return change_of(original.entry->state.load(std::memory_order_acquire)) != 0;
-}
-
-// Before a program gets it.
-void return_if_inherited(int fd, Hints hints) {
-  Original original;
-  if ((syscall(SYS_fcntl, fd, F_GETFD) & FD_CLOEXEC) == 0 && original_of_descriptor(fd, &original) &&
-      has_changed(original))
-    (void)go_back(fd, original, hints);
-}
-
 bool will_change_copy(Change change, int fd, const Original& original) {
   Room room;
   if (const char* path = path_of_original(original, &room))
@@ -180,21 +162,27 @@ void follow_changes_of_link(int fd) {
   follow_changes(fd);
 }
 
+// What the job wrote before it was copied it may write again.
 void follow_changes_to_map(int fd) {
   follow_changes(fd);
   Original original;
   if (is_tier(class_of(fd)) && the_client.board->header.changed.load(std::memory_order_relaxed) != 0 &&
-      original_of_descriptor(fd, &original) && was_staged_again(original))
+      original_of_descriptor(fd, &original) &&
+      change_of(original.entry->state.load(std::memory_order_acquire)) != 0)
     (void)go_back(fd, original);
 }
 
 void follow_all_changes(Hints hints) {
   shares_descriptors();
-  if (!is_something_changed()) return;
+  const Client* c = is_attached() ? client() : nullptr;
+  if (!c || c->board->header.marks.load(std::memory_order_acquire) == 0) return;
   const KeepErrno errno_stays;
   each_descriptor([hints](int fd) {
     if (hints == Hints::kSet) follow_changes_of_link(fd);
-    return_if_inherited(fd, hints);
+    Original original;
+    if ((syscall(SYS_fcntl, fd, F_GETFD) & FD_CLOEXEC) == 0 && original_of_descriptor(fd, &original) &&
+        has_changed(original))
+      (void)go_back(fd, original, hints);
   });
 }
 

@@ -28,7 +28,7 @@ int read_name(Hook hook, DIR* dir, struct dirent64* name, struct dirent64** resu
 }  // namespace
 
 EXPORT DIR* opendir(const char* path) {
-  DIR* dir = open_listed(AT_FDCWD, path);
+  DIR* dir = open_listed(path);
   return dir ? dir : call_next<DIR*>(Hook::opendir, path);
 }
 EXPORT DIR* fdopendir(int fd) {
