@@ -176,20 +176,6 @@ size_t working_directory(size_t more, Room* room) {
   });
 }
 
-size_t path_of_descriptor(int fd, size_t more, Room* room) {
-  constexpr char kDeleted[] = " (deleted)";
-  constexpr size_t kDeletedLen = sizeof kDeleted - 1;
-  char link[kFdLinkBytes];
-  fd_link(fd, link);
-  const size_t len = take_path(more, room, [&](char* out, size_t bytes) {
-    const long n = syscall(SYS_readlinkat, AT_FDCWD, link, out, bytes);
-    return n < static_cast<long>(bytes) ? n : 0;
-  });
-  const bool deleted =
-      len >= kDeletedLen && memcmp(room->text() + len - kDeletedLen, kDeleted, kDeletedLen) == 0;
-  return deleted ? 0 : len;
-}
-
 // Where the directories are that files were opened by lately, as the kernel said. A directory is known by its
 // mount, device, inode and time of change, which its own renaming and removal change, too; those of a
 // directory above it are marked, and hints are then not used any more. None is used for longer than a second,
@@ -261,7 +247,7 @@ size_t directory_path(const Client& client, int dirfd, size_t more, Room* room) 
   Key key;
   const bool known = make_key(client, st, key);
   if (const size_t len = known ? recall(key, more, room) : 0) return len;
-  const size_t len = path_of_descriptor(dirfd, more, room);
+  const size_t len = path_of_descriptor(dirfd, room, more);
   if (known && len > 0) keep(key, room->text(), len);
   return len;
 }
@@ -300,7 +286,19 @@ const char* pfs_path(const Client& c, const RelPath& path, Room* room) {
   return root ? path_below(root, strlen(root), path, room) : nullptr;
 }
 
-size_t path_of_descriptor(int fd, Room* room) { return path_of_descriptor(fd, 1, room); }
+size_t path_of_descriptor(int fd, Room* room, size_t more) {
+  constexpr char kDeleted[] = " (deleted)";
+  constexpr size_t kDeletedLen = sizeof kDeleted - 1;
+  char link[kFdLinkBytes];
+  fd_link(fd, link);
+  const size_t len = take_path(more, room, [&](char* out, size_t bytes) {
+    const long n = syscall(SYS_readlinkat, AT_FDCWD, link, out, bytes);
+    return n < static_cast<long>(bytes) ? n : 0;
+  });
+  const bool deleted =
+      len >= kDeletedLen && memcmp(room->text() + len - kDeletedLen, kDeleted, kDeletedLen) == 0;
+  return deleted ? 0 : len;
+}
 
 size_t true_path(int dirfd, const char* path, int flags, Room* room) {
   if (*path == '\0') return path_of_descriptor(dirfd, room);

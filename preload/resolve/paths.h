@@ -64,8 +64,8 @@ void each_descriptor(Use use) {
         use(fd);
 }
 // The absolute path of an open file, as this mount namespace names it, without symbolic links, in `room`; its
-// length, 0 if it has none. Changes errno.
-size_t path_of_descriptor(int fd, Room* room);
+// length, 0 if it has none. `more`: bytes of room behind it, the NUL's among them. Changes errno.
+size_t path_of_descriptor(int fd, Room* room, size_t more = 1);
 // The same of what (dirfd, path) leads to, which is not opened; of `dirfd` itself if the path is empty.
 // `flags`: AT_SYMLINK_NOFOLLOW.
 size_t true_path(int dirfd, const char* path, int flags, Room* room);
