@@ -120,6 +120,8 @@ LINKS = {
     "mode and times, by the descriptor": (True, "os.fchmod(s, 0o604); os.utime(s, (5, 6)); os.chown(s, 5, 6); print(same(f), file(), os.read(s, 10))"),
     "read anew": (True, "again(link)"),
     "read anew, by another name of it": (True, "again('/dev/fd/%d' % s)\nos.chdir('/'); again('//proc/%d/fd/%d' % (os.getpid(), s))"),
+    "read anew, by a path beside it, changed without a fork of ours": (True, "p = subprocess.Popen(['sh', '-c', 'read go; printf new >>\"$1/f\"', 'sh', root], stdin=-1)\n"
+        "n = os.open('/dev/shm/../fd/%d' % s, 0); os.read(n, 10); p.communicate(b'go\\n'); print(os.pread(n, 10, 1685), os.read(n, 4))"),
     "read anew, by a stream": (True, "n = open(link, 'rb', 0); libc.fopen.restype = ctypes.c_void_p; t = ctypes.c_void_p(libc.fopen(link.encode(), b'r'));"
                                      "append('new'); print(stat(libc.fileno(t)), stat(n.fileno()))"),
     "read anew, by a shell": (True, "print(sh('(exec 4</dev/fd/0; echo NEW >\"$1/f\"; cat <&4) <\"$1/f\"'))"),

@@ -118,7 +118,7 @@ libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 pages = libc.mmap(None, 8192, 3, 0x22, -1, 0)
 libc.mprotect(pages + 4096, 4096, 0)
 file = root + b'/f'
-for name in [file[:n] for n in range(1, len(file) + 1)] + [b'/' * n + file for n in range(1, 9)]:
+for name in [file[:n] for n in range(1, len(file) + 1)] + [b'/' * n + file for n in range(1, 9)] + [b'/dev/shm/' + b'.' * n for n in range(9)]:
     at = pages + 4096 - len(name) - 1
     ctypes.memmove(at, name + b'\\0', len(name) + 1)
     fd = libc.open(ctypes.c_void_p(at), 0)

@@ -114,14 +114,11 @@ void opened_on_pfs(int fd, Ref large) {
   set_class(fd, large ? kLarge : kPfs);
 }
 
-void opened_elsewhere(int fd) { set_class(fd, kNone); }
-
 // A child of vfork(2) says in our memory what it does to descriptors of its own: ours is open still. So a
 // copy's hint stays, and is proved when the number is used next; what that leaves of a large file's in a
 // child of fork(2) read_chunks() finds out.
-void closes(int fd) {
+void closes_known(int fd) {
   const unsigned char c = class_of(fd);
-  if (__builtin_expect(c == kNone, 1)) return;
   if (is_tier(c)) {
     descriptor_marks[fd].store(kNeverLooked, std::memory_order_relaxed);
   } else if (c != kLarge ||

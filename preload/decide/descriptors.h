@@ -67,9 +67,14 @@ inline constexpr uint32_t kNeverLooked = 0xffffffff;
 // What open returned. `marks`: as the board had them before it was decided that the copy serves.
 void opened_on_tier(int fd, uint32_t tier, uint32_t marks);
 void opened_on_pfs(int fd, Ref large);
-void opened_elsewhere(int fd);
+inline void opened_elsewhere(int fd) {
+  if (class_of(fd) != kNone) descriptor_classes[fd].store(kNone, std::memory_order_relaxed);
+}
 // What close is about to close.
-void closes(int fd);
+void closes_known(int fd);
+inline void closes(int fd) {
+  if (__builtin_expect(class_of(fd) != kNone, 0)) closes_known(fd);
+}
 // What dup returned.
 void duplicated(int from, int to);
 

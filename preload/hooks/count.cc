@@ -160,7 +160,10 @@ HOOK(void*, mmap, (void* address, size_t bytes, int protection, int flags, int f
 HOOK(void*, mmap64, (void* address, size_t bytes, int protection, int flags, int fd, off64_t at) noexcept,
      map, address, bytes, protection, flags, fd, at)
 
-HOOK_AFTER(closes(fd), int, close, (int fd), fd)
+EXPORT __attribute__((hot)) int close(int fd) {
+  closes(fd);
+  return call_next<int>(Hook::close, fd);
+}
 EXPORT int dup(int fd) noexcept { return copied(fd, call_next<int>(Hook::dup, fd)); }
 EXPORT int dup2(int fd, int to) noexcept { return copied(fd, call_next<int>(Hook::dup2, fd, to)); }
 EXPORT int dup3(int fd, int to, int flags) noexcept {

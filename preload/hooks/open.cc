@@ -90,12 +90,13 @@ APART void open_below(Client* c, int dirfd, const char* path, int flags, Attempt
     open_dataset(c, rel, flags, attempt);
 }
 
-inline Attempt open_copy(int dirfd, const char* path, int flags) {
+// `c`: for reading, by a path that may be below a root; else nullptr.
+inline Attempt open_copy(Client* c, int dirfd, const char* path, int flags) {
   Attempt attempt;
   if (unreadable(path)) return attempt;
-  if (only_reads(flags)) {
-    Client* c = client();
-    if (c && may_read_below(*c, path)) open_below(c, dirfd, path, flags, &attempt);
+  if (c) {
+    open_below(c, dirfd, path, flags, &attempt);
+    if (attempt.done()) return attempt;
   } else if (writes(flags) && (flags & O_TMPFILE) != O_TMPFILE) {
     if (!will_write_by_link(path)) attempt.fd = -1;
     will_open_to_write(dirfd, path, flags);
@@ -205,7 +206,15 @@ FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream)
 
 template <typename Call>
 int opened(int dirfd, const char* path, int flags, Call open) {
-  const Attempt attempt = open_copy(dirfd, path, flags);
+  const bool reads = only_reads(flags) && !unreadable(path);
+  Client* c = reads ? client() : nullptr;
+  if (c && !may_read_below(*c, path)) c = nullptr;
+  if (__builtin_expect(reads && !c && !may_link_to_descriptor(path), 1)) {  // most opens
+    const int fd = open();
+    if (fd >= 0) opened_elsewhere(fd);
+    return fd;
+  }
+  const Attempt attempt = open_copy(c, dirfd, path, flags);
   return attempt.done() ? attempt.fd : attempt.settled(open());
 }
 constexpr int kCreat = O_WRONLY | O_CREAT | O_TRUNC;
@@ -220,11 +229,14 @@ int made(Hook hook, char* path, Rest... rest) {
 }  // namespace
 
 #define OPEN_HOOK(name, dirfd, Function, parameters, ...)                                       \
-  EXPORT int name parameters {                                                                  \
-    va_list arguments;                                                                          \
-    va_start(arguments, flags);                                                                 \
-    const mode_t mode = takes_mode(flags) ? va_arg(arguments, mode_t) : 0;                      \
-    va_end(arguments);                                                                          \
+  EXPORT __attribute__((hot)) int name parameters {                                             \
+    mode_t mode = 0;                                                                            \
+    if (takes_mode(flags)) {                                                                    \
+      va_list arguments;                                                                        \
+      va_start(arguments, flags);                                                               \
+      mode = va_arg(arguments, mode_t);                                                         \
+      va_end(arguments);                                                                        \
+    }                                                                                           \
     return opened(dirfd, path, flags, [&] { return next<Function>(Hook::name)(__VA_ARGS__); }); \
   }
 OPEN_HOOK(open, AT_FDCWD, Open, (const char* path, int flags, ...), path, flags, mode)

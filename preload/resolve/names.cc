@@ -18,9 +18,23 @@ struct Directory {
   uint32_t tag;
 };
 
+// Sooner than path_hash(), which is made for many more names.
+uint32_t text_hash(const char* text, size_t len) {
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
+  uint64_t hash = len, word = 0;
+  for (; len >= sizeof word; text += sizeof word, len -= sizeof word) {
+    memcpy(&word, text, sizeof word);
+    hash = (hash ^ word) * kOdd;
+    hash ^= hash >> 32;
+  }
+  for (word = 0; len > 0; --len) word = word << 8 | static_cast<unsigned char>(*text++);
+  hash = (hash ^ word) * kOdd;
+  return static_cast<uint32_t>(hash >> 32);
+}
+
 Directory directory_of(const char* path) {
   const char* slash = strrchr(path, '/');
-  const uint32_t hash = path_hash(0, path, slash ? static_cast<size_t>(slash - path) : 0);
+  const uint32_t hash = text_hash(path, slash ? static_cast<size_t>(slash - path) : 0);
   return {&elsewhere[hash >> 2 & (kElsewhere - 1)], (hash | 1u << 31) & ~kEnough};
 }
 
@@ -39,11 +53,11 @@ void note(const Directory& directory, bool below) {
 bool of_kernel(const char* path) {
   switch (path[1]) {
     case 'd':
-      return strncmp(path, "/dev/", 5) == 0;
+      return begins(path, "/dev/");
     case 'p':
-      return strncmp(path, "/proc/", 6) == 0;
+      return begins(path, "/proc/");
     case 's':
-      return strncmp(path, "/sys/", 5) == 0;
+      return begins(path, "/sys/");
     default:
       return false;
   }
@@ -70,7 +84,7 @@ APART bool ask_kernel(const Client& c, int dirfd, const char* path, Room* room, 
 
 }  // namespace
 
-bool may_read_below(const Client& client, const char* path) {
+__attribute__((hot)) bool may_read_below(const Client& client, const char* path) {
   return may_be_below(client, path) || (!of_kernel(path) && !led_elsewhere(directory_of(path)));
 }
 

@@ -55,7 +55,11 @@ int descriptor_of_link(const char* path);
 inline constexpr int kNoDescriptor = INT_MIN;
 int descriptor_meant(int dirfd, const char* path, int flags);
 // False: `path` is no link to a descriptor, however written (/proc/PID/fd/N, //dev/stdin). True: it may be.
-bool may_link_to_descriptor(const char* path);
+bool has_link_to_descriptor(const char* path);
+inline bool may_link_to_descriptor(const char* path) {
+  return path[0] == '/' && (path[1] == 'd' || path[1] == 'p' || path[1] == '/') &&
+         has_link_to_descriptor(path);
+}
 // The file's absolute path on the PFS, in `room`; nullptr: it is not to be had.
 const char* path_of_original(const Original& original, Room* room);
 // A descriptor of the file on the PFS, proved to be the one that was copied; -1 with errno (ESTALE: another

@@ -17,6 +17,15 @@ inline bool unreadable(const char* path) {
   return reinterpret_cast<uintptr_t>(path) < kNullPage;
 }
 
+// Whether the path begins so. Inlined: a call of strncmp(3) would cost more than it compares.
+template <size_t N>
+inline bool begins(const char* path, const char (&with)[N]) {
+#pragma GCC unroll 16
+  for (size_t i = 0; i < N - 1; ++i)
+    if (path[i] != with[i]) return false;
+  return true;
+}
+
 enum class Where {
   kOutside,
   kBelow,       // below a root: *result, whose text is `path`'s own or in `room`
