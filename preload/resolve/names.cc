@@ -75,11 +75,8 @@ APART bool ask_kernel(const Client& c, int dirfd, const char* path, Room* room, 
   const KeepErrno errno_stays;
   const Own file(open_own(dirfd, path, O_PATH));
   Room longer;
-  if (!true_path(c, file.fd, room) || !resolve(c, AT_FDCWD, room->text(), &longer, result)) return false;
-  if (result->path != longer.text()) return true;
-  char* kept = room->take(result->len);
-  if (kept) result->path = static_cast<const char*>(memcpy(kept, result->path, result->len));
-  return kept != nullptr;
+  return true_path(c, file.fd, room) && resolve(c, AT_FDCWD, room->text(), &longer, result) &&
+         keep_text(&longer, room, result);
 }
 
 }  // namespace

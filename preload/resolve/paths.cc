@@ -126,8 +126,8 @@ __attribute__((noinline)) bool is_below(const JobFacts& facts, const char* path)
   return find_prefix(facts, path, &rest) >= 0;
 }
 
-// `kept`: the text of `path` outlives the call.
-Where locate_absolute(const JobFacts& facts, const char* path, bool kept, Room* room, RelPath* result) {
+// The result's text is `path`'s own or in `room`.
+Where locate_absolute(const JobFacts& facts, const char* path, Room* room, RelPath* result) {
   const char* text;
   const int i = find_prefix(facts, path, &text);
   if (i < 0) {
@@ -145,7 +145,7 @@ Where locate_absolute(const JobFacts& facts, const char* path, bool kept, Room* 
   }
   const Rest rest = read(text);
   if (rest.unclear || below + 1 + rest.bytes + 1 >= kPathBytes) return Where::kOutside;
-  if (rest.tidy && kept && below == 0) {
+  if (rest.tidy && below == 0) {
     *result = rel_path(prefix.root, text, rest.bytes);
   } else {
     char* out = room->take(below + 1 + rest.bytes);
@@ -237,7 +237,7 @@ bool make_key(const Client& client, const struct statx& st, Key& key) {
   key[1] = uint64_t{st.stx_dev_major} << 32 | st.stx_dev_minor;
   key[2] = st.stx_ino;
   key[3] = static_cast<uint64_t>(ns_of(st.stx_ctime));
-  key[4] = static_cast<uint64_t>(monotonic_ns()) >> 30 ^ static_cast<uint64_t>(times_forgotten()) << 32;
+  key[4] = static_cast<uint64_t>(coarse_ns()) >> 30 ^ static_cast<uint64_t>(times_forgotten()) << 32;
   return true;
 }
 
@@ -262,16 +262,26 @@ APART Where locate_relative(const Client& client, int dirfd, const char* path, R
   const size_t bytes = strnlen(path, kPathBytes);
   if (bytes == 0 || bytes == kPathBytes) return Where::kOutside;
   const KeepErrno errno_stays;
-  Room joined;
-  size_t len = directory_path(client, dirfd, bytes + 2, &joined);
+  size_t len = directory_path(client, dirfd, bytes + 2, room);
   if (len == 0) return Where::kOutside;
-  char* full = joined.text();
+  char* full = room->text();
   if (len > 1) full[len++] = '/';
   memcpy(full + len, path, bytes + 1);
-  return locate_absolute(client.catalog.facts(), full, false, room, result);
+  Room tidy;
+  const Where where = locate_absolute(client.catalog.facts(), full, &tidy, result);
+  return where == Where::kOutside || where == Where::kAbove || keep_text(&tidy, room, result)
+             ? where
+             : Where::kOutside;
 }
 
 }  // namespace
+
+bool keep_text(Room* from, Room* room, RelPath* path) {
+  if (path->path != from->text()) return true;
+  char* kept = room->take(path->len);
+  if (kept) path->path = static_cast<const char*>(memcpy(kept, path->path, path->len));
+  return kept != nullptr;
+}
 
 // Short, for the sake of all opens outside: most paths say by the first byte that differs that they lead
 // elsewhere.
@@ -292,7 +302,7 @@ Where locate(const Client& client, int dirfd, const char* path, Room* room, RelP
   if (path[0] != '/') return locate_relative(client, dirfd, path, room, result);
   // Too long for the kernel (ENAMETOOLONG), however short it would be without its doubled slashes.
   if (strnlen(path, kPathBytes) == kPathBytes) return Where::kOutside;
-  return locate_absolute(facts, path, true, room, result);
+  return locate_absolute(facts, path, room, result);
 }
 
 const char* pfs_path(const Client& c, const RelPath& path, Room* room) {

@@ -36,6 +36,9 @@ enum class Where {
 // Where `path`, relative to the directory `dirfd`, leads, read as text. Costs no system call for absolute
 // paths outside the roots. "..", and what is too long for the kernel, is kOutside: not to be known as text.
 Where locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result);
+// Moves the text of `path` to `room` if it is in `from`, and not `room`'s or a longer-lived one. False: there
+// is no memory.
+bool keep_text(Room* from, Room* room, RelPath* path);
 // Whether it is kBelow.
 inline bool resolve(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
   return locate(client, dirfd, path, room, result) == Where::kBelow;

@@ -35,6 +35,13 @@ inline int64_t monotonic_ns() {
   return ns_of(now);
 }
 
+// The same, of the last tick of the kernel's clock, some milliseconds ago at most: read sooner.
+inline int64_t coarse_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return ns_of(now);
+}
+
 // A published request: which slot, and the word it was published with.
 struct Posted {
   RequestSlot* slot;  // nullptr: the ring is full
