@@ -7,6 +7,7 @@
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/life.h"
+#include "tests/faulty_os.h"
 #include "tests/node_fixture.h"
 #include "tests/trapped_calls.h"
 
@@ -214,6 +215,61 @@ TEST_F(TrappedStartTest, AnAgentThatIsNotReadyIsWaitedForAndKept) {
   const std::string log = contents(scratch_ / "logged");
   EXPECT_NE(log.find("is not ready after 1000 ms"), std::string::npos) << log;
   EXPECT_EQ(*state_.read("jobs/c.1.n1/serves"), "/data");
+  EXPECT_TRUE(end_agent(state_, *r, 10000));
+}
+
+TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
+  configure_tiers();
+  const std::string closed = scratch_ / "closed";
+  const Intercept opens(Call::kOpenat, [&](Arguments& a) {
+    while (closed == a.path) ::pause();
+    return 0;
+  });
+  const auto wait = [](CallArguments) -> int {
+    for (;;) ::pause();
+  };
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, wait), "fresh");
+  const Result<JobRecord> r = state_.read_record("c.1.n1");
+  ASSERT_TRUE(r.ok()) << r.error().text;
+  ASSERT_EQ(r->tiers.size(), 1u);
+  EXPECT_EQ(r->tiers[0].name, "open");
+  const std::string log = contents(scratch_ / "logged");
+  EXPECT_NE(log.find("tier closed (" + closed + ") does not answer within 500 ms"), std::string::npos) << log;
+  EXPECT_EQ(log.find("cannot be entered"), std::string::npos) << log;
+  EXPECT_NE(log.find("is not ready after 500 ms"), std::string::npos)
+      << "what was waited for counts: " << log;
+  EXPECT_TRUE(end_agent(state_, *r, 10000));
+}
+
+TEST_F(StartTest, WhereNoTierAnswersThereIsNoAgent) {
+  const std::string tier = scratch_ / "tier";
+  scratch_.file("monarch.conf", "[tier.nvme]\npath = " + tier + "\nquota = 1M\nmin_free = 0\n");
+  const Intercept opens(Call::kOpenat, [&](Arguments& a) {
+    while (tier == a.path) ::pause();
+    return 0;
+  });
+  const Result<Started> none = start_agent(request("/data"));
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ETIMEDOUT);
+  EXPECT_EQ(none.error().text, "no tier of this node answers");
+  EXPECT_EQ(of_job(), Names{"failed"});
+}
+
+TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
+  configure_tiers();
+  std::filesystem::permissions(scratch_ / "closed", std::filesystem::perms(0711));
+  scratch_.file("closed/monarch", "");
+  const auto wait = [](CallArguments) -> int {
+    for (;;) ::pause();
+  };
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, wait), "fresh");
+  const Result<JobRecord> r = state_.read_record("c.1.n1");
+  ASSERT_TRUE(r.ok()) << r.error().text;
+  ASSERT_EQ(r->tiers.size(), 1u);
+  EXPECT_EQ(r->tiers[0].name, "open");
+  const std::string log = contents(scratch_ / "logged");
+  EXPECT_NE(log.find("closed/monarch: no directory; remove it"), std::string::npos) << log;
+  EXPECT_EQ(contents(r->run_dir + "/agent.conf").find("closed"), std::string::npos);
   EXPECT_TRUE(end_agent(state_, *r, 10000));
 }
 

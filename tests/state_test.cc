@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "tests/faulty_os.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 
@@ -315,6 +316,69 @@ TEST_F(StateTest, TheLedgersLockIsWaitedForWithABound) {
   EXPECT_EQ(state_.lock_ledger(0).error().code, ELOOP);
 }
 
+TEST_F(StateTest, WhatTheKernelRefusesIsSaid) {
+  const JobOnNode job{7, "n1", "c"};
+  ASSERT_TRUE(state_.lock_job(job, true, 0).ok());
+  // The code of the error where that call fails the first `times`.
+  const auto code_of = [](long call, int error, int times, const std::function<Status()>& what) {
+    int left = times;
+    return in_child([&] {
+      if (!before_call(call, [&](CallArguments) { return left-- > 0 ? error : 0; })) return 255;
+      const Status s = what();
+      return s.ok() ? 0 : s.error().code;
+    });
+  };
+  const auto lock_job = [&] {
+    const Result<Fd> lock = state_.lock_job(job, false, 100);
+    return lock.ok() ? Status() : Status(lock.error());
+  };
+  const auto lock_ledger = [&] {
+    const Result<Fd> lock = state_.lock_ledger(100);
+    return lock.ok() ? Status() : Status(lock.error());
+  };
+  const int status = code_of(SYS_flock, ENOLCK, 1, lock_job);
+  if (status == 255) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, ENOLCK);
+  EXPECT_EQ(code_of(SYS_flock, ENOLCK, 1, lock_ledger), ENOLCK);
+  EXPECT_EQ(code_of(SYS_flock, EINTR, 1, lock_job), 0) << "it is tried again";
+  EXPECT_EQ(code_of(SYS_flock, EINTR, 1, lock_ledger), 0);
+  EXPECT_EQ(code_of(SYS_getdents64, EIO, 1,
+                    [&] {
+                      const Result<std::vector<std::string>> found = state_.list("jobs");
+                      return found.ok() ? Status() : Status(found.error());
+                    }),
+            EIO)
+      << "some names are not all";
+  EXPECT_EQ(code_of(SYS_statfs, EIO, 1,
+                    [&] {
+                      const Result<StateDir> state = StateDir::open(path_);
+                      return state.ok() ? Status() : Status(state.error());
+                    }),
+            EIO);
+#ifdef SYS_chmod
+  EXPECT_EQ(code_of(SYS_chmod, EROFS, 1, [&] { return ensure_root_directory(scratch_ / "new", 0755); }),
+            EROFS);
+#endif
+}
+
+TEST_F(StateTest, ATierThatCannotBeLookedIntoNowMayBeLater) {
+  const std::string tier = scratch_.dir("tier");
+  for (const int error : {EACCES, EIO}) {
+    const Intercept refuse(Call::kOpenBeneath, error);
+    EXPECT_EQ(check_tier_jobs(tier).ok(), error == EACCES) << error;
+    EXPECT_EQ(open_tier_jobs(tier).error().code, error);
+  }
+  scratch_.dir("tier/monarch");
+  const Intercept blind(Call::kFstat, EIO);
+  EXPECT_EQ(open_tier_jobs(tier).error().code, EIO) << "nobody knows whose it is";
+}
+
+TEST_F(StateTest, AFileWithoutItsModeIsNone) {
+  const Intercept refuse(Call::kChmod, EPERM);
+  EXPECT_EQ(state_.write("file", "text", 0644).error().code, EPERM);
+  EXPECT_FALSE(fs::exists(path_ + "/file"));
+}
+
 TEST_F(StateTest, ListsPlainNamesAndSaysWhatItCannotRead) {
   for (const char* name : {"a.1.n", ".hidden", "b c", "x~"}) scratch_.dir(std::string("state/jobs/") + name);
   const Result<std::vector<std::string>> found = state_.list("jobs");
@@ -413,6 +477,8 @@ TEST_F(StateTest, ASpoiltRecordIsNone) {
       {"\"/run/x\"", "\"/run\\u0000x\""},
       {"\"pid\": 12", "\"pid\": -1"},
       {"\"pid\": 12", "\"pid\": \"12\""},
+      {"\"pid\": 12", "\"pid\": 12.5"},
+      {"\"serial\": 99", "\"serial\": 2e99"},
       {"\"serial\"", "\"cereal\""},
       {"{", "["},
       {"{", "x{"},
