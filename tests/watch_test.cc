@@ -554,7 +554,7 @@ TEST_F(EpilogTest, CountersThatCannotBeAreLost) {
   }
 }
 
-TEST_F(EpilogTest, TheFirstNodeLeavesALineForSacctWherePolicyWantsIt) {
+TEST_F(EpilogTest, ALineIsLoggedAndOnTheFirstNodeLeftForSacctWherePolicyWantsIt) {
   uint32_t number = 0;
   for (const bool first : {true, false})
     for (const char* account : {"auto", "sacct", "spool", "log", "off"}) {
