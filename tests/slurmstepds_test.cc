@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace fs = std::filesystem;
 
@@ -84,6 +85,17 @@ TEST_F(SlurmstepdsTest, NoUserPassesForOne) {
   process("x100", title);
   process(":1", title);
   EXPECT_TRUE(found().empty()) << "no pids";
+}
+
+TEST_F(SlurmstepdsTest, AListThatBreaksOffIsNone) {
+  process("100", "slurmstepd: [12.extern]");
+  const int status = in_child([&] {
+    if (!before_call(SYS_getdents64, [](CallArguments) { return EIO; })) return 255;
+    const Result<std::vector<Slurmstepd>> all = slurmstepds(scratch_ / "proc");
+    return all.ok() ? 0 : all.error().code;
+  });
+  if (status == 255) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, EIO);
 }
 
 TEST_F(SlurmstepdsTest, AnErrorIsNotNone) {

@@ -103,6 +103,13 @@ TEST_F(StartTest, WhatAHelperIsAtWorkOnIsLeftAlone) {
   EXPECT_TRUE(of_job().empty());
 }
 
+TEST_F(StartTest, WhatFailedBeforeIsToldWithoutALock) {
+  configure();
+  const Result<Fd> lock = state_.lock_job(record(1).job, true, 0);
+  ASSERT_TRUE(state_.write("jobs/c.1.n1/failed", "0 " + boot_id() + "\nit is Tuesday\n/data").ok());
+  EXPECT_EQ(error_of(request("/data")), EALREADY);
+}
+
 TEST_F(StartTest, AStepThatWantsNothingHasNothingOfAnothers) {
   configure();
   const JobRecord r = begin_serving("/data");
@@ -253,6 +260,25 @@ TEST_F(StartTest, WhereNoTierAnswersThereIsNoAgent) {
   EXPECT_EQ(none.error().code, ETIMEDOUT);
   EXPECT_EQ(none.error().text, "no tier of this node answers");
   EXPECT_EQ(of_job(), Names{"failed"});
+}
+
+TEST_F(TrappedStartTest, WhatLivesAsLongAsTheJobIsNoted) {
+  configure_tiers();
+  const std::string title = "slurmstepd: [1.extern]";
+  const pid_t stepd = ::fork();
+  if (stepd == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::execl("/bin/sleep", title.c_str(), "600", nullptr);
+    ::_exit(127);
+  }
+  ASSERT_TRUE(
+      eventually([&] { return contents("/proc/" + std::to_string(stepd) + "/cmdline").starts_with(title); }));
+  const auto wait = [](CallArguments) -> int {
+    for (;;) ::pause();
+  };
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, wait), "fresh");
+  EXPECT_TRUE(exists(state_.path() + "/jobs/c.1.n1/anchored"));
+  EXPECT_TRUE(end_agent(state_, *state_.read_record("c.1.n1"), 10000));
 }
 
 TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {

@@ -11,6 +11,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
@@ -361,6 +363,57 @@ TEST_F(StateTest, WhatTheKernelRefusesIsSaid) {
 #endif
 }
 
+// What stat(2) and lstat(2) are of, and how, in the system call that both are.
+TEST_F(StateTest, WhatCannotBeLookedAtIsNotTrusted) {
+#ifdef SYS_newfstatat
+  const auto code_without = [&](int flags, const std::function<Status()>& what) {
+    return in_child([&] {
+      const auto refuse = [=, this](CallArguments a) {
+        return a[3] == flags && path_ == reinterpret_cast<const char*>(a[1]) ? EIO : 0;
+      };
+      if (!before_call(SYS_newfstatat, refuse)) return 255;
+      const Status s = what();
+      return s.ok() ? 0 : s.error().code;
+    });
+  };
+  const auto open = [&] {
+    const Result<StateDir> state = StateDir::open(path_);
+    return state.ok() ? Status() : Status(state.error());
+  };
+  const int status = code_without(0, open);
+  if (status == 255) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, EIO);
+  EXPECT_EQ(code_without(AT_SYMLINK_NOFOLLOW, [&] { return ensure_root_directory(path_, 0755); }), EIO);
+#endif
+}
+
+TEST_F(StateTest, AJobsDirectoryThatIsRemovedOrCannotBeMadeIsToldSo) {
+  const JobOnNode job{7, "n1", "c"};
+  ASSERT_TRUE(state_.lock_job(job, true, 0).ok());
+  const auto code_of = [&](long call, bool make, const std::function<int()>& before) {
+    return in_child([&] {
+      if (!before_call(call, [&](CallArguments) { return before(); })) return 255;
+      const Result<Fd> lock = state_.lock_job(job, make, 0);
+      return lock.ok() ? 0 : lock.error().code;
+    });
+  };
+  const int status = code_of(SYS_flock, false, [&] { return fs::remove(path_ + "/jobs/c.7.n1"), 0; });
+  if (status == 255) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, ENOENT);
+  EXPECT_EQ(code_of(kMkdirCall, true, [] { return EROFS; }), EROFS);
+}
+
+TEST_F(StateTest, AFileSystemOnADiskIsCalledByItsId) {
+  struct statfs fs {};
+  ASSERT_EQ(::statfs(scratch_.path().c_str(), &fs), 0);
+  uint64_t id = 0;
+  std::memcpy(&id, &fs.f_fsid, sizeof id);
+  if (fs.f_type == TMPFS_MAGIC || id == 0) GTEST_SKIP() << "it has none";
+  char text[20];
+  std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(id));
+  EXPECT_EQ(file_system_at(scratch_.path()), text);
+}
+
 TEST_F(StateTest, ATierThatCannotBeLookedIntoNowMayBeLater) {
   const std::string tier = scratch_.dir("tier");
   for (const int error : {EACCES, EIO}) {
@@ -462,7 +515,7 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   EXPECT_EQ(state_.write_record(r).error().code, EINVAL) << "not UTF-8";
 }
 
-TEST_F(StateTest, ASpoiltRecordIsNone) {
+TEST_F(StateTest, ASpoiltRecordIsNoRecord) {
   ASSERT_TRUE(state_.lock_job(record().job, true, 0).ok());
   EXPECT_TRUE(with("\"c.7.0.n1\"", "\"other\"").ok()) << "this would be seen";
   const std::vector<std::pair<std::string, std::string>> spoilt = {

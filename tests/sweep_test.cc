@@ -220,6 +220,21 @@ TEST_F(SweepSpoiltTest, ARecordThatIsNotThereYetIsNotSpoilt) {
   EXPECT_EQ(jobs(), (Names{key(1), key(2)}));
 }
 
+TEST_F(SweepSpoiltTest, WhatIsOlderThanTheBootIsNobodysAnyMore) {
+  make_key(key(1));
+  make_key("c.n1");
+  spoil("c.n1");
+  scratch_.file("stat", "cpu 1 2\nbtime " + std::to_string(::time(nullptr) + 1000) + "\n");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->check(::mount((scratch_ / "stat").c_str(), "/proc/stat", nullptr, MS_BIND, nullptr) == 0, "mount");
+    const std::string log = logged([&] { sweep_all({}); });
+    m->check(jobs().empty(), "there is neither");
+    m->check(
+        log.find("c.1") == std::string::npos && log.find("removed by their names") == log.rfind("removed"),
+        "the spoilt one is told: " + log);
+  });
+}
+
 TEST_F(SweepSpoiltTest, WhatASpoiltRemovalWasForIsTakenAnew) {
   const std::string aside = ".removed." + name(1) + ".1000";
   fill(scratch_ / ("tier/monarch/" + aside));
@@ -341,6 +356,14 @@ TEST_F(LiveTest, WhileItHasASlurmstepd) {
   ASSERT_TRUE(state_.write_removal(now).ok());
   EXPECT_FALSE(stays(unattended_removals(state_)));
   EXPECT_TRUE(on_tier().empty());
+}
+
+TEST_F(LiveTest, WhatIsAsideIsNoLivingJobs) {
+  const pid_t stepd = start_slurmstepd(job(1));
+  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
+  EXPECT_FALSE(stays(take({scratch_ / "tier"})));
+  EXPECT_TRUE(on_tier().empty());
+  EXPECT_EQ(state_of(stepd), 'S');
 }
 
 TEST_F(LiveTest, WhatHadARecordIsNotAskedFor) {
