@@ -219,6 +219,47 @@ TEST(RemoveTree, SaysWhatFailedAndGoesOnTheNextTime) {
   }
 }
 
+TEST(RemoveTree, WhatCannotBeLookedAtStays) {
+  const Scratch scratch;
+  scratch.file("tree/dir/file", "x");
+  {
+    const Intercept blind(Call::kFstat, EIO);
+    const Status removed = remove_tree(AT_FDCWD, scratch / "tree");
+    ASSERT_FALSE(removed.ok());
+    EXPECT_EQ(removed.error().code, EIO);
+  }
+  EXPECT_TRUE(fs::exists(scratch / "tree/dir/file"));
+}
+
+TEST(RemoveTree, WhatCannotBeOpenedGoesIfItIsEmpty) {
+  const Scratch scratch;
+  scratch.dir("tree/shut");
+  const Intercept shut(Call::kOpenat, [](Arguments& a) { return std::string(a.path) == "shut" ? EIO : 0; });
+  EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
+  EXPECT_FALSE(fs::exists(scratch / "tree"));
+}
+
+TEST(RemoveTree, SaysThatTheDirectoryItselfStays) {
+  const Scratch scratch;
+  const std::string tree = scratch.dir("tree");
+  const Intercept busy(Call::kUnlinkat, [&](Arguments& a) { return tree == a.path ? EBUSY : 0; });
+  EXPECT_EQ(remove_tree(AT_FDCWD, tree).error().code, EBUSY);
+}
+
+TEST(MeasureTree, WhatCannotBeListedIsNotWholeAndNothingStaysOpen) {
+  const Scratch scratch;
+  scratch.file("tree/file", "x");
+  const Fd top = open_path(scratch / "tree");
+  const int before = open_descriptors();
+  {
+    const Intercept refuse(Call::kFdopendir, EMFILE);
+    const Usage usage = measure_tree(top.get(), 60000);
+    EXPECT_FALSE(usage.complete);
+    EXPECT_EQ(usage.files, 0u);
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
 TEST(RemoveTree, NeedsNoThread) {
   const Scratch scratch;
   make_locked_tree(scratch);

@@ -177,6 +177,27 @@ TEST_F(SpoolTest, NothingIsKeptThatNobodyWants) {
   EXPECT_TRUE(state_.spooled().empty());
 }
 
+TEST_F(SpoolTest, WhatNobodyWouldFindIsRefused) {
+  JobRecord r = record(1);
+  r.name = "a b";
+  EXPECT_EQ(spool(state_, r, "x", Accounting::kSacct).error().code, ENAMETOOLONG);
+  EXPECT_TRUE(fs::is_empty(state_.path() + "/spool"));
+}
+
+TEST_F(SpoolTest, WhatIsNoLineIsRemovedAndNobodyIsAsked) {
+  scratch_.file("state/spool/c.9.0.n1.1.1.json", "{}");
+  EXPECT_TRUE(flush_now().ok());
+  EXPECT_TRUE(state_.spooled().empty());
+  EXPECT_TRUE(called().empty());
+}
+
+TEST_F(SpoolTest, OfASpoiltRecordNobodyIsAsked) {
+  scratch_.file("state/jobs/c.7.n1/record.json", "{");
+  EXPECT_TRUE(times_are_due(state_));
+  ask_times(state_, program_);
+  EXPECT_TRUE(called().empty());
+}
+
 TEST_F(SpoolTest, WhenTheDatabaseIsAwayTheOthersAreNotTried) {
   const std::string a = path(line(1, Accounting::kSacct, 100)), b = path(line(2, Accounting::kSacct, 100));
   answer(kAway);

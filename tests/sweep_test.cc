@@ -4,6 +4,7 @@
 #include "runtime/node/job_dirs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -423,6 +424,53 @@ TEST_F(LiveTest, ItsMemoryIsMeasuredToo) {
     m->check(left_of(removal).tiers.at(0).occupied == kMiB, "it is charged by what is in it");
     end_children();
   });
+}
+
+TEST_F(UnrecordedTest, WhatNoJobOfOursWasCalledIsNotTaken) {
+  for (const char* serial : {"", ".", ".077", ".7x", ".+7", ".x"})
+    fill(scratch_ / ("tier/monarch/.removed." + name(1) + serial));
+  EXPECT_TRUE(take({scratch_ / "tier"}).empty());
+  EXPECT_TRUE(in_removing().empty());
+}
+
+TEST_F(UnrecordedTest, WhatSomethingElseIsMountedOnIsNotTaken) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    fill(scratch_ / ("tier/monarch/" + name(1)));
+    m->tmpfs("tier/monarch/" + name(1), "foreign");
+    m->check(take({scratch_ / "tier"}).empty(), "nobody knows whose it is");
+    m->check(in_removing().empty(), "and nothing is noted");
+  });
+}
+
+TEST_F(UnrecordedTest, WhatCannotBeNotedIsNotTaken) {
+  fill(scratch_ / ("tier/monarch/" + name(1)));
+  const int status = in_child([&] {
+    const auto refuse = [](CallArguments a) {
+      return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/unmoved.new") ? ENOSPC : 0;
+    };
+    if (!before_call(SYS_openat, refuse)) return 99;
+    bool none = false;
+    const std::string log = logged([&] { none = take({scratch_ / "tier"}).empty(); });
+    if (log.find("unmoved.new: No space left") == std::string::npos) return 2;
+    return none && log.find("have no record any more") == std::string::npos ? 0 : 1;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(UnrecordedTest, RoomIsMadeInAllPlacesOrItIsNotNoted) {
+  make_tier("other");
+  for (const char* tier : {"tier", "other"}) fill(scratch_ / (std::string(tier) + "/monarch/" + name(1)));
+  const Names tiers = {scratch_ / "tier", scratch_ / "other"};
+  const std::vector<Removal> taken = take(tiers);
+  ASSERT_EQ(taken.size(), 1u);
+  const std::string in_the_way = scratch_ / ("tier/monarch/" + taken[0].record.aside());
+  fill(in_the_way);
+  make_room_for(state_, name(1), tiers);
+  EXPECT_TRUE(is_unmoved(state_, taken[0].record));
+  std::filesystem::remove_all(in_the_way);
+  make_room_for(state_, name(1), tiers);
+  EXPECT_FALSE(is_unmoved(state_, taken[0].record));
 }
 
 TEST_F(UnrecordedTest, NobodyElseLooksAtTheSameTime) {

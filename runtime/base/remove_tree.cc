@@ -101,7 +101,6 @@ void give_back_pages(int at, const char* name, int64_t mount, Pages pages) {
   Fd file(os::openat(AT_FDCWD, path.c_str(), kOpenFile));
   if (!file && errno == EACCES && os::chmod(path.c_str(), S_IRUSR | S_IWUSR) == 0)
     file = Fd(os::openat(AT_FDCWD, path.c_str(), kOpenFile));
-  if (!file) return;
   constexpr off_t kAll = std::numeric_limits<off_t>::max() & ~off_t{0xffff};
   if (pages == Pages::kZero)
     (void)os::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kAll);
@@ -125,13 +124,14 @@ void empty_all(Whole* whole);
 
 size_t levels_allowed() {
   rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur < 2 * kMeasureReserve) return 1;
+  (void)::getrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < 2 * kMeasureReserve) return 1;
   return std::min<size_t>(files.rlim_cur - kMeasureReserve, kMostMeasured);
 }
 
 size_t threads_allowed() {
   rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return 1;
+  (void)::getrlimit(RLIMIT_NOFILE, &files);
   return std::clamp<size_t>(files.rlim_cur / kDescriptorsPerThread, 1, kMostThreads);
 }
 

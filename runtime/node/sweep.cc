@@ -108,14 +108,12 @@ uint32_t job_of(const std::string& name, const JobOnNode& own) {
              : 0;
 }
 
-// Whether a job of this cluster and node has, or had, that name there, or once it was set aside.
+// Whether a job of this cluster and node has, or had, that name there, or once it was set aside. Of a name
+// aside record_of() says more.
 bool is_of_node(const std::string& name, const JobOnNode& own) {
   if (!name.starts_with(kAside)) return is_plain_name(name) && job_of(name, own) != 0;
   const std::string removal = name.substr(sizeof kAside - 1);  // NAME.SERIAL
-  const size_t serial = removal.rfind('.');
-  return serial != std::string::npos && serial + 1 < removal.size() &&
-         removal.find_first_not_of("0123456789", serial + 1) == std::string::npos &&
-         job_of(removal.substr(0, serial), own) != 0;
+  return job_of(removal.substr(0, removal.rfind('.')), own) != 0;
 }
 
 // A directory that no record names may be in one place, or on several tiers.
@@ -144,8 +142,8 @@ Result<JobRecord> record_of(const StateDir& state, const JobOnNode& own, const s
 
 // What it can have of the file system at most, until it is measured.
 uint64_t used_at_most(int directory) {
-  struct statfs fs;
-  if (os::fstatfs(directory, &fs) != 0) return 0;
+  struct statfs fs {};
+  (void)os::fstatfs(directory, &fs);
   return (fs.f_blocks - fs.f_bfree) * static_cast<uint64_t>(fs.f_bsize);
 }
 
