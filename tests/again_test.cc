@@ -60,6 +60,18 @@ TEST_F(AgainTest, WhatIsLeftAlone) {
   EXPECT_EQ(catalog_->reader().entry(id->entry), found.entry);
 }
 
+TEST_F(AgainTest, NotBeforeItWasLeftAlone) {
+  config_.stage_again = 3;
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  demand("f");
+  write("f", noise(1000, 2));
+  const int64_t written = os::clock_ns(CLOCK_MONOTONIC);
+  placement_->demand(rel("f"));  // and nobody asks any more
+  EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_again) == 1; }));
+  EXPECT_GE(os::clock_ns(CLOCK_MONOTONIC) - written, 3 * int64_t{1000000000});
+}
+
 TEST_F(AgainTest, WhatTheJobMade) {
   start();
   placement_->demand(rel("new"));

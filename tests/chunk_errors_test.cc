@@ -174,6 +174,41 @@ TEST_F(ChunkErrors, WhatIsWaitedForGetsAheadOfWhatIsFilled) {
   EXPECT_EQ(state("a"), State::kLarge);
 }
 
+TEST_F(ChunkErrors, WhatIsWaitedForAsAWholeLeavesAThreadToDemand) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  config_.threads = 4;
+  config_.pfs_bandwidth = 1;
+  make("a", 20 * kMiB);
+  for (const char* name : {"b", "c"}) make(name, 3 * kMiB);
+  make("small", 500);
+  start();
+  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
+  catalog_->add(rel("a"), DT_REG);
+  placement_->catalog_grew();
+  ASSERT_TRUE(eventually([&] { return chunks_of(word("a")) != 0; }));
+  ::usleep(100000);  // it has all places for what nobody waits for
+  for (const char* name : {"b", "c"}) {
+    demand(name);
+    ask(name);
+    ASSERT_TRUE(eventually([&] { return has_chunk(name, 0); }));
+  }
+  std::atomic<bool> held{true};
+  std::atomic<int> reading{0};
+  const Intercept reads(Call::kPread, [&](Arguments& a) {
+    if (a.bytes <= 1000) return 0;
+    ++reading;
+    (void)eventually([&] { return !held; });
+    return 0;
+  });
+  for (const char* name : {"b", "c"}) placement_->demand(rel(name));
+  EXPECT_TRUE(eventually([&] { return reading == 1; }));
+  ::usleep(50000);
+  EXPECT_EQ(state_of(demand("small")), State::kPlaced);
+  EXPECT_EQ(reading, 1);
+  held = false;
+  for (const char* name : {"b", "c"}) EXPECT_TRUE(placed_at_last(name)) << name;
+}
+
 // It is copied slowly by a thread that has taken it with others.
 TEST_F(ChunkErrors, AChunkThatIsBeingFilledComesWhenItIsAskedFor) {
   make("f", 8 * kMiB);
@@ -484,6 +519,28 @@ TEST_F(ParkedFiles, AShortageLeavesTheTierAlone) {
   EXPECT_EQ(counter(AgentCounter::tier_errors), 0u);
   EXPECT_FALSE(tier().closed());
   EXPECT_TRUE(eventually([&] { return tier().used() == used - 2 * tier().space_of(kMiB + 1); }));
+}
+
+TEST_F(ParkedFiles, OneThatTwoThreadsWantIsOpenedOnce) {
+  const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
+  std::atomic<bool> held{true}, inside{false};
+  {
+    const Intercept slow(Call::kOpenBeneath, [&](Arguments&) {
+      inside = true;
+      (void)eventually([&] { return !held; });
+      return 0;
+    });
+    const Intercept copying(Call::kPread, [&](Arguments&) {
+      ::usleep(300000);
+      return 0;
+    });
+    for (int i = 0; i < 2; ++i) ask(name(1), 1);
+    ASSERT_TRUE(eventually([&] { return inside.load(); }));
+    ::usleep(100000);  // the other one waits for it
+    held = false;
+    EXPECT_TRUE(placed_at_last(name(1)));
+  }
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), opens + 1);
 }
 
 TEST_F(ParkedFiles, AnEarlierShortageIsNone) {

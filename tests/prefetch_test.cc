@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "runtime/base/os.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -106,6 +107,37 @@ TEST_F(Prefetch, TheLineIsWorkedOffAlthoughTheTiersGetFull) {
   EXPECT_EQ(counter(AgentCounter::no_fit_files) + 1, counter(AgentCounter::agent_opens_pfs));
 }
 
+TEST_F(Prefetch, WhatIsAskedForWhileItIsOpenedDoesNotStandInLine) {
+  config_.pfs_bandwidth = kTrickle;
+  start();
+  const Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
+    if (name(5) == a.path && state(name(5)) == State::kStaging) placement_->demand(rel(name(5)));
+    return 0;
+  });
+  for (uint32_t i = 0; i < kFiles; ++i) catalog_->add(rel(name(i)), DT_REG);
+  placement_->catalog_grew();
+  EXPECT_TRUE(placed_at_last(name(5)));
+}
+
+TEST_F(Prefetch, RestsAfterAShortage) {
+  start();
+  scratch_.file("pfs/short", "x");
+  const int64_t begin = os::clock_ns(CLOCK_MONOTONIC);
+  {
+    const Intercept opens(Call::kOpenBeneath, EMFILE);
+    EXPECT_EQ(demand("short"), state_word(State::kNoFit, Reason::kTierError));
+  }
+  std::atomic<int64_t> first{0};
+  const Intercept opens(Call::kOpenBeneath, [&](Arguments&) {
+    if (first == 0) first = os::clock_ns(CLOCK_MONOTONIC);
+    return 0;
+  });
+  catalog_->add(rel(name(0)), DT_REG);
+  placement_->catalog_grew();
+  EXPECT_TRUE(placed_at_last(name(0))) << "by itself";
+  EXPECT_GE(first - begin, 1000000000);
+}
+
 // What lacked descriptors is tried again, and what was full stays so.
 TEST_F(Prefetch, AShortageDoesNotBeginAnewWhatHadEnded) {
   tiers_.clear();
@@ -124,6 +156,7 @@ TEST_F(Prefetch, AShortageDoesNotBeginAnewWhatHadEnded) {
   ASSERT_TRUE(eventually([&] { return state("short") == State::kKnown; }));
   ::usleep(200000);
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), opens);
+  EXPECT_EQ(board_->get()->header.full, 1u);
 }
 
 // As /proc/meminfo says, in a mount namespace of the test's own.

@@ -40,6 +40,23 @@ TEST_F(PlacementTest, ACopyThatDidNotReachItsDeviceIsTakenBack) {
   expect_placed("f", st);
 }
 
+TEST_F(PlacementTest, AFileSystemWithoutSyncFileRangeIsTaken) {
+  scratch_.file("pfs/f", noise(100000, 1));
+  start();
+  {
+    std::atomic<bool> asked{false};
+    const Intercept none(Call::kFinishSync, [&](Arguments&) {
+      asked = true;
+      return ENOSYS;
+    });
+    EXPECT_EQ(demand("f"), state_word(State::kPlaced));
+    EXPECT_TRUE(eventually([&] { return asked.load(); }));
+    placement_->stop();
+  }
+  EXPECT_EQ(word("f"), state_word(State::kPlaced));
+  EXPECT_FALSE(tier().closed());
+}
+
 // What root grants later is used, also by a job that began with nothing.
 TEST_F(PlacementTest, WhatDidNotFitIsPlacedWhenTheQuotaGrows) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
