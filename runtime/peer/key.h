@@ -3,7 +3,6 @@
 // A home owns the entry, not the bytes: whoever reads a file first keeps it.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -15,7 +14,10 @@ using NodeIndex = uint32_t;  // a node's place in Slurm's list of the job's node
 // All 128 bits name the file: two of a job's files never have the same.
 struct FileKey {
   uint64_t high = 0, low = 0;
-  friend auto operator<=>(const FileKey&, const FileKey&) = default;
+  friend bool operator==(const FileKey&, const FileKey&) = default;
+  bool operator<(const FileKey& other) const {
+    return high != other.high ? high < other.high : low < other.low;
+  }
 };
 
 // The key of the file at `path` below dataset number `root`; both as in RelPath. `extent` is 0 for a file
