@@ -190,7 +190,9 @@ std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const 
     pollfd p = {in.get(), POLLIN, 0};
     if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0) break;
     char said = 0;
-    done[i++] = ::read(in.get(), &said, 1) == 1 && said != 0;  // no: it has died
+    const ssize_t n = ::read(in.get(), &said, 1);
+    if (n != 1) break;  // it has died
+    done[i++] = said != 0;
   }
   if (!reap(pid, end) && ::waitpid(pid, nullptr, WNOHANG) == 0) leave_behind(state, pid);
   return done;

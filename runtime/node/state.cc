@@ -43,8 +43,8 @@ namespace {
 // Whether the directory that was locked is the one of that name still: it may have been removed, and made
 // anew, by who held the lock before.
 bool is_there(const Fd& locked, const std::string& dir) {
-  struct stat held {
-  }, now{};
+  struct stat held {};
+  struct stat now {};
   (void)::fstat(locked.get(), &held);
   return ::stat(dir.c_str(), &now) == 0 && held.st_ino == now.st_ino;
 }
