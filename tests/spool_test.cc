@@ -17,6 +17,7 @@
 #include "runtime/base/log.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
+#include "tests/logged.h"
 #include "tests/private_mounts.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
@@ -185,8 +186,9 @@ TEST_F(SpoolTest, WhatNobodyWouldFindIsRefused) {
 }
 
 TEST_F(SpoolTest, WhatIsNoLineIsRemovedAndNobodyIsAsked) {
-  scratch_.file("state/spool/c.9.0.n1.1.1.json", "{}");
-  EXPECT_TRUE(flush_now().ok());
+  scratch_.file("state/spool/c.9.0.n1.1." + std::to_string(::time(nullptr)) + ".json", "{}");
+  const std::string log = logged(scratch_, [&] { EXPECT_TRUE(flush_now().ok()); });
+  EXPECT_NE(log.find("json is no line for sacct: removed"), std::string::npos) << log;
   EXPECT_TRUE(state_.spooled().empty());
   EXPECT_TRUE(called().empty());
 }
