@@ -292,6 +292,23 @@ TEST(RemoveTree, NeedsNotMoveAnythingToTheTop) {
   EXPECT_FALSE(fs::exists(scratch / "tree"));
 }
 
+TEST(EmptyDirectory, AnErrorStaysThoughWhatLiesDeeperGoes) {
+  const Scratch scratch;
+  make_deep_tree(scratch, 40);
+  for (int i = 0; i < 12; ++i) scratch.file("tree/kept" + std::to_string(i), "");  // one at least comes first
+  struct stat top;
+  ASSERT_EQ(::stat((scratch / "tree").c_str(), &top), 0);
+  const Intercept refuse(Call::kRenameat, [&](Arguments& a) {
+    struct stat st;
+    return ::fstat(a.fd, &st) == 0 && st.st_ino == top.st_ino ? EXDEV : 0;
+  });
+  const Intercept stays(Call::kUnlinkat, [](Arguments& a) { return *a.path == 'k' ? EACCES : 0; });
+  const Status emptied = empty_directory(open_path(scratch / "tree").get());
+  ASSERT_FALSE(emptied.ok());
+  EXPECT_EQ(emptied.error().code, EACCES);
+  EXPECT_FALSE(fs::exists(scratch / "tree/d"));
+}
+
 TEST(RemoveTree, SaysWhatIsTooDeepWhereNothingCanBeMovedUp) {
   const Scratch scratch;
   make_deep_tree(scratch, 200);
