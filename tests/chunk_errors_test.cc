@@ -278,10 +278,17 @@ TEST_F(ChunkErrors, NoDeviceIsWaitedForInMemory) {
   tiers_ = {tier_config(memory, "ram", 1 << 30)};
   make("f", 2 * kMiB);
   start();
-  const Intercept lost(Call::kFinishSync, EIO);
-  demand("f");
-  ask("f");
-  EXPECT_TRUE(placed_at_last("f"));
+  {
+    const Intercept lost(Call::kFinishSync, EIO);
+    const Intercept cuts(Call::kFtruncate, [](Arguments&) {
+      ADD_FAILURE() << "it has no holes";
+      return 0;
+    });
+    demand("f");
+    ask("f");
+    EXPECT_TRUE(placed_at_last("f"));
+    placement_->stop();
+  }
   end();
 }
 
