@@ -94,6 +94,23 @@ TEST_F(ChunkErrors, WithoutMemoryToCopyItAFileIsPutOff) {
   EXPECT_TRUE(placed_at_last("f"));
 }
 
+TEST_F(ChunkErrors, WithoutMemoryToOpenItAFileWaits) {
+  make("f", 2 * kMiB);
+  make("small", 500);
+  start();
+  demand("f");
+  {
+    const Intercept lacks(Call::kOpenBeneath, [](Arguments&) -> int { throw std::bad_alloc(); });
+    ask("f");
+    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::put_off_files) == 1; }));
+    EXPECT_EQ(word("f"), large_word(0));
+    EXPECT_EQ(demand("small"), kFault);
+  }
+  EXPECT_TRUE(eventually([&] { return state("small") == State::kKnown; }));
+  ask("f");
+  EXPECT_TRUE(placed_at_last("f"));
+}
+
 TEST_F(ChunkErrors, ASparseCopyThatCannotBeMade) {
   for (const int error : {EIO, ENOMEM}) {
     SCOPED_TRACE(error);
