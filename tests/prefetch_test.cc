@@ -68,10 +68,13 @@ TEST_F(Prefetch, OpensFewMoreThanHaveATurn) {
   for (uint32_t i = 0; i < kEmpty; ++i) catalog_->add(rel("empty" + std::to_string(i)), DT_REG);
   placement_->catalog_grew();
   ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kEmpty; }));
-  for (uint32_t i = 0; i < kFiles; ++i) catalog_->add(rel(name(i)), DT_REG);
-  placement_->catalog_grew();
-  EXPECT_TRUE(
-      eventually([&] { return counter(AgentCounter::agent_opens_pfs) >= kEmpty + kTurns + kInLine; }));
+  for (uint32_t i = 0; i < kFiles; ++i) {
+    catalog_->add(rel(name(i)), DT_REG);
+    placement_->catalog_grew();
+    if (i >= kTurns + kInLine) continue;
+    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == kEmpty + i + 1; })) << i;
+    ::usleep(30000);  // until it has its turn, or stands in line
+  }
   ::usleep(200000);
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), kEmpty + kTurns + kInLine);
 }
@@ -117,6 +120,18 @@ TEST_F(Prefetch, WhatIsAskedForWhileItIsOpenedDoesNotStandInLine) {
   for (uint32_t i = 0; i < kFiles; ++i) catalog_->add(rel(name(i)), DT_REG);
   placement_->catalog_grew();
   EXPECT_TRUE(placed_at_last(name(5)));
+}
+
+TEST_F(Prefetch, WhoWaitsForOneFileHastensNoOther) {
+  config_.pfs_bandwidth = kTrickle;
+  start();
+  for (uint32_t i = 0; i < 2; ++i) catalog_->add(rel(name(i)), DT_REG);
+  placement_->catalog_grew();
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == 2; }));
+  ::usleep(50000);  // they wait for the rate
+  EXPECT_EQ(demand(name(0)), state_word(State::kPlaced));
+  ::usleep(500000);
+  EXPECT_EQ(state(name(1)), State::kStaging);
 }
 
 TEST_F(Prefetch, RestsAfterAShortage) {
