@@ -173,6 +173,17 @@ TEST_F(AgainTest, NotWhatCameToBeAnotherMeanwhile) {
   EXPECT_EQ(word("settled"), state_word(State::kPass, Reason::kUnreadable));
 }
 
+TEST_F(AgainTest, NotWhatIsSettledOtherwiseMeanwhile) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  demand("f");
+  write("f", noise(1000, 2));
+  placement_->demand(rel("f"));
+  catalog_->entry(newest("f").ref).state = state_word(State::kPass, Reason::kUnreadable);
+  ::usleep(2000000);
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 1u);
+}
+
 TEST_F(AgainTest, NotWhatNobodyChanged) {
   scratch_.file("pfs/f", noise(1000, 1));
   start();

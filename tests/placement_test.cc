@@ -379,8 +379,10 @@ TEST_F(PlacementTest, DirectoriesOfWhatIsAskedForAreWatched) {
 
 // A copy of what the walk by now knows as a directory is entered nowhere.
 TEST_F(PlacementTest, ACopyThatCannotBeEnteredIsGivenBack) {
-  for (const bool prefetched : {false, true}) {
+  const Scratch memory("/dev/shm");
+  for (const bool prefetched : {false, true, false}) {  // the last one in memory
     SCOPED_TRACE(prefetched);
+    if (config_.prefetch == AgentConfig::Prefetch::kOn) tiers_ = {tier_config(memory, "ram", 1 << 30)};
     config_.prefetch = prefetched ? AgentConfig::Prefetch::kOn : AgentConfig::Prefetch::kOff;
     scratch_.file("pfs/f", noise(1000, 1));
     start();
