@@ -199,13 +199,12 @@ void Control::Loop::post(std::function<void()> work) {
   const MutexLock hold(lock_);
   if (stopped_) return;
   posted_.push_back(std::move(work));
-  const uint64_t one = 1;
-  if (::write(wake_.get(), &one, sizeof one) < 0) return;  // it is awake: EAGAIN
+  (void)::eventfd_write(wake_.get(), 1);
 }
 
 void Control::Loop::take_posted() {
-  uint64_t count;
-  if (::read(wake_.get(), &count, sizeof count) < 0) return;
+  eventfd_t count;
+  (void)::eventfd_read(wake_.get(), &count);
   std::deque<std::function<void()>> posted;
   {
     const MutexLock hold(lock_);

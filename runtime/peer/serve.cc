@@ -63,8 +63,7 @@ Status Serve::start() {
 
 void Serve::stop() {
   stopping_ = true;
-  const uint64_t one = 1;
-  if (stop_ && ::write(stop_.get(), &one, sizeof one) < 0) return;
+  if (stop_) (void)::eventfd_write(stop_.get(), 1);
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   const MutexLock hold(lock_);
