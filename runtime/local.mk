@@ -121,6 +121,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/peer/members.h \
 	%D%/peer/messages.cc \
 	%D%/peer/messages.h \
+	%D%/peer/peers.cc \
+	%D%/peer/peers.h \
 	%D%/peer/serve.cc \
 	%D%/peer/serve.h \
 	%D%/peer/socket.cc \

@@ -76,6 +76,7 @@ tests_unit_SOURCES = \
 	%D%/peer_handshake_test.cc \
 	%D%/peer_members_test.cc \
 	%D%/peer_messages_test.cc \
+	%D%/peers_test.cc \
 	%D%/placement_fixture.h \
 	%D%/placement_test.cc \
 	%D%/prefetch_test.cc \

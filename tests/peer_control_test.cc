@@ -59,13 +59,17 @@ struct Agent {
         marks.push_back(mark->path);
       return std::string();
     };
-    handlers.met = [this](NodeIndex node, uint64_t incarnation) {
+    handlers.met = [this](const Hello& there) {
       const std::lock_guard hold(lock);
-      met.emplace_back(node, incarnation);
+      met.emplace_back(there.node, there.incarnation);
     };
     handlers.gone = [this](NodeIndex node) {
       const std::lock_guard hold(lock);
       gone.push_back(node);
+    };
+    handlers.unreachable = [this](NodeIndex node) {
+      const std::lock_guard hold(lock);
+      unreachable.push_back(node);
     };
     handlers.wrong = [this](NodeIndex node) {
       const std::lock_guard hold(lock);
@@ -89,7 +93,7 @@ struct Agent {
   bool answers = true;
   std::vector<std::string> marks;
   std::vector<std::pair<NodeIndex, uint64_t>> met;
-  std::vector<NodeIndex> gone, wrong;
+  std::vector<NodeIndex> gone, unreachable, wrong;
   std::vector<std::pair<NodeIndex, Fd>> data;
   std::unique_ptr<Control> control;
 };
@@ -186,6 +190,7 @@ TEST_F(ControlTest, WhoComesLateIsReachedThen) {
   const Result<Reply> none = one->want(1);
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, ECONNREFUSED);
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::unreachable) == std::vector<NodeIndex>{1}; }));
   const auto other = start(1);
   expect_read(one->want(1), 0);
 }

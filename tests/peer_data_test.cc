@@ -125,13 +125,16 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
     FileIdentity identity;
     std::vector<uint64_t> checks;
   };
-  Came get(const std::string& name, uint64_t offset = 0) { return get_by(&fetch, name, offset); }
-  Came get_by(Fetch* by, const std::string& name, uint64_t offset = 0) {
+  Came get(const std::string& name, uint64_t offset = 0, uint64_t most = 0) {
+    return get_by(&fetch, name, offset, most);
+  }
+  Came get_by(Fetch* by, const std::string& name, uint64_t offset = 0, uint64_t most = 0) {
     Came came;
     std::vector<char> buffer(kPieceBytes);
     Get wanted;
     wanted.path = name;
     wanted.offset = offset;
+    wanted.bytes = most;
     came.how = by->get(1, wanted, buffer.data(),
                        {[&](const FileIdentity& identity) {
                           came.identity = identity;
@@ -192,6 +195,12 @@ TEST_P(PeerDataTest, FromAPieceOn) {
   const std::string content = noise(3 * kMiB + 5, 1);
   hold("f", content);
   EXPECT_TRUE(get("f", 2 * kMiB).bytes == content.substr(2 * kMiB));
+  EXPECT_TRUE(get("f", 0, 2 * kMiB).bytes == content.substr(0, 2 * kMiB));
+  EXPECT_TRUE(get("f", kMiB, kMiB).bytes == content.substr(kMiB, kMiB));
+  EXPECT_TRUE(get("f", 2 * kMiB, 8 * kMiB).bytes == content.substr(2 * kMiB))
+      << "as far as there is something";
+  EXPECT_TRUE(get("f", kMiB, ~uint64_t{0} << 20).bytes == content.substr(kMiB)) << "no sum goes over";
+  EXPECT_EQ(get("f", 0, 5).how, Fetched::kGone) << "no whole piece";
   EXPECT_EQ(get("f", 1).how, Fetched::kGone) << "in the middle of one";
   EXPECT_EQ(get("f", 4 * kMiB).how, Fetched::kGone) << "behind the end";
 }

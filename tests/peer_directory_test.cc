@@ -130,7 +130,7 @@ TEST_F(DirectoryTest, WhatChangedIsSharedByNobody) {
   const uint64_t id = lease(want(1, 5));
   done(1, 5, id, ReadResult::kChanged);
   EXPECT_TRUE(std::holds_alternative<Pass>(want(1, 6)));
-  directory.announce({key(1), identity()}, 5);
+  directory.announce({key(1), 5, identity()});
   EXPECT_TRUE(std::holds_alternative<Pass>(want(1, 6)));
   directory.changed(key(2));  // before anybody asks
   EXPECT_TRUE(std::holds_alternative<Pass>(want(2, 6)));
@@ -139,23 +139,23 @@ TEST_F(DirectoryTest, WhatChangedIsSharedByNobody) {
 }
 
 TEST_F(DirectoryTest, HoldersThatDisagreeAreNotBelieved) {
-  directory.announce({key(1), identity(100)}, 5);
-  directory.announce({key(1), identity(100)}, 6);
+  directory.announce({key(1), 5, identity(100)});
+  directory.announce({key(1), 6, identity(100)});
   EXPECT_EQ(holders(want(1, 7)), (std::vector<NodeIndex>{5, 6}));
-  directory.announce({key(1), identity(101)}, 7);
+  directory.announce({key(1), 7, identity(101)});
   EXPECT_TRUE(std::holds_alternative<Pass>(want(1, 8)));
 }
 
 TEST_F(DirectoryTest, AHolderThatAsksHasItNoLonger) {
-  directory.announce({key(1), identity()}, 5);
-  directory.announce({key(1), identity()}, 6);
+  directory.announce({key(1), 5, identity()});
+  directory.announce({key(1), 6, identity()});
   EXPECT_EQ(holders(want(1, 5)), std::vector<NodeIndex>{6});
   EXPECT_NE(lease(want(1, 6)), 0u) << "it was the last";
 }
 
 TEST_F(DirectoryTest, WhatTheLastHolderLostIsReadAgain) {
-  directory.announce({key(1), identity()}, 5);
-  directory.announce({key(1), identity()}, 6);
+  directory.announce({key(1), 5, identity()});
+  directory.announce({key(1), 6, identity()});
   directory.lost(key(1), 7);
   directory.lost(key(2), 5);
   EXPECT_EQ(holders(want(1, 8)), (std::vector<NodeIndex>{5, 6}));
@@ -169,9 +169,9 @@ TEST_F(DirectoryTest, WhatTheLastHolderLostIsReadAgain) {
 }
 
 TEST_F(DirectoryTest, ANodeThatIsGoneHoldsAndReadsNothing) {
-  directory.announce({key(1), identity()}, 5);
-  directory.announce({key(2), identity()}, 5);
-  directory.announce({key(2), identity()}, 6);
+  directory.announce({key(1), 5, identity()});
+  directory.announce({key(2), 5, identity()});
+  directory.announce({key(2), 6, identity()});
   (void)want(3, 5);
   (void)want(4, 6);
   directory.gone(5);
@@ -183,14 +183,33 @@ TEST_F(DirectoryTest, ANodeThatIsGoneHoldsAndReadsNothing) {
   EXPECT_EQ(directory.read_again(), 0u);
 }
 
+// Who follows a reader may have it all before the reader has said so.
 TEST_F(DirectoryTest, AnnouncedWhileItIsReadItIsGotFromTheHolder) {
   const uint64_t id = lease(want(1, 5));
-  directory.announce({key(1), identity()}, 6);
-  EXPECT_EQ(directory.read_again(), 1u);
+  directory.announce({key(1), 6, identity()});
+  EXPECT_EQ(directory.read_again(), 0u);
   EXPECT_EQ(holders(want(1, 7)), std::vector<NodeIndex>{6});
   directory.progress(key(1), 5, id, 0);
   done(1, 5, id, ReadResult::kHeld);
   EXPECT_EQ(holders(want(1, 7)), (std::vector<NodeIndex>{6, 5}));
+}
+
+TEST_F(DirectoryTest, AllHoldersCanBeHandedOver) {
+  directory.announce({key(1), 5, identity(1)});
+  directory.announce({key(1), 6, identity(1)});
+  directory.announce({key(2), 7, identity(2)});
+  (void)want(3, 5);
+  directory.changed(key(4));
+  Directory other(kMany, 1);
+  int told = 0;
+  directory.for_each_held([&](const HeldFile& file) {
+    ++told;
+    other.announce(file);
+  });
+  EXPECT_EQ(told, 3);
+  EXPECT_EQ(other.size(), 2u);
+  EXPECT_EQ(holders(other.want(key(1), 9, 0)), (std::vector<NodeIndex>{5, 6}));
+  EXPECT_EQ(std::get<Have>(other.want(key(2), 9, 0)).identity, identity(2));
 }
 
 TEST_F(DirectoryTest, EachOfManyHoldersIsNamedAboutAsOften) {
@@ -199,8 +218,8 @@ TEST_F(DirectoryTest, EachOfManyHoldersIsNamedAboutAsOften) {
   std::map<NodeIndex, int> named;
   for (int n = 0; n < kFiles; ++n) {
     for (NodeIndex holder = 0; holder < kHolders; ++holder) {
-      many.announce({key(n), identity()}, holder);
-      many.announce({key(n), identity()}, holder);
+      many.announce({key(n), holder, identity()});
+      many.announce({key(n), holder, identity()});
     }
     const std::vector<NodeIndex> four = holders(many.want(key(n), 99, 0));
     ASSERT_EQ(four.size(), Have::kMostHolders);
@@ -214,8 +233,8 @@ TEST_F(DirectoryTest, EachOfManyHoldersIsNamedAboutAsOften) {
 TEST_F(DirectoryTest, WithoutRoomForEntriesWhoAsksReads) {
   Directory small(2, 1);
   EXPECT_NE(lease(small.want(key(1), 5, 0)), 0u);
-  small.announce({key(2), identity()}, 5);
-  small.announce({key(3), identity()}, 5);
+  small.announce({key(2), 5, identity()});
+  small.announce({key(3), 5, identity()});
   small.changed(key(4));
   EXPECT_EQ(small.size(), 2u);
   for (const int n : {3, 4}) EXPECT_EQ(lease(small.want(key(n), 6, 0)), 0u) << n;

@@ -67,18 +67,20 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   EXPECT_EQ(done.lease, 16u);
   EXPECT_EQ(done.result, ReadResult::kChanged);
   EXPECT_EQ(done.identity, kIdentity);
-  const Announce announce = sent(Announce{{{kKey, kIdentity}}});
+  const Announce announce = sent(Announce{{{kKey, 6, kIdentity}}});
   ASSERT_EQ(announce.files.size(), 1u);
   EXPECT_EQ(announce.files[0].key, kKey);
+  EXPECT_EQ(announce.files[0].holder, 6u);
   EXPECT_EQ(announce.files[0].identity, kIdentity);
   EXPECT_EQ(sent(Lost{kKey, 17}).holder, 17u);
   const Mark mark = sent(Mark{18, "a/b"});
   EXPECT_EQ(mark.root, 18u);
   EXPECT_EQ(mark.path, "a/b");
-  const Get get = sent(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 1});
+  const Get get = sent(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 21, 1});
   EXPECT_EQ(get.root, 19u);
   EXPECT_EQ(get.path.size(), kMostPeerPath);
   EXPECT_EQ(get.offset, 20u);
+  EXPECT_EQ(get.bytes, 21u);
   EXPECT_EQ(get.follow, 1);
   const Got got = sent(Got{GetResult::kBusy, kIdentity});
   EXPECT_EQ(got.result, GetResult::kBusy);
@@ -101,7 +103,7 @@ TEST(MessagesTest, WhatIsOutOfItsRangeIsRefused) {
   EXPECT_FALSE(with_byte(Done{}, 24, 3)) << "no result";
   EXPECT_FALSE(with_byte(Got{}, 0, 4)) << "no result";
   EXPECT_FALSE(with_byte(Hello{}, 2, 2)) << "no lane";
-  EXPECT_FALSE(with_byte(Get{}, 18, 2)) << "neither";
+  EXPECT_FALSE(with_byte(Get{}, 26, 2)) << "neither";
   EXPECT_FALSE(decode<Have>(encode(Have{{1, 2, 3, 4, 5}, {}}).substr(MessageHeader::kBytes)));
   EXPECT_FALSE(
       decode<Mark>(encode(Mark{0, std::string(kMostPeerPath + 1, 'p')}).substr(MessageHeader::kBytes)));

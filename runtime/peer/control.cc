@@ -331,6 +331,7 @@ void Control::Loop::unreachable(NodeIndex index, const Error& why) {
   node.port = 0;
   node.in_line.clear();
   log_once(index, "cannot be reached: " + why.text);
+  handlers_.unreachable(index);  // before who waits asks somebody else
   fail_waiting(index, Error{why.code == ETIMEDOUT ? EHOSTUNREACH : why.code, why.text});
 }
 
@@ -376,10 +377,14 @@ void Control::Loop::finished(Making* making) {
   Tls tls = making->handshake->take_tls();
   forget(making);
   if (theirs.lane == Lane::kData) return handlers_.data(theirs.node, std::move(socket), std::move(tls));
-  if (nodes_[theirs.node].incarnation != theirs.incarnation) {
-    nodes_[theirs.node].incarnation = theirs.incarnation;
-    handlers_.met(theirs.node, theirs.incarnation);
+  Node& node = nodes_[theirs.node];
+  const bool another = node.incarnation != theirs.incarnation;
+  if (another && !node.connections.empty()) {  // with an agent that is gone
+    node.connections.clear();
+    fail_waiting(theirs.node, Error{ECONNRESET, "the connection is broken"});
   }
+  node.incarnation = theirs.incarnation;
+  if (node.connections.empty()) handlers_.met(theirs);
   connected(theirs.node, std::move(socket), std::move(tls));
 }
 
@@ -464,8 +469,14 @@ void Control::Loop::read(Connection* connection) {
 
 void Control::Loop::received(Connection* connection, const MessageHeader& header, std::string_view body) {
   if (is_answer(header.type)) return answer(header, connection->node, Reply{header, std::string(body)});
-  std::string reply =
-      header.type == MessageType::kPing ? encode(Pong()) : handlers_.message(connection->node, header, body);
+  if (header.type == MessageType::kPing) {
+    std::string pong = encode(Pong());
+    set_number(&pong, header.number);
+    // After what was told before: who has the answer has that, too.
+    return post(
+        [this, node = connection->node, text = std::move(pong)]() mutable { send(node, std::move(text)); });
+  }
+  std::string reply = handlers_.message(connection->node, header, body);
   if (reply.empty()) return;
   set_number(&reply, header.number);
   ::bufferevent_write(connection->stream.get(), reply.data(), reply.size());
@@ -476,8 +487,8 @@ void Control::Loop::hang_up(Connection* connection) {
   const NodeIndex index = connection->node;
   node.connections.remove_if([connection](const Connection& c) { return &c == connection; });
   if (!node.connections.empty()) return;
-  fail_waiting(index, Error{ECONNRESET, "the connection is broken"});
   handlers_.gone(index);
+  fail_waiting(index, Error{ECONNRESET, "the connection is broken"});
 }
 
 // ---- outside

@@ -38,10 +38,12 @@ struct ControlHandlers {
   // A message of another node, which has said that it is `from`. Returns the answer, by encode(); empty:
   // none.
   std::function<std::string(NodeIndex from, const MessageHeader& header, std::string_view body)> message;
-  // Another agent than before, or the first one, is at that node.
-  std::function<void(NodeIndex node, uint64_t incarnation)> met;
+  // Another agent than before, or the first one, is at that node; or the same one again, after gone().
+  std::function<void(const Hello& hello)> met;
   // There is no connection with the node any more.
   std::function<void(NodeIndex node)> gone;
+  // The node cannot be reached: what was to be told is dropped.
+  std::function<void(NodeIndex node)> unreachable;
   // It sent what is no message.
   std::function<void(NodeIndex node)> wrong;
   // The node has made a connection for data.

@@ -43,23 +43,27 @@ void Directory::progress(const FileKey& key, NodeIndex reader, uint64_t lease, i
 
 void Directory::done(const Done& done, NodeIndex reader) {
   if (done.result == ReadResult::kChanged) return changed(done.key);
-  if (done.result == ReadResult::kHeld) return announce({done.key, done.identity}, reader);
+  if (done.result == ReadResult::kHeld) return announce({done.key, reader, done.identity});
   const auto at = entries_.find(done.key);
   if (at == entries_.end()) return;
   const Entry& entry = at->second;
   if (entry.state == State::kRead && entry.reader == reader && entry.lease == done.lease) entries_.erase(at);
 }
 
-void Directory::announce(const HeldFile& file, NodeIndex holder) {
+void Directory::announce(const HeldFile& file) {
   const auto at = entries_.find(file.key);
-  if (at != entries_.end()) return hold(&at->second, holder, file.identity);
-  if (entries_.size() < most_) hold(&entries_[file.key], holder, file.identity);
+  if (at != entries_.end()) return hold(&at->second, file.holder, file.identity);
+  if (entries_.size() < most_) hold(&entries_[file.key], file.holder, file.identity);
+}
+
+void Directory::for_each_held(const std::function<void(const HeldFile&)>& each) const {
+  for (const auto& [key, entry] : entries_)
+    for (uint8_t i = 0; i < entry.holders; ++i) each({key, entry.holder[i], entry.identity});
 }
 
 void Directory::hold(Entry* entry, NodeIndex holder, const FileIdentity& identity) {
   if (entry->state == State::kChanged) return;
   if (entry->state == State::kRead) {
-    if (entry->lease != 0 && entry->reader != holder) ++read_again_;  // one that reads it in vain
     *entry = Entry();
     entry->state = State::kHeld;
     entry->identity = identity;

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <unordered_map>
 #include <variant>
@@ -34,8 +35,10 @@ class Directory {
   // A reader has ended; also without a lease, or with one that it has lost.
   void done(const Done& done, NodeIndex reader);
 
-  // The node holds the file. Where the holders do not agree what it is, nobody shares it.
-  void announce(const HeldFile& file, NodeIndex holder);
+  // A node holds the file. Where the holders do not agree what it is, nobody shares it.
+  void announce(const HeldFile& file);
+  // Calls `each` with each holder that is known of each file.
+  void for_each_held(const std::function<void(const HeldFile&)>& each) const;
   // The holder has it no longer.
   void lost(const FileKey& key, NodeIndex holder);
   // The job has changed the file: nobody shares it from now on.
@@ -44,8 +47,7 @@ class Directory {
   void gone(NodeIndex node);
 
   size_t size() const { return entries_.size(); }
-  // Files that somebody was sent to read although another one had them, or was reading them, or may have
-  // been.
+  // Files that somebody was sent to read since another one's lease had ended.
   uint64_t read_again() const { return read_again_; }
 
  private:

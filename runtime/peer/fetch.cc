@@ -106,10 +106,11 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
     case GetResult::kOk:
       break;
   }
+  const std::optional<uint64_t> end = end_of(get, got->identity.bytes);
+  if (!end) return Fetched::kBroken;
   if (!receiver.begin(got->identity)) return Fetched::kRefused;
-  const uint64_t end = got->identity.bytes;
-  for (uint64_t offset = get.offset; offset < end; offset += kPieceBytes) {
-    const uint64_t wanted = std::min(kPieceBytes, end - offset);
+  for (uint64_t offset = get.offset; offset < *end; offset += kPieceBytes) {
+    const uint64_t wanted = std::min(kPieceBytes, *end - offset);
     char head[PieceHeader::kBytes];
     // The sender waits for its own reader as long, and tells then.
     if (done = wire.receive(head, sizeof head, 2 * options_.answer_ms); !done.ok())

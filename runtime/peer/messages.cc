@@ -75,6 +75,12 @@ std::optional<MessageHeader> decode_header(std::string_view bytes) {
   return MessageHeader{type, f.body_bytes, f.number, f.room, f.serving};
 }
 
+std::optional<uint64_t> end_of(const Get& get, uint64_t file_bytes) {
+  if (get.offset % kPieceBytes != 0 || get.bytes % kPieceBytes != 0 || get.offset > file_bytes) return {};
+  const uint64_t left = file_bytes - get.offset;
+  return get.bytes == 0 || get.bytes > left ? file_bytes : get.offset + get.bytes;
+}
+
 std::string encode_piece(const PieceHeader& header) {
   return bytes_of(PieceFields{header.bytes, 0, header.check});
 }

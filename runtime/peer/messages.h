@@ -173,11 +173,12 @@ struct Done {
   }
 };
 
-// A holder to a home that was away: what it holds of that home's share.
+// To a home that was away: who holds what of that home's share, from a holder or the deputy.
 struct HeldFile {
   FileKey key;
+  NodeIndex holder = 0;
   FileIdentity identity;
-  static void fields(auto& field, auto& m) { field(m.key), field(m.identity); }
+  static void fields(auto& field, auto& m) { field(m.key), field(m.holder), field(m.identity); }
 };
 struct Announce {
   static constexpr MessageType kType = MessageType::kAnnounce;
@@ -206,16 +207,17 @@ struct Mark {
 
 // ---- data
 
-// Asks for a file from `offset` on. With `follow` also while the node is still reading it.
+// Asks for `bytes` of a file from `offset` on (0: all that follow), in whole pieces but for the end. With
+// `follow` also while the node is still reading it.
 struct Get {
   static constexpr MessageType kType = MessageType::kGet;
   uint32_t root = 0, extent = 0;
   std::string path;
-  uint64_t offset = 0;
+  uint64_t offset = 0, bytes = 0;
   uint8_t follow = 0;
   static void fields(auto& field, auto& m) {
-    field(m.root), field(m.extent), field(m.path, kMostPeerPath), field(m.offset),
-        field(m.follow, uint8_t{1});
+    field(m.root), field(m.extent), field(m.path, kMostPeerPath), field(m.offset), field(m.bytes);
+    field(m.follow, uint8_t{1});
   }
 };
 enum class GetResult : uint8_t {
@@ -224,8 +226,8 @@ enum class GetResult : uint8_t {
   kChanged,  // the job has changed it
   kBusy,     // too many are served: another holder may have a place
 };
-// The answer. After kOk come the pieces from `offset` to the end of the file, each of PieceHeader::kBytes and
-// its bytes; all but the last have kPieceBytes.
+// The answer. After kOk come the pieces that were asked for, each of PieceHeader::kBytes and its bytes; all
+// but a file's last have kPieceBytes.
 struct Got {
   static constexpr MessageType kType = MessageType::kGot;
   GetResult result = GetResult::kGone;
@@ -233,6 +235,8 @@ struct Got {
   static void fields(auto& field, auto& m) { field(m.result, GetResult::kBusy), field(m.identity); }
 };
 constexpr uint64_t kPieceBytes = 1 << 20;
+// Where the pieces of a file of `file_bytes` that are asked for end; nothing: they are none.
+std::optional<uint64_t> end_of(const Get& get, uint64_t file_bytes);
 struct PieceHeader {
   static constexpr size_t kBytes = 16;
   uint32_t bytes = 0;  // 0: the sender could not go on

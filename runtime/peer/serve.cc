@@ -115,15 +115,15 @@ bool Serve::serve_one(Connection* connection) {
   got.identity = file->identity();
   const Turn turn(this, file_key(get->root, get->path, get->extent), got.identity.bytes);
   got.result = turn.got() ? GetResult::kOk : GetResult::kBusy;
-  if (get->offset % kPieceBytes != 0 || get->offset > got.identity.bytes) got.result = GetResult::kGone;
+  const std::optional<uint64_t> end = end_of(*get, got.identity.bytes);
+  if (!end) got.result = GetResult::kGone;
   if (!wire.send(encode(got), options_.piece_ms).ok()) return false;
-  return got.result != GetResult::kOk || send_file(connection, *get, file.get());
+  return got.result != GetResult::kOk || send_pieces(connection, get->offset, *end, file.get());
 }
 
-bool Serve::send_file(Connection* connection, const Get& get, ServedFile* file) {
+bool Serve::send_pieces(Connection* connection, uint64_t begin, uint64_t end, ServedFile* file) {
   Wire wire(connection->socket.get(), connection->tls.get());
-  const uint64_t end = file->identity().bytes;
-  for (uint64_t offset = get.offset; offset < end && !stopping_; offset += kPieceBytes) {
+  for (uint64_t offset = begin; offset < end && !stopping_; offset += kPieceBytes) {
     const uint64_t bytes = std::min(kPieceBytes, end - offset);
     const std::optional<uint64_t> check = file->check(offset / kPieceBytes, options_.piece_ms);
     const PieceHeader header = {check ? static_cast<uint32_t>(bytes) : 0, check.value_or(0)};

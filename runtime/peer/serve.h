@@ -64,7 +64,7 @@ class Serve {
   void run();
   // False: it is to be hung up on.
   bool serve_one(Connection* connection);
-  bool send_file(Connection* connection, const Get& get, ServedFile* file);
+  bool send_pieces(Connection* connection, uint64_t begin, uint64_t end, ServedFile* file);
 
   const ServeOptions options_;
   Fd epoll_, stop_;

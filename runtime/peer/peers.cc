@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/peer/peers.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+int64_t now_ns() { return os::clock_ns(CLOCK_MONOTONIC); }
+
+}  // namespace
+
+Peers::Peers(PeersOptions options, PeersHandlers handlers)
+    : options_(std::move(options)),
+      handlers_(std::move(handlers)),
+      own_(options_.peers.hello.node),
+      count_(static_cast<uint32_t>(options_.peers.nodes.size())),
+      directory_(options_.entries, options_.peers.hello.incarnation),
+      members_(own_, count_),
+      random_(static_cast<std::minstd_rand::result_type>(options_.peers.hello.incarnation)),
+      ports_(count_) {
+  ControlHandlers hears;
+  hears.message = [this](NodeIndex from, const MessageHeader& header, std::string_view body) {
+    return answer(from, header, body);
+  };
+  hears.met = [this](const Hello& hello) { met(hello); };
+  hears.gone = [this](NodeIndex node) { gone(node); };
+  hears.unreachable = [this](NodeIndex node) { unreachable(node); };
+  hears.wrong = [this](NodeIndex node) {
+    const MutexLock hold(lock_);
+    members_.wrong(node);
+  };
+  hears.data = [this](NodeIndex, Fd socket, Tls tls) { handlers_.data(std::move(socket), std::move(tls)); };
+  control_ = std::make_unique<Control>(options_.peers, std::move(hears));
+  fetch_ = std::make_unique<Fetch>(FetchOptions{.peers = options_.peers,
+                                                .port = [this](NodeIndex node) { return port_of(node); },
+                                                .answer_ms = options_.piece_ms});
+}
+
+Status Peers::start() { return control_->start(); }
+void Peers::stop() { control_->stop(); }
+
+PeerCounts Peers::counts() {
+  const MutexLock hold(lock_);
+  PeerCounts counts = counts_;
+  counts.read_again = directory_.read_again();
+  return counts;
+}
+
+// ---- where a file is
+
+std::optional<NodeIndex> Peers::keeper_of(const FileKey& key) {
+  const std::optional<NodeIndex> keeper = members_.keeper_of(key, now_ns());
+  if (const NodeIndex home = home_of(key, count_); keeper != home) uninformed_.insert(home);
+  return keeper;
+}
+
+Peers::Where Peers::meaning_of(const Directory::Answer& answer) const {
+  Where where;
+  if (const Read* read = std::get_if<Read>(&answer)) {
+    where.lease = read->lease;
+  } else if (const Have* have = std::get_if<Have>(&answer)) {
+    where.how = Where::How::kGet;
+    where.holders = have->holders;
+    where.identity = have->identity;
+  } else if (const Busy* busy = std::get_if<Busy>(&answer)) {
+    where.how = Where::How::kGet;
+    where.holders = {busy->reader};
+    where.follow = true;
+  } else {
+    where.how = Where::How::kPass;
+  }
+  // Of nodes that are none, and of this one, nothing can be got.
+  std::erase_if(where.holders, [this](NodeIndex node) { return node >= count_ || node == own_; });
+  if (where.how == Where::How::kGet && where.holders.empty()) where.how = Where::How::kRead;
+  return where;
+}
+
+std::optional<Peers::Where> Peers::meaning_of(const Reply& reply) const {
+  const auto as = [&]<typename M>(const std::optional<M>& message) -> std::optional<Where> {
+    if (!message) return {};
+    return meaning_of(Directory::Answer(*message));
+  };
+  switch (reply.header.type) {
+    case MessageType::kRead:
+      return as(decode<Read>(reply.body));
+    case MessageType::kHave:
+      return as(decode<Have>(reply.body));
+    case MessageType::kBusy:
+      return as(decode<Busy>(reply.body));
+    case MessageType::kPass:
+      return as(decode<Pass>(reply.body));
+    default:
+      return {};
+  }
+}
+
+// Should this node have come late, its deputies know of its files: each tells when it is met.
+Peers::Where Peers::locate_here(const FileKey& key) {
+  const NodeIndex deputy = deputy_of(key, count_);
+  bool meet = false;
+  {
+    const MutexLock hold(lock_);
+    meet = deputy != own_ && ports_[deputy] == 0 && members_.can_ask(deputy, now_ns());
+  }
+  if (meet) (void)port_of(deputy);
+  const MutexLock hold(lock_);
+  return meaning_of(directory_.want(key, own_, now_ns()));
+}
+
+Peers::Where Peers::locate(const FileKey& key, Purpose purpose) {
+  constexpr int kMostAttempts = 3;  // the home, once more if a connection was broken, and its deputy
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    NodeIndex keeper = own_;
+    {
+      const MutexLock hold(lock_);
+      const std::optional<NodeIndex> found = keeper_of(key);
+      if (!found) break;
+      keeper = *found;
+    }
+    if (keeper == own_) return locate_here(key);
+    const Result<Reply> reply = control_->ask(keeper, encode(Want{key, purpose}), options_.answer_ms);
+    const std::optional<Where> where = reply.ok() ? meaning_of(*reply) : std::nullopt;
+    const MutexLock hold(lock_);
+    if (where) {
+      members_.answered(keeper);
+      return *where;
+    }
+    if (reply.ok()) {
+      members_.wrong(keeper);
+    } else if (reply.error().code == ETIMEDOUT) {
+      ++counts_.timeouts;
+      members_.late(keeper, now_ns());
+    }
+  }
+  const MutexLock hold(lock_);
+  ++counts_.alone;
+  return Where();
+}
+
+// ---- what other nodes ask and tell
+
+std::string Peers::wanted(NodeIndex from, const Want& want) {
+  const NodeIndex home = home_of(want.key, count_);
+  bool look = false;
+  Directory::Answer answer;
+  {
+    const MutexLock hold(lock_);
+    answer = directory_.want(want.key, from, now_ns());
+    // As its deputy, this node looks after the home: it hears of all once it can be reached.
+    look = home != own_ && members_.can_ask(home, now_ns());
+    if (home != own_) uninformed_.insert(home);
+  }
+  if (look) control_->tell(home, encode(Ping()));
+  return std::visit([](const auto& message) { return encode(message); }, answer);
+}
+
+std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::string_view body) {
+  const auto on = [&]<typename M>(const std::optional<M>& message, const auto& use) {
+    if (message) use(*message);
+    const MutexLock hold(lock_);
+    if (!message) members_.wrong(from);
+  };
+  std::string reply;
+  switch (header.type) {
+    case MessageType::kWant:
+      on(decode<Want>(body), [&](const Want& want) { reply = wanted(from, want); });
+      break;
+    case MessageType::kProgress:
+      on(decode<Progress>(body), [&](const Progress& p) {
+        const MutexLock hold(lock_);
+        directory_.progress(p.key, from, p.lease, now_ns());
+      });
+      break;
+    case MessageType::kDone:
+      on(decode<Done>(body), [&](const Done& done) {
+        {
+          const MutexLock hold(lock_);
+          directory_.done(done, from);
+        }
+        if (done.result == ReadResult::kHeld) pass_on({done.key, from, done.identity});
+      });
+      break;
+    case MessageType::kAnnounce:
+      on(decode<Announce>(body), [&](const Announce& announce) {
+        const MutexLock hold(lock_);
+        for (const HeldFile& file : announce.files)
+          if (file.holder < count_) directory_.announce(file);
+      });
+      break;
+    case MessageType::kLost:
+      on(decode<Lost>(body), [&](const Lost& lost) {
+        if (lost.holder == own_ && from != own_) handlers_.doubted(lost.key);
+        const MutexLock hold(lock_);
+        directory_.lost(lost.key, lost.holder);
+      });
+      break;
+    case MessageType::kMark:
+      on(decode<Mark>(body), [&](const Mark& mark) {
+        handlers_.changed(mark.root, mark.path);
+        const MutexLock hold(lock_);
+        directory_.changed(file_key(mark.root, mark.path));
+      });
+      break;
+    default:
+      break;  // of a later version, or out of place
+  }
+  return reply;
+}
+
+void Peers::met(const Hello& hello) {
+  bool uninformed = false;
+  {
+    const MutexLock hold(lock_);
+    if (members_.met(hello.node, hello.incarnation)) {
+      directory_.gone(hello.node);
+      uninformed_.insert(hello.node);
+    }
+    members_.answered(hello.node);
+    ports_[hello.node] = hello.port;
+    uninformed = uninformed_.erase(hello.node) > 0;
+  }
+  if (uninformed) hand_over(hello.node);
+}
+
+// Whatever it was: its leases end at once, and what it held is read again by who asks first. If it is there
+// still, it announces that.
+void Peers::gone(NodeIndex node) {
+  fetch_->forget(node);
+  const MutexLock hold(lock_);
+  directory_.gone(node);
+  uninformed_.insert(node);
+}
+
+void Peers::unreachable(NodeIndex node) {
+  const MutexLock hold(lock_);
+  ++counts_.errors;
+  members_.unreachable(node, now_ns());
+  uninformed_.insert(node);
+}
+
+void Peers::pass_on(const HeldFile& file) {
+  const NodeIndex home = home_of(file.key, count_);
+  if (home == own_) return;
+  {
+    const MutexLock hold(lock_);
+    if (!members_.can_ask(home, now_ns())) return;  // it is told when it is met
+  }
+  control_->tell(home, encode(Announce{{file}}));
+}
+
+void Peers::hand_over(NodeIndex home) {
+  std::vector<HeldFile> files;
+  const auto add = [&](const HeldFile& file) {
+    if (home_of(file.key, count_) == home) files.push_back(file);
+  };
+  {
+    const MutexLock hold(lock_);
+    directory_.for_each_held(add);
+  }
+  handlers_.for_each_held([&](HeldFile file) {
+    file.holder = own_;
+    add(file);
+  });
+  for (size_t at = 0; at < files.size(); at += Announce::kMost) {
+    const auto begin = files.begin() + static_cast<ptrdiff_t>(at);
+    const auto end = begin + static_cast<ptrdiff_t>(std::min(Announce::kMost, files.size() - at));
+    control_->tell(home, encode(Announce{{begin, end}}));
+  }
+}
+
+// ---- what this node tells
+
+void Peers::tell_keeper(const FileKey& key, const std::string& message) {
+  std::optional<NodeIndex> keeper;
+  {
+    const MutexLock hold(lock_);
+    keeper = keeper_of(key);
+  }
+  if (!keeper) return;  // the home is told when it is met
+  if (*keeper != own_) return control_->tell(*keeper, message);
+  (void)answer(own_, *decode_header(message), std::string_view(message).substr(MessageHeader::kBytes));
+}
+
+void Peers::progress(const FileKey& key, uint64_t lease, uint64_t bytes) {
+  if (lease != 0) tell_keeper(key, encode(Progress{key, lease, bytes}));
+}
+
+void Peers::done(const Done& done) { tell_keeper(done.key, encode(done)); }
+
+void Peers::lost(const FileKey& key) { tell_keeper(key, encode(Lost{key, own_})); }
+
+void Peers::changed(uint32_t root, const std::string& path) {
+  {
+    const MutexLock hold(lock_);
+    directory_.changed(file_key(root, path));
+  }
+  for (NodeIndex node = 0; node < count_; ++node)
+    if (node != own_) control_->tell(node, encode(Mark{root, path}));
+}
+
+// ---- the file
+
+uint16_t Peers::port_of(NodeIndex node) {
+  {
+    const MutexLock hold(lock_);
+    if (ports_[node] != 0) return ports_[node];
+  }
+  const ControlOptions& peers = options_.peers;
+  const int patience = peers.connect_ms + peers.handshake_ms + options_.answer_ms;
+  (void)control_->ask(node, encode(Ping()), patience).ok();
+  const MutexLock hold(lock_);
+  return ports_[node];
+}
+
+// Holders that can be asked, each as likely to be the first; two at most.
+std::vector<NodeIndex> Peers::in_turn(const Where& where) {
+  constexpr size_t kMostTries = 2;
+  std::vector<NodeIndex> holders = where.holders;
+  const MutexLock hold(lock_);
+  std::erase_if(holders, [&](NodeIndex node) { return !members_.can_ask(node, now_ns()); });
+  std::shuffle(holders.begin(), holders.end(), random_);
+  if (holders.size() > kMostTries) holders.resize(kMostTries);
+  return holders;
+}
+
+bool Peers::note(const FileKey& key, NodeIndex holder, Fetched fetched) {
+  bool lost = false, doubted = false, goes_on = true;
+  {
+    const MutexLock hold(lock_);
+    switch (fetched) {
+      case Fetched::kOk:
+        members_.answered(holder);
+        goes_on = false;
+        break;
+      case Fetched::kGone:
+        lost = true;
+        break;
+      case Fetched::kWrong:
+        ++counts_.wrong;
+        lost = doubted = true;
+        if (members_.wrong(holder))
+          spdlog::warn("node {} sent wrong bytes again: it is not asked any more", holder);
+        break;
+      case Fetched::kLate:
+        ++counts_.timeouts;
+        members_.late(holder, now_ns());
+        break;
+      case Fetched::kUnreachable:
+        ++counts_.errors;
+        members_.unreachable(holder, now_ns());
+        break;
+      case Fetched::kBroken:
+        ++counts_.errors;
+        break;
+      case Fetched::kBusy:
+        break;
+      case Fetched::kChanged:
+      case Fetched::kRefused:
+        goes_on = false;
+        break;
+    }
+  }
+  if (doubted) control_->tell(holder, encode(Lost{key, holder}));
+  if (lost) tell_keeper(key, encode(Lost{key, holder}));
+  return goes_on;
+}
+
+Fetched Peers::get(const FileKey& key, const Where& where, const Get& get, char* buffer,
+                   const Receiver& receiver) {
+  Get left = get;
+  left.follow = where.follow;
+  // What the home says that it is; else what the first holder says. Another holder goes on with the same
+  // file.
+  std::optional<FileIdentity> identity;
+  if (!where.follow) identity = where.identity;
+  bool begun = false;
+  uint64_t came = 0;
+  std::vector<uint64_t> checks;
+  const Receiver counted = {[&](const FileIdentity& now) {
+                              if (!identity) identity = now;
+                              identity->check = now.check;
+                              return *identity == now && (begun || (begun = receiver.begin(now)));
+                            },
+                            [&](uint64_t offset, const char* bytes, size_t n, uint64_t check) {
+                              if (!receiver.piece(offset, bytes, n, check)) return false;
+                              came += n;
+                              checks.push_back(check);
+                              left.offset = offset + kPieceBytes;
+                              if (left.bytes != 0) left.bytes -= std::min(left.bytes, kPieceBytes);
+                              return true;
+                            }};
+  Fetched fetched = Fetched::kUnreachable;
+  for (const NodeIndex holder : in_turn(where)) {
+    fetched = fetch_->get(holder, left, buffer, counted);
+    const bool whole = get.offset == 0 && get.bytes == 0 && where.identity.check != 0;
+    const bool ended = fetched == Fetched::kOk;
+    if (ended && whole && check_of(checks) != where.identity.check) fetched = Fetched::kWrong;
+    if (!note(key, holder, fetched) || ended) break;
+  }
+  const MutexLock hold(lock_);
+  counts_.bytes += came;
+  counts_.files += fetched == Fetched::kOk;
+  return fetched;
+}
+
+}  // namespace monarch

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The other nodes of a job, for an agent: which of them has a file that this node needs, or that this node is
+// to read it; and the file. It puts together who is there (members.h), who has what (directory.h), what is
+// said (control.h) and what is sent (fetch.h).
+//
+// Nothing here decides which bytes are right: a file that no peer gives in time is read from the PFS.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/base/result.h"
+#include "runtime/peer/control.h"
+#include "runtime/peer/directory.h"
+#include "runtime/peer/fetch.h"
+#include "runtime/peer/members.h"
+
+namespace monarch {
+
+struct PeersOptions {
+  ControlOptions peers;
+  size_t entries = 4 << 20;  // of the directory
+  int answer_ms = 100;       // for a question
+  int piece_ms = 500;        // for the first byte of a file, and for each piece
+};
+
+// What the node itself is asked; any thread. They are short, and do not call Peers.
+struct PeersHandlers {
+  // Calls `each` with each file that this node holds; the holder is filled in.
+  std::function<void(const std::function<void(const HeldFile&)>& each)> for_each_held;
+  // The job has changed the file on another node.
+  std::function<void(uint32_t root, const std::string& path)> changed;
+  // A peer says that this node's copy is not what it should be.
+  std::function<void(const FileKey& key)> doubted;
+  // A connection on which another node asks for files.
+  std::function<void(Fd socket, Tls tls)> data;
+};
+
+struct PeerCounts {
+  uint64_t files = 0, bytes = 0;      // that came from peers
+  uint64_t errors = 0, timeouts = 0;  // peers that could not, or did not in time
+  uint64_t wrong = 0;                 // pieces whose bytes were wrong
+  uint64_t alone = 0;                 // questions that neither home nor deputy answered
+  uint64_t read_again = 0;            // see Directory
+};
+
+class Peers {
+ public:
+  Peers(PeersOptions options, PeersHandlers handlers);
+  ~Peers() { stop(); }
+
+  Status start();
+  void stop();
+
+  // Where a file is to come from.
+  struct Where {
+    enum class How {
+      kRead,  // from the PFS, by this node, which keeps it and says done()
+      kGet,   // from one of `holders`
+      kPass,  // from the PFS, and nobody shares it
+    };
+    How how = How::kRead;
+    uint64_t lease = 0;
+    std::vector<NodeIndex> holders;
+    bool follow = false;    // the holder is still reading it
+    FileIdentity identity;  // kGet, unless it is followed
+  };
+  // Of a file that this node needs and has room for. Waits for an answer, bounded. Any thread, as all below.
+  Where locate(const FileKey& key, Purpose purpose) EXCLUDES(lock_);
+
+  // Gets what `get` names from one of the holders, or goes on with another one; `key` is that of the file.
+  // kOk: all is there, and as it was when it was read on the PFS. Anything else: nothing of what came counts,
+  // the PFS has it. `buffer` has room for kPieceBytes.
+  Fetched get(const FileKey& key, const Where& where, const Get& get, char* buffer, const Receiver& receiver)
+      EXCLUDES(lock_);
+
+  // This node is still reading what it was told to read.
+  void progress(const FileKey& key, uint64_t lease, uint64_t bytes) EXCLUDES(lock_);
+  // It has read it, or got it: others may get it from here from now on; or it could not.
+  void done(const Done& done) EXCLUDES(lock_);
+  // It has lost its copy.
+  void lost(const FileKey& key) EXCLUDES(lock_);
+  // The job has changed the file on this node: nobody shares it from now on.
+  void changed(uint32_t root, const std::string& path) EXCLUDES(lock_);
+
+  // Whether this node is the file's home: who prefetches reads what is homed on it.
+  bool is_home(const FileKey& key) const { return home_of(key, count_) == own_; }
+  PeerCounts counts() EXCLUDES(lock_);
+  uint16_t port() const { return control_->port(); }
+
+ private:
+  std::string answer(NodeIndex from, const MessageHeader& header, std::string_view body) EXCLUDES(lock_);
+  std::string wanted(NodeIndex from, const Want& want) EXCLUDES(lock_);
+  void met(const Hello& hello) EXCLUDES(lock_);
+  void gone(NodeIndex node) EXCLUDES(lock_);
+  void unreachable(NodeIndex node) EXCLUDES(lock_);
+  void hand_over(NodeIndex home) EXCLUDES(lock_);
+
+  Where locate_here(const FileKey& key) EXCLUDES(lock_);
+  // Who is to be asked about the file now; notes the home that does not hear of it.
+  std::optional<NodeIndex> keeper_of(const FileKey& key) REQUIRES(lock_);
+  void tell_keeper(const FileKey& key, const std::string& message) EXCLUDES(lock_);
+  // To the home of a file, from its deputy.
+  void pass_on(const HeldFile& file) EXCLUDES(lock_);
+  std::optional<Where> meaning_of(const Reply& reply) const;
+  Where meaning_of(const Directory::Answer& answer) const;
+  std::vector<NodeIndex> in_turn(const Where& where) EXCLUDES(lock_);
+  uint16_t port_of(NodeIndex node) EXCLUDES(lock_);
+  // Notes how a node did; false: there is no use in asking another one.
+  bool note(const FileKey& key, NodeIndex holder, Fetched fetched) EXCLUDES(lock_);
+
+  const PeersOptions options_;
+  const PeersHandlers handlers_;
+  const NodeIndex own_;
+  const uint32_t count_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<Fetch> fetch_;
+
+  Mutex lock_;
+  Directory directory_ GUARDED_BY(lock_);
+  Members members_ GUARDED_BY(lock_);
+  std::minstd_rand random_ GUARDED_BY(lock_);
+  std::vector<uint16_t> ports_ GUARDED_BY(lock_);     // 0: not met yet
+  std::set<NodeIndex> uninformed_ GUARDED_BY(lock_);  // homes that missed something
+  PeerCounts counts_ GUARDED_BY(lock_);
+};
+
+}  // namespace monarch

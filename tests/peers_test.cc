@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several nodes of a job, here in one process: each file is read once on the PFS, whoever needs it, and no
+// node gets other bytes, whatever becomes of the others.
+#include "runtime/peer/peers.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "runtime/peer/serve.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+constexpr int kPatienceMs = 20000;
+
+uint16_t free_port() {
+  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at = {};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof at;
+  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
+  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
+  return ntohs(at.sin_port);
+}
+
+// The PFS: names and contents, and how often each was read.
+class Pfs {
+ public:
+  std::string read(const std::string& name) {
+    const std::lock_guard hold(lock_);
+    ++reads_[name];
+    return files_.at(name);
+  }
+  void write(const std::string& name, const std::string& content) {
+    const std::lock_guard hold(lock_);
+    files_[name] = content;
+    ++changes_[name];
+  }
+  FileIdentity identity(const std::string& name) const {
+    const std::lock_guard hold(lock_);
+    return {files_.at(name).size(), changes_.at(name), 2, 3, 0};
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, content] : files_) names.push_back(name);
+    return names;
+  }
+  int reads() const {
+    const std::lock_guard hold(lock_);
+    int sum = 0;
+    for (const auto& [name, n] : reads_) sum += n;
+    return sum;
+  }
+
+ private:
+  mutable std::mutex lock_;
+  std::map<std::string, std::string> files_;
+  std::map<std::string, int> changes_, reads_;
+};
+
+// What a node has of a file, or will have once it was read.
+struct Copy {
+  std::string path;
+  FileIdentity identity;
+  std::vector<uint64_t> checks;
+  bool whole = false, lost = false;
+};
+
+// An agent without its placement: it keeps what it reads in files.
+class Node {
+ public:
+  Node(NodeIndex own, PeersOptions options, Pfs* pfs) : own_(own), pfs_(pfs) {
+    options.peers.hello.node = own;
+    options.peers.hello.incarnation = std::random_device()();
+    serve_ = std::make_unique<Serve>(ServeOptions{
+        .open = [this](const Get& get, GetResult* why) { return open(get, why); }, .piece_ms = kPatienceMs});
+    PeersHandlers handlers;
+    handlers.for_each_held = [this](const std::function<void(const HeldFile&)>& each) {
+      const std::lock_guard hold(lock_);
+      for (const auto& [name, copy] : copies_)
+        if (copy->whole) each({file_key(0, name), own_, copy->identity});
+    };
+    handlers.changed = [this](uint32_t, const std::string& path) {
+      while (deaf) ::usleep(1000);
+      const std::lock_guard hold(lock_);
+      changed_.push_back(path);
+    };
+    handlers.doubted = [this](const FileKey&) { ++doubted; };
+    handlers.data = [this](Fd socket, Tls tls) { serve_->add(std::move(socket), std::move(tls)); };
+    peers = std::make_unique<Peers>(std::move(options), std::move(handlers));
+  }
+  ~Node() {
+    peers->stop();
+    serve_->stop();
+  }
+  void start() {
+    ASSERT_TRUE(serve_->start().ok());
+    const Status started = peers->start();
+    ASSERT_TRUE(started.ok()) << started.error().text;
+  }
+
+  // As a task's open does.
+  std::string read(const std::string& name) {
+    {
+      const std::lock_guard hold(lock_);
+      if (const auto at = copies_.find(name); at != copies_.end() && at->second->whole)
+        return contents(at->second->path);
+    }
+    const FileKey key = file_key(0, name);
+    const Peers::Where where = peers->locate(key, Purpose::kDemand);
+    std::string content;
+    std::vector<uint64_t> checks;
+    FileIdentity identity = pfs_->identity(name);
+    if (where.how == Peers::Where::How::kGet) {
+      std::vector<char> buffer(kPieceBytes);
+      Get get;
+      get.path = name;
+      const Fetched fetched = peers->get(key, where, get, buffer.data(),
+                                         {[&](const FileIdentity& now) {
+                                            identity = now;
+                                            return true;
+                                          },
+                                          [&](uint64_t, const char* bytes, size_t n, uint64_t check) {
+                                            content.append(bytes, n);
+                                            checks.push_back(check);
+                                            return true;
+                                          }});
+      if (fetched == Fetched::kOk) {
+        identity.check = check_of(checks);
+        keep(name, content, identity, checks);
+        peers->done({key, where.lease, ReadResult::kHeld, identity});
+        return content;
+      }
+      checks.clear();
+    }
+    content = pfs_->read(name);
+    if (where.how == Peers::Where::How::kPass) return content;
+    if (reading_us > 0) ::usleep(static_cast<useconds_t>(reading_us));
+    for (size_t at = 0; at < content.size(); at += kPieceBytes)
+      checks.push_back(check_of_piece(content.data() + at, std::min(kPieceBytes, content.size() - at)));
+    identity.check = check_of(checks);
+    keep(name, content, identity, checks);
+    peers->done({key, where.lease, ReadResult::kHeld, identity});
+    return content;
+  }
+  void spoil(const std::string& name) {
+    const std::lock_guard hold(lock_);
+    const Fd fd(::open(copies_.at(name)->path.c_str(), O_WRONLY | O_CLOEXEC));
+    EXPECT_EQ(::pwrite(fd.get(), "?", 1, 0), 1);
+  }
+  void lose(const std::string& name) {
+    const std::lock_guard hold(lock_);
+    copies_.at(name)->lost = true;
+  }
+  void forget(const std::string& name) {
+    const std::lock_guard hold(lock_);
+    copies_.erase(name);
+  }
+  bool has(const std::string& name) {
+    const std::lock_guard hold(lock_);
+    return copies_.count(name) != 0;
+  }
+  std::vector<std::string> changed() {
+    const std::lock_guard hold(lock_);
+    return changed_;
+  }
+  std::unique_ptr<Peers> peers;
+  std::atomic<int> doubted{0}, reading_us{0};
+  std::atomic<bool> deaf{false};  // its control thread waits in a handler, as in a process that is stopped
+
+ private:
+  class Opened : public ServedFile {
+   public:
+    explicit Opened(const Copy& copy) : copy_(copy), fd_(::open(copy.path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+    int copy() const override { return fd_.get(); }
+    FileIdentity identity() const override { return copy_.identity; }
+    std::optional<uint64_t> check(uint64_t piece, int) override { return copy_.checks.at(piece); }
+
+   private:
+    const Copy copy_;
+    const Fd fd_;
+  };
+  // Who follows may come before the reader has begun.
+  std::unique_ptr<ServedFile> open(const Get& get, GetResult* why) {
+    *why = GetResult::kGone;
+    std::unique_lock hold(lock_);
+    const auto here = [&] { return copies_.count(get.path) != 0 && copies_[get.path]->whole; };
+    if (get.follow) grew_.wait_for(hold, std::chrono::milliseconds(kPatienceMs), here);
+    if (!here() || copies_[get.path]->lost) return nullptr;
+    return std::make_unique<Opened>(*copies_[get.path]);
+  }
+  void keep(const std::string& name, const std::string& content, const FileIdentity& identity,
+            const std::vector<uint64_t>& checks) {
+    const std::lock_guard hold(lock_);
+    auto copy = std::make_unique<Copy>();
+    copy->path = scratch_.file(name, content);
+    copy->identity = identity;
+    copy->checks = checks;
+    copy->whole = true;
+    copies_[name] = std::move(copy);
+    grew_.notify_all();
+  }
+
+  const NodeIndex own_;
+  Pfs* const pfs_;
+  const Scratch scratch_;
+  std::unique_ptr<Serve> serve_;
+  std::mutex lock_;
+  std::condition_variable grew_;
+  std::map<std::string, std::unique_ptr<Copy>> copies_;
+  std::vector<std::string> changed_;
+};
+
+class PeersTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kNodes = 4;
+  static constexpr int kFiles = 120;
+  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }
+  void SetUp() override {
+    for (int i = 0; i < kFiles; ++i)
+      pfs.write("f" + std::to_string(i), noise(static_cast<size_t>(i) * 3000, static_cast<uint64_t>(i)));
+    for (uint32_t i = 0; i < kNodes; ++i) options.peers.nodes.push_back({"127.0.0.1", {free_port()}});
+    Result<PeerTls> made = PeerTls::create("c.1.0", JobKey());
+    ASSERT_TRUE(made.ok());
+    tls = made.take();
+    options.peers.tls = &tls;
+    options.peers.connect_ms = options.peers.handshake_ms = options.answer_ms = options.piece_ms =
+        kPatienceMs;
+  }
+  void start(NodeIndex own) {
+    nodes[own] = std::make_unique<Node>(own, options, &pfs);
+    nodes[own]->start();
+  }
+  void start_all() {
+    for (NodeIndex own = 0; own < kNodes; ++own) start(own);
+  }
+  // All these nodes read all files, each in an order of its own, and see what is on the PFS.
+  void epoch(const std::vector<NodeIndex>& who) {
+    Threads all(static_cast<uint32_t>(who.size()), [&](uint32_t i) {
+      std::vector<std::string> names = pfs.names();
+      std::shuffle(names.begin(), names.end(), std::minstd_rand(i + 1));
+      for (const std::string& name : names)
+        EXPECT_TRUE(nodes[who[i]]->read(name) == pfs_content(name)) << name;
+    });
+  }
+  std::string pfs_content(const std::string& name) const {
+    const int n = std::stoi(name.substr(1));
+    return noise(static_cast<size_t>(n) * 3000, static_cast<uint64_t>(n));
+  }
+  int homed_on(NodeIndex node) const {
+    int n = 0;
+    for (const std::string& name : pfs.names()) n += home_of(file_key(0, name), kNodes) == node;
+    return n;
+  }
+  // A file whose home and deputy are these.
+  std::string file_of(NodeIndex home, std::optional<NodeIndex> deputy = {}) const {
+    for (const std::string& name : pfs.names())
+      if (home_of(file_key(0, name), kNodes) == home && name != "f0" &&
+          (!deputy || deputy_of(file_key(0, name), kNodes) == *deputy))
+        return name;
+    ADD_FAILURE() << "no file of node " << home;
+    return "f1";
+  }
+
+  Pfs pfs;
+  PeerTls tls;
+  PeersOptions options;
+  std::unique_ptr<Node> nodes[kNodes];
+};
+
+TEST_F(PeersTest, EachFileIsReadOnce) {
+  start_all();
+  epoch({0, 1, 2, 3});
+  EXPECT_EQ(pfs.reads(), kFiles);
+  PeerCounts sum;
+  for (const auto& node : nodes) {
+    const PeerCounts counts = node->peers->counts();
+    sum.files += counts.files;
+    sum.bytes += counts.bytes;
+    EXPECT_EQ(counts.errors + counts.timeouts + counts.wrong + counts.alone + counts.read_again, 0u);
+  }
+  EXPECT_EQ(sum.files, static_cast<uint64_t>(kFiles) * (kNodes - 1));
+  uint64_t bytes = 0;
+  for (int i = 0; i < kFiles; ++i) bytes += static_cast<uint64_t>(i) * 3000;
+  EXPECT_EQ(sum.bytes, bytes * (kNodes - 1));
+}
+
+TEST_F(PeersTest, WhoComesWhileAFileIsReadFollows) {
+  start_all();
+  nodes[0]->reading_us = 200000;
+  const std::string name = file_of(1);
+  std::thread reads([&] { EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name)); });
+  EXPECT_TRUE(eventually([&] { return pfs.reads() == 1; }));
+  for (const NodeIndex node : {1u, 2u, 3u}) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
+  reads.join();
+  EXPECT_EQ(pfs.reads(), 1);
+}
+
+// It alone had all, and was the home of a part.
+TEST_F(PeersTest, WhatANodeTakesWithItIsReadOnceMore) {
+  start_all();
+  epoch({3});
+  EXPECT_EQ(pfs.reads(), kFiles);
+  nodes[3].reset();
+  epoch({0, 1, 2});
+  EXPECT_GE(pfs.reads(), 2 * kFiles);
+  EXPECT_LE(pfs.reads(), 2 * kFiles + 3) << "one that each was about to ask it for";
+}
+
+TEST_F(PeersTest, WhatANodeHeldThatIsGoneIsReadByOneOther) {
+  start_all();
+  const std::string name = file_of(1, 2);
+  EXPECT_TRUE(nodes[3]->read(name) == pfs_content(name));
+  nodes[3].reset();
+  for (const NodeIndex node : {0u, 1u, 2u}) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
+  EXPECT_EQ(pfs.reads(), 2);
+}
+
+TEST_F(PeersTest, AHomeThatComesLateIsTold) {
+  for (const NodeIndex node : {0u, 1u, 2u}) start(node);
+  epoch({0, 1, 2});
+  EXPECT_LE(pfs.reads(), kFiles + 3);
+  const int before = pfs.reads();
+  start(3);
+  epoch({3});
+  EXPECT_EQ(pfs.reads(), before) << "it gets all, also what it is the home of";
+}
+
+TEST_F(PeersTest, ANodeThatComesAnewIsAnother) {
+  start_all();
+  epoch({0, 1, 2, 3});
+  nodes[3].reset();
+  start(3);
+  epoch({3});
+  EXPECT_EQ(pfs.reads(), kFiles) << "each file has three other holders";
+}
+
+TEST_F(PeersTest, WrongBytesComeFromElsewhere) {
+  start_all();
+  const std::string name = file_of(1);
+  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  nodes[0]->spoil(name);
+  EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
+  EXPECT_EQ(pfs.reads(), 2);
+  EXPECT_EQ(nodes[2]->peers->counts().wrong, 1u);
+  EXPECT_TRUE(eventually([&] { return nodes[0]->doubted == 1; }));
+  EXPECT_TRUE(nodes[3]->read(name) == pfs_content(name)) << "of the one that is right";
+  EXPECT_EQ(pfs.reads(), 2);
+  EXPECT_EQ(nodes[3]->peers->counts().wrong, 0u);
+}
+
+TEST_F(PeersTest, WhoSendsWrongBytesAgainAndAgainIsNotAsked) {
+  start_all();
+  int spoilt = 0;
+  for (const std::string& name : pfs.names()) {
+    if (name == "f0" || spoilt == 6) continue;
+    EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+    nodes[0]->spoil(name);
+    ++spoilt;
+    EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
+  }
+  EXPECT_EQ(nodes[2]->peers->counts().wrong, 3u);
+}
+
+TEST_F(PeersTest, ACopyThatIsLostIsLeftOut) {
+  start_all();
+  const std::string name = file_of(1);
+  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  nodes[0]->lose(name);
+  EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
+  EXPECT_EQ(pfs.reads(), 2);
+  EXPECT_TRUE(nodes[3]->read(name) == pfs_content(name));
+  EXPECT_EQ(pfs.reads(), 2);
+  nodes[2]->peers->lost(file_key(0, name));
+  nodes[3]->peers->lost(file_key(0, name));
+  nodes[2]->forget(name);
+  nodes[3]->forget(name);
+  EXPECT_TRUE(eventually([&] {
+    nodes[1]->forget(name);
+    return nodes[1]->read(name) == pfs_content(name) && pfs.reads() > 2;
+  }));
+}
+
+TEST_F(PeersTest, WhatTheJobChangesIsSharedByNobody) {
+  start_all();
+  const std::string name = file_of(1);
+  for (const auto& node : nodes) EXPECT_TRUE(node->read(name) == pfs_content(name));
+  EXPECT_EQ(pfs.reads(), 1);
+  pfs.write(name, "new");
+  nodes[0]->peers->changed(0, name);
+  for (const NodeIndex node : {1u, 2u, 3u})
+    EXPECT_TRUE(eventually([&] { return nodes[node]->changed() == std::vector<std::string>{name}; }));
+  EXPECT_TRUE(nodes[0]->changed().empty()) << "it knows";
+  for (const auto& node : nodes) {
+    node->forget(name);
+    EXPECT_EQ(node->read(name), "new");
+    EXPECT_FALSE(node->has(name));
+  }
+  EXPECT_EQ(pfs.reads(), 1 + static_cast<int>(kNodes));
+}
+
+TEST_F(PeersTest, AHomeWithoutRoomForEntriesLetsEachRead) {
+  options.entries = 0;
+  start_all();
+  epoch({0, 1, 2, 3});
+  EXPECT_EQ(pfs.reads(), kFiles * static_cast<int>(kNodes));
+}
+
+TEST_F(PeersTest, AloneItIsAsBefore) {
+  start(0);
+  epoch({0});
+  EXPECT_EQ(pfs.reads(), kFiles);
+  EXPECT_EQ(nodes[0]->peers->counts().files, 0u);
+}
+
+TEST_F(PeersTest, EachIsTheHomeOfItsShare) {
+  start_all();
+  int sum = 0;
+  for (NodeIndex node = 0; node < kNodes; ++node) {
+    for (const std::string& name : pfs.names()) sum += nodes[node]->peers->is_home(file_key(0, name));
+    EXPECT_GT(homed_on(node), 0);
+  }
+  EXPECT_EQ(sum, kFiles);
+}
+
+TEST_F(PeersTest, ANodeThatHangsIsNotWaitedForLong) {
+  options.answer_ms = options.piece_ms = 100;
+  start_all();
+  const std::string name = file_of(1, 2), other = file_of(1, 3);
+  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  nodes[1]->deaf = true;
+  nodes[3]->peers->changed(0, "elsewhere");
+  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
+  ::usleep(50000);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(nodes[0]->read(other) == pfs_content(other));
+  EXPECT_TRUE(nodes[2]->read(other) == pfs_content(other));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(pfs.reads(), 2) << "the deputy knows of it";
+  EXPECT_EQ(nodes[0]->peers->counts().timeouts, 1u);
+  EXPECT_EQ(nodes[2]->peers->counts().timeouts, 1u);
+  nodes[1]->deaf = false;
+}
+
+}  // namespace
+}  // namespace monarch
