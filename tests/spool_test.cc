@@ -214,7 +214,7 @@ TEST_F(SpoolTest, WhenTheDatabaseIsAwayTheOthersAreNotTried) {
   answer(kDone);
   EXPECT_FALSE(flush_now().ok()) << "their time has not come";
   EXPECT_EQ(called().size(), 1u);
-  set_mtime(a, 601);
+  set_mtime(a, 660);
   EXPECT_FALSE(flush_now().ok());
   EXPECT_FALSE(fs::exists(a)) << "a time that lies so far ahead was set before the clock was";
   EXPECT_TRUE(flush_now(Lines::kAll).ok()) << "for a person, all are tried";
@@ -307,7 +307,7 @@ TEST_F(SpoolTest, AFlushIsDueWhenALineIs) {
   EXPECT_FALSE(flush_is_due(state_));
   set_mtime(a, -1);
   EXPECT_TRUE(flush_is_due(state_));
-  set_mtime(a, 601);
+  set_mtime(a, 660);
   EXPECT_TRUE(flush_is_due(state_));
   fs::remove(a);
   line(2, Accounting::kSpool, 0, -1);
