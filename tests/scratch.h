@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -68,12 +69,14 @@ inline std::string contents(const std::string& path) {
 
 // `size` bytes that differ between seeds, and from place to place in the file.
 inline std::string noise(size_t size, uint64_t seed) {
-  std::string out(size, '\0');
+  std::string out(size + sizeof(uint64_t), '\0');
   uint64_t x = seed * 2 + 1;
-  for (char& c : out) {
+  for (size_t at = 0; at < size; at += sizeof x) {
     x = x * 6364136223846793005u + 1442695040888963407u;
-    c = static_cast<char>(x >> 56);
+    const uint64_t word = x ^ x >> 29;
+    std::memcpy(&out[at], &word, sizeof word);
   }
+  out.resize(size);
   return out;
 }
 
