@@ -85,7 +85,7 @@ ChunkStager::Large ChunkStager::known(Ref ref) {
 
 ChunkStager::Large ChunkStager::known(Ref ref, std::shared_ptr<Ends>* ends) {
   const MutexLock hold(lock_);
-  const Large file = known(ref);
+  Large file = known(ref);
   if (file) *ends = progress(file).ends;
   return file;
 }
