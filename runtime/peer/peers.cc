@@ -321,9 +321,10 @@ uint16_t Peers::port_of(NodeIndex node) {
 // Holders that can be asked, each as likely to be the first; two at most.
 std::vector<NodeIndex> Peers::in_turn(const Where& where) {
   constexpr size_t kMostTries = 2;
-  std::vector<NodeIndex> holders = where.holders;
+  std::vector<NodeIndex> holders;
   const MutexLock hold(lock_);
-  std::erase_if(holders, [&](NodeIndex node) { return !members_.can_ask(node, now_ns()); });
+  for (const NodeIndex node : where.holders)
+    if (members_.can_ask(node, now_ns())) holders.push_back(node);
   std::shuffle(holders.begin(), holders.end(), random_);
   if (holders.size() > kMostTries) holders.resize(kMostTries);
   return holders;
