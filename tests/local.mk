@@ -63,6 +63,7 @@ tests_unit_SOURCES = \
 	%D%/launch_test.cc \
 	%D%/ledger_test.cc \
 	%D%/locality_test.cc \
+	%D%/loopback.h \
 	%D%/logged.h \
 	%D%/machine.h \
 	%D%/memory_test.cc \

@@ -2,9 +2,7 @@
 // Agents that talk to each other over TCP, and what is between them.
 #include "runtime/peer/control.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,31 +12,13 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/loopback.h"
 #include "tests/scratch.h"
 
 namespace monarch {
 namespace {
 
 constexpr int kPatienceMs = 20000;
-constexpr char kHost[] = "127.0.0.1";
-
-// A listening socket on a free port, which nobody serves.
-struct Squatter {
-  Squatter() : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in at = {};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof at;
-    EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
-    EXPECT_EQ(::listen(fd.get(), 100), 0);
-    EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
-    port = ntohs(at.sin_port);
-  }
-  Fd fd;
-  uint16_t port = 0;
-};
-uint16_t free_port() { return Squatter().port; }
-
 // A node's control, which answers Want by Read with the number of the node that asks.
 struct Agent {
   Agent(NodeIndex own, const std::vector<PeerAddress>& nodes, const PeerTls* tls,
@@ -113,16 +93,6 @@ class ControlTest : public ::testing::Test {
     EXPECT_TRUE(started.ok()) << started.error().text;
     return agent;
   }
-  // A connected socket to the agent's port.
-  static Fd dial(uint16_t port) {
-    sockaddr_in at = {};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
-    at.sin_port = ::htons(port);
-    Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
-    return fd;
-  }
   static Hello hello(NodeIndex node) {
     Hello h;
     h.node = node;
@@ -136,9 +106,9 @@ class ControlTest : public ::testing::Test {
     EXPECT_EQ(read->lease, lease);
   }
   const PeerTls ours = tls("c.1.0");
-  const std::vector<PeerAddress> nodes = {{kHost, {free_port(), free_port()}},
-                                          {kHost, {free_port(), free_port()}},
-                                          {kHost, {free_port(), free_port()}}};
+  const std::vector<PeerAddress> nodes = {{kLoopback, {free_port(), free_port()}},
+                                          {kLoopback, {free_port(), free_port()}},
+                                          {kLoopback, {free_port(), free_port()}}};
 };
 
 TEST_F(ControlTest, EachAsksEach) {
@@ -234,7 +204,7 @@ TEST_F(ControlTest, TheNextPortIsTakenAndFound) {
   for (const bool listens : {true, false}) {
     // Somebody else has the first port, and accepts without a word, or is no more than a bound socket.
     Squatter squatter;
-    std::vector<PeerAddress> there = {nodes[0], {kHost, {squatter.port, free_port()}}};
+    std::vector<PeerAddress> there = {nodes[0], {kLoopback, {squatter.port, free_port()}}};
     if (!listens) squatter.fd.reset();
     Agent one(0, there, &ours, [](ControlOptions* o) { o->handshake_ms = 250; });
     Agent other(1, there, &ours);
@@ -247,7 +217,8 @@ TEST_F(ControlTest, TheNextPortIsTakenAndFound) {
 // Several nodes on a host: the agent of another one has the first port.
 TEST_F(ControlTest, AnotherNodesAgentIsNotTakenForTheOneThatIsDialled) {
   const uint16_t shared = free_port(), second = free_port();
-  const std::vector<PeerAddress> there = {nodes[0], {kHost, {shared, second}}, {kHost, {shared, second}}};
+  const std::vector<PeerAddress> there = {
+      nodes[0], {kLoopback, {shared, second}}, {kLoopback, {shared, second}}};
   Agent zero(0, there, &ours), one(1, there, &ours), two(2, there, &ours);
   ASSERT_TRUE(zero.control->start().ok() && one.control->start().ok() && two.control->start().ok());
   EXPECT_EQ(one.control->port(), shared);
@@ -259,11 +230,11 @@ TEST_F(ControlTest, AnotherNodesAgentIsNotTakenForTheOneThatIsDialled) {
 
 TEST_F(ControlTest, WithoutAFreePortThereIsAnError) {
   Squatter first, second;
-  Agent one(0, {{kHost, {first.port, second.port}}}, &ours);
+  Agent one(0, {{kLoopback, {first.port, second.port}}}, &ours);
   const Status none = one.control->start();
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, EADDRINUSE) << none.error().text;
-  EXPECT_FALSE(Agent(0, {{kHost, {}}}, &ours).control->start().ok());
+  EXPECT_FALSE(Agent(0, {{kLoopback, {}}}, &ours).control->start().ok());
   EXPECT_FALSE(Agent(0, {{"localhost", {free_port()}}}, &ours).control->start().ok()) << "no number";
   EXPECT_FALSE(Agent(3, nodes, &ours).control->start().ok()) << "there is no node 3";
 }

@@ -2,7 +2,6 @@
 // Files that go from one node to another.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -19,24 +18,13 @@
 #include "runtime/peer/fetch.h"
 #include "runtime/peer/serve.h"
 #include "tests/faulty_os.h"
+#include "tests/loopback.h"
 #include "tests/scratch.h"
 
 namespace monarch {
 namespace {
 
-constexpr char kHost[] = "127.0.0.1";
 constexpr int kPatienceMs = 20000;
-
-uint16_t free_port() {
-  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at = {};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof at;
-  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
-  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
-  return ntohs(at.sin_port);
-}
 
 // What a node has of a file: its first pieces, or all.
 struct Held {
@@ -156,7 +144,7 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
 
   const Scratch scratch;
   const PeerTls tls = make_tls();
-  const std::vector<PeerAddress> nodes = {{kHost, {free_port()}}, {kHost, {free_port()}}};
+  const std::vector<PeerAddress> nodes = {{kLoopback, {free_port()}}, {kLoopback, {free_port()}}};
   std::map<std::string, Held> files;
   uint64_t most_wanted = UINT64_MAX, most_kept = UINT64_MAX;
   std::atomic<int> connections{0};
@@ -384,12 +372,7 @@ TEST_P(PeerDataTest, WhatIsNoGetIsHungUpOn) {
   hold("f", "content");
   for (const std::string& said :
        {encode(Ping()), noise(100, 1), encode(Got()), encode_message({MessageType::kGet}, "?")}) {
-    const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in at = {};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
-    at.sin_port = ::htons(met.load());
-    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+    const Fd fd = dial(met);
     Hello hello;
     hello.lane = Lane::kData;
     Handshake handshake(tls, Fd(::dup(fd.get())), Handshake::Side::kDials, hello, Handshake::After::kClear);

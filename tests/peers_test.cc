@@ -5,9 +5,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,23 +17,13 @@
 #include <thread>
 
 #include "runtime/peer/serve.h"
+#include "tests/loopback.h"
 #include "tests/scratch.h"
 
 namespace monarch {
 namespace {
 
 constexpr int kPatienceMs = 20000;
-
-uint16_t free_port() {
-  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at = {};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof at;
-  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
-  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
-  return ntohs(at.sin_port);
-}
 
 // The PFS: names and contents, and how often each was read.
 class Pfs {
@@ -233,7 +221,7 @@ class PeersTest : public ::testing::Test {
   void SetUp() override {
     for (int i = 0; i < kFiles; ++i)
       pfs.write("f" + std::to_string(i), noise(static_cast<size_t>(i) * 3000, static_cast<uint64_t>(i)));
-    for (uint32_t i = 0; i < kNodes; ++i) options.peers.nodes.push_back({"127.0.0.1", {free_port()}});
+    for (uint32_t i = 0; i < kNodes; ++i) options.peers.nodes.push_back({kLoopback, {free_port()}});
     Result<PeerTls> made = PeerTls::create("c.1.0", JobKey());
     ASSERT_TRUE(made.ok());
     tls = made.take();

@@ -178,6 +178,9 @@ class TrappedStartTest : public StartTest {
     if (in_child([] { return before_call(SYS_flock, [](CallArguments) { return 0; }) ? 0 : 1; }) != 0)
       GTEST_SKIP() << "no system call can be trapped here";
   }
+  [[noreturn]] static int never_ends(CallArguments) {
+    for (;;) ::pause();
+  }
   // What a start does in a child where these calls are trapped: "started", "fresh" or the error.
   std::string start_with(const StartRequest& r, long call, const CallHandler& handler) const {
     const int status = in_child([&] {
@@ -208,10 +211,7 @@ class TrappedStartTest : public StartTest {
 
 TEST_F(TrappedStartTest, AnAgentThatIsNotReadyIsWaitedForAndKept) {
   configure_tiers();
-  const auto wait = [](CallArguments) -> int {
-    for (;;) ::pause();
-  };
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, wait), "fresh");
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, &never_ends), "fresh");
   const Result<JobRecord> r = state_.read_record("c.1.n1");
   ASSERT_TRUE(r.ok()) << r.error().text;
   EXPECT_TRUE(is_running(r->agent));
@@ -232,10 +232,7 @@ TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
     while (closed == a.path) ::pause();
     return 0;
   });
-  const auto wait = [](CallArguments) -> int {
-    for (;;) ::pause();
-  };
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, wait), "fresh");
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, &never_ends), "fresh");
   const Result<JobRecord> r = state_.read_record("c.1.n1");
   ASSERT_TRUE(r.ok()) << r.error().text;
   ASSERT_EQ(r->tiers.size(), 1u);
@@ -273,10 +270,7 @@ TEST_F(TrappedStartTest, WhatLivesAsLongAsTheJobIsNoted) {
   }
   ASSERT_TRUE(
       eventually([&] { return contents("/proc/" + std::to_string(stepd) + "/cmdline").starts_with(title); }));
-  const auto wait = [](CallArguments) -> int {
-    for (;;) ::pause();
-  };
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, wait), "fresh");
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, &never_ends), "fresh");
   EXPECT_TRUE(exists(state_.path() + "/jobs/c.1.n1/anchored"));
   EXPECT_TRUE(end_agent(state_, *state_.read_record("c.1.n1"), 10000));
 }
@@ -285,10 +279,7 @@ TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
   configure_tiers();
   std::filesystem::permissions(scratch_ / "closed", std::filesystem::perms(0711));
   scratch_.file("closed/monarch", "");
-  const auto wait = [](CallArguments) -> int {
-    for (;;) ::pause();
-  };
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, wait), "fresh");
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, &never_ends), "fresh");
   const Result<JobRecord> r = state_.read_record("c.1.n1");
   ASSERT_TRUE(r.ok()) << r.error().text;
   ASSERT_EQ(r->tiers.size(), 1u);

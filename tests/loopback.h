@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sockets on this machine's loopback.
+#pragma once
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "runtime/base/fd.h"
+
+namespace monarch {
+
+inline constexpr char kLoopback[] = "127.0.0.1";
+
+inline sockaddr_in loopback(uint16_t port) {
+  sockaddr_in at = {};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+  at.sin_port = ::htons(port);
+  return at;
+}
+
+// A socket that listens on a free port, and that nobody serves.
+struct Squatter {
+  Squatter() : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in at = loopback(0);
+    socklen_t bytes = sizeof at;
+    EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), bytes), 0);
+    EXPECT_EQ(::listen(fd.get(), 100), 0);
+    EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
+    port = ntohs(at.sin_port);
+  }
+  Fd fd;
+  uint16_t port = 0;
+};
+
+inline uint16_t free_port() { return Squatter().port; }
+
+// A socket that is connected to the port.
+inline Fd dial(uint16_t port) {
+  const sockaddr_in at = loopback(port);
+  Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  return fd;
+}
+
+}  // namespace monarch
