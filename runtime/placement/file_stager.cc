@@ -344,7 +344,7 @@ void FileStager::publish(int number, NamedCopy* copy) {
   add(board, copy->prefetched ? AgentCounter::prefetch_files : AgentCounter::demand_files);
   board->placed_bytes[number].fetch_add(copy->bytes, std::memory_order_relaxed);
   wake_parked(board, context_->catalog->entry(copy->entry).hash);
-  publish_links(number, *copy);
+  if (copy->source.st_nlink > 1) publish_links(number, *copy);
 }
 
 // Nobody above catches a lack of memory in each thread that comes here: the copy is shared no longer then.
