@@ -28,8 +28,8 @@ namespace monarch {
 namespace {
 
 constexpr size_t kMostStrangers = 64;    // handshakes that others have begun
-constexpr int kRestMs = 1000;            // without descriptors for those who dial
 constexpr int kStrangerMs = 2000;        // for each of them
+constexpr int kRestMs = 1000;            // from accepting, where descriptors are short
 constexpr size_t kMostUnsent = 4 << 20;  // bytes for a node that does not read: then it is hung up on
 constexpr size_t kMostInLine = 4096;     // messages for a node that is not reached yet
 constexpr size_t kNumberAt = 8;          // of a message's header
