@@ -87,16 +87,10 @@ TEST_F(KeeperTest, WithoutRoomForAProcessADutyIsDoneLater) {
 TEST_F(KeeperTest, ADutyWhoseKeeperIsGoneDoesNothing) {
   helper("exit 0");
   line(1);
-  const auto kill_keeper = [](CallArguments a) {
-    const pid_t keeper = ::getppid();
-    if (a[0] == PR_SET_PDEATHSIG) ::kill(keeper, SIGKILL);
-    while (a[0] == PR_SET_PDEATHSIG && ::getppid() == keeper) ::usleep(1000);
-    return 0;
-  };
   const int status = in_child([&] {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     ::alarm(100);
-    const int ended = keep_with(SYS_prctl, kill_keeper);
+    const int ended = keep_with(SYS_prctl, &kill_parent);
     wait_children();  // what it has begun
     return ended;
   });

@@ -516,12 +516,6 @@ TEST(RunForOwner, NothingIsDoneWithRightsOrDescriptorsThatWereNotTaken) {
 
 TEST(RunForOwner, WhoseParentIsGoneDoesNothing) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-  const auto kill_parent = [](CallArguments a) {
-    const pid_t parent = ::getppid();
-    if (a[0] == PR_SET_PDEATHSIG) ::kill(parent, SIGKILL);
-    while (a[0] == PR_SET_PDEATHSIG && ::getppid() == parent) ::usleep(1000);
-    return 0;
-  };
   const int status = in_child([&] {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     const Scratch scratch;
@@ -529,7 +523,7 @@ TEST(RunForOwner, WhoseParentIsGoneDoesNothing) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return 97;
     const int parent = in_child([&] {
-      if (!before_call(SYS_prctl, kill_parent)) return 99;
+      if (!before_call(SYS_prctl, &kill_parent)) return 99;
       // Only the work's own descriptor is left in it.
       (void)run_for_owner(kOwner, FileRights::kLook, ends[1], 30000, [&](int fd) {
         (void)!::write(fd, "x", 1);

@@ -106,4 +106,12 @@ inline void answer(int, siginfo_t* info, void* context) {
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
+// Before prctl(2): whose parent is to be watched from then on (PR_SET_PDEATHSIG) has lost it already.
+inline int kill_parent(CallArguments a) {
+  const pid_t parent = ::getppid();
+  if (a[0] == PR_SET_PDEATHSIG) ::kill(parent, SIGKILL);
+  while (a[0] == PR_SET_PDEATHSIG && ::getppid() == parent) ::usleep(1000);
+  return 0;
+}
+
 }  // namespace monarch
