@@ -65,20 +65,21 @@ void Fetch::forget(NodeIndex node) {
 }
 
 Fetched Fetch::get(NodeIndex from, const Get& get, char* buffer, const Receiver& receiver) {
-  // One that was kept may have ended meanwhile: that says nothing of the node.
-  for (std::optional<Connection> kept = take_idle(from); kept; kept = take_idle(from)) {
+  for (;;) {
+    std::optional<Connection> connection = take_idle(from);
+    const bool kept = connection.has_value();
+    if (!kept) {
+      Result<Connection> made = dial(from);
+      if (!made.ok()) return Fetched::kUnreachable;
+      connection = made.take();
+    }
     bool answered = false;
-    const Fetched fetched = get_on(&*kept, get, buffer, receiver, &answered);
-    if (fetched == Fetched::kBroken && !answered) continue;
-    if (fetched <= Fetched::kBusy) keep(std::move(*kept));
+    const Fetched fetched = get_on(&*connection, get, buffer, receiver, &answered);
+    // One that was kept may have ended meanwhile: that says nothing of the node.
+    if (kept && fetched == Fetched::kBroken && !answered) continue;
+    if (fetched <= Fetched::kBusy) keep(std::move(*connection));
     return fetched;
   }
-  Result<Connection> made = dial(from);
-  if (!made.ok()) return Fetched::kUnreachable;
-  bool answered = false;
-  const Fetched fetched = get_on(&*made, get, buffer, receiver, &answered);
-  if (fetched <= Fetched::kBusy) keep(made.take());
-  return fetched;
 }
 
 Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, const Receiver& receiver,
