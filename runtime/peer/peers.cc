@@ -82,7 +82,7 @@ Peers::Where Peers::meaning_of(const Directory::Answer& answer) const {
 }
 
 std::optional<Peers::Where> Peers::meaning_of(const Reply& reply) const {
-  const auto as = [&]<typename M>(const std::optional<M>& message) -> std::optional<Where> {
+  const auto as = [&](const auto& message) -> std::optional<Where> {
     if (!message) return {};
     return meaning_of(Directory::Answer(*message));
   };
@@ -161,7 +161,7 @@ std::string Peers::wanted(NodeIndex from, const Want& want) {
 }
 
 std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::string_view body) {
-  const auto on = [&]<typename M>(const std::optional<M>& message, const auto& use) {
+  const auto on = [&](const auto& message, const auto& use) {
     if (message) use(*message);
     const MutexLock hold(lock_);
     if (!message) members_.wrong(from);
