@@ -131,7 +131,6 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/peer/wire.h \
 	%D%/placement/chunk_stager.cc \
 	%D%/placement/chunk_stager.h \
-	%D%/placement/context.cc \
 	%D%/placement/context.h \
 	%D%/placement/copier.cc \
 	%D%/placement/copier.h \
@@ -140,10 +139,13 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/placement/file_stager.h \
 	%D%/placement/hard_links.cc \
 	%D%/placement/hard_links.h \
+	%D%/placement/pfs_source.cc \
+	%D%/placement/pfs_source.h \
 	%D%/placement/placement.cc \
 	%D%/placement/placement.h \
 	%D%/placement/queue.cc \
 	%D%/placement/queue.h \
+	%D%/placement/source.h \
 	%D%/placement/tier_health.cc \
 	%D%/placement/tier_health.h \
 	%D%/placement/write_back.cc \

@@ -12,6 +12,7 @@
 #include "preload/decide/waiting.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/walker.h"
+#include "runtime/placement/pfs_source.h"
 #include "runtime/placement/placement.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
@@ -80,8 +81,9 @@ class PlacementTest : public ::testing::Test {
       watch_ = std::make_unique<ChangeWatch>(&*dataset_, board_->get(), 1000);
       watch_->start();
     }
+    source_ = std::make_unique<PfsSource>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
     placement_ = std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(),
-                                                    config_, &*rates_, watch_.get());
+                                                    config_, &*rates_, source_.get(), watch_.get());
     ASSERT_TRUE(placement_->start().ok());
   }
   // What nobody waits for is hardly copied: one file at a time, which waits for the rate.
@@ -181,6 +183,7 @@ class PlacementTest : public ::testing::Test {
   bool watches_ = false;
   std::unique_ptr<ChangeWatch> watch_;
   std::unique_ptr<Catalog> catalog_;
+  std::unique_ptr<Source> source_;
   std::unique_ptr<PlacementHandler> placement_;
   std::unique_ptr<Walker> walker_;
 };

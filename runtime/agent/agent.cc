@@ -28,6 +28,7 @@
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
 #include "runtime/metadata/walker.h"
+#include "runtime/placement/pfs_source.h"
 #include "runtime/placement/placement.h"
 
 namespace monarch {
@@ -48,6 +49,7 @@ struct Service {
   std::optional<BoardFile> board;
   std::unique_ptr<ChangeWatch> watch;
   std::unique_ptr<Catalog> catalog;
+  std::unique_ptr<Source> source;
   std::unique_ptr<PlacementHandler> placement;
   std::unique_ptr<Walker> walker;
   std::atomic<bool> stopping{false};
@@ -105,9 +107,11 @@ Status start(const AgentOptions& options, Service* service) {
   service->watch = std::make_unique<ChangeWatch>(
       &*service->dataset, shared, static_cast<uint64_t>(options.config.agent.watch_directories));
   service->watch->start();
-  service->placement = std::make_unique<PlacementHandler>(service->catalog.get(), &*service->hierarchy,
-                                                          &*service->dataset, shared, options.config.agent,
-                                                          &*service->rates, service->watch.get());
+  service->source =
+      std::make_unique<PfsSource>(service->catalog.get(), &*service->dataset, shared, &*service->rates);
+  service->placement = std::make_unique<PlacementHandler>(
+      service->catalog.get(), &*service->hierarchy, &*service->dataset, shared, options.config.agent,
+      &*service->rates, service->source.get(), service->watch.get());
   service->walker = std::make_unique<Walker>(
       service->catalog.get(), &*service->dataset, shared, &service->rates->pfs_stats,
       [p = service->placement.get()] { p->catalog_grew(); }, service->watch.get());

@@ -30,7 +30,7 @@ bool same_file(const struct stat& a, const struct stat& b) {
 
 }  // namespace
 
-void ChunkStager::begin(const Work& work, Fd source, const struct stat& st) {
+void ChunkStager::begin(const Work& work, std::unique_ptr<SourceFile> source, const struct stat& st) {
   const MutexLock one(starting_);             // before any task can ask for a chunk
   context_->settle(work.ref, large_word(0));  // opens do not wait for it
   if (work.why == Why::kDemand) return;       // staged once it is known to be read in chunks
@@ -106,7 +106,7 @@ ChunkStager::Large ChunkStager::open(const Work& work, Copier* copier, std::shar
   const uint64_t word = e.state.load(std::memory_order_acquire);
   if (state_of(word) != State::kLarge || chunks_of(word) != 0) return nullptr;  // settled, or given up
   struct stat st;
-  Fd source = open_source(work, *copier, &st);
+  std::unique_ptr<SourceFile> source = open_source(work, *copier, &st);
   if (!source) {
     const int error = errno;
     if (is_shortage(error)) {
@@ -127,10 +127,11 @@ ChunkStager::Large ChunkStager::open(const Work& work, Copier* copier, std::shar
   return start(work, std::move(source), st, ends);
 }
 
-Fd ChunkStager::open_source(const Work& work, const Copier& copier, struct stat* st) {
-  Fd source =
-      context_->open_source(work.ref, context_->catalog->path_of(work.ref), work.background(), copier);
-  if (source && os::fstat(source.get(), st) != 0) {
+std::unique_ptr<SourceFile> ChunkStager::open_source(const Work& work, const Copier& copier,
+                                                     struct stat* st) {
+  std::unique_ptr<SourceFile> source =
+      context_->source->open(work.ref, context_->catalog->path_of(work.ref), work.need(), copier);
+  if (source && os::fstat(source->fd(), st) != 0) {
     const int error = errno;
     source.reset();
     errno = error;
@@ -138,8 +139,8 @@ Fd ChunkStager::open_source(const Work& work, const Copier& copier, struct stat*
   return source;
 }
 
-ChunkStager::Large ChunkStager::start(const Work& work, Fd source, const struct stat& st,
-                                      std::shared_ptr<Ends>* ends) {
+ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFile> source,
+                                      const struct stat& st, std::shared_ptr<Ends>* ends) {
   auto file = std::make_shared<LargeFile>();
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   const Ref ref = work.ref;
@@ -191,7 +192,7 @@ ChunkStager::Large ChunkStager::start(const Work& work, Fd source, const struct 
 // Opens both ends again. False: that failed, and the file has been given up.
 bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) {
   struct stat st;
-  Fd source = open_source(work, *copier, &st);
+  std::unique_ptr<SourceFile> source = open_source(work, *copier, &st);
   if (!source && is_shortage(errno)) return put_off(file, errno);
   if (!source || !same_file(st, file->st)) {
     give_up(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
@@ -297,22 +298,22 @@ Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* 
   const uint64_t bytes = std::min<uint64_t>(run.count * kChunkBytes, size - offset);
   const Ends& ends = *run.ends;
   const MemoryPolicy spread(file->writing == Writing::kMemory);
-  MONARCH_TRY(copier->copy({.source = ends.source.get(),
-                            .copy = ends.copy.get(),
-                            .file_bytes = size,
-                            .offset = offset,
-                            .bytes = bytes,
-                            .writing = file->writing,
-                            .paced = paced,
-                            .keep_pages = is_native(file->ref),
-                            .sparse = is_sparse(file->st)}));
+  MONARCH_TRY(ends.source->copy({.copy = ends.copy.get(),
+                                 .file_bytes = size,
+                                 .offset = offset,
+                                 .bytes = bytes,
+                                 .writing = file->writing,
+                                 .paced = paced,
+                                 .keep_pages = is_native(file->ref),
+                                 .sparse = is_sparse(file->st)},
+                                copier));
   // Chunks are read as soon as they are published, so theirs cannot be told later that they were lost.
   if (file->writing == Writing::kBuffered &&
       os::sync_range(ends.copy.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), Sync::kFinish) !=
           0 &&
       is_write_back_error(errno))
     return errno_error("write-back at " + std::to_string(offset));
-  if (!unchanged(ends.source.get(), file->st))
+  if (!unchanged(ends.source->fd(), file->st))
     return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
   return {};
 } catch (const std::bad_alloc&) {
@@ -341,6 +342,7 @@ void ChunkStager::publish(const Large& file, const Run& run) {
   add(context_->board, AgentCounter::staged_bytes, bytes);
   context_->board->placed_bytes[file->tier].fetch_add(bytes, std::memory_order_relaxed);
   if (closed) context_->catalog->close_chunks(file->chunks);
+  if (closed) context_->source->given_up(file->ref);
   if (whole) finish(file, run);
   if (whole || closed) wake_parked(context_->board, context_->catalog->entry(file->ref).hash);
   const uint32_t hash = context_->catalog->entry(file->ref).hash;
@@ -379,6 +381,7 @@ void ChunkStager::finish(const Large& file, const Run& last) {
   // A full run directory: nobody would find the copy under the name that it has now.
   if (!context_->catalog->place(file->ref, static_cast<uint32_t>(file->tier), made.st_ino, file->st))
     return give_up(file, AgentCounter::no_fit_files, state_word(State::kNoFit));
+  context_->source->copied(file->ref, file->tier);
   add(context_->board, AgentCounter::staged_files);
   if (is_sparse(file->st)) tier.release_holes(made, file->reserved);
   const MutexLock hold(lock_);
@@ -398,6 +401,7 @@ void ChunkStager::give_up(const Large& file, AgentCounter counter, uint64_t word
     last = p.in_flight == 0;
     placed = p.placed;
   }
+  context_->source->given_up(file->ref);
   Tier& tier = context_->tier(file->tier);
   file->removed = tier.remove_part(file->ref) && tier.remove(file->ref);
   context_->settle(file->ref, word);

@@ -30,7 +30,7 @@ class ChunkStager {
 
   // A kStaging file was opened and turned out to be a large one: says so, and begins to fill it if nobody
   // waits for it.
-  void begin(const Work& work, Fd source, const struct stat& st);
+  void begin(const Work& work, std::unique_ptr<SourceFile> source, const struct stat& st);
   // A task asks for a chunk, or says (kReadNatively) that it reads the file in another way. Makes no PFS
   // call.
   void demand(Ref ref, uint32_t chunk);
@@ -44,7 +44,8 @@ class ChunkStager {
  private:
   // The two ends of a file's copying.
   struct Ends {
-    Fd source, copy;
+    std::unique_ptr<SourceFile> source;
+    Fd copy;
   };
   struct Progress {
     std::shared_ptr<Ends> ends;  // empty while it is parked, so that descriptors stay bounded
@@ -82,10 +83,11 @@ class ChunkStager {
   // nullptr: it is not being staged.
   Large known(Ref ref) REQUIRES(lock_);
   Large known(Ref ref, std::shared_ptr<Ends>* ends) EXCLUDES(lock_);
-  Fd open_source(const Work& work, const Copier& copier, struct stat* st);
+  // nullptr: errno says why.
+  std::unique_ptr<SourceFile> open_source(const Work& work, const Copier& copier, struct stat* st);
   Large open(const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) REQUIRES(starting_);
-  Large start(const Work& work, Fd source, const struct stat& st, std::shared_ptr<Ends>* ends)
-      REQUIRES(starting_) EXCLUDES(lock_);
+  Large start(const Work& work, std::unique_ptr<SourceFile> source, const struct stat& st,
+              std::shared_ptr<Ends>* ends) REQUIRES(starting_) EXCLUDES(lock_);
   bool unpark(const Large& file, const Work& work, Copier* copier, std::shared_ptr<Ends>* ends)
       REQUIRES(starting_) EXCLUDES(lock_);
   void hold_ends(const Large& file, std::shared_ptr<Ends> ends) REQUIRES(lock_);

@@ -3,16 +3,14 @@
 #pragma once
 
 #include <atomic>
-#include <string>
 
-#include "runtime/base/fd.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/change_watch.h"
 #include "runtime/metadata/dataset.h"
-#include "runtime/placement/copier.h"
+#include "runtime/placement/source.h"
 
 namespace monarch {
 
@@ -23,7 +21,7 @@ struct PlacementContext {
   const Dataset* const dataset;
   Board* const board;
   const AgentConfig config;
-  Rates* const rates;
+  Source* const source;
   ChangeWatch* const watch;           // may be nullptr
   std::atomic<bool> stopping{false};  // set once
   std::atomic<int> threads{0};        // that copy
@@ -37,10 +35,6 @@ struct PlacementContext {
     wake(ref);
   }
   void wake(Ref ref) const { wake_parked(board, catalog->entry(ref).hash); }
-
-  // Opens the source of an entry with this path, at the admin's rate if it is `paced` (nobody waits for it).
-  // Empty: errno says why.
-  Fd open_source(Ref ref, const std::string& path, bool paced, const Copier& copier) const;
 };
 
 }  // namespace monarch

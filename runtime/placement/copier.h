@@ -62,6 +62,7 @@ class Copier {
   // Before a new piece of work.
   void begin() { hurry_.store(false, std::memory_order_relaxed); }
   bool hurried() const { return hurry_.load(std::memory_order_relaxed); }
+  bool is_stopping() const { return *stopping_; }
 
  private:
   struct Free {

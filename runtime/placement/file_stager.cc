@@ -50,7 +50,7 @@ void FileStager::stage(const Work& work, Copier* copier) {
     const std::string path = catalog->path_of(work.ref);
     ask_again(rel_path(catalog->root_of(work.ref), path.data(), path.size()));
   } else if (work.opened) {
-    place(work, work.opened->source, work.opened->st, copier);
+    place(work, work.opened->source.get(), work.opened->st, copier);
   } else {
     open_and_place(work, copier);
   }
@@ -84,8 +84,9 @@ void FileStager::stage_again(const Work& work, Copier* copier) {
   watch_directory(work.ref, path);
   struct stat st;
   if (!look(work.ref, path, &st) || !S_ISREG(st.st_mode) || st.st_nlink > 1) return;
-  const Fd source = context_->open_source(work.ref, path, true, *copier);
-  if (os::fstat(source.get(), &st) != 0 || !S_ISREG(st.st_mode) || is_being_changed(again, source.get(), st))
+  const std::unique_ptr<SourceFile> source = context_->source->open(work.ref, path, work.need(), *copier);
+  if (!source || os::fstat(source->fd(), &st) != 0 || !S_ISREG(st.st_mode) ||
+      is_being_changed(again, source->fd(), st))
     return;
   again.before = work.ref;
   again.ref = catalog->add_again(work.ref);
@@ -93,7 +94,7 @@ void FileStager::stage_again(const Work& work, Copier* copier) {
   Entry& e = catalog->entry(again.ref);
   e.size.store(static_cast<uint64_t>(st.st_size), std::memory_order_release);
   e.mtime.store(time_of(st.st_mtim), std::memory_order_release);
-  place(again, source, st, copier);
+  place(again, source.get(), st, copier);
 }
 
 bool FileStager::is_being_changed(const Work& work, int source, const struct stat& st) const {
@@ -105,6 +106,7 @@ bool FileStager::is_being_changed(const Work& work, int source, const struct sta
 }
 
 void FileStager::ran_out_of_memory(const Work& work) {
+  context_->source->given_up(work.ref);
   const uint64_t staging = state_word(State::kStaging);
   if (context_->catalog->move(work.ref, staging, state_word(State::kNoFit, Reason::kTierError)))
     context_->wake(work.ref);
@@ -157,9 +159,9 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
   const std::string path = context_->catalog->path_of(work.ref);
   watch_directory(work.ref, path);
   if (e.type != DT_REG && !is_regular(work.ref, path)) return;
-  Fd source = context_->open_source(work.ref, path, work.why == Why::kPrefetch, *copier);
+  std::unique_ptr<SourceFile> source = context_->source->open(work.ref, path, work.need(), *copier);
   struct stat st;
-  if (!source || os::fstat(source.get(), &st) != 0) {
+  if (!source || os::fstat(source->fd(), &st) != 0) {
     const int error = errno;
     if (is_shortage(error)) return health_->put_off(work.ref, error);
     if (error == ENOENT || error == ENOTDIR) note_absent();
@@ -179,27 +181,27 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
   if (bytes > context_->config.stage_wait_max) return chunks_->begin(work, std::move(source), st);
   const bool turn = work.why == Why::kPrefetch && bytes >= Copier::kSeveralPieces;
   if (turn && !queue_->take_turn(work, *copier, &source, st)) return;
-  place(work, source, st, copier);
+  place(work, source.get(), st, copier);
   if (turn) queue_->end_turn();
 }
 
 // Lack of memory is an error like others here: what was reserved is given back.
-Status FileStager::make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier,
+Status FileStager::make_copy(const Work& work, SourceFile* source, const struct stat& st, Tier* tier,
                              const Fd& copy, Writing writing, Copier* copier, struct stat* made) try {
   const auto bytes = static_cast<uint64_t>(st.st_size);
   const MemoryPolicy spread(writing == Writing::kMemory);
   if (is_sparse(st) && os::ftruncate(copy.get(), st.st_size) != 0) return errno_error("make a sparse copy");
-  MONARCH_TRY(copier->copy({.source = source.get(),
-                            .copy = copy.get(),
+  MONARCH_TRY(source->copy({.copy = copy.get(),
                             .file_bytes = bytes,
                             .offset = 0,
                             .bytes = bytes,
                             .writing = writing,
                             .paced = work.background(),
-                            .sparse = is_sparse(st)}));
-  if (!unchanged(source.get(), st))
+                            .sparse = is_sparse(st)},
+                           copier));
+  if (!unchanged(source->fd(), st))
     return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
-  if (is_being_changed(work, source.get(), st))  // no task would open the copy
+  if (is_being_changed(work, source->fd(), st))  // no task would open the copy
     return Error{ESTALE, std::string(kSource) + "the job wrote it while it was copied"};
   if (!take_times(copy.get(), st) || os::fstat(copy.get(), made) != 0)
     return errno_error("set the copy's times");
@@ -221,7 +223,7 @@ void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
   context_->settle(ref, v.word);
 }
 
-void FileStager::place(const Work& work, const Fd& source, const struct stat& st, Copier* copier) {
+void FileStager::place(const Work& work, SourceFile* source, const struct stat& st, Copier* copier) {
   bool placed = false;
   const struct Ending {  // also for lack of memory
     FileStager* stager;
@@ -274,7 +276,7 @@ bool FileStager::end_sharing(Ref maker) {
   return removed;
 }
 
-bool FileStager::place_copy(const Work& work, const Fd& source, const struct stat& st, Copier* copier) {
+bool FileStager::place_copy(const Work& work, SourceFile* source, const struct stat& st, Copier* copier) {
   const Ref ref = work.ref;
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   const int number = context_->hierarchy->reserve(bytes);
@@ -294,9 +296,11 @@ bool FileStager::place_copy(const Work& work, const Fd& source, const struct sta
     if (file.ok()) file->reset();  // its space counts as used until it is free
     tier.discard(ref);
     tier.release(bytes);
+    context_->source->given_up(ref);
     copying_failed(ref, number, made.error());
     return false;
   }
+  context_->source->copied(ref, number);
   const bool prefetched = work.background();
   const uint64_t space = is_sparse(st) ? tier.release_holes(copy, bytes) : tier.space_of(bytes);
   NamedCopy named{.entry = ref,
@@ -381,6 +385,7 @@ void FileStager::written(int number, NamedCopy copy, const Status& written) {
 // has it open.
 void FileStager::give_back(int number, NamedCopy* copy) {
   Tier& tier = context_->tier(number);
+  context_->source->given_up(copy->entry);
   const bool links_are_gone = end_sharing(copy->entry);
   const bool free = tier.remove(copy->entry) && links_are_gone && !os::is_open_elsewhere(copy->fd.get());
   copy->fd.reset();

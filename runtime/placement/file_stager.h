@@ -51,7 +51,7 @@ class FileStager {
   // there takes an entry in the catalog for good.
   void note_found();
   void note_absent();
-  void place(const Work& work, const Fd& source, const struct stat& st, Copier* copier);
+  void place(const Work& work, SourceFile* source, const struct stat& st, Copier* copier);
   // Whether the file has several names, and its copy by another one is this one's, too, or will be.
   bool shares_copy(const Work& work, const struct stat& st, const Copier& copier);
   // Places a name by a link to a copy of which `source` tells.
@@ -60,8 +60,8 @@ class FileStager {
   // those that have it lose it. False: one of these is there still.
   bool end_sharing(Ref maker);
   // False: it was not made, or could not be published.
-  bool place_copy(const Work& work, const Fd& source, const struct stat& st, Copier* copier);
-  Status make_copy(const Work& work, const Fd& source, const struct stat& st, Tier* tier, const Fd& copy,
+  bool place_copy(const Work& work, SourceFile* source, const struct stat& st, Copier* copier);
+  Status make_copy(const Work& work, SourceFile* source, const struct stat& st, Tier* tier, const Fd& copy,
                    Writing writing, Copier* copier, struct stat* made);
   void copying_failed(Ref ref, int tier, const Error& error);
   // Whether the job changed the file since the work began, or may do so by a descriptor that it has.

@@ -13,8 +13,10 @@
 namespace monarch {
 
 PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset,
-                                   Board* board, const AgentConfig& config, Rates* rates, ChangeWatch* watch)
-    : context_{catalog, hierarchy, dataset, board, config, rates, watch},
+                                   Board* board, const AgentConfig& config, Rates* rates, Source* source,
+                                   ChangeWatch* watch)
+    : rates_(rates),
+      context_{catalog, hierarchy, dataset, board, config, source, watch},
       queue_(&context_, {[this](Ref ref) { return chunks_.next_chunk(ref); },
                          [this] { return health_.due(); }, [this] { return health_.is_short(); }}),
       health_(&context_, &queue_),
@@ -24,7 +26,7 @@ PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const
 Status PlacementHandler::start() {
   context_.threads = context_.config.threads;
   for (int i = 0; i < context_.config.threads; ++i) {
-    workers_.push_back(std::make_unique<Worker>(&context_));
+    workers_.push_back(std::make_unique<Worker>(&context_, rates_));
     Worker* worker = workers_.back().get();
     if (const int error = os::start_thread(&worker->thread, [this, worker] { run(worker); }); error != 0) {
       workers_.pop_back();

@@ -25,7 +25,7 @@ namespace monarch {
 class PlacementHandler {
  public:
   PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset, Board* board,
-                   const AgentConfig& config, Rates* rates, ChangeWatch* watch = nullptr);
+                   const AgentConfig& config, Rates* rates, Source* source, ChangeWatch* watch = nullptr);
   ~PlacementHandler() { stop(); }
 
   // Makes the threads, or fewer where no more can be made. Error: not one.
@@ -50,7 +50,7 @@ class PlacementHandler {
 
  private:
   struct Worker {
-    Worker(PlacementContext* context) : copier(context->board, context->rates, &context->stopping) {}
+    Worker(PlacementContext* context, Rates* rates) : copier(context->board, rates, &context->stopping) {}
     Copier copier;
     int moves = 0;  // how many of move_to() it has followed
     std::thread thread;
@@ -60,6 +60,7 @@ class PlacementHandler {
   void do_work(const Work& work, Copier* copier);
   void move(Worker* worker) EXCLUDES(lock_);
 
+  Rates* const rates_;
   PlacementContext context_;
   WorkQueue queue_;
   TierHealth health_;

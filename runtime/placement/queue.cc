@@ -92,7 +92,8 @@ void WorkQueue::stage_again(Ref ref, uint32_t change) {
   work_.notify_one();  // which sleeps until then
 }
 
-bool WorkQueue::take_turn(const Work& work, const Copier& copier, Fd* source, const struct stat& st) {
+bool WorkQueue::take_turn(const Work& work, const Copier& copier, std::unique_ptr<SourceFile>* source,
+                          const struct stat& st) {
   const MutexLock hold(lock_);
   if (turns_ < kTurns || copier.hurried()) {
     ++turns_;
@@ -180,11 +181,16 @@ bool WorkQueue::next_background(Work* work) {
   return prefetching_ && !ask_.rests() && in_line_.size() < kMostInLine && next_in_catalog(work);
 }
 
+bool WorkQueue::is_known(Ref ref) const {
+  return context_->catalog->entry(ref).state.load(std::memory_order_relaxed) == state_word(State::kKnown);
+}
+
 bool WorkQueue::next_in_catalog(Work* work) {
   bool found = false;
   cursor_ = context_->catalog->walk(cursor_, [&](Ref ref) {
     if (found) return false;
-    if (context_->catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
+    if (is_known(ref) && context_->source->is_ours(ref) &&
+        context_->catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
       *work = {ref, Why::kPrefetch};
       found = true;
     }

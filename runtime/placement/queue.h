@@ -14,7 +14,6 @@
 #include <set>
 #include <utility>
 
-#include "runtime/base/fd.h"
 #include "runtime/base/mutex.h"
 #include "runtime/placement/context.h"
 
@@ -31,7 +30,7 @@ enum class Why {
 
 // A file that was opened and is copied later.
 struct Opened {
-  Fd source;
+  std::unique_ptr<SourceFile> source;
   struct stat st {};
 };
 
@@ -43,6 +42,7 @@ struct Work {
   uint32_t change = 0;                       // kAgain: the number of the last change of the file
   Ref before = 0;                            // kAgain: the entry that `ref` is to replace
   bool background() const { return why == Why::kPrefetch || why == Why::kFill || why == Why::kAgain; }
+  Need need() const { return why == Why::kAgain ? Need::kAnew : background() ? Need::kLater : Need::kNow; }
 };
 
 // All members may be called from any thread.
@@ -79,7 +79,8 @@ class WorkQueue {
 
   // Prefetched files of several pieces are copied few at a time, so that each is whole soon. False: `work`
   // was put in line, with its source. Who got a turn ends it.
-  bool take_turn(const Work& work, const Copier& copier, Fd* source, const struct stat& st) EXCLUDES(lock_);
+  bool take_turn(const Work& work, const Copier& copier, std::unique_ptr<SourceFile>* source,
+                 const struct stat& st) EXCLUDES(lock_);
   void end_turn() EXCLUDES(lock_);
 
   // The catalog has grown: there may be more to prefetch.
@@ -103,6 +104,7 @@ class WorkQueue {
   bool next_to_fill(Fill which, Work* work) REQUIRES(lock_);
   bool next_background(Work* work) REQUIRES(lock_);
   bool next_in_catalog(Work* work) REQUIRES(lock_);
+  bool is_known(Ref ref) const;
   // Sleeps until there may be work. True: it is time to look.
   bool wait_for_work(MutexLock* hold) REQUIRES(lock_);
 
