@@ -97,6 +97,52 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(config->agent.log_level, "debug");
 }
 
+TEST_F(ConfigFile, ReadsWhatThereIsToPeers) {
+  const Result<Config> none = load("");
+  ASSERT_TRUE(none.ok());
+  EXPECT_FALSE(none->peer.enabled);
+  EXPECT_EQ(none->peer.network, "");
+  EXPECT_EQ(none->peer.first_port, 64000);
+  EXPECT_EQ(none->peer.last_port, 64999);
+  EXPECT_EQ(none->peer.bandwidth, 0u);
+  EXPECT_FALSE(none->peer.encrypt);
+  const Result<Config> all = load(
+      "[peer]\nenabled = on\nnetwork = 10.1.0.0/16\nports = 1024-65535\nbandwidth = 1.5G\nencrypt = on\n");
+  ASSERT_TRUE(all.ok()) << all.error().text;
+  EXPECT_TRUE(all->peer.enabled);
+  EXPECT_EQ(all->peer.network, "10.1.0.0/16");
+  EXPECT_EQ(all->peer.first_port, 1024);
+  EXPECT_EQ(all->peer.last_port, 65535);
+  EXPECT_EQ(all->peer.bandwidth, uint64_t{3} << 29);
+  EXPECT_TRUE(all->peer.encrypt);
+  const Result<Config> other =
+      load("[peer]\nenabled = off\nnetwork = fd00::/128\nports = 7000-7000\nbandwidth = 0\nencrypt = off\n");
+  ASSERT_TRUE(other.ok()) << other.error().text;
+  EXPECT_FALSE(other->peer.enabled || other->peer.encrypt);
+  EXPECT_EQ(other->peer.network, "fd00::/128");
+  EXPECT_EQ(other->peer.last_port, 7000);
+}
+
+TEST_F(ConfigFile, WhatIsWrongOfPeersIsToldWithTheRemedy) {
+  const auto with = [&](const std::string& line) { return error_of("[peer]\n" + line + "\n"); };
+  EXPECT_EQ(with("port = 1"),
+            "2: unknown key 'port' in [peer]; known are enabled, network, ports, bandwidth, encrypt");
+  EXPECT_EQ(with("enabled = yes"), "2: 'yes' is none of on, off");
+  EXPECT_EQ(with("encrypt = 1"), "2: '1' is none of on, off");
+  EXPECT_EQ(with("encrypt = on\nencrypt = on"), "3: 'encrypt' is given twice in [peer]");
+  EXPECT_EQ(with("bandwidth = fast").rfind("2: ", 0), 0u);
+  for (const char* network :
+       {"10.1.0.0", "10.1.0.0/", "10.1.0.0/33", "10.1.0.0/0", "10.1/16", "/16", "fd00::/129", "ib0/16", ""})
+    EXPECT_EQ(with(std::string("network = ") + network),
+              std::string("2: network '") + network +
+                  "' is not ADDRESS/BITS; write for example network = 10.1.0.0/16");
+  for (const char* ports :
+       {"64000", "64000-", "-64999", "1023-2000", "2000-1999", "65000-65536", "64000-64999-65000", "a-b"})
+    EXPECT_EQ(with(std::string("ports = ") + ports),
+              std::string("2: ports '") + ports +
+                  "' are not FIRST-LAST, from 1024 to 65535; write for example ports = 64000-64999");
+}
+
 TEST(AgentConfig, RatesAreDividedByTheJobsNodes) {
   AgentConfig agent;
   agent.pfs_bandwidth = 1000;
@@ -138,7 +184,7 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0),
             0u);
   EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"),
-            "1: unknown section [agnet]; known are [accounting], [agent] and [tier.NAME]");
+            "1: unknown section [agnet]; known are [accounting], [agent], [peer] and [tier.NAME]");
   EXPECT_EQ(error_of("threads = 3\n"), "1: 'threads' stands before the first [section]");
   EXPECT_EQ(error_of(tier + "no equals sign\n"), "4: neither [section], key = value nor a comment");
   EXPECT_EQ(error_of("[agent\nthreads = 3\n").rfind("1: ", 0), 0u);
@@ -168,7 +214,8 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
 
 TEST_F(ConfigFile, ASectionWithoutKeysIsNoticed) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";
-  const std::string unknown = "unknown section [agnet]; known are [accounting], [agent] and [tier.NAME]";
+  const std::string unknown =
+      "unknown section [agnet]; known are [accounting], [agent], [peer] and [tier.NAME]";
   EXPECT_EQ(error_of(tier + "[agnet]\n"), "4: " + unknown);
   EXPECT_EQ(error_of("\xef\xbb\xbf[agnet]\n" + tier), "1: " + unknown);
   EXPECT_EQ(error_of("  [agnet] # a comment\n[agent]\n" + tier), "1: " + unknown);

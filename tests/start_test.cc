@@ -322,9 +322,9 @@ TEST_F(TrappedStartTest, AFailureThatCannotBeNotedIsLogged) {
 
 TEST(AgentConf, TheDatasetIsPrefetchedWhereThatIsWanted) {
   const auto prefetches = [](AgentConfig::Prefetch wanted, uint32_t nodes) {
-    AgentConfig agent;
-    agent.prefetch = wanted;
-    return agent_conf(agent, {}, nodes).find("\nprefetch = on\n") != std::string::npos;
+    Config config;
+    config.agent.prefetch = wanted;
+    return agent_conf(config, {}, nodes).find("\nprefetch = on\n") != std::string::npos;
   };
   for (const uint32_t nodes : {1u, 2u}) {
     EXPECT_TRUE(prefetches(AgentConfig::Prefetch::kOn, nodes));
@@ -335,10 +335,26 @@ TEST(AgentConf, TheDatasetIsPrefetchedWhereThatIsWanted) {
 
 // What one node has copied again another one may write.
 TEST(AgentConf, OnlyAJobOfOneNodeStagesAgain) {
-  AgentConfig agent;
-  agent.stage_again = 7;
-  EXPECT_NE(agent_conf(agent, {}, 1).find("\nstage_again = 7\n"), std::string::npos);
-  EXPECT_NE(agent_conf(agent, {}, 2).find("\nstage_again = 0\n"), std::string::npos);
+  Config config;
+  config.agent.stage_again = 7;
+  EXPECT_NE(agent_conf(config, {}, 1).find("\nstage_again = 7\n"), std::string::npos);
+  EXPECT_NE(agent_conf(config, {}, 2).find("\nstage_again = 0\n"), std::string::npos);
+}
+
+TEST(AgentConf, TellsOfPeersWhatTheAdminSaid) {
+  const Scratch scratch;
+  for (const char* network : {"", "10.1.0.0/16"}) {
+    Config config;
+    config.peer = {true, network, 7000, 7010, 1 << 20, true};
+    const Result<Config> read = load_agent_conf(scratch.file("conf", agent_conf(config, {}, 2)));
+    ASSERT_TRUE(read.ok()) << read.error().text;
+    const PeerConfig& peer = read->peer;
+    EXPECT_TRUE(peer.enabled && peer.encrypt);
+    EXPECT_EQ(peer.network, network);
+    EXPECT_EQ(peer.first_port, 7000);
+    EXPECT_EQ(peer.last_port, 7010);
+    EXPECT_EQ(peer.bandwidth, 1u << 20);
+  }
 }
 
 using StrayGroupsTest = NodeTest;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/config/config.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <ini.h>
 #include <linux/magic.h>
@@ -94,6 +95,40 @@ Result<uint64_t> parse_run_size(const std::string& text) {
   return size;
 }
 
+Result<bool> parse_switch(const std::string& text) {
+  if (text == "on") return true;
+  if (text == "off") return false;
+  return bad_input("'" + text + "' is none of on, off");
+}
+
+// ADDRESS/BITS, of version 4 or 6.
+Result<std::string> parse_network(const std::string& text) {
+  const size_t slash = text.find('/');
+  const std::string address = text.substr(0, slash);
+  unsigned char bytes[sizeof(in6_addr)];
+  const int most = ::inet_pton(AF_INET, address.c_str(), bytes) == 1    ? 32
+                   : ::inet_pton(AF_INET6, address.c_str(), bytes) == 1 ? 128
+                                                                        : 0;
+  if (slash == std::string::npos || most == 0 || !parse_count(text.substr(slash + 1), most).ok())
+    return bad_input("network '" + text + "' is not ADDRESS/BITS; write for example network = 10.1.0.0/16");
+  return text;
+}
+
+// FIRST-LAST, of those that need no privilege.
+Status set_ports(PeerConfig* peer, const std::string& text) {
+  constexpr int kLeast = 1024, kMost = 65535;
+  const size_t dash = text.find('-');
+  const Result<int> first = parse_count(text.substr(0, dash), kMost);
+  const Result<int> last =
+      dash == std::string::npos ? bad_input("") : parse_count(text.substr(dash + 1), kMost);
+  if (!first.ok() || !last.ok() || *first < kLeast || *last < *first)
+    return bad_input("ports '" + text +
+                     "' are not FIRST-LAST, from 1024 to 65535; write for example ports = 64000-64999");
+  peer->first_port = static_cast<uint16_t>(*first);
+  peer->last_port = static_cast<uint16_t>(*last);
+  return {};
+}
+
 // Puts a parsed value in its place; hands on the error otherwise.
 template <typename T, typename Place>
 Status assign(Result<T> parsed, Place* place) {
@@ -171,6 +206,16 @@ Status set_accounting_key(Config* config, const std::string& key, const std::str
   return bad_input("unknown key '" + key + "' in [accounting]; known are account, spool_days, spool_lines");
 }
 
+Status set_peer_key(PeerConfig* peer, const std::string& key, const std::string& value) {
+  if (key == "enabled") return assign(parse_switch(value), &peer->enabled);
+  if (key == "network") return assign(parse_network(value), &peer->network);
+  if (key == "ports") return set_ports(peer, value);
+  if (key == "bandwidth") return assign(parse_rate(value), &peer->bandwidth);
+  if (key == "encrypt") return assign(parse_switch(value), &peer->encrypt);
+  return bad_input("unknown key '" + key +
+                   "' in [peer]; known are enabled, network, ports, bandwidth, encrypt");
+}
+
 Status set_tier_key(TierConfig* tier, const std::string& key, const std::string& value) {
   if (key == "path") {
     if (value.empty() || value[0] != '/') return bad_input("path '" + value + "' is not absolute");
@@ -195,11 +240,13 @@ TierConfig* find_tier(Config* config, const std::string& section) {
 }
 
 Error unknown_section(const std::string& section) {
-  return bad_input("unknown section [" + section + "]; known are [accounting], [agent] and [tier.NAME]");
+  return bad_input("unknown section [" + section +
+                   "]; known are [accounting], [agent], [peer] and [tier.NAME]");
 }
 
 Status begin_section(Reading* in, const std::string& section) {
-  if (section == "agent" || section == "accounting" || find_tier(&in->config, section)) return {};
+  if (section == "agent" || section == "accounting" || section == "peer" || find_tier(&in->config, section))
+    return {};
   if (section.rfind(kTierSection, 0) != 0) return unknown_section(section);
   TierConfig fresh;
   fresh.name = section.substr(kTierSection.size());
@@ -214,6 +261,7 @@ Status set_key(Reading* in, const std::string& section, const std::string& key, 
   if (section.empty()) return bad_input("'" + key + "' stands before the first [section]");
   if (section == "agent") return set_agent_key(&in->config.agent, key, value);
   if (section == "accounting") return set_accounting_key(&in->config, key, value);
+  if (section == "peer") return set_peer_key(&in->config.peer, key, value);
   TierConfig* tier = find_tier(&in->config, section);
   if (!tier) return unknown_section(section);
   MONARCH_TRY(set_tier_key(tier, key, value));

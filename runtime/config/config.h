@@ -95,8 +95,20 @@ struct SpoolConfig {
   int spool_lines = 10000;  // so many at most; the oldest go first
 };
 
+// How the agents of a job's nodes reach each other.
+struct PeerConfig {
+  bool enabled = false;
+  std::string
+      network;  // ADDRESS/BITS: data goes by the node's address in it; empty: by the one in slurm.conf
+  // An agent listens on one of these.
+  uint16_t first_port = 64000, last_port = 64999;
+  uint64_t bandwidth = 0;  // bytes per second and node of what nobody waits for; 0: no limit
+  bool encrypt = false;    // all that is sent, not the handshakes alone
+};
+
 struct Config {
   AgentConfig agent;
+  PeerConfig peer;
   Accounting accounting = Accounting::kAuto;
   SpoolConfig spool;
   std::vector<TierConfig> tiers;  // in the order in which they are filled

@@ -12,7 +12,9 @@ std::string quota_text(const Quota& q) {
 
 }  // namespace
 
-std::string agent_conf(const AgentConfig& agent, const std::vector<TierConfig>& tiers, uint32_t nodes) {
+std::string agent_conf(const Config& config, const std::vector<TierConfig>& tiers, uint32_t nodes) {
+  const AgentConfig& agent = config.agent;
+  const PeerConfig& peer = config.peer;
   AgentConfig mine = agent;
   mine.divide_rates(nodes);
   const bool prefetch = agent.prefetch == AgentConfig::Prefetch::kOn ||
@@ -28,6 +30,10 @@ std::string agent_conf(const AgentConfig& agent, const std::vector<TierConfig>& 
       nodes <= 1 ? mine.stage_again : 0, prefetch ? "on" : "off", consistency_name(mine.consistency),
       metadata_name(mine.metadata), io_name(mine.background_io), mine.pfs_bandwidth, mine.pfs_opens,
       mine.pfs_stats, mine.tier_bandwidth, mine.log_level);
+  text += fmt::format("\n[peer]\nenabled = {}\nports = {}-{}\nbandwidth = {}\nencrypt = {}\n",
+                      peer.enabled ? "on" : "off", peer.first_port, peer.last_port, peer.bandwidth,
+                      peer.encrypt ? "on" : "off");
+  if (!peer.network.empty()) text += "network = " + peer.network + "\n";
   for (const TierConfig& t : tiers)
     text += fmt::format("\n[tier.{}]\npath = {}\nquota = {}\nmedium = {}\nmin_free = {}\n", t.name, t.path,
                         quota_text(t.quota), medium_name(t.medium), quota_text(t.min_free));

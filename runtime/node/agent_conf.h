@@ -10,6 +10,6 @@
 namespace monarch {
 
 // What the agent is told, in the words of monarch.conf(5): its tiers and its share of the rates.
-std::string agent_conf(const AgentConfig& agent, const std::vector<TierConfig>& tiers, uint32_t nodes);
+std::string agent_conf(const Config& config, const std::vector<TierConfig>& tiers, uint32_t nodes);
 
 }  // namespace monarch

@@ -91,7 +91,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   }
   if (usable.empty()) return Error{ENOSPC, "no tier can be used on this node; monarchctl tiers tells why"};
   const uint64_t run_size = request.own_mounts ? 0 : config.agent.run_size;
-  MONARCH_TRY(make_run_dir(record->run_dir, run_size, agent_conf(config.agent, usable, request.nodes),
+  MONARCH_TRY(make_run_dir(record->run_dir, run_size, agent_conf(config, usable, request.nodes),
                            datasets, request.user));
   MONARCH_TRY(tell_quotas(state, *record));
   return launch_agent(state, memory, patience.ready_ms, record);
