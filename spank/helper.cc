@@ -147,7 +147,16 @@ void run_monarchd(const Arguments& arguments, int patience_ms, char* answer, siz
   char path[] = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
   char conf[4096 + 16];
   snprintf(conf, sizeof conf, "SLURM_CONF=%s", trusted("SLURM_CONF"));
-  char* environment[] = {path, *trusted("SLURM_CONF") ? conf : nullptr, nullptr};
+  static char key[256], nodes[65536 + 32];
+  char* environment[5] = {path};
+  int variables = 1;
+  if (*trusted("SLURM_CONF")) environment[variables++] = conf;
+  const auto tell = [&](char* variable, size_t size, const char* name, const char* value) {
+    if (*value && static_cast<size_t>(snprintf(variable, size, "%s=%s", name, value)) < size)
+      environment[variables++] = variable;
+  };
+  tell(key, sizeof key, "MONARCH_JOB_KEY", arguments.nodes().key);
+  tell(nodes, sizeof nodes, "MONARCH_JOB_NODES", arguments.nodes().list);
   int ends[2] = {-1, -1};
   if (answer && pipe2(ends, O_CLOEXEC) != 0) return;
   const pid_t pid = fork();

@@ -12,6 +12,7 @@ EXTRA_spank_monarch_so_DEPENDENCIES = %D%/spank_monarch.map
 spank_monarch_so_SOURCES = \
 	%D%/epilog.cc \
 	%D%/helper.cc \
+	%D%/key.cc \
 	%D%/node.cc \
 	%D%/options.cc \
 	%D%/plugin.h \

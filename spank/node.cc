@@ -86,6 +86,7 @@ void start(spank_t sp, const char* datasets) {
   spank_get_item(sp, S_JOB_STEPID, &step);
   if (step != kExternStep && node_id(sp) == 0) arguments.add("--tell");
   if (jobs_have_own_mounts()) arguments.add("--own-mounts");
+  arguments.tell(nodes_in_step(sp));
   arguments.add("--reply-fd");  // its number follows
   char answer[sizeof without] = "";
   run_monarchd(arguments, kStartPatienceMs, answer, sizeof answer);
@@ -132,6 +133,7 @@ void note_in_prolog() {
   if (!*job || !*trusted("SLURMD_NODENAME")) return;
   Arguments arguments("--prolog", job);
   arguments.add("--datasets", request().datasets);
+  arguments.tell(nodes_in_prolog());
   run_monarchd(arguments, kNotePatienceMs, nullptr, 0);
 }
 

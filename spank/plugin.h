@@ -52,6 +52,18 @@ void drop_options_from_environment();
 // submit.cc: in sbatch, salloc and srun.
 void check_at_submit();
 
+// key.cc. The job's key: 64 hexadecimal digits, or what else stands in its place. Without one, or where it is
+// none, nothing but the agents' knowledge of each other is missing.
+void make_job_key(spank_t sp);  // in sbatch, salloc and srun
+struct JobNodes {
+  const char* key;
+  const char* list;  // the job's nodes, as Slurm abbreviates them
+};
+// Each is "" where Slurm does not tell it; in a step it is what the job's user can have changed.
+JobNodes nodes_in_prolog();
+JobNodes nodes_in_step(spank_t sp);
+void hide_job_key(spank_t sp);  // from a task
+
 // node.cc: in slurmd's prolog and slurmstepd.
 void note_in_prolog();
 void start_in_extern_step(spank_t sp);
@@ -86,16 +98,20 @@ class Arguments {
   Arguments(const char* hook, const char* job);
   void add(const char* word);
   void add(const char* option, const char* value) { add(option), add(value); }
+  // What no other user may see, as a command line is seen: by MONARCH_JOB_KEY and MONARCH_JOB_NODES.
+  void tell(const JobNodes& nodes) { nodes_ = nodes; }
   const char* const* words() const { return words_; }  // nullptr-terminated
+  const JobNodes& nodes() const { return nodes_; }
 
  private:
   const char* words_[kMostArguments + 1] = {};
   int count_ = 0;
+  JobNodes nodes_ = {"", ""};
 };
-// Runs monarchd with `arguments`: empty environment but PATH and
-// SLURM_CONF, a session of its own, cwd /, descriptors 0 to 2 on /dev/null, no other but, if `answer` is not
-// nullptr, one whose number is added as the last argument; default signals. Reads one line of less than
-// `room` bytes from it, which stays empty if it does not come. Waits at most `patience_ms`, then kills it.
+// Runs monarchd with `arguments`: empty environment but PATH, SLURM_CONF and what it is told, a session of
+// its own, cwd /, descriptors 0 to 2 on /dev/null, no other but, if `answer` is not nullptr, one whose number
+// is added as the last argument; default signals. Reads one line of less than `room` bytes from it, which
+// stays empty if it does not come. Waits at most `patience_ms`, then kills it.
 void run_monarchd(const Arguments& arguments, int patience_ms, char* answer, size_t room);
 // A trusted variable of slurmd's or slurmstepd's own environment; "" if it is not set.
 const char* trusted(const char* name);

@@ -32,7 +32,10 @@ MONARCH_PUBLIC int slurm_spank_init_post_opt(spank_t sp, int, char**) {
   const spank_context_t context = spank_context();
   if (context == S_CTX_ALLOCATOR || context == S_CTX_LOCAL) {
     drop_options_from_environment();
-    if (wanted()) check_at_submit();
+    if (wanted()) {
+      check_at_submit();
+      make_job_key(sp);
+    }
   } else if (context == S_CTX_REMOTE && wanted()) {
     start_in_step(sp);
   } else if (context == S_CTX_REMOTE && !request().refused) {

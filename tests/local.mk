@@ -109,9 +109,12 @@ tests_spank_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(GTEST_CFLAGS) $(SLURM_C
 tests_spank_LDADD = $(GTEST_LIBS) -ldl
 tests_spank_LDFLAGS = -rdynamic
 tests_spank_SOURCES = \
+	%D%/fake_slurm.cc \
 	%D%/hanging_fs.h \
 	%D%/private_mounts.h \
 	%D%/scratch.h \
+	%D%/spank_fixture.h \
+	%D%/spank_key_test.cc \
 	%D%/spank_test.cc
 TESTS += tests/spank
 endif

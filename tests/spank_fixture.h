@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The SPANK plugin as it is built, loaded by a Slurm that is made up (fake_slurm.cc).
+#pragma once
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+
+extern "C" {
+#include <slurm/slurm.h>
+#include <slurm/spank.h>
+extern slurm_conf_t slurm_conf;
+}
+
+#include "tests/scratch.h"
+
+namespace monarch {
+
+inline constexpr uint32_t kExternStep = 0xfffffffc, kBatchStep = 0xfffffffb;
+inline constexpr char kDatasetVariable[] = "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_dataset";
+inline constexpr char kRefusedVariable[] = "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_no_monarch";
+
+// What Slurm would know and be told.
+struct FakeSpank {
+  spank_context_t context = S_CTX_REMOTE;
+  std::map<spank_item, uint32_t> items;
+  std::vector<gid_t> groups;  // none: the item is missing
+  std::map<std::string, std::string> environment, given;
+  std::map<std::string, std::string> controlled;  // by spank_job_control_setenv()
+  std::vector<spank_option> options;
+  int said = -1;  // a file: children of the test write there, too
+};
+extern FakeSpank* slurm;
+
+class SpankPlugin : public testing::Test {
+ protected:
+  SpankPlugin() {
+    slurm = &fake_;
+    fake_.said = ::open(scratch_.file("said", "").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    fake_.items = {{S_JOB_ID, 7}, {S_JOB_UID, 1000}, {S_JOB_GID, 100}, {S_JOB_STEPID, 0}, {S_TASK_ID, 0}};
+    for (const char* name :
+         {"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF", "MONARCH_IO_OPT_DATASET",
+          "MONARCH_IO_OPT_NO_MONARCH", "MONARCH_IO_OPT_CHECK", "MONARCH_IO_RUN_DIR", "LD_PRELOAD",
+          kDatasetVariable, kRefusedVariable, "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_check",
+          "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SPANK_MONARCH_KEY"}) {
+      const char* value = ::getenv(name);
+      before_[name] = {value != nullptr, value ? value : ""};
+      ::unsetenv(name);
+    }
+    ::setenv("SLURMD_NODENAME", "n1", 1);
+    slurm_conf = {};
+    scratch_.dir("run");
+    scratch_.file("libmonarch_preload.so", "");
+    helper("echo \"ready $here/run $here/libmonarch_preload.so\" >&3");
+    load();
+  }
+  ~SpankPlugin() override {
+    ::dlclose(plugin_);
+    ::close(fake_.said);
+    for (const auto& [name, value] : before_)
+      value.first ? ::setenv(name.c_str(), value.second.c_str(), 1) : ::unsetenv(name.c_str());
+    ::unsetenv("SLURMD_NODENAME");
+  }
+
+  // Anew, as each process of Slurm's does.
+  void load() {
+    if (plugin_) ::dlclose(plugin_);
+    fake_.options.clear();
+    fake_.environment.clear();
+    fake_.controlled.clear();
+    forget_said();
+    std::filesystem::remove(scratch_ / "arguments");
+    const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe");
+    plugin_ = ::dlopen((own.parent_path().parent_path() / "spank_monarch.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+    ASSERT_TRUE(plugin_) << ::dlerror();
+  }
+
+  void hook(const std::string& name) {
+    std::vector<char*> argv;
+    for (std::string& word : words_) argv.push_back(word.data());
+    call(name, std::move(argv));
+  }
+  void call(const std::string& name, std::vector<char*> argv) {
+    const auto f = function(name);
+    const int descriptors = open_descriptors();
+    EXPECT_EQ(f(nullptr, static_cast<int>(argv.size()), argv.data()), ESPANK_SUCCESS) << name;
+    EXPECT_EQ(open_descriptors(), descriptors) << name;
+  }
+  spank_f* function(const std::string& name) {
+    void* found = ::dlsym(plugin_, ("slurm_spank_" + name).c_str());
+    EXPECT_TRUE(found) << name;
+    return reinterpret_cast<spank_f*>(found);
+  }
+  void init(spank_context_t context) {
+    fake_.context = context;
+    hook("init");
+  }
+  // As if the user had given it; what the plugin says to that.
+  int option(const std::string& name, const char* value, int remote = 0) {
+    for (const spank_option& o : fake_.options)
+      if (o.name == name) return o.cb(o.val, value, remote);
+    ADD_FAILURE() << "no option " << name;
+    return 0;
+  }
+  // A step on a node, up to where its agent is started, with these items instead.
+  void step(const std::map<spank_item, uint32_t>& items = {}) {
+    load();
+    for (const auto& [item, value] : items) fake_.items[item] = value;
+    init(S_CTX_REMOTE);
+    option("monarch-dataset", "/data", 1);
+    hook("init_post_opt");
+  }
+
+  // What stands for monarchd: notes its arguments in a line, and its environment, then does `body`.
+  void helper(const std::string& body) {
+    scratch_.file("monarchd", "#!/bin/sh\nhere=" + scratch_.path() +
+                                  "\necho \"$*\" >> $here/arguments\n/usr/bin/env > $here/variables\n" +
+                                  body + "\n");
+    ::chmod((scratch_ / "monarchd").c_str(), 0755);
+  }
+  std::string arguments() const { return read("arguments"); }
+  std::string read(const std::string& name) const {
+    return ::access((scratch_ / name).c_str(), F_OK) == 0 ? contents(scratch_ / name) : "";
+  }
+  std::string said() const { return contents(scratch_ / "said"); }
+  void forget_said() { (void)!::ftruncate(fake_.said, 0); }
+
+  // What the hook writes to its standard error, a task's.
+  std::string told() {
+    const int own = ::dup(STDERR_FILENO);
+    const int file =
+        ::open((scratch_ / "stderr").c_str(), O_CREAT | O_TRUNC | O_APPEND | O_WRONLY | O_CLOEXEC, 0600);
+    ::dup2(file, STDERR_FILENO);
+    hook("task_init");
+    ::dup2(own, STDERR_FILENO);
+    ::close(file);
+    ::close(own);
+    return contents(scratch_ / "stderr");
+  }
+  // Notes that the prolog was told of datasets.
+  void note(const std::string& cluster = "cluster") { scratch_.file(note_of(cluster), ""); }
+  static std::string note_of(const std::string& cluster) { return "state/jobs/" + cluster + ".7.n1/wanted"; }
+
+  // The exit status of a submission of `dataset`, in this context; 0 if it went on.
+  int submit(const std::string& dataset, const char* check = nullptr,
+             spank_context_t context = S_CTX_ALLOCATOR) {
+    load();
+    return in_child([&] {
+      init(context);
+      if (check) option("monarch-check", check);
+      option("monarch-dataset", dataset.c_str());
+      hook("init_post_opt");
+      return HasFailure() ? 2 : 0;
+    });
+  }
+
+  Scratch scratch_;
+  FakeSpank fake_;
+
+ private:
+  std::string words_[4] = {"config=" + (scratch_ / "monarch.conf"), "state_dir=" + (scratch_ / "state"),
+                           "monarchd=" + (scratch_ / "monarchd"), "log=" + (scratch_ / "log")};
+  void* plugin_ = nullptr;
+  std::map<std::string, std::pair<bool, std::string>> before_;
+};
+
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace monarch

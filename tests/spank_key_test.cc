@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the key of a job's agents comes from the submission to the nodes, and to nobody else.
+#include "tests/spank_fixture.h"
+
+namespace monarch {
+namespace {
+
+constexpr char kInStep[] = "SLURM_SPANK_MONARCH_KEY", kInProlog[] = "SPANK_MONARCH_KEY";
+
+class SpankKey : public SpankPlugin {
+ protected:
+  // What Slurm is given to carry to the job's nodes.
+  std::map<std::string, std::string> submitted(spank_context_t context, bool dataset = true,
+                                               bool refused = false) {
+    load();
+    init(context);
+    if (dataset) option("monarch-dataset", scratch_.path().c_str());
+    if (refused) option("no-monarch", nullptr);
+    hook("init_post_opt");
+    return fake_.controlled;
+  }
+  // What the helper was told by its environment.
+  std::string told_helper(const std::string& name) const {
+    std::istringstream in(read("variables"));
+    for (std::string line; std::getline(in, line);)
+      if (line.starts_with(name + "=")) return line.substr(name.size() + 1);
+    return "none";
+  }
+  // The prolog of a job with a dataset.
+  void prolog() {
+    load();
+    fake_.context = S_CTX_JOB_SCRIPT;
+    ::setenv("SLURM_JOB_ID", "7", 1);
+    fake_.given["monarch-dataset"] = "/data";
+    hook("job_prolog");
+    ::unsetenv("SLURM_JOB_ID");
+  }
+};
+
+TEST_F(SpankKey, EachSubmissionMakesOne) {
+  std::set<std::string> keys;
+  for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_LOCAL, S_CTX_ALLOCATOR}) {
+    const std::map<std::string, std::string> given = submitted(context);
+    ASSERT_EQ(given.size(), 1u);
+    EXPECT_EQ(given.begin()->first, "MONARCH_KEY");
+    const std::string& key = given.begin()->second;
+    EXPECT_EQ(key.size(), 64u);
+    EXPECT_EQ(key.find_first_not_of("0123456789abcdef"), std::string::npos) << key;
+    keys.insert(key);
+  }
+  EXPECT_EQ(keys.size(), 3u) << "none like another";
+}
+
+TEST_F(SpankKey, AJobWithoutMonarchHasNone) {
+  for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_LOCAL}) {
+    EXPECT_TRUE(submitted(context, false).empty());
+    EXPECT_TRUE(submitted(context, true, true).empty());
+  }
+}
+
+TEST_F(SpankKey, AStepHasThatOfItsJob) {
+  ::setenv("SLURM_JOB_ID", "7", 1);
+  EXPECT_TRUE(submitted(S_CTX_LOCAL).empty());
+  EXPECT_EQ(submitted(S_CTX_ALLOCATOR).size(), 1u) << "a job submitted from within a job has its own";
+  ::unsetenv("SLURM_JOB_ID");
+}
+
+TEST_F(SpankKey, ThePrologHandsItOnWithTheNodes) {
+  const std::string key(64, 'a');
+  ::setenv(kInProlog, key.c_str(), 1);
+  ::setenv("SLURM_NODELIST", "n[1-2]", 1);
+  prolog();
+  EXPECT_EQ(told_helper("MONARCH_JOB_KEY"), key);
+  EXPECT_EQ(told_helper("MONARCH_JOB_NODES"), "n[1-2]");
+  EXPECT_FALSE(has(arguments(), key)) << "all can read a command line";
+  ::setenv("SLURM_JOB_NODELIST", "n[1-3]", 1);
+  prolog();
+  EXPECT_EQ(told_helper("MONARCH_JOB_NODES"), "n[1-3]");
+}
+
+TEST_F(SpankKey, WhereThereIsNoneTheHelperIsNotToldOfOne) {
+  prolog();
+  EXPECT_TRUE(has(arguments(), "--prolog")) << arguments();
+  EXPECT_EQ(told_helper("MONARCH_JOB_KEY"), "none");
+  EXPECT_EQ(told_helper("MONARCH_JOB_NODES"), "none");
+  step();
+  EXPECT_TRUE(has(arguments(), "--start")) << arguments();
+  EXPECT_EQ(told_helper("MONARCH_JOB_KEY"), "none");
+  EXPECT_EQ(told_helper("MONARCH_JOB_NODES"), "none");
+}
+
+TEST_F(SpankKey, AStepHandsOnWhatItsEnvironmentHas) {
+  const auto start = [&](const std::map<std::string, std::string>& environment) {
+    load();
+    fake_.environment = environment;
+    init(S_CTX_REMOTE);
+    option("monarch-dataset", "/data", 1);
+    hook("init_post_opt");
+    return told_helper("MONARCH_JOB_KEY") + " " + told_helper("MONARCH_JOB_NODES");
+  };
+  const std::string key(64, 'b');
+  EXPECT_EQ(start({{kInStep, key}, {"SLURM_NODELIST", "n[1-2]"}}), key + " n[1-2]");
+  EXPECT_EQ(start({{kInStep, key}, {"SLURM_JOB_NODELIST", "m"}, {"SLURM_NODELIST", "n"}}), key + " m");
+  EXPECT_EQ(start({{kInStep, key}}), key + " none");
+  EXPECT_EQ(start({{kInStep, key + "b"}, {"SLURM_NODELIST", "n"}}), "none n") << "that is too long for one";
+  EXPECT_EQ(start({{"SLURM_NODELIST", std::string(1 << 16, 'n')}}), "none none");
+  EXPECT_FALSE(has(arguments(), key));
+}
+
+TEST_F(SpankKey, NoTaskSeesIt) {
+  for (const char* dataset : {"/data", ""}) {
+    load();
+    init(S_CTX_REMOTE);
+    if (*dataset) option("monarch-dataset", dataset, 1);
+    hook("init_post_opt");
+    fake_.environment = {{kInStep, "k"}, {kInProlog, "k"}, {"HOME", "/home/u"}};
+    hook("task_init");
+    EXPECT_EQ(fake_.environment.count(kInStep) + fake_.environment.count(kInProlog), 0u) << dataset;
+    EXPECT_EQ(fake_.environment.count("HOME"), 1u);
+  }
+}
+
+}  // namespace
+}  // namespace monarch
