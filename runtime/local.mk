@@ -8,6 +8,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/agent/agent.h \
 	%D%/agent/grant_watch.cc \
 	%D%/agent/grant_watch.h \
+	%D%/agent/membership.cc \
+	%D%/agent/membership.h \
 	%D%/agent/sweep.cc \
 	%D%/agent/sweep.h \
 	%D%/base/argv.h \

@@ -66,6 +66,7 @@ tests_unit_SOURCES = \
 	%D%/loopback.h \
 	%D%/logged.h \
 	%D%/machine.h \
+	%D%/membership_test.cc \
 	%D%/memory_test.cc \
 	%D%/mountinfo_test.cc \
 	%D%/mounts_test.cc \

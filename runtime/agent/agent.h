@@ -2,9 +2,11 @@
 // monarchd's life: one agent per job and node, here as the job's user.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/agent/membership.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
 
@@ -19,6 +21,8 @@ struct AgentOptions {
   int lifeline_fd = -1;               // end of file on it ends the agent
   std::string grants;                 // file by which root grants more space; empty: none
   bool leave = false;                 // remove nothing at the end: root's epilog reads the counters first
+  // The job's nodes; nothing: this one is on its own.
+  std::optional<PeerMembership> peers;
 };
 
 // Writes a line to the descriptor that waits for "ready" or an error, and closes it; nothing if it is -1.

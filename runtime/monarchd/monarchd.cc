@@ -33,6 +33,7 @@ int fail(const Error& error) {
 
 struct Options {
   monarch::AgentOptions agent;
+  monarch::PeerArguments peers;
   std::vector<std::string> tiers;
   std::string config, log, datasets_file;
 
@@ -71,6 +72,11 @@ int run_as_agent(Options& o) {
     for (std::string path; std::getline(in, path, ':');)
       if (!path.empty()) o.agent.datasets.push_back(path);
     if (in.bad() || o.agent.datasets.empty()) return fail({EINVAL, o.datasets_file + ": no dataset in it"});
+  }
+  if (!o.peers.file.empty()) {
+    Result<monarch::PeerMembership> peers = monarch::read_membership(o.peers, o.agent.config.peer);
+    if (!peers.ok()) return fail(peers.error());
+    o.agent.peers = peers.take();
   }
   Result<std::vector<std::string>> roots = monarch::check_paths(o.agent.config, o.agent.datasets);
   if (!roots.ok()) return fail(roots.error());
@@ -174,6 +180,14 @@ int main(int argc, char** argv) {
   app.add_option("--ready-fd", o.agent.ready_fd, "descriptor that is told \"ready\" or an error")
       ->group("Agent");
   app.add_option("--lifeline-fd", o.agent.lifeline_fd, "descriptor whose end of file ends the agent")
+      ->group("Agent");
+  app.add_option("--peers", o.peers.file,
+                 "file with the job's nodes, a line NAME ADDRESS or ADDRESS:PORT for each, node 0 first")
+      ->group("Agent");
+  app.add_option("--peer-index", o.peers.index, "this node's place in it, from 0")->group("Agent");
+  app.add_option("--peer-identity", o.peers.identity, "what names the key among the job's agents")
+      ->group("Agent");
+  app.add_option("--peer-key-fd", o.peers.key_fd, "descriptor that has the job's key, 32 bytes")
       ->group("Agent");
   app.add_flag("--leave", o.agent.leave, "remove nothing at the end: the epilog does")->group("Agent");
 

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/agent/membership.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+using Ports = std::vector<uint16_t>;
+const Ports kPorts = {64003, 64004};
+
+std::string error_of(const std::string& text) {
+  const Result<std::vector<NodeAddress>> nodes = parse_nodes(text, kPorts);
+  return nodes.ok() ? "" : nodes.error().text;
+}
+
+// A descriptor from which that can be read.
+int pipe_with(const std::string& text) {
+  int ends[2];
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  EXPECT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  ::close(ends[1]);
+  return ends[0];
+}
+
+JobKey key_of(char c) {
+  JobKey key;
+  key.fill(static_cast<unsigned char>(c));
+  return key;
+}
+
+TEST(PeerPorts, BeginWhereTheJobSays) {
+  std::set<uint16_t> first;
+  for (const char* identity : {"c.1.0", "c.1.1", "c.2.0", "d.1.0", ""}) {
+    const Ports ports = ports_of(identity, 64000, 64999);
+    EXPECT_EQ(ports, ports_of(identity, 64000, 64999));
+    EXPECT_EQ(ports.size(), 16u);
+    EXPECT_EQ(std::set<uint16_t>(ports.begin(), ports.end()).size(), 16u) << "no port twice";
+    for (size_t i = 0; i + 1 < ports.size(); ++i)
+      EXPECT_EQ(ports[i + 1], ports[i] == 64999 ? 64000 : ports[i] + 1) << identity;
+    first.insert(ports[0]);
+  }
+  EXPECT_EQ(first.size(), 5u) << "each elsewhere";
+}
+
+TEST(PeerPorts, AreThoseOfTheRange) {
+  std::set<uint16_t> first;
+  for (int i = 0; i < 100; ++i) {
+    Ports ports = ports_of("c." + std::to_string(i) + ".0", 65533, 65535);
+    first.insert(ports[0]);
+    std::sort(ports.begin(), ports.end());
+    EXPECT_EQ(ports, (Ports{65533, 65534, 65535}));
+  }
+  EXPECT_EQ(first.size(), 3u);
+  EXPECT_EQ(ports_of("c.1.0", 1024, 65535).size(), 16u);
+  EXPECT_EQ(ports_of("c.1.0", 7000, 7000), Ports{7000});
+}
+
+TEST(PeerNodes, AreOnePerLine) {
+  const auto nodes = parse_nodes("n1 10.0.0.1\nn2 fd00::2\nn3 -\n10.0.0.4:7000\n[fd00::5]:7001", kPorts);
+  ASSERT_TRUE(nodes.ok()) << nodes.error().text;
+  ASSERT_EQ(nodes->size(), 5u);
+  const auto is = [&](size_t i, const std::string& name, const std::string& host, const Ports& ports) {
+    const NodeAddress& node = (*nodes)[i];
+    EXPECT_EQ(node.name, name);
+    EXPECT_EQ(node.host, host) << name;
+    EXPECT_EQ(node.ports, ports) << name;
+  };
+  is(0, "n1", "10.0.0.1", kPorts);
+  is(1, "n2", "fd00::2", kPorts);
+  is(2, "n3", "-", kPorts);
+  is(3, "10.0.0.4:7000", "10.0.0.4", {7000});
+  is(4, "[fd00::5]:7001", "fd00::5", {7001});
+}
+
+TEST(PeerNodes, WhatIsNoneIsToldWithItsLine) {
+  for (const char* line : {"",
+                           " ",
+                           "n2",
+                           "n2 ",
+                           " 10.0.0.2",
+                           "n2 n2",
+                           "n2  10.0.0.2",
+                           "n2 10.0.0.2 7000",
+                           "10.0.0.2",
+                           "10.0.0.2:",
+                           "10.0.0.2:0",
+                           "10.0.0.2:65536",
+                           "10.0.0.2:x",
+                           "10.0.0.2:7000x",
+                           ":7000",
+                           "host:7000",
+                           "fd00::2:7000",
+                           "[10.0.0.2]:7000",
+                           "[fd00::2:7000",
+                           "fd00::2]:7000",
+                           "[]:7000",
+                           "-:7000",
+                           "10.0.0.2:7000\r"}) {
+    const std::string error = error_of(std::string("n1 10.0.0.1\n") + line + "\nn3 10.0.0.3\n");
+    EXPECT_TRUE(error.starts_with("2: '")) << "'" << line << "': " << error;
+    EXPECT_NE(error.find("is not ADDRESS:PORT; write for example"), std::string::npos) << error;
+  }
+  EXPECT_EQ(error_of(""), " it takes a line for each of at least two nodes");
+  EXPECT_EQ(error_of("n1 10.0.0.1\n"), " it takes a line for each of at least two nodes");
+  std::string many;
+  for (int i = 0; i < 65536; ++i) many += "n ::1\n";
+  EXPECT_EQ(error_of(many), "");
+  EXPECT_EQ(error_of(many + "n ::1\n"), " more than 65536 nodes");
+}
+
+TEST(PeerNodes, ComeFromAFileThatErrorsName) {
+  const Scratch scratch;
+  EXPECT_EQ(read_nodes(scratch.file("two", "n1 ::1\nn2 ::1\n"), kPorts)->size(), 2u);
+  EXPECT_EQ(read_nodes(scratch / "none", kPorts).error().text,
+            "read " + (scratch / "none") + ": No such file or directory");
+  const std::string bad = scratch.file("bad", "n1 ::1\nx\n");
+  EXPECT_TRUE(read_nodes(bad, kPorts).error().text.starts_with(bad + ":2: 'x' is not"));
+  EXPECT_FALSE(read_nodes(scratch.dir("d"), kPorts).ok());
+}
+
+TEST(PeerKey, IsAllThatComes) {
+  const Result<JobKey> key = take_key(pipe_with(std::string(32, 'k')));
+  ASSERT_TRUE(key.ok()) << key.error().text;
+  EXPECT_EQ(*key, key_of('k'));
+  const int fd = pipe_with(std::string(32, 'k'));
+  (void)take_key(fd).ok();
+  EXPECT_LT(::fcntl(fd, F_GETFD), 0) << "it is closed";
+  for (const size_t bytes : {0, 31, 33, 64})
+    EXPECT_TRUE(
+        take_key(pipe_with(std::string(bytes, 'k'))).error().text.starts_with("the job's key: not 32 bytes"))
+        << bytes;
+  EXPECT_EQ(take_key(-1).error().code, EBADF);
+}
+
+TEST(PeerKey, InAFileIsItsOwnersAlone) {
+  const Scratch scratch;
+  const std::string file = scratch.file("key", std::string(32, '\n'));
+  for (const mode_t mode : {0600, 0400}) {
+    ::chmod(file.c_str(), mode);
+    const Result<JobKey> key = read_key_file(file);
+    ASSERT_TRUE(key.ok()) << key.error().text;
+    EXPECT_EQ(*key, key_of('\n'));
+  }
+  for (const mode_t mode : {0640, 0604, 0620, 0602, 0601, 0610}) {
+    ::chmod(file.c_str(), mode);
+    EXPECT_EQ(read_key_file(file).error().text,
+              file + ": group or others can read or write it; run chmod 600 " + file);
+  }
+  const std::string shorter = scratch.file("short", "abc");
+  ::chmod(shorter.c_str(), 0600);
+  EXPECT_EQ(read_key_file(shorter).error().text,
+            shorter + ": not 32 bytes; make it by head -c32 /dev/urandom");
+  EXPECT_EQ(read_key_file(scratch / "none").error().code, ENOENT);
+  EXPECT_EQ(read_key_file(scratch.dir("d")).error().text, (scratch / "d") + ": not a plain file");
+}
+
+TEST(PeerMembership, IsReadAsTheCommandLineHasIt) {
+  const Scratch scratch;
+  PeerConfig config;
+  config.first_port = 7000;
+  config.last_port = 7001;
+  PeerArguments arguments;
+  arguments.file = scratch.file("peers", "n1 10.0.0.1\nn2 10.0.0.2\n");
+  arguments.identity = "c.1.0";
+  const auto read = [&](uint32_t index) {
+    arguments.index = index;
+    arguments.key_fd = pipe_with(std::string(32, 'k'));
+    return read_membership(arguments, config);
+  };
+  const Result<PeerMembership> second = read(1);
+  ASSERT_TRUE(second.ok()) << second.error().text;
+  EXPECT_EQ(second->own, 1u);
+  EXPECT_EQ(second->identity, "c.1.0");
+  EXPECT_EQ(second->key, key_of('k'));
+  ASSERT_EQ(second->nodes.size(), 2u);
+  EXPECT_EQ(second->nodes[0].host, "10.0.0.1");
+  EXPECT_EQ(second->nodes[0].ports, ports_of("c.1.0", 7000, 7001));
+  EXPECT_EQ(second->nodes[1].ports, second->nodes[0].ports);
+  EXPECT_EQ(read(2).error().text, "--peer-index 2: " + arguments.file + " has 2 nodes, from 0 on");
+  scratch.file("peers", "");
+  EXPECT_TRUE(read(0).error().text.starts_with(arguments.file + ": it takes")) << read(0).error().text;
+  arguments.key_fd = pipe_with("");
+  EXPECT_TRUE(read_membership(arguments, config).error().text.starts_with("the job's key"));
+}
+
+}  // namespace
+}  // namespace monarch
