@@ -22,6 +22,8 @@ namespace {
 
 const User kOwner = {65534, 65534, {}};
 
+const RunFiles kFiles = {{kAgentConf, "conf"}, {kDatasets, "/a:/b"}, {kPeers, "n1 ::1\n"}};
+
 class JobDirTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -274,7 +276,7 @@ TEST_F(JobDirTest, WhatFailsLeavesNothingAndSaysWhy) {
 
 TEST_F(JobDirTest, ARunDirectoryThatCannotBeGivenAwayIsNone) {
   const Intercept refuse(Call::kChown, EPERM);
-  const Status s = make_run_dir(scratch_ / "run", 0, "conf", "/a", kOwner);
+  const Status s = make_run_dir(scratch_ / "run", 0, kFiles, kOwner);
   ASSERT_FALSE(s.ok());
   EXPECT_TRUE(s.error().text.starts_with("fill ")) << s.error().text;
 }
@@ -283,7 +285,7 @@ TEST_F(JobDirTest, ARunDirectoryWithoutABoundIsLogged) {
   const int status = in_child([&] {
     if (!before_call(SYS_mount, [](CallArguments) { return EPERM; })) return 99;
     const std::string log =
-        logged([&] { EXPECT_TRUE(make_run_dir(scratch_ / "run", 1 << 20, "conf", "/a", kOwner).ok()); });
+        logged([&] { EXPECT_TRUE(make_run_dir(scratch_ / "run", 1 << 20, kFiles, kOwner).ok()); });
     return log.find("run directories are not bounded: mount a tmpfs") == std::string::npos || HasFailure()
                ? 1
                : 0;
@@ -307,29 +309,29 @@ TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {
 TEST_F(JobDirTest, TheRunDirectoryIsTheOwnersAndItsFilesAreRoots) {
   const std::string run = scratch_ / "run";
   const mode_t before = ::umask(0);
-  const Status s = make_run_dir(run, 0, "conf", "/a:/b", kOwner);
+  const Status s = make_run_dir(run, 0, kFiles, kOwner);
   ::umask(before);
   ASSERT_TRUE(s.ok()) << s.error().text;
   EXPECT_EQ(stat_of(run).st_mode & 07777, 0700u);
   EXPECT_EQ(stat_of(run).st_uid, kOwner.uid);
   EXPECT_EQ(stat_of(run).st_gid, kOwner.gid);
-  for (const auto& [name, text] : {std::pair{kAgentConf, "conf"}, {kDatasets, "/a:/b"}}) {
+  for (const auto& [name, text] : kFiles) {
     EXPECT_EQ(contents(run + "/" + name), text);
     EXPECT_EQ(stat_of(run + "/" + name).st_uid, 0u);
     EXPECT_EQ(stat_of(run + "/" + name).st_gid, kOwner.gid);
     EXPECT_EQ(stat_of(run + "/" + name).st_mode & 07777, 0640u);
   }
   EXPECT_EQ(stat_of(run).st_dev, stat_of(scratch_.path()).st_dev) << "no bound, no file system of its own";
-  EXPECT_EQ(make_run_dir(run, 0, "", "", kOwner).error().code, EEXIST);
+  EXPECT_EQ(make_run_dir(run, 0, {}, kOwner).error().code, EEXIST);
   EXPECT_EQ(contents(run + "/agent.conf"), "conf");
-  EXPECT_EQ(make_run_dir(scratch_ / "a/b", 0, "", "", kOwner).error().code, ENOENT);
+  EXPECT_EQ(make_run_dir(scratch_ / "a/b", 0, {}, kOwner).error().code, ENOENT);
 }
 
 TEST_F(JobDirTest, TheRunDirectoryIsBounded) {
   bool bounded = false;
   if (!with_tmpfs(scratch_.dir("mnt"), 1 << 20, [&] {
         const std::string run = scratch_ / "mnt/run";
-        EXPECT_TRUE(make_run_dir(run, 8 << 20, "conf", "/a", kOwner).ok());
+        EXPECT_TRUE(make_run_dir(run, 8 << 20, kFiles, kOwner).ok());
         struct stat inside {
         }, outside{};
         bounded = ::stat(run.c_str(), &inside) == 0 && ::stat((scratch_ / "mnt").c_str(), &outside) == 0 &&

@@ -45,11 +45,12 @@ class LaunchTest : public NodeTest {
     return status == 0 ? contents(scratch_ / "found") : "status " + std::to_string(status);
   }
   // What became of a launch; the error, and what it leaves.
-  std::string launch(int patience_ms = kPatienceMs, const std::vector<gid_t>& groups = {}) const {
+  std::string launch(int patience_ms = kPatienceMs, const std::vector<gid_t>& groups = {},
+                     const AgentPeers* peers = nullptr) const {
     JobRecord r = record(1);
     r.user.groups = groups;
     const Removal job = begin(r);
-    const Status s = launch_agent(state_, 0, patience_ms, &r);
+    const Status s = launch_agent(state_, 0, patience_ms, peers, &r);
     if (s.ok()) {
       const bool recorded = state_.read_record(r.job.key())->agent.pid == r.agent.pid;
       const bool runs = is_running(r.agent);
@@ -99,6 +100,36 @@ TEST_F(LaunchTest, AnAgentIsToldWhoseItIs) {
   EXPECT_EQ(told({}), " --uid 65534 --gid 65534");
   EXPECT_EQ(told({5}), " --uid 65534 --gid 65534 --groups 5");
   EXPECT_EQ(told({5, 70000}), " --uid 65534 --gid 65534 --groups 5,70000");
+}
+
+TEST_F(LaunchTest, AnAgentIsToldOfItsPeersAndOfTheKeyByAPipe) {
+  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
+  constexpr int kKeyFd = 5;
+  const auto repeat = [](CallArguments a) -> int {
+    std::string words;
+    for (char** word = reinterpret_cast<char**>(a[1]); *word; ++word) words += std::string(" ") + *word;
+    char key[64];
+    const ssize_t n = ::read(kKeyFd, key, sizeof key);
+    words = words.substr(words.find(" --gid")) + "|" +
+            std::string(key, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+    words += ::read(kKeyFd, key, 1) <= 0 ? "|end" : "|more";
+    for (char** variable = reinterpret_cast<char**>(a[2]); *variable; ++variable)
+      words += std::string("|") + *variable;
+    words += ::fcntl(kKeyFd + 1, F_GETFD) < 0 ? "\n" : "|another\n";
+    (void)!::write(kReadyFd, words.data(), words.size());
+    ::_exit(0);
+  };
+  AgentPeers peers;
+  peers.own = 3;
+  peers.identity = "c.1.0";
+  peers.key.fill('k');
+  const auto told = [&](const AgentPeers* with_these) {
+    return with(SYS_execve, repeat, [&] { return launch(kPatienceMs, {}, with_these); });
+  };
+  EXPECT_EQ(told(&peers), " --gid 65534 --peers " + state_.run_dir("c.1.0.n1") +
+                              "/peers --peer-index 3 --peer-identity c.1.0 --peer-key-fd 5|" +
+                              std::string(32, 'k') + "|end|PATH=/usr/bin:/bin");
+  EXPECT_EQ(told(nullptr), " --gid 65534||end|PATH=/usr/bin:/bin");
 }
 
 TEST_F(LaunchTest, WithoutAProcessOrAPipeThereIsNoAgentAndNothingLeft) {
@@ -174,7 +205,8 @@ TEST_F(LaunchTest, NorDoesOneWhoseHelperIsKilledBefore) {
     JobRecord r = this->record(1);
     const Removal job = begin(r);
     const int helper = in_child([&] {
-      return before_call(SYS_openat, fail(1, 0, end)) ? launch_agent(state_, 0, 0, &r).ok() : kNoTraps;
+      return before_call(SYS_openat, fail(1, 0, end)) ? launch_agent(state_, 0, 0, nullptr, &r).ok()
+                                                      : kNoTraps;
     });
     int agent = 0;
     return helper == 7 && ::waitpid(-1, &agent, 0) > 0 && WIFEXITED(agent) ? WEXITSTATUS(agent) : 98;

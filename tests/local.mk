@@ -57,6 +57,7 @@ tests_unit_SOURCES = \
 	%D%/hostile_test.cc \
 	%D%/identity_test.cc \
 	%D%/job_dirs_test.cc \
+	%D%/job_peers_test.cc \
 	%D%/keeper_test.cc \
 	%D%/large_faults_test.cc \
 	%D%/large_files_test.cc \

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarch_account: writes a job's line into Slurm's accounting database, as SystemComment, or tells when
-// Slurm says that a job began. The one program of Monarch's that links libslurm, so that no other has to be
-// rebuilt with Slurm.
+// Slurm says that a job began, or where nodes are. The one program of Monarch's that links libslurm, so that
+// no other has to be rebuilt with Slurm.
 //
 //   monarch_account --job N --uid U --restart R --begin T --end T
 //                   [--submit T --start T] [--cluster NAME] LINE
 //   monarch_account --times --job N --uid U --restart R
+//   monarch_account --nodes LIST
 //
 // --begin and --end: of the run, by the node's clock; --submit and --start: by Slurm's, 0 if not known.
 // --times prints both of the job that runs now.
+// --nodes prints a line NAME ADDRESS for each node that the list, such as n[1-4], names, in its order: what
+// slurm.conf says, else what the name resolves to, else -. slurmctld is not asked.
 //
 // Exit status: 0 done; 1 not now (slurmdbd, or slurmctld, is away); 2 usage; 3 the cluster has no slurmdbd; 4
 // no row, or no job, of that run (yet).
@@ -21,7 +24,13 @@ extern "C" {
 #include <slurm/slurmdb.h>
 // Exported by libslurm, and filled by slurm_init(), though no header for users names it.
 extern slurm_conf_t slurm_conf;
+// Likewise: what slurm.conf says, from 20.11 on.
+int slurm_conf_get_addr(const char* node, slurm_addr_t* address, uint16_t flags) __attribute__((weak));
 }
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -40,8 +49,11 @@ enum Exit { kDone = 0, kAway = 1, kUsage = 2, kNoDatabase = 3, kNoRow = 4 };
 // By how much the node's clock and Slurm's may differ.
 constexpr time_t kSkew = 5;
 
+constexpr int kMostNodes = 65536;
+
 struct Request {
   bool times = false;
+  std::string nodes;
   uint32_t job = 0, uid = 0, restart = 0;
   time_t begin = 0, end = 0, submit = 0, start = 0;
   std::string cluster, line;
@@ -204,6 +216,47 @@ Exit write_line(void* connection, Request* r) {
   return modify(connection, r, rows[0]);
 }
 
+// Numeric, of version 4 or 6; "-": there is none.
+std::string text_of(const void* address, size_t bytes) {
+  char text[NI_MAXHOST];
+  const auto* at = static_cast<const sockaddr*>(address);
+  const bool is_one = at->sa_family == AF_INET || at->sa_family == AF_INET6;
+  return is_one && ::getnameinfo(at, static_cast<socklen_t>(bytes), text, sizeof text, nullptr, 0,
+                                 NI_NUMERICHOST) == 0
+             ? text
+             : "-";
+}
+
+std::string address_of(const char* node) {
+  slurm_addr_t configured;
+  std::memset(&configured, 0, sizeof configured);
+  if (&slurm_conf_get_addr && slurm_conf_get_addr(node, &configured, 0) == SLURM_SUCCESS) {
+    const auto family = reinterpret_cast<const sockaddr*>(&configured)->sa_family;
+    return text_of(&configured, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+  }
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (::getaddrinfo(node, nullptr, &hints, &found) != 0) return "-";
+  const std::string text = text_of(found->ai_addr, found->ai_addrlen);
+  ::freeaddrinfo(found);
+  return text;
+}
+
+Exit list_nodes(const std::string& expression) {
+  auto list = slurm_hostlist_create(expression.c_str());
+  if (!list) return kUsage;
+  if (slurm_hostlist_count(list) > kMostNodes) {
+    std::fprintf(stderr, "monarch_account: more than %d nodes\n", kMostNodes);
+    return kUsage;
+  }
+  while (char* node = slurm_hostlist_shift(list)) {
+    std::printf("%s %s\n", node, address_of(node).c_str());
+    std::free(node);
+  }
+  slurm_hostlist_destroy(list);
+  return std::fflush(stdout) == 0 ? kDone : kAway;
+}
+
 bool parse(int argc, char** argv, Request* r) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -212,6 +265,8 @@ bool parse(int argc, char** argv, Request* r) {
     const auto number = [&] { return std::strtoll(argv[++i], nullptr, 10); };
     if (word == "--times") {
       r->times = true;
+    } else if (word == "--nodes") {
+      r->nodes = argv[++i];
     } else if (!option) {
       if (!r->line.empty()) return false;
       r->line = word;
@@ -235,6 +290,7 @@ bool parse(int argc, char** argv, Request* r) {
       return false;
     }
   }
+  if (!r->nodes.empty()) return true;
   return r->job != 0 && r->uid != 0 && (r->times ? r->line.empty() : !r->line.empty() && r->begin != 0);
 }
 
@@ -247,10 +303,12 @@ int main(int argc, char** argv) {
         stderr,
         "usage: monarch_account --job N --uid U --restart R --begin T --end T [--submit T --start T]\n"
         "                       [--cluster NAME] LINE\n"
-        "       monarch_account --times --job N --uid U --restart R\n");
+        "       monarch_account --times --job N --uid U --restart R\n"
+        "       monarch_account --nodes LIST\n");
     return kUsage;
   }
   slurm_init(nullptr);
+  if (!r.nodes.empty()) return list_nodes(r.nodes);
   const char* storage = slurm_conf.accounting_storage_type;
   if (!storage || !std::strstr(storage, "slurmdbd"))
     return fail(r, kNoDatabase, "the cluster has no slurmdbd");

@@ -95,7 +95,9 @@ int reply(const Options& o, const Result<monarch::Started>& started) {
                    : (tell ? "tell " : "off ") + monarch::escaped(started.error().text) + "\n";
   if (o.reply_fd >= 0 && ::write(o.reply_fd, line.data(), line.size()) < 0) return 1;
   if (started.ok()) {
-    if (started->fresh) spdlog::info("JobId={} node={} agent started", o.request.job.job, o.request.job.node);
+    if (started->fresh)
+      spdlog::info("JobId={} node={} agent started; {}", o.request.job.job, o.request.job.node,
+                   started->peers);
     return 0;
   }
   if (started.error().code == ENOENT && o.request.datasets.empty()) return 0;  // nothing wanted
@@ -229,6 +231,7 @@ int main(int argc, char** argv) {
     return app.exit(e) == 0 ? 0 : kUsage;
   }
 
+  o.request.peers = monarch::take_told_of_peers();
   o.as_user = app.count("--uid") > 0;
   o.request.first_node = node_id == 0;
   const char* slurm_conf = std::getenv("SLURM_CONF");

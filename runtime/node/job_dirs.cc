@@ -145,8 +145,7 @@ bool put(const Fd& dir, const char* name, const std::string& text, const User& u
 
 }  // namespace
 
-Status make_run_dir(const std::string& path, uint64_t bytes, const std::string& conf,
-                    const std::string& datasets, const User& user) {
+Status make_run_dir(const std::string& path, uint64_t bytes, const RunFiles& files, const User& user) {
   if (::mkdir(path.c_str(), 0700) != 0) return errno_error("make " + path);  // its parent is root's
   Fd dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (dir && bytes != 0) {
@@ -154,9 +153,9 @@ Status make_run_dir(const std::string& path, uint64_t bytes, const std::string& 
       spdlog::warn("run directories are not bounded: {}", s.error().text);
     dir = Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));  // what is mounted
   }
-  if (!dir || !put(dir, kAgentConf, conf, user) || !put(dir, kDatasets, datasets, user) ||
-      os::fchown(dir.get(), user.uid, user.gid) != 0)
-    return errno_error("fill " + path);
+  bool filled = static_cast<bool>(dir);
+  for (const auto& [name, text] : files) filled = filled && put(dir, name, text, user);
+  if (!filled || os::fchown(dir.get(), user.uid, user.gid) != 0) return errno_error("fill " + path);
   return {};
 }
 

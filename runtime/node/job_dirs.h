@@ -3,6 +3,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
@@ -16,12 +18,12 @@ namespace monarch {
 // <tier>/monarch gets another name beside it, with a line in the log.
 Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name, const User& user);
 
-// Makes the run directory for the user, and in it files of root's for the agent: its configuration and, since
-// all users can see a command line, the datasets, PATH[:PATH...]. It is a tmpfs of its own of `bytes`, so
-// that the user cannot fill what it is in; if `bytes` is 0, or the kernel refuses (which the log says), a
-// plain directory.
-inline constexpr char kAgentConf[] = "agent.conf", kDatasets[] = "datasets";
-Status make_run_dir(const std::string& path, uint64_t bytes, const std::string& conf,
-                    const std::string& datasets, const User& user);
+// Makes the run directory for the user, and in it files of root's for the agent, by name and text: its
+// configuration; since all users can see a command line, the datasets, PATH[:PATH...]; and the job's nodes, a
+// line NAME ADDRESS each. It is a tmpfs of its own of `bytes`, so that the user cannot fill what it is in; if
+// `bytes` is 0, or the kernel refuses (which the log says), a plain directory.
+inline constexpr char kAgentConf[] = "agent.conf", kDatasets[] = "datasets", kPeers[] = "peers";
+using RunFiles = std::vector<std::pair<const char*, std::string>>;
+Status make_run_dir(const std::string& path, uint64_t bytes, const RunFiles& files, const User& user);
 
 }  // namespace monarch

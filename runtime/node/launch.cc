@@ -25,20 +25,23 @@ namespace {
 
 constexpr int kKillPatienceMs = 500;
 
-constexpr int kReadyFd = 3, kGoFd = 4;
+constexpr int kReadyFd = 3, kGoFd = 4, kKeyFd = 5;
 
-// /dev/null in the place of 0 to 2, `tell` in that of kReadyFd, `go` in that of kGoFd, and nothing else: what
-// was open is root's log, the job's lock and, where a person runs the helper, a terminal, and the user can
-// get at the descriptors of the agent.
-void leave_only(int tell, int go) {
-  tell = ::fcntl(tell, F_DUPFD, kGoFd + 1);  // out of the way of what follows
-  go = ::fcntl(go, F_DUPFD, kGoFd + 1);
+// /dev/null in the place of 0 to 2, `tell` in that of kReadyFd, `go` in that of kGoFd, `key`, if there is
+// one, in that of kKeyFd, and nothing else: what was open is root's log, the job's lock and, where a person
+// runs the helper, a terminal, and the user can get at the descriptors of the agent.
+void leave_only(int tell, int go, int key) {
+  tell = ::fcntl(tell, F_DUPFD, kKeyFd + 1);  // out of the way of what follows
+  go = ::fcntl(go, F_DUPFD, kKeyFd + 1);
+  if (key >= 0) key = ::fcntl(key, F_DUPFD, kKeyFd + 1);
   const int null = ::open("/dev/null", O_RDWR);
   for (int fd = 0; fd < kReadyFd; ++fd) ::dup2(null, fd);
   ::dup2(tell, kReadyFd);
   ::dup3(go, kGoFd, O_CLOEXEC);
-  if (::syscall(SYS_close_range, kGoFd + 1u, ~0u, 0u) != 0)
-    for (int fd = kGoFd + 1; fd < 4096; ++fd) ::close(fd);
+  if (key >= 0) ::dup2(key, kKeyFd);
+  const int first = key >= 0 ? kKeyFd + 1 : kKeyFd;
+  if (::syscall(SYS_close_range, static_cast<unsigned>(first), ~0u, 0u) != 0)
+    for (int fd = first; fd < 4096; ++fd) ::close(fd);
 }
 
 // Until the parent has recorded who this is: an agent that no record names would outlive its job.
@@ -51,7 +54,7 @@ bool wait_recorded() {
 
 // In the child: the agent, with nothing of slurmstepd's, which becomes the user by itself. Who changes
 // identity after execve(2) cannot be traced by that user at any moment; who executes as the user can.
-[[noreturn]] void exec_agent(const StateDir& state, const JobRecord& record) {
+[[noreturn]] void exec_agent(const StateDir& state, const AgentPeers* peers, const JobRecord& record) {
   std::ofstream("/proc/self/oom_score_adj") << "1000\n";
   ::setsid();
   const rlimit none{0, 0};
@@ -78,6 +81,10 @@ bool wait_recorded() {
   std::string groups;
   for (const gid_t g : record.user.groups) groups += (groups.empty() ? "" : ",") + std::to_string(g);
   if (!groups.empty()) words.insert(words.end(), {"--groups", groups});
+  if (peers)
+    words.insert(words.end(),
+                 {"--peers", record.run_dir + "/" + kPeers, "--peer-index", std::to_string(peers->own),
+                  "--peer-identity", peers->identity, "--peer-key-fd", std::to_string(kKeyFd)});
   const std::vector<char*> argv = argv_of(words);
   char path[] = "PATH=/usr/bin:/bin";
   char* environment[] = {path, nullptr};
@@ -111,9 +118,27 @@ void warn_of_group(const JobRecord& record, const Error& error) {
   spdlog::warn("JobId={} the agent has no control group of its own: {}", record.job.job, error.text);
 }
 
+// A pipe that has the key in it, and no other end.
+Result<Fd> pipe_with(const std::array<unsigned char, 32>& key) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
+  Fd read(ends[0]);
+  const Fd write(ends[1]);
+  if (::write(write.get(), key.data(), key.size()) != static_cast<ssize_t>(key.size()))
+    return errno_error("hand over the job's key");
+  return read;
+}
+
 }  // namespace
 
-Status launch_agent(const StateDir& state, uint64_t memory, int patience_ms, JobRecord* record) {
+Status launch_agent(const StateDir& state, uint64_t memory, int patience_ms, const AgentPeers* peers,
+                    JobRecord* record) {
+  Fd key;
+  if (peers) {
+    Result<Fd> with_key = pipe_with(peers->key);
+    if (!with_key.ok()) return with_key.error();
+    key = with_key.take();
+  }
   int ready_ends[2], go_ends[2];
   if (::pipe2(ready_ends, O_CLOEXEC) != 0) return errno_error("pipe");
   const Fd ready(ready_ends[0]);
@@ -133,9 +158,9 @@ Status launch_agent(const StateDir& state, uint64_t memory, int patience_ms, Job
   }
   if (pid == 0) {
     if (const Status s = groups.enter(group); own.ok() && !s.ok()) warn_of_group(*record, s.error());
-    leave_only(tell.get(), wait.get());
+    leave_only(tell.get(), wait.get(), key.get());
     if (!wait_recorded()) ::_exit(1);
-    exec_agent(state, *record);
+    exec_agent(state, peers, *record);
   }
   tell.reset();
   Result<ProcessId> agent = identify(pid);

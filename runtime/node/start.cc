@@ -13,6 +13,7 @@
 #include "runtime/config/config.h"
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/job_dirs.h"
+#include "runtime/node/job_peers.h"
 #include "runtime/node/launch.h"
 #include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
@@ -29,6 +30,7 @@ constexpr int kLeastPatienceMs = 200;
 constexpr int kKillPatienceMs = 500;
 constexpr int kReadyPatienceMs = 1000;  // a PFS that hangs does not hold up the job's start
 constexpr int kTierPatienceMs = 500;    // and is waited for as much shorter
+constexpr int kPeersPatienceMs = 700;   // likewise
 
 int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
@@ -67,10 +69,18 @@ std::vector<TierConfig> those_entered(const StartRequest& request, const std::ve
   return kept;
 }
 
-// The directories and the agent of a job that has none yet; waits no longer than that for the ledger, and for
-// the agent. `record` says what was made, also on an error.
+// What is asked for, of a job that has no agent yet.
+struct Wanted {
+  std::string datasets;
+  ToldOfPeers peers;
+};
+
+// The directories and the agent of such a job; waits no longer than that for the ledger, and for the agent.
+// `record` says what was made, also on an error; `peers`, what is to be said of them.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
-                   const std::string& datasets, Patience patience, JobRecord* record) {
+                   const Wanted& wanted, Patience patience, JobRecord* record, std::string* peers) {
+  PeerSearch search(config.peer, wanted.peers, request.nodes, request.of_cluster.account_program,
+                    request.of_cluster.slurm_conf);
   std::vector<TierConfig> tiers = tiers_for(request.job, config);
   std::vector<Removal> unrecorded = take_unrecorded(state, request.job, paths_of(tiers));
   make_room_for(state, record->name, paths_of(tiers));
@@ -90,11 +100,17 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
     }
   }
   if (usable.empty()) return Error{ENOSPC, "no tier can be used on this node; monarchctl tiers tells why"};
+  const int64_t begin = now_ms();
+  const Result<AgentPeers> found = search.finish(request.job, request.restart, kPeersPatienceMs);
+  const int ready_ms = std::max(kLeastPatienceMs, patience.ready_ms - static_cast<int>(now_ms() - begin));
+  *peers =
+      found.ok() ? fmt::format("node {} of {}", found->own, found->count) : "no peers: " + found.error().text;
+  RunFiles files = {{kAgentConf, agent_conf(config, usable, request.nodes)}, {kDatasets, wanted.datasets}};
+  if (found.ok()) files.emplace_back(kPeers, found->nodes);
   const uint64_t run_size = request.own_mounts ? 0 : config.agent.run_size;
-  MONARCH_TRY(make_run_dir(record->run_dir, run_size, agent_conf(config, usable, request.nodes),
-                           datasets, request.user));
+  MONARCH_TRY(make_run_dir(record->run_dir, run_size, files, request.user));
   MONARCH_TRY(tell_quotas(state, *record));
-  return launch_agent(state, memory, patience.ready_ms, record);
+  return launch_agent(state, memory, ready_ms, found.ok() ? &*found : nullptr, record);
 }
 
 // Without the file no job has Monarch; the code is not that of "nothing is wanted".
@@ -220,6 +236,8 @@ Status note_wanted(const StartRequest& request) {
   sweep(*state, request.job);
   Result<Fd> lock = state->lock_job(request.job, true, kLockPatienceMs);
   if (!lock.ok()) return lock.error();
+  if (const Status s = note_peers(*state, request.job, request.peers); !s.ok())
+    spdlog::warn("JobId={} {}", request.job.job, s.error().text);  // the job can do without
   return state->write(wanted_file(request.job), request.datasets);
 }
 
@@ -253,16 +271,18 @@ Result<Started> start_agent(const StartRequest& request) {
   if (!lock.ok()) return lock.error();
   Result<std::string> datasets = datasets_of(*state, request);
   if (!datasets.ok()) return datasets.error();
+  const Wanted wanted = {*datasets, noted_peers(*state, request.job, request.peers)};
   if (Result<JobRecord> last = state->read_record(request.job.key()); last.ok()) {
-    if (is_started(*state, request)) return Started{last->run_dir, false, not_served(*state, request)};
+    if (is_started(*state, request)) return Started{last->run_dir, false, "", not_served(*state, request)};
     MONARCH_TRY(clear_last_run(*state, last.take(), &lock));
   }
   if (Status before = failed_before(*state, request, *datasets); !before.ok()) return before.error();
 
   JobRecord record = new_record(*state, request);
   const int ledger_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
+  std::string peers;
   Status started = config.ok()
-                       ? start_fresh(*state, request, *config, *datasets, {ledger_ms, ready_ms}, &record)
+                       ? start_fresh(*state, request, *config, wanted, {ledger_ms, ready_ms}, &record, &peers)
                        : Status(config.error());
   if (started.ok()) note_anchor(*state, request.job);
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
@@ -270,7 +290,7 @@ Result<Started> start_agent(const StartRequest& request) {
     note_failure(*state, record, request, *datasets, started.error().text);
     return started.error();
   }
-  return Started{record.run_dir, true, ""};
+  return Started{record.run_dir, true, peers, ""};
 }
 
 }  // namespace monarch

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/node/job_peers.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -22,14 +23,16 @@ struct StartRequest {
   User user;
   OfCluster of_cluster;
   std::string datasets;  // PATH[:PATH...]; empty: what the prolog noted
+  ToldOfPeers peers;     // what the prolog noted goes before it
 };
 
-// Notes the datasets for the extern step, which does not see the job's options.
+// Notes the datasets and the key for the extern step, which does not see the job's options.
 Status note_wanted(const StartRequest& request);
 
 struct Started {
   std::string run_dir;
   bool fresh = false;    // this call started the agent
+  std::string peers;     // of a fresh one, for the log: whether it has peers, or why not
   std::string unserved;  // for the user: datasets that the agent, started by another step, does not know
 };
 // Starts the job's agent unless it has been started: makes its directories, writes the record, becomes the

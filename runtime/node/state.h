@@ -3,14 +3,14 @@
 //
 //   STATE/ledger           0600, root's: the lock on what jobs have reserved
 //   STATE/jobs/            0700, root's
-//   STATE/jobs/CLUSTER.JOB.NODE/   one per job: lock; wanted (the option, as the prolog saw it); record.json
-//   and
-//                          serves (the datasets) of its agent, or failed (why there is none)
+//   STATE/jobs/CLUSTER.JOB.NODE/   one per job: lock; wanted (the option, as the prolog saw it); peers (key
+//                          and nodes, likewise); record.json and serves (the datasets) of its agent, or
+//                          failed (why there is none)
 //   STATE/removing/        0700, root's: what is being removed, a directory of jobs/ each, as NAME.SERIAL
 //   STATE/grants/          0711, root's
 //   STATE/grants/NAME      0644, root's: the job's quotas, for its agent (runtime/hierarchy/grant.h)
 //   STATE/run/             0711, root's
-//   STATE/run/NAME/        0700, the job owner's: catalog, board, log; agent.conf and datasets are
+//   STATE/run/NAME/        0700, the job owner's: catalog, board, log; agent.conf, datasets and peers are
 //                          root's
 //   STATE/spool/           0700, root's: lines for sacct that are not yet written
 //   STATE/keeper.lock      whose lock the keeper holds

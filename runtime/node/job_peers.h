@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What root tells a job's agent of the agents on the job's other nodes: who they are, and the key by which
+// they know each other. Both come from Slurm: by the prolog's note, or from the step that starts the agent.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/result.h"
+#include "runtime/config/config.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+// As a hook was told it; either may be missing, or be anything.
+struct ToldOfPeers {
+  std::string key;    // 64 hexadecimal digits
+  std::string nodes;  // the job's, abbreviated: n[1-4]
+};
+// What the plugin has put into this process's environment; it is not there afterwards.
+ToldOfPeers take_told_of_peers();
+
+// jobs/KEY/peers, 0600: the prolog's note, for the extern step, which is told nothing. Without a key there is
+// none.
+Status note_peers(const StateDir& state, const JobOnNode& job, const ToldOfPeers& told);
+// That note, or `told` if there is none: a step's environment is in the user's hand.
+ToldOfPeers noted_peers(const StateDir& state, const JobOnNode& job, const ToldOfPeers& told);
+
+struct AgentPeers {
+  std::string nodes;  // a line NAME ADDRESS for each, node 0 first
+  uint32_t count = 0, own = 0;
+  std::array<unsigned char, 32> key{};
+  std::string identity;  // CLUSTER.JOB.RESTART
+};
+
+// One look for a job's peers, which takes as long as the names need to be resolved. It runs beside what else
+// is to do for the job's start.
+class PeerSearch {
+ public:
+  // `program` is monarch_account, or what takes its place; `slurm_conf` its SLURM_CONF. Does not wait.
+  PeerSearch(const PeerConfig& config, ToldOfPeers told, uint32_t nodes, const std::string& program,
+             const std::string& slurm_conf);
+  PeerSearch(const PeerSearch&) = delete;
+  PeerSearch& operator=(const PeerSearch&) = delete;
+  ~PeerSearch();
+
+  // Waits at most `patience_ms`. The error says why the job's agent is to have no peers.
+  Result<AgentPeers> finish(const JobOnNode& job, uint32_t restart, int patience_ms);
+
+ private:
+  Status begin(const PeerConfig& config, uint32_t nodes, const std::string& program,
+               const std::string& slurm_conf);
+  Result<std::string> listed(int patience_ms);
+
+  const ToldOfPeers told_;
+  pid_t pid_ = -1;
+  Fd output_;
+  Status begun_;
+};
+
+}  // namespace monarch
