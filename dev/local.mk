@@ -10,6 +10,7 @@ EXTRA_DIST += \
 	%D%/deps \
 	%D%/fuzz \
 	%D%/lab \
+	%D%/lab.d/peers \
 	%D%/lab.d/pfs \
 	%D%/lab.d/slurm \
 	%D%/lab.d/slurm-config.sh \
