@@ -22,7 +22,7 @@
 #   stop_orphans NAME PATH          end processes named NAME that have an argument at or below PATH
 #   free_port OWNER                 print a TCP port that is free and not promised to another existing OWNER path
 #   release_ports OWNER             take back the ports promised to OWNER
-#   port_listening PORT             does something listen on PORT?
+#   port_listening PORT [PID]       does something listen on PORT, in the network of PID?
 #   mounted PATH                    is PATH a mount point?  (also when the file system behind it is dead)
 #   unmount PATH                    unmount all that is mounted at PATH, lazily where it is busy
 #   short_id PATH                   eight hexadecimal digits that stand for PATH
@@ -238,7 +238,7 @@ port_listening() {
     local hex
     hex=$(printf '%04X' "$1")
     awk -v port=":$hex" '$4 == "0A" && substr($2, length($2) - 4) == port { found = 1 } END { exit !found }' \
-        /proc/net/tcp /proc/net/tcp6 2>/dev/null
+        "/proc/${2:-self}/net/tcp" "/proc/${2:-self}/net/tcp6" 2>/dev/null
 }
 
 # A promise is a link PORT -> OWNER and ends when OWNER is gone.  Below the range of outgoing connections.

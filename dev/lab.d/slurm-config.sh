@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2154  # the variables are set by slurm
 #
-# The configuration files of dev/lab slurm.  Sourced by it; uses its options, base, entry and conf.
+# The configuration files of dev/lab slurm.  Sourced by it; uses its options, base, entry and conf, and address_of.
 #
 #   node_names                     print the nodes' names
 #   write_config DBD_PORT CTLD_PORT
@@ -26,7 +26,7 @@ node_names() {
 slurm_conf_defaults() {
     cat <<END
 ClusterName=$cluster
-SlurmctldHost=$(hostname -s)(127.0.0.1)
+SlurmctldHost=$(hostname -s)($(address_of hub))
 SlurmctldPort=$ctld_port
 SlurmUser=slurm
 AuthType=auth/munge
@@ -57,7 +57,7 @@ MinJobAge=300
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=30
 AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=127.0.0.1
+AccountingStorageHost=$(address_of hub)
 AccountingStoragePort=$dbd_port
 AccountingStoragePass=$base/munge/socket
 AccountingStoreFlags=job_comment
@@ -68,13 +68,14 @@ END
 
 # A key given twice makes every Slurm command print an error, so the user's line replaces ours.
 write_slurm_conf() {
-    local node
+    local node number=0
     {
         awk -F= 'FILENAME == ARGV[1] { seen[tolower($1)] = 1; next } !(tolower($1) in seen)' \
             "${extra_conf:-/dev/null}" <(slurm_conf_defaults)
         [ -z "$extra_conf" ] || cat "$extra_conf"
         for node in $(node_names); do
-            echo "NodeName=$node NodeHostname=$(hostname -s) NodeAddr=127.0.0.1 Port=$(free_port "$entry")" \
+            number=$((number + 1))
+            echo "NodeName=$node NodeHostname=$(hostname -s) NodeAddr=$(address_of $number) Port=$(free_port "$entry")" \
                 "CPUs=4 RealMemory=4000 State=UNKNOWN"
         done
         echo "PartitionName=main Nodes=${prefix}[1-$nodes] Default=YES MaxTime=INFINITE State=UP"
@@ -87,7 +88,7 @@ write_slurmdbd_conf() {
 AuthType=auth/munge
 AuthInfo=socket=$base/munge/socket
 DbdHost=$(hostname -s)
-DbdAddr=127.0.0.1
+DbdAddr=$(address_of hub)
 DbdPort=$dbd_port
 SlurmUser=slurm
 LogFile=$base/log/slurmdbd.log
