@@ -174,6 +174,8 @@ def _end_run(path):
 def _remove_scratch(path):
     for lab in filter(os.path.isdir, (f"{path}/slurm", *glob.glob(f"{path}/*/slurm"))):
         subprocess.run([f"{SOURCE}/dev/lab", "slurm", "down", "--dir", lab], stdout=subprocess.DEVNULL, check=False)
+    for lab in filter(os.path.isdir, (f"{path}/peers/net", *glob.glob(f"{path}/*/peers/net"))):
+        subprocess.run([f"{SOURCE}/dev/lab", "peers", "down", os.path.dirname(lab)], check=False)
     if os.path.isdir(f"{path}/pfs"):
         _lab_pfs("down", path)
     for point in sorted(mounts_below(path), reverse=True):

@@ -211,6 +211,7 @@ scripts = \
 	%D%/hostile.t \
 	%D%/inject.t \
 	%D%/keeper.t \
+	%D%/lab.t \
 	%D%/large.t \
 	%D%/limits.t \
 	%D%/locks.t \
@@ -250,6 +251,7 @@ EXTRA_DIST += \
 	%D%/matrix/sums.h \
 	%D%/matrix/trace.c \
 	%D%/matrix/uring.c \
+	%D%/peers_lab.py \
 	%D%/slurm_lab.py \
 	%D%/slurm_rows.py
 

@@ -63,9 +63,11 @@ def install(slurm=""):
 class Cluster:
     """Slurm on this machine, each of its nodes with a tier of its own; a file or directory of each below scratch()."""
 
-    def __init__(self, slurm="", name=""):
-        """`slurm`: the directory where a Slurm is installed; "": the system's. `name`: of a directory below scratch() for all of it."""
-        self.slurm, self._name = slurm, name
+    def __init__(self, slurm="", name="", peers=None):
+        """`slurm`: the directory where a Slurm is installed; "": the system's. `name`: of a directory below scratch() for all of it.
+        `peers`: the peers_lab.Peers that it runs on; else all nodes are at 127.0.0.1."""
+        self.slurm, self._name, self._peers = slurm, name, peers
+        self._at_hub = peers.at("hub") if peers else []
         self.prefix = install(slurm)
         self.tier = self.new_tier("tier")
         base = scratch(name)
@@ -85,7 +87,7 @@ class Cluster:
                 f"monarchd={self.monarchd} log={self.log}")
         result = subprocess.run(
             [f"{SOURCE}/dev/lab", "slurm", "up", "--dir", self._dir, "--plugstack-line", line,
-             *(["--slurm", self.slurm] if self.slurm else []), *options],
+             *(["--slurm", self.slurm] if self.slurm else []), *(["--peers", self._peers.directory] if self._peers else []), *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False)
         if result.returncode != 0:
             raise RuntimeError("dev/lab slurm up: " + result.stdout.decode()[-3000:])
@@ -122,7 +124,7 @@ class Cluster:
             env = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if word)
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not os.path.exists(f"/proc/{pid}") or self._own_slurmdbd and self._own_slurmdbd.poll() is not None)
-        return [f"{self.slurm or '/usr'}/sbin/slurmdbd", "-D"], env
+        return [*self._at_hub, f"{self.slurm or '/usr'}/sbin/slurmdbd", "-D"], env
 
     def forget_jobs(self):
         """Restarts slurmctld without what it knows of jobs: their ids begin anew."""
@@ -135,8 +137,8 @@ class Cluster:
             state = re.search(r"(?mi)^StateSaveLocation=(.*)$", file.read()).group(1)
         for name in glob.glob(f"{state}/job_state*"):
             os.unlink(name)
-        e2e.start([f"{self.slurm or '/usr'}/sbin/slurmctld", "-D", "-c"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                  stderr=subprocess.DEVNULL)
+        e2e.start([*self._at_hub, f"{self.slurm or '/usr'}/sbin/slurmctld", "-D", "-c"], env=env, stdin=subprocess.DEVNULL,
+                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(lambda: self.nodes() and set(self.nodes().values()) <= {"idle"}, 60)
 
     def rows(self, job):
@@ -223,7 +225,7 @@ exit $code
         path = f"{self.slurm}/bin:" if self.slurm else ""
         env = {"PATH": f"{path}/usr/local/bin:/usr/bin:/bin:/usr/sbin", "LC_ALL": "C.UTF-8", "SLURM_CONF": self.conf,
                "HOME": self.out, "USER": "root" if root else USER, **(env or {})}
-        return e2e.start([*who, *command], cwd=self.out, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        return e2e.start([*self._at_hub, *who, *command], cwd=self.out, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, **more)
 
     def execute(self, command, seconds=PATIENCE, **more):
