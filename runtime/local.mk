@@ -111,6 +111,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/sweep.h \
 	%D%/node/watch.cc \
 	%D%/node/watch.h \
+	%D%/peer/changes.cc \
+	%D%/peer/changes.h \
 	%D%/peer/control.cc \
 	%D%/peer/control.h \
 	%D%/peer/directory.cc \
@@ -119,12 +121,18 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/peer/fetch.h \
 	%D%/peer/handshake.cc \
 	%D%/peer/handshake.h \
+	%D%/peer/holdings.cc \
+	%D%/peer/holdings.h \
 	%D%/peer/key.cc \
 	%D%/peer/key.h \
 	%D%/peer/members.cc \
 	%D%/peer/members.h \
 	%D%/peer/messages.cc \
 	%D%/peer/messages.h \
+	%D%/peer/node.cc \
+	%D%/peer/node.h \
+	%D%/peer/peer_source.cc \
+	%D%/peer/peer_source.h \
 	%D%/peer/peers.cc \
 	%D%/peer/peers.h \
 	%D%/peer/serve.cc \
@@ -160,7 +168,7 @@ libmonarch = %D%/libmonarch.a $(MONARCH_LIBS) $(LIBURING_LIBS)
 
 sbin_PROGRAMS += monarchd
 monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS)
-monarchd_LDADD = $(libmonarch)
+monarchd_LDADD = $(libmonarch) $(PEER_LIBS)
 monarchd_SOURCES = \
 	%D%/monarchd/monarchd.cc
 

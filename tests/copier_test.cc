@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -96,6 +97,70 @@ TEST_F(CopierTest, EverySizeInEveryWay) {
       EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs) - before, size) << "each byte is read once";
     }
   }
+}
+
+TEST_F(CopierTest, EachPieceIsTold) {
+  for (const uint64_t size : {uint64_t{5}, 3 * kMiB + 1, 21 * kMiB + 5}) {
+    source(size);
+    std::map<uint64_t, std::string> told;
+    CopyRange range = {.source = source_.get(), .copy = copy_.get(), .file_bytes = size, .bytes = size};
+    range.copied = [&](uint64_t offset, std::string_view piece) { told[offset] = piece; };
+    ASSERT_TRUE(copier_->copy(range).ok());
+    std::string all;
+    for (const auto& [offset, piece] : told) {
+      EXPECT_EQ(offset, all.size());
+      EXPECT_TRUE(piece.size() == kMiB || offset + piece.size() == size);
+      all += piece;
+    }
+    EXPECT_TRUE(all == expected_);
+  }
+}
+
+TEST_F(CopierTest, BytesFromElsewhereAreWrittenInEveryWay) {
+  const uint64_t size = 17 * kMiB + 77;
+  for (const Writing writing : {Writing::kMemory, Writing::kBuffered, Writing::kDirect}) {
+    source(size);
+    if (writing == Writing::kDirect && os::set_direct(copy_.get(), true) != 0) continue;
+    CopyRange range = {.copy = copy_.get(), .file_bytes = size, .bytes = size, .writing = writing};
+    const Status written = copier_->write(range, [&](char* room, const Copier::Put& put) -> Status {
+      for (uint64_t at = 0; at < size; at += kMiB) {
+        const uint64_t bytes = std::min(kMiB, size - at);
+        expected_.copy(room, bytes, at);
+        MONARCH_TRY(put(at, bytes));
+      }
+      return {};
+    });
+    ASSERT_TRUE(written.ok()) << written.error().text;
+    EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
+    EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 0u);
+  }
+}
+
+TEST_F(CopierTest, WhoSendsLearnsThatTheTierFails) {
+  source(3 * kMiB);
+  const Intercept full(Call::kPwrite, [](Arguments&) { return ENOSPC; });
+  int sent = 0;
+  const Status written = copier_->write({.copy = copy_.get(), .file_bytes = 3 * kMiB, .bytes = 3 * kMiB},
+                                        [&](char*, const Copier::Put& put) -> Status {
+                                          ++sent;
+                                          MONARCH_TRY(put(0, kMiB));
+                                          ++sent;
+                                          return {};
+                                        });
+  ASSERT_FALSE(written.ok());
+  EXPECT_EQ(written.error().code, ENOSPC);
+  EXPECT_EQ(sent, 1);
+}
+
+TEST_F(CopierTest, WhatComesFromElsewhereEndsWithTheAgent) {
+  source(kMiB);
+  stopping_ = true;
+  EXPECT_EQ(copier_
+                ->write({.copy = copy_.get(), .file_bytes = kMiB, .bytes = kMiB},
+                        [](char*, const Copier::Put& put) { return put(0, kMiB); })
+                .error()
+                .code,
+            EINTR);
 }
 
 TEST_F(CopierTest, ARangeLeavesTheRestAlone) {

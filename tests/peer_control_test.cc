@@ -36,7 +36,7 @@ struct Agent {
       const std::lock_guard hold(lock);
       if (header.type == MessageType::kWant && decode<Want>(body)) return answers ? encode(Read{from}) : "";
       if (const auto mark = decode<Mark>(body); mark && header.type == MessageType::kMark)
-        marks.push_back(mark->path);
+        marks.push_back(mark->marks);
       return std::string();
     };
     handlers.met = [this](const Hello& there) {
@@ -71,7 +71,7 @@ struct Agent {
   }
   std::mutex lock;
   bool answers = true;
-  std::vector<std::string> marks;
+  std::vector<std::vector<uint32_t>> marks;
   std::vector<std::pair<NodeIndex, uint64_t>> met;
   std::vector<NodeIndex> gone, unreachable, wrong;
   std::vector<std::pair<NodeIndex, Fd>> data;
@@ -142,15 +142,14 @@ TEST_F(ControlTest, NothingIsMadeBeforeSomebodyHasSomethingToSay) {
 
 TEST_F(ControlTest, WhatIsToldArrivesInItsOrder) {
   const auto one = start(0), other = start(1);
-  std::vector<std::string> told;
-  for (int i = 0; i < 1000; ++i) {
-    told.push_back(std::to_string(i));
-    one->control->tell(1, encode(Mark{0, told.back()}));
+  std::vector<std::vector<uint32_t>> told;
+  for (uint32_t i = 0; i < 1000; ++i) {
+    told.push_back({i});
+    one->control->tell(1, encode(Mark{0, 0, told.back()}));
   }
   EXPECT_TRUE(eventually([&] { return other->seen(&Agent::marks).size() == told.size(); }));
   EXPECT_EQ(other->seen(&Agent::marks), told);
-  one->control->tell(7, encode(Mark{0, "nobody"}));
-  one->control->tell(0, encode(Mark{0, "oneself"}));
+  for (const NodeIndex nobody : {7u, 0u}) one->control->tell(nobody, encode(Mark{0, 0, {1}}));
   expect_read(one->want(1), 0);
   EXPECT_TRUE(one->seen(&Agent::marks).empty());
 }
@@ -306,12 +305,13 @@ TEST_F(ControlTest, AMessageInPiecesIsOne) {
                   Handshake::After::kClear);
   ASSERT_TRUE(dials.wait(kPatienceMs).ok());
   const Fd socket = dials.take_socket();
-  const std::string message = encode(Mark{0, "in/pieces"});
+  const std::string message = encode(Mark{0, 0, {3, 7}});
   for (const char byte : message) {
     ASSERT_EQ(::write(socket.get(), &byte, 1), 1);
     ::usleep(200);
   }
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::marks) == std::vector<std::string>{"in/pieces"}; }));
+  const std::vector<std::vector<uint32_t>> whole = {{3, 7}};
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::marks) == whole; }));
 }
 
 // Strangers keep all their places, and say nothing: who has the key gets in when they are hung up on.
@@ -328,7 +328,7 @@ TEST_F(ControlTest, EncryptedItIsTheSame) {
   const auto encrypt = [](ControlOptions* o) { o->after = Handshake::After::kEncrypted; };
   const auto one = start(0, encrypt), other = start(1, encrypt);
   for (int i = 0; i < 20; ++i) expect_read(one->want(1), 0);
-  one->control->tell(1, encode(Mark{0, std::string(4000, 'm')}));
+  one->control->tell(1, encode(Mark{0, 0, std::vector<uint32_t>(Mark::kMost)}));
   EXPECT_TRUE(eventually([&] { return other->seen(&Agent::marks).size() == 1; }));
 }
 

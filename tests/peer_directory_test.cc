@@ -126,18 +126,6 @@ TEST_F(DirectoryTest, WhoAsksAgainWhileReadingReads) {
   EXPECT_EQ(directory.read_again(), 0u) << "that is one reader";
 }
 
-TEST_F(DirectoryTest, WhatChangedIsSharedByNobody) {
-  const uint64_t id = lease(want(1, 5));
-  done(1, 5, id, ReadResult::kChanged);
-  EXPECT_TRUE(std::holds_alternative<Pass>(want(1, 6)));
-  directory.announce({key(1), 5, identity()});
-  EXPECT_TRUE(std::holds_alternative<Pass>(want(1, 6)));
-  directory.changed(key(2));  // before anybody asks
-  EXPECT_TRUE(std::holds_alternative<Pass>(want(2, 6)));
-  directory.gone(5);
-  EXPECT_TRUE(std::holds_alternative<Pass>(want(1, 6)));
-}
-
 TEST_F(DirectoryTest, HoldersThatDisagreeAreNotBelieved) {
   directory.announce({key(1), 5, identity(100)});
   directory.announce({key(1), 6, identity(100)});
@@ -199,7 +187,7 @@ TEST_F(DirectoryTest, AllHoldersCanBeHandedOver) {
   directory.announce({key(1), 6, identity(1)});
   directory.announce({key(2), 7, identity(2)});
   (void)want(3, 5);
-  directory.changed(key(4));
+  for (const NodeIndex node : {5u, 6u}) directory.announce({key(4), node, identity(node)});
   Directory other(kMany, 1);
   int told = 0;
   directory.for_each_held([&](const HeldFile& file) {
@@ -235,14 +223,13 @@ TEST_F(DirectoryTest, WithoutRoomForEntriesWhoAsksReads) {
   EXPECT_NE(lease(small.want(key(1), 5, 0)), 0u);
   small.announce({key(2), 5, identity()});
   small.announce({key(3), 5, identity()});
-  small.changed(key(4));
   EXPECT_EQ(small.size(), 2u);
   for (const int n : {3, 4}) EXPECT_EQ(lease(small.want(key(n), 6, 0)), 0u) << n;
   small.done({key(3), 0, ReadResult::kHeld, identity()}, 6);
   small.done({key(3), 0, ReadResult::kNotHeld, {}}, 6);
   EXPECT_EQ(small.size(), 2u);
   EXPECT_EQ(holders(small.want(key(2), 6, 0)), std::vector<NodeIndex>{5}) << "what it knows it knows";
-  small.changed(key(2));
+  small.announce({key(2), 6, identity(9)});
   EXPECT_TRUE(std::holds_alternative<Pass>(small.want(key(2), 6, 0)));
 }
 

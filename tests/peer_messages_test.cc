@@ -63,9 +63,9 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   const Progress progress = sent(Progress{kKey, 14, 15});
   EXPECT_EQ(progress.lease, 14u);
   EXPECT_EQ(progress.bytes, 15u);
-  const Done done = sent(Done{kKey, 16, ReadResult::kChanged, kIdentity});
+  const Done done = sent(Done{kKey, 16, ReadResult::kNotHeld, kIdentity});
   EXPECT_EQ(done.lease, 16u);
-  EXPECT_EQ(done.result, ReadResult::kChanged);
+  EXPECT_EQ(done.result, ReadResult::kNotHeld);
   EXPECT_EQ(done.identity, kIdentity);
   const Announce announce = sent(Announce{{{kKey, 6, kIdentity}}});
   ASSERT_EQ(announce.files.size(), 1u);
@@ -73,15 +73,16 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   EXPECT_EQ(announce.files[0].holder, 6u);
   EXPECT_EQ(announce.files[0].identity, kIdentity);
   EXPECT_EQ(sent(Lost{kKey, 17}).holder, 17u);
-  const Mark mark = sent(Mark{18, "a/b"});
-  EXPECT_EQ(mark.root, 18u);
-  EXPECT_EQ(mark.path, "a/b");
-  const Get get = sent(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 21, 1});
+  const Mark mark = sent(Mark{5, 1, {18, 0xffffffff}});
+  EXPECT_EQ(mark.kinds, 5);
+  EXPECT_EQ(mark.closed, 1);
+  EXPECT_EQ(mark.marks, (std::vector<uint32_t>{18, 0xffffffff}));
+  const Get get = sent(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 21, Follow::kYes});
   EXPECT_EQ(get.root, 19u);
   EXPECT_EQ(get.path.size(), kMostPeerPath);
   EXPECT_EQ(get.offset, 20u);
   EXPECT_EQ(get.bytes, 21u);
-  EXPECT_EQ(get.follow, 1);
+  EXPECT_EQ(get.follow, Follow::kYes);
   const Got got = sent(Got{GetResult::kBusy, kIdentity});
   EXPECT_EQ(got.result, GetResult::kBusy);
   EXPECT_EQ(got.identity, kIdentity);
@@ -100,13 +101,18 @@ TEST(MessagesTest, TheLargestFit) {
 TEST(MessagesTest, WhatIsOutOfItsRangeIsRefused) {
   EXPECT_TRUE(with_byte(Want{}, 16, 1));
   EXPECT_FALSE(with_byte(Want{}, 16, 2)) << "no purpose";
-  EXPECT_FALSE(with_byte(Done{}, 24, 3)) << "no result";
+  EXPECT_FALSE(with_byte(Done{}, 24, 2)) << "no result";
   EXPECT_FALSE(with_byte(Got{}, 0, 4)) << "no result";
   EXPECT_FALSE(with_byte(Hello{}, 2, 2)) << "no lane";
-  EXPECT_FALSE(with_byte(Get{}, 26, 2)) << "neither";
+  EXPECT_FALSE(with_byte(Get{}, 26, 3)) << "no way to follow";
   EXPECT_FALSE(decode<Have>(encode(Have{{1, 2, 3, 4, 5}, {}}).substr(MessageHeader::kBytes)));
+  EXPECT_FALSE(with_byte(Mark{}, 0, 8)) << "no kinds of marks";
+  EXPECT_FALSE(with_byte(Mark{}, 1, 2)) << "neither";
   EXPECT_FALSE(
-      decode<Mark>(encode(Mark{0, std::string(kMostPeerPath + 1, 'p')}).substr(MessageHeader::kBytes)));
+      decode<Mark>(encode(Mark{0, 0, std::vector<uint32_t>(Mark::kMost + 1)}).substr(MessageHeader::kBytes)));
+  Get far;
+  far.path.assign(kMostPeerPath + 1, 'p');
+  EXPECT_FALSE(decode<Get>(encode(far).substr(MessageHeader::kBytes)));
   EXPECT_FALSE(
       decode<View>(encode(View{std::vector<MemberView>(View::kMost + 1)}).substr(MessageHeader::kBytes)));
 }

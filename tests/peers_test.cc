@@ -16,6 +16,8 @@
 #include <random>
 #include <thread>
 
+#include "runtime/layout/board_layout.h"
+#include "runtime/layout/path_hash.h"
 #include "runtime/peer/serve.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
@@ -82,10 +84,9 @@ class Node {
       for (const auto& [name, copy] : copies_)
         if (copy->whole) each({file_key(0, name), own_, copy->identity});
     };
-    handlers.changed = [this](uint32_t, const std::string& path) {
+    handlers.changed = [this](const Mark& mark) {
       while (deaf) ::usleep(1000);
-      const std::lock_guard hold(lock_);
-      changed_.push_back(path);
+      change(mark.marks.at(0));
     };
     handlers.doubted = [this](const FileKey&) { ++doubted; };
     handlers.data = [this](Fd socket, Tls tls) { serve_->add(std::move(socket), std::move(tls)); };
@@ -105,6 +106,7 @@ class Node {
   std::string read(const std::string& name) {
     {
       const std::lock_guard hold(lock_);
+      if (std::count(changed_.begin(), changed_.end(), mark_of(name)) > 0) return pfs_->read(name);
       if (const auto at = copies_.find(name); at != copies_.end() && at->second->whole)
         return contents(at->second->path);
     }
@@ -117,6 +119,7 @@ class Node {
       std::vector<char> buffer(kPieceBytes);
       Get get;
       get.path = name;
+      get.follow = Follow::kYes;
       const Fetched fetched = peers->get(key, where, get, buffer.data(),
                                          {[&](const FileIdentity& now) {
                                             identity = now;
@@ -158,14 +161,15 @@ class Node {
     const std::lock_guard hold(lock_);
     copies_.erase(name);
   }
-  bool has(const std::string& name) {
-    const std::lock_guard hold(lock_);
-    return copies_.count(name) != 0;
-  }
-  std::vector<std::string> changed() {
+  std::vector<uint32_t> changed() {
     const std::lock_guard hold(lock_);
     return changed_;
   }
+  void change(uint32_t mark) {
+    const std::lock_guard hold(lock_);
+    changed_.push_back(mark);
+  }
+  static uint32_t mark_of(const std::string& name) { return path_hash(0, name.data(), name.size()); }
   std::unique_ptr<Peers> peers;
   std::atomic<int> doubted{0}, reading_us{0};
   std::atomic<bool> deaf{false};  // its control thread waits in a handler, as in a process that is stopped
@@ -187,7 +191,7 @@ class Node {
     *why = GetResult::kGone;
     std::unique_lock hold(lock_);
     const auto here = [&] { return copies_.count(get.path) != 0 && copies_[get.path]->whole; };
-    if (get.follow) grew_.wait_for(hold, std::chrono::milliseconds(kPatienceMs), here);
+    if (get.follow != Follow::kNo) grew_.wait_for(hold, std::chrono::milliseconds(kPatienceMs), here);
     if (!here() || copies_[get.path]->lost) return nullptr;
     return std::make_unique<Opened>(*copies_[get.path]);
   }
@@ -210,7 +214,7 @@ class Node {
   std::mutex lock_;
   std::condition_variable grew_;
   std::map<std::string, std::unique_ptr<Copy>> copies_;
-  std::vector<std::string> changed_;
+  std::vector<uint32_t> changed_;
 };
 
 class PeersTest : public ::testing::Test {
@@ -389,15 +393,13 @@ TEST_F(PeersTest, WhatTheJobChangesIsSharedByNobody) {
   for (const auto& node : nodes) EXPECT_TRUE(node->read(name) == pfs_content(name));
   EXPECT_EQ(pfs.reads(), 1);
   pfs.write(name, "new");
-  nodes[0]->peers->changed(0, name);
+  const std::vector<uint32_t> marks = {Node::mark_of(name)};
+  nodes[0]->peers->changed({kChangedFiles, 0, marks});
   for (const NodeIndex node : {1u, 2u, 3u})
-    EXPECT_TRUE(eventually([&] { return nodes[node]->changed() == std::vector<std::string>{name}; }));
+    EXPECT_TRUE(eventually([&] { return nodes[node]->changed() == marks; }));
   EXPECT_TRUE(nodes[0]->changed().empty()) << "it knows";
-  for (const auto& node : nodes) {
-    node->forget(name);
-    EXPECT_EQ(node->read(name), "new");
-    EXPECT_FALSE(node->has(name));
-  }
+  nodes[0]->change(marks[0]);
+  for (const auto& node : nodes) EXPECT_EQ(node->read(name), "new");
   EXPECT_EQ(pfs.reads(), 1 + static_cast<int>(kNodes));
 }
 
@@ -431,7 +433,7 @@ TEST_F(PeersTest, ANodeThatHangsIsNotWaitedForLong) {
   const std::string name = file_of(1, 2), other = file_of(1, 3);
   EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
   nodes[1]->deaf = true;
-  nodes[3]->peers->changed(0, "elsewhere");
+  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
   EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
   ::usleep(50000);
   const auto begin = std::chrono::steady_clock::now();

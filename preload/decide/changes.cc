@@ -50,14 +50,17 @@ bool mount_of_a_root(const JobFacts& facts, uint64_t mount) {
 void mark_as(Client* c, uint32_t mark, Changed kind) {
   const bool known = is_invalid(*c->board, mark);  // perhaps by a mark of another kind
   set_invalid(c->board, mark, kind);
-  if (!known) count(c->board, TaskCounter::invalidations);
+  if (known) return;
+  count(c->board, TaskCounter::invalidations);
+  tell_change(c->board);
 }
 
 void mark_path(Client* c, const RelPath& path) { mark_as(c, path.hash, kChangedFiles); }
 
 void close_all(Client* c) {
-  if (c->board->header.closed.exchange(1, std::memory_order_acq_rel) == 0)
-    count(c->board, TaskCounter::invalidations);
+  if (c->board->header.closed.exchange(1, std::memory_order_acq_rel) != 0) return;
+  count(c->board, TaskCounter::invalidations);
+  tell_change(c->board);
 }
 
 bool below_changed_directory(const Client& c, const RelPath& path) {

@@ -28,6 +28,7 @@
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
 #include "runtime/metadata/walker.h"
+#include "runtime/peer/node.h"
 #include "runtime/placement/pfs_source.h"
 #include "runtime/placement/placement.h"
 
@@ -49,7 +50,8 @@ struct Service {
   std::optional<BoardFile> board;
   std::unique_ptr<ChangeWatch> watch;
   std::unique_ptr<Catalog> catalog;
-  std::unique_ptr<Source> source;
+  std::unique_ptr<PfsSource> pfs;
+  std::unique_ptr<PeerNode> peers;
   std::unique_ptr<PlacementHandler> placement;
   std::unique_ptr<Walker> walker;
   std::atomic<bool> stopping{false};
@@ -70,11 +72,33 @@ void serve_requests(Service* service) {
         service->placement->demand_chunk(path, chunk);
       }
     });
+    if (service->peers) service->peers->tell_changes();
     const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
     if (seen.drain([service](const Seen& file) { service->catalog->add_seen(file); })) last_seen = now;
     const bool more = last_seen != 0 && now - last_seen < kNapsNs;
     ring.wait(more ? kNapMs : kIdleWaitMs, more ? kNaps : kSleeps, [&] { return more || seen.is_drained(); });
   }
+}
+
+Status join_peers(const PeerMembership& job, const Config& config, Service* service) {
+  Board* board = service->board->get();
+  PeerNodeOptions options;
+  for (const NodeAddress& node : job.nodes) options.nodes.push_back({node.host, node.ports});
+  options.own = job.own;
+  options.key = job.key;
+  options.identity = job.identity;
+  options.encrypt = config.peer.encrypt;
+  Result<std::unique_ptr<PeerNode>> node = PeerNode::create(
+      options, config.agent,
+      {service->catalog.get(), &*service->hierarchy, &*service->dataset, board, service->pfs.get()});
+  if (!node.ok()) return node.error();
+  service->peers = node.take();
+  board->header.hears_changes.store(1, std::memory_order_release);
+  return {};
+}
+
+Source* source_of(const Service& service) {
+  return service.peers ? service.peers->source() : service.pfs.get();
 }
 
 Status start(const AgentOptions& options, Service* service) {
@@ -107,15 +131,20 @@ Status start(const AgentOptions& options, Service* service) {
   service->watch = std::make_unique<ChangeWatch>(
       &*service->dataset, shared, static_cast<uint64_t>(options.config.agent.watch_directories));
   service->watch->start();
-  service->source =
+  service->pfs =
       std::make_unique<PfsSource>(service->catalog.get(), &*service->dataset, shared, &*service->rates);
+  if (options.peers) MONARCH_TRY(join_peers(*options.peers, options.config, service));
   service->placement = std::make_unique<PlacementHandler>(
       service->catalog.get(), &*service->hierarchy, &*service->dataset, shared, options.config.agent,
-      &*service->rates, service->source.get(), service->watch.get());
+      &*service->rates, source_of(*service), service->watch.get());
   service->walker = std::make_unique<Walker>(
       service->catalog.get(), &*service->dataset, shared, &service->rates->pfs_stats,
       [p = service->placement.get()] { p->catalog_grew(); }, service->watch.get());
   MONARCH_TRY(service->placement->start());
+  if (service->peers)
+    MONARCH_TRY(service->peers->start([p = service->placement.get()](const RelPath& path, uint32_t piece) {
+      p->demand_chunk(path, piece);
+    }));
   if (options.config.agent.prefetch != AgentConfig::Prefetch::kOff)
     service->walker->start(options.config.agent.walk_threads);
   if (const int error = os::start_thread(&service->requests, [service] { serve_requests(service); });
@@ -180,6 +209,7 @@ void stop(Service* service) {
   std::thread ending;
   const int error = os::start_thread(&ending, [service, done] {
     service->walker->stop();
+    if (service->peers) service->peers->stop();
     service->placement->stop();
     service->watch->stop();
     service->requests.join();

@@ -35,7 +35,7 @@ class Ring : public Uring {
   }
 
   uint64_t copy(const UringRange& range, const std::function<bool(uint64_t)>& before,
-                const std::function<void(uint64_t)>& after) override {
+                const Copied& after) override {
     if (!open_) return 0;
     const uint64_t end = range.offset + range.bytes;
     uint64_t next = range.offset;
@@ -95,7 +95,7 @@ class Ring : public Uring {
     return true;
   }
 
-  void collect(const std::function<void(uint64_t)>& after) {
+  void collect(const Copied& after) {
     io_uring_cqe* done = nullptr;
     if (::io_uring_wait_cqe(&ring_, &done) != 0) return;
     const uint64_t which = done->user_data;
@@ -106,14 +106,14 @@ class Ring : public Uring {
     --slot.pending;
     if (which % 2 == 0) return;  // the write tells how the read went, too
     if (result >= 0 && static_cast<uint64_t>(result) == slot.written) {
-      after(slot.bytes);
+      after(slot.offset, {slot.buffer, slot.bytes});
     } else {
       gap_ = std::min(gap_, slot.offset);
     }
   }
 
   void abandon() {
-    while (in_flight_ > 0) collect([](uint64_t) {});
+    while (in_flight_ > 0) collect([](uint64_t, std::string_view) {});
     for (Slot& slot : slots_) {
       if (slot.pending != 0) gap_ = std::min(gap_, slot.offset);
       slot.pending = 0;

@@ -207,6 +207,12 @@ bool Tier::link(Ref copy, Ref entry) {
   return name() || (errno == EEXIST && os::unlinkat(copies_.get(), to, 0) == 0 && name());
 }
 
+Fd Tier::open_copy(Ref entry) const {
+  char copy[kCopyNameBytes];
+  copy_name(entry, copy);
+  return Fd(os::openat(copies_.get(), copy, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0));
+}
+
 bool Tier::remove(Ref entry) {
   char copy[kCopyNameBytes];
   copy_name(entry, copy);

@@ -65,6 +65,8 @@ class Tier {
   Status publish(const Fd& file, Ref entry);
   // Gives a published copy the name of another entry, too. False: that cannot be, errno says why.
   bool link(Ref copy, Ref entry);
+  // A published copy, for reading. Empty: errno says why.
+  Fd open_copy(Ref entry) const;
   // Removes a published copy, or a name of one. False: it is there still, and takes its space.
   bool remove(Ref entry);
 

@@ -42,6 +42,13 @@ inline int64_t coarse_ns() {
   return ns_of(now);
 }
 
+// The job has changed something, and the agent may want to hear of it.
+inline void tell_change(Board* board) {
+  if (board->header.hears_changes.load(std::memory_order_acquire) == 0) return;
+  board->header.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  if (board->header.agent_sleeps.load(std::memory_order_seq_cst)) futex_wake(&board->header.doorbell, 1);
+}
+
 // A published request: which slot, and the word it was published with.
 struct Posted {
   RequestSlot* slot;  // nullptr: the ring is full

@@ -35,7 +35,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 8;                 // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 9;                 // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -96,7 +96,9 @@ inline constexpr int kStaleSeconds = 60;
   X(tier_errors, "files given up because a tier failed")          \
   X(requests, "requests taken from the ring")                     \
   X(dataset_bytes, "bytes of dataset files, as far as known")     \
-  X(put_off_files, "files tried again later: the agent ran short of descriptors or memory")
+  X(put_off_files, "files tried again later: the agent ran short of descriptors or memory") \
+  X(peer_files, "files that came from other nodes of the job")    \
+  X(peer_bytes, "bytes that came from other nodes of the job")
 
 enum class TaskCounter : uint32_t {
 #define X(name, doc) name,
@@ -204,6 +206,7 @@ struct BoardHeader {
   std::atomic<uint64_t> changes;  // the number of the last mark
   // The highest number that a copy has which was made since its file was marked (placed_word()).
   std::atomic<uint32_t> copied_at;
+  std::atomic<uint32_t> hears_changes;  // 1: the agent is to be woken for a mark
   // 1: many paths that were asked for are not there: look whether one is, before the agent is asked for it.
   std::atomic<uint32_t> look_first;
   // What a hit reads stands above; below is what changes all the time.

@@ -209,12 +209,14 @@ void ChangeWatch::mark(uint32_t hash, Changed kind) {
   const bool known = is_invalid(*board_, hash);
   if (known && set && changed_at(*board_, hash) > board_->header.copied_at.load()) return;
   set_invalid(board_, hash, kind);
+  tell_change(board_);
   if (!known) count(board_, TaskCounter::invalidations);
 }
 
 void ChangeWatch::close(const std::string& why) {
   if (board_->header.closed.exchange(1, std::memory_order_acq_rel) != 0) return;
   count(board_, TaskCounter::invalidations);
+  tell_change(board_);
   spdlog::warn("nothing is served from tiers any more: {}", why);
 }
 

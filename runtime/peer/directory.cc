@@ -12,7 +12,7 @@ Directory::Answer Directory::want(const FileKey& key, NodeIndex asks, int64_t no
     return grant(&entries_[key], asks, now_ns);
   }
   Entry& entry = at->second;
-  if (entry.state == State::kChanged) return Pass{};
+  if (entry.state == State::kNotShared) return Pass{};
   if (entry.state == State::kRead) {
     // It asks again: its agent is a new one, or the answer was late.
     if (entry.reader == asks) return grant(&entry, asks, now_ns);
@@ -42,7 +42,6 @@ void Directory::progress(const FileKey& key, NodeIndex reader, uint64_t lease, i
 }
 
 void Directory::done(const Done& done, NodeIndex reader) {
-  if (done.result == ReadResult::kChanged) return changed(done.key);
   if (done.result == ReadResult::kHeld) return announce({done.key, reader, done.identity});
   const auto at = entries_.find(done.key);
   if (at == entries_.end()) return;
@@ -62,14 +61,14 @@ void Directory::for_each_held(const std::function<void(const HeldFile&)>& each) 
 }
 
 void Directory::hold(Entry* entry, NodeIndex holder, const FileIdentity& identity) {
-  if (entry->state == State::kChanged) return;
+  if (entry->state == State::kNotShared) return;
   if (entry->state == State::kRead) {
     *entry = Entry();
     entry->state = State::kHeld;
     entry->identity = identity;
   } else if (entry->identity != identity) {
     *entry = Entry();
-    entry->state = State::kChanged;
+    entry->state = State::kNotShared;
     return;
   }
   const auto known = entry->holder.begin() + entry->holders;
@@ -93,15 +92,6 @@ void Directory::lost(const FileKey& key, NodeIndex holder) {
   const auto at = entries_.find(key);
   if (at != entries_.end() && at->second.state == State::kHeld && !remove_holder(&at->second, holder))
     entries_.erase(at);
-}
-
-// Also what nobody has asked for yet: who asks later is not to share it either.
-void Directory::changed(const FileKey& key) {
-  const auto at = entries_.find(key);
-  if (at == entries_.end() && entries_.size() >= most_) return;
-  Entry& entry = at == entries_.end() ? entries_[key] : at->second;
-  entry = Entry();
-  entry.state = State::kChanged;
 }
 
 void Directory::gone(NodeIndex node) {

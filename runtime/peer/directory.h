@@ -41,8 +41,6 @@ class Directory {
   void for_each_held(const std::function<void(const HeldFile&)>& each) const;
   // The holder has it no longer.
   void lost(const FileKey& key, NodeIndex holder);
-  // The job has changed the file: nobody shares it from now on.
-  void changed(const FileKey& key);
   // The node is gone, with what it held and read.
   void gone(NodeIndex node);
 
@@ -51,7 +49,7 @@ class Directory {
   uint64_t read_again() const { return read_again_; }
 
  private:
-  enum class State : uint8_t { kRead, kHeld, kChanged };
+  enum class State : uint8_t { kRead, kHeld, kNotShared };
   struct Entry {
     State state = State::kRead;
     uint8_t holders = 0;   // of those below

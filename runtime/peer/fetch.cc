@@ -113,11 +113,9 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
   for (uint64_t offset = get.offset; offset < *end; offset += kPieceBytes) {
     const uint64_t wanted = std::min(kPieceBytes, *end - offset);
     char head[PieceHeader::kBytes];
-    // The sender waits for its own reader as long, and tells then.
-    if (done = wire.receive(head, sizeof head, 2 * options_.answer_ms); !done.ok())
-      return meaning(done.error());
+    if (done = wire.receive(head, sizeof head, options_.answer_ms); !done.ok()) return meaning(done.error());
     const std::optional<PieceHeader> piece = decode_piece({head, sizeof head});
-    if (piece && piece->bytes == 0) return Fetched::kGone;
+    if (piece && piece->bytes == 0) return get.follow != Follow::kNo ? Fetched::kBusy : Fetched::kGone;
     if (!piece || piece->bytes != wanted) return Fetched::kBroken;
     if (done = wire.receive(buffer, wanted, options_.answer_ms); !done.ok()) return meaning(done.error());
     if (check_of_piece(buffer, wanted) != piece->check) return Fetched::kWrong;

@@ -22,7 +22,7 @@ enum class Fetched {
   kOk,
   kGone,         // the node has it not, or not any more
   kChanged,      // the job has changed it
-  kBusy,         // it serves others
+  kBusy,         // it serves others, or has not more of it yet
   kUnreachable,  // there is no connection
   kLate,         // it did not go on in time
   kBroken,       // the connection ended, or what came is no answer

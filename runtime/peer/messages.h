@@ -144,7 +144,7 @@ struct Busy {
   static void fields(auto& field, auto& m) { field(m.reader); }
 };
 
-// It is not shared (the job has changed it): read it from the PFS.
+// It is not shared, since holders do not agree what it is: read it from the PFS.
 struct Pass {
   static constexpr MessageType kType = MessageType::kPass;
   static void fields(auto&, auto&) {}
@@ -159,8 +159,7 @@ struct Progress {
 };
 enum class ReadResult : uint8_t {
   kHeld,     // the node has it
-  kNotHeld,  // it has not: no room, an error of its tier, or of the PFS
-  kChanged,  // it changed while it was read, or by the job
+  kNotHeld,  // it has not: no room, an error of its tier or of the PFS, or the file changed
 };
 struct Done {
   static constexpr MessageType kType = MessageType::kDone;
@@ -169,7 +168,7 @@ struct Done {
   ReadResult result = ReadResult::kNotHeld;
   FileIdentity identity;
   static void fields(auto& field, auto& m) {
-    field(m.key), field(m.lease), field(m.result, ReadResult::kChanged), field(m.identity);
+    field(m.key), field(m.lease), field(m.result, ReadResult::kNotHeld), field(m.identity);
   }
 };
 
@@ -195,29 +194,39 @@ struct Lost {
   static void fields(auto& field, auto& m) { field(m.key), field(m.holder); }
 };
 
-constexpr size_t kMostPeerPath = 4096;  // PATH_MAX, see pathconf(3)
-
-// The job has changed this file: from any node to all.
+// The job has changed files: from any node to all. Each node sets the marks on its own board.
 struct Mark {
   static constexpr MessageType kType = MessageType::kMark;
-  uint32_t root = 0;
-  std::string path;  // as in RelPath
-  static void fields(auto& field, auto& m) { field(m.root), field(m.path, kMostPeerPath); }
+  static constexpr size_t kMost = 4096;
+  uint8_t kinds = 0;            // of marks that there are on the sender's board: Changed, or-ed
+  uint8_t closed = 0;           // 1: nothing is served from copies any more
+  std::vector<uint32_t> marks;  // numbers of bits
+  static void fields(auto& field, auto& m) {
+    field(m.kinds, uint8_t{7}), field(m.closed, uint8_t{1}), field(m.marks, kMost);
+  }
 };
 
 // ---- data
 
-// Asks for `bytes` of a file from `offset` on (0: all that follow), in whole pieces but for the end. With
-// `follow` also while the node is still reading it.
+constexpr size_t kMostPeerPath = 4096;  // PATH_MAX, see pathconf(3)
+
+// Whether the pieces of a file that the node is still reading are of use; then it says which is not there
+// yet.
+enum class Follow : uint8_t {
+  kNo,
+  kYes,
+  kUrgent,  // a task waits: the node is to read them next
+};
+// Asks for `bytes` of a file from `offset` on (0: all that follow), in whole pieces but for the end.
 struct Get {
   static constexpr MessageType kType = MessageType::kGet;
   uint32_t root = 0, extent = 0;
   std::string path;
   uint64_t offset = 0, bytes = 0;
-  uint8_t follow = 0;
+  Follow follow = Follow::kNo;
   static void fields(auto& field, auto& m) {
     field(m.root), field(m.extent), field(m.path, kMostPeerPath), field(m.offset), field(m.bytes);
-    field(m.follow, uint8_t{1});
+    field(m.follow, Follow::kUrgent);
   }
 };
 enum class GetResult : uint8_t {
@@ -239,7 +248,7 @@ constexpr uint64_t kPieceBytes = 1 << 20;
 std::optional<uint64_t> end_of(const Get& get, uint64_t file_bytes);
 struct PieceHeader {
   static constexpr size_t kBytes = 16;
-  uint32_t bytes = 0;  // 0: the sender could not go on
+  uint32_t bytes = 0;  // 0: the sender has not more of the file, or not yet
   uint64_t check = 0;  // XXH3-64, as computed where the PFS was read
 };
 

@@ -201,11 +201,7 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
       });
       break;
     case MessageType::kMark:
-      on(decode<Mark>(body), [&](const Mark& mark) {
-        handlers_.changed(mark.root, mark.path);
-        const MutexLock hold(lock_);
-        directory_.changed(file_key(mark.root, mark.path));
-      });
+      on(decode<Mark>(body), [&](const Mark& mark) { handlers_.changed(mark); });
       break;
     default:
       break;  // of a later version, or out of place
@@ -295,13 +291,9 @@ void Peers::done(const Done& done) { tell_keeper(done.key, encode(done)); }
 
 void Peers::lost(const FileKey& key) { tell_keeper(key, encode(Lost{key, own_})); }
 
-void Peers::changed(uint32_t root, const std::string& path) {
-  {
-    const MutexLock hold(lock_);
-    directory_.changed(file_key(root, path));
-  }
+void Peers::changed(const Mark& mark) {
   for (NodeIndex node = 0; node < count_; ++node)
-    if (node != own_) control_->tell(node, encode(Mark{root, path}));
+    if (node != own_) control_->tell(node, encode(mark));
 }
 
 // ---- the file
@@ -375,7 +367,7 @@ bool Peers::note(const FileKey& key, NodeIndex holder, Fetched fetched) {
 Fetched Peers::get(const FileKey& key, const Where& where, const Get& get, char* buffer,
                    const Receiver& receiver) {
   Get left = get;
-  left.follow = where.follow;
+  if (!where.follow) left.follow = Follow::kNo;
   // What the home says that it is; else what the first holder says. Another holder goes on with the same
   // file.
   std::optional<FileIdentity> identity;

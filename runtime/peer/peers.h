@@ -34,8 +34,8 @@ struct PeersOptions {
 struct PeersHandlers {
   // Calls `each` with each file that this node holds; the holder is filled in.
   std::function<void(const std::function<void(const HeldFile&)>& each)> for_each_held;
-  // The job has changed the file on another node.
-  std::function<void(uint32_t root, const std::string& path)> changed;
+  // The job has changed files on another node.
+  std::function<void(const Mark& mark)> changed;
   // A peer says that this node's copy is not what it should be.
   std::function<void(const FileKey& key)> doubted;
   // A connection on which another node asks for files.
@@ -75,8 +75,9 @@ class Peers {
   Where locate(const FileKey& key, Purpose purpose) EXCLUDES(lock_);
 
   // Gets what `get` names from one of the holders, or goes on with another one; `key` is that of the file.
-  // kOk: all is there, and as it was when it was read on the PFS. Anything else: nothing of what came counts,
-  // the PFS has it. `buffer` has room for kPieceBytes.
+  // `get.follow` counts where the holder is still reading. kOk: all is there, and as it was when it was read
+  // on the PFS. kBusy: the rest may come later. kWrong: nothing of what came counts. `buffer` has room for
+  // kPieceBytes.
   Fetched get(const FileKey& key, const Where& where, const Get& get, char* buffer, const Receiver& receiver)
       EXCLUDES(lock_);
 
@@ -86,8 +87,8 @@ class Peers {
   void done(const Done& done) EXCLUDES(lock_);
   // It has lost its copy.
   void lost(const FileKey& key) EXCLUDES(lock_);
-  // The job has changed the file on this node: nobody shares it from now on.
-  void changed(uint32_t root, const std::string& path) EXCLUDES(lock_);
+  // The job has changed files on this node.
+  void changed(const Mark& mark);
 
   // Whether this node is the file's home: who prefetches reads what is homed on it.
   bool is_home(const FileKey& key) const { return home_of(key, count_) == own_; }

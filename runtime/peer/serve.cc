@@ -125,7 +125,7 @@ bool Serve::send_pieces(Connection* connection, uint64_t begin, uint64_t end, Se
   Wire wire(connection->socket.get(), connection->tls.get());
   for (uint64_t offset = begin; offset < end && !stopping_; offset += kPieceBytes) {
     const uint64_t bytes = std::min(kPieceBytes, end - offset);
-    const std::optional<uint64_t> check = file->check(offset / kPieceBytes, options_.piece_ms);
+    const std::optional<uint64_t> check = file->check(offset / kPieceBytes, options_.wait_ms);
     const PieceHeader header = {check ? static_cast<uint32_t>(bytes) : 0, check.value_or(0)};
     if (!wire.send(encode_piece(header), options_.piece_ms).ok()) return false;
     if (!check) return true;

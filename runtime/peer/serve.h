@@ -28,7 +28,7 @@ class ServedFile {
   virtual int copy() const = 0;  // a descriptor of its bytes; what is not read yet is not there
   virtual FileIdentity identity() const = 0;
   // The check value of a piece, once the piece is in the copy; waits for that `patience_ms` at most. Nothing:
-  // it is not there, and may never be.
+  // it is not there yet, and may never be.
   virtual std::optional<uint64_t> check(uint64_t piece, int patience_ms) = 0;
 };
 
@@ -36,7 +36,8 @@ struct ServeOptions {
   // Opens what is asked for; nullptr, and `*why` is told. Any of the threads.
   std::function<std::unique_ptr<ServedFile>(const Get& get, GetResult* why)> open;
   int threads = 4;
-  int piece_ms = 500;  // for each piece to come from the reader, and to be taken by the peer
+  int piece_ms = 500;  // for each piece to be taken by the peer
+  int wait_ms = 20;    // for the reader to have a piece: who wants it asks again
   // So many at a time get the same file: the others do better with another holder.
   int most_of_large = 2, most_of_small = 8;
 };

@@ -48,14 +48,14 @@ char* Copier::buffer(unsigned piece) {
 
 // False: the copying is to end.
 bool Copier::pace(const CopyRange& range, uint64_t bytes) {
-  if (!range.paced || hurried()) {
-    rates_->pfs_bytes.take(bytes);
-    rates_->tier_bytes.take(bytes);
-    return !*stopping_;
-  }
   const auto give_up = [this] { return hurried() || *stopping_; };
-  if (!rates_->pfs_bytes.wait(bytes, give_up)) rates_->pfs_bytes.take(bytes);
-  if (!rates_->tier_bytes.wait(bytes, give_up)) rates_->tier_bytes.take(bytes);
+  if (!range.paced || !rates_->pfs_bytes.wait(bytes, give_up)) rates_->pfs_bytes.take(bytes);
+  return pace_tier(range, bytes);
+}
+
+bool Copier::pace_tier(const CopyRange& range, uint64_t bytes) {
+  const auto give_up = [this] { return hurried() || *stopping_; };
+  if (!range.paced || !rates_->tier_bytes.wait(bytes, give_up)) rates_->tier_bytes.take(bytes);
   return !*stopping_;
 }
 
@@ -84,6 +84,24 @@ Status Copier::copy(const CopyRange& range) {
   // The application reads the copy from now on.
   if (!range.keep_pages)
     os::drop_pages(range.source, static_cast<off_t>(range.offset), static_cast<off_t>(range.bytes));
+  return {};
+}
+
+Status Copier::write(const CopyRange& range, const std::function<Status(char*, const Put&)>& send) {
+  if (!buffer(0)) return errno_error("allocate a buffer", ENOMEM);
+  int64_t start = os::clock_ns(CLOCK_MONOTONIC);
+  const Put put = [&](uint64_t offset, uint64_t bytes) -> Status {
+    if (!pace_tier(range, bytes)) return Error{EINTR, "stopping"};
+    MONARCH_TRY(write_piece(range, offset, bytes));
+    if (range.writing == Writing::kBuffered) MONARCH_TRY(bound_dirty(range, offset + bytes));
+    const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+    note_rate(bytes, now - start);
+    note_progress();
+    start = now;
+    return {};
+  };
+  MONARCH_TRY(send(buffer(0), put));
+  if (range.writing == Writing::kDirect) MONARCH_TRY(end_direct(range, range.offset + range.bytes));
   return {};
 }
 
@@ -116,10 +134,11 @@ uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset, uint64_t
   return uring_->copy(
       {range.source, range.copy, offset, bytes, range.writing == Writing::kDirect},
       [&](uint64_t piece) { return pace(range, piece); },
-      [&](uint64_t piece) {
+      [&](uint64_t at, std::string_view piece) {
         add(board_, AgentCounter::agent_reads_pfs);
-        add(board_, AgentCounter::agent_bytes_pfs, piece);
-        copied += piece;
+        add(board_, AgentCounter::agent_bytes_pfs, piece.size());
+        if (range.copied) range.copied(at, piece);
+        copied += piece.size();
         note_rate(copied, os::clock_ns(CLOCK_MONOTONIC) - start);
         note_progress();
       });
@@ -136,7 +155,9 @@ Status Copier::copy_piece(const CopyRange& range, uint64_t offset, uint64_t byte
     got += static_cast<uint64_t>(n);
     if (*stopping_) return Error{EINTR, "stopping"};
   }
-  return write_piece(range, offset, bytes);
+  MONARCH_TRY(write_piece(range, offset, bytes));
+  if (range.copied) range.copied(offset, {buffer(0), bytes});
+  return {};
 }
 
 Status Copier::write_piece(const CopyRange& range, uint64_t offset, uint64_t bytes) {

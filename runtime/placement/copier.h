@@ -7,13 +7,14 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "runtime/base/result.h"
+#include "runtime/base/throttle.h"
 #include "runtime/base/uring.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/driver.h"
 #include "runtime/layout/board_layout.h"
-#include "runtime/base/throttle.h"
 
 namespace monarch {
 
@@ -40,6 +41,8 @@ struct CopyRange {
   bool paced = false;       // nobody waits for it: keeps to the admin's rates
   bool keep_pages = false;  // the source's in the page cache, since the job reads them
   bool sparse = false;  // blocks of zeros are not written; the copy has its size, and nothing in it, before
+  // Called with each piece that is in the copy; once more, if it had to be copied again.
+  std::function<void(uint64_t offset, std::string_view piece)> copied = nullptr;
 };
 
 // What a copy thread has of its own. One thread uses it; the flags may be set from others.
@@ -57,6 +60,11 @@ class Copier {
   // for WriteBack.
   Status copy(const CopyRange& range);
 
+  // The same with bytes that come from elsewhere: `send` is given room for a piece, and calls `put` once the
+  // next one is there. The range's source is not used.
+  using Put = std::function<Status(uint64_t offset, uint64_t bytes)>;
+  Status write(const CopyRange& range, const std::function<Status(char* room, const Put& put)>& send);
+
   // Somebody waits for what is being copied now: it no longer keeps to the rates. Any thread.
   void hurry() { hurry_.store(true, std::memory_order_relaxed); }
   // Before a new piece of work.
@@ -73,6 +81,7 @@ class Copier {
   void note_rate(uint64_t bytes, int64_t nanoseconds);
   bool pace(const CopyRange& range, uint64_t bytes);
   Status copy_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);
+  bool pace_tier(const CopyRange& range, uint64_t bytes);
   Status write_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);
   Status write_all(const CopyRange& range, const char* from, uint64_t offset, uint64_t bytes);
   Status end_direct(const CopyRange& range, uint64_t end);

@@ -54,6 +54,9 @@ struct Verdict {
 inline Verdict verdict_on_read(const Error& error) {
   if (error.code == ESTALE || error.code == ENODATA)
     return {AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged)};
+  // Such a file may be opened only once its copy is begun.
+  if (error.code == EACCES || error.code == EPERM)
+    return {AgentCounter::pass_files, state_word(State::kPass, Reason::kUnreadable)};
   return {AgentCounter::source_errors, state_word(State::kPass, Reason::kSourceError)};
 }
 

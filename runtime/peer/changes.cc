@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/peer/changes.h"
+
+#include <bit>
+
+namespace monarch {
+
+Changes::Changes(Board* board) : board_(board), told_(kWords) {}
+
+// The numbers are read first: what is marked while this looks is found the next time.
+std::optional<Mark> Changes::next() {
+  const MutexLock hold(lock_);
+  const BoardHeader& header = board_->header;
+  Mark mark;
+  mark.closed = !closed_ && header.closed.load(std::memory_order_acquire) != 0;
+  closed_ |= mark.closed != 0;
+  const uint64_t now = header.changes.load(std::memory_order_seq_cst);
+  for (size_t i = 0; now != looked_at_ && i < kWords && mark.marks.size() < Mark::kMost; ++i) {
+    const uint64_t word = board_->invalid[i].load(std::memory_order_acquire);
+    for (uint64_t fresh = word & ~told_[i]; fresh != 0 && mark.marks.size() < Mark::kMost;) {
+      const uint64_t bit = fresh & -fresh;
+      told_[i] |= bit;
+      fresh ^= bit;
+      mark.marks.push_back(static_cast<uint32_t>(i * 64) + static_cast<uint32_t>(std::countr_zero(bit)));
+    }
+  }
+  if (mark.marks.size() < Mark::kMost) looked_at_ = now;
+  if (mark.marks.empty() && mark.closed == 0) return {};
+  mark.kinds = static_cast<uint8_t>(header.changed.load(std::memory_order_acquire) & 7);
+  return mark;
+}
+
+// Known before it is set, so that it is not told again.
+void Changes::take(const Mark& mark) {
+  {
+    const MutexLock hold(lock_);
+    for (const uint32_t bit : mark.marks)
+      if (bit < kInvalidBits) told_[bit / 64] |= uint64_t{1} << (bit % 64);
+    closed_ |= mark.closed != 0;
+  }
+  for (const uint32_t bit : mark.marks)
+    if (bit < kInvalidBits && !is_invalid(*board_, bit)) set_invalid(board_, bit, Changed{mark.kinds});
+  if (mark.closed != 0) board_->header.closed.store(1, std::memory_order_release);
+}
+
+}  // namespace monarch

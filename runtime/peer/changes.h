@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which files the job has changed: what this node's tasks mark on its board the others are told, and what the
+// others tell is marked here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/layout/board_layout.h"
+#include "runtime/peer/messages.h"
+
+namespace monarch {
+
+// All members may be called from any thread.
+class Changes {
+ public:
+  explicit Changes(Board* board);
+
+  // What tasks of this node have marked since the last call, Mark::kMost at most; nothing: no more.
+  std::optional<Mark> next() EXCLUDES(lock_);
+  // Another node's marks.
+  void take(const Mark& mark) EXCLUDES(lock_);
+
+ private:
+  static constexpr size_t kWords = kInvalidBits / 64;
+  Board* const board_;
+  Mutex lock_;
+  uint64_t looked_at_ GUARDED_BY(lock_) = 0;      // the number of the last change then
+  std::vector<uint64_t> told_ GUARDED_BY(lock_);  // the bits that all nodes know of
+  bool closed_ GUARDED_BY(lock_) = false;
+};
+
+}  // namespace monarch

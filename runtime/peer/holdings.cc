@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/peer/holdings.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "runtime/base/os.h"
+#include "runtime/peer/fetch.h"
+#include "runtime/placement/copying.h"
+
+namespace monarch {
+
+FileIdentity identity_of(const struct stat& st) {
+  return {static_cast<uint64_t>(st.st_size), time_of(st.st_mtim), time_of(st.st_ctim), st.st_ino, 0};
+}
+
+bool is_same_file(FileIdentity a, FileIdentity b) {
+  a.check = b.check = 0;
+  return a == b;
+}
+
+class Holdings::FileOnTier : public ServedFile {
+ public:
+  FileOnTier(Held held, Fd copy) : held_(std::move(held)), copy_(std::move(copy)) {}
+  int copy() const override { return copy_.get(); }
+  FileIdentity identity() const override { return held_.identity; }
+  std::optional<uint64_t> check(uint64_t piece, int) override {
+    return held_.all ? held_.all->at(piece) : held_.first;
+  }
+
+ private:
+  const Held held_;
+  const Fd copy_;
+};
+
+class Holdings::FileThatComes : public ServedFile {
+ public:
+  FileThatComes(Holdings* holdings, std::shared_ptr<Coming> coming, std::shared_ptr<Fd> copy, const Get& get)
+      : holdings_(holdings),
+        coming_(std::move(coming)),
+        copy_(std::move(copy)),
+        urgent_(get.follow == Follow::kUrgent),
+        path_(get.path),
+        root_(get.root) {}
+  int copy() const override { return copy_->get(); }
+  FileIdentity identity() const override { return coming_->identity; }
+  std::optional<uint64_t> check(uint64_t piece, int patience_ms) override {
+    bool ask = false;
+    {
+      const MutexLock hold(holdings_->lock_);
+      if (coming_->checks.at(piece)) return coming_->checks.at(piece);
+      ask = urgent_ && !coming_->wanted.at(piece);
+      if (ask) coming_->wanted.at(piece) = true;
+    }
+    if (ask)
+      holdings_->options_.wanted(rel_path(root_, path_.data(), path_.size()), static_cast<uint32_t>(piece));
+    return wait(piece, patience_ms);
+  }
+
+ private:
+  std::optional<uint64_t> wait(uint64_t piece, int patience_ms) {
+    const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
+    MutexLock hold(holdings_->lock_);
+    for (;;) {
+      const int64_t left = until - os::clock_ns(CLOCK_MONOTONIC);
+      if (coming_->checks.at(piece) || coming_->ended || left <= 0) return coming_->checks.at(piece);
+      holdings_->grew_.wait_for(&hold, std::chrono::nanoseconds(left));
+    }
+  }
+
+  Holdings* const holdings_;
+  const std::shared_ptr<Coming> coming_;
+  const std::shared_ptr<Fd> copy_;
+  const bool urgent_;
+  const std::string path_;
+  const uint32_t root_;
+};
+
+void Holdings::begin(Ref ref, const FileIdentity& identity, const std::shared_ptr<Fd>& copy) {
+  const MutexLock hold(lock_);
+  std::shared_ptr<Coming>& coming = coming_[ref];
+  if (!coming) {
+    coming = std::make_shared<Coming>();
+    coming->identity = identity;
+    coming->missing = (identity.bytes + kPieceBytes - 1) / kPieceBytes;
+    coming->checks.resize(coming->missing);
+    coming->wanted.resize(coming->missing);
+  }
+  coming->copy = copy;
+  grew_.notify_all();
+}
+
+void Holdings::piece(Ref ref, uint64_t number, uint64_t check) {
+  const MutexLock hold(lock_);
+  const auto at = coming_.find(ref);
+  if (at == coming_.end()) return;
+  std::optional<uint64_t>& known = at->second->checks.at(number);
+  if (!known) --at->second->missing;
+  known = check;
+  grew_.notify_all();
+}
+
+std::optional<FileIdentity> Holdings::copied(Ref ref, int tier) {
+  const MutexLock hold(lock_);
+  const auto at = coming_.find(ref);
+  if (at == coming_.end()) return {};
+  const std::shared_ptr<Coming> coming = at->second;
+  coming_.erase(at);
+  coming->ended = true;
+  grew_.notify_all();
+  if (coming->missing > 0) return {};
+  std::vector<uint64_t> checks;
+  for (const std::optional<uint64_t>& check : coming->checks) checks.push_back(check.value_or(0));
+  Held held{coming->identity, tier, checks.empty() ? 0 : checks[0], nullptr};
+  held.identity.check = check_of(checks);
+  if (checks.size() > 1) held.all = std::make_shared<const std::vector<uint64_t>>(std::move(checks));
+  held_[ref] = held;
+  return held.identity;
+}
+
+bool Holdings::given_up(Ref ref) {
+  const MutexLock hold(lock_);
+  if (const auto at = coming_.find(ref); at != coming_.end()) {
+    at->second->ended = true;
+    coming_.erase(at);
+    grew_.notify_all();
+  }
+  return held_.erase(ref) > 0;
+}
+
+void Holdings::doubt(const FileKey& key) {
+  constexpr size_t kMostDoubts = 1000;
+  const MutexLock hold(lock_);
+  if (doubted_.size() < kMostDoubts) doubted_.insert(key);
+}
+
+// The marks of this node's own tasks, which the others may not have heard of yet.
+bool Holdings::is_changed(const RelPath& path, const FileIdentity& identity) const {
+  const Board& board = *options_.board;
+  const uint32_t kinds = board.header.changed.load(std::memory_order_acquire);
+  if (kinds == 0) return false;
+  if (is_invalid(board, path.hash)) return true;
+  const uint64_t dev = options_.catalog->header().roots[path.root].dev;
+  if ((kinds & kChangedInodes) && is_invalid(board, mark_of_inode(dev, identity.inode))) return true;
+  if (!(kinds & kChangedDirectories)) return false;
+  for (uint32_t end = path.dir_len; end > 0; --end)
+    if ((end == path.dir_len || path.path[end] == '/') &&
+        is_invalid(board, path_hash(path.root, path.path, end)))
+      return true;
+  return false;
+}
+
+std::unique_ptr<ServedFile> Holdings::open(const Get& get, GetResult* why) {
+  *why = GetResult::kGone;
+  if (get.root >= options_.roots || get.extent != 0 || get.path.size() >= kPathBytes ||
+      !is_clean_relative(get.path.data(), get.path.size()))
+    return nullptr;
+  const RelPath path = rel_path(get.root, get.path.data(), get.path.size());
+  const Ref ref = options_.catalog->reader().find(path).ref;
+  const FileKey key = file_key(get.root, get.path);
+  Held held;
+  std::shared_ptr<Coming> coming;
+  bool doubted = false;
+  {
+    const MutexLock hold(lock_);
+    if (const auto at = held_.find(ref); at != held_.end()) {
+      held = at->second;
+    } else if (const auto comes = coming_.find(ref); comes != coming_.end()) {
+      coming = comes->second;
+    } else {
+      return nullptr;
+    }
+    doubted = doubted_.count(key) != 0;
+  }
+  if (is_changed(path, coming ? coming->identity : held.identity)) {
+    *why = GetResult::kChanged;
+    return nullptr;
+  }
+  if (coming) {
+    std::shared_ptr<Fd> copy = coming->copy.lock();
+    if (!copy) return nullptr;  // it goes on later
+    return std::make_unique<FileThatComes>(this, std::move(coming), std::move(copy), get);
+  }
+  Fd copy = options_.hierarchy->tiers()[static_cast<size_t>(held.tier)].open_copy(ref);
+  if (!copy) return nullptr;
+  auto file = std::make_unique<FileOnTier>(std::move(held), std::move(copy));
+  if (doubted && !is_right(file.get())) {
+    spdlog::error("{}: its copy is not what was read on the PFS: it is not used any more", get.path);
+    drop(ref);
+    return nullptr;
+  }
+  const MutexLock hold(lock_);
+  doubted_.erase(key);
+  return file;
+}
+
+bool Holdings::is_right(ServedFile* file) {
+  std::vector<char> buffer(kPieceBytes);
+  const uint64_t bytes = file->identity().bytes;
+  for (uint64_t offset = 0; offset < bytes; offset += kPieceBytes) {
+    const uint64_t wanted = std::min(kPieceBytes, bytes - offset);
+    uint64_t got = 0;
+    while (got < wanted) {
+      const ssize_t n =
+          os::pread(file->copy(), buffer.data() + got, wanted - got, static_cast<off_t>(offset + got));
+      if (n <= 0) return false;
+      got += static_cast<uint64_t>(n);
+    }
+    if (check_of_piece(buffer.data(), wanted) != file->check(offset / kPieceBytes, 0)) return false;
+  }
+  return true;
+}
+
+void Holdings::drop(Ref ref) {
+  options_.catalog->drop(ref, State::kNoFit, Reason::kTierError);
+  (void)given_up(ref);
+}
+
+void Holdings::for_each(const std::function<void(const HeldFile&)>& each) {
+  std::vector<std::pair<Ref, FileIdentity>> all;
+  {
+    const MutexLock hold(lock_);
+    for (const auto& [ref, held] : held_) all.emplace_back(ref, held.identity);
+  }
+  for (const auto& [ref, identity] : all)
+    each({file_key(options_.catalog->root_of(ref), options_.catalog->path_of(ref)), 0, identity});
+}
+
+}  // namespace monarch

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this node has of the job's files, and what it is getting: for the nodes that ask for it.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/mutex.h"
+#include "runtime/hierarchy/hierarchy.h"
+#include "runtime/metadata/board.h"
+#include "runtime/metadata/catalog.h"
+#include "runtime/peer/messages.h"
+#include "runtime/peer/serve.h"
+
+namespace monarch {
+
+struct HoldingsOptions {
+  Catalog* catalog = nullptr;  // these outlive it
+  Hierarchy* hierarchy = nullptr;
+  const Board* board = nullptr;
+  uint32_t roots = 0;
+  // A task of another node waits for a piece of a file that this one is getting. Any thread.
+  std::function<void(const RelPath& path, uint32_t piece)> wanted;
+};
+
+// All members may be called from any thread.
+class Holdings {
+ public:
+  explicit Holdings(HoldingsOptions options) : options_(std::move(options)) {}
+
+  // This node begins to get a file, or goes on: those who ask are served from `copy`, as long as the caller
+  // keeps it.
+  void begin(Ref ref, const FileIdentity& identity, const std::shared_ptr<Fd>& copy) EXCLUDES(lock_);
+  // A piece of it is in the copy.
+  void piece(Ref ref, uint64_t number, uint64_t check) EXCLUDES(lock_);
+  // The copy is whole, and has its name on the tier. Nothing: the pieces that are known are not all.
+  std::optional<FileIdentity> copied(Ref ref, int tier) EXCLUDES(lock_);
+  // Nothing of it will come, or it is gone. True: it was a whole one.
+  bool given_up(Ref ref) EXCLUDES(lock_);
+  // Its bytes are to be looked at before it is sent again.
+  void doubt(const FileKey& key) EXCLUDES(lock_);
+
+  // For a node that asks; see ServeOptions.
+  std::unique_ptr<ServedFile> open(const Get& get, GetResult* why) EXCLUDES(lock_);
+  // Calls `each` with each file that this node has; the holder is not filled in.
+  void for_each(const std::function<void(const HeldFile&)>& each) EXCLUDES(lock_);
+
+ private:
+  class FileOnTier;
+  class FileThatComes;
+  struct Held {
+    FileIdentity identity;
+    int tier = 0;
+    uint64_t first = 0;                                // check value of the first piece
+    std::shared_ptr<const std::vector<uint64_t>> all;  // of all, if there are several
+  };
+  struct Coming {
+    FileIdentity identity;
+    std::weak_ptr<Fd> copy;
+    std::vector<std::optional<uint64_t>> checks;
+    std::vector<bool> wanted;  // pieces that were asked of `wanted`
+    uint64_t missing = 0;
+    bool ended = false;
+  };
+
+  bool is_changed(const RelPath& path, const FileIdentity& identity) const;
+  // Reads the copy and compares its check values.
+  static bool is_right(ServedFile* file);
+  // What was found wrong: no task finds the copy any more.
+  void drop(Ref ref) EXCLUDES(lock_);
+
+  const HoldingsOptions options_;
+  Mutex lock_;
+  Condition grew_;
+  std::unordered_map<Ref, Held> held_ GUARDED_BY(lock_);
+  std::map<Ref, std::shared_ptr<Coming>> coming_ GUARDED_BY(lock_);
+  std::set<FileKey> doubted_ GUARDED_BY(lock_);
+};
+
+// What a file was on the PFS; its check value is 0.
+FileIdentity identity_of(const struct stat& st);
+// Whether two are the same, as far as the PFS tells.
+bool is_same_file(FileIdentity a, FileIdentity b);
+
+}  // namespace monarch

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/peer/peer_source.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <exception>
+#include <utility>
+
+#include "runtime/base/os.h"
+#include "runtime/peer/fetch.h"
+#include "runtime/placement/copying.h"
+
+namespace monarch {
+namespace {
+
+constexpr int kMostFailures = 3;  // of nodes, before the PFS is asked
+// How long the node that reads a file may have no more of it; the home tells when another one reads it.
+constexpr int64_t kPatienceNs = 5'000'000'000, kTasksPatienceNs = 500'000'000, kAskAgainNs = 200'000'000;
+constexpr unsigned kNapUs = 5000;
+constexpr int64_t kTellEveryNs = 500'000'000;  // of a lease that ends after 2 s
+
+// The nodes that follow read it by this, whatever flags the writer's has. nullptr: none can follow.
+std::shared_ptr<Fd> open_again(int copy) {
+  const std::string path = "/proc/self/fd/" + std::to_string(copy);
+  Fd fd(os::openat(AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0));
+  return fd ? std::make_shared<Fd>(std::move(fd)) : nullptr;
+}
+
+}  // namespace
+
+class PeerSource::File : public SourceFile {
+ public:
+  File(PeerSource* source, Ref ref, std::string path, Need need, Fd fd)
+      : source_(source), ref_(ref), path_(std::move(path)), need_(need), fd_(std::move(fd)) {}
+
+  int fd() const override { return fd_.get(); }
+  Status copy(CopyRange range, Copier* copier) override;
+
+ private:
+  Status begin(int copy);
+  // kOk, or what went wrong with the nodes; `*tier` with this one's tier. `*came`: bytes that are there.
+  Fetched get(const Peers::Where& where, const CopyRange& range, Copier* copier, uint64_t* came,
+              Status* tier);
+  Status read(CopyRange range, Copier* copier);
+
+  PeerSource* const source_;
+  const Ref ref_;
+  const std::string path_;
+  const Need need_;
+  const Fd fd_;  // O_PATH
+  Mutex lock_;
+  std::shared_ptr<Way> way_ GUARDED_BY(lock_);
+  std::shared_ptr<Fd> copy_ GUARDED_BY(lock_);
+  FileIdentity identity_ GUARDED_BY(lock_);
+};
+
+// Those who follow this node find the file before its home tells them to.
+Status PeerSource::File::begin(int copy) {
+  const MutexLock hold(lock_);
+  if (way_) return {};
+  struct stat st;
+  if (os::fstat(fd_.get(), &st) != 0) return errno_error(std::string(kSource) + "stat");
+  identity_ = identity_of(st);
+  copy_ = open_again(copy);
+  source_->holdings_->begin(ref_, identity_, copy_);
+  way_ = source_->way_of(ref_, file_key(source_->catalog_->root_of(ref_), path_));
+  return {};
+}
+
+Status PeerSource::File::copy(CopyRange range, Copier* copier) {
+  if (range.file_bytes == 0) return read(std::move(range), copier);
+  MONARCH_TRY(begin(range.copy));
+  std::shared_ptr<Way> way;
+  {
+    const MutexLock hold(lock_);
+    way = way_;
+  }
+  const CopyRange all = range;
+  const uint64_t end = range.offset + range.bytes;
+  int64_t moved_ns = os::clock_ns(CLOCK_MONOTONIC);
+  for (int failures = 0; failures < kMostFailures && !copier->is_stopping();) {
+    const bool waits = !range.paced || copier->hurried();  // somebody does
+    const Peers::Where where = source_->where(way.get(), waits ? Purpose::kDemand : Purpose::kPrefetch);
+    if (where.how != Peers::Where::How::kGet) break;
+    uint64_t came = 0;
+    Status tier;
+    const Fetched fetched = get(where, range, copier, &came, &tier);
+    if (!tier.ok()) return tier;
+    if (fetched == Fetched::kOk) return {};
+    if (fetched == Fetched::kChanged || fetched == Fetched::kRefused) break;
+    if (fetched == Fetched::kWrong) {
+      range = all;
+    } else if (came > 0) {
+      range.offset += came;
+      range.bytes = end - range.offset;
+      moved_ns = os::clock_ns(CLOCK_MONOTONIC);
+    }
+    if (fetched != Fetched::kBusy) {
+      ++failures;
+      forget(way.get());
+    } else if (came == 0) {
+      const int64_t waited_ns = os::clock_ns(CLOCK_MONOTONIC) - moved_ns;
+      if (waited_ns > (waits ? kTasksPatienceNs : kPatienceNs)) break;
+      if (waited_ns > kAskAgainNs) forget(way.get());
+      ::usleep(kNapUs);
+    }
+  }
+  return read(std::move(range), copier);
+}
+
+Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range, Copier* copier,
+                              uint64_t* came, Status* tier) {
+  FileIdentity own;
+  FileKey key;
+  {
+    const MutexLock hold(lock_);
+    own = identity_;
+    key = way_->key;
+  }
+  Get get;
+  get.root = source_->catalog_->root_of(ref_);
+  get.path = path_;
+  get.offset = range.offset;
+  get.bytes = range.offset + range.bytes == range.file_bytes ? 0 : range.bytes;
+  get.follow = !range.paced || copier->hurried() ? Follow::kUrgent : Follow::kYes;
+  Fetched fetched = Fetched::kUnreachable;
+  Status put_there;
+  *tier = copier->write(range, [&](char* room, const Copier::Put& put) -> Status {
+    const Receiver receiver = {[&](const FileIdentity& theirs) { return is_same_file(own, theirs); },
+                               [&](uint64_t offset, const char*, size_t bytes, uint64_t check) {
+                                 put_there = put(offset, bytes);
+                                 if (!put_there.ok()) return false;
+                                 source_->holdings_->piece(ref_, offset / kPieceBytes, check);
+                                 add(source_->board_, AgentCounter::peer_bytes, bytes);
+                                 *came += bytes;
+                                 return true;
+                               }};
+    fetched = source_->peers_->get(key, where, get, room, receiver);
+    return put_there;
+  });
+  return fetched;
+}
+
+// The file is what was examined: it may have been replaced since.
+Status PeerSource::File::read(CopyRange range, Copier* copier) {
+  const Fd file = source_->pfs_->open_for_reading(ref_, path_, need_, *copier);
+  if (!file) return errno_error(std::string(kSource) + "open");
+  struct stat st, seen;
+  if (os::fstat(file.get(), &st) != 0 || os::fstat(fd_.get(), &seen) != 0)
+    return errno_error(std::string(kSource) + "stat");
+  if (st.st_dev != seen.st_dev || st.st_ino != seen.st_ino)
+    return Error{ESTALE, std::string(kSource) + "it was replaced"};
+  range.source = file.get();
+  std::shared_ptr<Way> way;
+  {
+    const MutexLock hold(lock_);
+    way = way_;
+  }
+  if (way) {
+    const MutexLock hold(way->lock);
+    way->read_here = true;
+  }
+  if (way)
+    range.copied = [&](uint64_t offset, std::string_view piece) {
+      source_->holdings_->piece(ref_, offset / kPieceBytes, check_of_piece(piece.data(), piece.size()));
+      source_->note_progress(way.get(), offset + piece.size());
+    };
+  return copier->copy(range);
+}
+
+std::unique_ptr<SourceFile> PeerSource::open(Ref ref, const std::string& path, Need need,
+                                             const Copier& copier) {
+  if (need == Need::kAnew) return pfs_->open(ref, path, need, copier);
+  Fd fd(os::open_beneath(dataset_->roots[catalog_->root_of(ref)].fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
+  if (!fd) return nullptr;
+  return std::make_unique<File>(this, ref, path, need, std::move(fd));
+}
+
+FileKey PeerSource::key_of(Ref ref) { return file_key(catalog_->root_of(ref), catalog_->path_of(ref)); }
+
+bool PeerSource::is_ours(Ref ref) { return peers_->is_home(key_of(ref)); }
+
+std::shared_ptr<PeerSource::Way> PeerSource::way_of(Ref ref, const FileKey& key) {
+  const MutexLock hold(lock_);
+  std::shared_ptr<Way>& way = ways_[ref];
+  if (!way) {
+    way = std::make_shared<Way>();
+    way->key = key;
+  }
+  return way;
+}
+
+std::shared_ptr<PeerSource::Way> PeerSource::end_way(Ref ref) {
+  const MutexLock hold(lock_);
+  const auto at = ways_.find(ref);
+  if (at == ways_.end()) return nullptr;
+  std::shared_ptr<Way> way = std::move(at->second);
+  ways_.erase(at);
+  return way;
+}
+
+Peers::Where PeerSource::where(Way* way, Purpose purpose) {
+  const MutexLock hold(way->lock);
+  if (!way->where) {
+    way->where = peers_->locate(way->key, purpose);
+    way->lease = way->where->lease;
+    way->told_ns = os::clock_ns(CLOCK_MONOTONIC);
+  }
+  return *way->where;
+}
+
+void PeerSource::forget(Way* way) {
+  const MutexLock hold(way->lock);
+  way->where.reset();
+}
+
+void PeerSource::note_progress(Way* way, uint64_t bytes) {
+  const MutexLock hold(way->lock);
+  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  if (way->lease == 0 || now - way->told_ns < kTellEveryNs) return;
+  way->told_ns = now;
+  peers_->progress(way->key, way->lease, bytes);
+}
+
+// What cannot be told for lack of memory the others read again.
+void PeerSource::copied(Ref ref, int tier) noexcept try {
+  const std::shared_ptr<Way> way = end_way(ref);
+  const std::optional<FileIdentity> identity = holdings_->copied(ref, tier);
+  if (!way) return;
+  uint64_t lease = 0;
+  bool read_here = false;
+  {
+    const MutexLock hold(way->lock);
+    lease = way->lease;
+    read_here = way->read_here;
+  }
+  if (!read_here) add(board_, AgentCounter::peer_files);
+  if (identity) {
+    peers_->done({way->key, lease, ReadResult::kHeld, *identity});
+  } else if (lease != 0) {
+    peers_->done({way->key, lease, ReadResult::kNotHeld, {}});
+  }
+} catch (const std::exception& error) {
+  spdlog::warn("tell of a copy: {}", error.what());
+}
+
+void PeerSource::given_up(Ref ref) noexcept try {
+  const std::shared_ptr<Way> way = end_way(ref);
+  const bool held = holdings_->given_up(ref);
+  if (way) {
+    uint64_t lease = 0;
+    {
+      const MutexLock hold(way->lock);
+      lease = way->lease;
+    }
+    if (lease != 0) peers_->done({way->key, lease, ReadResult::kNotHeld, {}});
+  }
+  if (held) peers_->lost(key_of(ref));
+} catch (const std::exception& error) {
+  spdlog::warn("tell of a copy that is none: {}", error.what());
+}
+
+}  // namespace monarch

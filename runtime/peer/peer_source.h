@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The nodes of a job as a source: a file comes from a node that has it or is reading it; else from the PFS,
+// and the others get it from here. What no node gives in time is read from the PFS within the same copy().
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/base/mutex.h"
+#include "runtime/metadata/board.h"
+#include "runtime/metadata/catalog.h"
+#include "runtime/metadata/dataset.h"
+#include "runtime/peer/holdings.h"
+#include "runtime/peer/peers.h"
+#include "runtime/placement/pfs_source.h"
+#include "runtime/placement/source.h"
+
+namespace monarch {
+
+class PeerSource : public Source {
+ public:
+  // All outlive it.
+  PeerSource(Catalog* catalog, const Dataset* dataset, Board* board, PfsSource* pfs, Peers* peers,
+             Holdings* holdings)
+      : catalog_(catalog), dataset_(dataset), board_(board), pfs_(pfs), peers_(peers), holdings_(holdings) {}
+
+  std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
+                                   const Copier& copier) override;
+  // A node prefetches what it is the home of.
+  bool is_ours(Ref ref) override;
+  void copied(Ref ref, int tier) noexcept override;
+  void given_up(Ref ref) noexcept override;
+
+ private:
+  class File;
+  // What the others say of a file that is being copied here. Several threads may copy parts of it.
+  struct Way {
+    FileKey key;
+    Mutex lock;
+    std::optional<Peers::Where> where GUARDED_BY(lock);
+    uint64_t lease GUARDED_BY(lock) = 0;
+    bool read_here GUARDED_BY(lock) = false;  // a part of it, on the PFS
+    int64_t told_ns GUARDED_BY(lock) = 0;     // when the home was told last that it is being read
+  };
+  FileKey key_of(Ref ref);
+  std::shared_ptr<Way> way_of(Ref ref, const FileKey& key) EXCLUDES(lock_);
+  std::shared_ptr<Way> end_way(Ref ref) EXCLUDES(lock_);
+  Peers::Where where(Way* way, Purpose purpose);
+  // No node gave the file: the home is asked anew.
+  static void forget(Way* way);
+  // A piece was read on the PFS.
+  void note_progress(Way* way, uint64_t bytes);
+
+  Catalog* const catalog_;
+  const Dataset* const dataset_;
+  Board* const board_;
+  PfsSource* const pfs_;
+  Peers* const peers_;
+  Holdings* const holdings_;
+  Mutex lock_;
+  std::map<Ref, std::shared_ptr<Way>> ways_ GUARDED_BY(lock_);
+};
+
+}  // namespace monarch

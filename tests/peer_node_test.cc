@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agents of several nodes, here in one process, each with its tier, catalog and board: a file is read
+// once on the PFS, whichever of them needs it, and each node has it as it is there.
+#include "runtime/peer/node.h"
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/metadata/walker.h"
+#include "runtime/placement/placement.h"
+#include "tests/catalog_fixture.h"
+#include "tests/faulty_os.h"
+#include "tests/loopback.h"
+#include "tests/scratch.h"
+#include "tests/tiers.h"
+
+namespace monarch {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+// A node of the job: all of its agent but the requests.
+class Member {
+ public:
+  Member(const std::string& pfs, const PeerNodeOptions& job, AgentConfig config, uint64_t quota)
+      : config_(std::move(config)), rates_(config_) {
+    Result<Dataset> dataset = Dataset::open({pfs});
+    Result<Hierarchy> hierarchy = Hierarchy::open({tier_config(scratch_, "ssd", quota)}, "monarch-run.test");
+    const std::string run_dir = scratch_.dir("run");
+    Result<BoardFile> board = BoardFile::create(run_dir);
+    EXPECT_TRUE(dataset.ok() && hierarchy.ok() && board.ok());
+    dataset_.emplace(dataset.take());
+    hierarchy_.emplace(hierarchy.take());
+    board_.emplace(board.take());
+    std::vector<TierView> views;
+    for (const Tier& t : hierarchy_->tiers()) views.push_back({t.name(), t.copies_path(), t.device()});
+    Result<std::unique_ptr<Catalog>> catalog = Catalog::create(
+        run_dir, dataset_->root_views(), dataset_->prefixes, views, {config_.stage_wait_max, 0, false, true});
+    EXPECT_TRUE(catalog.ok());
+    catalog_ = catalog.take();
+    source_.emplace(catalog_.get(), &*dataset_, board_->get(), &rates_);
+    Result<std::unique_ptr<PeerNode>> node =
+        PeerNode::create(job, config_, {catalog_.get(), &*hierarchy_, &*dataset_, board_->get(), &*source_});
+    EXPECT_TRUE(node.ok());
+    peers = node.take();
+    placement = std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(),
+                                                   config_, &rates_, peers->source());
+    EXPECT_TRUE(placement->start().ok());
+    const Status started =
+        peers->start([this](const RelPath& path, uint32_t piece) { placement->demand_chunk(path, piece); });
+    EXPECT_TRUE(started.ok()) << started.error().text;
+  }
+  ~Member() {
+    walker_.reset();
+    placement->stop();
+    peers->stop();
+  }
+  void walk() {
+    walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_.pfs_stats,
+                                       [this] { placement->catalog_grew(); });
+    walker_->start(2);
+  }
+
+  uint64_t word(const std::string& path) const {
+    const Found found = catalog_->reader().find(rel(path));
+    return found ? found.entry->state.load(std::memory_order_acquire) : 0;
+  }
+  State state(const std::string& path) const { return state_of(word(path)); }
+  // As a task's open does; whether the file is placed then.
+  bool place(const std::string& path) {
+    placement->demand(rel(path));
+    return eventually([&] {
+      if (state(path) == State::kLarge) placement->demand(rel(path));  // the whole of it
+      return state(path) == State::kPlaced;
+    });
+  }
+  std::string copy(const std::string& path) {
+    return path_of_copy(hierarchy_->tiers()[0], catalog_->reader().find(rel(path)).ref);
+  }
+  uint64_t counter(AgentCounter c) const { return total(*board_->get(), c); }
+  Board* board() { return board_->get(); }
+  int files() { return files_on(hierarchy_->tiers()[0]); }
+  uint64_t used() { return hierarchy_->tiers()[0].used(); }
+
+  std::unique_ptr<PeerNode> peers;
+  std::unique_ptr<PlacementHandler> placement;
+
+ private:
+  const Scratch scratch_;
+  const AgentConfig config_;
+  Rates rates_;
+  std::optional<Dataset> dataset_;
+  std::optional<Hierarchy> hierarchy_;
+  std::optional<BoardFile> board_;
+  std::unique_ptr<Catalog> catalog_;
+  std::optional<PfsSource> source_;
+  std::unique_ptr<Walker> walker_;
+};
+
+class PeerNodeTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }
+  void SetUp() override {
+    config_.threads = 6;
+    config_.prefetch = AgentConfig::Prefetch::kOff;
+  }
+  void file(const std::string& name, uint64_t bytes) {
+    scratch_.file("pfs/" + name, noise(bytes, std::hash<std::string>()(name)));
+    names_.push_back(name);
+    bytes_ += bytes;
+  }
+  void small_files() {
+    scratch_.dir("pfs/d");
+    for (int i = 0; i < 60; ++i)
+      file((i % 2 ? "d/" : "") + std::to_string(i), static_cast<uint64_t>(i) * 4001);
+    file("three", 3 * kMiB + 5);
+  }
+  void start(uint32_t nodes) {
+    for (uint32_t i = 0; i < nodes; ++i) job_.nodes.push_back({kLoopback, {free_port()}});
+    job_.identity = "c.1.0";
+    for (uint32_t i = 0; i < nodes; ++i) start_one(i);
+  }
+  void start_one(NodeIndex own) {
+    job_.own = own;
+    if (nodes_.size() <= own) nodes_.resize(own + 1);
+    nodes_[own] = std::make_unique<Member>(pfs_, job_, config_, quota_);
+  }
+  // All these nodes place all files, each in an order of its own.
+  void epoch(const std::vector<NodeIndex>& who) {
+    Threads all(static_cast<uint32_t>(who.size()), [&](uint32_t i) {
+      std::vector<std::string> names = names_;
+      std::shuffle(names.begin(), names.end(), std::minstd_rand(i + 1));
+      for (const std::string& name : names) EXPECT_TRUE(nodes_[who[i]]->place(name)) << name;
+    });
+  }
+  void expect_right(NodeIndex node) {
+    for (const std::string& name : names_)
+      EXPECT_TRUE(contents(nodes_[node]->copy(name)) == contents(pfs_ + "/" + name)) << name;
+  }
+  uint64_t sum(AgentCounter c) {
+    uint64_t all = 0;
+    for (const auto& node : nodes_) all += node ? node->counter(c) : 0;
+    return all;
+  }
+  uint64_t not_empty() const {
+    return static_cast<uint64_t>(std::count_if(names_.begin(), names_.end(), [&](const std::string& name) {
+      return std::filesystem::file_size(pfs_ + "/" + name) > 0;
+    }));
+  }
+
+  const Scratch scratch_;
+  const std::string pfs_ = scratch_.dir("pfs");
+  AgentConfig config_;
+  uint64_t quota_ = 1 << 30;
+  PeerNodeOptions job_;
+  std::vector<std::string> names_;
+  uint64_t bytes_ = 0;
+  std::vector<std::unique_ptr<Member>> nodes_;
+};
+
+TEST_F(PeerNodeTest, EachByteIsReadOnceAndEachNodeHasIt) {
+  small_files();
+  start(3);
+  epoch({0, 1, 2});
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(sum(AgentCounter::peer_bytes), 2 * bytes_);
+  EXPECT_EQ(sum(AgentCounter::peer_files), 2 * not_empty());
+  for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
+}
+
+TEST_F(PeerNodeTest, LargeFilesAreReadOnceToo) {
+  config_.stage_wait_max = 4 * kMiB;
+  for (int i = 0; i < 3; ++i) file("large" + std::to_string(i), 21 * kMiB + static_cast<uint64_t>(i));
+  start(3);
+  epoch({0, 1, 2});
+  EXPECT_LE(sum(AgentCounter::agent_bytes_pfs), bytes_ + bytes_ / 100);
+  for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
+}
+
+TEST_F(PeerNodeTest, EachPrefetchesItsShare) {
+  small_files();
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  start(3);
+  for (const auto& node : nodes_) node->walk();
+  EXPECT_TRUE(eventually([&] { return sum(AgentCounter::staged_files) == names_.size(); }));
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
+  for (const auto& node : nodes_) EXPECT_GT(node->counter(AgentCounter::staged_files), 0u);
+  epoch({0, 1, 2});
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
+}
+
+TEST_F(PeerNodeTest, WhatANodeTakesWithItIsReadAgain) {
+  small_files();
+  start(3);
+  epoch({2});
+  nodes_[2].reset();
+  epoch({0, 1});
+  EXPECT_LE(sum(AgentCounter::agent_bytes_pfs), bytes_ + bytes_ / 10) << "of the two that are left";
+  for (const NodeIndex node : {0u, 1u}) expect_right(node);
+}
+
+TEST_F(PeerNodeTest, WhatHasChangedOnThePfsIsReadThere) {
+  file("f", 100000);
+  start(2);
+  EXPECT_TRUE(nodes_[0]->place("f"));
+  const std::string now = noise(100000, 99);
+  scratch_.file("pfs/f", now);
+  EXPECT_TRUE(nodes_[1]->place("f"));
+  EXPECT_TRUE(contents(nodes_[1]->copy("f")) == now);
+  EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
+}
+
+TEST_F(PeerNodeTest, WhatTheJobMarksAllNodesHearOf) {
+  file("f", 100000);
+  file("g", 1);
+  start(3);
+  epoch({0, 1, 2});
+  set_invalid(nodes_[0]->board(), rel("f").hash);
+  nodes_[0]->peers->tell_changes();
+  for (const NodeIndex node : {1u, 2u}) {
+    EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[node]->board(), rel("f").hash); }));
+    EXPECT_EQ(nodes_[node]->board()->header.changed, kChangedFiles);
+    EXPECT_FALSE(is_invalid(*nodes_[node]->board(), rel("g").hash));
+  }
+  const uint64_t changes = nodes_[0]->board()->header.changes;
+  for (const auto& node : nodes_) node->peers->tell_changes();
+  ::usleep(50000);
+  EXPECT_EQ(nodes_[0]->board()->header.changes, changes) << "what is known is not told again";
+  nodes_[1]->board()->header.closed = 1;
+  nodes_[1]->peers->tell_changes();
+  for (const NodeIndex node : {0u, 2u})
+    EXPECT_TRUE(eventually([&] { return nodes_[node]->board()->header.closed == 1; }));
+}
+
+TEST_F(PeerNodeTest, AMarkedFileIsNotSent) {
+  file("f", 100000);
+  start(2);
+  EXPECT_TRUE(nodes_[0]->place("f"));
+  set_invalid(nodes_[0]->board(), rel("f").hash);
+  EXPECT_TRUE(nodes_[1]->place("f"));
+  EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::agent_bytes_pfs), 100000u);
+}
+
+TEST_F(PeerNodeTest, ACopyThatHasRottenIsFoundOut) {
+  file("f", 2 * kMiB + 7);
+  start(3);
+  EXPECT_TRUE(nodes_[0]->place("f"));
+  {
+    const Fd copy(::open(nodes_[0]->copy("f").c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(copy.get(), "?", 1, kMiB + 3), 1);
+  }
+  for (const NodeIndex node : {1u, 2u}) {
+    EXPECT_TRUE(nodes_[node]->place("f"));
+    EXPECT_TRUE(contents(nodes_[node]->copy("f")) == contents(pfs_ + "/f"));
+  }
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 2 * bytes_) << "once more, by one node";
+}
+
+TEST_F(PeerNodeTest, WithoutRoomThePfsHasIt) {
+  quota_ = kMiB;
+  file("f", 2 * kMiB);
+  file("g", 1000);
+  start(2);
+  nodes_[0]->placement->demand(rel("f"));
+  EXPECT_TRUE(eventually([&] { return nodes_[0]->state("f") == State::kNoFit; }));
+  for (const auto& node : nodes_) EXPECT_TRUE(node->place("g"));
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
+}
+
+TEST_F(PeerNodeTest, AFailingTierIsNoPeersFault) {
+  file("f", 100000);
+  start(2);
+  EXPECT_TRUE(nodes_[0]->place("f"));
+  const uint64_t used = nodes_[1]->used();
+  {
+    const Intercept full(Call::kPwrite, [](Arguments&) { return ENOSPC; });
+    nodes_[1]->placement->demand(rel("f"));
+    EXPECT_TRUE(eventually([&] { return nodes_[1]->state("f") == State::kNoFit; }));
+  }
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::tier_errors), 1u);
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::agent_bytes_pfs), 0u);
+  EXPECT_EQ(nodes_[1]->used(), used);
+}
+
+TEST_F(PeerNodeTest, WhoCannotReadAFileIsNotSentIt) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root reads all";
+  file("f", 1000);
+  start(1);
+  ASSERT_EQ(::chmod((pfs_ + "/f").c_str(), 0), 0);
+  nodes_[0]->placement->demand(rel("f"));
+  EXPECT_TRUE(eventually([&] { return reason_of(nodes_[0]->word("f")) == Reason::kUnreadable; }));
+}
+
+}  // namespace
+}  // namespace monarch
