@@ -229,6 +229,7 @@ scripts = \
 	%D%/safety.t \
 	%D%/slurm.t \
 	%D%/slurm_hostile.t \
+	%D%/slurm_key.t \
 	%D%/slurm_versions.t \
 	%D%/stress.t \
 	%D%/writes.t

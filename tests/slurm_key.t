@@ -1,0 +1,231 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""How the agents of a job's nodes get its key and the list of its nodes in a real Slurm, and that nobody else gets the key."""
+
+import contextlib
+import glob
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import slurm_lab  # pylint: disable=wrong-import-position
+from e2e import contains, equal, ok, scratch, wait_until
+from slurm_lab import Cluster, Dataset
+
+cluster = data = None
+SEEN = "{ env | grep -ci monarch_key || true; }"
+WAITS = f"{SEEN} >$SLURM_JOB_ID.$SLURM_PROCID; touch on.$SLURM_JOB_ID.$SLURM_PROCID; " \
+        "while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done"
+
+
+def begin():
+    global cluster, data
+    cluster = Cluster()
+    configure("on")
+    cluster.up("--nodes", "6", "--prolog-flags", "Contain")
+    data = Dataset(scratch())
+
+
+def configure(enabled):
+    cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = 256M\nmedium = nvme\n[peer]\nenabled = {enabled}\n")
+
+
+def quoted(script):
+    return "'" + script.replace("'", "'\\''") + "'"
+
+
+def go(job):
+    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
+        pass
+
+
+def read(path):
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read()
+    return b""
+
+
+def note(job, node):
+    """The key and the host list that root has noted on a node."""
+    return read(f"{cluster.state}/jobs/lab.{job}.{node}/peers").decode().split("\n")
+
+
+def nodes_of(job):
+    return cluster.execute(["scontrol", "show", "hostnames", cluster.jobs(job)[0]["NodeList"]])[1].decode().split()
+
+
+def memory_has(pid, what):
+    """Whether a process has these bytes in memory that it can write."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            begin_, end, rights = re.match(r"(\w+)-(\w+) (\S+)", line).groups()
+            if not rights.startswith("rw") or "/" in line:
+                continue
+            with contextlib.suppress(OSError):
+                memory.seek(int(begin_, 16))
+                if what in memory.read(int(end, 16) - int(begin_, 16)):
+                    return True
+    return False
+
+
+def check_agents(name, job):
+    """Each node's agent runs with the same key and list; returns the key."""
+    nodes = nodes_of(job)
+    equal(len(nodes), 2, f"{name}: two nodes")
+    for node in nodes:
+        wait_until(lambda node=node: cluster.record(job, node))
+    notes = [note(job, node) for node in nodes]
+    ok(re.fullmatch("[0-9a-f]{64}", notes[0][0]), f"{name}: root has noted a key", notes)
+    equal(notes[1], notes[0], f"{name}: the same on the other node")
+    key = notes[0][0]
+    for index, node in enumerate(nodes):
+        modes = [stat.S_IMODE(os.stat(f"{cluster.state}/jobs/lab.{job}.{node}{file}").st_mode) for file in ("/peers", "")]
+        equal(modes, [0o600, 0o700], f"{name}: the note is root's alone on node {index}")
+        record = cluster.record(job, node)
+        equal((read(record["run_dir"] + "/peers").decode(), os.stat(record["run_dir"] + "/peers").st_uid),
+              ("".join(f"{n} 127.0.0.1\n" for n in nodes), 0), f"{name}: node {index} has the list in Slurm's order")
+        # Slurm 22.05 tells slurmstepd of no restart.
+        words = read(f"/proc/{record['pid']}/cmdline").decode().split("\0")
+        arguments = dict(zip(words, words[1:]))
+        equal((arguments.get("--peer-index"), arguments.get("--peer-identity")), (str(index), f"lab.{job}.0"),
+              f"{name}: the agent of node {index} knows its place")
+        ok(memory_has(record["pid"], bytes.fromhex(key)), f"{name}: the agent of node {index} has the key")
+        pipes = [fd for fd in map(os.readlink, glob.glob(f"/proc/{record['pid']}/fd/*")) if fd.startswith("pipe:")]
+        equal(pipes, [], f"{name}: the agent of node {index} has closed what it came by")
+    log = cluster.log_of(job)
+    for index, node in enumerate(nodes):
+        contains(log, [f"JobId={job} node={node} agent started; node {index} of 2\n"], f"{name}: the log says so of node {index}")
+    return key
+
+
+def check_secret(name, job, key):
+    """Nobody but root, and the owner's agents and submission, can see the key."""
+    commands = [path for path in glob.glob("/proc/[0-9]*/cmdline") if key in read(path).decode(errors="replace")]
+    equal(commands, [], f"{name}: the key is on no command line")
+    seen = [path for path in glob.glob("/proc/[0-9]*/environ") if key.encode() in read(path)]
+    not_roots = []
+    for path in seen:
+        with contextlib.suppress(OSError):
+            words = read(path.replace("environ", "cmdline")).decode().split("\0")
+            # An salloc's command is on the side of the submission, where Slurm itself puts it.
+            if os.stat(path).st_uid != 0 and os.path.basename(words[0]) not in ("srun", "salloc") and "submission" not in words:
+                not_roots.append(" ".join(words))
+    equal(not_roots, [], f"{name}: no task's environment has it")
+    for who in ["nobody", slurm_lab.USER]:
+        shown = subprocess.run(["setpriv", f"--reuid={who}", "--clear-groups", "env", f"SLURM_CONF={cluster.conf}", "scontrol", "show", "job",
+                                "-dd", str(job)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout.decode()
+        ok(f"JobId={job} " in shown and key not in shown, f"{name}: nor has scontrol for {who}", shown)
+    readable = []
+    for directory, _, files in os.walk(scratch()):
+        for file in files:
+            path = f"{directory}/{file}"
+            with contextlib.suppress(OSError):
+                st = os.lstat(path)
+                if stat.S_ISREG(st.st_mode) and st.st_size < 1 << 24 and (st.st_uid == cluster.user.pw_uid or st.st_mode & 0o044):
+                    text = read(path)
+                    if key.encode() in text or bytes.fromhex(key) in text:
+                        readable.append(path)
+    equal(readable, [], f"{name}: nor a file of the owner's, or that others can read")
+    ok(not re.search(key, read(cluster.log).decode()), f"{name}: nor the log")
+
+
+def check_tasks(name, job, tasks):
+    equal([read(f"{cluster.out}/{job}.{task}") for task in range(tasks)], [b"0\n"] * tasks, f"{name}: tasks do not see it")
+
+
+def running(job, tasks=2):
+    for task in range(tasks):
+        cluster.wait_running(job, f"on.{job}.{task}")
+
+
+def batch():
+    script = f"{SEEN} >$SLURM_JOB_ID.batch; srun -Q --no-monarch sh -c {quoted(SEEN)} >$SLURM_JOB_ID.without; " \
+             f"srun -Q -n2 sh -c {quoted(WAITS)}"
+    job = cluster.submit(["-N2", f"--monarch-dataset={data.path}"], script)
+    yield
+    running(job)
+    key = check_agents("sbatch", job)
+    check_secret("sbatch", job, key)
+    go(job)
+    equal(cluster.wait(job), "COMPLETED", "sbatch: how Slurm says that it ended", read(f"{cluster.out}/{job}"))
+    check_tasks("sbatch", job, 2)
+    equal((read(f"{cluster.out}/{job}.batch"), read(f"{cluster.out}/{job}.without")), (b"0\n", b"0\n0\n"),
+          "sbatch: nor does the batch script, or a step with --no-monarch")
+
+
+def interactive(program, *words):
+    process = cluster.start([program, "-N2", "--exclusive", f"--job-name={program}", f"--monarch-dataset={data.path}", *words])
+    yield
+    found = lambda: cluster.execute(["squeue", "-h", "-o", "%A", "-n", program])[1].decode().split()
+    wait_until(found, slurm_lab.PATIENCE)
+    job = int(found()[0])
+    running(job)
+    key = check_agents(program, job)
+    check_secret(program, job, key)
+    go(job)
+    code, _, err = e2e.finish(process, slurm_lab.PATIENCE)
+    equal(code, 0, f"{program}: its exit code", err)
+    check_tasks(program, job, 2)
+
+
+def salloc():
+    yield from interactive("salloc", "srun", "-n2", "sh", "-c", WAITS)
+
+
+def srun():
+    yield from interactive("srun", "-n2", "sh", "-c", WAITS)
+
+
+def requeue():
+    """Its second run has the key of the first."""
+    script = f"srun -Q -n2 sh -c {quoted(WAITS.replace('$SLURM_JOB_ID', '$SLURM_JOB_ID.r$SLURM_RESTART_COUNT'))}"
+    job = cluster.submit(["-N2", "--requeue", f"--monarch-dataset={data.path}"], script)
+    running(f"{job}.r")
+    key = check_agents("before a requeue", job)
+    nodes = nodes_of(job)
+    cluster.execute(["scontrol", "requeue", str(job)])
+    wait_until(lambda: cluster.state_of(job) == "PENDING" and len(cluster.epilog_ms(job)) == 2, slurm_lab.PATIENCE)
+    # Slurm would wait two minutes; a node refuses the job for a second after its epilog.
+    time.sleep(1.5)
+    code, _, err = cluster.execute(["scontrol", "update", f"jobid={job}", "starttime=now", f"reqnodelist={','.join(nodes)}"], root=True)
+    equal(code, 0, "requeue: it may begin again", err)
+    running(f"{job}.r1")
+    equal(check_agents("after a requeue", job), key, "after a requeue: it is the same key")
+    go(f"{job}.r1")
+    equal(cluster.wait(job), "COMPLETED", "requeue: how Slurm says that it ended")
+
+
+def without():
+    """Jobs that have no peers: their log says why, in the one line that they have at their start anyhow."""
+    inner = cluster.submit(["-N2"], f"srun -Q -n2 --monarch-dataset={data.path} sh -c {quoted('ls ' + data.path)} >/dev/null")
+    single = cluster.submit([f"--monarch-dataset={data.path}"], "true")
+    none = cluster.submit(["-N2"], f"srun -Q -n2 sh -c {quoted(SEEN)}")
+    yield
+    for name, job, count, why in [("option on one srun", inner, 2, "no key has come with the job"), ("one node", single, 1, "the job has one node")]:
+        equal(cluster.wait(job), "COMPLETED", f"{name}: how Slurm says that it ended", cluster.output(job))
+        lines = [line for line in cluster.log_of(job).splitlines() if "peers" in line]
+        equal(len(lines), count, f"{name}: one line of each node", *lines)
+        ok(lines and all(f" agent started; no peers: {why}" in line for line in lines), f"{name}: it says why", *lines)
+    equal((cluster.wait(none), cluster.output(none)), ("COMPLETED", b"0\n0\n"), "no option: tasks have no key")
+    equal(cluster.calls_for(none), [], "no option: nothing of Monarch's runs")
+
+
+def switched_off():
+    yield
+    configure("off")
+    job = cluster.submit(["-N2", f"--monarch-dataset={data.path}"], "srun -Q -n2 true")
+    equal(cluster.wait(job), "COMPLETED", "enabled = off: how Slurm says that it ended")
+    equal(cluster.log_of(job).count(" agent started; no peers: [peer] enabled = off\n"), 2, "enabled = off: the log says so", cluster.log_of(job))
+    cluster.nothing_left("all jobs")
+
+
+if reason := slurm_lab.why_no_slurm():
+    print(f"1..0 # SKIP {reason}")
+    sys.exit(0)
+begin()
+e2e.main(requeue, batch, salloc, srun, without, switched_off)
