@@ -27,10 +27,12 @@
 #include "admin/commands.h"
 #include "admin/report.h"
 #include "build_config.h"
+#include "runtime/agent/membership.h"
 #include "runtime/agent/sweep.h"
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/paths.h"
+#include "runtime/base/pipe.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/hierarchy.h"
@@ -43,11 +45,14 @@ namespace {
 
 constexpr int kOwnFailure = 125, kNotExecutable = 126, kNotFound = 127;
 constexpr int kReadyPatienceMs = 30000;  // the PFS may be slow to show the dataset's root
+constexpr char kIdentity[] = "run";      // of a key that a person made
 constexpr int kStopPatienceMs = 5000, kKillPatienceMs = 1000;
 
 struct RunOptions {
   std::vector<std::string> datasets, tiers, command;
   std::string config, report;
+  std::string peers, peer_key;  // files
+  uint32_t peer_index = 0;
 };
 
 // Where the other parts are: beside this program in a build tree, else where they were installed, found
@@ -126,7 +131,8 @@ class AgentProcess {
   ~AgentProcess() { stop(); }
 
   // Starts it and waits until it serves. The error is the agent's own.
-  Status start(const RunOptions& options, const std::vector<std::string>& datasets, const RunDirs& dirs) {
+  Status start(const RunOptions& options, const std::vector<std::string>& datasets,
+               const std::optional<JobKey>& key, const RunDirs& dirs) {
     int ready[2], life[2];
     if (::pipe2(ready, O_CLOEXEC) != 0) return errno_error("pipe");
     Fd ready_read(ready[0]), ready_write(ready[1]);
@@ -145,6 +151,15 @@ class AgentProcess {
     if (!options.config.empty()) words.insert(words.end(), {"--config", options.config});
     for (const std::string& t : options.tiers) words.insert(words.end(), {"--tier", t});
     for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
+    Fd key_read;
+    if (key) {
+      Result<Fd> pipe = pipe_with({reinterpret_cast<const char*>(key->data()), key->size()});
+      if (!pipe.ok()) return pipe.error();
+      key_read = pipe.take();
+      words.insert(words.end(),
+                   {"--peers", options.peers, "--peer-index", std::to_string(options.peer_index),
+                    "--peer-identity", kIdentity, "--peer-key-fd", std::to_string(key_read.get())});
+    }
     const std::vector<char*> argv = argv_of(words);
     // Not on our own 0-2: when it hangs in a PFS call, who reads our output must still see its end.
     errors_ = dirs.run_dir() + "/monarchd.err";
@@ -160,6 +175,7 @@ class AgentProcess {
       ::dup2(errors.get(), 2);
       ::fcntl(ready_write.get(), F_SETFD, 0);
       ::fcntl(life_read.get(), F_SETFD, 0);
+      if (key_read) ::fcntl(key_read.get(), F_SETFD, 0);
       ::unsetenv("LD_PRELOAD");
       ::execv(argv[0], argv.data());
       const std::string text = "start " + words[0] + ": " + std::strerror(errno) + "\n";
@@ -304,8 +320,23 @@ void sweep(const Config& config) {
   for (const TierConfig& tier : config.tiers) (void)sweep_user_dirs(tier.path).ok();
 }
 
-// Everything before the command runs. `config` and `datasets` are filled in.
-Status prepare(const RunOptions& options, Config* config, std::vector<std::string>* datasets) {
+// The key that the user names, once all that goes with it is right; nothing without --peers.
+Result<std::optional<JobKey>> check_peers(const RunOptions& options, const PeerConfig& config) {
+  if (options.peers.empty()) return std::optional<JobKey>();
+  const Result<std::vector<NodeAddress>> nodes =
+      read_nodes(options.peers, ports_of(kIdentity, config.first_port, config.last_port));
+  if (!nodes.ok()) return Error{nodes.error().code, "--peers " + nodes.error().text};
+  if (options.peer_index >= nodes->size())
+    return bad_input("--peer-index " + std::to_string(options.peer_index) + ": " + options.peers + " has " +
+                     std::to_string(nodes->size()) + " nodes, from 0 on");
+  Result<JobKey> key = read_key_file(options.peer_key);
+  if (!key.ok()) return Error{key.error().code, "--peer-key " + key.error().text};
+  return std::optional<JobKey>(*key);
+}
+
+// Everything before the command runs. `config`, `datasets` and `key` are filled in.
+Status prepare(const RunOptions& options, Config* config, std::vector<std::string>* datasets,
+               std::optional<JobKey>* key) {
   if (!options.config.empty()) {
     Result<Config> loaded = load_config(options.config);
     if (!loaded.ok()) return loaded.error();
@@ -323,6 +354,9 @@ Status prepare(const RunOptions& options, Config* config, std::vector<std::strin
   if (!roots.ok()) return roots.error();
   MONARCH_TRY(check_writable(*config));
   *datasets = roots.take();
+  Result<std::optional<JobKey>> checked = check_peers(options, config->peer);
+  if (!checked.ok()) return checked.error();
+  *key = checked.take();
   if (!options.report.empty()) {
     const Fd probe(::open(options.report.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
     if (!probe) return errno_error("--report " + options.report);
@@ -332,10 +366,10 @@ Status prepare(const RunOptions& options, Config* config, std::vector<std::strin
 
 // What the command is served by. That it cannot be had (limits, no memory, no room) is no fault of the
 // command's.
-Result<BoardFile> start(const RunOptions& options, const std::vector<std::string>& datasets, RunDirs* dirs,
-                        AgentProcess* agent) {
+Result<BoardFile> start(const RunOptions& options, const std::vector<std::string>& datasets,
+                        const std::optional<JobKey>& key, RunDirs* dirs, AgentProcess* agent) {
   MONARCH_TRY(dirs->make());
-  MONARCH_TRY(agent->start(options, datasets, *dirs));
+  MONARCH_TRY(agent->start(options, datasets, key, *dirs));
   dirs->lock_tiers();
   return BoardFile::open(dirs->run_dir());
 }
@@ -347,11 +381,12 @@ int run(const RunOptions& options) {
   };
   Config config;
   std::vector<std::string> datasets;
-  if (const Status s = prepare(options, &config, &datasets); !s.ok()) return fail(s.error());
+  std::optional<JobKey> key;
+  if (const Status s = prepare(options, &config, &datasets, &key); !s.ok()) return fail(s.error());
   sweep(config);
   RunDirs dirs(config, random_id());
   AgentProcess agent;
-  Result<BoardFile> board = start(options, datasets, &dirs, &agent);
+  Result<BoardFile> board = start(options, datasets, key, &dirs, &agent);
   if (!board.ok()) {
     std::fprintf(stderr, "monarchctl run: %s; the command runs without Monarch\n",
                  board.error().text.c_str());
@@ -379,6 +414,15 @@ void add_run(CLI::App* app, int* status) {
       ->allow_extra_args(false);
   app->add_option("--config", options->config, "configuration, monarch.conf(5)");
   app->add_option("--report", options->report, "write the counters as JSON to this file");
+  CLI::Option* peers =
+      app->add_option("--peers", options->peers,
+                      "file with a line ADDRESS:PORT for each node that runs the same, node 0 first");
+  CLI::Option* index = app->add_option("--peer-index", options->peer_index, "this node's line in it, from 0");
+  CLI::Option* key =
+      app->add_option("--peer-key", options->peer_key, "file with 32 bytes that the nodes share");
+  peers->needs(index)->needs(key);
+  index->needs(peers);
+  key->needs(peers);
   app->add_option("command", options->command, "the command and its arguments, after --")->required();
   app->footer(
       "Exit status: the command's own, 128+N if signal N ended it, 125 if Monarch could not start,\n"

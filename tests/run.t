@@ -140,6 +140,25 @@ def refusals():
         ("a missing config", [*options([dataset], tiers), "--config", none], [none, "No such file"]),
     ]:
         refused(name, words, parts)
+    nodes, key, open_key = f"{base}/nodes", f"{base}/key", f"{base}/open_key"
+    for file, text, mode in (nodes, b"127.0.0.1:7000\n[::1]:7001\n", 0o644), (key, b"k" * 32, 0o600), (open_key, b"k" * 32, 0o640):
+        with open(file, "wb") as out:
+            out.write(text)
+        os.chmod(file, mode)
+    for name, words, parts in [
+        ("peers without an index", ["--peers", nodes, "--peer-key", key], ["--peer-index"]),
+        ("peers without a key", ["--peers", nodes, "--peer-index", "0"], ["--peer-key"]),
+        ("an index without peers", ["--peer-index", "0"], ["--peers"]),
+        ("a key without peers", ["--peer-key", key], ["--peers"]),
+        ("a missing file of peers", ["--peers", none, "--peer-index", "0", "--peer-key", key], ["--peers", none, "No such file"]),
+        ("a line that is no peer", ["--peers", key, "--peer-index", "0", "--peer-key", key], [f"--peers {key}:1: ", "ADDRESS:PORT"]),
+        ("an index that is too large", ["--peers", nodes, "--peer-index", "2", "--peer-key", key], ["--peer-index 2", "has 2 nodes"]),
+        ("an index that is none", ["--peers", nodes, "--peer-index", "-1", "--peer-key", key], ["--peer-index"]),
+        ("a missing key", ["--peers", nodes, "--peer-index", "0", "--peer-key", none], ["--peer-key", none, "No such file"]),
+        ("a key that others can read", ["--peers", nodes, "--peer-index", "0", "--peer-key", open_key], [open_key, "chmod 600"]),
+        ("a key that is too long", ["--peers", nodes, "--peer-index", "0", "--peer-key", plain], ["--peer-key", plain]),
+    ]:
+        refused(name, [*options([dataset], tiers), *words], parts)
     for name, text, parts in [
         ("an unknown key", "[agent]\nthreads = 2\nthread = 3\n", [":3: ", "'thread'"]),
         ("an unknown section", "[agents]\nthreads = 2\n", [":1: ", "[agents]"]),
@@ -157,6 +176,22 @@ def refusals():
     refused("a config that others can write", [*options([dataset], tiers), "--config", file], [file, "chmod go-w"])
     equal(os.listdir(tier), ["inside"], "nothing is left of what was refused")
     os.rmdir(below)
+
+
+def peers():
+    """The agent is told of its peers, and gets the key by a pipe."""
+    dataset, base = shared_dataset(), scratch("peers")
+    nodes, key, secret = f"{base}/nodes", f"{base}/key", bytes(range(200, 232))
+    with open(nodes, "w", encoding="utf-8") as out:
+        out.write("127.0.0.1:7000\n127.0.0.1:7001\n")
+    with open(key, "wb") as out:
+        out.write(secret)
+    os.chmod(key, 0o600)
+    words = [*options([dataset], {"t": (scratch("peers/tier"), "1G")}), "--peers", nodes, "--peer-index", "1", "--peer-key", key]
+    code, out, err = monarch_run(words, ["sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null; cat /proc/self/environ"])
+    equal((code, err), (0, ""), "peers: the agent starts, and the command runs")
+    told = "\0".join(["--peers", nodes, "--peer-index", "1", "--peer-identity", "run", "--peer-key-fd", ""]).encode()
+    equal((out.count(told), out.count(secret)), (1, 0), "peers: the agent is told of them, by a pipe of the key")
 
 
 def ordinary_user():
@@ -613,6 +648,6 @@ def written_by_the_job():
     equal((counters["tasks"]["invalidations"], counters["tasks"]["fallback_invalid"]), (6, 12), "and it is counted")
 
 
-e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, ordinary_user, user_environment, report, paths, signals,
+e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, peers, ordinary_user, user_environment, report, paths, signals,
          monarchctl_killed, monarchd_slow_to_end, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch, first_opens,
          slow_pfs, written_by_the_job)

@@ -17,6 +17,7 @@
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
+#include "runtime/base/pipe.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/job_dirs.h"
 
@@ -118,24 +119,13 @@ void warn_of_group(const JobRecord& record, const Error& error) {
   spdlog::warn("JobId={} the agent has no control group of its own: {}", record.job.job, error.text);
 }
 
-// A pipe that has the key in it, and no other end.
-Result<Fd> pipe_with(const std::array<unsigned char, 32>& key) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
-  Fd read(ends[0]);
-  const Fd write(ends[1]);
-  if (::write(write.get(), key.data(), key.size()) != static_cast<ssize_t>(key.size()))
-    return errno_error("hand over the job's key");
-  return read;
-}
-
 }  // namespace
 
 Status launch_agent(const StateDir& state, uint64_t memory, int patience_ms, const AgentPeers* peers,
                     JobRecord* record) {
   Fd key;
   if (peers) {
-    Result<Fd> with_key = pipe_with(peers->key);
+    Result<Fd> with_key = pipe_with({reinterpret_cast<const char*>(peers->key.data()), peers->key.size()});
     if (!with_key.ok()) return with_key.error();
     key = with_key.take();
   }
