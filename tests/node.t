@@ -1428,6 +1428,53 @@ def odd_paths():
             ok(not answer.startswith("ready"), f"datasets {text!r}", answer)
 
 
+def peers():
+    """The prolog's note, or what a step was told, and a program that lists the nodes, make an agent's peers."""
+    key, listed = "5a" * 32, "n1 10.0.0.1\nn2 10.0.0.2\n"
+    with node("peers") as n:
+        n.configure(f"[tier.nvme]\npath = {n.tier}\nquota = 100M\nmin_free = 0\n[peer]\nenabled = on\n")
+        program, asked = f"{n.dir}/list", f"{n.dir}/asked"
+        told = f"MONARCH_JOB_KEY={key} MONARCH_JOB_NODES=n[1-2] "
+
+        def lists(body):
+            with open(program, "w", encoding="utf-8") as file:
+                file.write(f'#!/bin/sh\necho "$*" >>{asked}\n{body}\n')
+            os.chmod(program, 0o755)
+
+        def by(variables=""):
+            return ["sh", "-c", f'{variables}exec "$@" --account-program {program}', "sh"]
+
+        def lines(job):
+            with open(n.log, encoding="utf-8") as file:
+                return [line.split("agent started; ")[1].rstrip() for line in file if f"JobId={job} " in line and "agent started" in line]
+
+        lists(f"printf '{listed}'".replace("\n", "\\n"))
+        equal(e2e.execute([*by(told), *n._words("--prolog", 1), "--datasets", n.data])[0], 0, "peers: the prolog")  # pylint: disable=protected-access
+        contains(n.start(1, "", before=by()), ["ready "], "peers: the extern step, which is told nothing")
+        record = n.record(1)
+        with open(f"{record['run_dir']}/peers", encoding="utf-8") as file:
+            equal(file.read(), listed, "peers: the agent has the list")
+        with open(f"/proc/{record['pid']}/cmdline", encoding="utf-8") as file:
+            contains(file.read(), ["\0--peer-index\x000\0--peer-identity\0cluster.1.0\0"], "peers: and knows its place")
+        n.start(1, before=by(told))
+        with open(asked, encoding="utf-8") as file:
+            equal([line for line in file if "--nodes" in line], ["--nodes n[1-2]\n"], "peers: a later step does not ask again")
+        contains(n.start(1, restart=1, before=by()), ["ready "], "peers: a second run, whose prolog did not run")
+        equal(lines(1), ["node 0 of 2"] * 2, "peers: the log tells of both runs")
+        n.epilog(1)
+        contains(n.start(2, before=by(told)), ["ready "], "peers: a step that was told, without a prolog")
+        contains(n.start(3, before=by()), ["ready "], "peers: one that was not")
+        equal(lines(2) + lines(3), ["node 0 of 2", "no peers: the job has one node"], "peers: what the log says of them")
+        lists("exec sleep 600")
+        begin = time.monotonic()
+        contains(n.start(4, before=by(told)), ["ready "], "peers: a job whose nodes cannot be listed has its agent")
+        ok(time.monotonic() - begin < 2, "peers: soon", time.monotonic() - begin)
+        equal(lines(4), ["no peers: the addresses of the job's nodes could not be had in 700 ms"], "peers: the log says why")
+        ok(not os.path.exists(f"{n.record(4)['run_dir']}/peers"), "peers: there is no list")
+        for job in 2, 3, 4:
+            n.epilog(job)
+
+
 def why_not():
     if os.geteuid() != 0:
         return "needs root"
@@ -1443,4 +1490,4 @@ if reason := why_not():
     sys.exit(0)
 e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, name_is_taken, squashed_root, odd_tier,
          others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
-         late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths)
+         late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths, peers)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "runtime/base/escape.h"
 #include "runtime/base/os.h"
@@ -69,18 +70,11 @@ std::vector<TierConfig> those_entered(const StartRequest& request, const std::ve
   return kept;
 }
 
-// What is asked for, of a job that has no agent yet.
-struct Wanted {
-  std::string datasets;
-  ToldOfPeers peers;
-};
-
-// The directories and the agent of such a job; waits no longer than that for the ledger, and for the agent.
-// `record` says what was made, also on an error; `peers`, what is to be said of them.
+// The directories and the agent of a job that has none yet; waits no longer than that for the ledger, and for
+// the agent. `record` says what was made, also on an error; `peers`, what is to be said of them.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
-                   const Wanted& wanted, Patience patience, JobRecord* record, std::string* peers) {
-  PeerSearch search(config.peer, wanted.peers, request.nodes, request.of_cluster.account_program,
-                    request.of_cluster.slurm_conf);
+                   const std::string& datasets, PeerSearch* search, Patience patience, JobRecord* record,
+                   std::string* peers) {
   std::vector<TierConfig> tiers = tiers_for(request.job, config);
   std::vector<Removal> unrecorded = take_unrecorded(state, request.job, paths_of(tiers));
   make_room_for(state, record->name, paths_of(tiers));
@@ -101,11 +95,11 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   }
   if (usable.empty()) return Error{ENOSPC, "no tier can be used on this node; monarchctl tiers tells why"};
   const int64_t begin = now_ms();
-  const Result<AgentPeers> found = search.finish(request.job, request.restart, kPeersPatienceMs);
+  const Result<AgentPeers> found = search->finish(request.job, request.restart, kPeersPatienceMs);
   const int ready_ms = std::max(kLeastPatienceMs, patience.ready_ms - static_cast<int>(now_ms() - begin));
   *peers =
       found.ok() ? fmt::format("node {} of {}", found->own, found->count) : "no peers: " + found.error().text;
-  RunFiles files = {{kAgentConf, agent_conf(config, usable, request.nodes)}, {kDatasets, wanted.datasets}};
+  RunFiles files = {{kAgentConf, agent_conf(config, usable, request.nodes)}, {kDatasets, datasets}};
   if (found.ok()) files.emplace_back(kPeers, found->nodes);
   const uint64_t run_size = request.own_mounts ? 0 : config.agent.run_size;
   MONARCH_TRY(make_run_dir(record->run_dir, run_size, files, request.user));
@@ -256,11 +250,18 @@ Result<Started> start_agent(const StartRequest& request) {
   const bool known = is_started(*state, request);
   Result<Config> config = load_existing(request.of_cluster.config);
   int ready_ms = kReadyPatienceMs;
+  std::optional<PeerSearch> search;
+  const auto begin_search = [&] {
+    if (!search && config.ok())
+      search.emplace(config->peer, noted_peers(*state, request.job, request.peers), request.nodes,
+                     request.of_cluster.account_program, request.of_cluster.slurm_conf);
+  };
   if (!known) {
     const Result<std::string> wanted = datasets_of(*state, request);
     if (!wanted.ok()) return wanted.error();
     // Also here: what keeps a start from its end may keep its lock.
     if (Status before = failed_before(*state, request, *wanted); !before.ok()) return before.error();
+    begin_search();  // first: it takes as long as all else
     const bool configured = config.ok() && !config->tiers.empty();
     if (configured && !keep_answering(*state, request, &*config)) ready_ms -= kTierPatienceMs;
     if (configured && config->tiers.empty()) config = Error{ETIMEDOUT, "no tier of this node answers"};
@@ -271,19 +272,19 @@ Result<Started> start_agent(const StartRequest& request) {
   if (!lock.ok()) return lock.error();
   Result<std::string> datasets = datasets_of(*state, request);
   if (!datasets.ok()) return datasets.error();
-  const Wanted wanted = {*datasets, noted_peers(*state, request.job, request.peers)};
   if (Result<JobRecord> last = state->read_record(request.job.key()); last.ok()) {
     if (is_started(*state, request)) return Started{last->run_dir, false, "", not_served(*state, request)};
     MONARCH_TRY(clear_last_run(*state, last.take(), &lock));
   }
   if (Status before = failed_before(*state, request, *datasets); !before.ok()) return before.error();
+  begin_search();  // if it was known, and is not any more
 
   JobRecord record = new_record(*state, request);
   const int ledger_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
   std::string peers;
-  Status started = config.ok()
-                       ? start_fresh(*state, request, *config, wanted, {ledger_ms, ready_ms}, &record, &peers)
-                       : Status(config.error());
+  Status started = config.ok() ? start_fresh(*state, request, *config, *datasets, &*search,
+                                             {ledger_ms, ready_ms}, &record, &peers)
+                               : Status(config.error());
   if (started.ok()) note_anchor(*state, request.job);
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
