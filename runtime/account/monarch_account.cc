@@ -237,7 +237,7 @@ std::string address_of(const char* node) {
   addrinfo hints = {}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   if (::getaddrinfo(node, nullptr, &hints, &found) != 0) return "-";
-  const std::string text = text_of(found->ai_addr, found->ai_addrlen);
+  std::string text = text_of(found->ai_addr, found->ai_addrlen);
   ::freeaddrinfo(found);
   return text;
 }
