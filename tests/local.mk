@@ -223,6 +223,7 @@ scripts = \
 	%D%/node.t \
 	%D%/os_calls.t \
 	%D%/paths.t \
+	%D%/peers.t \
 	%D%/programs.t \
 	%D%/removal.t \
 	%D%/run.t \

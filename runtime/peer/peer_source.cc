@@ -44,6 +44,7 @@ class PeerSource::File : public SourceFile {
   // kOk, or what went wrong with the nodes; `*tier` with this one's tier. `*came`: bytes that are there.
   Fetched get(const Peers::Where& where, const CopyRange& range, Copier* copier, uint64_t* came,
               Status* tier);
+  Status open_on_pfs(const Copier& copier) EXCLUDES(opening_);
   Status read(CopyRange range, Copier* copier);
 
   PeerSource* const source_;
@@ -51,6 +52,8 @@ class PeerSource::File : public SourceFile {
   const std::string path_;
   const Need need_;
   const Fd fd_;  // O_PATH
+  Mutex opening_;
+  Fd on_pfs_ GUARDED_BY(opening_);  // once a part of it was read there
   Mutex lock_;
   std::shared_ptr<Way> way_ GUARDED_BY(lock_);
   std::shared_ptr<Fd> copy_ GUARDED_BY(lock_);
@@ -145,15 +148,26 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
 }
 
 // The file is what was examined: it may have been replaced since.
-Status PeerSource::File::read(CopyRange range, Copier* copier) {
-  const Fd file = source_->pfs_->open_for_reading(ref_, path_, need_, *copier);
+Status PeerSource::File::open_on_pfs(const Copier& copier) {
+  const MutexLock hold(opening_);
+  if (on_pfs_) return {};
+  Fd file = source_->pfs_->open_for_reading(ref_, path_, need_, copier);
   if (!file) return errno_error(std::string(kSource) + "open");
   struct stat st, seen;
   if (os::fstat(file.get(), &st) != 0 || os::fstat(fd_.get(), &seen) != 0)
     return errno_error(std::string(kSource) + "stat");
   if (st.st_dev != seen.st_dev || st.st_ino != seen.st_ino)
     return Error{ESTALE, std::string(kSource) + "it was replaced"};
-  range.source = file.get();
+  on_pfs_ = std::move(file);
+  return {};
+}
+
+Status PeerSource::File::read(CopyRange range, Copier* copier) {
+  MONARCH_TRY(open_on_pfs(*copier));
+  {
+    const MutexLock hold(opening_);
+    range.source = on_pfs_.get();  // it stays
+  }
   std::shared_ptr<Way> way;
   {
     const MutexLock hold(lock_);

@@ -1,0 +1,261 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Several nodes of a job, without Slurm: each file is read once on the PFS, and no node gets other bytes, whatever
+becomes of the others."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import equal, ok, options, scratch, skip, wait_until
+import peers_lab  # pylint: disable=wrong-import-position
+
+# Reads all files in an order of its own and prints a checksum of each.
+READ = """
+import hashlib, os, random, sys
+paths = [os.path.join(d, n) for d, _, names in os.walk(sys.argv[1]) for n in names]
+random.Random(int(sys.argv[2])).shuffle(paths)
+for path in paths:
+    with open(path, "rb", buffering=0) as stream:
+        digest = hashlib.md5()
+        for piece in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(piece)
+    print(digest.hexdigest(), os.path.relpath(path, sys.argv[1]))
+"""
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Nodes:
+    """Nodes that run the same dataset together: `monarchctl run --peers` for each, on a counted PFS."""
+
+    def __init__(self, name, count, files=60, large=0, config="", lab=None):
+        self.name = name
+        self.data = scratch(f"{name}.data")
+        self.bytes = e2e.make_tree(self.data, files)
+        for i in range(large):
+            with open(f"{self.data}/large{i}", "wb") as out:
+                out.write(random.Random(i).randbytes((9 << 20) + i))
+            self.bytes += (9 << 20) + i
+        self.files = files + large
+        self.pfs = e2e.SlowFs(self.data, scratch(f"{name}.pfs"))
+        self.key = f"{scratch()}/{name}.key"
+        with open(os.open(self.key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
+            out.write(os.urandom(32))
+        self.config = f"{scratch()}/{name}.conf"
+        with open(self.config, "w", encoding="ascii") as out:
+            out.write(f"[agent]\nstage_wait_max = 4M\nstage_wait = 20\n{config}\n")
+        self.list = f"{scratch()}/{name}.nodes"
+        self.lab = lab
+        addresses = [f"{lab.addresses[i + 1]}:64000" for i in range(count)] if lab else \
+            [f"127.0.0.1:{port}" for port in free_ports(count)]
+        with open(self.list, "w", encoding="ascii") as out:
+            out.write("".join(address + "\n" for address in addresses))
+        self.tiers = [scratch(f"{name}.tier{i}") for i in range(count)]
+        self.jobs = [None] * count
+        self.want = self.native()
+
+    def start(self, index, size="1G", key=None):
+        words = options([self.pfs.mount], {"ssd": (self.tiers[index], size)}, "--config", self.config, "--peers", self.list,
+                        "--peer-index", str(index), "--peer-key", key or self.key)
+        self.jobs[index] = e2e.Job(words, before=self.lab.at(index + 1) if self.lab else ())
+        return self.jobs[index]
+
+    def start_all(self):
+        for index in range(len(self.jobs)):
+            self.start(index)
+        return self
+
+    def native(self):
+        return sorted(e2e.execute([sys.executable, "-c", READ, self.data, "0"])[1].splitlines())
+
+    def read(self, *indexes, during=lambda: None):
+        """All these read all files side by side; their outputs, and how long it took."""
+        begin = time.monotonic()
+        readers = [e2e.start([sys.executable, "-c", READ, self.pfs.mount, str(index + 1)], env=self.jobs[index].env,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE) for index in indexes]
+        during()
+        texts = [sorted(e2e.finish(reader)[1].splitlines()) for reader in readers]
+        return texts, time.monotonic() - begin
+
+    def expect_right(self, what, *indexes, during=lambda: None):
+        texts, seconds = self.read(*indexes, during=during)
+        for index, text in zip(indexes, texts):
+            equal(text, self.want, f"{what}: node {index} reads what the PFS has")
+        return seconds
+
+    def pfs_reads(self):
+        return self.pfs.counters()
+
+    def log(self, index):
+        with open(f"{self.jobs[index].run_dir}/monarchd.log", encoding="utf-8") as stream:
+            return stream.read()
+
+    def end(self):
+        """Ends all; their reports."""
+        reports = [job and job.end()["agent"] for job in self.jobs]
+        self.pfs.close()
+        left = [name for tier in self.tiers for name in os.listdir(tier)]
+        equal(left, [], f"{self.name}: nothing is left on the tiers")
+        return reports
+
+
+def without_slowfs():
+    why = e2e.why_no_slowfs()
+    if why:
+        skip("peers on a counted PFS", why)
+    return bool(why)
+
+
+def once():
+    if without_slowfs():
+        return
+    for prefetch in ("off", "on"):
+        nodes = Nodes(f"once-{prefetch}", 3, large=2, config=f"prefetch = {prefetch}").start_all()
+        before = nodes.pfs_reads()
+        nodes.expect_right(f"prefetch {prefetch}, first epoch", 0, 1, 2)
+        nodes.expect_right(f"prefetch {prefetch}, second epoch", 0, 1, 2)
+        after = nodes.pfs_reads()
+        reports = nodes.end()
+        read, opens = (after[name] - before[name] for name in ("read_bytes", "open"))
+        ok(read <= 1.005 * nodes.bytes, f"prefetch {prefetch}: each byte is read once", read, nodes.bytes, reports)
+        # A task opens a large file on the PFS, and reads it in chunks.
+        ok(opens <= nodes.files + 2 * 3, f"prefetch {prefetch}: each file is opened once", opens, nodes.files, reports)
+        ok(sum(report["peer_bytes"] for report in reports) >= 1.99 * nodes.bytes, f"prefetch {prefetch}: the rest comes from nodes",
+           reports)
+
+
+def killed():
+    if without_slowfs():
+        return
+    nodes = Nodes("killed", 3).start_all()
+    nodes.expect_right("before", 2)
+    os.kill(nodes.jobs[2].agent(), signal.SIGKILL)
+    nodes.expect_right("an agent is killed", 0, 1)
+    nodes.expect_right("the node whose agent was killed", 2)
+    nodes.jobs[2].kill()
+    nodes.jobs[2] = None
+    for tier in [nodes.tiers[2]]:
+        subprocess.run(["rm", "-rf", *[f"{tier}/{name}" for name in os.listdir(tier)]], check=True)
+    nodes.end()
+
+
+def stopped():
+    if without_slowfs():
+        return
+    nodes = Nodes("stopped", 3).start_all()
+    nodes.expect_right("before", 2)
+    agent = nodes.jobs[2].agent()
+    os.kill(agent, signal.SIGSTOP)
+    seconds = nodes.expect_right("an agent hangs", 0, 1)
+    ok(seconds < 30, "a node that hangs is not waited for long", seconds)
+    os.kill(agent, signal.SIGCONT)
+    nodes.expect_right("it goes on", 0, 1, 2)
+    nodes.end()
+
+
+def strangers():
+    if without_slowfs():
+        return
+    nodes = Nodes("strangers", 2)
+    other = f"{scratch()}/strangers.other"
+    with open(os.open(other, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
+        out.write(os.urandom(32))
+    nodes.start(0)
+    nodes.start(1, key=other)
+    nodes.expect_right("another key", 0, 1)
+    reports = nodes.end()
+    equal([report["peer_bytes"] for report in reports], [0, 0], "a node with another key gets nothing, and gives nothing")
+
+
+def changed():
+    if without_slowfs():
+        return
+    nodes = Nodes("changed", 2).start_all()
+    nodes.expect_right("before", 0, 1)
+    path = next(os.path.join(d, n) for d, _, names in os.walk(nodes.pfs.mount) for n in names)
+    code, _, err = nodes.jobs[0].run(["sh", "-c", 'printf "new content" > "$1"', "sh", path])
+    equal((code, err), (0, ""), "a task changes a file")
+    ok(wait_until(lambda: nodes.jobs[1].run(["cat", path])[1] == b"new content", 10), "a task on another node sees it")
+    nodes.end()
+
+
+def late():
+    if without_slowfs():
+        return
+    nodes = Nodes("late", 3)
+    nodes.start(0)
+    nodes.start(1)
+    nodes.expect_right("a node is late", 0, 1)
+    before = nodes.pfs_reads()["read_bytes"]
+    nodes.start(2)
+    time.sleep(1.2)  # it is tried again by then
+    nodes.expect_right("it has come", 2)
+    read = nodes.pfs_reads()["read_bytes"] - before
+    ok(read <= 0.02 * nodes.bytes, "one that comes late reads nothing again", read, nodes.bytes)
+    nodes.end()
+
+
+def cut():
+    why = peers_lab.why_no_peers() or e2e.why_no_slowfs()
+    if why:
+        skip("a node that is cut off", why)
+        return
+    nodes = Nodes("cut", 3, lab=peers_lab.Peers(3)).start_all()
+    nodes.expect_right("before", 2)
+    nodes.lab.cut(3)
+    seconds = nodes.expect_right("a node is cut off", 0, 1)
+    ok(seconds < 30, "a node that is cut off is not waited for long", seconds)
+    nodes.expect_right("the node that is cut off", 2)
+    nodes.lab.heal(3)
+    nodes.expect_right("it is back", 0, 1, 2)
+    nodes.end()
+
+
+def full():
+    if without_slowfs():
+        return
+    nodes = Nodes("full", 2)
+    nodes.start(0)
+    nodes.start(1, size="200K")
+    nodes.expect_right("a tier is full", 0, 1)
+    nodes.expect_right("a tier is full, again", 1, 0)
+    nodes.end()
+
+
+def quiet():
+    strace = e2e.execute(["sh", "-c", "command -v strace"])[1].strip()
+    if not strace or without_slowfs():
+        if not strace:
+            skip("an idle agent with peers", "no strace")
+        return
+    nodes = Nodes("quiet", 2).start_all()
+    nodes.expect_right("before", 0, 1)
+    time.sleep(1)
+    trace = f"{scratch()}/quiet.strace"
+    watcher = e2e.start([strace, "-f", "-e", "trace=!futex,poll,restart_syscall", "-o", trace, "-p", str(nodes.jobs[0].agent())])
+    time.sleep(4)
+    e2e.end(watcher)
+    with open(trace, encoding="ascii", errors="replace") as stream:
+        # What threads were in already when they were attached to, and the look for the run directory.
+        calls = [line for line in stream if "(" in line and "<unfinished" not in line and "newfstatat(" not in line]
+    equal(calls, [], "an idle agent makes no calls for its peers")
+    nodes.end()
+
+
+if __name__ == "__main__":
+    e2e.main(once, killed, stopped, strangers, changed, late, cut, full, quiet)
