@@ -321,15 +321,15 @@ TEST_F(TrappedStartTest, AFailureThatCannotBeNotedIsLogged) {
 }
 
 TEST(AgentConf, TheDatasetIsPrefetchedWhereThatIsWanted) {
-  const auto prefetches = [](AgentConfig::Prefetch wanted, uint32_t nodes) {
+  const auto prefetches = [](AgentConfig::Prefetch wanted, const JobNodes& nodes) {
     Config config;
     config.agent.prefetch = wanted;
     return agent_conf(config, {}, nodes).find("\nprefetch = on\n") != std::string::npos;
   };
-  for (const uint32_t nodes : {1u, 2u}) {
+  for (const JobNodes& nodes : {JobNodes{1, false}, JobNodes{2, false}, JobNodes{2, true}}) {
     EXPECT_TRUE(prefetches(AgentConfig::Prefetch::kOn, nodes));
     EXPECT_FALSE(prefetches(AgentConfig::Prefetch::kOff, nodes));
-    EXPECT_EQ(prefetches(AgentConfig::Prefetch::kAuto, nodes), nodes == 1);
+    EXPECT_EQ(prefetches(AgentConfig::Prefetch::kAuto, nodes), nodes.count == 1 || nodes.together);
   }
 }
 
@@ -337,8 +337,8 @@ TEST(AgentConf, TheDatasetIsPrefetchedWhereThatIsWanted) {
 TEST(AgentConf, OnlyAJobOfOneNodeStagesAgain) {
   Config config;
   config.agent.stage_again = 7;
-  EXPECT_NE(agent_conf(config, {}, 1).find("\nstage_again = 7\n"), std::string::npos);
-  EXPECT_NE(agent_conf(config, {}, 2).find("\nstage_again = 0\n"), std::string::npos);
+  EXPECT_NE(agent_conf(config, {}, {1, false}).find("\nstage_again = 7\n"), std::string::npos);
+  EXPECT_NE(agent_conf(config, {}, {2, false}).find("\nstage_again = 0\n"), std::string::npos);
 }
 
 TEST(AgentConf, TellsOfPeersWhatTheAdminSaid) {
@@ -346,7 +346,7 @@ TEST(AgentConf, TellsOfPeersWhatTheAdminSaid) {
   for (const char* network : {"", "10.1.0.0/16"}) {
     Config config;
     config.peer = {true, network, 7000, 7010, 1 << 20, true};
-    const Result<Config> read = load_agent_conf(scratch.file("conf", agent_conf(config, {}, 2)));
+    const Result<Config> read = load_agent_conf(scratch.file("conf", agent_conf(config, {}, {2, false})));
     ASSERT_TRUE(read.ok()) << read.error().text;
     const PeerConfig& peer = read->peer;
     EXPECT_TRUE(peer.enabled && peer.encrypt);

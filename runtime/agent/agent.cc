@@ -291,6 +291,9 @@ int run_agent(const AgentOptions& options) {
     spdlog::info("tier {} ({}): {} at {}", t.name(), medium_name(t.medium()), format_size(t.quota()),
                  t.copies_path());
   for (const DatasetRoot& r : service->dataset->roots) spdlog::info("dataset {}", r.path);
+  if (service->peers)
+    spdlog::info("node {} of {}, port {}", options.peers->own, options.peers->nodes.size(),
+                 service->peers->port());
   tell_ready(options.ready_fd, "ready");
 
   GrantWatch grants(options.grants);
@@ -298,8 +301,10 @@ int run_agent(const AgentOptions& options) {
       serve(signals.get(), options.lifeline_fd, options.run_dir, run_dir, &grants, service.get());
   stop(service.get());
   const Board& board = *service->board->get();
-  spdlog::info("ending ({}): {} files, {} staged, {} errors", why, total(board, AgentCounter::staged_files),
+  spdlog::info("ending ({}): {} files, {} staged, {} from other nodes, {} errors", why,
+               total(board, AgentCounter::staged_files),
                format_size(total(board, AgentCounter::staged_bytes)),
+               format_size(total(board, AgentCounter::peer_bytes)),
                total(board, AgentCounter::source_errors) + total(board, AgentCounter::tier_errors));
   remove_all(options);
   spdlog::shutdown();
