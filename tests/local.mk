@@ -86,6 +86,7 @@ tests_unit_SOURCES = \
 	%D%/prefetch_test.cc \
 	%D%/private_mounts.h \
 	%D%/probe_test.cc \
+	%D%/queue_test.cc \
 	%D%/reader_test.cc \
 	%D%/removal_test.cc \
 	%D%/remover_test.cc \
@@ -97,11 +98,13 @@ tests_unit_SOURCES = \
 	%D%/sweep_test.cc \
 	%D%/tier_errors_test.cc \
 	%D%/tier_faults_test.cc \
+	%D%/tier_health_test.cc \
 	%D%/tiers.h \
 	%D%/throttle_test.cc \
 	%D%/trapped_calls.h \
 	%D%/walker_test.cc \
 	%D%/watch_test.cc \
+	%D%/write_back_test.cc \
 	$(fuzz_sources)
 TESTS += tests/unit
 

@@ -192,6 +192,7 @@ TEST_F(Prefetch, RestsWhileMemoryIsShort) {
     ::usleep(300000);
     EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 0u);
     EXPECT_EQ(demand(name(3)), state_word(State::kPlaced)) << "somebody waits for it";
+    ::usleep(150000);  // all threads sleep again
     says("900000");
     EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kFiles; })) << "by itself";
     walker_.reset();

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/placement/queue.h"
+
+#include <dirent.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <list>
+
+#include "runtime/base/memory.h"
+#include "runtime/base/os.h"
+#include "tests/placement_fixture.h"
+
+namespace monarch {
+namespace {
+
+constexpr Ref kOne = 101, kTwo = 102, kThree = 103;  // of no entry
+constexpr int kTurns = 2;
+
+class QueueTest : public PlacementTest {
+ protected:
+  QueueTest() {
+    config_.prefetch = AgentConfig::Prefetch::kOn;
+    config_.stage_again = 1;
+    config_.threads = 3;  // one for background work
+    prepare();
+    rates_.emplace(config_);
+  }
+  ~QueueTest() override { end(); }
+
+  WorkQueue& queue() {
+    if (!queue_) {
+      context_.reset(new PlacementContext{&*catalog_, &*hierarchy_, &*dataset_, board_->get(), config_,
+                                          &*rates_, nullptr});
+      context_->threads = config_.threads;
+      queue_.emplace(&*context_, WorkQueue::Questions{[this](Ref ref) { return next_chunk(ref); },
+                                                      [this] {
+                                                        ++asked_;
+                                                        return due_.load();
+                                                      },
+                                                      [this] { return rests_.load(); }});
+    }
+    return *queue_;
+  }
+  std::optional<uint32_t> next_chunk(Ref ref) {
+    const auto at = chunks_.find(ref);
+    if (at == chunks_.end() || at->second == 0) return {};
+    return --at->second;
+  }
+  Copier* copier() {
+    queue();
+    copiers_.emplace_back(board_->get(), &*rates_, &context_->stopping);
+    return &copiers_.back();
+  }
+  // What a thread of its own takes, which has it until done(); there is always something to look at.
+  Work take() {
+    queue();
+    Copier* one = copier();
+    Work work = queue().take(one).value_or(Work{0, Why::kLook});
+    if (work.why == Why::kLook)
+      queue().done(work, one);
+    else
+      taken_.emplace_back(work, one);
+    return work;
+  }
+  void done() {
+    for (const auto& [work, one] : taken_) queue().done(work, one);
+    taken_.clear();
+  }
+  bool idle() { return take().why == Why::kLook; }
+  bool take_turn(Ref ref, Copier* one) {
+    Fd source;
+    return queue().take_turn(Work{ref, Why::kPrefetch}, *one, &source, {});
+  }
+  void fill_turns() {
+    for (int i = 0; i < kTurns; ++i) ASSERT_TRUE(take_turn(kOne, copier()));
+  }
+
+  std::atomic<int64_t> due_{0};
+  std::atomic<bool> rests_{false};
+  std::atomic<int> asked_{0};
+  std::map<Ref, uint32_t> chunks_;  // to fill
+  std::unique_ptr<PlacementContext> context_;
+  std::optional<WorkQueue> queue_;
+  std::list<Copier> copiers_;
+  std::vector<std::pair<Work, Copier*>> taken_;
+};
+
+bool operator==(const Work& a, const Work& b) {
+  return a.ref == b.ref && a.why == b.why && a.chunk == b.chunk && a.change == b.change;
+}
+
+TEST_F(QueueTest, WhatSomebodyWaitsForComesFirst) {
+  config_.threads = 10;
+  const Ref file = catalog_->add(rel("f"), DT_REG);
+  queue().stage_again(kTwo, 7);
+  chunks_[kOne] = 1;
+  queue().fill(kOne, WorkQueue::Place::kLast);
+  queue().demand_chunk(kTwo, 5);
+  queue().demand(kThree);
+  const LaterBy later(1);
+  EXPECT_TRUE(take() == (Work{kThree, Why::kDemand}));
+  EXPECT_TRUE(take() == (Work{kTwo, Why::kChunk, 5}));
+  EXPECT_TRUE(take() == (Work{kOne, Why::kFill, 0}));
+  EXPECT_TRUE(take() == (Work{kTwo, Why::kAgain, 0, nullptr, 7}));
+  EXPECT_TRUE(take() == (Work{file, Why::kPrefetch}));
+  EXPECT_TRUE(idle());
+}
+
+TEST_F(QueueTest, EachFileIsPrefetchedOnceAndNoOther) {
+  const std::vector<Ref> files = {catalog_->add(rel("a"), DT_REG), catalog_->add(rel("b"), DT_REG),
+                                  catalog_->add(rel("c"), DT_REG)};
+  catalog_->entry(files[1]).state = state_word(State::kPlaced);
+  EXPECT_EQ(take().ref, files[0]);
+  EXPECT_EQ(state("a"), State::kStaging);
+  EXPECT_EQ(state("c"), State::kKnown);
+  EXPECT_TRUE(idle()) << "there is one thread for it";
+  done();
+  EXPECT_EQ(take().ref, files[2]);
+  done();
+  EXPECT_TRUE(idle());
+  EXPECT_EQ(state("b"), State::kPlaced);
+}
+
+TEST_F(QueueTest, NothingIsPrefetchedWhileItRestsOrAfterItsEnd) {
+  catalog_->add(rel("f"), DT_REG);
+  rests_ = true;
+  EXPECT_TRUE(idle());
+  rests_ = false;
+  queue().end_prefetch();
+  EXPECT_TRUE(idle());
+  queue().start_over(WorkQueue::Prefetch::kAsItWas);
+  EXPECT_TRUE(idle());
+  queue().start_over(WorkQueue::Prefetch::kAgain);
+  EXPECT_FALSE(idle());
+}
+
+TEST_F(QueueTest, PrefetchThatIsOffStaysSo) {
+  config_.prefetch = AgentConfig::Prefetch::kOff;
+  catalog_->add(rel("f"), DT_REG);
+  queue().start_over(WorkQueue::Prefetch::kAgain);
+  EXPECT_TRUE(idle());
+}
+
+TEST_F(QueueTest, AfterItsEndOnlyTheLineIsWorkedOff) {
+  catalog_->add(rel("f"), DT_REG);
+  fill_turns();
+  EXPECT_FALSE(take_turn(kTwo, copier()));
+  queue().end_prefetch();
+  EXPECT_TRUE(idle()) << "it is not its turn";
+  queue().end_turn();
+  const Work work = take();
+  EXPECT_TRUE(work == (Work{kTwo, Why::kPrefetch}));
+  EXPECT_TRUE(work.opened);
+  done();
+  EXPECT_TRUE(idle());
+}
+
+TEST_F(QueueTest, TheLineIsShort) {
+  config_.threads = 20;
+  for (int i = 0; i < 10; ++i) catalog_->add(rel(std::to_string(i)), DT_REG);
+  fill_turns();
+  int taken = 0;
+  for (; !idle(); ++taken) EXPECT_FALSE(take_turn(kTwo, copier()));
+  EXPECT_EQ(taken, 4);
+}
+
+TEST_F(QueueTest, WhoIsHurriedWaitsForNoTurn) {
+  fill_turns();
+  Copier* hurried = copier();
+  hurried->hurry();
+  EXPECT_TRUE(take_turn(kTwo, hurried));
+}
+
+TEST_F(QueueTest, WhoStandsInLineIsHurried) {
+  fill_turns();
+  EXPECT_FALSE(take_turn(kTwo, copier()));
+  EXPECT_FALSE(take_turn(kThree, copier()));
+  queue().hurry(kOne);
+  EXPECT_TRUE(idle());
+  queue().hurry(kThree);
+  const Work work = take();
+  EXPECT_TRUE(work == (Work{kThree, Why::kDemand}));
+  EXPECT_TRUE(work.opened);
+  EXPECT_TRUE(idle());
+}
+
+TEST_F(QueueTest, WhoWorksOnAFileIsHurriedAndNoOther) {
+  queue().demand(kOne);
+  queue().demand(kTwo);
+  take();
+  take();
+  queue().hurry(kTwo);
+  EXPECT_FALSE(taken_[0].second->hurried());
+  EXPECT_TRUE(taken_[1].second->hurried());
+  Copier* second = taken_[1].second;
+  second->begin();
+  done();
+  queue().hurry(kTwo);
+  EXPECT_FALSE(second->hurried()) << "it works on something else";
+}
+
+TEST_F(QueueTest, FilesAreFilledInTheirOrder) {
+  config_.threads = 20;
+  const std::vector<std::pair<Ref, WorkQueue::Place>> files = {{1, WorkQueue::Place::kLast},
+                                                               {2, WorkQueue::Place::kFirst},
+                                                               {3, WorkQueue::Place::kWanted},
+                                                               {4, WorkQueue::Place::kWanted},
+                                                               {5, WorkQueue::Place::kLast}};
+  for (const auto& [ref, place] : files) {
+    chunks_[ref] = 1;
+    queue().fill(ref, place);
+  }
+  for (const Ref ref : {3u, 4u, 2u, 1u, 5u}) EXPECT_EQ(take().ref, ref);
+  EXPECT_TRUE(idle());
+  for (const auto& [ref, place] : files) {
+    chunks_[ref] = 1;
+    queue().fill(ref, place);
+  }
+  for (const Ref ref : {3u, 4u, 2u, 1u, 5u}) EXPECT_EQ(take().ref, ref) << "as before";
+}
+
+TEST_F(QueueTest, WhatIsWantedAsAWholeHasAllThreadsButOne) {
+  chunks_ = {{kOne, 1}, {kTwo, 3}};
+  queue().fill(kTwo, WorkQueue::Place::kLast);
+  EXPECT_EQ(take().ref, kTwo);
+  EXPECT_TRUE(idle()) << "nobody waits for it";
+  queue().fill(kOne, WorkQueue::Place::kWanted);
+  EXPECT_EQ(take().ref, kOne);
+  EXPECT_TRUE(idle()) << "kept for demand";
+  done();
+  queue().demand(kThree);
+  EXPECT_EQ(take().ref, kThree);
+  EXPECT_EQ(take().ref, kTwo);
+  chunks_[kOne] = 1;
+  queue().fill(kOne, WorkQueue::Place::kWanted);
+  EXPECT_TRUE(idle()) << "kept for demand";
+  done();
+  EXPECT_EQ(take().ref, kOne);
+  EXPECT_TRUE(idle()) << "the other one is not wanted";
+}
+
+TEST_F(QueueTest, WhatTheJobWroteIsLookedAtLaterAndOnce) {
+  queue().stage_again(kOne, 7);
+  queue().stage_again(kOne, 8);
+  EXPECT_TRUE(idle()) << "it is not time";
+  {
+    const LaterBy later(1);
+    EXPECT_TRUE(take() == (Work{kOne, Why::kAgain, 0, nullptr, 7}));
+    queue().stage_again(kOne, 9);
+    done();
+    const LaterBy much_later(1);
+    EXPECT_TRUE(idle());
+  }
+  queue().stage_again(kOne, 10);
+  queue().demand(kOne);
+  take();
+  done();
+  queue().stage_again(kOne, 11);
+  const LaterBy later(1);
+  EXPECT_TRUE(take() == (Work{kOne, Why::kAgain, 0, nullptr, 10}));
+  done();
+  EXPECT_TRUE(idle());
+}
+
+TEST_F(QueueTest, WhatTheJobWroteIsForgottenWhereThatIsOff) {
+  config_.stage_again = 0;
+  queue().stage_again(kOne, 7);
+  EXPECT_TRUE(idle());
+}
+
+// Whether a thread of this process waits at a futex(2), and for how long: for a time, or without a limit.
+enum class Waits { kUnknown, kNot, kForSomeTime, kWithoutLimit };
+Waits how_it_waits(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/syscall");
+  long call = -1;
+  std::string address, operation, value, limit;
+  if (!file) return Waits::kUnknown;
+  if (!(file >> call >> address >> operation >> value >> limit) || call != SYS_futex) return Waits::kNot;
+  return limit == "0x0" ? Waits::kWithoutLimit : Waits::kForSomeTime;
+}
+
+TEST_F(QueueTest, SleepsUntilThereIsWork) {
+  due_ = INT64_MAX;
+  Copier* one = copier();
+  std::optional<Work> work;
+  std::atomic<pid_t> id{0};
+  std::thread thread([&] {
+    id = ::gettid();
+    work = queue().take(one);
+  });
+  EXPECT_TRUE(eventually([&] { return asked_ > 0 && how_it_waits(id) != Waits::kNot; }));
+  ::usleep(20000);
+  EXPECT_LE(asked_, 2);
+  if (!memory_is_short()) {
+    EXPECT_NE(how_it_waits(id), Waits::kForSomeTime);
+  }
+  queue().demand(kOne);
+  thread.join();
+  EXPECT_TRUE(work && *work == (Work{kOne, Why::kDemand}));
+}
+
+TEST_F(QueueTest, OneThreadLooksAtATime) {
+  Copier *one = copier(), *other = copier();
+  EXPECT_EQ(queue().take(one)->why, Why::kLook);
+  asked_ = 0;
+  std::optional<Work> work;
+  std::thread thread([&] { work = queue().take(other); });
+  EXPECT_TRUE(eventually([&] { return asked_ > 0; }));
+  ::usleep(20000);
+  EXPECT_LE(asked_, 2) << "it sleeps";
+  queue().demand(kOne);
+  thread.join();
+  EXPECT_TRUE(work && *work == (Work{kOne, Why::kDemand}));
+  queue().done(Work{0, Why::kLook}, one);
+  EXPECT_TRUE(idle()) << "another may look";
+}
+
+TEST_F(QueueTest, NothingIsTakenFromOneThatStops) {
+  queue().demand(kOne);
+  context_->stopping = true;
+  EXPECT_FALSE(queue().take(copier()));
+}
+
+}  // namespace
+}  // namespace monarch

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/placement/tier_health.h"
+
+#include <dirent.h>
+
+#include "runtime/base/os.h"
+#include "tests/placement_fixture.h"
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kSecond = 1000000000;
+constexpr int kMisfits = 8;
+constexpr uint64_t kQuota = 1 << 20;
+constexpr uint64_t kTried = state_word(State::kNoFit, Reason::kTierError);
+
+class TierHealthTest : public PlacementTest {
+ protected:
+  TierHealthTest() {
+    config_.prefetch = AgentConfig::Prefetch::kOn;
+    config_.threads = 4;
+    tiers_.clear();
+    add_tier("fast", kQuota);
+    add_tier("slow", kQuota);
+    prepare();
+    rates_.emplace(config_);
+    context_.reset(new PlacementContext{&*catalog_, &*hierarchy_, &*dataset_, board_->get(), config_,
+                                        &*rates_, nullptr});
+    context_->threads = config_.threads;
+    queue_.emplace(&*context_, WorkQueue::Questions{[](Ref) { return std::nullopt; }, [] { return 0; },
+                                                    [] { return false; }});
+    health_.emplace(&*context_, &*queue_);
+    copier_.emplace(board_->get(), &*rates_, &context_->stopping);
+    file_ = catalog_->add(rel("f"), DT_REG);
+  }
+  ~TierHealthTest() override { end(); }
+
+  void set_state(uint64_t word) { catalog_->entry(file_).state = word; }
+  bool is_full() const { return board_->get()->header.full == 1; }
+  bool is_failed(int tier) const { return catalog_->header().tiers[tier].failed == 1; }
+  int64_t from_now(int64_t then) const { return then - os::clock_ns(CLOCK_MONOTONIC); }
+  // Whether the file is prefetched now. It would be taken by that.
+  bool is_prefetched() {
+    const std::optional<Work> work = queue_->take(&*copier_);
+    queue_->done(*work, &*copier_);
+    return work->why == Why::kPrefetch;
+  }
+  void no_room(int times) {
+    const uint64_t before = word("f");
+    for (int i = 0; i < times; ++i) health_->no_room(file_);
+    set_state(before);
+  }
+
+  std::unique_ptr<PlacementContext> context_;
+  std::optional<WorkQueue> queue_;
+  std::optional<TierHealth> health_;
+  std::optional<Copier> copier_;
+  Ref file_ = 0;
+};
+
+TEST_F(TierHealthTest, PrefetchEndsAfterSomeInARowThatFindNoRoom) {
+  health_->note_size(2 * kQuota);
+  no_room(kMisfits - 1);
+  health_->found_room();
+  no_room(kMisfits - 1);
+  EXPECT_FALSE(is_full());
+  no_room(1);
+  EXPECT_TRUE(is_full());
+  EXPECT_FALSE(is_prefetched());
+  EXPECT_EQ(counter(AgentCounter::no_fit_files), 2u * kMisfits - 1);
+}
+
+TEST_F(TierHealthTest, PrefetchGoesOnWhileAFileOfUsualSizeFits) {
+  health_->note_size(kQuota);
+  no_room(2 * kMisfits);
+  EXPECT_FALSE(is_full());
+  EXPECT_TRUE(is_prefetched());
+}
+
+TEST_F(TierHealthTest, RoomThatGrowsAtThatMomentIsFound) {
+  health_->note_size(1000);
+  no_room(kMisfits - 1);
+  int looks = 0;
+  const Intercept sizes(Call::kFstatvfs, [&](Arguments& a) {
+    if (++looks <= 2) a.fs->f_bavail = 0;  // of both tiers
+    return 0;
+  });
+  no_room(1);
+  EXPECT_EQ(looks, 4);
+  EXPECT_FALSE(is_full());
+  EXPECT_TRUE(is_prefetched());
+}
+
+TEST_F(TierHealthTest, WhereRoomGrewWhatDidNotFitIsTriedAgain) {
+  health_->note_size(2 * kQuota);
+  no_room(kMisfits);
+  set_state(state_word(State::kNoFit));
+  health_->room_grew();
+  EXPECT_FALSE(is_full());
+  no_room(kMisfits - 1);
+  EXPECT_FALSE(is_full()) << "it is counted anew";
+  EXPECT_TRUE(is_prefetched());
+}
+
+TEST_F(TierHealthTest, AnErrorOfOneFileClosesNothing) {
+  health_->failed(1, Error{EFBIG, "one"});
+  EXPECT_FALSE(tier(1).closed());
+  health_->failed(1, Error{ENOSPC, "full"});
+  EXPECT_TRUE(tier(1).closed());
+  EXPECT_FALSE(is_failed(1));
+  health_->failed(1, Error{EIO, "broken"});
+  EXPECT_TRUE(is_failed(1));
+  EXPECT_FALSE(is_failed(0));
+  EXPECT_FALSE(tier(0).closed());
+  EXPECT_EQ(counter(AgentCounter::tier_errors), 3u);
+}
+
+TEST_F(TierHealthTest, NothingIsDueWithoutCause) {
+  EXPECT_EQ(health_->due(), INT64_MAX);
+  tier(1).close("a test");
+  EXPECT_EQ(health_->due(), tier(1).next_probe_ns());
+  health_->ran_short(EMFILE);
+  EXPECT_LT(health_->due(), tier(1).next_probe_ns()) << "what is first";
+}
+
+TEST_F(TierHealthTest, AShortageEndsWhenItIsTime) {
+  health_->put_off(file_, EMFILE);
+  EXPECT_EQ(word("f"), kTried);
+  EXPECT_TRUE(health_->is_short());
+  const int64_t due = health_->due();
+  EXPECT_LE(from_now(due), kSecond);
+  health_->look();
+  EXPECT_TRUE(health_->is_short()) << "it is not time";
+  EXPECT_EQ(word("f"), kTried);
+  const LaterBy later(1);
+  health_->ran_short(EMFILE);
+  EXPECT_EQ(health_->due(), due) << "one pause at a time";
+  health_->look();
+  EXPECT_FALSE(health_->is_short());
+  EXPECT_EQ(health_->due(), INT64_MAX);
+  EXPECT_EQ(word("f"), state_word(State::kKnown));
+}
+
+TEST_F(TierHealthTest, EachPauseIsLongerUntilACopySucceeds) {
+  const auto pause = [&] {
+    health_->ran_short(EMFILE);
+    const int64_t seconds = (from_now(health_->due()) + kSecond / 2) / kSecond;
+    const LaterBy later(seconds);
+    health_->look();
+    return seconds;
+  };
+  for (const int64_t seconds : {1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300}) EXPECT_EQ(pause(), seconds);
+  health_->placed();
+  EXPECT_EQ(pause(), 1);
+}
+
+TEST_F(TierHealthTest, ALookWithoutCauseTriesNothingAgain) {
+  set_state(kTried);
+  tier(0).close("a test");
+  catalog_->set_tier_failed(0, true);
+  health_->look();
+  EXPECT_EQ(word("f"), kTried);
+  EXPECT_TRUE(is_failed(0));
+}
+
+TEST_F(TierHealthTest, AShortageDoesNotBeginAnewWhatHadEnded) {
+  health_->note_size(2 * kQuota);
+  no_room(kMisfits);
+  health_->put_off(file_, EMFILE);
+  const LaterBy later(1);
+  health_->look();
+  EXPECT_EQ(word("f"), state_word(State::kKnown));
+  EXPECT_TRUE(is_full());
+  EXPECT_FALSE(is_prefetched());
+}
+
+TEST_F(TierHealthTest, ATierThatOpensAgainTakesWhatItDidNot) {
+  health_->note_size(2 * kQuota);
+  no_room(kMisfits);
+  health_->failed(1, Error{EIO, "a test"});
+  health_->no_room(file_);
+  EXPECT_EQ(word("f"), kTried) << "it may be taken later";
+  const LaterBy later(10);
+  health_->look();
+  EXPECT_FALSE(tier(1).closed());
+  EXPECT_FALSE(is_failed(1));
+  EXPECT_FALSE(is_full());
+  no_room(kMisfits - 1);
+  EXPECT_FALSE(is_full()) << "it is counted anew";
+  EXPECT_EQ(word("f"), state_word(State::kKnown));
+  EXPECT_TRUE(is_prefetched());
+}
+
+}  // namespace
+}  // namespace monarch
