@@ -16,6 +16,7 @@
 #include "runtime/metadata/board.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
+#include "tests/logged.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
 #include "tests/trapped_calls.h"
@@ -141,6 +142,41 @@ TEST_F(AgentTest, EndsWithoutAThreadForIt) {
   EXPECT_TRUE(nothing_is_left());
 }
 
+// The last thread that it starts before it is ready looks for the processors near its tiers.
+TEST_F(AgentTest, EndsWhereOneThreadIsRefused) {
+  const std::string calls = scratch_ / "calls";
+  uintmax_t refused = 0;
+  const Intercept threads(Call::kStartThread, [&](Arguments&) {
+    std::ofstream(calls, std::ios::app) << '.';
+    return fs::file_size(calls) == refused ? EAGAIN : 0;
+  });
+  for (const bool all : {true, false}) {
+    scratch_.dir("run");
+    ASSERT_EQ(start(), "ready\n") << all;
+    if (all) refused = fs::file_size(calls);
+    ::kill(pid_, SIGTERM);
+    EXPECT_EQ(ended(), 0) << all;
+    EXPECT_TRUE(nothing_is_left());
+    fs::remove(calls);
+  }
+}
+
+// A thread that is left behind may still make a file.
+TEST_F(AgentTest, RemovesWhatIsThereStill) {
+  ASSERT_EQ(start([&] {
+              static int calls = 0;
+              static const Intercept once(Call::kUnlinkat, [](Arguments&) { return ++calls == 1 ? EIO : 0; });
+            }),
+            "ready\n");
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(ended(), 0);
+  EXPECT_TRUE(nothing_is_left());
+}
+
+TEST_F(AgentTest, NobodyIsToldWhereNobodyWaits) {
+  EXPECT_EQ(logged(scratch_, [] { tell_ready(-1, "ready"); }), "");
+}
+
 TEST_F(AgentTest, WhatCannotBeServedIsToldAndNothingIsLeft) {
   const AgentOptions usual = options_;
   const std::vector<std::pair<std::string, std::function<void()>>> faults = {
@@ -207,6 +243,18 @@ TEST_F(AgentTest, AWaitThatIsInterruptedGoesOn) {
     EXPECT_NE(contents(scratch_ / "log").find(error == EINTR ? "ending (signal)" : "ending (poll: "),
               std::string::npos);
   }
+}
+
+TEST_F(AgentTest, AnIdleOneLooksForItsRunDirectoryNowAndThen) {
+  const std::string said = start([] {
+    if (!before_call(kPollCall, [](CallArguments a) { return a[1] == 3 && has_no_limit(a) ? ENOMEM : 0; }))
+      ::_exit(77);
+  });
+  if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
+  ASSERT_EQ(said, "ready\n");
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(ended(), 0);
+  EXPECT_NE(contents(scratch_ / "log").find("ending (signal)"), std::string::npos);
 }
 
 TEST_F(AgentTest, ARunDirectoryOfOthersIsRefused) {
@@ -316,6 +364,20 @@ TEST_F(AgentTest, EndsWhenItsRunDirectoryIsGone) {
     EXPECT_NE(contents(scratch_ / "log").find("the run directory is gone"), std::string::npos);
     fs::remove_all(scratch_ / "moved");
   }
+}
+
+// Two new file systems of a kind have roots of the same number.
+TEST_F(AgentTest, EndsWhenItsRunDirectoryIsCovered) {
+  constexpr size_t kBytes = 64 << 20;
+  options_.grants = scratch_.file("grants", "");
+  const bool mounted = with_tmpfs(options_.run_dir, kBytes, [&] {
+    ASSERT_EQ(start(), "ready\n");
+    ASSERT_EQ(::mount("tmpfs", options_.run_dir.c_str(), "tmpfs", 0, "mode=0700"), 0);
+    int quota = 0;
+    EXPECT_EQ(ended([&] { grant("slow " + std::to_string(++quota) + "\n"); }), 0);
+  });
+  if (!mounted) GTEST_SKIP() << "mounting needs root";
+  EXPECT_NE(contents(scratch_ / "log").find("the run directory is gone"), std::string::npos);
 }
 
 TEST_F(AgentTest, WhoAsksForAChunkAsksForNoFile) {

@@ -36,6 +36,15 @@ constexpr long kPollCall = SYS_ppoll, kMkdirCall = SYS_mkdirat;
 constexpr int kMkdirPath = 1;
 #endif
 
+// Whether a call of kPollCall waits without a limit.
+inline bool has_no_limit(CallArguments a) {
+#ifdef SYS_mkdir
+  return static_cast<int>(a[2]) < 0;
+#else
+  return a[2] == 0;
+#endif
+}
+
 namespace trapped {
 
 constexpr long kGoesOn = 0x6d6f6e61;  // as the sixth argument, which the trapped calls do not have

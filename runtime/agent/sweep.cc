@@ -21,7 +21,7 @@ constexpr int64_t kYoungSeconds = 10;  // it may not be locked yet by who made i
 
 bool is_left_over(int base, const char* name) {
   const Fd dir(::openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat st;
+  struct stat st {};
   if (::fstat(dir.get(), &st) != 0 || st.st_uid != ::geteuid()) return false;
   const int64_t age = os::clock_ns(CLOCK_REALTIME) / 1000000000 - st.st_ctim.tv_sec;
   return age >= kYoungSeconds && ::flock(dir.get(), LOCK_EX | LOCK_NB) == 0;
