@@ -59,6 +59,9 @@ tests_unit_SOURCES = \
 	%D%/job_dirs_test.cc \
 	%D%/job_peers_test.cc \
 	%D%/keeper_test.cc \
+	%D%/lack_of_memory.cc \
+	%D%/lack_of_memory.h \
+	%D%/lack_of_memory_test.cc \
 	%D%/large_faults_test.cc \
 	%D%/large_files_test.cc \
 	%D%/launch_test.cc \

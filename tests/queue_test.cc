@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <list>
+#include <new>
 
 #include "runtime/base/memory.h"
 #include "runtime/base/os.h"
+#include "tests/lack_of_memory.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -183,6 +185,26 @@ TEST_F(QueueTest, WhoStandsInLineIsHurried) {
   EXPECT_TRUE(work == (Work{kThree, Why::kDemand}));
   EXPECT_TRUE(work.opened);
   EXPECT_TRUE(idle());
+}
+
+// The queue takes memory for several places at a time.
+TEST_F(QueueTest, WhoCannotBeHurriedForLackOfMemoryKeepsItsPlaceInLine) {
+  fill_turns();
+  bool lacked = false;
+  for (int i = 0; i < 1000 && !lacked; ++i) {
+    EXPECT_FALSE(take_turn(kTwo, copier()));
+    try {
+      lack_memory_at(1);
+      queue().hurry(kTwo);
+    } catch (const std::bad_alloc&) {
+      lacked = true;
+    }
+    lack_memory_at(0);
+    if (lacked) queue().end_turn();
+    EXPECT_TRUE(take() == (Work{kTwo, lacked ? Why::kPrefetch : Why::kDemand}));
+    done();
+  }
+  EXPECT_TRUE(lacked);
 }
 
 TEST_F(QueueTest, WhoWorksOnAFileIsHurriedAndNoOther) {

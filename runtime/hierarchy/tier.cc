@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <new>
 
 #include "runtime/base/os.h"
 
@@ -20,7 +21,10 @@ constexpr int64_t kNsPerSecond = 1000000000;
 constexpr int64_t kFirstPatienceNs = 10 * kNsPerSecond, kMostPatienceNs = 300 * kNsPerSecond;
 
 // Without O_TMPFILE: the name of a copy that is being made, which no reader looks for.
-std::string part_name(const char* copy) { return std::string(copy) + ".part"; }
+struct UnfinishedName {
+  explicit UnfinishedName(const char* copy) { std::snprintf(text, sizeof text, "%s.part", copy); }
+  char text[kCopyNameBytes + sizeof ".part"];
+};
 
 }  // namespace
 
@@ -144,11 +148,11 @@ Fd Tier::open_new(Ref entry) {
   copy_name(entry, copy);
   return Fd(
       tmpfile_ ? os::openat(copies_.get(), std::string(copy, 2).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)
-               : os::openat(copies_.get(), part_name(copy).c_str(),
+               : os::openat(copies_.get(), UnfinishedName(copy).text,
                             O_CREAT | O_TRUNC | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
 }
 
-Result<Fd> Tier::create(Ref entry, uint64_t bytes) {
+Result<Fd> Tier::create(Ref entry, uint64_t bytes) try {
   MONARCH_TRY(ensure_bucket(entry));
   Fd file = open_new(entry);
   if (!file && restore_bucket(entry)) file = open_new(entry);
@@ -159,17 +163,20 @@ Result<Fd> Tier::create(Ref entry, uint64_t bytes) {
     return error;
   }
   return file;
+} catch (const std::bad_alloc&) {
+  discard(entry);
+  return Error{ENOMEM, {}};
 }
 
 void Tier::discard(Ref entry) {
   if (tmpfile_) return;  // it ends with its descriptor
   char copy[kCopyNameBytes];
   copy_name(entry, copy);
-  os::unlinkat(copies_.get(), part_name(copy).c_str(), 0);
+  os::unlinkat(copies_.get(), UnfinishedName(copy).text, 0);
 }
 
 int Tier::name_copy(const Fd& file, const char* name) {
-  if (!tmpfile_) return os::renameat(copies_.get(), part_name(name).c_str(), copies_.get(), name);
+  if (!tmpfile_) return os::renameat(copies_.get(), UnfinishedName(name).text, copies_.get(), name);
   char self[64];
   std::snprintf(self, sizeof self, "/proc/self/fd/%d", file.get());
   return os::linkat(AT_FDCWD, self, copies_.get(), name, AT_SYMLINK_FOLLOW);
@@ -188,7 +195,7 @@ int Tier::name_over(const Fd& file, const char* name) {
   return -1;
 }
 
-Status Tier::publish(const Fd& file, Ref entry) {
+Status Tier::publish(const Fd& file, Ref entry) try {
   char copy[kCopyNameBytes];
   copy_name(entry, copy);
   int rc = name_copy(file, copy);
@@ -196,6 +203,8 @@ Status Tier::publish(const Fd& file, Ref entry) {
   if (rc != 0 && errno == EEXIST) rc = name_over(file, copy);
   if (rc != 0) return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
   return {};
+} catch (const std::bad_alloc&) {
+  return Error{ENOMEM, {}};
 }
 
 bool Tier::link(Ref copy, Ref entry) {
@@ -228,7 +237,7 @@ Fd Tier::open_new_part(const char* name) {
   return file;
 }
 
-Result<Fd> Tier::create_part(Ref entry, uint64_t bytes) {
+Result<Fd> Tier::create_part(Ref entry, uint64_t bytes) try {
   MONARCH_TRY(ensure_bucket(entry));  // where it will go
   if (os::mkdirat(copies_.get(), "part", 0700) != 0 && errno != EEXIST)
     return errno_error("tier " + name() + ": make " + copies_path_ + "/part");
@@ -242,17 +251,22 @@ Result<Fd> Tier::create_part(Ref entry, uint64_t bytes) {
     return error;
   }
   return file;
+} catch (const std::bad_alloc&) {
+  remove_part(entry);
+  return Error{ENOMEM, {}};
 }
 
-Result<Fd> Tier::open_part(Ref entry) {
+Result<Fd> Tier::open_part(Ref entry) try {
   char part[kPartNameBytes];
   monarch::part_name(entry, part);
   Fd file(os::openat(copies_.get(), part, O_RDWR | O_NOFOLLOW | O_CLOEXEC));
   if (!file) return errno_error("tier " + name() + ": open a partial copy");
   return file;
+} catch (const std::bad_alloc&) {
+  return Error{ENOMEM, {}};
 }
 
-Status Tier::publish_part(Ref entry) {
+Status Tier::publish_part(Ref entry) try {
   char part[kPartNameBytes], copy[kCopyNameBytes];
   part_name(entry, part);
   copy_name(entry, copy);
@@ -260,6 +274,8 @@ Status Tier::publish_part(Ref entry) {
   if (rc != 0 && restore_bucket(entry)) rc = os::renameat(copies_.get(), part, copies_.get(), copy);
   if (rc != 0) return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
   return {};
+} catch (const std::bad_alloc&) {
+  return Error{ENOMEM, {}};
 }
 
 bool Tier::remove_part(Ref entry) {

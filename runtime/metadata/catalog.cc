@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <new>
 
 #include "runtime/layout/groups.h"
 
@@ -63,6 +64,7 @@ char* Catalog::make_file(const std::string& name, uint64_t bytes) {
 
 char* Catalog::make_file(const std::string& name, uint64_t bytes, uint64_t allocated, Fd* file) {
   const std::string path = run_dir_ + "/" + name;
+  mappings_.reserve(mappings_.size() + 1);  // lack of memory leaves no file
   Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) return nullptr;
   const bool made =
@@ -203,7 +205,7 @@ Ref Catalog::directory(uint32_t root, const char* path, uint32_t len) {
   return ref;
 }
 
-Ref Catalog::add(const RelPath& path, uint8_t type) {
+Ref Catalog::add(const RelPath& path, uint8_t type) try {
   const auto settled = [&](const Found& found) {
     return found && (type == DT_UNKNOWN || found.entry->type.load(std::memory_order_relaxed) != DT_UNKNOWN);
   };
@@ -213,6 +215,8 @@ Ref Catalog::add(const RelPath& path, uint8_t type) {
   if (!found) return add_locked(path, type);
   if (!settled(found)) set_type(found.ref, type);
   return found.ref;
+} catch (const std::bad_alloc&) {
+  return 0;
 }
 
 // A task asked for the path before the walk saw it. Devices and FIFOs stay of unknown type: whoever stages
@@ -502,7 +506,8 @@ Ref Catalog::enter_copy(Ref ref, uint32_t tier, uint64_t tier_ino, const struct 
   return own;
 }
 
-bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source, uint32_t change) {
+bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source,
+                    uint32_t change) try {
   Entry& e = entry(ref);
   const MutexLock hold(lock_);
   const Ref own = enter_copy(ref, tier, tier_ino, source);
@@ -510,9 +515,11 @@ bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat
   e.identity.store(own, std::memory_order_release);
   e.state.store(placed_word(tier, change), std::memory_order_release);
   return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
-bool Catalog::place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
+bool Catalog::place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) try {
   Entry& e = entry(ref);
   const MutexLock hold(lock_);
   const Ref own = enter_copy(ref, tier, tier_ino, source);
@@ -520,9 +527,11 @@ bool Catalog::place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct
   e.identity.store(own, std::memory_order_release);
   e.state.store(placed_word(tier, 0), std::memory_order_release);
   return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
-Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) {
+Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) try {
   Entry& e = entry(ref);
   const MutexLock hold(lock_);
   if (e.type.load(std::memory_order_relaxed) == DT_DIR) return 0;
@@ -537,6 +546,8 @@ Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) {
   e.identity.store(own, std::memory_order_release);
   e.state.store(large_word(chunks), std::memory_order_release);
   return chunks;
+} catch (const std::bad_alloc&) {
+  return 0;
 }
 
 void Catalog::set_chunk(Ref chunks, uint32_t n) {

@@ -67,8 +67,9 @@ class Catalog {
   Catalog(const Catalog&) = delete;
   Catalog& operator=(const Catalog&) = delete;
 
-  // The entry of `path`, made (kKnown) if there is none; 0 if the run directory is full. Any thread. One that
-  // was made without a type gets this one, if that is a regular file's, a directory's or a symbolic link's.
+  // The entry of `path`, made (kKnown) if there is none; 0 if the run directory or memory is full. Any
+  // thread. One that was made without a type gets this one, if that is a regular file's, a directory's or a
+  // symbolic link's.
   Ref add(const RelPath& path, uint8_t type);
   // Publishes what a directory holds, which had the values `st` before and after its names were read. All of
   // them have entries. False: the run directory is full, or `path` is not entered as a directory.
@@ -93,7 +94,7 @@ class Catalog {
   bool move(Ref ref, uint64_t from, uint64_t to);
 
   // Records the PFS identity of a copy with inode `tier_ino` on `tier` and publishes the entry as
-  // kPlaced. The copy must have its name already. False if the run directory is full; nothing is
+  // kPlaced. The copy must have its name already. False if the run directory or memory is full; nothing is
   // published then. Call with the entry kStaging or kLarge, from the thread that stages it.
   // `change`: what the job changed later than that concerns this copy (placed_word()).
   bool place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source, uint32_t change = 0);
@@ -101,7 +102,7 @@ class Catalog {
   // one.
   bool place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source);
   // Begins the partial copy of a large file on `tier`: records its PFS identity and which chunks are there
-  // (none), and publishes the entry as kLarge with that. 0 if the run directory is full.
+  // (none), and publishes the entry as kLarge with that. 0 if the run directory or memory is full.
   Ref start_chunks(Ref ref, uint32_t tier, const struct stat& source);
   // Publishes that chunk `n` is in the partial copy.
   void set_chunk(Ref chunks, uint32_t n);

@@ -32,7 +32,7 @@ std::optional<Work> WorkQueue::take(Copier* copier) {
     return Work{0, Why::kLook};
   }
   if (context_->stopping) return {};
-  working_[copier] = work.ref;
+  working_.push_back({copier, work.ref});
   copier->begin();
   background_ += work.background();
   return work;
@@ -44,7 +44,7 @@ void WorkQueue::done(const Work& work, Copier* copier) {
     looking_ = false;
     return;
   }
-  working_.erase(copier);
+  std::erase_if(working_, [&](const Working& w) { return w.copier == copier; });
   background_ -= work.background();
   if (work.why == Why::kAgain) waiting_again_.erase(work.ref);
   if (work.background()) work_.notify_one();  // a place for background work is free again
@@ -60,8 +60,8 @@ void WorkQueue::hurry(Ref ref) {
   const MutexLock hold(lock_);
   const auto at = std::find_if(in_line_.begin(), in_line_.end(), [&](const Work& w) { return w.ref == ref; });
   if (at != in_line_.end()) {
-    at->why = Why::kDemand;
     demanded_.push_back(std::move(*at));
+    demanded_.back().why = Why::kDemand;
     in_line_.erase(at);
     return work_.notify_one();
   }

@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/mutex.h"
 #include "runtime/placement/context.h"
@@ -125,9 +125,13 @@ class WorkQueue {
   };
   std::deque<Again> again_ GUARDED_BY(lock_);  // the first one is due first
   std::set<Ref> waiting_again_ GUARDED_BY(lock_);
-  std::map<Copier*, Ref> working_ GUARDED_BY(lock_);  // who works on what
-  uint64_t cursor_ GUARDED_BY(lock_) = 0;             // how far prefetch is in the catalog's log
-  int background_ GUARDED_BY(lock_) = 0;              // threads that work on something that nobody waits for
+  struct Working {
+    Copier* copier;
+    Ref ref;
+  };
+  std::vector<Working> working_ GUARDED_BY(lock_);  // who works on what; has room for all threads
+  uint64_t cursor_ GUARDED_BY(lock_) = 0;           // how far prefetch is in the catalog's log
+  int background_ GUARDED_BY(lock_) = 0;            // threads that work on something that nobody waits for
   bool prefetching_ GUARDED_BY(lock_);
   bool looking_ GUARDED_BY(lock_) = false;  // a thread does
 };

@@ -1,19 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/placement/write_back.h"
 
+#include <new>
 #include <utility>
 
 #include "runtime/base/os.h"
 
 namespace monarch {
+namespace {
+
+// Waits until what was written to the file is on its device.
+Status sync_whole(int fd) try {
+  if (os::sync_range(fd, 0, 0, Sync::kFinish) == 0 || !is_write_back_error(errno)) return {};
+  return errno_error("write-back");
+} catch (const std::bad_alloc&) {
+  return Error{EIO, {}};
+}
+
+}  // namespace
 
 void WriteBack::add(NamedCopy copy) {
+  std::list<NamedCopy> added;
+  try {
+    added.push_back(std::move(copy));
+  } catch (const std::bad_alloc&) {  // it was not moved
+    const Status written = sync_whole(copy.fd.get());
+    return events_.ended(std::move(copy), written);
+  }
   {
     MutexLock hold(lock_);
     if (stopping_) return;
-    bytes_ += copy.bytes;
+    bytes_ += added.front().bytes;
     ++kept_;
-    waiting_.push_back(std::move(copy));
+    waiting_.splice(waiting_.end(), added);
     changed_.notify_all();
     if (thread_.joinable() || os::start_thread(&thread_, [this] { run(); }) == 0) {
       // One larger than the bound is waited for until it is alone.
@@ -55,19 +74,20 @@ void WriteBack::run() {
 
 // All of a batch is started before the first is waited for: the device sees a queue, not one file at a time.
 void WriteBack::finish() {
-  std::vector<int> batch;
+  std::list<NamedCopy>::const_iterator first, end;  // the list is this thread's meanwhile
   {
     MutexLock hold(lock_);
     while (finishing_ && !stopping_) changed_.wait(&hold);
     if (stopping_) return;
     finishing_ = true;
     in_work_.swap(waiting_);
-    for (const NamedCopy& copy : in_work_) batch.push_back(copy.fd.get());
+    first = in_work_.cbegin();
+    end = in_work_.cend();
   }
-  for (const int fd : batch) os::sync_range(fd, 0, 0, Sync::kStart);
-  for (const int fd : batch) {
-    const bool failed = os::sync_range(fd, 0, 0, Sync::kFinish) != 0 && is_write_back_error(errno);
-    end_first(failed ? Status(errno_error("write-back")) : Status());
+  for (auto copy = first; copy != end; ++copy) os::sync_range(copy->fd.get(), 0, 0, Sync::kStart);
+  while (first != end) {
+    const int fd = (first++)->fd.get();
+    end_first(sync_whole(fd));
   }
   const MutexLock hold(lock_);
   finishing_ = false;

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is left where memory lacks, at each allocation in turn.
+#include "tests/lack_of_memory.h"
+
+#include <fcntl.h>
+
+#include <vector>
+
+#include "runtime/placement/write_back.h"
+#include "tests/placement_fixture.h"
+
+namespace monarch {
+namespace {
+
+constexpr Ref kEntry = 0xabcd;
+
+// Calls `attempt` with the number of the allocation that is to fail, until all of them have.
+void at_each_allocation(const std::function<void(int)>& attempt) {
+  int before = -1, n = 0;
+  while (before != times_memory_lacked() && !::testing::Test::HasFailure()) {
+    before = times_memory_lacked();
+    SCOPED_TRACE("allocation " + std::to_string(++n));
+    attempt(n);
+    lack_memory_at(0);
+  }
+  EXPECT_GT(n, 1) << "nothing was allocated";
+}
+
+// ---- a tier
+
+class TierWithoutMemory : public ::testing::Test {
+ protected:
+  Tier open() {
+    Result<Tier> opened = Tier::open(tier_config(scratch_, "a", 1 << 20), "job");
+    EXPECT_TRUE(opened.ok());
+    return opened.take();
+  }
+  static void expect_error(const Error& error, int other) {
+    EXPECT_TRUE(error.code == ENOMEM || error.code == other) << error.code;
+    if (error.code == ENOMEM) {
+      EXPECT_EQ(error.text, "");
+    }
+  }
+  const Scratch scratch_;
+};
+
+// Only the text of an error takes memory.
+TEST_F(TierWithoutMemory, ACopyThatFailsLeavesNothing) {
+  for (const bool named : {false, true})
+    for (const Call call : {Call::kMkdirat, Call::kOpenat, Call::kFallocate}) {
+      SCOPED_TRACE(static_cast<int>(call));
+      at_each_allocation([&](int n) {
+        const auto no_tmpfile = [&](Arguments& a) {
+          return named && (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0;
+        };
+        std::optional<Intercept> opens(std::in_place, Call::kOpenat, no_tmpfile);
+        Tier t = open();
+        if (call == Call::kOpenat) opens.reset();
+        const Intercept fails(call, EIO);
+        lack_memory_at(n);
+        const Result<Fd> file = t.create(kEntry, 4096);
+        lack_memory_at(0);
+        ASSERT_FALSE(file.ok());
+        expect_error(file.error(), EIO);
+        EXPECT_EQ(files_on(t), 0);
+      });
+    }
+}
+
+TEST_F(TierWithoutMemory, APartThatFailsLeavesNothing) {
+  for (const Call call : {Call::kMkdirat, Call::kOpenat, Call::kFallocate}) {
+    SCOPED_TRACE(static_cast<int>(call));
+    at_each_allocation([&](int n) {
+      Tier t = open();
+      const Intercept fails(call, EIO);
+      lack_memory_at(n);
+      const Result<Fd> file = t.create_part(kEntry, 4096);
+      lack_memory_at(0);
+      ASSERT_FALSE(file.ok());
+      expect_error(file.error(), EIO);
+      EXPECT_EQ(files_on(t), 0);
+    });
+  }
+}
+
+TEST_F(TierWithoutMemory, WhatIsNotPublishedSaysSo) {
+  Tier t = open();
+  const Result<Fd> file = t.create(kEntry, 0);
+  ASSERT_TRUE(file.ok());
+  at_each_allocation([&](int n) {
+    const Intercept links(Call::kLinkat, EIO);
+    lack_memory_at(n);
+    const Status published = t.publish(*file, kEntry);
+    lack_memory_at(0);
+    ASSERT_FALSE(published.ok());
+    expect_error(published.error(), EIO);
+  });
+  at_each_allocation([&](int n) {
+    lack_memory_at(n);
+    const Result<Fd> part = t.open_part(kEntry);
+    lack_memory_at(0);
+    ASSERT_FALSE(part.ok());
+    expect_error(part.error(), ENOENT);
+  });
+  at_each_allocation([&](int n) {
+    lack_memory_at(n);
+    const Status published = t.publish_part(kEntry);
+    lack_memory_at(0);
+    ASSERT_FALSE(published.ok());
+    expect_error(published.error(), ENOENT);
+  });
+  EXPECT_EQ(files_on(t), 0);
+}
+
+// ---- the catalog
+
+class CatalogWithoutMemory : public ::testing::Test {
+ protected:
+  void begin() {
+    catalog_.reset();
+    scratch_.emplace();
+    catalog_ = make_catalog(scratch_->path());
+  }
+  // A new one, with an entry of this path.
+  Ref begin(const std::string& path) {
+    begin();
+    return catalog_->add(rel(path), DT_REG);
+  }
+  std::optional<Scratch> scratch_;
+  std::unique_ptr<Catalog> catalog_;
+};
+
+TEST_F(CatalogWithoutMemory, WhatIsNotEnteredIsEnteredLater) {
+  at_each_allocation([&](int n) {
+    begin();
+    lack_memory_at(n);
+    const Ref ref = catalog_->add(rel("dir/f"), DT_REG);
+    lack_memory_at(0);
+    const Found found = catalog_->reader().find(rel("dir/f"));
+    EXPECT_EQ(found.ref, ref) << "0: none";
+    const Ref now = catalog_->add(rel("dir/f"), DT_REG);
+    ASSERT_NE(now, 0u);
+    EXPECT_EQ(catalog_->path_of(now), "dir/f");
+  });
+}
+
+TEST_F(CatalogWithoutMemory, WhatIsNotPlacedIsPlacedLater) {
+  at_each_allocation([&](int n) {
+    const Ref ref = begin("f");
+    catalog_->entry(ref).state = state_word(State::kStaging);
+    lack_memory_at(n);
+    const bool placed = catalog_->place(ref, 1, 77, source_stat(5));
+    lack_memory_at(0);
+    const Identity* copy = catalog_->reader().find_copy(1, 77);
+    EXPECT_EQ(copy != nullptr, placed);
+    EXPECT_EQ(state_of(catalog_->entry(ref).state), placed ? State::kPlaced : State::kStaging);
+    ASSERT_TRUE(catalog_->place(ref, 1, 77, source_stat(5)));
+    ASSERT_NE(copy = catalog_->reader().find_copy(1, 77), nullptr);
+    EXPECT_EQ(copy->entry, ref);
+  });
+}
+
+TEST_F(CatalogWithoutMemory, ALinkThatIsNotPlacedIsPlacedLater) {
+  at_each_allocation([&](int n) {
+    const Ref ref = begin("f");
+    catalog_->entry(ref).state = state_word(State::kStaging);
+    lack_memory_at(n);
+    const bool placed = catalog_->place_link(ref, 1, 77, source_stat(5));
+    lack_memory_at(0);
+    EXPECT_EQ(state_of(catalog_->entry(ref).state), placed ? State::kPlaced : State::kStaging);
+    EXPECT_TRUE(catalog_->place_link(ref, 1, 77, source_stat(5)));
+  });
+}
+
+TEST_F(CatalogWithoutMemory, ALargeFileThatIsNotBegunIsBegunLater) {
+  at_each_allocation([&](int n) {
+    const Ref ref = begin("f");
+    catalog_->entry(ref).state = large_word(0);
+    struct stat st = source_stat(5);
+    st.st_size = 5 * kChunkBytes;
+    lack_memory_at(n);
+    const Ref chunks = catalog_->start_chunks(ref, 1, st);
+    lack_memory_at(0);
+    EXPECT_EQ(catalog_->entry(ref).state, large_word(chunks)) << "0: none";
+    EXPECT_NE(catalog_->start_chunks(ref, 1, st), 0u);
+  });
+}
+
+// ---- write-back
+
+TEST(WriteBackWithoutMemory, EachCopyIsEndedOnce) {
+  const Scratch scratch;
+  at_each_allocation([&](int n) {
+    std::atomic<int> ended{0};
+    WriteBack write_back({[](NamedCopy&) {},
+                          [&](NamedCopy copy, const Status& written) {
+                            EXPECT_TRUE(written.ok() && copy.fd);
+                            ended += static_cast<int>(copy.entry);
+                          }});
+    NamedCopy copy;
+    copy.entry = 1;
+    copy.fd = Fd(::open((scratch / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    lack_memory_at(n);
+    write_back.add(std::move(copy));
+    lack_memory_at(0);
+    copy = NamedCopy();
+    copy.entry = 10;
+    copy.fd = Fd(::open((scratch / "f").c_str(), O_RDWR | O_CLOEXEC));
+    write_back.add(std::move(copy));
+    EXPECT_TRUE(eventually([&] { return ended == 11; }));
+  });
+}
+
+TEST(WriteBackWithoutMemory, WhatWasLostIsToldWithoutWords) {
+  const Scratch scratch;
+  const Intercept threads(Call::kStartThread, EAGAIN), device(Call::kFinishSync, ENOSPC);
+  at_each_allocation([&](int n) {
+    std::vector<int> codes;
+    codes.reserve(1);
+    WriteBack write_back({[](NamedCopy&) {},
+                          [&](const NamedCopy&, const Status& written) {
+                            codes.push_back(written.ok() ? 0 : written.error().code);
+                          }});
+    NamedCopy copy;
+    copy.fd = Fd(::open((scratch / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    lack_memory_at(n);
+    write_back.add(std::move(copy));
+    lack_memory_at(0);
+    ASSERT_EQ(codes.size(), 1u);
+    EXPECT_TRUE(codes[0] == ENOSPC || codes[0] == EIO) << codes[0];
+  });
+}
+
+// ---- a copy thread
+
+class PlacementWithoutMemory : public PlacementTest {
+ protected:
+  PlacementWithoutMemory() { config_.threads = 1; }
+  // Memory lacks in the thread that stages the file, from the open of the source on.
+  void stage(const std::string& name, int n) {
+    const Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
+      lack_memory_at(a.path == name ? n : 0);
+      return 0;
+    });
+    demand(name);
+    demand("none");  // the only thread has ended what it was about
+  }
+};
+
+TEST_F(PlacementWithoutMemory, AFileThatIsNotPlacedTakesNoSpace) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  at_each_allocation([&](int n) {
+    start();
+    stage("f", n);
+    const bool placed = state("f") == State::kPlaced;
+    EXPECT_TRUE(placed || word("f") == state_word(State::kNoFit, Reason::kTierError) ||
+                word("f") == state_word(State::kNoFit));
+    EXPECT_EQ(files_on(), placed ? 1 : 0);
+    EXPECT_EQ(tier().used(), placed ? tier().space_of(1000) : 0);
+    EXPECT_FALSE(tier().closed());
+    end();
+    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+  });
+}
+
+TEST_F(PlacementWithoutMemory, ALinkThatIsNotPlacedTakesNoSpace) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  std::filesystem::create_hard_link(pfs_ + "/f", pfs_ + "/g");
+  at_each_allocation([&](int n) {
+    start();
+    demand("f");
+    stage("g", n);
+    const bool placed = state("g") == State::kPlaced;
+    EXPECT_EQ(state("f"), State::kPlaced);
+    EXPECT_EQ(files_on(), placed ? 2 : 1);
+    EXPECT_EQ(tier().used(), tier().space_of(1000));
+    end();
+    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+  });
+}
+
+TEST_F(PlacementWithoutMemory, AFileOfSeveralLinksThatIsNotPlacedTakesNoSpace) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  std::filesystem::create_hard_link(pfs_ + "/f", pfs_ + "/g");
+  at_each_allocation([&](int n) {
+    start();
+    stage("f", n);
+    const bool placed = state("f") == State::kPlaced;
+    EXPECT_EQ(files_on(), placed ? 1 : 0);
+    EXPECT_EQ(tier().used(), placed ? tier().space_of(1000) : 0);
+    demand("g");
+    EXPECT_EQ(state("g"), State::kPlaced);
+    EXPECT_EQ(tier().used(), tier().space_of(1000));
+    end();
+    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+  });
+}
+
+}  // namespace
+}  // namespace monarch
