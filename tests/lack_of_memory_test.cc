@@ -263,6 +263,43 @@ TEST_F(PlacementWithoutMemory, AFileThatIsNotPlacedTakesNoSpace) {
   });
 }
 
+TEST_F(PlacementWithoutMemory, AFileWhoseCopyCannotBeMadeTakesNoSpace) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  at_each_allocation([&](int n) {
+    start();
+    const Intercept allocates(Call::kFallocate, EIO);
+    stage("f", n);
+    EXPECT_EQ(word("f"), state_word(State::kNoFit, Reason::kTierError));
+    EXPECT_EQ(files_on(), 0);
+    EXPECT_EQ(tier().used(), 0u);
+    end();
+  });
+}
+
+TEST_F(PlacementWithoutMemory, ALargeFileThatIsNotPlacedTakesNoSpace) {
+  config_.stage_wait_max = 4096;
+  scratch_.file("pfs/f", noise(2 * kChunkBytes, 1));
+  at_each_allocation([&](int n) {
+    start();
+    demand("f");
+    {
+      const Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
+        lack_memory_at(a.path == std::string("f") ? n : 0);
+        return 0;
+      });
+      placement_->demand_chunk(rel("f"), 0);
+      demand("none");
+    }
+    EXPECT_TRUE(eventually([&] {
+      return state("f") == State::kPlaced || (files_on() == 0 && tier().used() == 0);
+    })) << files_on()
+        << " files, " << tier().used() << " bytes, " << static_cast<int>(state("f"));
+    EXPECT_FALSE(tier().closed());
+    end();
+    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+  });
+}
+
 TEST_F(PlacementWithoutMemory, ALinkThatIsNotPlacedTakesNoSpace) {
   scratch_.file("pfs/f", noise(1000, 1));
   std::filesystem::create_hard_link(pfs_ + "/f", pfs_ + "/g");

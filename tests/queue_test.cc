@@ -27,13 +27,14 @@ class QueueTest : public PlacementTest {
     config_.threads = 3;  // one for background work
     prepare();
     rates_.emplace(config_);
+    source_ = std::make_unique<PfsSource>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
   }
   ~QueueTest() override { end(); }
 
   WorkQueue& queue() {
     if (!queue_) {
       context_.reset(new PlacementContext{&*catalog_, &*hierarchy_, &*dataset_, board_->get(), config_,
-                                          &*rates_, nullptr});
+                                          source_.get(), nullptr});
       context_->threads = config_.threads;
       queue_.emplace(&*context_, WorkQueue::Questions{[this](Ref ref) { return next_chunk(ref); },
                                                       [this] {

@@ -24,8 +24,9 @@ class TierHealthTest : public PlacementTest {
     add_tier("slow", kQuota);
     prepare();
     rates_.emplace(config_);
+    source_ = std::make_unique<PfsSource>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
     context_.reset(new PlacementContext{&*catalog_, &*hierarchy_, &*dataset_, board_->get(), config_,
-                                        &*rates_, nullptr});
+                                        source_.get(), nullptr});
     context_->threads = config_.threads;
     queue_.emplace(&*context_, WorkQueue::Questions{[](Ref) { return std::nullopt; }, [] { return 0; },
                                                     [] { return false; }});

@@ -41,7 +41,7 @@ void ChunkStager::begin(const Work& work, std::unique_ptr<SourceFile> source, co
     const MutexLock hold(lock_);
     progress(file).filling = true;
   }
-  queue_->fill(work.ref, WorkQueue::Place::kLast);
+  (void)fill(file, WorkQueue::Place::kLast);
 }
 
 void ChunkStager::demand(Ref ref, uint32_t chunk) {
@@ -142,6 +142,7 @@ std::unique_ptr<SourceFile> ChunkStager::open_source(const Work& work, const Cop
 ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFile> source,
                                       const struct stat& st, std::shared_ptr<Ends>* ends) {
   auto file = std::make_shared<LargeFile>();
+  const auto opened = std::make_shared<Ends>();
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   const Ref ref = work.ref;
   file->ref = ref;
@@ -173,20 +174,49 @@ ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFi
     return nullptr;
   }
   file->writing = tier.driver().prepare(copy->get(), bytes, false);
-  const MutexLock hold(lock_);
-  file->chunks = context_->catalog->start_chunks(ref, static_cast<uint32_t>(file->tier), st);
+  *opened = Ends{std::move(source), copy.take()};
+  bool entered = false;
+  {
+    const MutexLock hold(lock_);
+    entered = enter(file, opened);
+    if (entered) file->chunks = context_->catalog->start_chunks(ref, static_cast<uint32_t>(file->tier), st);
+    if (!file->chunks) forget(file);
+  }
   if (!file->chunks) {
     tier.remove_part(ref);
     tier.release(file->reserved);
-    context_->settle(ref, state_word(State::kNoFit));
+    if (entered)
+      context_->settle(ref, state_word(State::kNoFit));
+    else
+      health_->put_off(ref, ENOMEM);
     return nullptr;
   }
-  Progress& p = progress(file);
-  p.claimed.resize(file->count);
-  large_[ref] = file;
-  *ends = std::make_shared<Ends>(Ends{std::move(source), copy.take()});
-  hold_ends(file, *ends);
+  *ends = opened;
   return file;
+}
+
+// False: there is no memory for it.
+bool ChunkStager::enter(const Large& file, std::shared_ptr<Ends> ends) try {
+  progress(file).claimed.resize(file->count);
+  large_[file->ref] = file;
+  hold_ends(file, std::move(ends));
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+void ChunkStager::forget(const Large& file) {
+  large_.erase(file->ref);
+  std::erase(opened_, file);
+  progress(file).ends.reset();
+}
+
+// False: the queue has no memory for it, and the file has been given up.
+bool ChunkStager::fill(const Large& file, WorkQueue::Place place) try {
+  queue_->fill(file->ref, place);
+  return true;
+} catch (const std::bad_alloc&) {
+  return put_off(file, ENOMEM);
 }
 
 // Opens both ends again. False: that failed, and the file has been given up.
@@ -252,8 +282,10 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
     known = std::exchange(progress(file).filling, true);
   }
   // After the chunk that was asked for: what is being read comes before what may be.
-  if (!known)
-    queue_->fill(work.ref, is_wanted(work.ref) ? WorkQueue::Place::kWanted : WorkQueue::Place::kFirst);
+  if (!known && !fill(file, is_wanted(work.ref) ? WorkQueue::Place::kWanted : WorkQueue::Place::kFirst)) {
+    if (claimed) end(file);
+    return;
+  }
   if (!claimed) {
     if (work.why == Why::kChunk) queue_->hurry(work.ref);  // filling comes back by itself
     return;

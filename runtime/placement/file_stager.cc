@@ -291,13 +291,13 @@ bool FileStager::place_copy(const Work& work, SourceFile* source, const struct s
       file.ok() ? tier.driver().prepare(file->get(), bytes, work.why == Why::kDemand) : Writing::kMemory;
   struct stat copy = {};
   const Status made =
-      file.ok() ? make_copy(work, source, st, &tier, *file, writing, copier, &copy) : Status(file.error());
-  if (!made.ok()) {
+      file.ok() ? make_copy(work, source, st, &tier, *file, writing, copier, &copy) : Status();
+  if (!file.ok() || !made.ok()) {
     if (file.ok()) file->reset();  // its space counts as used until it is free
     tier.discard(ref);
     tier.release(bytes);
     context_->source->given_up(ref);
-    copying_failed(ref, number, made.error());
+    copying_failed(ref, number, file.ok() ? made.error() : file.error());
     return false;
   }
   context_->source->copied(ref, number);
