@@ -28,6 +28,10 @@ def begin():
     global cluster, data
     cluster = Cluster()
     configure("on")
+    with open(cluster.monarchd, encoding="utf-8") as file:
+        begin_, rest = file.read().split("\n", 1)
+    with open(cluster.monarchd, "w", encoding="utf-8") as file:
+        file.write(f'{begin_}\necho "$1 ${{MONARCH_JOB_KEY:+key}} $MONARCH_JOB_NODES $*" >>{scratch()}/told\n{rest}')
     cluster.up("--nodes", "6", "--prolog-flags", "Contain")
     data = Dataset(scratch())
 
@@ -109,15 +113,13 @@ def check_secret(name, job, key):
     """Nobody but root, and the owner's agents and submission, can see the key."""
     commands = [path for path in glob.glob("/proc/[0-9]*/cmdline") if key in read(path).decode(errors="replace")]
     equal(commands, [], f"{name}: the key is on no command line")
-    seen = [path for path in glob.glob("/proc/[0-9]*/environ") if key.encode() in read(path)]
-    not_roots = []
-    for path in seen:
+    users = set()
+    for path in glob.glob("/proc/[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            words = read(path.replace("environ", "cmdline")).decode().split("\0")
-            # An salloc's command is on the side of the submission, where Slurm itself puts it.
-            if os.stat(path).st_uid != 0 and os.path.basename(words[0]) not in ("srun", "salloc") and "submission" not in words:
-                not_roots.append(" ".join(words))
-    equal(not_roots, [], f"{name}: no task's environment has it")
+            if key.encode() in read(path) and os.stat(path).st_uid != 0:
+                users.add(os.path.basename(read(path.replace("environ", "cmdline")).decode().split("\0")[0]))
+    # On the side of the submission Slurm itself puts it there.
+    equal(users, {"srun"} if name == "salloc" else set(), f"{name}: no task's environment has it")
     for who in ["nobody", slurm_lab.USER]:
         shown = subprocess.run(["setpriv", f"--reuid={who}", "--clear-groups", "env", f"SLURM_CONF={cluster.conf}", "scontrol", "show", "job",
                                 "-dd", str(job)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout.decode()
@@ -140,6 +142,19 @@ def check_tasks(name, job, tasks):
     equal([read(f"{cluster.out}/{job}.{task}") for task in range(tasks)], [b"0\n"] * tasks, f"{name}: tasks do not see it")
 
 
+def told(job):
+    """What the plugin told root's helpers of the job at its start: the hook, whether a key, which nodes."""
+    with open(f"{scratch()}/told", encoding="utf-8") as file:
+        return sorted(" ".join(line.split(" ")[:3]) for line in file if f" --job {job} " in line and not line.startswith("--epilog"))
+
+
+def check_told(name, job, *steps):
+    """Each node's prolog is told of both, its extern step of nothing."""
+    nodes = cluster.jobs(job)[0]["NodeList"]
+    equal(told(job), sorted([f"--prolog key {nodes}"] * 2 + ["--start  "] * 2 + [f"--start {key} {nodes}" for key in steps]),
+          f"{name}: where Slurm carries the key")
+
+
 def running(job, tasks=2):
     for task in range(tasks):
         cluster.wait_running(job, f"on.{job}.{task}")
@@ -152,6 +167,7 @@ def batch():
     yield
     running(job)
     key = check_agents("sbatch", job)
+    check_told("sbatch", job, "key", "", "")  # the batch script's step, and its srun's on each node
     check_secret("sbatch", job, key)
     go(job)
     equal(cluster.wait(job), "COMPLETED", "sbatch: how Slurm says that it ended", read(f"{cluster.out}/{job}"))
@@ -160,7 +176,7 @@ def batch():
           "sbatch: nor does the batch script, or a step with --no-monarch")
 
 
-def interactive(program, *words):
+def interactive(program, steps, words):
     process = cluster.start([program, "-N2", "--exclusive", f"--job-name={program}", f"--monarch-dataset={data.path}", *words])
     yield
     found = lambda: cluster.execute(["squeue", "-h", "-o", "%A", "-n", program])[1].decode().split()
@@ -168,6 +184,7 @@ def interactive(program, *words):
     job = int(found()[0])
     running(job)
     key = check_agents(program, job)
+    check_told(program, job, *steps)
     check_secret(program, job, key)
     go(job)
     code, _, err = e2e.finish(process, slurm_lab.PATIENCE)
@@ -176,11 +193,11 @@ def interactive(program, *words):
 
 
 def salloc():
-    yield from interactive("salloc", "srun", "-n2", "sh", "-c", WAITS)
+    yield from interactive("salloc", ["key", "key"], ["srun", "-n2", "sh", "-c", WAITS])
 
 
 def srun():
-    yield from interactive("srun", "-n2", "sh", "-c", WAITS)
+    yield from interactive("srun", ["", ""], ["-n2", "sh", "-c", WAITS])
 
 
 def requeue():
