@@ -245,6 +245,26 @@ TEST_F(PeerNodeTest, WhatTheJobMarksAllNodesHearOf) {
     EXPECT_TRUE(eventually([&] { return nodes_[node]->board()->header.closed == 1; }));
 }
 
+TEST_F(PeerNodeTest, WhoComesLateHearsOfAllMarks) {
+  file("f", 100000);
+  start(3);
+  epoch({0, 1});
+  nodes_[2].reset();
+  for (uint32_t i = 0; i < 10000; ++i) set_invalid(nodes_[0]->board(), i * 797 % kInvalidBits);
+  set_invalid(nodes_[0]->board(), rel("f").hash);
+  nodes_[0]->peers->tell_changes();
+  EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[1]->board(), rel("f").hash); }));
+  start_one(2);
+  EXPECT_TRUE(eventually([&] {
+    nodes_[0]->peers->tell_changes();  // it is tried again after a second
+    return is_invalid(*nodes_[2]->board(), rel("f").hash);
+  }));
+  EXPECT_TRUE(eventually([&] {
+    return std::equal(std::begin(nodes_[0]->board()->invalid), std::end(nodes_[0]->board()->invalid),
+                      std::begin(nodes_[2]->board()->invalid));
+  }));
+}
+
 TEST_F(PeerNodeTest, AMarkedFileIsNotSent) {
   file("f", 100000);
   start(2);

@@ -88,6 +88,7 @@ class Node {
       while (deaf) ::usleep(1000);
       change(mark.marks.at(0));
     };
+    handlers.changes = [] { return std::vector<Mark>(); };
     handlers.doubted = [this](const FileKey&) { ++doubted; };
     handlers.data = [this](Fd socket, Tls tls) { serve_->add(std::move(socket), std::move(tls)); };
     peers = std::make_unique<Peers>(std::move(options), std::move(handlers));

@@ -72,7 +72,7 @@ class QueueTest : public PlacementTest {
   }
   bool idle() { return take().why == Why::kLook; }
   bool take_turn(Ref ref, Copier* one) {
-    Fd source;
+    std::unique_ptr<SourceFile> source;
     return queue().take_turn(Work{ref, Why::kPrefetch}, *one, &source, {});
   }
   void fill_turns() {

@@ -88,6 +88,7 @@ Status join_peers(const PeerMembership& job, const Config& config, Service* serv
   options.key = job.key;
   options.identity = job.identity;
   options.encrypt = config.peer.encrypt;
+  options.bandwidth = config.peer.bandwidth;
   Result<std::unique_ptr<PeerNode>> node = PeerNode::create(
       options, config.agent,
       {service->catalog.get(), &*service->hierarchy, &*service->dataset, board, service->pfs.get()});

@@ -77,6 +77,7 @@ int run_as_agent(Options& o) {
     Result<monarch::PeerMembership> peers = monarch::read_membership(o.peers, o.agent.config.peer);
     if (!peers.ok()) return fail(peers.error());
     o.agent.peers = peers.take();
+    o.agent.config.agent.stage_again = 0;  // what one node has copied again another one may write
   }
   Result<std::vector<std::string>> roots = monarch::check_paths(o.agent.config, o.agent.datasets);
   if (!roots.ok()) return fail(roots.error());

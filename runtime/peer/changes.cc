@@ -30,6 +30,24 @@ std::optional<Mark> Changes::next() {
   return mark;
 }
 
+std::vector<Mark> Changes::all() {
+  const MutexLock hold(lock_);
+  std::vector<Mark> marks;
+  Mark mark;
+  mark.kinds = static_cast<uint8_t>(board_->header.changed.load(std::memory_order_acquire) & 7);
+  mark.closed = closed_;
+  for (size_t i = 0; i < kWords; ++i) {
+    for (uint64_t left = told_[i]; left != 0; left &= left - 1)
+      mark.marks.push_back(static_cast<uint32_t>(i * 64) + static_cast<uint32_t>(std::countr_zero(left)));
+    if (mark.marks.size() + 64 > Mark::kMost) {
+      marks.push_back(mark);
+      mark.marks.clear();
+    }
+  }
+  if (!mark.marks.empty() || (closed_ && marks.empty())) marks.push_back(mark);
+  return marks;
+}
+
 // Known before it is set, so that it is not told again.
 void Changes::take(const Mark& mark) {
   {

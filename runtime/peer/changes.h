@@ -20,6 +20,8 @@ class Changes {
 
   // What tasks of this node have marked since the last call, Mark::kMost at most; nothing: no more.
   std::optional<Mark> next() EXCLUDES(lock_);
+  // All that is known, as several marks, for a node that may have missed some.
+  std::vector<Mark> all() EXCLUDES(lock_);
   // Another node's marks.
   void take(const Mark& mark) EXCLUDES(lock_);
 

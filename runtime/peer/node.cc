@@ -67,11 +67,12 @@ Result<std::unique_ptr<PeerNode>> PeerNode::create(const PeerNodeOptions& job, c
   PeersHandlers handlers;
   handlers.for_each_held = [self](const auto& each) { self->holdings_->for_each(each); };
   handlers.changed = [self](const Mark& mark) { self->changes_.take(mark); };
+  handlers.changes = [self] { return self->changes_.all(); };
   handlers.doubted = [self](const FileKey& key) { self->holdings_->doubt(key); };
   handlers.data = [self](Fd socket, Tls data) { self->serve_->add(std::move(socket), std::move(data)); };
   node->peers_.emplace(std::move(options), std::move(handlers));
   node->source_.emplace(parts.catalog, parts.dataset, parts.board, parts.pfs, &*node->peers_,
-                        &*node->holdings_);
+                        &*node->holdings_, job.bandwidth);
   return node;
 }
 
@@ -89,6 +90,7 @@ void PeerNode::stop() {
 
 void PeerNode::tell_changes() {
   while (const std::optional<Mark> mark = changes_.next()) peers_->changed(*mark);
+  peers_->remind();
 }
 
 }  // namespace monarch

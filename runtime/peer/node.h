@@ -32,6 +32,7 @@ struct PeerNodeOptions {
   JobKey key{};
   std::string identity;  // of the key; see PeerTls
   bool encrypt = false;
+  uint64_t bandwidth = 0;  // bytes per second that this node gets of what nobody waits for; 0: no limit
 };
 
 class PeerNode {
@@ -54,7 +55,8 @@ class PeerNode {
   void stop();
   uint16_t port() const { return peers_->port(); }
 
-  // Tells the others what the job has changed on this node since the last call. One thread.
+  // Tells the others what the job has changed on this node since the last call, and looks for those who may
+  // have missed something. One thread, now and then.
   void tell_changes();
 
  private:

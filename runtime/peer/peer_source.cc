@@ -129,11 +129,14 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
   get.offset = range.offset;
   get.bytes = range.offset + range.bytes == range.file_bytes ? 0 : range.bytes;
   get.follow = !range.paced || copier->hurried() ? Follow::kUrgent : Follow::kYes;
+  const auto give_up = [copier] { return copier->hurried() || copier->is_stopping(); };
   Fetched fetched = Fetched::kUnreachable;
   Status put_there;
   *tier = copier->write(range, [&](char* room, const Copier::Put& put) -> Status {
     const Receiver receiver = {[&](const FileIdentity& theirs) { return is_same_file(own, theirs); },
                                [&](uint64_t offset, const char*, size_t bytes, uint64_t check) {
+                                 if (!range.paced || !source_->rate_.wait(bytes, give_up))
+                                   source_->rate_.take(bytes);
                                  put_there = put(offset, bytes);
                                  if (!put_there.ok()) return false;
                                  source_->holdings_->piece(ref_, offset / kPieceBytes, check);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/base/mutex.h"
+#include "runtime/base/throttle.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
@@ -21,10 +22,16 @@ namespace monarch {
 
 class PeerSource : public Source {
  public:
-  // All outlive it.
+  // All outlive it. `bandwidth`: bytes per second of what nobody waits for; 0: no limit.
   PeerSource(Catalog* catalog, const Dataset* dataset, Board* board, PfsSource* pfs, Peers* peers,
-             Holdings* holdings)
-      : catalog_(catalog), dataset_(dataset), board_(board), pfs_(pfs), peers_(peers), holdings_(holdings) {}
+             Holdings* holdings, uint64_t bandwidth)
+      : catalog_(catalog),
+        dataset_(dataset),
+        board_(board),
+        pfs_(pfs),
+        peers_(peers),
+        holdings_(holdings),
+        rate_(bandwidth) {}
 
   std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
                                    const Copier& copier) override;
@@ -59,6 +66,7 @@ class PeerSource : public Source {
   PfsSource* const pfs_;
   Peers* const peers_;
   Holdings* const holdings_;
+  Throttle rate_;
   Mutex lock_;
   std::map<Ref, std::shared_ptr<Way>> ways_ GUARDED_BY(lock_);
 };

@@ -220,8 +220,10 @@ void Peers::met(const Hello& hello) {
     members_.answered(hello.node);
     ports_[hello.node] = hello.port;
     uninformed = uninformed_.erase(hello.node) > 0;
+    parted_.erase(hello.node);
   }
   if (uninformed) hand_over(hello.node);
+  for (const Mark& mark : handlers_.changes()) control_->tell(hello.node, encode(mark));
 }
 
 // Whatever it was: its leases end at once, and what it held is read again by who asks first. If it is there
@@ -231,6 +233,7 @@ void Peers::gone(NodeIndex node) {
   const MutexLock hold(lock_);
   directory_.gone(node);
   uninformed_.insert(node);
+  parted_.insert(node);
 }
 
 void Peers::unreachable(NodeIndex node) {
@@ -238,6 +241,7 @@ void Peers::unreachable(NodeIndex node) {
   ++counts_.errors;
   members_.unreachable(node, now_ns());
   uninformed_.insert(node);
+  parted_.insert(node);
 }
 
 void Peers::pass_on(const HeldFile& file) {
@@ -294,6 +298,18 @@ void Peers::lost(const FileKey& key) { tell_keeper(key, encode(Lost{key, own_}))
 void Peers::changed(const Mark& mark) {
   for (NodeIndex node = 0; node < count_; ++node)
     if (node != own_) control_->tell(node, encode(mark));
+}
+
+// Once it is met, it is told all.
+void Peers::remind() {
+  std::vector<NodeIndex> missed;
+  {
+    const MutexLock hold(lock_);
+    for (const NodeIndex node : parted_)
+      if (members_.can_ask(node, now_ns())) missed.push_back(node);
+  }
+  if (missed.empty() || handlers_.changes().empty()) return;
+  for (const NodeIndex node : missed) control_->tell(node, encode(Ping()));
 }
 
 // ---- the file

@@ -36,6 +36,8 @@ struct PeersHandlers {
   std::function<void(const std::function<void(const HeldFile&)>& each)> for_each_held;
   // The job has changed files on another node.
   std::function<void(const Mark& mark)> changed;
+  // All changes that this node knows of.
+  std::function<std::vector<Mark>()> changes;
   // A peer says that this node's copy is not what it should be.
   std::function<void(const FileKey& key)> doubted;
   // A connection on which another node asks for files.
@@ -89,6 +91,8 @@ class Peers {
   void lost(const FileKey& key) EXCLUDES(lock_);
   // The job has changed files on this node.
   void changed(const Mark& mark);
+  // Looks for the nodes that may have missed a change. To be called now and then.
+  void remind() EXCLUDES(lock_);
 
   // Whether this node is the file's home: who prefetches reads what is homed on it.
   bool is_home(const FileKey& key) const { return home_of(key, count_) == own_; }
@@ -129,6 +133,7 @@ class Peers {
   std::minstd_rand random_ GUARDED_BY(lock_);
   std::vector<uint16_t> ports_ GUARDED_BY(lock_);     // 0: not met yet
   std::set<NodeIndex> uninformed_ GUARDED_BY(lock_);  // homes that missed something
+  std::set<NodeIndex> parted_ GUARDED_BY(lock_);      // nodes that may miss changes until they are met
   PeerCounts counts_ GUARDED_BY(lock_);
 };
 
