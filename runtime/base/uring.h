@@ -27,9 +27,9 @@ class Uring {
 
   using Copied = std::function<void(uint64_t offset, std::string_view piece)>;
   // Copies a range piece by piece. `before` is asked before each, and may wait; false ends the copying.
-  // `after` is called when one has been copied, with its place and its bytes. Returns how many bytes from the range's start on have been
-  // copied without a gap. What went wrong with the next one is not told: whoever needs to know makes the
-  // calls again, one by one.
+  // `after` is called when one has been copied, with its place and its bytes. Returns how many bytes from the
+  // range's start on have been copied without a gap. What went wrong with the next one is not told: whoever
+  // needs to know makes the calls again, one by one.
   virtual uint64_t copy(const UringRange& range, const std::function<bool(uint64_t bytes)>& before,
                         const Copied& after) = 0;
 };
