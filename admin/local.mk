@@ -3,7 +3,7 @@
 
 bin_PROGRAMS += monarchctl
 monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS)
-monarchctl_LDADD = $(libmonarch) $(PEER_LIBS)
+monarchctl_LDADD = $(libmonarch)
 monarchctl_SOURCES = \
 	%D%/commands.h \
 	%D%/monarchctl.cc \

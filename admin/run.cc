@@ -13,7 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -54,20 +53,6 @@ struct RunOptions {
   std::string peers, peer_key;  // files
   uint32_t peer_index = 0;
 };
-
-// Where the other parts are: beside this program in a build tree, else where they were installed, found
-// from where this program is, so that an installed tree can be moved.
-std::string part(const char* name, const char* from_bin, const char* installed) {
-  char self[PATH_MAX];
-  const ssize_t n = ::readlink("/proc/self/exe", self, sizeof self - 1);
-  if (n > 0) {
-    self[n] = '\0';
-    const std::string dir = std::string(self).substr(0, std::string(self).rfind('/'));
-    for (const std::string& path : {dir + "/" + name, dir + "/../" + from_bin + "/" + name})
-      if (::access(path.c_str(), R_OK) == 0) return real_path(path).ok() ? *real_path(path) : path;
-  }
-  return std::string(installed) + "/" + name;
-}
 
 std::string run_base() {
   // The catalog is read at each open: in memory, if there is a place for it.
@@ -139,7 +124,7 @@ class AgentProcess {
     if (::pipe2(life, O_CLOEXEC) != 0) return errno_error("pipe");
     Fd life_read(life[0]);
     lifeline_ = Fd(life[1]);
-    std::vector<std::string> words = {part("monarchd", "sbin", SBINDIR),
+    std::vector<std::string> words = {part_of_monarch("monarchd", "sbin", SBINDIR),
                                       "--run-dir",
                                       dirs.run_dir(),
                                       "--job-dir",
@@ -253,7 +238,7 @@ void set_command_environment(const std::string& run_dir) {
   // After the user's own: a sanitizer's runtime must come first, and wrappers such as Darshan's see the
   // program's calls before they are redirected.
   const char* own = ::getenv("LD_PRELOAD");
-  const std::string ours = part("libmonarch_preload.so", "lib/monarch", PKGLIBDIR);
+  const std::string ours = part_of_monarch("libmonarch_preload.so", "lib/monarch", PKGLIBDIR);
   ::setenv("LD_PRELOAD", (own && *own ? std::string(own) + ":" + ours : ours).c_str(), 1);
   ::setenv("MONARCH_IO_RUN_DIR", run_dir.c_str(), 1);
 }

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The library in the tasks: nothing but the C library, and of the runtime only the headers in layout/.
 
-preloadexecdir = $(pkglibdir)
-preloadexec_PROGRAMS = libmonarch_preload.so
+soexec_PROGRAMS += libmonarch_preload.so
 # Without stubs a call into libc touches one line of the cache less: after a system call few are left there.
 # Fortified headers would define the functions that this library defines; and what libc's headers declare
 # non-null is null in programs that ask for EFAULT.

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-# The library and the node agent.
+# The library, the node agent, and what an agent with peers loads.
 
 noinst_LIBRARIES += %D%/libmonarch.a
-%C%_libmonarch_a_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(PEER_CFLAGS)
+%C%_libmonarch_a_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS)
+# A program exports nothing of it but what its list of symbols says; what is hidden no list can export.
+%C%_libmonarch_a_CXXFLAGS = $(AM_CXXFLAGS) -fvisibility=default
 %C%_libmonarch_a_SOURCES = \
 	%D%/agent/agent.cc \
 	%D%/agent/agent.h \
 	%D%/agent/grant_watch.cc \
 	%D%/agent/grant_watch.h \
+	%D%/agent/load_peers.cc \
+	%D%/agent/load_peers.h \
 	%D%/agent/membership.cc \
 	%D%/agent/membership.h \
 	%D%/agent/sweep.cc \
@@ -112,36 +116,6 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/sweep.h \
 	%D%/node/watch.cc \
 	%D%/node/watch.h \
-	%D%/peer/changes.cc \
-	%D%/peer/changes.h \
-	%D%/peer/control.cc \
-	%D%/peer/control.h \
-	%D%/peer/directory.cc \
-	%D%/peer/directory.h \
-	%D%/peer/fetch.cc \
-	%D%/peer/fetch.h \
-	%D%/peer/handshake.cc \
-	%D%/peer/handshake.h \
-	%D%/peer/holdings.cc \
-	%D%/peer/holdings.h \
-	%D%/peer/key.cc \
-	%D%/peer/key.h \
-	%D%/peer/members.cc \
-	%D%/peer/members.h \
-	%D%/peer/messages.cc \
-	%D%/peer/messages.h \
-	%D%/peer/node.cc \
-	%D%/peer/node.h \
-	%D%/peer/peer_source.cc \
-	%D%/peer/peer_source.h \
-	%D%/peer/peers.cc \
-	%D%/peer/peers.h \
-	%D%/peer/serve.cc \
-	%D%/peer/serve.h \
-	%D%/peer/socket.cc \
-	%D%/peer/socket.h \
-	%D%/peer/wire.cc \
-	%D%/peer/wire.h \
 	%D%/placement/chunk_stager.cc \
 	%D%/placement/chunk_stager.h \
 	%D%/placement/context.h \
@@ -167,9 +141,66 @@ noinst_LIBRARIES += %D%/libmonarch.a
 # What a program that uses the library links.
 libmonarch = %D%/libmonarch.a $(MONARCH_LIBS) $(LIBURING_LIBS)
 
+noinst_LIBRARIES += %D%/libpeer.a
+%C%_libpeer_a_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(PEER_CFLAGS)
+%C%_libpeer_a_CXXFLAGS = $(common_compile_flags) -fPIC -fvisibility=default
+%C%_libpeer_a_SOURCES = \
+	%D%/peer/changes.cc \
+	%D%/peer/changes.h \
+	%D%/peer/control.cc \
+	%D%/peer/control.h \
+	%D%/peer/directory.cc \
+	%D%/peer/directory.h \
+	%D%/peer/fetch.cc \
+	%D%/peer/fetch.h \
+	%D%/peer/handshake.cc \
+	%D%/peer/handshake.h \
+	%D%/peer/holdings.cc \
+	%D%/peer/holdings.h \
+	%D%/peer/job.h \
+	%D%/peer/key.cc \
+	%D%/peer/key.h \
+	%D%/peer/members.cc \
+	%D%/peer/members.h \
+	%D%/peer/messages.cc \
+	%D%/peer/messages.h \
+	%D%/peer/node.cc \
+	%D%/peer/node.h \
+	%D%/peer/peer_source.cc \
+	%D%/peer/peer_source.h \
+	%D%/peer/peers.cc \
+	%D%/peer/peers.h \
+	%D%/peer/serve.cc \
+	%D%/peer/serve.h \
+	%D%/peer/socket.cc \
+	%D%/peer/socket.h \
+	%D%/peer/wire.cc \
+	%D%/peer/wire.h
+
+# OpenSSL and libevent take longer to start than all else of the agent: those that have no peers do without.
+# What it shares with the agent it has from monarchd, and from spdlog's shared library: one log, one os.h.
+soexec_PROGRAMS += libmonarch_peers.so
+libmonarch_peers_so_CPPFLAGS = $(%C%_libpeer_a_CPPFLAGS)
+libmonarch_peers_so_CXXFLAGS = $(%C%_libpeer_a_CXXFLAGS)
+libmonarch_peers_so_LDFLAGS = $(common_link_flags) -shared -pthread -Wl,-soname,libmonarch_peers.so \
+	-Wl,--version-script=$(srcdir)/%D%/peer/peers.map
+libmonarch_peers_so_LDADD = %D%/libpeer.a $(PEER_LIBS) $(MONARCH_LIBS)
+EXTRA_libmonarch_peers_so_DEPENDENCIES = %D%/peer/peers.map
+libmonarch_peers_so_SOURCES = \
+	%D%/peer/create.cc
+EXTRA_DIST += %D%/peer/peers.map
+
+# What libmonarch_peers.so needs of monarchd, and nothing else.
+%D%/monarchd.exports: libmonarch_peers.so
+	$(AM_V_GEN){ echo '{' && $(NM) -D -u libmonarch_peers.so | sed -n 's/^ *[Uw] \(_Z[^@]*7monarch[^@]*\)$$/\1;/p' && \
+	echo '};'; } >$@.new && mv $@.new $@
+CLEANFILES += %D%/monarchd.exports
+
 sbin_PROGRAMS += monarchd
 monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS)
-monarchd_LDADD = $(libmonarch) $(PEER_LIBS)
+monarchd_LDADD = $(libmonarch) -ldl
+monarchd_LDFLAGS = $(AM_LDFLAGS) -Wl,--dynamic-list=%D%/monarchd.exports
+EXTRA_monarchd_DEPENDENCIES = %D%/monarchd.exports
 monarchd_SOURCES = \
 	%D%/monarchd/monarchd.cc
 

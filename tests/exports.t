@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Both shared objects export exactly what their version scripts list and need nothing that an old or foreign
+# The shared objects export exactly what their version scripts list and need nothing that an old or foreign
 # process lacks; and all that is installed is linked so that a fault in it is hard to use.
 set -euo pipefail
 readonly preload=$MONARCH_BUILDDIR/libmonarch_preload.so
@@ -123,6 +123,19 @@ fi
 is_empty 'cat reads the same bytes with the preload' \
     "$(LD_PRELOAD="$SAN_RT $preload" cat "$0" 2>&1 | diff - "$0" || true)"
 
+readonly peers=$MONARCH_BUILDDIR/libmonarch_peers.so agent=$MONARCH_BUILDDIR/monarchd
+exports_equal_map "$peers" "$MONARCH_SRCDIR/runtime/peer/peers.map"
+of_monarch() { grep '^_Z.*7monarch' || true; }
+mapfile -t offered < <(exported "$agent" | of_monarch)
+mapfile -t used < <(imported "$peers" | of_monarch)
+is_empty 'monarchd has what libmonarch_peers.so needs of it' \
+    "$([ ${#used[@]} -gt 9 ] || echo 'found nothing to look for'; printf '%s\n' "${used[@]}" | unmatched "${offered[@]}")"
+is_empty 'monarchd exports no more than that' "$(printf '%s\n' "${offered[@]}" | unmatched "${used[@]}")"
+for program in monarchd monarchctl; do
+    is_empty "$program starts without OpenSSL and libevent" \
+        "$(needed "$MONARCH_BUILDDIR/$program" | grep -E '^lib(ssl|crypto|event)' || true)"
+done
+
 if [ -e "$plugin" ]; then
     exports_equal_map "$plugin" "$MONARCH_SRCDIR/spank/spank_monarch.map"
     if [ -n "$SAN_RT" ]; then
@@ -152,7 +165,7 @@ unprotected() {
 buffer_checks() { imported "$1" | grep -E '^__[a-z]+_chk(@|$)' | grep -v '^__stack_chk' || true; }
 
 fortified=$(sed -n 's/^FORTIFY_CPPFLAGS = *//p' "$MONARCH_BUILDDIR/Makefile")
-for object in monarchd monarchctl monarch_account libmonarch_preload.so spank_monarch.so; do
+for object in monarchd monarchctl monarch_account libmonarch_peers.so libmonarch_preload.so spank_monarch.so; do
     if [ ! -e "$MONARCH_BUILDDIR/$object" ]; then
         skip "$object is protected" 'built without Slurm'
         continue

@@ -29,7 +29,7 @@ AM_TESTS_ENVIRONMENT = \
 if HAVE_GTEST
 check_PROGRAMS += tests/unit
 tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(PEER_CFLAGS) $(GTEST_CFLAGS) $(SLURM_CFLAGS)
-tests_unit_LDADD = $(libmonarch) $(PEER_LIBS) $(GTEST_LIBS)
+tests_unit_LDADD = runtime/libpeer.a $(libmonarch) $(PEER_LIBS) $(GTEST_LIBS) -ldl
 tests_unit_SOURCES = \
 	%D%/accounting_test.cc \
 	%D%/again_test.cc \
@@ -150,10 +150,10 @@ EXTRA_LIBRARIES = %D%/fuzz/libfuzz.a
 %C%_fuzz_libfuzz_a_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(SLURM_CFLAGS)
 %C%_fuzz_libfuzz_a_SOURCES = $(fuzz_sources)
 fuzzers: $(fuzz_targets:%=%D%/fuzz/fuzz-%)
-$(fuzz_targets:%=%D%/fuzz/fuzz-%): %D%/fuzz/fuzz-%: %D%/fuzz/libfuzzer.cc %D%/fuzz/libfuzz.a runtime/libmonarch.a
+$(fuzz_targets:%=%D%/fuzz/fuzz-%): %D%/fuzz/fuzz-%: %D%/fuzz/libfuzzer.cc %D%/fuzz/libfuzz.a runtime/libpeer.a runtime/libmonarch.a
 	$(AM_V_CXXLD)$(CXX) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(MONARCH_CFLAGS) $(CPPFLAGS) $(AM_CXXFLAGS) $(CXXFLAGS) \
 		-DFUZZ_TARGET=$* -fsanitize=fuzzer $(AM_LDFLAGS) $(LDFLAGS) -o $@ \
-		$(top_srcdir)/%D%/fuzz/libfuzzer.cc %D%/fuzz/libfuzz.a $(libmonarch) $(LIBS)
+		$(top_srcdir)/%D%/fuzz/libfuzzer.cc %D%/fuzz/libfuzz.a runtime/libpeer.a $(libmonarch) $(LIBS)
 .PHONY: fuzzers
 CLEANFILES += $(fuzz_targets:%=%D%/fuzz/fuzz-%)
 EXTRA_DIST += \

@@ -18,7 +18,7 @@ status=0 checked=0
 check() {
     local pattern object found
     for pattern in $1; do
-        for object in "$MONARCH_BUILDDIR"/runtime/${pattern%/*}/libmonarch_a-${pattern#*/}.o; do
+        for object in "$MONARCH_BUILDDIR"/runtime/${pattern%/*}/lib*_a-${pattern#*/}.o; do
             checked=$((checked + 1))
             # `|| true`: grep finds nothing.
             found=$(nm -u "$object" | sed -E 's/^ *U //; s/@.*//; s/^__//; s/^(.*)64(_2)?$/\1/; s/_chk$//; s/_2$//' |

@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`monarchctl run`: exit codes, refusals, the report, who dies when, and a failing PFS."""
 
+import contextlib
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -192,6 +195,62 @@ def peers():
     equal((code, err), (0, ""), "peers: the agent starts, and the command runs")
     told = "\0".join(["--peers", nodes, "--peer-index", "1", "--peer-identity", "run", "--peer-key-fd", ""]).encode()
     equal((out.count(told), out.count(secret)), (1, 0), "peers: the agent is told of them, by a pipe of the key")
+
+
+class Incomplete(e2e.Job):
+    """One of a tree whose libmonarch_peers.so is no library."""
+
+    def __init__(self, words):
+        parts = scratch("incomplete")
+        for name in ("monarchctl", "monarchd"):
+            shutil.copy(f"{BUILD}/{name}", parts)
+        os.symlink(f"{BUILD}/libmonarch_preload.so", f"{parts}/libmonarch_preload.so")
+        with open(f"{parts}/libmonarch_peers.so", "w", encoding="utf-8") as out:
+            out.write("none\n" * 1000)
+        self.program = f"{parts}/monarchctl"
+        super().__init__(words)
+
+
+def peers_library():
+    """What peers need is loaded for those who have some, from where Monarch is; who cannot load it goes on alone."""
+    dataset, size, native = tree("helped")
+    base = scratch("helpers")
+    nodes, key = f"{base}/nodes", f"{base}/key"
+    with contextlib.ExitStack() as ports, open(nodes, "w", encoding="utf-8") as out:
+        for _ in range(2):
+            taken = ports.enter_context(socket.socket())
+            taken.bind(("127.0.0.1", 0))
+            out.write(f"127.0.0.1:{taken.getsockname()[1]}\n")
+    with open(key, "wb") as out:
+        out.write(bytes(range(32)))
+    os.chmod(key, 0o600)
+
+    def alone(name):
+        return options([dataset], {"t": (scratch(f"tier.{name}"), "1G")})
+
+    def helped(name, index):
+        return [*alone(name), "--peers", nodes, "--peer-index", str(index), "--peer-key", key]
+
+    def loaded(job):
+        with open(f"/proc/{job.agent()}/maps", encoding="utf-8") as maps:
+            text = maps.read()
+        return [name for name in ("/libmonarch_peers.so", "/libssl.so", "/libcrypto.so", "/libevent") if name in text]
+
+    job = e2e.Job(alone("alone"))
+    equal(loaded(job), [], "no peers: nothing is loaded for them")
+    job.end()
+    jobs = [e2e.Job(helped(f"helped{index}", index)) for index in range(2)]
+    equal([len(loaded(job)) for job in jobs], [4, 4], "peers: what they need is loaded")
+    for job in jobs:
+        equal(job.run(read_all(dataset))[:2], native, "peers: the bytes are right")
+    reports = [job.end()["agent"] for job in jobs]
+    ok(sum(report["peer_files"] for report in reports) > 0, "peers: they get files from each other", reports)
+    job = Incomplete(helped("incomplete", 0))
+    equal(job.run(read_all(dataset))[:2], native, "no library for peers: the bytes are right")
+    with open(f"{job.run_dir}/monarchd.log", encoding="utf-8") as log:
+        contains([line for line in log if "no peers" in line][0], [f"load {scratch('incomplete')}/libmonarch_peers.so: "],
+                 "no library for peers: the log says so")
+    equal(job.end()["agent"]["staged_bytes"], size, "no library for peers: all is staged as on one node")
 
 
 def ordinary_user():
@@ -648,6 +707,6 @@ def written_by_the_job():
     equal((counters["tasks"]["invalidations"], counters["tasks"]["fallback_invalid"]), (6, 12), "and it is counted")
 
 
-e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, peers, ordinary_user, user_environment, report, paths, signals,
+e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, peers, peers_library, ordinary_user, user_environment, report, paths, signals,
          monarchctl_killed, monarchd_slow_to_end, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch, first_opens,
          slow_pfs, written_by_the_job)

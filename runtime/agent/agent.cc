@@ -16,7 +16,9 @@
 #include <optional>
 #include <thread>
 
+#include "build_config.h"
 #include "runtime/agent/grant_watch.h"
+#include "runtime/agent/load_peers.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
@@ -80,7 +82,14 @@ void serve_requests(Service* service) {
   }
 }
 
-Status join_peers(const PeerMembership& job, const Config& config, Service* service) {
+// Without the library the job goes on as on one node.
+Status join_peers(const PeerMembership& job, const std::string& library, const Config& config,
+                  Service* service) {
+  const Result<CreatePeerNode*> create = load_peers(library);
+  if (!create.ok()) {
+    spdlog::warn("no peers: {}", create.error().text);
+    return {};
+  }
   Board* board = service->board->get();
   PeerNodeOptions options;
   for (const NodeAddress& node : job.nodes) options.nodes.push_back({node.host, node.ports});
@@ -89,9 +98,14 @@ Status join_peers(const PeerMembership& job, const Config& config, Service* serv
   options.identity = job.identity;
   options.encrypt = config.peer.encrypt;
   options.bandwidth = config.peer.bandwidth;
-  Result<std::unique_ptr<PeerNode>> node = PeerNode::create(
-      options, config.agent,
-      {service->catalog.get(), &*service->hierarchy, &*service->dataset, board, service->pfs.get()});
+  Result<std::unique_ptr<PeerNode>> node(nullptr);
+  if (!(*create)(
+          PACKAGE_VERSION, options, config.agent,
+          {service->catalog.get(), &*service->hierarchy, &*service->dataset, board, service->pfs.get()},
+          &node)) {
+    spdlog::warn("no peers: {} is of another version than " PACKAGE_VERSION "; install both anew", library);
+    return {};
+  }
   if (!node.ok()) return node.error();
   service->peers = node.take();
   board->header.hears_changes.store(1, std::memory_order_release);
@@ -134,7 +148,7 @@ Status start(const AgentOptions& options, Service* service) {
   service->watch->start();
   service->pfs =
       std::make_unique<PfsSource>(service->catalog.get(), &*service->dataset, shared, &*service->rates);
-  if (options.peers) MONARCH_TRY(join_peers(*options.peers, options.config, service));
+  if (options.peers) MONARCH_TRY(join_peers(*options.peers, options.peers_library, options.config, service));
   service->placement = std::make_unique<PlacementHandler>(
       service->catalog.get(), &*service->hierarchy, &*service->dataset, shared, options.config.agent,
       &*service->rates, source_of(*service), service->watch.get());

@@ -23,6 +23,7 @@ struct AgentOptions {
   bool leave = false;                 // remove nothing at the end: root's epilog reads the counters first
   // The job's nodes; nothing: this one is on its own.
   std::optional<PeerMembership> peers;
+  std::string peers_library;  // where libmonarch_peers.so is; needed with `peers` only
 };
 
 // Writes a line to the descriptor that waits for "ready" or an error, and closes it; nothing if it is -1.

@@ -9,8 +9,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
-#include "runtime/peer/handshake.h"
-#include "runtime/peer/key.h"
+#include "runtime/peer/job.h"
 
 namespace monarch {
 

@@ -34,6 +34,18 @@ Result<std::string> real_path(const std::string& path) {
   return std::string(out);
 }
 
+std::string part_of_monarch(const char* name, const char* from_bin, const char* installed) {
+  char self[PATH_MAX];
+  const ssize_t n = ::readlink("/proc/self/exe", self, sizeof self - 1);
+  if (n > 0) {
+    self[n] = '\0';
+    const std::string dir = std::string(self).substr(0, std::string(self).rfind('/'));
+    for (const std::string& path : {dir + "/" + name, dir + "/../" + from_bin + "/" + name})
+      if (::access(path.c_str(), R_OK) == 0) return real_path(path).ok() ? *real_path(path) : path;
+  }
+  return std::string(installed) + "/" + name;
+}
+
 bool is_below(std::string_view path, std::string_view dir) {
   if (dir == "/") return true;
   return path.substr(0, dir.size()) == dir && (path.size() == dir.size() || path[dir.size()] == '/');

@@ -13,6 +13,7 @@
 #include "runtime/agent/agent.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
+#include "runtime/base/paths.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/keeper.h"
 #include "runtime/node/spool.h"
@@ -78,6 +79,7 @@ int run_as_agent(Options& o) {
     if (!peers.ok()) return fail(peers.error());
     o.agent.peers = peers.take();
     o.agent.config.agent.stage_again = 0;  // what one node has copied again another one may write
+    o.agent.peers_library = monarch::part_of_monarch("libmonarch_peers.so", "lib/monarch", PKGLIBDIR);
   }
   Result<std::vector<std::string>> roots = monarch::check_paths(o.agent.config, o.agent.datasets);
   if (!roots.ok()) return fail(roots.error());

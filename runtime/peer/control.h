@@ -18,15 +18,10 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 #include "runtime/peer/handshake.h"
+#include "runtime/peer/job.h"
 #include "runtime/peer/messages.h"
 
 namespace monarch {
-
-// Where a node's agent can be.
-struct PeerAddress {
-  std::string host;             // numeric
-  std::vector<uint16_t> ports;  // it listens on the first of them that was free
-};
 
 struct Reply {
   MessageHeader header;

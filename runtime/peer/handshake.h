@@ -5,7 +5,6 @@
 // stranger's, is looked at.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,14 +12,13 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
+#include "runtime/peer/job.h"
 #include "runtime/peer/messages.h"
 
 struct ssl_ctx_st;
 struct ssl_st;
 
 namespace monarch {
-
-using JobKey = std::array<unsigned char, 32>;
 
 struct FreeTls {
   void operator()(ssl_st* tls) const;

@@ -5,10 +5,19 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include <optional>
 #include <utility>
+#include <vector>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+
+#include "runtime/peer/changes.h"
+#include "runtime/peer/handshake.h"
+#include "runtime/peer/holdings.h"
+#include "runtime/peer/peer_source.h"
+#include "runtime/peer/peers.h"
+#include "runtime/peer/serve.h"
 
 namespace monarch {
 namespace {
@@ -38,59 +47,88 @@ uint64_t settings_digest(const AgentConfig& config) {
   return digest(std::vector<uint64_t>{config.stage_wait_max, kPieceBytes});
 }
 
-}  // namespace
+class Node final : public PeerNode {
+ public:
+  explicit Node(const Parts& parts) : parts_(parts), changes_(parts.board) {}
+  ~Node() override { end(); }
+  Status create(const PeerNodeOptions& job, const AgentConfig& config);
 
-Result<std::unique_ptr<PeerNode>> PeerNode::create(const PeerNodeOptions& job, const AgentConfig& config,
-                                                   const Parts& parts) {
-  std::unique_ptr<PeerNode> node(new PeerNode(parts));
+  Source* source() override { return &*source_; }
+  Status start(std::function<void(const RelPath& path, uint32_t piece)> wanted) override;
+  void stop() override { end(); }
+  uint16_t port() const override { return peers_->port(); }
+  void tell_changes() override;
+
+ private:
+  void end();
+
+  const Parts parts_;
+  PeerTls tls_;
+  std::function<void(const RelPath&, uint32_t)> wanted_;
+  Changes changes_;
+  std::optional<Holdings> holdings_;
+  std::optional<Serve> serve_;
+  std::optional<Peers> peers_;
+  std::optional<PeerSource> source_;
+};
+
+Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   Result<PeerTls> tls = PeerTls::create(job.identity, job.key);
   if (!tls.ok()) return tls.error();
-  node->tls_ = tls.take();
+  tls_ = tls.take();
 
   PeersOptions options;
   options.peers.nodes = job.nodes;
-  options.peers.tls = &node->tls_;
+  options.peers.tls = &tls_;
   options.peers.after = job.encrypt ? Handshake::After::kEncrypted : Handshake::After::kClear;
   Hello& hello = options.peers.hello;
   hello.node = job.own;
-  hello.dataset = dataset_digest(*parts.dataset);
+  hello.dataset = dataset_digest(*parts_.dataset);
   hello.settings = settings_digest(config);
   if (::getrandom(&hello.incarnation, sizeof hello.incarnation, 0) != sizeof hello.incarnation)
     return errno_error("getrandom");
 
-  PeerNode* const self = node.get();
-  node->holdings_.emplace(HoldingsOptions{
-      parts.catalog, parts.hierarchy, parts.board, static_cast<uint32_t>(parts.dataset->roots.size()),
-      [self](const RelPath& path, uint32_t piece) { self->wanted_(path, piece); }});
-  node->serve_.emplace(ServeOptions{
-      .open = [self](const Get& get, GetResult* why) { return self->holdings_->open(get, why); }});
+  holdings_.emplace(HoldingsOptions{parts_.catalog, parts_.hierarchy, parts_.board,
+                                    static_cast<uint32_t>(parts_.dataset->roots.size()),
+                                    [this](const RelPath& path, uint32_t piece) { wanted_(path, piece); }});
+  serve_.emplace(
+      ServeOptions{.open = [this](const Get& get, GetResult* why) { return holdings_->open(get, why); }});
   PeersHandlers handlers;
-  handlers.for_each_held = [self](const auto& each) { self->holdings_->for_each(each); };
-  handlers.changed = [self](const Mark& mark) { self->changes_.take(mark); };
-  handlers.changes = [self] { return self->changes_.all(); };
-  handlers.doubted = [self](const FileKey& key) { self->holdings_->doubt(key); };
-  handlers.data = [self](Fd socket, Tls data) { self->serve_->add(std::move(socket), std::move(data)); };
-  node->peers_.emplace(std::move(options), std::move(handlers));
-  node->source_.emplace(parts.catalog, parts.dataset, parts.board, parts.pfs, &*node->peers_,
-                        &*node->holdings_, job.bandwidth);
-  return node;
+  handlers.for_each_held = [this](const auto& each) { holdings_->for_each(each); };
+  handlers.changed = [this](const Mark& mark) { changes_.take(mark); };
+  handlers.changes = [this] { return changes_.all(); };
+  handlers.doubted = [this](const FileKey& key) { holdings_->doubt(key); };
+  handlers.data = [this](Fd socket, Tls data) { serve_->add(std::move(socket), std::move(data)); };
+  peers_.emplace(std::move(options), std::move(handlers));
+  source_.emplace(parts_.catalog, parts_.dataset, parts_.board, parts_.pfs, &*peers_, &*holdings_,
+                  job.bandwidth);
+  return {};
 }
 
-Status PeerNode::start(std::function<void(const RelPath&, uint32_t)> wanted) {
+Status Node::start(std::function<void(const RelPath&, uint32_t)> wanted) {
   wanted_ = std::move(wanted);
   MONARCH_TRY(serve_->start());
   return peers_->start();
 }
 
 // Nobody is asked any more before those who ask are hung up on.
-void PeerNode::stop() {
+void Node::end() {
   if (peers_) peers_->stop();
   if (serve_) serve_->stop();
 }
 
-void PeerNode::tell_changes() {
+void Node::tell_changes() {
   while (const std::optional<Mark> mark = changes_.next()) peers_->changed(*mark);
   peers_->remind();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PeerNode>> PeerNode::create(const PeerNodeOptions& options, const AgentConfig& config,
+                                                   const Parts& parts) {
+  auto node = std::make_unique<Node>(parts);
+  MONARCH_TRY(node->create(options, config));
+  return std::unique_ptr<PeerNode>(std::move(node));
 }
 
 }  // namespace monarch

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // An agent's part in a job of several nodes, put together: the source of its placement, what it serves to the
-// others, and what they tell each other.
+// others, and what they tell each other. An interface: what is behind it comes with OpenSSL and libevent,
+// whose start takes as long as the agent's own, so it is in libmonarch_peers.so, for the agents that have
+// peers.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
@@ -15,25 +14,10 @@
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
-#include "runtime/peer/changes.h"
-#include "runtime/peer/handshake.h"
-#include "runtime/peer/holdings.h"
-#include "runtime/peer/peer_source.h"
-#include "runtime/peer/peers.h"
-#include "runtime/peer/serve.h"
+#include "runtime/peer/job.h"
 #include "runtime/placement/pfs_source.h"
 
 namespace monarch {
-
-// The job's nodes, and what proves that an agent is of this job.
-struct PeerNodeOptions {
-  std::vector<PeerAddress> nodes;
-  NodeIndex own = 0;
-  JobKey key{};
-  std::string identity;  // of the key; see PeerTls
-  bool encrypt = false;
-  uint64_t bandwidth = 0;  // bytes per second that this node gets of what nobody waits for; 0: no limit
-};
 
 class PeerNode {
  public:
@@ -45,31 +29,26 @@ class PeerNode {
     Board* board = nullptr;
     PfsSource* pfs = nullptr;
   };
+  // For who links runtime/peer; the agent has what load_peers() finds.
   static Result<std::unique_ptr<PeerNode>> create(const PeerNodeOptions& options, const AgentConfig& config,
                                                   const Parts& parts);
-  ~PeerNode() { stop(); }
+  virtual ~PeerNode() = default;
 
-  Source* source() { return &*source_; }
+  virtual Source* source() = 0;
   // Begins to listen. `wanted`: another node waits for a piece of a file that this one stages.
-  Status start(std::function<void(const RelPath& path, uint32_t piece)> wanted);
-  void stop();
-  uint16_t port() const { return peers_->port(); }
+  virtual Status start(std::function<void(const RelPath& path, uint32_t piece)> wanted) = 0;
+  virtual void stop() = 0;
+  virtual uint16_t port() const = 0;
 
   // Tells the others what the job has changed on this node since the last call, and looks for those who may
   // have missed something. One thread, now and then.
-  void tell_changes();
-
- private:
-  explicit PeerNode(const Parts& parts) : parts_(parts), changes_(parts.board) {}
-
-  const Parts parts_;
-  PeerTls tls_;
-  std::function<void(const RelPath&, uint32_t)> wanted_;
-  Changes changes_;
-  std::optional<Holdings> holdings_;
-  std::optional<Serve> serve_;
-  std::optional<Peers> peers_;
-  std::optional<PeerSource> source_;
+  virtual void tell_changes() = 0;
 };
+
+// PeerNode::create() as libmonarch_peers.so has it, by the name kCreatePeerNode. False, and nothing is
+// touched: it is of another version than `version`, so its objects may look otherwise.
+using CreatePeerNode = bool(const char* version, const PeerNodeOptions& options, const AgentConfig& config,
+                            const PeerNode::Parts& parts, Result<std::unique_ptr<PeerNode>>* node);
+constexpr char kCreatePeerNode[] = "monarch_create_peer_node";
 
 }  // namespace monarch
