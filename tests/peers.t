@@ -58,7 +58,8 @@ class Nodes:
             out.write(os.urandom(32))
         self.config = f"{scratch()}/{name}.conf"
         with open(self.config, "w", encoding="ascii") as out:
-            out.write(f"[agent]\nstage_wait_max = 4M\nstage_wait = 20\n{config}\n")
+            # A watch would see what other nodes' tasks write, since all are on this machine.
+            out.write(f"[agent]\nstage_wait_max = 4M\nstage_wait = 20\nwatch_directories = 0\n{config}\n")
         self.list = f"{scratch()}/{name}.nodes"
         self.lab = lab
         addresses = [f"{lab.addresses[i + 1]}:64000" for i in range(count)] if lab else \
@@ -182,6 +183,19 @@ def strangers():
     equal([report["peer_bytes"] for report in reports], [0, 0], "a node with another key gets nothing, and gives nothing")
 
 
+def squatter():
+    if without_slowfs():
+        return
+    nodes = Nodes("squatter", 2)
+    with open(nodes.list, encoding="ascii") as lines:
+        port = int(lines.read().split("\n")[1].rsplit(":", 1)[1])
+    with socket.create_server(("127.0.0.1", port)):
+        nodes.start_all()
+        nodes.expect_right("a port that is taken", 0, 1)
+        ok("no peers: listen at " in nodes.log(1), "its node goes on alone, and says why", nodes.log(1))
+        nodes.end()
+
+
 def changed():
     if without_slowfs():
         return
@@ -191,6 +205,8 @@ def changed():
     code, _, err = nodes.jobs[0].run(["sh", "-c", 'printf "new content" > "$1"', "sh", path])
     equal((code, err), (0, ""), "a task changes a file")
     ok(wait_until(lambda: nodes.jobs[1].run(["cat", path])[1] == b"new content", 10), "a task on another node sees it")
+    nodes.jobs[0].run(["sh", "-c", 'printf "newer" > "$1"', "sh", path])
+    ok(wait_until(lambda: nodes.jobs[1].run(["cat", path])[1] == b"newer", 10), "and the next change")
     nodes.end()
 
 
@@ -221,7 +237,16 @@ def cut():
     seconds = nodes.expect_right("a node is cut off", 0, 1)
     ok(seconds < 30, "a node that is cut off is not waited for long", seconds)
     nodes.expect_right("the node that is cut off", 2)
+    path = next(os.path.join(d, n) for d, _, names in os.walk(nodes.pfs.mount) for n in names)
+    for node in (0, 2):  # one of them on each side
+        nodes.jobs[node].run(["sh", "-c", 'head -c 100 /dev/urandom > "$1"', "sh", path])
+    with open(path, "rb") as stream:
+        content = stream.read()
     nodes.lab.heal(3)
+    for node in (0, 1, 2):
+        ok(wait_until(lambda node=node: nodes.jobs[node].run(["cat", path])[1] == content, 60),
+           f"what changed while a node was cut off: node {node} sees it")
+    nodes.want = nodes.native()
     nodes.expect_right("it is back", 0, 1, 2)
     nodes.end()
 
@@ -258,4 +283,4 @@ def quiet():
 
 
 if __name__ == "__main__":
-    e2e.main(once, killed, stopped, strangers, changed, late, cut, full, quiet)
+    e2e.main(once, killed, stopped, strangers, squatter, changed, late, cut, full, quiet)

@@ -82,7 +82,7 @@ void serve_requests(Service* service) {
   }
 }
 
-// Without the library the job goes on as on one node.
+// Without the library, or a port to listen at, the job goes on as on one node.
 Status join_peers(const PeerMembership& job, const std::string& library, const Config& config,
                   Service* service) {
   const Result<CreatePeerNode*> create = load_peers(library);
@@ -108,6 +108,14 @@ Status join_peers(const PeerMembership& job, const std::string& library, const C
   }
   if (!node.ok()) return node.error();
   service->peers = node.take();
+  // Nobody can want a piece before the placement has begun a file.
+  const Status listens = service->peers->start(
+      [service](const RelPath& path, uint32_t piece) { service->placement->demand_chunk(path, piece); });
+  if (!listens.ok()) {
+    spdlog::warn("no peers: {}", listens.error().text);
+    service->peers.reset();
+    return {};
+  }
   board->header.hears_changes.store(1, std::memory_order_release);
   return {};
 }
@@ -156,10 +164,6 @@ Status start(const AgentOptions& options, Service* service) {
       service->catalog.get(), &*service->dataset, shared, &service->rates->pfs_stats,
       [p = service->placement.get()] { p->catalog_grew(); }, service->watch.get());
   MONARCH_TRY(service->placement->start());
-  if (service->peers)
-    MONARCH_TRY(service->peers->start([p = service->placement.get()](const RelPath& path, uint32_t piece) {
-      p->demand_chunk(path, piece);
-    }));
   if (options.config.agent.prefetch != AgentConfig::Prefetch::kOff)
     service->walker->start(options.config.agent.walk_threads);
   if (const int error = os::start_thread(&service->requests, [service] { serve_requests(service); });

@@ -76,28 +76,28 @@ inline constexpr int kStaleSeconds = 60;
   X(moved, "descriptors, opened before a large file was whole, that are its copy's since")
 
 // Counters that the agent keeps, once.
-#define MONARCH_AGENT_COUNTERS(X)                                 \
-  X(walk_dirs, "directories that the walk listed")                \
-  X(walk_files, "regular files that the walk found")              \
-  X(walk_errors, "directories that the walk could not list")      \
-  X(agent_opens_pfs, "opens that the agent made on the PFS")      \
-  X(agent_reads_pfs, "reads that the agent made on the PFS")      \
-  X(agent_bytes_pfs, "bytes that the agent read from the PFS")    \
-  X(staged_files, "files placed on a tier")                       \
-  X(staged_bytes, "bytes placed on tiers")                        \
-  X(staged_chunks, "chunks of large files placed on tiers")       \
-  X(demand_files, "files placed because an open waited for them") \
-  X(prefetch_files, "files placed by prefetch")                   \
-  X(no_fit_files, "files for which no tier had room")             \
-  X(pass_files, "paths asked for that are never staged")          \
-  X(dropped_files, "copies given up because the source changed")  \
-  X(staged_again, "files staged again after the job wrote them")  \
-  X(source_errors, "files given up because the PFS failed")       \
-  X(tier_errors, "files given up because a tier failed")          \
-  X(requests, "requests taken from the ring")                     \
-  X(dataset_bytes, "bytes of dataset files, as far as known")     \
+#define MONARCH_AGENT_COUNTERS(X)                                                           \
+  X(walk_dirs, "directories that the walk listed")                                          \
+  X(walk_files, "regular files that the walk found")                                        \
+  X(walk_errors, "directories that the walk could not list")                                \
+  X(agent_opens_pfs, "opens that the agent made on the PFS")                                \
+  X(agent_reads_pfs, "reads that the agent made on the PFS")                                \
+  X(agent_bytes_pfs, "bytes that the agent read from the PFS")                              \
+  X(staged_files, "files placed on a tier")                                                 \
+  X(staged_bytes, "bytes placed on tiers")                                                  \
+  X(staged_chunks, "chunks of large files placed on tiers")                                 \
+  X(demand_files, "files placed because an open waited for them")                           \
+  X(prefetch_files, "files placed by prefetch")                                             \
+  X(no_fit_files, "files for which no tier had room")                                       \
+  X(pass_files, "paths asked for that are never staged")                                    \
+  X(dropped_files, "copies given up because the source changed")                            \
+  X(staged_again, "files staged again after the job wrote them")                            \
+  X(source_errors, "files given up because the PFS failed")                                 \
+  X(tier_errors, "files given up because a tier failed")                                    \
+  X(requests, "requests taken from the ring")                                               \
+  X(dataset_bytes, "bytes of dataset files, as far as known")                               \
   X(put_off_files, "files tried again later: the agent ran short of descriptors or memory") \
-  X(peer_files, "files that came from other nodes of the job")    \
+  X(peer_files, "files that came from other nodes of the job")                              \
   X(peer_bytes, "bytes that came from other nodes of the job")
 
 enum class TaskCounter : uint32_t {

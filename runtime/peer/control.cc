@@ -16,6 +16,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <new>
 #include <optional>
 #include <set>
 #include <thread>
@@ -86,7 +87,8 @@ class Control::Loop {
     Stream stream;
   };
   struct Node {
-    std::list<Connection> connections;
+    std::list<Connection> connections;  // the newest first: the other end may have left an older one
+    Hello theirs;                       // of the newest
     std::deque<std::string> in_line;
     bool dialing = false;
     size_t port = 0;  // the number of the one that is dialled
@@ -210,7 +212,11 @@ void Control::Loop::take_posted() {
     const MutexLock hold(lock_);
     posted.swap(posted_);
   }
-  for (const auto& work : posted) work();
+  for (const auto& work : posted) try {
+      work();
+    } catch (const std::bad_alloc&) {
+      spdlog::warn("peers: out of memory");  // as if it were lost on the way
+    }
 }
 
 Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patience_ms) {
@@ -319,6 +325,7 @@ void Control::Loop::dial(NodeIndex index) {
 
 void Control::Loop::next_port(NodeIndex index, Error why) {
   Node& node = nodes_[index];
+  if (!node.connections.empty()) return;  // it has dialled meanwhile
   // That nobody is at one port says less than what somebody at another one did.
   if (node.port == 0 || why.code != ECONNREFUSED) node.why = std::move(why);
   ++node.port;
@@ -384,6 +391,7 @@ void Control::Loop::finished(Making* making) {
     fail_waiting(theirs.node, Error{ECONNRESET, "the connection is broken"});
   }
   node.incarnation = theirs.incarnation;
+  node.theirs = theirs;
   if (node.connections.empty()) handlers_.met(theirs);
   connected(theirs.node, std::move(socket), std::move(tls));
 }
@@ -419,7 +427,7 @@ void Control::Loop::connected(NodeIndex index, Fd socket, Tls tls) {
   if (!stream) return unreachable(index, Error{ENOMEM, "out of memory"});
   (void)socket.release();
   (void)tls.release();
-  Connection& connection = node.connections.emplace_back();
+  Connection& connection = node.connections.emplace_front();
   connection.loop = this;
   connection.node = index;
   connection.stream.reset(stream);
@@ -476,7 +484,12 @@ void Control::Loop::received(Connection* connection, const MessageHeader& header
     return post(
         [this, node = connection->node, text = std::move(pong)]() mutable { send(node, std::move(text)); });
   }
-  std::string reply = handlers_.message(connection->node, header, body);
+  std::string reply;
+  try {
+    reply = handlers_.message(connection->node, header, body);
+  } catch (const std::bad_alloc&) {
+    spdlog::warn("peers: out of memory");
+  }
   if (reply.empty()) return;
   set_number(&reply, header.number);
   ::bufferevent_write(connection->stream.get(), reply.data(), reply.size());
@@ -486,7 +499,8 @@ void Control::Loop::hang_up(Connection* connection) {
   Node& node = nodes_[connection->node];
   const NodeIndex index = connection->node;
   node.connections.remove_if([connection](const Connection& c) { return &c == connection; });
-  if (!node.connections.empty()) return;
+  // What was sent on this one may be lost: it is as if the node had been gone for a moment.
+  if (!node.connections.empty()) return handlers_.met(node.theirs);
   handlers_.gone(index);
   fail_waiting(index, Error{ECONNRESET, "the connection is broken"});
 }

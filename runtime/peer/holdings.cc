@@ -96,8 +96,8 @@ void Holdings::begin(Ref ref, const FileIdentity& identity, const std::shared_pt
 void Holdings::piece(Ref ref, uint64_t number, uint64_t check) {
   const MutexLock hold(lock_);
   const auto at = coming_.find(ref);
-  if (at == coming_.end()) return;
-  std::optional<uint64_t>& known = at->second->checks.at(number);
+  if (at == coming_.end() || number >= at->second->checks.size()) return;
+  std::optional<uint64_t>& known = at->second->checks[number];
   if (!known) --at->second->missing;
   known = check;
   grew_.notify_all();

@@ -40,7 +40,7 @@ class PeerSource::File : public SourceFile {
   Status copy(CopyRange range, Copier* copier) override;
 
  private:
-  Status begin(int copy);
+  Status begin(const CopyRange& range);
   // kOk, or what went wrong with the nodes; `*tier` with this one's tier. `*came`: bytes that are there.
   Fetched get(const Peers::Where& where, const CopyRange& range, Copier* copier, uint64_t* came,
               Status* tier);
@@ -61,13 +61,15 @@ class PeerSource::File : public SourceFile {
 };
 
 // Those who follow this node find the file before its home tells them to.
-Status PeerSource::File::begin(int copy) {
+Status PeerSource::File::begin(const CopyRange& range) {
   const MutexLock hold(lock_);
   if (way_) return {};
   struct stat st;
   if (os::fstat(fd_.get(), &st) != 0) return errno_error(std::string(kSource) + "stat");
+  if (static_cast<uint64_t>(st.st_size) != range.file_bytes)
+    return Error{ESTALE, std::string(kSource) + "it has another size now"};
   identity_ = identity_of(st);
-  copy_ = open_again(copy);
+  copy_ = open_again(range.copy);
   source_->holdings_->begin(ref_, identity_, copy_);
   way_ = source_->way_of(ref_, file_key(source_->catalog_->root_of(ref_), path_));
   return {};
@@ -75,7 +77,7 @@ Status PeerSource::File::begin(int copy) {
 
 Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   if (range.file_bytes == 0) return read(std::move(range), copier);
-  MONARCH_TRY(begin(range.copy));
+  MONARCH_TRY(begin(range));
   std::shared_ptr<Way> way;
   {
     const MutexLock hold(lock_);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 #include "runtime/base/os.h"
 #include "runtime/peer/wire.h"
@@ -89,8 +90,14 @@ void Serve::run() {
       connection = connections_.at(event.data.fd).get();
     }
     // Of what TLS has read already, epoll would not tell.
-    bool goes_on = serve_one(connection);
-    while (goes_on && Wire(event.data.fd, connection->tls.get()).has_more()) goes_on = serve_one(connection);
+    bool goes_on = false;
+    try {
+      goes_on = serve_one(connection);
+      while (goes_on && Wire(event.data.fd, connection->tls.get()).has_more())
+        goes_on = serve_one(connection);
+    } catch (const std::bad_alloc&) {
+      goes_on = false;
+    }
     const MutexLock hold(lock_);
     event.events = EPOLLIN | EPOLLONESHOT;
     if (!goes_on || ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, event.data.fd, &event) != 0)
