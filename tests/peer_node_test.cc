@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <random>
@@ -221,6 +222,26 @@ TEST_F(PeerNodeTest, WhatHasChangedOnThePfsIsReadThere) {
   EXPECT_TRUE(nodes_[1]->place("f"));
   EXPECT_TRUE(contents(nodes_[1]->copy("f")) == now);
   EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
+}
+
+// As a file that is emptied and written anew just then: whichever look at it finds it empty.
+TEST_F(PeerNodeTest, AFileThatShrinksAndGrowsEndsNoAgent) {
+  for (int i = 0; i < 6; ++i) file(std::to_string(i), 2 * kMiB + 5);
+  start(2);
+  for (int i = 0; i < 6; ++i) {
+    const std::string name = std::to_string(i);
+    struct stat st;
+    ASSERT_EQ(::stat((pfs_ + "/" + name).c_str(), &st), 0);
+    std::atomic<int> looks{0};
+    const Intercept shrunk(Call::kFstatResult, [&](Arguments& a) {
+      if (a.st->st_ino == st.st_ino && looks++ == i) a.st->st_size = 0;
+      return 0;
+    });
+    nodes_[0]->placement->demand(rel(name));
+    EXPECT_TRUE(eventually([&] {
+      return nodes_[0]->state(name) == State::kPlaced || nodes_[0]->state(name) == State::kDropped;
+    })) << i;
+  }
 }
 
 TEST_F(PeerNodeTest, WhatTheJobMarksAllNodesHearOf) {

@@ -99,7 +99,8 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   const int ready_ms = std::max(kLeastPatienceMs, patience.ready_ms - static_cast<int>(now_ms() - begin));
   *peers =
       found.ok() ? fmt::format("node {} of {}", found->own, found->count) : "no peers: " + found.error().text;
-  RunFiles files = {{kAgentConf, agent_conf(config, usable, {request.nodes, found.ok()})}, {kDatasets, datasets}};
+  RunFiles files = {{kAgentConf, agent_conf(config, usable, {request.nodes, found.ok()})},
+                    {kDatasets, datasets}};
   if (found.ok()) files.emplace_back(kPeers, found->nodes);
   const uint64_t run_size = request.own_mounts ? 0 : config.agent.run_size;
   MONARCH_TRY(make_run_dir(record->run_dir, run_size, files, request.user));
