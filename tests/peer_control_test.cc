@@ -314,6 +314,28 @@ TEST_F(ControlTest, AMessageInPiecesIsOne) {
   EXPECT_TRUE(eventually([&] { return one->seen(&Agent::marks) == whole; }));
 }
 
+// The other end has left the first one, as after a cut that only it has noticed.
+TEST_F(ControlTest, WhatIsToldGoesByTheNewestConnection) {
+  const auto one = start(0);
+  const auto connect = [&] {
+    Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
+                    Handshake::After::kClear);
+    EXPECT_TRUE(dials.wait(kPatienceMs).ok());
+    return dials.take_socket();
+  };
+  Fd left = connect();
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 1; }));
+  const Fd now = connect();
+  char byte;
+  EXPECT_TRUE(eventually([&] {
+    one->control->tell(1, encode(Mark{0, 0, {3}}));
+    return ::recv(now.get(), &byte, 1, MSG_DONTWAIT) == 1;
+  }));
+  left.reset();
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 2; })) << "something may be lost";
+  EXPECT_TRUE(one->seen(&Agent::gone).empty());
+}
+
 // Strangers keep all their places, and say nothing: who has the key gets in when they are hung up on.
 TEST_F(ControlTest, StrangersDoNotKeepOthersOut) {
   const auto one = start(0), other = start(1);
