@@ -247,7 +247,7 @@ TEST_F(AgainTest, NotWhatIsMarkedByItsInodeWhileItIsCopied) {
   std::atomic<int> copied{0};
   {
     const Intercept marks(Call::kPwrite, [&](Arguments&) {
-      set_invalid(board_->get(), mark_of_inode(st.st_dev, st.st_ino), kChangedInodes);
+      set_invalid(board_->get(), mark_of_inode(st.st_ino), kChangedInodes);
       ++copied;
       return 0;
     });
@@ -280,7 +280,7 @@ TEST_F(AgainTest, WhatIsStagedTheFirstTimeMayBeOpenForWriting) {
   scratch_.file("pfs/f", noise(1000, 1));
   start();
   const struct stat st = source_stat("f");
-  set_invalid(board_->get(), mark_of_inode(st.st_dev, st.st_ino), kChangedInodes);
+  set_invalid(board_->get(), mark_of_inode(st.st_ino), kChangedInodes);
   const Fd writer(::open((pfs_ + "/f").c_str(), O_RDWR | O_CLOEXEC));
   EXPECT_EQ(demand("f"), state_word(State::kPlaced));
 }

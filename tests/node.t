@@ -1465,7 +1465,7 @@ def peers():
         contains(n.start(2, before=by(told)), ["ready "], "peers: a step that was told, without a prolog")
         contains(n.start(3, before=by()), ["ready "], "peers: one that was not")
         equal(lines(2) + lines(3), ["node 0 of 2", "no peers: the job has one node"], "peers: what the log says of them")
-        lists("exec sleep 600")
+        lists('[ "$1" != --nodes ] || exec sleep 600')  # accounting is done by it, too
         begin = time.monotonic()
         contains(n.start(4, before=by(told)), ["ready "], "peers: a job whose nodes cannot be listed has its agent")
         ok(time.monotonic() - begin < 2, "peers: soon", time.monotonic() - begin)

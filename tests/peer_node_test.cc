@@ -287,13 +287,17 @@ TEST_F(PeerNodeTest, WhoComesLateHearsOfAllMarks) {
 }
 
 TEST_F(PeerNodeTest, AMarkedFileIsNotSent) {
-  file("f", 100000);
+  for (const char* name : {"by/its/path", "by/its/inode", "by/a/directory"}) file(name, 100000);
   start(2);
-  EXPECT_TRUE(nodes_[0]->place("f"));
-  set_invalid(nodes_[0]->board(), rel("f").hash);
-  EXPECT_TRUE(nodes_[1]->place("f"));
+  for (const std::string& name : names_) EXPECT_TRUE(nodes_[0]->place(name));
+  struct stat st;
+  ASSERT_EQ(::stat((pfs_ + "/by/its/inode").c_str(), &st), 0);
+  set_invalid(nodes_[0]->board(), rel("by/its/path").hash);
+  set_invalid(nodes_[0]->board(), mark_of_inode(st.st_ino), kChangedInodes);
+  set_invalid(nodes_[0]->board(), rel("by/a").hash, kChangedDirectories);
+  for (const std::string& name : names_) EXPECT_TRUE(nodes_[1]->place(name));
   EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
-  EXPECT_EQ(nodes_[1]->counter(AgentCounter::agent_bytes_pfs), 100000u);
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::agent_bytes_pfs), 300000u);
 }
 
 TEST_F(PeerNodeTest, ACopyThatHasRottenIsFoundOut) {

@@ -36,7 +36,7 @@ bool look(const Object& object, struct statx* st) {
                  STATX_TYPE | STATX_INO | STATX_NLINK | kMountId, st) == 0;
 }
 
-uint32_t mark_of(const struct statx& st) { return mark_of_inode(device_of(st), st.stx_ino); }
+uint32_t mark_of(const struct statx& st) { return mark_of_inode(st.stx_ino); }
 
 // Whether the mount is one by which tasks reach a root; then a path that is not below a root is outside.
 bool mount_of_a_root(const JobFacts& facts, uint64_t mount) {
@@ -80,8 +80,8 @@ APART void mark_true_path(Client* c, Change change, const Object& object, const 
   RelPath rel;
   const size_t len = true_path(object.dirfd, object.path, object.flags, &path);
   const Where where = len > 0 ? locate(*c, AT_FDCWD, path.text(), &room, &rel) : Where::kOutside;
-  if (where == Where::kBelow) mark_as(c, rel.hash, file ? kChangedFiles : kChangedDirectories);
   if (where == Where::kBelow && file) set_invalid(c->board, mark_of(st), kChangedInodes);
+  if (where == Where::kBelow) mark_as(c, rel.hash, file ? kChangedFiles : kChangedDirectories);
   if (leads_to_root(where)) close_all(c);
   if (where != Where::kOutside && alone) return;
   // Outside by a mount of the roots: no file of a dataset, unless it has another name there.
@@ -229,8 +229,7 @@ bool is_changed_in_place(const Client& c, const Entry& entry) {
   if ((kinds & kChangedFiles) != 0 && is_changed_since(*c.board, entry.hash, change)) return true;
   if ((kinds & kChangedInodes) == 0) return false;
   const Identity* id = c.catalog.any_identity_of(entry);
-  const Attributes* attributes = id ? c.catalog.attributes(id->attributes) : nullptr;
-  return attributes && is_changed_since(*c.board, mark_of_inode(attributes->dev, id->pfs_ino), change);
+  return id && is_changed_since(*c.board, mark_of_inode(id->pfs_ino), change);
 }
 
 APART Found staged_again(const Client& c, const RelPath& path) {

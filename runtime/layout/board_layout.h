@@ -267,9 +267,9 @@ enum Changed : uint32_t {
   kChangedInodes = 2,       // mark_of_inode: the file was changed under a name that is not its path
   kChangedDirectories = 4,  // path_hash of a directory: nothing below its path is what it was
 };
-constexpr uint32_t mark_of_inode(uint64_t dev, uint64_t ino) {
-  return inode_hash(static_cast<uint32_t>(dev ^ dev >> 32), ino);
-}
+// Without the device, which each node of a job may number in its own way: two files on different devices of
+// the datasets may share a mark, and are both read from the PFS then.
+constexpr uint32_t mark_of_inode(uint64_t ino) { return inode_hash(0, ino); }
 
 inline bool is_invalid(const Board& board, uint32_t hash) {
   const uint64_t bit = hash % kInvalidBits;

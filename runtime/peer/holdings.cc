@@ -143,8 +143,7 @@ bool Holdings::is_changed(const RelPath& path, const FileIdentity& identity) con
   const uint32_t kinds = board.header.changed.load(std::memory_order_acquire);
   if (kinds == 0) return false;
   if (is_invalid(board, path.hash)) return true;
-  const uint64_t dev = options_.catalog->header().roots[path.root].dev;
-  if ((kinds & kChangedInodes) && is_invalid(board, mark_of_inode(dev, identity.inode))) return true;
+  if ((kinds & kChangedInodes) && is_invalid(board, mark_of_inode(identity.inode))) return true;
   if (!(kinds & kChangedDirectories)) return false;
   for (uint32_t end = path.dir_len; end > 0; --end)
     if ((end == path.dir_len || path.path[end] == '/') &&

@@ -101,8 +101,7 @@ bool FileStager::is_being_changed(const Work& work, int source, const struct sta
   const Board& board = *context_->board;
   if (is_changed_since(board, context_->catalog->entry(work.ref).hash, work.change)) return true;
   return work.why == Why::kAgain &&
-         (is_changed_since(board, mark_of_inode(st.st_dev, st.st_ino), work.change) ||
-          os::is_written_elsewhere(source));
+         (is_changed_since(board, mark_of_inode(st.st_ino), work.change) || os::is_written_elsewhere(source));
 }
 
 void FileStager::ran_out_of_memory(const Work& work) {
