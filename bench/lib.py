@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 
@@ -228,9 +229,9 @@ def copy_allocated(source, copy):
 class Stepped:
     """A command that does one step for each line that it gets, and answers with one line."""
 
-    def __init__(self, command):
+    def __init__(self, command, **options):
         self.command = command
-        self.process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
 
     def ask(self, line=""):
         self.process.stdin.write(line + "\n")
@@ -319,6 +320,69 @@ def agent_of(process):
                     return pid
         time.sleep(0.001)
     return die("no agent: did monarchctl start one?")
+
+
+# ---------------------------------------------------------------- what an agent costs
+
+SHARED_FILES = ("board", "catalog", "chunks", "dirs", "entries", "idents", "index", "inodes")  # of the run directory
+
+
+def own_bytes(pid):
+    """Resident bytes of a process without the mappings of the run directory."""
+    total, counted = 0, True
+    with open(f"/proc/{pid}/smaps", encoding="utf-8") as file:
+        for line in file:
+            words = line.split()
+            if not words[0].endswith(":"):  # a mapping: addresses, permissions, offset, device, inode, path
+                path = words[5] if len(words) > 5 else ""
+                counted = os.path.basename(path).split(".")[0] not in SHARED_FILES or "/monarch-" not in path
+            elif words[0] == "Rss:" and counted:
+                total += int(words[1]) * 1024
+    return total
+
+
+class MemoryWatch(threading.Thread):
+    """The most bytes of its own that an agent had."""
+
+    def __init__(self, pid):
+        super().__init__()
+        self.pid, self.most, self.over = pid, 0, threading.Event()
+        self.start()
+
+    def run(self):
+        with contextlib.suppress(OSError):  # it has ended
+            while not self.over.wait(0.05):
+                self.most = max(self.most, own_bytes(self.pid))
+
+    def end(self):
+        self.over.set()
+        self.join()
+        return self.most
+
+
+def cpu_seconds(pid):
+    """Of a process so far, by user and by system."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Busy:
+    """How much of the machine's processors is in use: a context, with `share` when it has ended."""
+
+    def __enter__(self):
+        self.begin, self.share = self._now(), 0.0
+        return self
+
+    def __exit__(self, *_):
+        used, whole = (after - before for after, before in zip(self._now(), self.begin))
+        self.share = used / whole if whole else 0.0
+
+    @staticmethod
+    def _now():
+        with open("/proc/stat", encoding="ascii") as file:
+            fields = [int(word) for word in file.readline().split()[1:9]]
+        return sum(fields) - fields[3] - fields[4], sum(fields)
 
 
 # ---------------------------------------------------------------- arguments

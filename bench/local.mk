@@ -13,6 +13,10 @@ noinst_PROGRAMS += bench/calls
 bench_calls_SOURCES = \
 	%D%/calls.cc
 
+noinst_PROGRAMS += bench/send_loop
+bench_send_loop_SOURCES = \
+	%D%/send_loop.cc
+
 noinst_PROGRAMS += bench/walk_tree
 bench_walk_tree_SOURCES = \
 	%D%/walk_tree.cc
@@ -26,8 +30,11 @@ EXTRA_DIST += \
 	%D%/metadata \
 	%D%/neighbour \
 	%D%/once \
+	%D%/opener.py \
 	%D%/overhead \
 	%D%/partial \
+	%D%/peer_nodes.py \
+	%D%/peers \
 	%D%/reads \
 	%D%/removal \
 	%D%/scale \

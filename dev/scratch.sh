@@ -6,7 +6,7 @@
 #   make_scratch NAME      make a directory, set SCRATCH, remove it when the script ends; first remove those
 #                          that killed runs of NAME left.  Below $TMPDIR, or /var/tmp.
 #
-# In a scratch directory, `slurm` and `pfs` are those of dev/lab (`pfs` may be a link to a directory in it), `tier`
+# In a scratch directory, `slurm`, `peers` and `pfs` are those of dev/lab (`pfs` may be a link to a directory in it), `tier`
 # may be a link to a directory elsewhere, anything may be mounted, and the programs of scratch_programs may run with
 # arguments below it: all of that goes with it.
 
@@ -39,6 +39,7 @@ remove_leftovers_() {
 remove_scratch_() {
     local directory=$1 program mount_point
     [ ! -d "$directory/slurm" ] || "$TOP/dev/lab" slurm down --dir "$directory/slurm" >&2 || true
+    [ ! -d "$directory/peers" ] || "$TOP/dev/lab" peers down "$directory/peers" >&2 || true
     for program in "${scratch_programs[@]}"; do
         [ "$program" = slowfs ] || stop_orphans "$program" "$directory"
     done
