@@ -35,6 +35,8 @@ def demo():
     result = json.loads(done.stdout)
     opens = {mode: [epoch["pfs_opens"] for epoch in found["epochs"]] for mode, found in result["modes"].items()}
     equal(opens, {"native": [FILES] * EPOCHS, "monarch": [FILES] + [0] * (EPOCHS - 1)}, "what the servers opened")
+    alone, peers = (result["two_nodes"][mode]["pfs_bytes"] for mode in ("two-alone", "two-peers"))
+    ok(peers < 0.6 * alone, "two nodes that are peers ask the servers for half", peers, alone)
     ok("monarch=1" in json.dumps(result), "sacct's line is shown", result)
     own = re.search(r"/\S+/monarch-demo\.\w+", done.stderr)
     ok(own, "it tells where it works", done.stderr)
