@@ -113,6 +113,37 @@ TEST_F(DirectoryTest, BothHoldItIfALateReaderEnds) {
   EXPECT_EQ(holders(want(1, 7, 2100)), (std::vector<NodeIndex>{5, 6}));
 }
 
+TEST_F(DirectoryTest, WhatIsReadByAnotherNodesLeaseIsFollowed) {
+  directory.reading({key(1), 5, 77}, 0);
+  EXPECT_EQ(std::get<Busy>(want(1, 6, 1000)).reader, 5u);
+  directory.progress(key(1), 5, 77, 1500 * kMs);
+  EXPECT_EQ(std::get<Busy>(want(1, 6, 3400)).reader, 5u);
+  std::vector<FileInReading> all;
+  directory.for_each_read(3400 * kMs, [&](const FileInReading& file) { all.push_back(file); });
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].key, key(1));
+  EXPECT_EQ(all[0].reader, 5u);
+  EXPECT_EQ(all[0].lease, 77u);
+  all.clear();
+  directory.for_each_read(3500 * kMs, [&](const FileInReading& file) { all.push_back(file); });
+  EXPECT_TRUE(all.empty()) << "its lease has ended";
+  done(1, 5, 77, ReadResult::kNotHeld);
+  EXPECT_EQ(directory.size(), 0u);
+}
+
+TEST_F(DirectoryTest, WhatIsKnownIsNotReadByAnotherNodesLease) {
+  const uint64_t id = lease(want(1, 5));
+  directory.reading({key(1), 6, 77}, 0);
+  EXPECT_EQ(std::get<Busy>(want(1, 7)).reader, 5u);
+  done(1, 5, id, ReadResult::kHeld);
+  directory.reading({key(1), 6, 77}, 0);
+  EXPECT_EQ(holders(want(1, 7)), std::vector<NodeIndex>{5});
+  Directory full(1, 1);
+  full.reading({key(1), 6, 77}, 0);
+  full.reading({key(2), 6, 78}, 0);
+  EXPECT_EQ(full.size(), 1u);
+}
+
 TEST_F(DirectoryTest, WhatCouldNotBeKeptIsReadByTheNext) {
   done(1, 5, lease(want(1, 5)), ReadResult::kNotHeld);
   EXPECT_EQ(directory.size(), 0u);

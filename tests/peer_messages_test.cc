@@ -72,6 +72,11 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   EXPECT_EQ(announce.files[0].key, kKey);
   EXPECT_EQ(announce.files[0].holder, 6u);
   EXPECT_EQ(announce.files[0].identity, kIdentity);
+  const Reading reading = sent(Reading{{{kKey, 7, 8}}});
+  ASSERT_EQ(reading.files.size(), 1u);
+  EXPECT_EQ(reading.files[0].key, kKey);
+  EXPECT_EQ(reading.files[0].reader, 7u);
+  EXPECT_EQ(reading.files[0].lease, 8u);
   EXPECT_EQ(sent(Lost{kKey, 17}).holder, 17u);
   const Mark mark = sent(Mark{5, 1, {18, 0xffffffff}});
   EXPECT_EQ(mark.kinds, 5);

@@ -333,6 +333,33 @@ TEST_F(PeersTest, AHomeThatComesLateIsTold) {
   EXPECT_EQ(pfs.reads(), before) << "it gets all, also what it is the home of";
 }
 
+// Nodes of a job come within some time: the first ones read before the homes are there.
+TEST_F(PeersTest, AHomeThatComesLateIsToldWhatIsBeingRead) {
+  for (const NodeIndex node : {0u, 2u}) start(node);
+  nodes[0]->reading_us = 500000;
+  const std::string name = file_of(1, 2);
+  std::thread reads([&] { EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name)); });
+  EXPECT_TRUE(eventually([&] { return pfs.reads() == 1; }));
+  start(1);
+  EXPECT_TRUE(nodes[1]->read(name) == pfs_content(name));
+  reads.join();
+  EXPECT_EQ(pfs.reads(), 1);
+}
+
+TEST_F(PeersTest, WhoReadsThoughNobodyTellsItToTellsTheHome) {
+  start(0);
+  nodes[0]->reading_us = 500000;
+  const std::string name = file_of(1, 2);  // neither is there
+  std::thread reads([&] { EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name)); });
+  EXPECT_TRUE(eventually([&] { return pfs.reads() == 1; }));
+  start(1);
+  start(2);
+  EXPECT_TRUE(nodes[1]->read(file_of(1, 0)) == pfs_content(file_of(1, 0))) << "it meets node 0";
+  EXPECT_TRUE(nodes[1]->read(name) == pfs_content(name));
+  reads.join();
+  EXPECT_EQ(pfs.reads(), 2);
+}
+
 TEST_F(PeersTest, ANodeThatComesAnewIsAnother) {
   start_all();
   epoch({0, 1, 2, 3});

@@ -60,6 +60,19 @@ void Directory::for_each_held(const std::function<void(const HeldFile&)>& each) 
     for (uint8_t i = 0; i < entry.holders; ++i) each({key, entry.holder[i], entry.identity});
 }
 
+void Directory::reading(const FileInReading& file, int64_t now_ns) {
+  if (entries_.count(file.key) != 0 || entries_.size() >= most_) return;
+  Entry& entry = entries_[file.key];
+  entry.reader = file.reader;
+  entry.lease = file.lease;
+  entry.until_ns = now_ns + kLeaseNs;
+}
+
+void Directory::for_each_read(int64_t now_ns, const std::function<void(const FileInReading&)>& each) const {
+  for (const auto& [key, entry] : entries_)
+    if (entry.state == State::kRead && now_ns < entry.until_ns) each({key, entry.reader, entry.lease});
+}
+
 void Directory::hold(Entry* entry, NodeIndex holder, const FileIdentity& identity) {
   if (entry->state == State::kNotShared) return;
   if (entry->state == State::kRead) {

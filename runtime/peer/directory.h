@@ -39,6 +39,10 @@ class Directory {
   void announce(const HeldFile& file);
   // Calls `each` with each holder that is known of each file.
   void for_each_held(const std::function<void(const HeldFile&)>& each) const;
+  // A node reads the file, by a lease of another node's or none. Of a file that is known it changes nothing.
+  void reading(const FileInReading& file, int64_t now_ns);
+  // Calls `each` with each file that is being read.
+  void for_each_read(int64_t now_ns, const std::function<void(const FileInReading&)>& each) const;
   // The holder has it no longer.
   void lost(const FileKey& key, NodeIndex holder);
   // The node is gone, with what it held and read.

@@ -27,6 +27,7 @@ bool is_known(MessageType type) {
     case MessageType::kAnnounce:
     case MessageType::kLost:
     case MessageType::kMark:
+    case MessageType::kReading:
     case MessageType::kGet:
     case MessageType::kGot:
       return true;

@@ -34,6 +34,7 @@ enum class MessageType : uint16_t {
   kAnnounce = 18,
   kLost = 19,
   kMark = 20,
+  kReading = 26,
   kGet = 32,
   kGot = 33,
 };
@@ -183,6 +184,20 @@ struct Announce {
   static constexpr MessageType kType = MessageType::kAnnounce;
   static constexpr size_t kMost = 256;
   std::vector<HeldFile> files;
+  static void fields(auto& field, auto& m) { field(m.files, kMost); }
+};
+
+// The same of files that are being read, with the readers' leases; one of 0 was given by nobody.
+struct FileInReading {
+  FileKey key;
+  NodeIndex reader = 0;
+  uint64_t lease = 0;
+  static void fields(auto& field, auto& m) { field(m.key), field(m.reader), field(m.lease); }
+};
+struct Reading {
+  static constexpr MessageType kType = MessageType::kReading;
+  static constexpr size_t kMost = 256;
+  std::vector<FileInReading> files;
   static void fields(auto& field, auto& m) { field(m.files, kMost); }
 };
 

@@ -239,7 +239,7 @@ void PeerSource::forget(Way* way) {
 void PeerSource::note_progress(Way* way, uint64_t bytes) {
   const MutexLock hold(way->lock);
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
-  if (way->lease == 0 || now - way->told_ns < kTellEveryNs) return;
+  if (now - way->told_ns < kTellEveryNs) return;
   way->told_ns = now;
   peers_->progress(way->key, way->lease, bytes);
 }
@@ -257,11 +257,8 @@ void PeerSource::copied(Ref ref, int tier) noexcept try {
     read_here = way->read_here;
   }
   if (!read_here) add(board_, AgentCounter::peer_files);
-  if (identity) {
-    peers_->done({way->key, lease, ReadResult::kHeld, *identity});
-  } else if (lease != 0) {
-    peers_->done({way->key, lease, ReadResult::kNotHeld, {}});
-  }
+  peers_->done(identity ? Done{way->key, lease, ReadResult::kHeld, *identity}
+                        : Done{way->key, lease, ReadResult::kNotHeld, {}});
 } catch (const std::exception& error) {
   spdlog::warn("tell of a copy: {}", error.what());
 }
@@ -275,7 +272,7 @@ void PeerSource::given_up(Ref ref) noexcept try {
       const MutexLock hold(way->lock);
       lease = way->lease;
     }
-    if (lease != 0) peers_->done({way->key, lease, ReadResult::kNotHeld, {}});
+    peers_->done({way->key, lease, ReadResult::kNotHeld, {}});
   }
   if (held) peers_->lost(key_of(ref));
 } catch (const std::exception& error) {

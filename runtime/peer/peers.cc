@@ -114,6 +114,15 @@ Peers::Where Peers::locate_here(const FileKey& key) {
 }
 
 Peers::Where Peers::locate(const FileKey& key, Purpose purpose) {
+  Where where = ask(key, purpose);
+  if (where.how == Where::How::kRead) {
+    const MutexLock hold(lock_);
+    reading_[key] = where.lease;
+  }
+  return where;
+}
+
+Peers::Where Peers::ask(const FileKey& key, Purpose purpose) {
   constexpr int kMostAttempts = 3;  // the home, once more if a connection was broken, and its deputy
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     NodeIndex keeper = own_;
@@ -193,6 +202,13 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
           if (file.holder < count_) directory_.announce(file);
       });
       break;
+    case MessageType::kReading:
+      on(decode<Reading>(body), [&](const Reading& reading) {
+        const MutexLock hold(lock_);
+        for (const FileInReading& file : reading.files)
+          if (file.reader < count_) directory_.reading(file, now_ns());
+      });
+      break;
     case MessageType::kLost:
       on(decode<Lost>(body), [&](const Lost& lost) {
         if (lost.holder == own_ && from != own_) handlers_.doubted(lost.key);
@@ -254,24 +270,36 @@ void Peers::pass_on(const HeldFile& file) {
   control_->tell(home, encode(Announce{{file}}));
 }
 
+template <typename Message, typename File>
+void Peers::tell_in_parts(NodeIndex node, const std::vector<File>& files) {
+  for (size_t at = 0; at < files.size(); at += Message::kMost) {
+    const auto begin = files.begin() + static_cast<ptrdiff_t>(at);
+    const auto end = begin + static_cast<ptrdiff_t>(std::min(Message::kMost, files.size() - at));
+    control_->tell(node, encode(Message{{begin, end}}));
+  }
+}
+
 void Peers::hand_over(NodeIndex home) {
   std::vector<HeldFile> files;
+  std::vector<FileInReading> reading;
   const auto add = [&](const HeldFile& file) {
     if (home_of(file.key, count_) == home) files.push_back(file);
+  };
+  const auto add_read = [&](const FileInReading& file) {
+    if (home_of(file.key, count_) == home) reading.push_back(file);
   };
   {
     const MutexLock hold(lock_);
     directory_.for_each_held(add);
+    for (const auto& [key, lease] : reading_) add_read({key, own_, lease});
+    directory_.for_each_read(now_ns(), add_read);
   }
   handlers_.for_each_held([&](HeldFile file) {
     file.holder = own_;
     add(file);
   });
-  for (size_t at = 0; at < files.size(); at += Announce::kMost) {
-    const auto begin = files.begin() + static_cast<ptrdiff_t>(at);
-    const auto end = begin + static_cast<ptrdiff_t>(std::min(Announce::kMost, files.size() - at));
-    control_->tell(home, encode(Announce{{begin, end}}));
-  }
+  tell_in_parts<Announce>(home, files);
+  tell_in_parts<Reading>(home, reading);
 }
 
 // ---- what this node tells
@@ -288,10 +316,16 @@ void Peers::tell_keeper(const FileKey& key, const std::string& message) {
 }
 
 void Peers::progress(const FileKey& key, uint64_t lease, uint64_t bytes) {
-  if (lease != 0) tell_keeper(key, encode(Progress{key, lease, bytes}));
+  tell_keeper(key, encode(Progress{key, lease, bytes}));
 }
 
-void Peers::done(const Done& done) { tell_keeper(done.key, encode(done)); }
+void Peers::done(const Done& done) {
+  {
+    const MutexLock hold(lock_);
+    reading_.erase(done.key);
+  }
+  tell_keeper(done.key, encode(done));
+}
 
 void Peers::lost(const FileKey& key) { tell_keeper(key, encode(Lost{key, own_})); }
 

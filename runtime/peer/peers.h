@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/base/mutex.h"
@@ -85,7 +86,8 @@ class Peers {
 
   // This node is still reading what it was told to read.
   void progress(const FileKey& key, uint64_t lease, uint64_t bytes) EXCLUDES(lock_);
-  // It has read it, or got it: others may get it from here from now on; or it could not.
+  // To be called after each locate(). It has read it, or got it: others may get it from here from now on; or
+  // it could not.
   void done(const Done& done) EXCLUDES(lock_);
   // It has lost its copy.
   void lost(const FileKey& key) EXCLUDES(lock_);
@@ -106,7 +108,10 @@ class Peers {
   void gone(NodeIndex node) EXCLUDES(lock_);
   void unreachable(NodeIndex node) EXCLUDES(lock_);
   void hand_over(NodeIndex home) EXCLUDES(lock_);
+  template <typename Message, typename File>
+  void tell_in_parts(NodeIndex node, const std::vector<File>& files);
 
+  Where ask(const FileKey& key, Purpose purpose) EXCLUDES(lock_);
   Where locate_here(const FileKey& key) EXCLUDES(lock_);
   // Who is to be asked about the file now; notes the home that does not hear of it.
   std::optional<NodeIndex> keeper_of(const FileKey& key) REQUIRES(lock_);
@@ -134,6 +139,7 @@ class Peers {
   std::vector<uint16_t> ports_ GUARDED_BY(lock_);     // 0: not met yet
   std::set<NodeIndex> uninformed_ GUARDED_BY(lock_);  // homes that missed something
   std::set<NodeIndex> parted_ GUARDED_BY(lock_);      // nodes that may miss changes until they are met
+  std::unordered_map<FileKey, uint64_t> reading_ GUARDED_BY(lock_);  // what this node reads, and its leases
   PeerCounts counts_ GUARDED_BY(lock_);
 };
 

@@ -44,6 +44,8 @@ void look_as(MessageType type, std::string_view body) {
       return look<Lost>(body);
     case MessageType::kMark:
       return look<Mark>(body);
+    case MessageType::kReading:
+      return look<Reading>(body);
     case MessageType::kGet:
       return look<Get>(body);
     case MessageType::kGot:
