@@ -47,7 +47,7 @@ struct Agent {
       const std::lock_guard hold(lock);
       gone.push_back(node);
     };
-    handlers.unreachable = [this](NodeIndex node) {
+    handlers.unreachable = [this](NodeIndex node, bool) {
       const std::lock_guard hold(lock);
       unreachable.push_back(node);
     };

@@ -54,6 +54,17 @@ TEST_F(MembersTest, WhoCannotBeReachedIsTriedEverMoreSeldom) {
   EXPECT_EQ(alone_for(home, now), kSecond);
 }
 
+TEST_F(MembersTest, WhoRefusesIsTriedAgainSoon) {
+  members.unreachable(home, 0, true);
+  EXPECT_FALSE(members.can_ask(home, kSecond / 20 - 1));
+  EXPECT_TRUE(members.can_ask(home, kSecond / 20));
+  members.unreachable(home, 0, true);
+  EXPECT_FALSE(members.can_ask(home, kSecond / 10 - 1));
+  EXPECT_TRUE(members.can_ask(home, kSecond / 10));
+  members.unreachable(home, 0);
+  EXPECT_EQ(alone_for(home, 0), kSecond) << "it is silent now";
+}
+
 TEST_F(MembersTest, WhoIsLateIsSuspectForLonger) {
   int64_t now = 7;
   for (const int seconds : {5, 10, 20, 40, 80, 160, 300, 300}) {

@@ -338,7 +338,7 @@ void Control::Loop::unreachable(NodeIndex index, const Error& why) {
   node.port = 0;
   node.in_line.clear();
   log_once(index, "cannot be reached: " + why.text);
-  handlers_.unreachable(index);  // before who waits asks somebody else
+  handlers_.unreachable(index, why.code == ECONNREFUSED);  // before who waits asks somebody else
   fail_waiting(index, Error{why.code == ETIMEDOUT ? EHOSTUNREACH : why.code, why.text});
 }
 

@@ -37,8 +37,8 @@ struct ControlHandlers {
   std::function<void(const Hello& hello)> met;
   // There is no connection with the node any more.
   std::function<void(NodeIndex node)> gone;
-  // The node cannot be reached: what was to be told is dropped.
-  std::function<void(NodeIndex node)> unreachable;
+  // The node cannot be reached: what was to be told is dropped. `refused`: it said so at once.
+  std::function<void(NodeIndex node, bool refused)> unreachable;
   // It sent what is no message.
   std::function<void(NodeIndex node)> wrong;
   // The node has made a connection for data.

@@ -16,9 +16,9 @@ std::optional<NodeIndex> Members::keeper_of(const FileKey& key, int64_t now) con
   return {};
 }
 
-void Members::unreachable(NodeIndex node, int64_t now) {
+void Members::unreachable(NodeIndex node, int64_t now, bool refused) {
   Node& n = nodes_.at(node);
-  n.retry = std::clamp(2 * n.retry, kFirstRetry, kLastRetry);
+  n.retry = std::clamp(2 * n.retry, refused ? kRefusedRetry : kFirstRetry, kLastRetry);
   n.alone_until = std::max(n.alone_until, now + n.retry);
 }
 

@@ -15,10 +15,11 @@ namespace monarch {
 
 class Members {
  public:
-  // A node that cannot be reached is tried again after 1, 2, 4 ... 30 s; one that was reached and did not
-  // answer in time is suspect for 5, 10 ... 300 s.
+  // A node that cannot be reached is tried again after 1, 2, 4 ... 30 s, and one that says at once that
+  // nobody listens there, as while a job starts, after 50, 100, 200 ms ... 30 s; one that was reached and did
+  // not answer in time is suspect for 5, 10 ... 300 s.
   static constexpr int64_t kSecond = 1'000'000'000;
-  static constexpr int64_t kFirstRetry = kSecond, kLastRetry = 30 * kSecond;
+  static constexpr int64_t kRefusedRetry = kSecond / 20, kFirstRetry = kSecond, kLastRetry = 30 * kSecond;
   static constexpr int64_t kFirstSuspicion = 5 * kSecond, kLastSuspicion = 300 * kSecond;
   // So many wrong answers of one, and it is not asked any more in this job.
   static constexpr int kMostWrong = 3;
@@ -35,7 +36,7 @@ class Members {
   // can.
   std::optional<NodeIndex> keeper_of(const FileKey& key, int64_t now) const;
 
-  void unreachable(NodeIndex node, int64_t now);
+  void unreachable(NodeIndex node, int64_t now, bool refused = false);
   void late(NodeIndex node, int64_t now);
   // It sent what is no answer, or wrong bytes. True: it is not asked any more from now on.
   bool wrong(NodeIndex node);

@@ -30,7 +30,7 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
   };
   hears.met = [this](const Hello& hello) { met(hello); };
   hears.gone = [this](NodeIndex node) { gone(node); };
-  hears.unreachable = [this](NodeIndex node) { unreachable(node); };
+  hears.unreachable = [this](NodeIndex node, bool refused) { unreachable(node, refused); };
   hears.wrong = [this](NodeIndex node) {
     const MutexLock hold(lock_);
     members_.wrong(node);
@@ -252,10 +252,10 @@ void Peers::gone(NodeIndex node) {
   parted_.insert(node);
 }
 
-void Peers::unreachable(NodeIndex node) {
+void Peers::unreachable(NodeIndex node, bool refused) {
   const MutexLock hold(lock_);
   ++counts_.errors;
-  members_.unreachable(node, now_ns());
+  members_.unreachable(node, now_ns(), refused);
   uninformed_.insert(node);
   parted_.insert(node);
 }

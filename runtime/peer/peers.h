@@ -106,7 +106,7 @@ class Peers {
   std::string wanted(NodeIndex from, const Want& want) EXCLUDES(lock_);
   void met(const Hello& hello) EXCLUDES(lock_);
   void gone(NodeIndex node) EXCLUDES(lock_);
-  void unreachable(NodeIndex node) EXCLUDES(lock_);
+  void unreachable(NodeIndex node, bool refused) EXCLUDES(lock_);
   void hand_over(NodeIndex home) EXCLUDES(lock_);
   template <typename Message, typename File>
   void tell_in_parts(NodeIndex node, const std::vector<File>& files);
