@@ -17,6 +17,7 @@
 #include "runtime/peer/control.h"
 #include "runtime/peer/fetch.h"
 #include "runtime/peer/serve.h"
+#include "runtime/peer/socket.h"
 #include "tests/faulty_os.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
@@ -369,6 +370,37 @@ TEST_P(PeerDataTest, NoMoreConnectionsAreKeptThanAllowed) {
   EXPECT_EQ(get("f").how, Fetched::kOk);
   fetch.forget(1);
   EXPECT_TRUE(eventually([&] { return open_descriptors() == before; }));
+}
+
+TEST_P(PeerDataTest, ANetworkThatDoesNotWorkIsNotTriedAgain) {
+  hold("f", "content");
+  int asked = 0;
+  FetchOptions broken;
+  broken.peers = options(0);
+  broken.port = [this](NodeIndex) { return met.load(); };
+  broken.answer_ms = kPatienceMs;
+  broken.most_idle = 0;
+  broken.data_address = [&](NodeIndex) {
+    ++asked;
+    return "127.0.0.9";  // nobody listens there
+  };
+  Fetch other{broken};
+  for (int i = 1; i <= 3; ++i) {
+    EXPECT_EQ(get_by(&other, "f").how, Fetched::kOk);
+    EXPECT_EQ(asked, i);
+    EXPECT_EQ(connections, i);
+  }
+  broken.port = [](NodeIndex) { return free_port(); };  // nor at its address
+  Fetch away{broken};
+  EXPECT_EQ(get_by(&away, "f").how, Fetched::kUnreachable);
+}
+
+TEST(SocketTest, AnAddressOfThisMachineInANetwork) {
+  for (const char* network : {"127.0.0.0/8", "127.0.0.1/32", "126.0.0.0/7"})
+    EXPECT_EQ(own_address_in(network), kLoopback) << network;
+  for (const char* network :
+       {"203.0.113.0/24", "126.0.0.0/8", "127.0.0.2/32", "2001:db8::/32", "127.0.0.0", "x/8"})
+    EXPECT_EQ(own_address_in(network), std::nullopt) << network;
 }
 
 // A node of the job, which has the key, and sends what it likes.

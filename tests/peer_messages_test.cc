@@ -38,7 +38,7 @@ std::optional<M> with_byte(const M& message, size_t at, uint8_t byte) {
 }
 
 TEST(MessagesTest, WhatIsSaidArrives) {
-  const Hello hello = sent(Hello{kPeerVersion, Lane::kData, 7, 8, 9, 10, 11}, {{}, 0, 77, 1 << 20, 3});
+  const Hello hello = sent(Hello{kPeerVersion, Lane::kData, 7, 8, 9, 10, 11, "10.0.0.1"}, {{}, 0, 77, 1 << 20, 3});
   EXPECT_EQ(hello.lane, Lane::kData);
   EXPECT_EQ(hello.node, 7u);
   EXPECT_EQ(hello.incarnation, 8u);

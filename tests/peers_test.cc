@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "runtime/layout/board_layout.h"
@@ -90,7 +91,16 @@ class Node {
     };
     handlers.changes = [] { return std::vector<Mark>(); };
     handlers.doubted = [this](const FileKey&) { ++doubted; };
-    handlers.data = [this](Fd socket, Tls tls) { serve_->add(std::move(socket), std::move(tls)); };
+    handlers.data = [this](Fd socket, Tls tls) {
+      sockaddr_in at = {};
+      socklen_t bytes = sizeof at;
+      EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
+      {
+        const std::lock_guard hold(lock_);
+        data_came_to.insert(::ntohl(at.sin_addr.s_addr));
+      }
+      serve_->add(std::move(socket), std::move(tls));
+    };
     peers = std::make_unique<Peers>(std::move(options), std::move(handlers));
   }
   ~Node() {
@@ -173,6 +183,7 @@ class Node {
   static uint32_t mark_of(const std::string& name) { return path_hash(0, name.data(), name.size()); }
   std::unique_ptr<Peers> peers;
   std::atomic<int> doubted{0}, reading_us{0};
+  std::set<in_addr_t> data_came_to;
   std::atomic<bool> deaf{false};  // its control thread waits in a handler, as in a process that is stopped
 
  private:
@@ -290,6 +301,21 @@ TEST_F(PeersTest, EachFileIsReadOnce) {
   uint64_t bytes = 0;
   for (int i = 0; i < kFiles; ++i) bytes += static_cast<uint64_t>(i) * 3000;
   EXPECT_EQ(sum.bytes, bytes * (kNodes - 1));
+}
+
+TEST_F(PeersTest, DataGoesByANetworkOfItsOwn) {
+  start(0);
+  options.peers.hello.data_address = "127.0.0.2";
+  start(1);
+  options.peers.hello.data_address = "203.0.113.1";  // of no machine: RFC 5737
+  start(2);
+  const std::string name = file_of(3, 0);
+  for (const NodeIndex node : {1u, 0u, 2u}) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
+  EXPECT_EQ(nodes[1]->data_came_to, std::set<in_addr_t>{INADDR_LOOPBACK + 1});
+  const std::string other = file_of(3, 1);
+  for (const NodeIndex node : {2u, 0u}) EXPECT_TRUE(nodes[node]->read(other) == pfs_content(other));
+  EXPECT_EQ(nodes[2]->data_came_to, std::set<in_addr_t>{INADDR_LOOPBACK});
+  EXPECT_EQ(pfs.reads(), 2);
 }
 
 TEST_F(PeersTest, WhoComesWhileAFileIsReadFollows) {

@@ -96,6 +96,7 @@ Status join_peers(const PeerMembership& job, const std::string& library, const C
   options.own = job.own;
   options.key = job.key;
   options.identity = job.identity;
+  options.network = config.peer.network;
   options.encrypt = config.peer.encrypt;
   options.bandwidth = config.peer.bandwidth;
   Result<std::unique_ptr<PeerNode>> node(nullptr);

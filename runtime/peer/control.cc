@@ -102,7 +102,8 @@ class Control::Loop {
   };
 
   Result<Fd> listen(uint16_t* port) const;
-  void accept_all();
+  Event accepting(const Fd& listener);
+  void accept_all(int listener);
   void take_posted() EXCLUDES(lock_);
 
   void dial(NodeIndex node);
@@ -123,7 +124,7 @@ class Control::Loop {
   void fail_waiting(std::optional<NodeIndex> node, const Error& why) EXCLUDES(lock_);
   void log_once(NodeIndex node, const std::string& text);
 
-  static void on_accept(int, short, void* loop) { static_cast<Loop*>(loop)->accept_all(); }
+  static void on_accept(int listener, short, void* loop) { static_cast<Loop*>(loop)->accept_all(listener); }
   static void on_posted(int, short, void* loop) { static_cast<Loop*>(loop)->take_posted(); }
   static void on_making(int, short what, void* making);
   static void on_read(bufferevent*, void* connection) {
@@ -135,14 +136,15 @@ class Control::Loop {
     c->loop->hang_up(c);
   }
   static void on_rested(int, short, void* loop) {
-    (void)::event_add(static_cast<Loop*>(loop)->accepts_.get(), nullptr);
+    for (const Event* event : {&static_cast<Loop*>(loop)->accepts_, &static_cast<Loop*>(loop)->accepts_data_})
+      if (*event) (void)::event_add(event->get(), nullptr);
   }
 
   ControlOptions options_;
   const ControlHandlers handlers_;
   Base base_;
-  Fd listener_, wake_;
-  Event accepts_, rests_, posts_;
+  Fd listener_, data_listener_, wake_;
+  Event accepts_, accepts_data_, rests_, posts_;
   std::vector<Node> nodes_;
   std::list<Making> making_;
   size_t strangers_ = 0;
@@ -163,36 +165,47 @@ Status Control::Loop::open(uint16_t* port) {
   if (!listener.ok()) return listener.error();
   listener_ = listener.take();
   options_.hello.port = *port;
+  if (const std::string host = std::exchange(options_.hello.data_address, {}); !host.empty()) {
+    Result<Fd> data = listen_at(host, *port);
+    if (data.ok()) {
+      data_listener_ = data.take();
+      options_.hello.data_address = host;
+    } else {
+      spdlog::warn("peers: {}: data goes by {}", data.error().text, options_.nodes[options_.hello.node].host);
+    }
+  }
   wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   const std::unique_ptr<event_config, Freed<event_config, ::event_config_free>> config(::event_config_new());
   if (!wake_ || !config || ::event_config_set_flag(config.get(), EVENT_BASE_FLAG_NOLOCK) != 0)
     return errno_error("prepare the peers' thread", ENOMEM);
   base_.reset(::event_base_new_with_config(config.get()));
   if (!base_) return errno_error("prepare the peers' thread", ENOMEM);
-  accepts_.reset(::event_new(base_.get(), listener_.get(), EV_READ | EV_PERSIST, &on_accept, this));
+  accepts_ = accepting(listener_);
+  if (data_listener_) accepts_data_ = accepting(data_listener_);
   rests_.reset(::event_new(base_.get(), -1, 0, &on_rested, this));
   posts_.reset(::event_new(base_.get(), wake_.get(), EV_READ | EV_PERSIST, &on_posted, this));
-  if (!accepts_ || !rests_ || !posts_ || ::event_add(accepts_.get(), nullptr) != 0 ||
+  if (!accepts_ || !rests_ || !posts_ || (data_listener_ && !accepts_data_) ||
       ::event_add(posts_.get(), nullptr) != 0)
     return errno_error("prepare the peers' thread", ENOMEM);
   return {};
+}
+
+Event Control::Loop::accepting(const Fd& listener) {
+  Event event(::event_new(base_.get(), listener.get(), EV_READ | EV_PERSIST, &on_accept, this));
+  if (event && ::event_add(event.get(), nullptr) != 0) event.reset();
+  return event;
 }
 
 Result<Fd> Control::Loop::listen(uint16_t* port) const {
   const PeerAddress& own = options_.nodes[options_.hello.node];
   Error why = bad_input("no port is given for this node");
   for (const uint16_t candidate : own.ports) {
-    const std::optional<SocketAddress> address = address_of(own.host, candidate);
-    if (!address) return bad_input("no numeric address: " + own.host);
-    Fd fd(::socket(address->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const int on = 1;
-    if (fd) (void)::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (!fd || ::bind(fd.get(), address->get(), address->bytes) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
-      why = errno_error("listen at " + own.host + " port " + std::to_string(candidate));
-      continue;
+    Result<Fd> fd = listen_at(own.host, candidate);
+    if (fd.ok()) {
+      *port = candidate;
+      return fd;
     }
-    *port = candidate;
-    return fd;
+    why = fd.error();
   }
   return why;
 }
@@ -268,7 +281,7 @@ void Control::Loop::stop() {
   fail_waiting({}, Error{ESHUTDOWN, "the agent is ending"});
   making_.clear();
   nodes_.clear();
-  for (Event* event : {&accepts_, &rests_, &posts_}) event->reset();
+  for (Event* event : {&accepts_, &accepts_data_, &rests_, &posts_}) event->reset();
   base_.reset();  // which closes what it was to close
 }
 
@@ -396,12 +409,13 @@ void Control::Loop::finished(Making* making) {
   connected(theirs.node, std::move(socket), std::move(tls));
 }
 
-void Control::Loop::accept_all() {
+void Control::Loop::accept_all(int listener) {
   for (;;) {
-    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd && is_shortage(errno) && errno != EAGAIN) {  // it would be told again at once
       const timeval rest = after_ms(kRestMs);
-      (void)::event_del(accepts_.get());
+      for (const Event* event : {&accepts_, &accepts_data_})
+        if (*event) (void)::event_del(event->get());
       (void)::event_add(rests_.get(), &rest);
     }
     if (!fd) return;

@@ -46,7 +46,8 @@ struct ControlHandlers {
 };
 
 struct ControlOptions {
-  Hello hello;                     // this node's; the port is filled in
+  // This node's; the port is filled in. `data_address` becomes empty where there is no listening.
+  Hello hello;
   std::vector<PeerAddress> nodes;  // by index; this one's own among them
   const PeerTls* tls = nullptr;    // outlives the control
   Handshake::After after = Handshake::After::kClear;
@@ -58,7 +59,7 @@ class Control {
   Control(ControlOptions options, ControlHandlers handlers);
   ~Control();
 
-  // Listens on the first free one of the own ports, and starts the thread.
+  // Listens on the first free one of the own ports, and at `data_address` on the same; starts the thread.
   Status start();
   // Ends the thread, and all connections; who waits for an answer gets an error. `gone` is not called.
   void stop();

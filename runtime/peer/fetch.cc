@@ -2,6 +2,7 @@
 #include "runtime/peer/fetch.h"
 
 #include <poll.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -26,11 +27,32 @@ uint64_t check_of(const std::vector<uint64_t>& pieces) {
   return XXH3_64bits(pieces.data(), pieces.size() * sizeof pieces[0]);
 }
 
-Result<Fetch::Connection> Fetch::dial(NodeIndex node) const {
-  const ControlOptions& peers = options_.peers;
+Result<Fetch::Connection> Fetch::dial(NodeIndex node) {
   const uint16_t port = options_.port(node);
   if (port == 0) return Error{ENOTCONN, "nobody has met it yet"};
-  Result<Fd> socket = begin_to_connect(peers.nodes.at(node).host, port);
+  const std::string& address = options_.peers.nodes.at(node).host;
+  const std::string data = options_.data_address ? options_.data_address(node) : "";
+  bool elsewhere = data.empty() || data == address;
+  if (!elsewhere) {
+    const MutexLock hold(lock_);
+    elsewhere = elsewhere_.count(node) != 0;
+  }
+  if (elsewhere) return dial_at(node, address, port);
+  Result<Connection> there = dial_at(node, data, port);
+  if (there.ok()) return there;
+  Result<Connection> made = dial_at(node, address, port);
+  if (!made.ok()) return made;  // the node is away, not its network
+  {
+    const MutexLock hold(lock_);
+    elsewhere_.insert(node);
+  }
+  spdlog::warn("node {}: {}: {}; data goes by {}", node, data, there.error().text, address);
+  return made;
+}
+
+Result<Fetch::Connection> Fetch::dial_at(NodeIndex node, const std::string& host, uint16_t port) const {
+  const ControlOptions& peers = options_.peers;
+  Result<Fd> socket = begin_to_connect(host, port);
   if (!socket.ok()) return socket.error();
   pollfd at = {socket->get(), POLLOUT, 0};
   if (::poll(&at, 1, peers.connect_ms) != 1) return Error{ETIMEDOUT, "it does not answer"};

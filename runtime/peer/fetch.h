@@ -7,6 +7,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,8 @@ struct FetchOptions {
   std::function<uint16_t(NodeIndex)> port;
   int answer_ms = 500;  // for the first byte, and for each piece
   size_t most_idle = 16;
+  // Where it listens for data, too, which is tried first; empty: nowhere else. nullptr: none does.
+  std::function<std::string(NodeIndex)> data_address = nullptr;
 };
 
 // What becomes of a file that comes.
@@ -62,7 +65,8 @@ class Fetch {
     Fd socket;
     Tls tls;
   };
-  Result<Connection> dial(NodeIndex node) const;
+  Result<Connection> dial(NodeIndex node) EXCLUDES(lock_);
+  Result<Connection> dial_at(NodeIndex node, const std::string& host, uint16_t port) const;
   std::optional<Connection> take_idle(NodeIndex node) EXCLUDES(lock_);
   void keep(Connection connection) EXCLUDES(lock_);
   // `*answered`: the node has begun to.
@@ -71,7 +75,8 @@ class Fetch {
 
   const FetchOptions options_;
   Mutex lock_;
-  std::list<Connection> idle_ GUARDED_BY(lock_);  // the one that was used last is the first
+  std::set<NodeIndex> elsewhere_ GUARDED_BY(lock_);  // nodes whose `data_address` cannot be reached
+  std::list<Connection> idle_ GUARDED_BY(lock_);     // the one that was used last is the first
 };
 
 // The check value of a whole file: of those of its pieces, in their order.

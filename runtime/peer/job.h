@@ -25,6 +25,7 @@ struct PeerNodeOptions {
   NodeIndex own = 0;
   JobKey key{};
   std::string identity;  // of the key; see PeerTls
+  std::string network;   // ADDRESS/BITS: data goes by the nodes' addresses in it; empty: by those above
   bool encrypt = false;
   uint64_t bandwidth = 0;  // bytes per second that this node gets of what nobody waits for; 0: no limit
 };

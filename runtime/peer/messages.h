@@ -65,6 +65,8 @@ struct FileIdentity {
 // What a connection is for.
 enum class Lane : uint8_t { kControl, kData };
 
+constexpr size_t kMostAddress = 64;  // of a numeric address
+
 // The first message of each side, inside the TLS session that has proved the job's key.
 struct Hello {
   static constexpr MessageType kType = MessageType::kHello;
@@ -75,9 +77,10 @@ struct Hello {
   uint64_t dataset = 0;      // digest of the roots: their paths, and which file system they are on
   uint64_t settings = 0;     // digest of what all must agree on
   uint16_t port = 0;         // where it listens
+  std::string data_address;  // numeric: there, too, for connections of data; empty: nowhere else
   static void fields(auto& field, auto& m) {
     field(m.version), field(m.lane, Lane::kData), field(m.node), field(m.incarnation), field(m.dataset);
-    field(m.settings), field(m.port);
+    field(m.settings), field(m.port), field(m.data_address, kMostAddress);
   }
 };
 
@@ -87,7 +90,6 @@ struct MemberView {
   uint64_t room = 0;
   uint16_t port = 0;
   std::string address;  // numeric
-  static constexpr size_t kMostAddress = 64;
   static void fields(auto& field, auto& m) {
     field(m.node), field(m.incarnation), field(m.room), field(m.port), field(m.address, kMostAddress);
   }

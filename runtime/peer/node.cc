@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/peer/node.h"
 
+#include <spdlog/spdlog.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -18,6 +19,7 @@
 #include "runtime/peer/peer_source.h"
 #include "runtime/peer/peers.h"
 #include "runtime/peer/serve.h"
+#include "runtime/peer/socket.h"
 
 namespace monarch {
 namespace {
@@ -85,6 +87,13 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   hello.node = job.own;
   hello.dataset = dataset_digest(*parts_.dataset);
   hello.settings = settings_digest(config);
+  if (!job.network.empty()) {
+    const std::optional<std::string> own = own_address_in(job.network);
+    if (!own)
+      spdlog::warn("peers: this node has no address in {}: data goes by {}", job.network,
+                   job.nodes.at(job.own).host);
+    if (own && *own != job.nodes.at(job.own).host) hello.data_address = *own;
+  }
   if (::getrandom(&hello.incarnation, sizeof hello.incarnation, 0) != sizeof hello.incarnation)
     return errno_error("getrandom");
 

@@ -37,9 +37,12 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
   };
   hears.data = [this](NodeIndex, Fd socket, Tls tls) { handlers_.data(std::move(socket), std::move(tls)); };
   control_ = std::make_unique<Control>(options_.peers, std::move(hears));
-  fetch_ = std::make_unique<Fetch>(FetchOptions{.peers = options_.peers,
-                                                .port = [this](NodeIndex node) { return port_of(node); },
-                                                .answer_ms = options_.piece_ms});
+  FetchOptions fetches;
+  fetches.peers = options_.peers;
+  fetches.port = [this](NodeIndex node) { return port_of(node); };
+  fetches.answer_ms = options_.piece_ms;
+  fetches.data_address = [this](NodeIndex node) { return data_address_of(node); };
+  fetch_ = std::make_unique<Fetch>(std::move(fetches));
 }
 
 Status Peers::start() { return control_->start(); }
@@ -235,6 +238,8 @@ void Peers::met(const Hello& hello) {
     }
     members_.answered(hello.node);
     ports_[hello.node] = hello.port;
+    data_addresses_.erase(hello.node);
+    if (!hello.data_address.empty()) data_addresses_[hello.node] = hello.data_address;
     uninformed = uninformed_.erase(hello.node) > 0;
     parted_.erase(hello.node);
   }
@@ -358,6 +363,12 @@ uint16_t Peers::port_of(NodeIndex node) {
   (void)control_->ask(node, encode(Ping()), patience).ok();
   const MutexLock hold(lock_);
   return ports_[node];
+}
+
+std::string Peers::data_address_of(NodeIndex node) {
+  const MutexLock hold(lock_);
+  const auto at = data_addresses_.find(node);
+  return at == data_addresses_.end() ? "" : at->second;
 }
 
 // Holders that can be asked, each as likely to be the first; two at most.

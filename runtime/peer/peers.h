@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -122,6 +123,7 @@ class Peers {
   Where meaning_of(const Directory::Answer& answer) const;
   std::vector<NodeIndex> in_turn(const Where& where) EXCLUDES(lock_);
   uint16_t port_of(NodeIndex node) EXCLUDES(lock_);
+  std::string data_address_of(NodeIndex node) EXCLUDES(lock_);
   // Notes how a node did; false: there is no use in asking another one.
   bool note(const FileKey& key, NodeIndex holder, Fetched fetched) EXCLUDES(lock_);
 
@@ -136,9 +138,10 @@ class Peers {
   Directory directory_ GUARDED_BY(lock_);
   Members members_ GUARDED_BY(lock_);
   std::minstd_rand random_ GUARDED_BY(lock_);
-  std::vector<uint16_t> ports_ GUARDED_BY(lock_);     // 0: not met yet
-  std::set<NodeIndex> uninformed_ GUARDED_BY(lock_);  // homes that missed something
-  std::set<NodeIndex> parted_ GUARDED_BY(lock_);      // nodes that may miss changes until they are met
+  std::vector<uint16_t> ports_ GUARDED_BY(lock_);                      // 0: not met yet
+  std::map<NodeIndex, std::string> data_addresses_ GUARDED_BY(lock_);  // of those met that have one
+  std::set<NodeIndex> uninformed_ GUARDED_BY(lock_);                   // homes that missed something
+  std::set<NodeIndex> parted_ GUARDED_BY(lock_);  // nodes that may miss changes until they are met
   std::unordered_map<FileKey, uint64_t> reading_ GUARDED_BY(lock_);  // what this node reads, and its leases
   PeerCounts counts_ GUARDED_BY(lock_);
 };

@@ -1,15 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/peer/socket.h"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 namespace monarch {
 namespace {
+
+// The bytes of a numeric address. None: it is of neither family.
+std::string bytes_of(const sockaddr* at) {
+  if (at && at->sa_family == AF_INET)
+    return {reinterpret_cast<const char*>(&reinterpret_cast<const sockaddr_in*>(at)->sin_addr),
+            sizeof(in_addr)};
+  if (at && at->sa_family == AF_INET6)
+    return {reinterpret_cast<const char*>(&reinterpret_cast<const sockaddr_in6*>(at)->sin6_addr),
+            sizeof(in6_addr)};
+  return {};
+}
+
+bool same_bits(const std::string& a, const std::string& b, unsigned bits) {
+  if (a.size() != b.size() || bits > a.size() * 8) return false;
+  const unsigned whole = bits / 8, rest = bits % 8;
+  if (!std::equal(a.begin(), a.begin() + whole, b.begin())) return false;
+  return rest == 0 ||
+         ((static_cast<unsigned char>(a[whole]) ^ static_cast<unsigned char>(b[whole])) >> (8 - rest)) == 0;
+}
 
 constexpr int kIdleS = 30, kIntervalS = 10, kProbes = 3, kUserTimeoutMs = 3000;
 
@@ -25,6 +48,24 @@ std::optional<SocketAddress> address_of(const std::string& host, uint16_t port) 
   address.bytes = found->ai_addrlen;
   ::freeaddrinfo(found);
   return address;
+}
+
+std::optional<std::string> own_address_in(const std::string& network) {
+  const size_t slash = network.find('/');
+  const std::optional<SocketAddress> wanted = address_of(network.substr(0, slash), 0);
+  ifaddrs* list = nullptr;
+  if (!wanted || slash == std::string::npos || ::getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> ends(list, ::freeifaddrs);
+  const std::string bytes = bytes_of(wanted->get());
+  const auto bits = static_cast<unsigned>(std::stoul(network.substr(slash + 1)));
+  for (const ifaddrs* one = list; one; one = one->ifa_next) {
+    const std::string own = bytes_of(one->ifa_addr);
+    char text[INET6_ADDRSTRLEN];
+    if (!own.empty() && same_bits(own, bytes, bits) &&
+        ::inet_ntop(one->ifa_addr->sa_family, own.data(), text, sizeof text))
+      return text;
+  }
+  return {};
 }
 
 void set_peer_options(int socket) {
@@ -47,6 +88,17 @@ Result<Fd> begin_to_connect(const std::string& host, uint16_t port) {
   if (::connect(fd.get(), address->get(), address->bytes) != 0 && errno != EINPROGRESS)
     return errno_error("connect");
   set_peer_options(fd.get());
+  return fd;
+}
+
+Result<Fd> listen_at(const std::string& host, uint16_t port) {
+  const std::optional<SocketAddress> address = address_of(host, port);
+  if (!address) return bad_input("no numeric address: " + host);
+  Fd fd(::socket(address->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  if (fd) (void)::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (!fd || ::bind(fd.get(), address->get(), address->bytes) != 0 || ::listen(fd.get(), SOMAXCONN) != 0)
+    return errno_error("listen at " + host + " port " + std::to_string(port));
   return fd;
 }
 

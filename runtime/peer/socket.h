@@ -30,4 +30,9 @@ Result<Fd> begin_to_connect(const std::string& host, uint16_t port);
 // How that ended.
 Status end_connecting(int socket);
 
+// A socket that listens there.
+Result<Fd> listen_at(const std::string& host, uint16_t port);
+// This machine's first address in a network of ADDRESS/BITS, numeric. Nothing: it has none.
+std::optional<std::string> own_address_in(const std::string& network);
+
 }  // namespace monarch
