@@ -66,6 +66,7 @@ tests_unit_SOURCES = \
 	%D%/large_files_test.cc \
 	%D%/launch_test.cc \
 	%D%/ledger_test.cc \
+	%D%/listed.h \
 	%D%/locality_test.cc \
 	%D%/loopback.h \
 	%D%/logged.h \

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 
+#include "tests/listed.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -39,33 +40,6 @@ TEST_F(PlacementTest, TheWalkSaysWhenItIsNotComplete) {
   EXPECT_FALSE(walked()) << "absent paths may exist";
   EXPECT_TRUE(catalog_->reader().find(rel("good/f")));
   EXPECT_FALSE(catalog_->reader().find(rel("bad/f")));
-}
-
-// The names in a listing, with a letter for the type.
-std::vector<std::string> listed(const CatalogReader& reader, const RelPath& path) {
-  std::vector<std::string> names;
-  const Listing* listing = reader.listing(path);
-  Ref block = 0;
-  for (uint32_t i = 0; listing && i < listing->count; ++i) {
-    const ListedName* name = reader.listed_name(*listing, &block, i);
-    const Ref entry = name ? name->entry : 0;
-    const Entry* e = entry == kDot || entry == kDotDot ? nullptr : reader.entry(entry);
-    names.push_back(e               ? std::string(e->name, e->name_len) + "/" + std::to_string(e->type.load())
-                    : entry == kDot ? "."
-                                    : "..");
-  }
-  return names;
-}
-
-std::vector<std::string> read_directory(const std::string& path) {
-  std::vector<std::string> names;
-  DIR* dir = ::opendir(path.c_str());
-  while (const dirent* e = dir ? ::readdir(dir) : nullptr) {
-    const std::string name = e->d_name;
-    names.push_back(name == "." || name == ".." ? name : name + "/" + std::to_string(e->d_type));
-  }
-  if (dir) ::closedir(dir);
-  return names;
 }
 
 TEST_F(PlacementTest, TheWalkKeepsWhatDirectoriesHoldOnceTheyAreQuiet) {
@@ -190,6 +164,195 @@ TEST_F(PlacementTest, ADirectoryThatCannotBeListedMakesTheWalkIncomplete) {
   ASSERT_TRUE(eventually([&] { return counter(AgentCounter::walk_errors) == 1; }));
   walker_->stop();
   EXPECT_FALSE(walked());
+}
+
+// What it is told of, in their order.
+class Heard : public WalkSink {
+ public:
+  void read(const WalkedDirectory& directory) override {
+    const MutexLock hold(lock_);
+    directories_.push_back(directory);
+  }
+  void reads() override { ++long_ones; }
+  void ended() override { ++ends; }
+  std::vector<WalkedDirectory> directories() {
+    const MutexLock hold(lock_);
+    return directories_;
+  }
+  std::atomic<int> long_ones{0}, ends{0};
+
+ private:
+  Mutex lock_;
+  std::vector<WalkedDirectory> directories_ GUARDED_BY(lock_);
+};
+
+class ToldWalkTest : public PlacementTest {
+ protected:
+  void SetUp() override {
+    for (const char* file : {"a/f", "a/b/g", "a/b/c/h", "d/i", "j"})
+      scratch_.file(std::string("pfs/") + file, "x");
+    fs::create_symlink("j", pfs_ + "/link");
+  }
+  void make_walker() {
+    walker_ = std::make_unique<Walker>(
+        catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats, [this] { placement_->catalog_grew(); },
+        watch_.get());
+  }
+  // What a walk of all tells; the catalog is empty again then.
+  std::vector<WalkedDirectory> told() {
+    Heard heard;
+    start();
+    make_walker();
+    walker_->start(2, &heard);
+    EXPECT_TRUE(eventually([&] { return heard.ends == 1; }));
+    EXPECT_TRUE(walked());
+    end();
+    start();
+    make_walker();
+    return heard.directories();
+  }
+  void expect_all_listed() {
+    EXPECT_TRUE(walked());
+    for (const char* path : {"", "a", "a/b", "a/b/c", "d"}) {
+      struct stat st;
+      ASSERT_EQ(::stat((pfs_ + "/" + path).c_str(), &st), 0);
+      const Listing* listing = catalog_->reader().listing(rel(path));
+      ASSERT_NE(listing, nullptr) << path;
+      EXPECT_EQ(listed(catalog_->reader(), rel(path)), read_directory(pfs_ + "/" + path));
+      EXPECT_EQ(listing->dev, st.st_dev);
+      EXPECT_EQ(listing->ino, st.st_ino);
+      EXPECT_EQ(listing->mtime, nanoseconds(st.st_mtim));
+      EXPECT_EQ(listing->ctime, nanoseconds(st.st_ctim));
+    }
+  }
+  static constexpr int64_t kDays = 3 * 86400;
+};
+
+TEST_F(ToldWalkTest, WhatAnotherWalkHasReadIsNotReadAgain) {
+  const LaterBy quiet(kDays);
+  std::vector<WalkedDirectory> all = told();
+  EXPECT_EQ(all.size(), 5u);
+  // In whatever order it comes.
+  for (size_t turn = 0; turn < all.size(); ++turn) {
+    std::rotate(all.begin(), all.begin() + 1, all.end());
+    Heard heard;
+    for (const WalkedDirectory& directory : all) {
+      EXPECT_TRUE(walker_->enter(directory));
+      EXPECT_FALSE(walker_->enter(directory)) << "it is known";
+    }
+    EXPECT_FALSE(walked()) << "it may be that more comes";
+    walker_->start(2, &heard);
+    EXPECT_EQ(heard.ends, 1);
+    expect_all_listed();
+    EXPECT_EQ(counter(AgentCounter::walk_dirs), 0u);
+    EXPECT_EQ(counter(AgentCounter::walk_files), 5u);
+    EXPECT_EQ(heard.directories().size(), 0u);
+    end();
+    start();
+    make_walker();
+  }
+}
+
+TEST_F(ToldWalkTest, WhatAnotherWalkHasNotReadIsReadHere) {
+  const LaterBy quiet(kDays);
+  const std::vector<WalkedDirectory> all = told();
+  for (size_t lost = 0; lost < all.size(); ++lost) {
+    SCOPED_TRACE(all[lost].path);
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(i == lost || walker_->enter(all[i]));
+    walker_->start(2);
+    ASSERT_TRUE(eventually([&] { return walked(); }));
+    expect_all_listed();
+    EXPECT_EQ(counter(AgentCounter::walk_dirs), 1u);
+    EXPECT_EQ(counter(AgentCounter::walk_files), 5u);
+    end();
+    start();
+    make_walker();
+  }
+}
+
+TEST_F(ToldWalkTest, AListingThatDoesNotComeIsReadHere) {
+  const std::vector<WalkedDirectory> all = told();
+  ASSERT_EQ(all.size(), 10u) << "each was changed just now, and is read again";
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(all[i].listing, WalkedDirectory::Listed::kLater);
+  for (size_t i = 0; i < 9; ++i) EXPECT_TRUE(walker_->enter(all[i]));
+  EXPECT_EQ(catalog_->reader().listing(rel(all[9].path)), nullptr);
+  walker_->start(2);
+  EXPECT_FALSE(walked()) << "not before the listing is there";
+  ASSERT_TRUE(eventually([&] { return walked(); }));
+  expect_all_listed();
+  EXPECT_EQ(counter(AgentCounter::walk_dirs), 1u);
+  EXPECT_EQ(counter(AgentCounter::walk_files), 5u);
+}
+
+// What changed since is not what was told: the kernel's values tell.
+TEST_F(ToldWalkTest, AListingIsThatOfTheDirectoryAsItWas) {
+  const LaterBy quiet(kDays);
+  const std::vector<WalkedDirectory> all = told();
+  scratch_.file("pfs/a/new", "x");
+  for (const WalkedDirectory& directory : all) EXPECT_TRUE(walker_->enter(directory));
+  walker_->start(1);
+  struct stat st;
+  ASSERT_EQ(::stat((pfs_ + "/a").c_str(), &st), 0);
+  ASSERT_NE(catalog_->reader().listing(rel("a")), nullptr);
+  EXPECT_NE(catalog_->reader().listing(rel("a"))->ctime, nanoseconds(st.st_ctim));
+}
+
+TEST_F(ToldWalkTest, ChangesAreWatchedForWhereAnotherWalkHasRead) {
+  const LaterBy quiet(kDays);
+  const std::vector<WalkedDirectory> all = told();
+  end();
+  watches_ = true;
+  start();
+  make_walker();
+  for (const WalkedDirectory& directory : all) EXPECT_TRUE(walker_->enter(directory));
+  scratch_.file("pfs/a/b/c/h", "y");
+  EXPECT_TRUE(eventually([&] { return is_invalid(*board_->get(), rel("a/b/c/h").hash); }));
+  walker_.reset();
+  placement_.reset();
+  watch_.reset();
+}
+
+TEST_F(ToldWalkTest, WhatDoesNotFitIsNotEntered) {
+  const LaterBy quiet(kDays);
+  std::vector<WalkedDirectory> all = told();
+  WalkedDirectory other = all[0];
+  other.root = 1;
+  EXPECT_FALSE(walker_->enter(other)) << "no such root";
+  // A type that is not the one which is known here.
+  EXPECT_NE(catalog_->add(rel("d/i"), DT_LNK), 0u);
+  for (const WalkedDirectory& directory : all) EXPECT_TRUE(walker_->enter(directory));
+  EXPECT_EQ(catalog_->reader().listing(rel("d")), nullptr);
+  EXPECT_NE(catalog_->reader().listing(rel("a")), nullptr);
+  walker_->start(1);
+  all[0].path = "new";
+  EXPECT_FALSE(walker_->enter(all[0])) << "too late";
+}
+
+TEST_F(ToldWalkTest, WhatCouldNotBeReadIsNotTold) {
+  const LaterBy quiet(kDays);
+  Heard heard;
+  start();
+  make_walker();
+  Intercept opens(Call::kOpenBeneath, [](Arguments& a) {
+    return (a.flags & O_DIRECTORY) && std::string(a.path) == "a/b" ? EACCES : 0;
+  });
+  walker_->start(1, &heard);
+  ASSERT_TRUE(eventually([&] { return heard.ends == 1; }));
+  EXPECT_FALSE(walked());
+  for (const WalkedDirectory& directory : heard.directories()) EXPECT_NE(directory.path, "a/b");
+  EXPECT_EQ(heard.directories().size(), 3u);
+}
+
+TEST_F(ToldWalkTest, HalfADirectoryIsNotTold) {
+  const LaterBy quiet(kDays);
+  Heard heard;
+  start();
+  make_walker();
+  std::atomic<int> calls{0};
+  Intercept fault(Call::kReaddir, [&](Arguments&) { return ++calls == 4 ? EIO : 0; });
+  walker_->start(1, &heard);
+  ASSERT_TRUE(eventually([&] { return heard.ends == 1; }));
+  for (const WalkedDirectory& directory : heard.directories()) EXPECT_NE(directory.path, "");
 }
 
 // For lack of threads the walk is slower, or there is none.

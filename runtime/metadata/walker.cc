@@ -15,7 +15,8 @@
 namespace monarch {
 namespace {
 
-constexpr int64_t kShortagePauseNs = 1000000000;
+constexpr int64_t kSecondNs = 1000000000, kShortagePauseNs = kSecondNs;
+constexpr size_t kManyNames = 4096;  // of one directory: the sink hears that it is being read
 
 int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
 
@@ -33,6 +34,7 @@ bool is_quiet(const struct stat& st) {
 }
 
 constexpr int kLooks = 3;  // at a directory that goes on changing
+constexpr char kFull[] = "the catalog is full: the rest is read from the PFS";
 
 }  // namespace
 
@@ -47,31 +49,99 @@ Walker::Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle*
       found_(std::move(found)),
       watch_(watch),
       unfinished_(dataset->roots.size(), 1),
-      incomplete_(dataset->roots.size(), false) {}
+      incomplete_(dataset->roots.size(), false) {
+  const MutexLock hold(lock_);
+  for (uint32_t root = 0; root < dataset_->roots.size(); ++root) left_.emplace(root, "");
+}
 
-void Walker::start(int threads) {
+Walker::Names::Names(const Directory& directory)
+    : root(directory.root), path(directory.path.empty() ? "" : directory.path + "/"), base(path.size()) {}
+
+bool Walker::enter(const WalkedDirectory& walked) {
+  using Listed = WalkedDirectory::Listed;
+  if (walked.root >= dataset_->roots.size() || stopping_) return false;
+  const Name name = {walked.root, walked.path};
+  bool first = false;
   {
     const MutexLock hold(lock_);
-    for (uint32_t root = 0; root < dataset_->roots.size(); ++root) waiting_.push_back({root, ""});
+    first = entered_.count(name) == 0;
+    if (started_ || (!first && (walked.listing != Listed::kNow || owed_.count(name) == 0))) return false;
   }
-  for (int i = 0; i < threads; ++i) {
-    std::thread thread;
-    if (const int error = os::start_thread(&thread, [this] { run(); }); error != 0) {
-      spdlog::warn("walk: {} threads instead of {}: {}", i, threads, std::strerror(error));
-      return;
+  if (first && watch_) {
+    if (!stats_->wait(1, [this] { return stopping_.load(); })) return false;
+    watch_->add(walked.root, walked.path);
+  }
+  // It may be told of before the directory that it is in.
+  if (!walked.path.empty())
+    (void)catalog_->add(rel_path(walked.root, walked.path.data(), walked.path.size()), DT_DIR);
+  const Directory directory = {walked.root, walked.path};
+  Names names(directory);
+  for (const WalkedName& n : walked.names) enter_name(n.name, n.type, n.type, n.ino, &names);
+  struct stat st {};
+  st.st_dev = dataset_->roots[walked.root].dev;
+  st.st_ino = walked.ino;
+  st.st_mtim = {walked.mtime_ns / kSecondNs, walked.mtime_ns % kSecondNs};
+  st.st_ctim = {walked.ctime_ns / kSecondNs, walked.ctime_ns % kSecondNs};
+  if (walked.listing == Listed::kNow && names.all_known) keep_listing(directory, st, names);
+  if (first) add(board_, AgentCounter::walk_files, names.files);
+  {
+    const MutexLock hold(lock_);
+    entered_.insert(name);
+    unfinished_[walked.root] -= left_.erase(name);
+    if (walked.listing == Listed::kLater)
+      owed_[name] = st;
+    else
+      owed_.erase(name);
+  }
+  if (names.full) give_up(directory, kFull);
+  found_();
+  return true;
+}
+
+void Walker::start(int threads, WalkSink* sink) {
+  bool ended = true;
+  {
+    const MutexLock hold(lock_);
+    if (stopping_) return;
+    started_ = true;
+    sink_ = sink;
+    for (const auto& [root, path] : left_) waiting_.push_back({root, path});
+    for (const auto& [name, values] : owed_) {
+      const int64_t due = os::clock_ns(CLOCK_MONOTONIC) + quiet_ns(values);
+      young_.push_back({{name.first, name.second}, values, 1, due});
+      ++unfinished_[name.first];
     }
-    threads_.push_back(std::move(thread));
+    left_.clear();
+    owed_.clear();
+    for (uint32_t root = 0; root < unfinished_.size(); ++root) ended = ended_of(root);
+    for (int i = 0; !ended && i < threads; ++i) {
+      std::thread thread;
+      if (const int error = os::start_thread(&thread, [this] { run(); }); error != 0) {
+        spdlog::warn("walk: {} threads instead of {}: {}", i, threads, std::strerror(error));
+        break;
+      }
+      threads_.push_back(std::move(thread));
+    }
   }
+  if (ended && sink) sink->ended();
 }
 
 void Walker::stop() {
+  std::vector<std::thread> threads;
   {
     const MutexLock hold(lock_);
     stopping_ = true;
+    threads.swap(threads_);
   }
   changed_.notify_all();
-  for (std::thread& t : threads_) t.join();
-  threads_.clear();
+  for (std::thread& t : threads) t.join();
+}
+
+bool Walker::ended_of(uint32_t root) {
+  if (unfinished_[root] == 0 && !stopping_ && !incomplete_[root]) catalog_->set_walked(root);
+  const bool all = std::all_of(unfinished_.begin(), unfinished_.end(), [](uint64_t n) { return n == 0; });
+  if (all) entered_.clear();
+  return all;
 }
 
 bool Walker::take(Directory* directory, Young* young) {
@@ -108,11 +178,15 @@ void Walker::run() {
     } else {
       look_again(young);
     }
-    const MutexLock hold(lock_);
-    if (--unfinished_[directory.root] == 0) {
-      if (!stopping_ && !incomplete_[directory.root]) catalog_->set_walked(directory.root);
-      changed_.notify_all();
+    bool ended = false;
+    {
+      const MutexLock hold(lock_);
+      if (--unfinished_[directory.root] == 0) {
+        ended = ended_of(directory.root) && !stopping_;
+        changed_.notify_all();
+      }
     }
+    if (ended && sink_) sink_->ended();
   }
 }
 
@@ -150,19 +224,33 @@ void Walker::list(const Directory& directory) {
   add(board_, AgentCounter::walk_dirs);
   if (watch_) watch_->add(directory.root, directory.path, ::dirfd(dir.get()), &before);
 
-  Names names;
+  Names names(directory);
   if (!enter(directory, dir.get(), &names)) return;
-  const RelPath path = rel_path(directory.root, directory.path.data(), directory.path.size());
-  struct stat after;
-  if (names.all_known && catalog_->header().serve_metadata != 0 &&
-      os::fstat(::dirfd(dir.get()), &after) == 0) {
-    if (is_quiet(after) && same_directory(before, after)) {
-      (void)catalog_->add_listing(path, before, names.names);  // without one, tasks ask the PFS
-    } else {
-      wait_for_quiet({directory, after, 1, 0});
-    }
-  }
+  using Listed = WalkedDirectory::Listed;
+  Listed listing = Listed::kNone;
+  struct stat after {};
+  if (names.all_known && catalog_->header().serve_metadata != 0 && os::fstat(::dirfd(dir.get()), &after) == 0)
+    listing = is_quiet(after) && same_directory(before, after) ? Listed::kNow : Listed::kLater;
+  if (listing == Listed::kNow) keep_listing(directory, before, names);
+  tell(directory, listing, after, &names);
+  if (listing == Listed::kLater) wait_for_quiet({directory, after, 1, 0});
   found_();
+}
+
+// Without one, tasks ask the PFS.
+void Walker::keep_listing(const Directory& directory, const struct stat& st, const Names& names) {
+  const RelPath path = rel_path(directory.root, directory.path.data(), directory.path.size());
+  if (catalog_->header().serve_metadata != 0) (void)catalog_->add_listing(path, st, names.names);
+}
+
+// Another node has the root on a device of another number, and one that is not the root's (a subvolume) under
+// a number that nobody here knows.
+void Walker::tell(const Directory& directory, WalkedDirectory::Listed listing, const struct stat& st,
+                  Names* names) {
+  if (!sink_ || !names->whole) return;
+  if (st.st_dev != dataset_->roots[directory.root].dev) listing = WalkedDirectory::Listed::kNone;
+  sink_->read({directory.root, directory.path, listing, st.st_ino, nanoseconds(st.st_mtim),
+               nanoseconds(st.st_ctim), std::move(names->walked)});
 }
 
 // The directory's clock is not ours. But once it has had these values for quiet_ns() of our time, its clock
@@ -181,38 +269,37 @@ void Walker::look_again(const Young& young) {
   const Stream dir = open_stream(young.directory, &before);
   if (!dir) return;
   const bool same = same_directory(young.values, before);
-  Names names;
+  Names names(young.directory);
   if (same) {
     add(board_, AgentCounter::walk_dirs);
-    if (!read_again(young.directory, dir.get(), &names) || !names.all_known) return;
-    const RelPath path =
-        rel_path(young.directory.root, young.directory.path.data(), young.directory.path.size());
+    if (!read_again(dir.get(), &names) || !names.all_known) return;
     if (os::fstat(::dirfd(dir.get()), &after) == 0 && same_directory(before, after)) {
-      (void)catalog_->add_listing(path, before, names.names);
+      keep_listing(young.directory, before, names);
+      tell(young.directory, WalkedDirectory::Listed::kNow, before, &names);
       return;
     }
   }
   if (young.looks < kLooks) wait_for_quiet({young.directory, before, young.looks + 1, 0});
 }
 
-bool Walker::read_again(const Directory& directory, DIR* dir, Names* names) {
-  std::string path = directory.path.empty() ? "" : directory.path + "/";
-  const size_t base = path.size();
+bool Walker::read_again(DIR* dir, Names* names) {
   errno = 0;
   while (const dirent* e = os::readdir(dir)) {
     if (stopping_) return false;
     const std::string_view name = e->d_name;
     const bool dots = name == "." || name == "..";
-    path.resize(base);
-    path += name;
-    const Found known = dots || path.size() >= kPathBytes
-                            ? Found{}
-                            : catalog_->reader().find(rel_path(directory.root, path.data(), path.size()));
+    names->path.resize(names->base);
+    names->path += name;
+    const Found known =
+        dots || names->path.size() >= kPathBytes
+            ? Found{}
+            : catalog_->reader().find(rel_path(names->root, names->path.data(), names->path.size()));
     const Ref ref = name == "." ? kDot : name == ".." ? kDotDot : known.ref;
     names->all_known &= dots
                             ? e->d_type == DT_DIR
                             : known && catalog_->entry(ref).type.load(std::memory_order_relaxed) == e->d_type;
     names->names.push_back({ref, e->d_ino});
+    note(*e, e->d_type, names);
     errno = 0;
   }
   return errno == 0;
@@ -236,42 +323,57 @@ uint8_t Walker::look_at(int dir, const char* name) {
 
 void Walker::enter_directory(const Directory& directory) {
   const MutexLock hold(lock_);
+  if (!entered_.empty() && entered_.count({directory.root, directory.path}) > 0) return;
+  if (!started_) {
+    unfinished_[directory.root] += left_.emplace(directory.root, directory.path).second;
+    return;
+  }
   waiting_.push_back(directory);
   ++unfinished_[directory.root];
   changed_.notify_one();
 }
 
+void Walker::note(const dirent& e, uint8_t type, Names* names) {
+  if (!sink_) return;
+  names->walked.push_back({e.d_name, type, e.d_ino});
+  if (names->walked.size() % kManyNames == 0) sink_->reads();
+}
+
+void Walker::enter_name(std::string_view name, uint8_t type, uint8_t told, uint64_t ino, Names* names) {
+  if (name == "." || name == "..") {
+    names->names.push_back({name == "." ? kDot : kDotDot, ino});
+    names->all_known &= told == DT_DIR;
+    return;
+  }
+  names->path.resize(names->base);
+  names->path += name;
+  const bool fits = names->path.size() < kPathBytes;  // else no task can name it
+  const RelPath path = rel_path(names->root, names->path.data(), names->path.size());
+  const Ref ref = fits ? catalog_->add(path, type) : 0;
+  names->full |= fits && !ref;
+  names->all_known &= ref && catalog_->entry(ref).type.load(std::memory_order_relaxed) == told;
+  names->names.push_back({ref, ino});
+  names->files += type == DT_REG;
+  if (fits && type == DT_DIR) enter_directory({names->root, names->path});
+}
+
 bool Walker::enter(const Directory& directory, DIR* dir, Names* names) {
-  std::string path = directory.path.empty() ? "" : directory.path + "/";
-  const size_t base = path.size();
-  uint64_t files = 0;
-  bool full = false;
   errno = 0;
   while (const dirent* e = os::readdir(dir)) {
     if (stopping_) return false;
     const std::string_view name = e->d_name;
-    if (name == "." || name == "..") {
-      names->names.push_back({name == "." ? kDot : kDotDot, e->d_ino});
-      names->all_known &= e->d_type == DT_DIR;
-      continue;
-    }
-    const uint8_t type = e->d_type == DT_UNKNOWN ? look_at(::dirfd(dir), e->d_name) : e->d_type;
-    path.resize(base);
-    path += name;
-    const bool fits = path.size() < kPathBytes;  // else no task can name it
-    const Ref ref = fits ? catalog_->add(rel_path(directory.root, path.data(), path.size()), type) : 0;
-    full |= fits && !ref;
-    names->all_known &= ref && catalog_->entry(ref).type.load(std::memory_order_relaxed) == e->d_type;
-    names->names.push_back({ref, e->d_ino});
-    files += type == DT_REG;
-    if (fits && type == DT_DIR) enter_directory({directory.root, path});
+    const bool look = e->d_type == DT_UNKNOWN && name != "." && name != "..";
+    const uint8_t type = look ? look_at(::dirfd(dir), e->d_name) : e->d_type;
+    enter_name(name, type, e->d_type, e->d_ino, names);
+    note(*e, type, names);
     errno = 0;
   }
-  if (errno != 0 || full) {
+  names->whole = errno == 0;
+  if (errno != 0 || names->full) {
     names->all_known = false;
-    give_up(directory, full ? "the catalog is full: the rest is read from the PFS" : std::strerror(errno));
+    give_up(directory, names->full ? kFull : std::strerror(errno));
   }
-  add(board_, AgentCounter::walk_files, files);
+  add(board_, AgentCounter::walk_files, names->files);
   return true;
 }
 

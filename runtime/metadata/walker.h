@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fills the catalog in the background: one parallel walk over the dataset's directories. File types
-// come from readdir(3); a file is examined only where the file system does not tell its type.
+// come from readdir(3); a file is examined only where the file system does not tell its type. What the walk
+// of another node has read is entered as if it had been read here, and not read again.
 #pragma once
 
 #include <dirent.h>
@@ -9,9 +10,13 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/mutex.h"
@@ -28,6 +33,38 @@ namespace monarch {
 // fractions it is a tick of a kernel, 10 ms at most (0.1 s). ctime tells: no program can set it.
 int64_t quiet_ns(const struct stat& st);
 
+struct WalkedName {
+  std::string name;
+  uint8_t type = DT_UNKNOWN;
+  uint64_t ino = 0;
+};
+// What a walk has read of a directory: all its names, in the order in which readdir(3) gave them.
+struct WalkedDirectory {
+  enum class Listed : uint8_t {
+    kNone,   // nobody keeps one
+    kLater,  // not before the directory was quiet with these values
+    kNow,    // it had these values, and a later change gives it others
+  };
+  uint32_t root = 0;
+  std::string path;  // relative, empty for the root
+  Listed listing = Listed::kNone;
+  uint64_t ino = 0;
+  int64_t mtime_ns = 0, ctime_ns = 0;
+  std::vector<WalkedName> names;
+};
+
+// Who is told of a walk. Called by its threads, several at a time.
+class WalkSink {
+ public:
+  virtual ~WalkSink() = default;
+  // A directory was read to its end. The same one once more: its listing, after Listed::kLater.
+  virtual void read(const WalkedDirectory& directory) = 0;
+  // The walk goes on: a long directory is being read.
+  virtual void reads() = 0;
+  // All that could be read was.
+  virtual void ended() = 0;
+};
+
 class Walker {
  public:
   // Directories listed and files examined keep to the rate `stats`. `found` is called from walking threads
@@ -35,19 +72,32 @@ class Walker {
   Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle* stats, std::function<void()> found,
          ChangeWatch* watch = nullptr);
   ~Walker() { stop(); }
-  void start(int threads);
+  // Enters what the walk of another node has read of a directory on the device of its root, before start().
+  // False: nothing of it was new, or it is no directory of the dataset's. One thread at a time.
+  bool enter(const WalkedDirectory& directory) EXCLUDES(lock_);
+  // Reads all that was not entered; tells `sink`, which outlives the walk, unless it is nullptr.
+  void start(int threads, WalkSink* sink = nullptr) EXCLUDES(lock_);
   // Ends the walk where it is and waits for its threads; a thread inside a hanging PFS call is waited for.
-  void stop();
+  void stop() EXCLUDES(lock_);
 
  private:
   struct Directory {
     uint32_t root;
     std::string path;  // relative, empty for the root
   };
+  using Name = std::pair<uint32_t, std::string>;  // of a directory: its root, and its path
   // The names of a directory, in the order in which readdir(3) gave them.
   struct Names {
+    explicit Names(const Directory& directory);
+    const uint32_t root;
+    std::string path;  // of the last name
+    const size_t base;
     std::vector<NameInDirectory> names;
-    bool all_known = true;  // each has an entry with the type that readdir(3) gave
+    bool all_known = true;           // each has an entry with the type that readdir(3) gave
+    bool whole = true;               // all were read
+    bool full = false;               // the catalog had no room for one
+    uint64_t files = 0;              // how many are regular ones
+    std::vector<WalkedName> walked;  // the same names, for the sink
   };
   // A directory that changed not long ago by its own clock, and how often it was looked at.
   struct Young {
@@ -61,7 +111,7 @@ class Walker {
   void look_again(const Young& young);
   // The names of a directory whose names are known; `names->all_known` is false if they are not. False: an
   // error, or the walk is to end.
-  bool read_again(const Directory& directory, DIR* dir, Names* names);
+  bool read_again(DIR* dir, Names* names);
   void run();
   // Waits for a directory to list, or to look at again (`young->looks` is not 0). False: the walk is at its
   // end.
@@ -74,9 +124,17 @@ class Walker {
   void list(const Directory& directory);
   // Enters what the directory holds into the catalog. False: the walk is to end.
   bool enter(const Directory& directory, DIR* dir, Names* names);
-  void enter_directory(const Directory& directory);
+  // Enters the next name, of a file of this type; `told` is what readdir(3) said of that.
+  void enter_name(std::string_view name, uint8_t type, uint8_t told, uint64_t ino, Names* names)
+      EXCLUDES(lock_);
+  void note(const dirent& e, uint8_t type, Names* names);
+  void enter_directory(const Directory& directory) EXCLUDES(lock_);
+  void keep_listing(const Directory& directory, const struct stat& st, const Names& names);
+  void tell(const Directory& directory, WalkedDirectory::Listed listing, const struct stat& st, Names* names);
+  // Whether the whole walk has ended. That of the root is marked if it has.
+  bool ended_of(uint32_t root) REQUIRES(lock_);
   uint8_t look_at(int dir, const char* name);
-  void give_up(const Directory& directory, const char* why);
+  void give_up(const Directory& directory, const char* why) EXCLUDES(lock_);
 
   Catalog* const catalog_;
   const Dataset* const dataset_;
@@ -84,16 +142,23 @@ class Walker {
   Throttle* const stats_;
   const std::function<void()> found_;
   ChangeWatch* const watch_;
+  WalkSink* sink_ = nullptr;  // set before the threads start
 
   Mutex lock_;
   Condition changed_;
+  bool started_ GUARDED_BY(lock_) = false;
+  // Until then: the directories that are known and were not entered, and the values with which some are to
+  // have a listing.
+  std::set<Name> left_ GUARDED_BY(lock_);
+  std::map<Name, struct stat> owed_ GUARDED_BY(lock_);
+  std::set<Name> entered_ GUARDED_BY(lock_);  // not to be read here
   std::deque<Directory> waiting_ GUARDED_BY(lock_);
   std::deque<Young> young_ GUARDED_BY(lock_);  // in the order in which they are due
   std::vector<uint64_t> unfinished_
-      GUARDED_BY(lock_);                            // per root: directories waiting, young or being listed
+      GUARDED_BY(lock_);  // per root: directories left, waiting, young or being listed
   std::vector<bool> incomplete_ GUARDED_BY(lock_);  // per root: a directory could not be listed
   std::atomic<bool> stopping_{false};
-  std::vector<std::thread> threads_;
+  std::vector<std::thread> threads_ GUARDED_BY(lock_);
 };
 
 }  // namespace monarch
