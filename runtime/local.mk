@@ -172,6 +172,8 @@ noinst_LIBRARIES += %D%/libpeer.a
 	%D%/peer/peers.h \
 	%D%/peer/serve.cc \
 	%D%/peer/serve.h \
+	%D%/peer/share_walk.cc \
+	%D%/peer/share_walk.h \
 	%D%/peer/socket.cc \
 	%D%/peer/socket.h \
 	%D%/peer/wire.cc \

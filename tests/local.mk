@@ -95,6 +95,7 @@ tests_unit_SOURCES = \
 	%D%/removal_test.cc \
 	%D%/remover_test.cc \
 	%D%/scratch.h \
+	%D%/share_walk_test.cc \
 	%D%/slurmstepds_test.cc \
 	%D%/spool_test.cc \
 	%D%/start_test.cc \

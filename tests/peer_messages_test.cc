@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 namespace monarch {
 namespace {
 
@@ -91,6 +93,30 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   const Got got = sent(Got{GetResult::kBusy, kIdentity});
   EXPECT_EQ(got.result, GetResult::kBusy);
   EXPECT_EQ(got.identity, kIdentity);
+  const Walk walk = sent(Walk{22, 23});
+  EXPECT_EQ(walk.log, 22u);
+  EXPECT_EQ(walk.from, 23u);
+  const ListPart part = {1, "a/b", 2, 3, -4, 5, 6, 1, {{"f", 8, 9}, {"d", 4, 10}}};
+  const List list = sent(List{24, 25, 26, WalkState::kEnded, encode_body(ListParts{{part}})});
+  EXPECT_EQ(list.log, 24u);
+  EXPECT_EQ(list.next, 25u);
+  EXPECT_EQ(list.progress, 26u);
+  EXPECT_EQ(list.state, WalkState::kEnded);
+  const std::optional<ListParts> parts = decode<ListParts>(list.parts);
+  ASSERT_TRUE(parts);
+  ASSERT_EQ(parts->parts.size(), 1u);
+  EXPECT_EQ(parts->parts[0].root, 1u);
+  EXPECT_EQ(parts->parts[0].path, "a/b");
+  EXPECT_EQ(parts->parts[0].listing, 2);
+  EXPECT_EQ(parts->parts[0].inode, 3u);
+  EXPECT_EQ(parts->parts[0].mtime_ns, -4);
+  EXPECT_EQ(parts->parts[0].ctime_ns, 5);
+  EXPECT_EQ(parts->parts[0].before, 6u);
+  EXPECT_EQ(parts->parts[0].last, 1);
+  ASSERT_EQ(parts->parts[0].names.size(), 2u);
+  EXPECT_EQ(parts->parts[0].names[1].name, "d");
+  EXPECT_EQ(parts->parts[0].names[1].type, 4);
+  EXPECT_EQ(parts->parts[0].names[1].inode, 10u);
   (void)sent(Ping());
   (void)sent(Pong());
   (void)sent(Pass());
@@ -100,6 +126,8 @@ TEST(MessagesTest, TheLargestFit) {
   EXPECT_LE(encode(View{std::vector<MemberView>(View::kMost, {1, 2, 3, 4, std::string(64, 'a')})}).size(),
             MessageHeader::kBytes + kMostBody);
   EXPECT_LE(encode(Announce{std::vector<HeldFile>(Announce::kMost)}).size(),
+            MessageHeader::kBytes + kMostBody);
+  EXPECT_LE(encode(List{1, 2, 3, {}, std::string(List::kMostParts, 'p')}).size(),
             MessageHeader::kBytes + kMostBody);
 }
 
@@ -115,6 +143,21 @@ TEST(MessagesTest, WhatIsOutOfItsRangeIsRefused) {
   EXPECT_FALSE(with_byte(Mark{}, 1, 2)) << "neither";
   EXPECT_FALSE(
       decode<Mark>(encode(Mark{0, 0, std::vector<uint32_t>(Mark::kMost + 1)}).substr(MessageHeader::kBytes)));
+  EXPECT_FALSE(with_byte(List{}, 24, 4)) << "no state";
+  EXPECT_FALSE(decode<List>(encode_body(List{1, 2, 3, {}, std::string(List::kMostParts + 1, 'p')})));
+  const auto is_part = [](const std::function<void(ListPart*)>& change) {
+    ListParts parts{{{1, "a", 2, 3, 4, 5, 6, 1, {{"f", 14, 9}}}}};
+    change(&parts.parts[0]);
+    return decode<ListParts>(encode_body(parts)).has_value();
+  };
+  EXPECT_TRUE(is_part([](ListPart*) {}));
+  EXPECT_FALSE(is_part([](ListPart* part) { part->listing = 3; }));
+  EXPECT_FALSE(is_part([](ListPart* part) { part->last = 2; }));
+  EXPECT_FALSE(is_part([](ListPart* part) { part->path.assign(kMostPeerPath + 1, 'p'); }));
+  EXPECT_FALSE(is_part([](ListPart* part) { part->names[0].type = 15; }));
+  EXPECT_FALSE(is_part([](ListPart* part) { part->names[0].name.assign(256, 'n'); }));
+  EXPECT_FALSE(is_part([](ListPart* part) { part->names.resize(ListPart::kMost + 1); }));
+  EXPECT_FALSE(decode<ListParts>(encode_body(ListParts{std::vector<ListPart>(ListParts::kMost + 1)})));
   Get far;
   far.path.assign(kMostPeerPath + 1, 'p');
   EXPECT_FALSE(decode<Get>(encode(far).substr(MessageHeader::kBytes)));

@@ -22,6 +22,7 @@
 #include "runtime/placement/placement.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
+#include "tests/listed.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
@@ -63,14 +64,14 @@ class Member {
     EXPECT_TRUE(started.ok()) << started.error().text;
   }
   ~Member() {
+    peers->stop();
     walker_.reset();
     placement->stop();
-    peers->stop();
   }
   void walk() {
     walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_.pfs_stats,
                                        [this] { placement->catalog_grew(); });
-    walker_->start(2);
+    peers->walk(walker_.get(), 2);
   }
 
   uint64_t word(const std::string& path) const {
@@ -89,6 +90,8 @@ class Member {
   std::string copy(const std::string& path) {
     return path_of_copy(hierarchy_->tiers()[0], catalog_->reader().find(rel(path)).ref);
   }
+  bool walked() const { return catalog_->reader().walked(0); }
+  const CatalogReader& reader() const { return catalog_->reader(); }
   uint64_t counter(AgentCounter c) const { return total(*board_->get(), c); }
   Board* board() { return board_->get(); }
   int files() { return files_on(hierarchy_->tiers()[0]); }
@@ -201,6 +204,52 @@ TEST_F(PeerNodeTest, EachPrefetchesItsShare) {
   epoch({0, 1, 2});
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
+}
+
+class PeerWalkTest : public PeerNodeTest {
+ protected:
+  void SetUp() override {
+    PeerNodeTest::SetUp();
+    for (int i = 0; i < 150; ++i) {
+      paths_.push_back("d" + std::to_string(i % 10) + (i < 10 ? "" : "/e" + std::to_string(i)));
+      for (int j = 0; j < 3; ++j) scratch_.file("pfs/" + paths_.back() + "/f" + std::to_string(j), "x");
+    }
+    paths_.push_back("");
+  }
+  void expect_all(NodeIndex node) {
+    SCOPED_TRACE(node);
+    ASSERT_TRUE(eventually([&] { return nodes_[node]->walked(); }));
+    for (const std::string& path : paths_) {
+      ASSERT_NE(nodes_[node]->reader().listing(rel(path)), nullptr) << path;
+      EXPECT_EQ(listed(nodes_[node]->reader(), rel(path)), read_directory(pfs_ + "/" + path));
+    }
+  }
+  const LaterBy quiet_{3 * 86400};
+  std::vector<std::string> paths_;
+};
+
+TEST_F(PeerWalkTest, OneNodeReadsTheDirectoriesForAll) {
+  start(3);
+  for (const NodeIndex node : {1u, 2u, 0u}) nodes_[node]->walk();
+  for (const NodeIndex node : {0u, 1u, 2u}) expect_all(node);
+  EXPECT_EQ(sum(AgentCounter::walk_dirs), paths_.size());
+  nodes_[2].reset();
+  start_one(2);
+  nodes_[2]->walk();
+  expect_all(2);
+  EXPECT_EQ(nodes_[2]->counter(AgentCounter::walk_dirs), 0u) << "it is told what it missed";
+}
+
+TEST_F(PeerWalkTest, AnotherNodeGoesOnWithTheWalk) {
+  config_.pfs_stats = 40;
+  start(3);
+  for (const auto& node : nodes_) node->walk();
+  ASSERT_TRUE(eventually([&] { return nodes_[2]->counter(AgentCounter::walk_files) > 0; }));
+  const uint64_t read = nodes_[0]->counter(AgentCounter::walk_dirs);
+  nodes_[0].reset();
+  for (const NodeIndex node : {1u, 2u}) expect_all(node);
+  EXPECT_LE(sum(AgentCounter::walk_dirs) + read, paths_.size() + 5) << "but for what was on its way";
+  EXPECT_EQ(nodes_[2]->counter(AgentCounter::walk_dirs), 0u);
 }
 
 TEST_F(PeerNodeTest, WhatANodeTakesWithItIsReadAgain) {

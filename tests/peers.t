@@ -251,6 +251,94 @@ def cut():
     nodes.end()
 
 
+# Prints what is in each directory, in the order of readdir(3).
+WALK = """
+import os, sys
+os.chdir(sys.argv[1])
+todo = ["."]
+while todo:
+    path = todo.pop()
+    with os.scandir(path) as found:
+        entries = [(e.name, e.inode(), e.is_dir(follow_symlinks=False), e.is_symlink()) for e in found]
+    print(path, entries)
+    todo += [f"{path}/{name}" for name, _, is_dir, _ in entries if is_dir]
+"""
+
+
+class Walks(Nodes):
+    """Nodes of which one reads the directories; these were made just now, so each is read twice."""
+
+    def __init__(self, name, count, config=""):
+        super().__init__(name, count, config=config)
+        for i in range(300):
+            path = f"dirs/{i % 20}/{i}"
+            os.makedirs(f"{self.data}/{path}")
+            for j in range(i % 5):
+                with open(f"{self.data}/{path}/{j}", "wb"):
+                    pass
+        self.directories = [d for d, _, _ in os.walk(self.data)]
+        self.before = self.opened()
+
+    def opened(self):
+        return self.pfs_reads()["opendir"]
+
+    def told(self, index, by):
+        return wait_until(lambda: f"walk: node {by} has told" in self.log(index), 60)
+
+    def expect_listed(self, what, *indexes):
+        """Tasks of each node see all directories as they are, and the PFS is not asked for their names."""
+        native = e2e.execute([sys.executable, "-c", WALK, self.pfs.mount])[1]
+        before = self.opened()
+        for index in indexes:
+            equal(self.jobs[index].run([sys.executable, "-c", WALK, self.pfs.mount])[1], native,
+                  f"{what}: node {index} sees what the directories hold")
+        equal(self.opened() - before, 0, f"{what}: directories that the PFS was asked for")
+
+
+def walked():
+    if without_slowfs():
+        return
+    nodes = Walks("walked", 3)
+    nodes.start(0)
+    nodes.start(1)
+    ok(nodes.told(1, 0), "the second node is told what the first one reads", nodes.log(1))
+    equal(nodes.opened() - nodes.before, 2 * len(nodes.directories), "one node reads each directory")
+    before = nodes.opened()
+    nodes.start(2)
+    ok(nodes.told(2, 0), "a node that comes late is told, too", nodes.log(2))
+    equal(nodes.opened() - before, 0, "nothing is read for it")
+    nodes.expect_listed("walked", 0, 1, 2)
+    with open(f"{nodes.pfs.mount}/dirs/new", "wb"):
+        pass
+    for index in (0, 1, 2):
+        ok(b"'new'" in nodes.jobs[index].run([sys.executable, "-c", WALK, nodes.pfs.mount])[1],
+           f"node {index} sees what has changed since")
+    nodes.end()
+
+
+def walker_ends():
+    if without_slowfs():
+        return
+    for how in (signal.SIGKILL, signal.SIGSTOP):
+        nodes = Walks(f"walker-{how.name}", 3, config="pfs_stats = 100").start_all()
+        ok(wait_until(lambda nodes=nodes: nodes.opened() - nodes.before > 100, 30), f"{how.name}: it walks")
+        agent = nodes.jobs[0].agent()
+        os.kill(agent, how)
+        at = nodes.opened() - nodes.before
+        ok(at < 1.5 * len(nodes.directories), f"{how.name}: in the middle of the walk", at)
+        ok(nodes.told(2, 1), f"{how.name}: the next node goes on, and tells", nodes.log(1), nodes.log(2))
+        opened = nodes.opened() - nodes.before
+        ok(opened <= 2.1 * len(nodes.directories), f"{how.name}: it reads what was not told", opened, len(nodes.directories))
+        nodes.expect_listed(how.name, 1, 2)
+        if how == signal.SIGSTOP:
+            os.kill(agent, signal.SIGCONT)
+        else:
+            nodes.jobs[0].kill()
+            nodes.jobs[0] = None
+            subprocess.run(["rm", "-rf", *[f"{nodes.tiers[0]}/{name}" for name in os.listdir(nodes.tiers[0])]], check=True)
+        nodes.end()
+
+
 def full():
     if without_slowfs():
         return
@@ -283,4 +371,4 @@ def quiet():
 
 
 if __name__ == "__main__":
-    e2e.main(once, killed, stopped, strangers, squatter, changed, late, cut, full, quiet)
+    e2e.main(once, killed, stopped, strangers, squatter, changed, late, walked, walker_ends, cut, full, quiet)

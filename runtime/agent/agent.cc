@@ -125,6 +125,13 @@ Source* source_of(const Service& service) {
   return service.peers ? service.peers->source() : service.pfs.get();
 }
 
+void start_walk(int threads, Service* service) {
+  if (service->peers)
+    service->peers->walk(service->walker.get(), threads);
+  else
+    service->walker->start(threads);
+}
+
 Status start(const AgentOptions& options, Service* service) {
   Result<Dataset> dataset = Dataset::open(options.datasets);
   if (!dataset.ok()) return dataset.error();
@@ -166,7 +173,7 @@ Status start(const AgentOptions& options, Service* service) {
       [p = service->placement.get()] { p->catalog_grew(); }, service->watch.get());
   MONARCH_TRY(service->placement->start());
   if (options.config.agent.prefetch != AgentConfig::Prefetch::kOff)
-    service->walker->start(options.config.agent.walk_threads);
+    start_walk(options.config.agent.walk_threads, service);
   if (const int error = os::start_thread(&service->requests, [service] { serve_requests(service); });
       error != 0)
     return errno_error("start the thread that serves requests", error);

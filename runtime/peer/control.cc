@@ -47,7 +47,7 @@ timeval after_ms(int ms) { return {ms / 1000, (ms % 1000) * 1000}; }
 
 bool is_answer(MessageType type) {
   return type == MessageType::kHave || type == MessageType::kRead || type == MessageType::kBusy ||
-         type == MessageType::kPass || type == MessageType::kPong;
+         type == MessageType::kPass || type == MessageType::kPong || type == MessageType::kList;
 }
 
 void set_number(std::string* message, uint64_t number) {

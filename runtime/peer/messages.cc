@@ -27,6 +27,8 @@ bool is_known(MessageType type) {
     case MessageType::kAnnounce:
     case MessageType::kLost:
     case MessageType::kMark:
+    case MessageType::kList:
+    case MessageType::kWalk:
     case MessageType::kReading:
     case MessageType::kGet:
     case MessageType::kGot:

@@ -34,6 +34,8 @@ enum class MessageType : uint16_t {
   kAnnounce = 18,
   kLost = 19,
   kMark = 20,
+  kList = 21,
+  kWalk = 22,
   kReading = 26,
   kGet = 32,
   kGot = 33,
@@ -223,9 +225,72 @@ struct Mark {
   }
 };
 
-// ---- data
+// ---- the walk
 
 constexpr size_t kMostPeerPath = 4096;  // PATH_MAX, see pathconf(3)
+
+// Asks a node what it knows of the directories, from a place in its log on.
+struct Walk {
+  static constexpr MessageType kType = MessageType::kWalk;
+  uint64_t log = 0;   // what it said; another one begins at place 0
+  uint64_t from = 0;  // 0: the beginning
+  static void fields(auto& field, auto& m) { field(m.log), field(m.from); }
+};
+enum class WalkState : uint8_t {
+  kNone,     // the node has no walk
+  kFollows,  // it waits for what another one tells
+  kWalks,    // it reads directories
+  kEnded,    // nothing will come after this
+};
+// The answer.
+struct List {
+  static constexpr MessageType kType = MessageType::kList;
+  static constexpr size_t kMostParts = 60 << 10;
+  uint64_t log = 0;
+  uint64_t next = 0;      // the place to go on from
+  uint64_t progress = 0;  // another number than before: the walk goes on
+  WalkState state = WalkState::kNone;
+  std::string parts;  // ListParts, as bytes; empty: there is no more at the moment
+  static void fields(auto& field, auto& m) {
+    field(m.log), field(m.next), field(m.progress), field(m.state, WalkState::kEnded);
+    field(m.parts, kMostParts);
+  }
+};
+
+struct NameInList {
+  static constexpr size_t kMostBytes = 255;  // NAME_MAX
+  static constexpr uint8_t kLastType = 14;   // DT_WHT
+  std::string name;
+  uint8_t type = 0;  // DT_*
+  uint64_t inode = 0;
+  static void fields(auto& field, auto& m) {
+    field(m.name, kMostBytes), field(m.type, kLastType), field(m.inode);
+  }
+};
+// Names of a directory. Its parts follow each other.
+struct ListPart {
+  static constexpr size_t kMost = 8192;
+  uint32_t root = 0;
+  std::string path;
+  uint8_t listing = 0;  // a WalkedDirectory::Listed
+  uint64_t inode = 0;
+  int64_t mtime_ns = 0, ctime_ns = 0;
+  uint64_t before = 0;  // names that the parts before had
+  uint8_t last = 0;     // 1: it is the directory's last
+  std::vector<NameInList> names;
+  static void fields(auto& field, auto& m) {
+    field(m.root), field(m.path, kMostPeerPath), field(m.listing, uint8_t{2}), field(m.inode);
+    field(m.mtime_ns), field(m.ctime_ns), field(m.before), field(m.last, uint8_t{1}), field(m.names, kMost);
+  }
+};
+// No message: what List carries.
+struct ListParts {
+  static constexpr size_t kMost = 4096;
+  std::vector<ListPart> parts;
+  static void fields(auto& field, auto& m) { field(m.parts, kMost); }
+};
+
+// ---- data
 
 // Whether the pieces of a file that the node is still reading are of use; then it says which is not there
 // yet.
@@ -358,11 +423,16 @@ class BodyReader {
 };
 
 template <typename M>
-std::string encode(const M& message, MessageHeader header = {}) {
+std::string encode_body(const M& message) {
   BodyWriter writer;
   M::fields(writer, message);
+  return writer.bytes();
+}
+
+template <typename M>
+std::string encode(const M& message, MessageHeader header = {}) {
   header.type = M::kType;
-  return encode_message(header, writer.bytes());
+  return encode_message(header, encode_body(message));
 }
 
 // Nothing: it is no such message.

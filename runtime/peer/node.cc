@@ -19,6 +19,7 @@
 #include "runtime/peer/peer_source.h"
 #include "runtime/peer/peers.h"
 #include "runtime/peer/serve.h"
+#include "runtime/peer/share_walk.h"
 #include "runtime/peer/socket.h"
 
 namespace monarch {
@@ -59,6 +60,7 @@ class Node final : public PeerNode {
   Status start(std::function<void(const RelPath& path, uint32_t piece)> wanted) override;
   void stop() override { end(); }
   uint16_t port() const override { return peers_->port(); }
+  void walk(Walker* walker, int threads) override { walk_->start(walker, threads); }
   void tell_changes() override;
 
  private:
@@ -72,6 +74,7 @@ class Node final : public PeerNode {
   std::optional<Serve> serve_;
   std::optional<Peers> peers_;
   std::optional<PeerSource> source_;
+  std::optional<ShareWalk> walk_;
 };
 
 Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
@@ -102,11 +105,19 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
                                     [this](const RelPath& path, uint32_t piece) { wanted_(path, piece); }});
   serve_.emplace(
       ServeOptions{.open = [this](const Get& get, GetResult* why) { return holdings_->open(get, why); }});
+  ShareWalkOptions walk;
+  walk.own = job.own;
+  walk.nodes = static_cast<uint32_t>(job.nodes.size());
+  walk.log = hello.incarnation;
+  walk.ask = [this](NodeIndex node, const Walk& question) { return peers_->ask_walk(node, question); };
+  walk.wrong = [this](NodeIndex node) { peers_->wrong(node); };
+  walk_.emplace(std::move(walk));
   PeersHandlers handlers;
   handlers.for_each_held = [this](const auto& each) { holdings_->for_each(each); };
   handlers.changed = [this](const Mark& mark) { changes_.take(mark); };
   handlers.changes = [this] { return changes_.all(); };
   handlers.doubted = [this](const FileKey& key) { holdings_->doubt(key); };
+  handlers.walk = [this](const Walk& question) { return walk_->answer(question); };
   handlers.data = [this](Fd socket, Tls data) { serve_->add(std::move(socket), std::move(data)); };
   peers_.emplace(std::move(options), std::move(handlers));
   source_.emplace(parts_.catalog, parts_.dataset, parts_.board, parts_.pfs, &*peers_, &*holdings_,
@@ -123,6 +134,7 @@ Status Node::start(std::function<void(const RelPath&, uint32_t)> wanted) {
 // Nobody is asked any more before those who ask are hung up on.
 void Node::end() {
   if (peers_) peers_->stop();
+  if (walk_) walk_->stop();
   if (serve_) serve_->stop();
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
+#include "runtime/metadata/walker.h"
 #include "runtime/peer/job.h"
 #include "runtime/placement/pfs_source.h"
 
@@ -40,6 +41,8 @@ class PeerNode {
   virtual void stop() = 0;
   virtual uint16_t port() const = 0;
 
+  // Has `walker`, which outlives stop(), filled: by what other nodes read, or, with so many threads, here.
+  virtual void walk(Walker* walker, int threads) = 0;
   // Tells the others what the job has changed on this node since the last call, and looks for those who may
   // have missed something. One thread, now and then.
   virtual void tell_changes() = 0;

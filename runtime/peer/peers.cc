@@ -31,10 +31,7 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
   hears.met = [this](const Hello& hello) { met(hello); };
   hears.gone = [this](NodeIndex node) { gone(node); };
   hears.unreachable = [this](NodeIndex node, bool refused) { unreachable(node, refused); };
-  hears.wrong = [this](NodeIndex node) {
-    const MutexLock hold(lock_);
-    members_.wrong(node);
-  };
+  hears.wrong = [this](NodeIndex node) { wrong(node); };
   hears.data = [this](NodeIndex, Fd socket, Tls tls) { handlers_.data(std::move(socket), std::move(tls)); };
   control_ = std::make_unique<Control>(options_.peers, std::move(hears));
   FetchOptions fetches;
@@ -222,6 +219,9 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
     case MessageType::kMark:
       on(decode<Mark>(body), [&](const Mark& mark) { handlers_.changed(mark); });
       break;
+    case MessageType::kWalk:
+      on(decode<Walk>(body), [&](const Walk& question) { reply = encode(handlers_.walk(question)); });
+      break;
     default:
       break;  // of a later version, or out of place
   }
@@ -349,6 +349,39 @@ void Peers::remind() {
   }
   if (missed.empty() || handlers_.changes().empty()) return;
   for (const NodeIndex node : missed) control_->tell(node, encode(Ping()));
+}
+
+// ---- the walk
+
+Result<List> Peers::ask_walk(NodeIndex node, const Walk& question) {
+  {
+    const MutexLock hold(lock_);
+    if (!members_.can_ask(node, now_ns())) return Error{EAGAIN, "it is left alone for a while"};
+  }
+  const ControlOptions& peers = options_.peers;
+  const int patience = peers.connect_ms + peers.handshake_ms + options_.list_ms;
+  Result<Reply> reply = control_->ask(node, encode(question), patience);
+  std::optional<List> list;
+  if (reply.ok() && reply->header.type == List::kType) list = decode<List>(reply->body);
+  const MutexLock hold(lock_);
+  if (list) {
+    members_.answered(node);
+    return std::move(*list);
+  }
+  if (reply.ok()) {
+    members_.wrong(node);
+    return Error{EAGAIN, "it gave no answer"};
+  }
+  if (reply.error().code == ETIMEDOUT) {
+    ++counts_.timeouts;
+    members_.late(node, now_ns());
+  }
+  return reply.error();
+}
+
+void Peers::wrong(NodeIndex node) {
+  const MutexLock hold(lock_);
+  members_.wrong(node);
 }
 
 // ---- the file

@@ -30,6 +30,7 @@ struct PeersOptions {
   size_t entries = 4 << 20;  // of the directory
   int answer_ms = 100;       // for a question
   int piece_ms = 500;        // for the first byte of a file, and for each piece
+  int list_ms = 500;         // for a part of the walk
 };
 
 // What the node itself is asked; any thread. They are short, and do not call Peers.
@@ -42,6 +43,8 @@ struct PeersHandlers {
   std::function<std::vector<Mark>()> changes;
   // A peer says that this node's copy is not what it should be.
   std::function<void(const FileKey& key)> doubted;
+  // What this node knows of the dataset's directories.
+  std::function<List(const Walk& question)> walk = [](const Walk&) { return List(); };
   // A connection on which another node asks for files.
   std::function<void(Fd socket, Tls tls)> data;
 };
@@ -96,6 +99,12 @@ class Peers {
   void changed(const Mark& mark);
   // Looks for the nodes that may have missed a change. To be called now and then.
   void remind() EXCLUDES(lock_);
+
+  // What a node knows of the dataset's directories. ETIMEDOUT, EAGAIN: it may answer later; another error: it
+  // is not there.
+  Result<List> ask_walk(NodeIndex node, const Walk& question) EXCLUDES(lock_);
+  // The node has sent what none sends.
+  void wrong(NodeIndex node) EXCLUDES(lock_);
 
   // Whether this node is the file's home: who prefetches reads what is homed on it.
   bool is_home(const FileKey& key) const { return home_of(key, count_) == own_; }

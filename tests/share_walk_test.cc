@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// One walk for several nodes, here without connections: each directory is read once, all have the same, and
+// whatever becomes of who walks, each comes to know all.
+#include "runtime/peer/share_walk.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/throttle.h"
+#include "runtime/metadata/board.h"
+#include "tests/catalog_fixture.h"
+#include "tests/faulty_os.h"
+#include "tests/listed.h"
+#include "tests/scratch.h"
+#include "tests/tiers.h"
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kDays = 3 * 86400;
+
+// A node's catalog, and what fills it.
+struct Place {
+  Place(const std::string& pfs, uint64_t rate, ShareWalkOptions options) : stats(rate) {
+    const std::string run_dir = scratch.dir("run");
+    Result<Dataset> opened = Dataset::open({pfs});
+    Result<BoardFile> made = BoardFile::create(run_dir);
+    EXPECT_TRUE(opened.ok() && made.ok());
+    dataset.emplace(opened.take());
+    board.emplace(made.take());
+    catalog =
+        Catalog::create(run_dir, dataset->root_views(), dataset->prefixes, {}, {0, 0, false, true}).take();
+    walker = std::make_unique<Walker>(catalog.get(), &*dataset, board->get(), &stats, [] {});
+    share.emplace(std::move(options));
+  }
+  ~Place() { stop(); }
+  void stop() {
+    share->stop();
+    walker->stop();
+  }
+  bool walked() const { return catalog->reader().walked(0); }
+  uint64_t counter(AgentCounter c) { return total(*board->get(), c); }
+
+  const Scratch scratch;
+  Throttle stats;
+  std::optional<Dataset> dataset;
+  std::optional<BoardFile> board;
+  std::unique_ptr<Catalog> catalog;
+  std::optional<ShareWalk> share;
+  std::unique_ptr<Walker> walker;
+};
+
+class ShareWalkTest : public ::testing::Test {
+ protected:
+  enum class Is { kThere, kAway, kHangs };
+
+  void SetUp() override {
+    options_.start_ms = 100;
+    options_.silence_ms = 400;
+    options_.nap_ms = 5;
+  }
+  void TearDown() override {
+    for (const auto& node : nodes_) node->share->stop();
+  }
+  void tree(int directories, int files) {
+    paths_ = {""};
+    for (int i = 0; i < directories; ++i) {
+      const std::string path = "d" + std::to_string(i % 7) + (i < 7 ? "" : "/e" + std::to_string(i));
+      scratch_.dir("pfs/" + path);
+      paths_.push_back(path);
+      for (int j = 0; j < files; ++j) scratch_.file("pfs/" + path + "/f" + std::to_string(j), "x");
+    }
+  }
+  void make(uint32_t count) {
+    options_.nodes = count;
+    is_ = std::vector<std::atomic<Is>>(count);
+    asked_ = std::vector<std::atomic<uint64_t>>(count * count);
+    for (uint32_t i = 0; i < count; ++i) {
+      is_[i] = Is::kThere;
+      options_.own = i;
+      options_.log = 1000 + i;
+      options_.wrong = [this](NodeIndex) { ++wrong_; };
+      options_.ask = [this, i, count](NodeIndex node, const Walk& question) -> Result<List> {
+        if (is_[i] == Is::kHangs) return Error{ETIMEDOUT, ""};
+        ++asked_[i * count + node];
+        switch (is_[node].load()) {
+          case Is::kHangs:
+            ::usleep(10000);
+            return Error{ETIMEDOUT, ""};
+          case Is::kAway:
+            return Error{ECONNREFUSED, ""};
+          case Is::kThere:
+            break;
+        }
+        return spoil_ ? spoil_(nodes_[node]->share->answer(question)) : nodes_[node]->share->answer(question);
+      };
+      nodes_.push_back(std::make_unique<Place>(pfs_, rate_, options_));
+    }
+  }
+  void start(NodeIndex node) { nodes_[node]->share->start(nodes_[node]->walker.get(), 2); }
+  void start_all() {
+    for (uint32_t i = 0; i < nodes_.size(); ++i) start(i);
+  }
+  uint64_t asked(NodeIndex who, NodeIndex whom) const { return asked_[who * nodes_.size() + whom]; }
+  uint64_t read() {
+    uint64_t sum = 0;
+    for (const auto& node : nodes_) sum += node->counter(AgentCounter::walk_dirs);
+    return sum;
+  }
+  void expect_all(NodeIndex node) {
+    SCOPED_TRACE(node);
+    ASSERT_TRUE(eventually([&] { return nodes_[node]->walked(); }));
+    const CatalogReader& reader = nodes_[node]->catalog->reader();
+    for (const std::string& path : paths_) {
+      struct stat st;
+      ASSERT_EQ(::stat((pfs_ + "/" + path).c_str(), &st), 0);
+      ASSERT_NE(reader.listing(rel(path)), nullptr) << path;
+      EXPECT_EQ(listed(reader, rel(path)), read_directory(pfs_ + "/" + path));
+      EXPECT_EQ(reader.listing(rel(path))->ino, st.st_ino);
+      EXPECT_EQ(reader.listing(rel(path))->dev, st.st_dev);
+    }
+  }
+  void expect_all() {
+    for (uint32_t i = 0; i < nodes_.size(); ++i) expect_all(i);
+  }
+
+  const Scratch scratch_;
+  const std::string pfs_ = scratch_.dir("pfs");
+  const LaterBy quiet_{kDays};
+  std::vector<std::string> paths_;
+  uint64_t rate_ = 0;
+  ShareWalkOptions options_;
+  std::vector<std::atomic<Is>> is_;
+  std::vector<std::atomic<uint64_t>> asked_;
+  std::atomic<int> wrong_{0};
+  std::function<List(List)> spoil_;
+  std::vector<std::unique_ptr<Place>> nodes_;
+};
+
+TEST_F(ShareWalkTest, EachDirectoryIsReadOnceForAllNodes) {
+  tree(60, 5);
+  make(12);
+  start_all();
+  expect_all();
+  EXPECT_EQ(read(), paths_.size());
+  EXPECT_EQ(nodes_[0]->counter(AgentCounter::walk_dirs), paths_.size());
+  for (uint32_t i = 1; i < 12; ++i) EXPECT_EQ(nodes_[i]->counter(AgentCounter::walk_files), 300u);
+  // A tree: nobody is asked by more than eight, and not by himself.
+  EXPECT_GT(asked(8, 0), 0u);
+  EXPECT_EQ(asked(9, 0), 0u);
+  EXPECT_GT(asked(9, 1), 0u);
+  EXPECT_GT(asked(11, 1), 0u);
+  EXPECT_EQ(asked(11, 2), 0u);
+}
+
+TEST_F(ShareWalkTest, ALargeDirectoryComesInParts) {
+  tree(2, 3);
+  const std::string long_name(150, 'n');
+  for (int i = 0; i < 3000; ++i) scratch_.file("pfs/d1/" + long_name + std::to_string(i), "");
+  std::atomic<size_t> parts{0};
+  spoil_ = [&](List list) {
+    parts += !list.parts.empty();
+    return list;
+  };
+  make(2);
+  start_all();
+  expect_all();
+  EXPECT_EQ(read(), paths_.size());
+  EXPECT_GT(parts, 8u) << "of at most 64 KiB";
+}
+
+TEST_F(ShareWalkTest, WhoComesLateIsToldAll) {
+  tree(60, 5);
+  make(3);
+  is_[2] = Is::kAway;
+  start(0);
+  start(1);
+  expect_all(1);
+  is_[2] = Is::kThere;
+  start(2);
+  expect_all();
+  EXPECT_EQ(read(), paths_.size());
+}
+
+TEST_F(ShareWalkTest, TheFirstNodeMayBeLate) {
+  tree(60, 5);
+  make(3);
+  is_[0] = Is::kAway;
+  start(1);
+  start(2);
+  expect_all(1);
+  expect_all(2);
+  is_[0] = Is::kThere;
+  start(0);
+  expect_all();
+  EXPECT_EQ(read(), paths_.size());
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::walk_dirs), paths_.size());
+}
+
+TEST_F(ShareWalkTest, AnotherGoesOnWhereOneEndsInTheMiddle) {
+  for (const Is is : {Is::kAway, Is::kHangs}) {
+    SCOPED_TRACE(static_cast<int>(is));
+    if (paths_.empty()) tree(60, 5);
+    rate_ = 60;
+    make(3);
+    start_all();
+    ASSERT_TRUE(eventually([&] { return nodes_[2]->counter(AgentCounter::walk_files) > 0; }));
+    is_[0] = is;
+    nodes_[0]->stop();
+    const uint64_t first = nodes_[0]->counter(AgentCounter::walk_dirs);
+    EXPECT_LT(first, paths_.size());
+    expect_all(1);
+    expect_all(2);
+    EXPECT_GT(nodes_[1]->counter(AgentCounter::walk_dirs), 0u);
+    EXPECT_EQ(nodes_[2]->counter(AgentCounter::walk_dirs), 0u);
+    EXPECT_LE(read(), paths_.size() + 3) << "but for what was on its way";
+    TearDown();
+    nodes_.clear();
+  }
+}
+
+TEST_F(ShareWalkTest, AParentThatHearsNothingIsPassedOver) {
+  tree(60, 5);
+  make(12);
+  is_[1] = Is::kHangs;  // it hears nothing, either
+  start_all();
+  for (const NodeIndex node : {0u, 2u, 9u, 10u, 11u}) expect_all(node);
+  EXPECT_GT(asked(9, 0), 0u);
+  is_[1] = Is::kThere;
+  expect_all();
+  EXPECT_EQ(read(), paths_.size());
+}
+
+// As in mid-partition: none hears of another. Each reads all, and has all.
+TEST_F(ShareWalkTest, AllMayWalk) {
+  tree(20, 3);
+  make(3);
+  for (auto& is : is_) is = Is::kAway;
+  start_all();
+  expect_all();
+  EXPECT_EQ(read(), 3 * paths_.size());
+}
+
+TEST_F(ShareWalkTest, WhereNobodyWalksEachDoes) {
+  tree(20, 3);
+  make(2);
+  start(1);  // the first one has no walk: prefetch is off there
+  expect_all(1);
+}
+
+TEST_F(ShareWalkTest, ALogThatIsFullEnds) {
+  tree(20, 3);
+  options_.most_log = 500;
+  make(2);
+  start_all();
+  expect_all();
+  EXPECT_LT(nodes_[1]->counter(AgentCounter::walk_dirs), paths_.size()) << "some were told";
+  EXPECT_GT(nodes_[1]->counter(AgentCounter::walk_dirs), 0u);
+}
+
+TEST_F(ShareWalkTest, WhatIsNoListIsNotTaken) {
+  tree(20, 3);
+  const auto with = [](const std::function<void(ListPart*)>& change) {
+    return [change](List list) {
+      std::optional<ListParts> parts = decode<ListParts>(list.parts);
+      if (!parts || list.parts.empty()) return list;
+      for (ListPart& part : parts->parts) change(&part);
+      list.parts = encode_body(*parts);
+      return list;
+    };
+  };
+  const std::vector<std::function<List(List)>> spoils = {
+      [](List list) {
+        if (!list.parts.empty()) list.parts.pop_back();
+        return list;
+      },
+      with([](ListPart* part) { part->path = "../" + part->path; }),
+      with([](ListPart* part) { part->path = "/" + part->path; }),
+      with([](ListPart* part) { part->path += std::string("\0", 1); }),
+      with([](ListPart* part) { part->path.assign(kPathBytes, 'p'); }),
+      with([](ListPart* part) {
+        part->names.push_back({"a/b", DT_REG, 1});
+      }),
+      with([](ListPart* part) {
+        part->names.push_back({"", DT_REG, 1});
+      }),
+      with([](ListPart* part) {
+        part->names.push_back({std::string("a\0b", 3), DT_REG, 1});
+      }),
+      with([](ListPart* part) { part->before = 7; }),
+  };
+  for (const auto& spoil : spoils) {
+    SCOPED_TRACE(&spoil - spoils.data());
+    wrong_ = 0;
+    spoil_ = spoil;
+    make(2);
+    start_all();
+    expect_all();
+    EXPECT_GT(wrong_, 0);
+    EXPECT_EQ(nodes_[1]->counter(AgentCounter::walk_dirs), paths_.size()) << "it reads all itself";
+    EXPECT_EQ(nodes_[1]->catalog->header().entry_count, nodes_[0]->catalog->header().entry_count);
+    TearDown();
+    nodes_.clear();
+  }
+}
+
+// Of which the end is lost: a directory is entered as a whole or not at all.
+TEST_F(ShareWalkTest, HalfADirectoryIsNotEntered) {
+  tree(1, 3);
+  spoil_ = [](List list) {
+    std::optional<ListParts> parts = decode<ListParts>(list.parts);
+    if (!parts || list.parts.empty()) return list;
+    for (ListPart& part : parts->parts) part.last = 0;
+    list.parts = encode_body(*parts);
+    return list;
+  };
+  make(2);
+  start_all();
+  expect_all();
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::walk_dirs), paths_.size());
+}
+
+TEST_F(ShareWalkTest, WhatIsStoppedEnds) {
+  tree(20, 3);
+  make(2);
+  is_[0] = Is::kHangs;
+  start(1);
+  ::usleep(20000);
+  const auto begin = std::chrono::steady_clock::now();
+  nodes_[1]->share->stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(300));
+  EXPECT_FALSE(nodes_[1]->walked());
+}
+
+}  // namespace
+}  // namespace monarch
