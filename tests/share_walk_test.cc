@@ -325,6 +325,33 @@ TEST_F(ShareWalkTest, HalfADirectoryIsNotEntered) {
   EXPECT_EQ(nodes_[1]->counter(AgentCounter::walk_dirs), paths_.size());
 }
 
+// Or two nodes that follow each other for a moment would never come to an end.
+TEST_F(ShareWalkTest, WhatIsKnownIsNotToldOn) {
+  tree(20, 3);
+  int answers = 0;
+  spoil_ = [&](List list) {  // as another agent at the same place would
+    if (answers++ < 6) {
+      list.log = static_cast<uint64_t>(answers);
+      list.state = WalkState::kWalks;
+    }
+    return list;
+  };
+  make(2);
+  start(0);
+  expect_all(0);
+  start(1);
+  expect_all(1);
+  EXPECT_GE(answers, 6);
+  size_t told = 0;
+  Walk place;
+  for (List list = nodes_[1]->share->answer(place); !list.parts.empty();
+       list = nodes_[1]->share->answer(place)) {
+    told += decode<ListParts>(list.parts)->parts.size();
+    place = {list.log, list.next};
+  }
+  EXPECT_EQ(told, paths_.size());
+}
+
 TEST_F(ShareWalkTest, WhatIsStoppedEnds) {
   tree(20, 3);
   make(2);

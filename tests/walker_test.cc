@@ -343,6 +343,36 @@ TEST_F(ToldWalkTest, WhatCouldNotBeReadIsNotTold) {
   EXPECT_EQ(heard.directories().size(), 3u);
 }
 
+// Other nodes know a subvolume's device by other numbers.
+TEST_F(ToldWalkTest, AListingOnAnotherDeviceIsNotTold) {
+  const LaterBy quiet(kDays);
+  struct stat st;
+  ASSERT_EQ(::stat((pfs_ + "/a/b").c_str(), &st), 0);
+  Heard heard;
+  start();
+  make_walker();
+  Intercept other(Call::kFstatResult, [&](Arguments& a) {
+    if (a.st->st_ino == st.st_ino) a.st->st_dev += 1;
+    return 0;
+  });
+  walker_->start(1, &heard);
+  ASSERT_TRUE(eventually([&] { return heard.ends == 1; }));
+  EXPECT_EQ(heard.directories().size(), 5u);
+  for (const WalkedDirectory& directory : heard.directories())
+    EXPECT_EQ(directory.listing == WalkedDirectory::Listed::kNow, directory.path != "a/b") << directory.path;
+}
+
+TEST_F(ToldWalkTest, ALongDirectoryIsToldOfMeanwhile) {
+  const LaterBy quiet(kDays);
+  for (int i = 0; i < 5000; ++i) scratch_.file("pfs/long/" + std::to_string(i), "");
+  Heard heard;
+  start();
+  make_walker();
+  walker_->start(1, &heard);
+  ASSERT_TRUE(eventually([&] { return heard.ends == 1; }));
+  EXPECT_EQ(heard.long_ones, 1);
+}
+
 TEST_F(ToldWalkTest, HalfADirectoryIsNotTold) {
   const LaterBy quiet(kDays);
   Heard heard;

@@ -268,6 +268,7 @@ void Walker::look_again(const Young& young) {
   struct stat before, after;
   const Stream dir = open_stream(young.directory, &before);
   if (!dir) return;
+  if (sink_) sink_->reads();
   const bool same = same_directory(young.values, before);
   Names names(young.directory);
   if (same) {
