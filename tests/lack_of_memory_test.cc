@@ -4,6 +4,8 @@
 
 #include <fcntl.h>
 
+#include <list>
+#include <set>
 #include <vector>
 
 #include "runtime/placement/write_back.h"
@@ -172,6 +174,20 @@ TEST_F(CatalogWithoutMemory, ALinkThatIsNotPlacedIsPlacedLater) {
   });
 }
 
+TEST_F(CatalogWithoutMemory, WhatATaskSawIsEnteredLater) {
+  at_each_allocation([&](int n) {
+    const Ref ref = begin("f");
+    Seen seen{ref, rel("f").hash, {}};
+    seen.values.mode = S_IFREG | 0644;
+    seen.values.dev = catalog_->header().roots[0].dev;
+    lack_memory_at(n);
+    const bool entered = catalog_->add_seen(seen);
+    lack_memory_at(0);
+    EXPECT_NE(catalog_->add_seen(seen), entered) << "once";
+    EXPECT_NE(catalog_->entry(ref).identity, 0u);
+  });
+}
+
 TEST_F(CatalogWithoutMemory, ALargeFileThatIsNotBegunIsBegunLater) {
   at_each_allocation([&](int n) {
     const Ref ref = begin("f");
@@ -330,6 +346,164 @@ TEST_F(PlacementWithoutMemory, AFileOfSeveralLinksThatIsNotPlacedTakesNoSpace) {
     EXPECT_EQ(tier().used(), tier().space_of(1000));
     end();
     EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+  });
+}
+
+TEST_F(PlacementWithoutMemory, ATurnEndsWithItsFile) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  const std::vector<std::string> files = {"a", "b", "c"};  // one more than turns
+  for (const std::string& name : files) {
+    scratch_.file("pfs/" + name, noise(Copier::kSeveralPieces, 1));
+    std::filesystem::create_hard_link(pfs_ + "/" + name, pfs_ + "/other-" + name);
+  }
+  at_each_allocation([&](int n) {
+    start();
+    std::set<std::string> opened;
+    const Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
+      lack_memory_at(opened.insert(a.path).second && a.path != files.back() ? n : 0);
+      return 0;
+    });
+    for (const std::string& name : files) catalog_->add(rel(name), DT_REG);
+    placement_->catalog_grew();
+    std::list<LaterBy> later;  // prefetch does not rest for long
+    EXPECT_TRUE(eventually([&] {
+      later.emplace_back(1);
+      placement_->catalog_grew();
+      return state(files.back()) == State::kPlaced;
+    }));
+    end();
+    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+  });
+}
+
+// ---- large files
+
+class LargeWithoutMemory : public PlacementWithoutMemory {
+ protected:
+  LargeWithoutMemory() { config_.stage_wait_max = 4096; }
+  // Memory lacks in the thread that stages "f", of two chunks, from the first such call on, which fails.
+  void expect_given_back(Call call) {
+    at_each_allocation([&](int n) {
+      start();
+      demand("f");
+      std::atomic<bool> first{true};
+      {
+        const Intercept fails(call, [&](Arguments&) {
+          if (!first.exchange(false)) return 0;
+          lack_memory_at(n);
+          return EIO;
+        });
+        const Intercept opens(Call::kOpenBeneath, [](Arguments&) {
+          lack_memory_at(0);
+          return 0;
+        });
+        placement_->demand_chunk(rel("f"), 0);
+        EXPECT_TRUE(eventually([&] { return !first && (state("f") == State::kPlaced || files_on() == 0); }));
+        demand("none");  // the only thread has ended what it was about
+      }
+      const bool placed = state("f") == State::kPlaced;
+      EXPECT_EQ(tier().used(), placed ? tier().space_of(2 * kChunkBytes) : 0);
+      EXPECT_EQ((*board_)->placed_bytes[0], placed ? 2 * kChunkBytes : 0);
+      EXPECT_TRUE(placed || state("f") != State::kLarge) << "tasks would ask for chunks that do not come";
+      end();
+      EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+    });
+  }
+};
+
+TEST_F(LargeWithoutMemory, AChunkThatCannotBeReadIsNotWaitedForInVain) {
+  scratch_.file("pfs/f", noise(2 * kChunkBytes, 1));
+  expect_given_back(Call::kPread);
+}
+
+TEST_F(LargeWithoutMemory, AFileThatCannotBeFinishedTakesNoSpace) {
+  scratch_.file("pfs/f", noise(2 * kChunkBytes, 1));
+  expect_given_back(Call::kFutimens);
+}
+
+TEST_F(LargeWithoutMemory, AHoleThatCannotBeMadeTakesNoSpace) {
+  const std::string file = scratch_.file("pfs/f", "x");
+  ASSERT_EQ(::truncate(file.c_str(), 2 * kChunkBytes), 0);
+  expect_given_back(Call::kFtruncate);
+}
+
+// ---- what tasks ask for, in the thread that hears them
+
+class RequestsWithoutMemory : public PlacementWithoutMemory {
+ protected:
+  // Has memory lack at the `n`th allocation of `ask`, with another file each time, until it did kTimes: the
+  // queues take memory for several places at a time. Who asks again is to be heard.
+  void expect_heard(int n, const std::function<void(const RelPath&)>& prepare,
+                    const std::function<void(const RelPath&)>& ask) {
+    constexpr int kTimes = 3;
+    SCOPED_TRACE("allocation " + std::to_string(n));
+    start();
+    const int before = times_memory_lacked();
+    for (int i = 0; i < 500 && times_memory_lacked() < before + kTimes; ++i) {
+      const std::string name = "f" + std::to_string(i);
+      scratch_.file("pfs/" + name, noise(8192, 1));
+      catalog_->add(rel(name), DT_REG);
+      prepare(rel(name));
+      const int lacked = times_memory_lacked();
+      const uint64_t put_off = counter(AgentCounter::put_off_files);
+      lack_memory_at(n);
+      ask(rel(name));
+      lack_memory_at(0);
+      if (times_memory_lacked() != lacked) {
+        EXPECT_FALSE(unsettled(state(name))) << "who opens it would wait in vain";
+        EXPECT_EQ(counter(AgentCounter::put_off_files), put_off + 1);
+        const LaterBy later(2);
+        EXPECT_TRUE(eventually([&] {
+          placement_->catalog_grew();
+          return word(name) != state_word(State::kNoFit, Reason::kTierError);
+        })) << "it is not tried again";
+        ask(rel(name));
+      }
+      ASSERT_TRUE(placed_at_last(name)) << name;
+    }
+    EXPECT_EQ(times_memory_lacked(), before + kTimes);
+    end();
+    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+  }
+  const std::function<void(const RelPath&)> opens_ = [this](const RelPath& path) {
+    placement_->demand(path);
+  };
+};
+
+TEST_F(RequestsWithoutMemory, AFileThatCannotBeQueuedIsThePfssAndStagedLater) {
+  expect_heard(
+      1, [](const RelPath&) {}, opens_);
+}
+
+TEST_F(RequestsWithoutMemory, WhoWaitsForALargeFileIsHeardLater) {
+  config_.stage_wait_max = 4096;
+  const auto opened = [this](const RelPath& path) { demand(path.path); };
+  for (const int n : {1, 2}) expect_heard(n, opened, opens_);
+}
+
+TEST_F(RequestsWithoutMemory, WhoReadsALargeFileIsHeardLater) {
+  config_.stage_wait_max = 4096;
+  const auto opened = [this](const RelPath& path) { demand(path.path); };
+  expect_heard(1, opened, [this](const RelPath& path) { placement_->demand_chunk(path, 0); });
+  for (const int n : {1, 2})
+    expect_heard(n, opened, [this](const RelPath& path) { placement_->demand_chunk(path, kReadNatively); });
+}
+
+// ---- the device
+
+TEST_F(PlacementWithoutMemory, ACopyThatIsLostTakesNoSpace) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  at_each_allocation([&](int n) {
+    start();
+    const Intercept lost(Call::kFinishSync, [&](Arguments&) {
+      lack_memory_at(n);
+      return EIO;
+    });
+    placement_->demand(rel("f"));
+    EXPECT_TRUE(eventually([&] { return word("f") == state_word(State::kNoFit, Reason::kTierError); }));
+    EXPECT_TRUE(eventually([&] { return files_on() == 0 && tier().used() == 0; }));
+    EXPECT_TRUE(tier().closed());
+    end();
   });
 }
 

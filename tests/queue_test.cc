@@ -7,6 +7,7 @@
 
 #include <list>
 #include <new>
+#include <set>
 
 #include "runtime/base/memory.h"
 #include "runtime/base/os.h"
@@ -208,6 +209,27 @@ TEST_F(QueueTest, WhoCannotBeHurriedForLackOfMemoryKeepsItsPlaceInLine) {
   EXPECT_TRUE(lacked);
 }
 
+TEST_F(QueueTest, AFileForWhichThereIsNoPlaceInLineKeepsItsSource) {
+  struct File : SourceFile {
+    int fd() const override { return -1; }
+    Status copy(CopyRange, Copier*) override { return {}; }
+  };
+  fill_turns();
+  Copier* one = copier();
+  for (int i = 0, before = times_memory_lacked(); times_memory_lacked() == before; ++i) {
+    ASSERT_LT(i, 1000);
+    std::unique_ptr<SourceFile> source = std::make_unique<File>();
+    bool in_line = false;
+    try {
+      lack_memory_at(2);
+      in_line = !queue().take_turn(Work{kTwo, Why::kPrefetch}, *one, &source, {});
+    } catch (const std::bad_alloc&) {
+    }
+    lack_memory_at(0);
+    EXPECT_EQ(in_line, source == nullptr);
+  }
+}
+
 TEST_F(QueueTest, WhoWorksOnAFileIsHurriedAndNoOther) {
   queue().demand(kOne);
   queue().demand(kTwo);
@@ -284,6 +306,28 @@ TEST_F(QueueTest, WhatTheJobWroteIsLookedAtLaterAndOnce) {
   EXPECT_TRUE(take() == (Work{kOne, Why::kAgain, 0, nullptr, 10}));
   done();
   EXPECT_TRUE(idle());
+}
+
+TEST_F(QueueTest, WhatTheJobWroteIsLookedAtThoughMemoryLackedAtFirst) {
+  config_.threads = 300;
+  std::set<Ref> told, looked_at;
+  int lacked = 0;
+  for (int n = 1; n <= 2; ++n)
+    for (Ref ref = static_cast<Ref>(1000 * n); ref < static_cast<Ref>(1000 * n + 100); ++ref) {
+      told.insert(ref);
+      try {
+        lack_memory_at(n);
+        queue().stage_again(ref, 7);
+      } catch (const std::bad_alloc&) {
+        ++lacked;
+      }
+      lack_memory_at(0);
+      queue().stage_again(ref, 7);
+    }
+  EXPECT_EQ(lacked, 200);
+  const LaterBy later(1);
+  for (Work work = take(); work.why == Why::kAgain; work = take()) looked_at.insert(work.ref);
+  EXPECT_EQ(looked_at, told);
 }
 
 TEST_F(QueueTest, WhatTheJobWroteIsForgottenWhereThatIsOff) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <new>
 #include <optional>
 #include <string_view>
 
@@ -92,7 +93,11 @@ MemoryState fresh_state() {
   const MutexLock hold(lock);
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
   if (read_at == 0 || now - read_at > kFreshNs) {
-    state = read_memory();
+    try {
+      state = read_memory();
+    } catch (const std::bad_alloc&) {
+      state = {0, 0};  // not even for that
+    }
     read_at = now;
   }
   return state;

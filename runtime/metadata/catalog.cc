@@ -457,7 +457,7 @@ void Catalog::fill(Identity* id, Ref entry, Ref attributes, const struct stat& s
   id->tier.store(kNoTier, std::memory_order_relaxed);
 }
 
-bool Catalog::add_seen(const Seen& seen) {
+bool Catalog::add_seen(const Seen& seen) try {
   if (!is_entry(seen.entry) || !reader_.is_entry(seen.entry, seen.hash)) return false;
   const FileValues& values = seen.values;
   Entry& e = entry(seen.entry);
@@ -490,6 +490,8 @@ bool Catalog::add_seen(const Seen& seen) {
   file->identity.tier.store(kNoCopy, std::memory_order_relaxed);
   e.identity.store(own, std::memory_order_release);
   return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 Ref Catalog::enter_copy(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {

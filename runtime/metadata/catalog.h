@@ -110,7 +110,8 @@ class Catalog {
   void close_chunks(Ref chunks);
 
   // Enters what a task saw of a file that has no identity: anything may be in it. Refused unless the entry
-  // exists, is of this type, on its root's device, and not dropped. False: it was not entered.
+  // exists, is of this type, on its root's device, and not dropped. False: it was not entered, also where the
+  // run directory or memory is full.
   bool add_seen(const Seen& seen);
 
   // Takes a placed entry back, with this state (kDropped, or kNoFit to try again) and reason: readers that

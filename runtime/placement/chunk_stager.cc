@@ -28,6 +28,14 @@ bool same_file(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+// `copy` with a hole as long as the file.
+Result<Fd> as_hole(Fd copy, off_t bytes) try {
+  if (os::ftruncate(copy.get(), bytes) != 0) return errno_error("make a sparse copy");
+  return copy;
+} catch (const std::bad_alloc&) {
+  return Error{ENOMEM, {}};
+}
+
 }  // namespace
 
 void ChunkStager::begin(const Work& work, std::unique_ptr<SourceFile> source, const struct stat& st) {
@@ -62,10 +70,16 @@ void ChunkStager::demand_whole(Ref ref) {
     const auto at = large_.find(ref);
     filling = at != large_.end() && progress(at->second).filling;
   }
-  if (filling)
-    queue_->fill(ref, WorkQueue::Place::kWanted);
-  else
-    queue_->demand_chunk(ref, 0);  // which begins the rest
+  try {
+    if (filling)
+      queue_->fill(ref, WorkQueue::Place::kWanted);
+    else
+      queue_->demand_chunk(ref, 0);  // which begins the rest
+  } catch (const std::bad_alloc&) {
+    const MutexLock hold(lock_);
+    wanted_.erase(ref);  // who asks again is heard
+    throw;
+  }
 }
 
 std::optional<uint32_t> ChunkStager::next_chunk(Ref ref) {
@@ -139,8 +153,9 @@ std::unique_ptr<SourceFile> ChunkStager::open_source(const Work& work, const Cop
   return source;
 }
 
+// Memory lacks before there is any space to give back, or is an error like others.
 ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFile> source,
-                                      const struct stat& st, std::shared_ptr<Ends>* ends) {
+                                      const struct stat& st, std::shared_ptr<Ends>* ends) try {
   auto file = std::make_shared<LargeFile>();
   const auto opened = std::make_shared<Ends>();
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
@@ -159,9 +174,9 @@ ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFi
   Tier& tier = context_->tier(file->tier);
   const bool sparse = is_sparse(st);
   Result<Fd> copy = tier.create_part(ref, file->reserved == bytes && !sparse ? bytes : 0);
-  if (copy.ok() && sparse && os::ftruncate(copy->get(), st.st_size) != 0) {
-    copy = errno_error("make a sparse copy");
-    tier.remove_part(ref);
+  if (copy.ok() && sparse) {
+    copy = as_hole(copy.take(), st.st_size);
+    if (!copy.ok()) tier.remove_part(ref);
   }
   if (!copy.ok()) {
     tier.release(file->reserved);
@@ -193,6 +208,9 @@ ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFi
   }
   *ends = opened;
   return file;
+} catch (const std::bad_alloc&) {
+  health_->put_off(work.ref, ENOMEM);
+  return nullptr;
 }
 
 // False: there is no memory for it.
@@ -220,7 +238,8 @@ bool ChunkStager::fill(const Large& file, WorkQueue::Place place) try {
 }
 
 // Opens both ends again. False: that failed, and the file has been given up.
-bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) {
+bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier,
+                         std::shared_ptr<Ends>* ends) try {
   struct stat st;
   std::unique_ptr<SourceFile> source = open_source(work, *copier, &st);
   if (!source && is_shortage(errno)) return put_off(file, errno);
@@ -241,6 +260,8 @@ bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier, st
   *ends = std::make_shared<Ends>(Ends{std::move(source), copy.take()});
   hold_ends(file, *ends);
   return true;
+} catch (const std::bad_alloc&) {
+  return put_off(file, ENOMEM);
 }
 
 // Who copies from those that are parked meanwhile has them until the end of the run.
@@ -290,6 +311,12 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
     if (work.why == Why::kChunk) queue_->hurry(work.ref);  // filling comes back by itself
     return;
   }
+  copy_and_publish(file, run, work, copier);
+  end(file);
+}
+
+// Lack of memory is an error like others here: what was claimed is not waited for in vain.
+void ChunkStager::copy_and_publish(const Large& file, const Run& run, const Work& work, Copier* copier) try {
   const Status copied = copy(file, run, work.background() && !is_wanted(work.ref), copier);
   if (copied.ok()) {
     context_->board->header.stalled_until_ns.store(0, std::memory_order_relaxed);
@@ -308,7 +335,8 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
     health_->failed(file->tier, copied.error());
     give_up(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   }
-  end(file);
+} catch (const std::bad_alloc&) {
+  (void)put_off(file, ENOMEM);
 }
 
 bool ChunkStager::is_wanted(Ref ref) {
@@ -321,8 +349,7 @@ bool ChunkStager::is_native(Ref ref) {
   return native_.count(ref) != 0;
 }
 
-// Lack of memory is an error like others here: what was claimed is not waited for in vain.
-Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* copier) try {
+Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* copier) {
   if (is_invalid(*context_->board, context_->catalog->entry(file->ref).hash))
     return Error{ESTALE, "the job wrote it"};
   const auto size = static_cast<uint64_t>(file->st.st_size);
@@ -348,8 +375,6 @@ Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* 
   if (!unchanged(ends.source->fd(), file->st))
     return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
   return {};
-} catch (const std::bad_alloc&) {
-  return Error{ENOMEM, {}};
 }
 
 void ChunkStager::publish(const Large& file, const Run& run) {

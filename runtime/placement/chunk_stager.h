@@ -97,6 +97,7 @@ class ChunkStager {
   bool claim(const Large& file, const Work& work, Run* run) REQUIRES(lock_);
   bool is_native(Ref ref) EXCLUDES(lock_);
   bool is_wanted(Ref ref) EXCLUDES(lock_);
+  void copy_and_publish(const Large& file, const Run& run, const Work& work, Copier* copier) EXCLUDES(lock_);
   Status copy(const Large& file, const Run& run, bool paced, Copier* copier);
   void publish(const Large& file, const Run& run) EXCLUDES(lock_);
   void end(const Large& file) EXCLUDES(lock_);

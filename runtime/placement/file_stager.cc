@@ -26,6 +26,14 @@ bool may_be_replaced(uint64_t word) {
          again_of(word) == 0;
 }
 
+// Ends a turn of prefetch, also for lack of memory.
+struct Turn {
+  WorkQueue* queue;  // nullptr: none was taken
+  ~Turn() {
+    if (queue) queue->end_turn();
+  }
+};
+
 }  // namespace
 
 FileStager::FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, ChunkStager* chunks)
@@ -40,8 +48,17 @@ void FileStager::stop() {
   for (const auto& write_back : write_back_) write_back->stop();
 }
 
+void FileStager::demand(Ref ref) {
+  try {
+    queue_->demand(ref);
+  } catch (const std::bad_alloc&) {
+    health_->put_off(ref, ENOMEM);
+  }
+}
+
 void FileStager::stage(const Work& work, Copier* copier) {
   Catalog* catalog = context_->catalog;
+  const Turn turn{work.opened && work.why == Why::kPrefetch ? queue_ : nullptr};
   if (!work.opened && work.why == Why::kDemand &&
       !catalog->move(work.ref, state_word(State::kQueued), state_word(State::kStaging)))
     return;
@@ -54,7 +71,6 @@ void FileStager::stage(const Work& work, Copier* copier) {
   } else {
     open_and_place(work, copier);
   }
-  if (work.opened && work.why == Why::kPrefetch) queue_->end_turn();
 }
 
 void FileStager::ask_again(const RelPath& path) {
@@ -178,10 +194,10 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
     note_found();
   }
   if (bytes > context_->config.stage_wait_max) return chunks_->begin(work, std::move(source), st);
-  const bool turn = work.why == Why::kPrefetch && bytes >= Copier::kSeveralPieces;
-  if (turn && !queue_->take_turn(work, *copier, &source, st)) return;
+  const bool in_turn = work.why == Why::kPrefetch && bytes >= Copier::kSeveralPieces;
+  if (in_turn && !queue_->take_turn(work, *copier, &source, st)) return;
+  const Turn turn{in_turn ? queue_ : nullptr};
   place(work, source.get(), st, copier);
-  if (turn) queue_->end_turn();
 }
 
 // Lack of memory is an error like others here: what was reserved is given back.
@@ -356,8 +372,7 @@ void FileStager::publish_links(int number, const NamedCopy& copy) try {
       {copy.entry, number, copy.inode},
       [&](Ref ref, const HardLinks::Copy& made) { return link(ref, made, copy.source, copy.prefetched); });
   for (const Ref ref : refused)  // each gets a copy of its own
-    if (context_->catalog->move(ref, state_word(State::kStaging), state_word(State::kQueued)))
-      queue_->demand(ref);
+    if (context_->catalog->move(ref, state_word(State::kStaging), state_word(State::kQueued))) demand(ref);
 } catch (const std::bad_alloc&) {
   (void)end_sharing(copy.entry);
 }
@@ -366,18 +381,25 @@ void FileStager::publish_links(int number, const NamedCopy& copy) try {
 // that one reads zeros as soon as the pages make way (doc/design.md, "Faults").
 void FileStager::written(int number, NamedCopy copy, const Status& written) {
   if (!written.ok()) {
-    spdlog::error("{}: {}", context_->catalog->path_of(copy.entry), written.error().text);
+    const Error error = lost(copy.entry, written);
     if (copy.stage == NamedCopy::Stage::kPublished) {
       context_->catalog->drop(copy.entry, State::kNoFit, Reason::kTierError);
       context_->board->placed_bytes[number].fetch_sub(copy.bytes, std::memory_order_relaxed);
     } else if (copy.stage == NamedCopy::Stage::kNamed) {
       context_->settle(copy.entry, state_word(State::kNoFit, Reason::kTierError));
     }
-    health_->failed(number, Error{EIO, written.error().text});
+    health_->failed(number, error);
     return give_back(number, &copy);
   }
   if (copy.stage == NamedCopy::Stage::kNamed) publish(number, &copy);
   if (copy.stage == NamedCopy::Stage::kRefused) give_back(number, &copy);
+}
+
+Error FileStager::lost(Ref ref, const Status& written) const try {
+  spdlog::error("{}: {}", context_->catalog->path_of(ref), written.error().text);
+  return Error{EIO, written.error().text};
+} catch (const std::bad_alloc&) {
+  return Error{EIO, {}};
 }
 
 // Its space counts as used until it is free: for this job's life, if its name cannot be removed, or if a task

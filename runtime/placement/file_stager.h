@@ -25,6 +25,8 @@ class FileStager {
  public:
   FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, ChunkStager* chunks);
 
+  // An open waits for a file, which is kQueued since just now.
+  void demand(Ref ref);
   // Does a piece of work of kind kDemand or kPrefetch.
   void stage(const Work& work, Copier* copier);
   // A task opened a file that the job wrote: it is staged again (a piece of work of kind kAgain) once it was
@@ -72,6 +74,8 @@ class FileStager {
   void publish_links(int tier, const NamedCopy& copy);
   // The copy is on its device, or lost.
   void written(int tier, NamedCopy copy, const Status& written);
+  // The error of a tier that lost a copy, which is logged; without words where memory lacks.
+  Error lost(Ref ref, const Status& written) const;
   void give_back(int tier, NamedCopy* copy);
 
   PlacementContext* const context_;

@@ -54,9 +54,10 @@ std::vector<Ref> HardLinks::published(const Copy& copy, const Link& link) {
   file.copy = copy;
   file.there = true;
   std::vector<Ref>& linked = file.names.linked;
+  std::vector<Ref> refused;
+  refused.reserve(file.names.waiting.size());
   linked.swap(file.names.waiting);
   for (const Ref name : linked) awaited_.erase(name);
-  std::vector<Ref> refused;
   const auto has_none = [&](Ref name) {
     if (link(name, copy)) return false;
     refused.push_back(name);

@@ -59,29 +59,37 @@ void PlacementHandler::room_grew() { health_.room_grew(); }
 void PlacementHandler::demand(const RelPath& path) {
   const Ref ref = context_.catalog->add(path, DT_UNKNOWN);
   if (!ref) return;  // the catalog is full: the task sees that there is no entry and reads the PFS
-  if (context_.catalog->move(ref, state_word(State::kKnown), state_word(State::kQueued))) {
-    queue_.demand(ref);
-  } else {
-    queue_.hurry(ref);  // in work, or settled
-    files_.hurry(ref);
-    if (state_of(context_.catalog->entry(ref).state.load(std::memory_order_acquire)) == State::kLarge)
-      chunks_.demand_whole(ref);
-    if (is_invalid(*context_.board, path.hash)) files_.ask_again(path);
-  }
+  if (context_.catalog->move(ref, state_word(State::kKnown), state_word(State::kQueued)))
+    files_.demand(ref);
+  else
+    hurry(ref, path);
 }
 
-void PlacementHandler::demand_chunk(const RelPath& path, uint32_t chunk) {
+// The file is in work, or settled.
+void PlacementHandler::hurry(Ref ref, const RelPath& path) try {
+  queue_.hurry(ref);
+  files_.hurry(ref);
+  if (state_of(context_.catalog->entry(ref).state.load(std::memory_order_acquire)) == State::kLarge)
+    chunks_.demand_whole(ref);
+  if (is_invalid(*context_.board, path.hash)) files_.ask_again(path);
+} catch (const std::bad_alloc&) {
+  health_.ran_short(ENOMEM);
+}
+
+void PlacementHandler::demand_chunk(const RelPath& path, uint32_t chunk) try {
   Catalog* catalog = context_.catalog;
   const Ref ref = catalog->reader().find(path).ref;
   if (ref && state_of(catalog->entry(ref).state.load(std::memory_order_acquire)) == State::kLarge)
     chunks_.demand(ref, chunk);
+} catch (const std::bad_alloc&) {
+  health_.ran_short(ENOMEM);
 }
 
 void PlacementHandler::run(Worker* worker) {
   while (const std::optional<Work> work = queue_.take(&worker->copier)) {
-    if (worker->moves != moves_) move(worker);
     set_io_priority(work->background() ? context_.config.background_io : AgentConfig::Io::kNormal);
     try {
+      if (worker->moves != moves_) move(worker);
       do_work(*work, &worker->copier);
     } catch (const std::bad_alloc&) {
       files_.ran_out_of_memory(*work);

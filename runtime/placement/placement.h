@@ -38,10 +38,10 @@ class PlacementHandler {
   void move_to(const std::string& processors);
 
   // A task asks for `path`: enters it into the catalog if need be and stages it before all prefetch.
-  // Makes no PFS call. Any thread.
+  // Where memory lacks, the file is the PFS's, and staged later. Makes no PFS call. Any thread.
   void demand(const RelPath& path);
   // A task asks for chunk `chunk` of a large file, or says (kReadNatively) that it reads the file by calls
-  // that chunks cannot serve. Makes no PFS call. Any thread.
+  // that chunks cannot serve. Where memory lacks, it has to ask again. Makes no PFS call. Any thread.
   void demand_chunk(const RelPath& path, uint32_t chunk);
   // A tier's quota has grown: what did not fit is tried again. Any thread.
   void room_grew();
@@ -56,6 +56,7 @@ class PlacementHandler {
     std::thread thread;
   };
 
+  void hurry(Ref ref, const RelPath& path);
   void run(Worker* worker);
   void do_work(const Work& work, Copier* copier);
   void move(Worker* worker) EXCLUDES(lock_);

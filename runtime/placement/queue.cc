@@ -85,10 +85,13 @@ void WorkQueue::fill(Ref ref, Place place) {
 void WorkQueue::stage_again(Ref ref, uint32_t change) {
   const int64_t wait = int64_t{context_->config.stage_again} * 1000000000;
   const MutexLock hold(lock_);
-  if (wait == 0 || again_.size() >= kMostWaiting || !waiting_again_.insert(ref).second) return;
+  if (wait == 0 || again_.size() >= kMostWaiting) return;
   Work work{ref, Why::kAgain};
   work.change = change;
-  again_.push_back({work, os::clock_ns(CLOCK_MONOTONIC) + wait});
+  std::list<Again> added;  // memory may lack for either
+  added.push_back({work, os::clock_ns(CLOCK_MONOTONIC) + wait});
+  if (!waiting_again_.insert(ref).second) return;
+  again_.splice(again_.end(), added);
   work_.notify_one();  // which sleeps until then
 }
 
@@ -99,7 +102,9 @@ bool WorkQueue::take_turn(const Work& work, const Copier& copier, std::unique_pt
     ++turns_;
     return true;
   }
-  in_line_.push_back({work.ref, work.why, 0, std::make_shared<Opened>(Opened{std::move(*source), st})});
+  const auto opened = std::make_shared<Opened>();
+  in_line_.push_back({work.ref, work.why, 0, opened});
+  *opened = {std::move(*source), st};
   return false;
 }
 
@@ -187,7 +192,7 @@ bool WorkQueue::is_known(Ref ref) const {
 
 bool WorkQueue::next_in_catalog(Work* work) {
   bool found = false;
-  cursor_ = context_->catalog->walk(cursor_, [&](Ref ref) {
+  const auto take_one = [&](Ref ref) {
     if (found) return false;
     if (is_known(ref) && context_->source->is_ours(ref) &&
         context_->catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
@@ -195,7 +200,8 @@ bool WorkQueue::next_in_catalog(Work* work) {
       found = true;
     }
     return true;
-  });
+  };
+  cursor_ = context_->catalog->walk(cursor_, std::cref(take_one));  // which takes no memory
   return found;
 }
 

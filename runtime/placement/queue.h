@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -45,7 +46,8 @@ struct Work {
   Need need() const { return why == Why::kAgain ? Need::kAnew : background() ? Need::kLater : Need::kNow; }
 };
 
-// All members may be called from any thread.
+// All members may be called from any thread. Where memory lacks, those that put something into the queue
+// throw std::bad_alloc, and have changed nothing.
 class WorkQueue {
  public:
   // What the queue asks others, with its lock held: they must not call it then.
@@ -123,7 +125,7 @@ class WorkQueue {
     Work work;
     int64_t due;  // CLOCK_MONOTONIC
   };
-  std::deque<Again> again_ GUARDED_BY(lock_);  // the first one is due first
+  std::list<Again> again_ GUARDED_BY(lock_);  // the first one is due first
   std::set<Ref> waiting_again_ GUARDED_BY(lock_);
   struct Working {
     Copier* copier;
