@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "runtime/peer/changes.h"
 #include "runtime/placement/write_back.h"
 #include "tests/placement_fixture.h"
 
@@ -199,6 +200,54 @@ TEST_F(CatalogWithoutMemory, ALargeFileThatIsNotBegunIsBegunLater) {
     lack_memory_at(0);
     EXPECT_EQ(catalog_->entry(ref).state, large_word(chunks)) << "0: none";
     EXPECT_NE(catalog_->start_chunks(ref, 1, st), 0u);
+  });
+}
+
+// ---- the walk
+
+class WalkWithoutMemory : public PlacementTest {};
+
+TEST_F(WalkWithoutMemory, ADirectoryThatIsNotListedIsSaidToBeIncomplete) {
+  for (const char* name : {"d/e/f1", "d/e/f2", "d/f3"}) scratch_.file(std::string("pfs/") + name, "x");
+  config_.metadata = AgentConfig::Metadata::kServe;
+  for (const char* directory : {".", "d", "d/e"})
+    at_each_allocation([&](int n) {
+      start();
+      const Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
+        if (std::string(a.path) == directory) lack_memory_at(n);
+        return 0;
+      });
+      start_walk();
+      EXPECT_TRUE(eventually([&] { return walked() || counter(AgentCounter::walk_errors) == 1; }));
+      walker_->stop();
+      if (walked()) {
+        EXPECT_TRUE(catalog_->reader().find(rel("d/e/f1")) && catalog_->reader().find(rel("d/f3")));
+      }
+      end();
+    });
+}
+
+// ---- what other nodes are told
+
+TEST(ChangesWithoutMemory, AreToldLater) {
+  const Scratch scratch;
+  at_each_allocation([&](int n) {
+    Result<BoardFile> board = BoardFile::create(scratch.dir("run" + std::to_string(n)));
+    ASSERT_TRUE(board.ok());
+    Changes changes(board->get());
+    set_invalid(board->get(), 77);
+    std::optional<Mark> mark;
+    try {
+      lack_memory_at(n);
+      mark = changes.next();
+    } catch (const std::bad_alloc&) {
+    }
+    lack_memory_at(0);
+    if (mark) changes.untell(*mark);
+    mark = changes.next();
+    ASSERT_TRUE(mark.has_value());
+    EXPECT_EQ(mark->marks, std::vector<uint32_t>{77});
+    EXPECT_FALSE(changes.next().has_value());
   });
 }
 

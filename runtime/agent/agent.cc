@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <future>
+#include <new>
 #include <optional>
 #include <thread>
 
@@ -179,16 +180,26 @@ Status start(const AgentOptions& options, Service* service) {
     return errno_error("start the thread that serves requests", error);
   // Not before the agent is ready: it takes longer than all else. Without it the agent is slower.
   (void)os::start_thread(&service->locality, [service, &options] {
-    const std::string processors = processors_near(options.config.tiers, Sources{});
-    if (!processors.empty()) service->placement->move_to(processors);
+    try {
+      const std::string processors = processors_near(options.config.tiers, Sources{});
+      if (!processors.empty()) service->placement->move_to(processors);
+    } catch (const std::bad_alloc&) {
+      spdlog::warn("the copy threads stay where they are: out of memory");
+    }
   });
   return {};
 }
 
 // Quotas that root has raised, since space of other jobs has become free.
 void take_grants(GrantWatch* grants, Service* service) {
+  std::optional<std::vector<Grant>> granted;
+  try {
+    granted = grants->look();
+  } catch (const std::bad_alloc&) {
+    return;  // the next look finds them
+  }
   bool grew = false;
-  for (const Grant& grant : grants->look().value_or(std::vector<Grant>())) {
+  for (const Grant& grant : std::move(granted).value_or(std::vector<Grant>())) {
     for (Tier& tier : service->hierarchy->tiers()) {
       if (tier.name() != grant.tier || !tier.grow(grant.quota)) continue;
       spdlog::info("tier {}: the job may use {} now", tier.name(), format_size(grant.quota));

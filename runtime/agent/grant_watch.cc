@@ -5,6 +5,9 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace monarch {
 namespace {
 
@@ -25,9 +28,11 @@ std::optional<std::vector<Grant>> GrantWatch::look() {
   watching_ = notify_ && ::inotify_add_watch(notify_.get(), file_.c_str(), IN_ATTRIB | IN_CLOSE_WRITE) >= 0;
   const Fd fd(::open(file_.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   const ssize_t n = fd ? ::read(fd.get(), text, sizeof text) : -1;
-  if (n < 0 || std::string(text, static_cast<size_t>(n)) == seen_) return {};
-  seen_.assign(text, static_cast<size_t>(n));
-  return parse_grants(seen_);
+  std::string now(text, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  if (n < 0 || now == seen_) return {};
+  std::vector<Grant> grants = parse_grants(now);
+  seen_.swap(now);  // not before memory has lacked
+  return grants;
 }
 
 }  // namespace monarch

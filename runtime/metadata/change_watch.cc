@@ -2,7 +2,6 @@
 #include "runtime/metadata/change_watch.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
@@ -11,8 +10,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <new>
 
 #include "runtime/base/os.h"
 #include "runtime/layout/board_client.h"
@@ -82,6 +83,9 @@ void ChangeWatch::add(uint32_t root, std::string_view path) {
 void ChangeWatch::add(uint32_t root, std::string_view path, int dir, const struct stat* st) {
   if (!inotify_) return;
   const std::pair<uint32_t, std::string> key(root, path);
+  std::unordered_map<int, Watched> added;  // its memory is there before the kernel watches, and others wait
+  Watched& watched = added[-1];
+  watched = {root, key.second, {}};
   {
     MutexLock hold(lock_);
     for (auto seen = seen_.find(key); seen != seen_.end(); seen = seen_.find(key)) {
@@ -89,16 +93,17 @@ void ChangeWatch::add(uint32_t root, std::string_view path, int dir, const struc
       added_.wait(&hold);  // by another thread
     }
     if (seen_.size() >= most_) return say_once("watch_directories is reached");
+    watched_.reserve(seen_.size() + 1);
     seen_[key] = false;
   }
-  Watched watched = {root, key.second, {}};
   const int watch = watch_directory(dir, st, &watched);
   const int error = errno;
   const MutexLock hold(lock_);
   added_.notify_all();
   // Another name of a directory that is watched: by a mount.
-  const bool is_new = watch >= 0 && watched_.emplace(watch, std::move(watched)).second;
-  if (is_new) {
+  auto node = added.extract(-1);
+  node.key() = watch;
+  if (watch >= 0 && watched_.insert(std::move(node)).inserted) {
     seen_[key] = true;
     return;
   }
@@ -115,8 +120,9 @@ int ChangeWatch::watch_directory(int dir, const struct stat* st, Watched* watche
   const Fd opened(dir >= 0 ? -1 : os::open_beneath(root, name, O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (dir < 0 && !opened) return -1;
   const int fd = dir >= 0 ? dir : opened.get();
-  const std::string link = fmt::format("/proc/self/fd/{}/.", fd);
-  const int watch = os::inotify_add_watch(inotify_.get(), link.c_str(), kMask);
+  char link[64];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d/.", fd);
+  const int watch = os::inotify_add_watch(inotify_.get(), link, kMask);
   if (watch < 0) return -1;
   if (st)
     watched->values = *st;
@@ -126,26 +132,34 @@ int ChangeWatch::watch_directory(int dir, const struct stat* st, Watched* watche
 }
 
 void ChangeWatch::run() {
-  std::vector<Event> early;  // of directories that are just being added
-  alignas(inotify_event) char buffer[16384];
+  std::vector<Event> early;
   for (;;) {
     pollfd fds[2] = {{end_.get(), POLLIN, 0}, {inotify_.get(), POLLIN, 0}};
     if (::poll(fds, 2, early.empty() ? -1 : kNapMs) < 0 && errno != EINTR) return;
     if (fds[0].revents) return;
-    std::vector<Event> events = std::move(early);
-    early.clear();
-    ssize_t bytes;
-    while ((bytes = ::read(inotify_.get(), buffer, sizeof buffer)) > 0) {
-      for (const char* at = buffer; at < buffer + bytes;) {
-        const auto* e = reinterpret_cast<const inotify_event*>(at);
-        events.push_back({e->wd, e->mask, e->len > 0 ? e->name : ""});
-        at += sizeof *e + e->len;
-      }
+    try {
+      take_all(&early);
+    } catch (const std::bad_alloc&) {
+      close("a change was lost for lack of memory");
     }
-    for (Event& event : events)
-      if (!take(event)) early.push_back(std::move(event));
     if (::poll(fds, 1, kNapMs) > 0) return;
   }
+}
+
+void ChangeWatch::take_all(std::vector<Event>* early) {
+  alignas(inotify_event) char buffer[16384];
+  std::vector<Event> events = std::move(*early);
+  early->clear();
+  ssize_t bytes;
+  while ((bytes = ::read(inotify_.get(), buffer, sizeof buffer)) > 0) {
+    for (const char* at = buffer; at < buffer + bytes;) {
+      const auto* e = reinterpret_cast<const inotify_event*>(at);
+      events.push_back({e->wd, e->mask, e->len > 0 ? e->name : ""});
+      at += sizeof *e + e->len;
+    }
+  }
+  for (Event& event : events)
+    if (!take(event)) early->push_back(std::move(event));
 }
 
 bool ChangeWatch::take(const Event& event) {
@@ -213,7 +227,7 @@ void ChangeWatch::mark(uint32_t hash, Changed kind) {
   if (!known) count(board_, TaskCounter::invalidations);
 }
 
-void ChangeWatch::close(const std::string& why) {
+void ChangeWatch::close(std::string_view why) {
   if (board_->header.closed.exchange(1, std::memory_order_acq_rel) != 0) return;
   count(board_, TaskCounter::invalidations);
   tell_change(board_);

@@ -37,7 +37,8 @@ class ChangeWatch {
   void start();
   void stop();
   // Watches the directory `path` of root number `root` ("": the root) and those above it, unless they are or
-  // cannot be. To be called before anything in it is read. Any thread.
+  // cannot be. To be called before anything in it is read. Throws std::bad_alloc, and has changed nothing.
+  // Any thread.
   void add(uint32_t root, std::string_view path);
   // The same of one directory, of which there is a descriptor, so that the PFS is not asked again, and what
   // fstat says of it.
@@ -58,10 +59,12 @@ class ChangeWatch {
   void run();
   // False: the watch is not known yet, since its directory is just being added.
   bool take(const Event& event) EXCLUDES(lock_);
+  // Takes what the kernel has told, and what it told `early`, of directories that are just being added.
+  void take_all(std::vector<Event>* early) EXCLUDES(lock_);
   void take_of_itself(Watched* directory, uint32_t mask);
   void take_of_name(const Watched& directory, const Event& event);
   void mark(uint32_t hash, Changed kind);
-  void close(const std::string& why);
+  void close(std::string_view why);
   void say_once(const std::string& text) REQUIRES(lock_);
 
   const Dataset* const dataset_;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <new>
 
 #include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
@@ -144,15 +145,13 @@ bool Walker::ended_of(uint32_t root) {
   return all;
 }
 
-bool Walker::take(Directory* directory, Young* young) {
+bool Walker::take(Young* next) {
   MutexLock hold(lock_);
-  *young = {};
   while (!stopping_ && waiting_.empty()) {
     const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
     if (!young_.empty() && young_.front().due_ns <= now) {
-      *young = std::move(young_.front());
+      *next = std::move(young_.front());
       young_.pop_front();
-      *directory = young->directory;
       return true;
     }
     if (std::all_of(unfinished_.begin(), unfinished_.end(), [](uint64_t n) { return n == 0; })) return false;
@@ -164,19 +163,23 @@ bool Walker::take(Directory* directory, Young* young) {
   }
   if (stopping_) return false;
   // Depth first: the list of waiting directories stays short.
-  *directory = std::move(waiting_.back());
+  *next = {std::move(waiting_.back())};
   waiting_.pop_back();
   return true;
 }
 
 void Walker::run() {
-  Directory directory;
-  Young young;
-  while (take(&directory, &young)) {
-    if (young.looks == 0) {
-      list(directory);
-    } else {
-      look_again(young);
+  Young next;
+  const Directory& directory = next.directory;
+  while (take(&next)) {
+    try {
+      if (next.looks == 0) {
+        list(directory);
+      } else {
+        look_again(next);
+      }
+    } catch (const std::bad_alloc&) {
+      give_up(directory, "out of memory");
     }
     bool ended = false;
     {
@@ -257,9 +260,10 @@ void Walker::tell(const Directory& directory, WalkedDirectory::Listed listing, c
 // has moved on as far, and a later change gives it others.
 void Walker::wait_for_quiet(Young young) {
   young.due_ns = os::clock_ns(CLOCK_MONOTONIC) + quiet_ns(young.values);
+  const uint32_t root = young.directory.root;
   const MutexLock hold(lock_);
-  ++unfinished_[young.directory.root];
   young_.push_back(std::move(young));
+  ++unfinished_[root];    // not before: memory may lack
   changed_.notify_one();  // who waits without a limit now has one
 }
 

@@ -113,9 +113,8 @@ class Walker {
   // error, or the walk is to end.
   bool read_again(DIR* dir, Names* names);
   void run();
-  // Waits for a directory to list, or to look at again (`young->looks` is not 0). False: the walk is at its
-  // end.
-  bool take(Directory* directory, Young* young) EXCLUDES(lock_);
+  // Waits for a directory to list (`next->looks` is 0), or to look at again. False: the walk is at its end.
+  bool take(Young* next) EXCLUDES(lock_);
   // Opens a directory; waits while descriptors or memory are short. Empty: errno says why.
   Fd open(const Directory& directory);
   using Stream = std::unique_ptr<DIR, int (*)(DIR*)>;

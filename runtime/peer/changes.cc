@@ -11,10 +11,11 @@ Changes::Changes(Board* board) : board_(board), told_(kWords) {}
 std::optional<Mark> Changes::next() {
   const MutexLock hold(lock_);
   const BoardHeader& header = board_->header;
+  const uint64_t now = header.changes.load(std::memory_order_seq_cst);
   Mark mark;
+  if (now != looked_at_) mark.marks.reserve(Mark::kMost);
   mark.closed = !closed_ && header.closed.load(std::memory_order_acquire) != 0;
   closed_ |= mark.closed != 0;
-  const uint64_t now = header.changes.load(std::memory_order_seq_cst);
   for (size_t i = 0; now != looked_at_ && i < kWords && mark.marks.size() < Mark::kMost; ++i) {
     const uint64_t word = board_->invalid[i].load(std::memory_order_acquire);
     for (uint64_t fresh = word & ~told_[i]; fresh != 0 && mark.marks.size() < Mark::kMost;) {
@@ -28,6 +29,13 @@ std::optional<Mark> Changes::next() {
   if (mark.marks.empty() && mark.closed == 0) return {};
   mark.kinds = static_cast<uint8_t>(header.changed.load(std::memory_order_acquire) & 7);
   return mark;
+}
+
+void Changes::untell(const Mark& mark) noexcept {
+  const MutexLock hold(lock_);
+  for (const uint32_t bit : mark.marks) told_[bit / 64] &= ~(uint64_t{1} << (bit % 64));
+  if (mark.closed != 0) closed_ = false;
+  looked_at_ = 0;
 }
 
 std::vector<Mark> Changes::all() {

@@ -18,8 +18,11 @@ class Changes {
  public:
   explicit Changes(Board* board);
 
-  // What tasks of this node have marked since the last call, Mark::kMost at most; nothing: no more.
+  // What tasks of this node have marked since the last call, Mark::kMost at most; nothing: no more. Throws
+  // std::bad_alloc, and has changed nothing.
   std::optional<Mark> next() EXCLUDES(lock_);
+  // What next() gave could not be told: it gives it again.
+  void untell(const Mark& mark) noexcept EXCLUDES(lock_);
   // All that is known, as several marks, for a node that may have missed some.
   std::vector<Mark> all() EXCLUDES(lock_);
   // Another node's marks.

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -139,8 +140,14 @@ void Node::end() {
 }
 
 void Node::tell_changes() {
-  while (const std::optional<Mark> mark = changes_.next()) peers_->changed(*mark);
-  peers_->remind();
+  std::optional<Mark> mark;
+  try {
+    while ((mark = changes_.next())) peers_->changed(*mark);
+    peers_->remind();
+  } catch (const std::bad_alloc&) {
+    spdlog::warn("peers: out of memory");
+    if (mark) changes_.untell(*mark);
+  }
 }
 
 }  // namespace

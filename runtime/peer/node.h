@@ -44,7 +44,7 @@ class PeerNode {
   // Has `walker`, which outlives stop(), filled: by what other nodes read, or, with so many threads, here.
   virtual void walk(Walker* walker, int threads) = 0;
   // Tells the others what the job has changed on this node since the last call, and looks for those who may
-  // have missed something. One thread, now and then.
+  // have missed something. Where memory lacks, the next call does. One thread, now and then.
   virtual void tell_changes() = 0;
 };
 
