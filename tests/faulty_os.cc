@@ -136,7 +136,10 @@ int fstatvfs(int fd, struct statvfs* st) {
   if (real_os::fstatvfs(fd, st) != 0) return -1;
   return fails(Call::kFstatvfs, {.fd = fd, .fs = st}) ? -1 : 0;
 }
-int fstatfs(int fd, struct statfs* st) { return real_os::fstatfs(fd, st); }
+int fstatfs(int fd, struct statfs* st) {
+  if (real_os::fstatfs(fd, st) != 0) return -1;
+  return fails(Call::kFstatfsResult, {.fd = fd, .disk = st}) ? -1 : 0;
+}
 int fstatat(int dirfd, const char* path, struct stat* st, int flags) {
   if (fails(Call::kFstatat, {.fd = dirfd, .path = path, .flags = flags})) return -1;
   return real_os::fstatat(dirfd, path, st, flags);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
+#include <sys/vfs.h>
 #include <time.h>
 
 #include <cstddef>
@@ -33,6 +34,7 @@ enum class Call {
   kUnlinkat,
   kMkdirat,
   kFstatvfs,
+  kFstatfsResult,
   kFstatat,
   kWatch,  // inotify_add_watch
   kChmod,  // by path or descriptor
@@ -54,13 +56,14 @@ struct Arguments {
   size_t bytes =
       0;  // of pread, pwrite, sendfile and kUringResult: may be lowered, which makes the call short
   off_t offset = 0;
-  struct statvfs* fs = nullptr;  // of fstatvfs: what the system said, may be changed
-  struct stat* st = nullptr;     // of kFstatResult: likewise
+  struct statvfs* fs = nullptr;   // of fstatvfs: what the system said, may be changed
+  struct stat* st = nullptr;      // of kFstatResult: likewise
+  struct statfs* disk = nullptr;  // of kFstatfsResult: likewise
 };
 
 // While it lives, `handler` is called before each call of this kind, in the calling thread (kFstatvfs,
-// kFstatResult: after it). It returns 0 to let the call go on, or the errno with which it fails. One
-// Intercept per kind at a time. The destructor waits for handlers that are running.
+// kFstatResult, kFstatfsResult: after it). It returns 0 to let the call go on, or the errno with which it
+// fails. One Intercept per kind at a time. The destructor waits for handlers that are running.
 class Intercept {
  public:
   using Handler = std::function<int(Arguments&)>;

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <fstream>
+#include <map>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
@@ -307,6 +308,100 @@ TEST(EmptyDirectory, AnErrorStaysThoughWhatLiesDeeperGoes) {
   ASSERT_FALSE(emptied.ok());
   EXPECT_EQ(emptied.error().code, EACCES);
   EXPECT_FALSE(fs::exists(scratch / "tree/d"));
+}
+
+// Trees of a file system's own in a tree, as btrfs has subvolumes: each has a device of its own.
+class Subvolumes : public ::testing::Test {
+ protected:
+  enum class Is { kDirectory, kSubvolume };
+  void make(const std::string& path, Is what) {
+    ASSERT_TRUE(fs::create_directory(top_ + "/" + path));
+    struct stat st {
+    }, above{};
+    ASSERT_EQ(::stat((top_ + "/" + path).c_str(), &st), 0);
+    ASSERT_EQ(::stat((top_ + "/" + path + "/..").c_str(), &above), 0);
+    const auto known = devices_.find(above.st_ino);
+    devices_[st.st_ino] = what == Is::kSubvolume    ? ++last_
+                          : known == devices_.end() ? st.st_dev
+                                                    : known->second;
+  }
+  Status empty() const { return empty_directory(open_path(top_).get()); }
+  bool is_empty() const { return fs::is_empty(top_); }
+
+  const Scratch scratch_;
+  const std::string top_ = scratch_.dir("tree");
+  std::map<ino_t, dev_t> devices_;
+  dev_t last_ = 1000000;
+  const Intercept differs_{Call::kFstatResult, [this](Arguments& a) {
+                             const auto known = devices_.find(a.st->st_ino);
+                             if (known != devices_.end()) a.st->st_dev = known->second;
+                             return 0;
+                           }};
+};
+
+TEST_F(Subvolumes, NothingElseIsMovedOutOfThem) {
+  std::string path = "d";
+  make(path, Is::kDirectory);
+  make(path += "/v", Is::kSubvolume);
+  for (int level = 0; level < 20; ++level) make(path += "/d", Is::kDirectory);
+  struct stat top {};
+  ASSERT_EQ(::stat(top_.c_str(), &top), 0);
+  std::atomic<int> to_top{0}, within{0};
+  const Intercept moves(Call::kRenameat, [&](Arguments& a) {
+    struct stat st {};
+    ++(::fstat(a.fd, &st) == 0 && st.st_ino == top.st_ino ? to_top : within);
+    return 0;
+  });
+  const Status emptied = empty();
+  EXPECT_TRUE(emptied.ok()) << emptied.error().text;
+  EXPECT_TRUE(is_empty());
+  EXPECT_EQ(to_top, 1);
+  EXPECT_GT(within, 0);
+}
+
+TEST_F(Subvolumes, OneThatCannotBeMovedGoesIfItIsEmptyAndElseIsTold) {
+  const Intercept stays(Call::kRenameat, EIO);
+  make("d", Is::kDirectory);
+  make("d/v", Is::kSubvolume);
+  EXPECT_TRUE(empty().ok());
+  EXPECT_TRUE(is_empty());
+  make("d", Is::kDirectory);
+  make("d/v", Is::kSubvolume);
+  scratch_.file("tree/d/v/f", "x");
+  const Status emptied = empty();
+  ASSERT_FALSE(emptied.ok());
+  EXPECT_EQ(emptied.error().text, "remove d/v: Directory not empty");
+}
+
+TEST_F(Subvolumes, WhatStaysInOneIsToldWithItsPath) {
+  make("v", Is::kSubvolume);
+  make("v/d", Is::kDirectory);
+  scratch_.file("tree/v/d/kept", "x");
+  const Intercept stays(Call::kUnlinkat, [](Arguments& a) { return *a.path == 'k' ? EACCES : 0; });
+  const Status emptied = empty();
+  ASSERT_FALSE(emptied.ok());
+  EXPECT_EQ(emptied.error().text, "remove v/d/kept: Permission denied");
+}
+
+TEST_F(Subvolumes, OneThatSomebodyElseRemovesIsGone) {
+  make("v", Is::kSubvolume);
+  int opens = 0;
+  const Intercept removes(Call::kOpenat, [&](Arguments& a) {
+    if (std::string(a.path) == "v" && ++opens == 2) fs::remove(top_ + "/v");
+    return 0;
+  });
+  const Status emptied = empty();
+  EXPECT_TRUE(emptied.ok()) << emptied.error().text;
+  EXPECT_EQ(opens, 2);
+}
+
+TEST_F(Subvolumes, OneThatStaysIsTold) {
+  make("v", Is::kSubvolume);
+  const Intercept busy(Call::kUnlinkat,
+                       [](Arguments& a) { return (a.flags & AT_REMOVEDIR) != 0 ? EBUSY : 0; });
+  const Status emptied = empty();
+  ASSERT_FALSE(emptied.ok());
+  EXPECT_EQ(emptied.error().text, "remove v: Device or resource busy");
 }
 
 TEST(RemoveTree, SaysWhatIsTooDeepWhereNothingCanBeMovedUp) {

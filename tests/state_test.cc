@@ -414,6 +414,15 @@ TEST_F(StateTest, AFileSystemOnADiskIsCalledByItsId) {
   EXPECT_EQ(file_system_at(scratch_.path()), text);
 }
 
+TEST_F(StateTest, AFileSystemWithoutAnIdIsCalledByItsKind) {
+  const Intercept fuse(Call::kFstatfsResult, [](Arguments& a) {
+    a.disk->f_type = FUSE_SUPER_MAGIC;
+    std::memset(&a.disk->f_fsid, 0, sizeof a.disk->f_fsid);
+    return 0;
+  });
+  EXPECT_EQ(file_system_at(scratch_.path()), "type 65735546");
+}
+
 TEST_F(StateTest, ATierThatCannotBeLookedIntoNowMayBeLater) {
   const std::string tier = scratch_.dir("tier");
   for (const int error : {EACCES, EIO}) {
