@@ -21,6 +21,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "admin/commands.h"
@@ -43,8 +44,9 @@ namespace monarch::admin {
 namespace {
 
 constexpr int kOwnFailure = 125, kNotExecutable = 126, kNotFound = 127;
-constexpr int kReadyPatienceMs = 30000;  // the PFS may be slow to show the dataset's root
-constexpr char kIdentity[] = "run";      // of a key that a person made
+constexpr int kReadyPatienceMs = 30000;         // the PFS may be slow to show the dataset's root
+constexpr char kIdentity[] = "run";             // of a key that a person made
+constexpr std::string_view kAlone = "ready\t";  // and why the agent has no peers
 constexpr int kStopPatienceMs = 5000, kKillPatienceMs = 1000;
 
 struct RunOptions {
@@ -224,6 +226,11 @@ class AgentProcess {
       if (n <= 0 || text.back() == '\n') break;
     }
     if (text == "ready\n") return {};
+    if (text.starts_with(kAlone)) {
+      std::fprintf(stderr, "monarchctl run: this node gets no files from the job's other nodes: %s",
+                   text.c_str() + kAlone.size());
+      return {};
+    }
     if (text.empty()) return Error{ECHILD, "the agent ended before it was ready"};
     text.pop_back();
     return Error{ECHILD, text};

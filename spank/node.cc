@@ -17,7 +17,7 @@ constexpr int kNotePatienceMs = 2000;
 constexpr uint32_t kBatchStep = 0xfffffffb;  // SLURM_BATCH_SCRIPT
 
 // What the agent's start told, for the tasks of this step.
-char run_dir[4096], preload[4096], unserved[4096], without[16384];
+char run_dir[4096], preload[4096], remark[4096], without[16384];
 bool tried;
 
 // The relative number of a node of the job; 0 for the first.
@@ -93,7 +93,7 @@ void start(spank_t sp, const char* datasets) {
   if (strncmp(answer, "ready ", 6) == 0) {
     if (char* tab = strchr(answer, '\t')) {
       *tab = '\0';
-      snprintf(unserved, sizeof unserved, "%s", tab + 1);
+      snprintf(remark, sizeof remark, "%s", tab + 1);
     }
     const char* second = strrchr(answer, ' ');
     const size_t first_len = static_cast<size_t>(second - answer) - 6;
@@ -125,7 +125,7 @@ void start_if_noted(spank_t sp) {
 
 const char* started_run_dir() { return run_dir; }
 const char* preload_library() { return preload; }
-const char* unserved_datasets() { return unserved; }
+const char* agents_remark() { return remark; }
 const char* why_without() { return without; }
 
 void note_in_prolog() {

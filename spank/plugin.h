@@ -74,8 +74,9 @@ void start_without_option(spank_t sp);
 // What the start told, for the tasks; empty without an agent.
 const char* started_run_dir();
 const char* preload_library();
-// For the user, if a dataset of this step's is not one of the agent's, which an earlier step started.
-const char* unserved_datasets();
+// For the user, of an agent that serves: that a dataset of this step's is not one of its, since an earlier
+// step started it; or, once, why it has no peers.
+const char* agents_remark();
 // For the user, if the job runs without Monarch on this node, and nobody has told so yet.
 const char* why_without();
 

@@ -60,8 +60,7 @@ void tell_user(spank_t sp) {
             why_without());
   // In a heterogeneous job each step has the first component's option from the environment: nobody asked for
   // it.
-  if (unserved_datasets()[0] && !has("SLURM_HET_SIZE"))
-    dprintf(STDERR_FILENO, "monarch: %s\n", unserved_datasets());
+  if (agents_remark()[0] && !has("SLURM_HET_SIZE")) dprintf(STDERR_FILENO, "monarch: %s\n", agents_remark());
 }
 
 void set_task_environment(spank_t sp) {

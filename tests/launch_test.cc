@@ -50,14 +50,14 @@ class LaunchTest : public NodeTest {
     JobRecord r = record(1);
     r.user.groups = groups;
     const Removal job = begin(r);
-    const Status s = launch_agent(state_, 0, patience_ms, peers, &r);
+    const Result<std::string> s = launch_agent(state_, 0, patience_ms, peers, &r);
     if (s.ok()) {
       const bool recorded = state_.read_record(r.job.key())->agent.pid == r.agent.pid;
       const bool runs = is_running(r.agent);
       Cgroups().end(state_.cgroup_of(r), 10000);
       ::kill(r.agent.pid, SIGKILL);
       wait_children();
-      return !recorded ? "not recorded" : runs ? "it runs" : "it has ended";
+      return (!recorded ? "not recorded" : runs ? "it runs" : "it has ended") + (s->empty() ? "" : ", " + *s);
     }
     std::string text = s.error().text;
     if (::waitpid(-1, nullptr, WNOHANG) != -1) text += ", a process is left";
@@ -77,6 +77,7 @@ TEST_F(LaunchTest, AnAgentSaysWhetherItIsReady) {
   using Says = std::vector<std::string>;
   EXPECT_EQ(launched({Says{"ready\n"}}), "it runs");
   EXPECT_EQ(launched({Says{"rea", "dy\n"}}), "it runs") << "in two parts";
+  EXPECT_EQ(launched({Says{"ready\tno library\n"}}), "it runs, no library") << "why it has no peers";
   EXPECT_EQ(launched({Says{}}, 200), "it runs") << "it may be ready later";
   EXPECT_EQ(launched({Says{"no tier\n"}}), "no tier") << "and is killed";
   EXPECT_EQ(launched({Says{"no ", "tier\n"}}), "no tier");

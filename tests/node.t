@@ -1430,7 +1430,7 @@ def odd_paths():
 
 def peers():
     """The prolog's note, or what a step was told, and a program that lists the nodes, make an agent's peers."""
-    key, listed = "5a" * 32, "n1 10.0.0.1\nn2 10.0.0.2\n"
+    key, listed = "5a" * 32, "n1 127.0.0.1\nn2 127.0.0.1\n"
     with node("peers") as n:
         n.configure(f"[tier.nvme]\npath = {n.tier}\nquota = 100M\nmin_free = 0\n[peer]\nenabled = on\n")
         program, asked = f"{n.dir}/list", f"{n.dir}/asked"
@@ -1441,8 +1441,8 @@ def peers():
                 file.write(f'#!/bin/sh\necho "$*" >>{asked}\n{body}\n')
             os.chmod(program, 0o755)
 
-        def by(variables=""):
-            return ["sh", "-c", f'{variables}exec "$@" --account-program {program}', "sh"]
+        def by(variables="", more=""):
+            return ["sh", "-c", f'{variables}exec "$@" --account-program {program} {more}', "sh"]
 
         def lines(job):
             with open(n.log, encoding="utf-8") as file:
@@ -1471,7 +1471,16 @@ def peers():
         ok(time.monotonic() - begin < 2, "peers: soon", time.monotonic() - begin)
         equal(lines(4), ["no peers: the addresses of the job's nodes could not be had in 700 ms"], "peers: the log says why")
         ok(not os.path.exists(f"{n.record(4)['run_dir']}/peers"), "peers: there is no list")
-        for job in 2, 3, 4:
+        answers = [n.start(4, before=by(told, more)) for more in ("", "--tell", "--tell")]
+        told_of = "\tn1 gets no files from the job's other nodes: the addresses of the job's nodes could not be had in 700 ms\n"
+        equal([answer.endswith(told_of) for answer in answers], [False, True, False], "peers: the first step that can tell it does", *answers)
+        answer = n.start(3, before=by("", "--tell"))
+        ok("\t" not in answer, "peers: of a job of one node there is nothing to tell", answer)
+        lists(f"printf '{listed}'".replace("\n", "\\n"))
+        n.start(5, before=by(told))
+        answer = n.start(5, before=by(told, "--tell"))
+        ok("\t" not in answer, "peers: nor of one that has some", answer)
+        for job in 2, 3, 4, 5:
             n.epilog(job)
 
 

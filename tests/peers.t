@@ -70,10 +70,12 @@ class Nodes:
         self.jobs = [None] * count
         self.want = self.native()
 
+    def words(self, index, size="1G", key=None):
+        return options([self.pfs.mount], {"ssd": (self.tiers[index], size)}, "--config", self.config, "--peers", self.list,
+                       "--peer-index", str(index), "--peer-key", key or self.key)
+
     def start(self, index, size="1G", key=None):
-        words = options([self.pfs.mount], {"ssd": (self.tiers[index], size)}, "--config", self.config, "--peers", self.list,
-                        "--peer-index", str(index), "--peer-key", key or self.key)
-        self.jobs[index] = e2e.Job(words, before=self.lab.at(index + 1) if self.lab else ())
+        self.jobs[index] = e2e.Job(self.words(index, size, key), before=self.lab.at(index + 1) if self.lab else ())
         return self.jobs[index]
 
     def start_all(self):
@@ -193,6 +195,8 @@ def squatter():
         nodes.start_all()
         nodes.expect_right("a port that is taken", 0, 1)
         ok("no peers: listen at " in nodes.log(1), "its node goes on alone, and says why", nodes.log(1))
+        err = e2e.monarch_run(nodes.words(1), ["true"])[2]
+        equal(err.count("this node gets no files from the job's other nodes: listen at "), 1, "and tells its user", err)
         nodes.end()
 
 

@@ -3,6 +3,7 @@
 """`monarchctl run`: exit codes, refusals, the report, who dies when, and a failing PFS."""
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -197,17 +198,23 @@ def peers():
     equal((out.count(told), out.count(secret)), (1, 0), "peers: the agent is told of them, by a pipe of the key")
 
 
+@functools.cache
+def incomplete():
+    """A tree whose libmonarch_peers.so is no library."""
+    parts = scratch("incomplete")
+    for name in ("monarchctl", "monarchd"):
+        shutil.copy(f"{BUILD}/{name}", parts)
+    os.symlink(f"{BUILD}/libmonarch_preload.so", f"{parts}/libmonarch_preload.so")
+    with open(f"{parts}/libmonarch_peers.so", "w", encoding="utf-8") as out:
+        out.write("none\n" * 1000)
+    return parts
+
+
 class Incomplete(e2e.Job):
-    """One of a tree whose libmonarch_peers.so is no library."""
+    """One of that tree."""
 
     def __init__(self, words):
-        parts = scratch("incomplete")
-        for name in ("monarchctl", "monarchd"):
-            shutil.copy(f"{BUILD}/{name}", parts)
-        os.symlink(f"{BUILD}/libmonarch_preload.so", f"{parts}/libmonarch_preload.so")
-        with open(f"{parts}/libmonarch_peers.so", "w", encoding="utf-8") as out:
-            out.write("none\n" * 1000)
-        self.program = f"{parts}/monarchctl"
+        self.program = f"{incomplete()}/monarchctl"
         super().__init__(words)
 
 
@@ -248,9 +255,15 @@ def peers_library():
     job = Incomplete(helped("incomplete", 0))
     equal(job.run(read_all(dataset))[:2], native, "no library for peers: the bytes are right")
     with open(f"{job.run_dir}/monarchd.log", encoding="utf-8") as log:
-        contains([line for line in log if "no peers" in line][0], [f"load {scratch('incomplete')}/libmonarch_peers.so: "],
+        contains([line for line in log if "no peers" in line][0], [f"load {incomplete()}/libmonarch_peers.so: "],
                  "no library for peers: the log says so")
-    equal(job.end()["agent"]["staged_bytes"], size, "no library for peers: all is staged as on one node")
+    equal(job.end()["agent"]["staged_bytes"], size, "no library for peers: what is read is staged as on one node")
+    job = Incomplete(helped("idle", 0))
+    time.sleep(1)
+    equal(job.end()["agent"]["staged_files"], 0, "no library for peers: nothing else is, as each node would read all of it")
+    code, _, err = e2e.execute([job.program, "run", *helped("told", 0), "--", "true"])
+    ok(code == 0 and err.startswith("monarchctl run: this node gets no files from the job's other nodes: load ") and err.count("\n") == 1,
+       "no library for peers: the user is told once", code, err)
 
 
 def ordinary_user():

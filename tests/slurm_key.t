@@ -238,7 +238,7 @@ def shares():
 
 
 def without():
-    """Jobs that have no peers: their log says why, in the one line that they have at their start anyhow."""
+    """Jobs that have no peers: their log says why, in the one line that they have at their start anyhow, and the output once."""
     inner = cluster.submit(["-N2"], f"srun -Q -n2 --monarch-dataset={data.path} sh -c {quoted('ls ' + data.path)} >/dev/null")
     single = cluster.submit([f"--monarch-dataset={data.path}"], "true")
     none = cluster.submit(["-N2"], f"srun -Q -n2 sh -c {quoted(SEEN)}")
@@ -248,6 +248,8 @@ def without():
         lines = [line for line in cluster.log_of(job).splitlines() if "peers" in line]
         equal(len(lines), count, f"{name}: one line of each node", *lines)
         ok(lines and all(f" agent started; no peers: {why}" in line for line in lines), f"{name}: it says why", *lines)
+    said = [cluster.output(job).count(b" gets no files from the job's other nodes: no key has come with the job") for job in (inner, single)]
+    equal(said, [1, 0], "the job's output says so once, where others have files", cluster.output(inner), cluster.output(single))
     equal((cluster.wait(none), cluster.output(none)), ("COMPLETED", b"0\n0\n"), "no option: tasks have no key")
     equal(cluster.calls_for(none), [], "no option: nothing of Monarch's runs")
 

@@ -55,6 +55,7 @@ struct Service {
   std::unique_ptr<Catalog> catalog;
   std::unique_ptr<PfsSource> pfs;
   std::unique_ptr<PeerNode> peers;
+  std::string why_alone;  // though the job has other nodes
   std::unique_ptr<PlacementHandler> placement;
   std::unique_ptr<Walker> walker;
   std::atomic<bool> stopping{false};
@@ -83,12 +84,17 @@ void serve_requests(Service* service) {
   }
 }
 
+void go_alone(std::string why, Service* service) {
+  spdlog::warn("no peers: {}", why);
+  service->why_alone = std::move(why);
+}
+
 // Without the library, or a port to listen at, the job goes on as on one node.
 Status join_peers(const PeerMembership& job, const std::string& library, const Config& config,
                   Service* service) {
   const Result<CreatePeerNode*> create = load_peers(library);
   if (!create.ok()) {
-    spdlog::warn("no peers: {}", create.error().text);
+    go_alone(create.error().text, service);
     return {};
   }
   Board* board = service->board->get();
@@ -105,7 +111,7 @@ Status join_peers(const PeerMembership& job, const std::string& library, const C
           PACKAGE_VERSION, options, config.agent,
           {service->catalog.get(), &*service->hierarchy, &*service->dataset, board, service->pfs.get()},
           &node)) {
-    spdlog::warn("no peers: {} is of another version than " PACKAGE_VERSION "; install both anew", library);
+    go_alone(library + " is of another version than " PACKAGE_VERSION "; install both anew", service);
     return {};
   }
   if (!node.ok()) return node.error();
@@ -114,7 +120,7 @@ Status join_peers(const PeerMembership& job, const std::string& library, const C
   const Status listens = service->peers->start(
       [service](const RelPath& path, uint32_t piece) { service->placement->demand_chunk(path, piece); });
   if (!listens.ok()) {
-    spdlog::warn("no peers: {}", listens.error().text);
+    go_alone(listens.error().text, service);
     service->peers.reset();
     return {};
   }
@@ -166,15 +172,18 @@ Status start(const AgentOptions& options, Service* service) {
   service->pfs =
       std::make_unique<PfsSource>(service->catalog.get(), &*service->dataset, shared, &*service->rates);
   if (options.peers) MONARCH_TRY(join_peers(*options.peers, options.peers_library, options.config, service));
+  AgentConfig config = options.config.agent;
+  // Nodes that do not know of each other would each read all of the dataset.
+  if (!service->why_alone.empty() && config.prefetch == AgentConfig::Prefetch::kAuto)
+    config.prefetch = AgentConfig::Prefetch::kOff;
   service->placement = std::make_unique<PlacementHandler>(
-      service->catalog.get(), &*service->hierarchy, &*service->dataset, shared, options.config.agent,
-      &*service->rates, source_of(*service), service->watch.get());
+      service->catalog.get(), &*service->hierarchy, &*service->dataset, shared, config, &*service->rates,
+      source_of(*service), service->watch.get());
   service->walker = std::make_unique<Walker>(
       service->catalog.get(), &*service->dataset, shared, &service->rates->pfs_stats,
       [p = service->placement.get()] { p->catalog_grew(); }, service->watch.get());
   MONARCH_TRY(service->placement->start());
-  if (options.config.agent.prefetch != AgentConfig::Prefetch::kOff)
-    start_walk(options.config.agent.walk_threads, service);
+  if (config.prefetch != AgentConfig::Prefetch::kOff) start_walk(config.walk_threads, service);
   if (const int error = os::start_thread(&service->requests, [service] { serve_requests(service); });
       error != 0)
     return errno_error("start the thread that serves requests", error);
@@ -332,7 +341,9 @@ int run_agent(const AgentOptions& options) {
   if (service->peers)
     spdlog::info("node {} of {}, port {}", options.peers->own, options.peers->nodes.size(),
                  service->peers->port());
-  tell_ready(options.ready_fd, "ready");
+  constexpr size_t kMostReason = 1000;  // bytes; who waits reads no more than 4096
+  const std::string& alone = service->why_alone;
+  tell_ready(options.ready_fd, alone.empty() ? "ready" : "ready\t" + alone.substr(0, kMostReason));
 
   GrantWatch grants(options.grants);
   const std::string why =

@@ -17,10 +17,12 @@ struct AgentOptions {
   std::vector<std::string> datasets;  // absolute, clean
   std::string run_dir;                // an empty directory of the user's: catalog, board, log
   std::string job_dir;                // name of the job's directory on each tier
-  int ready_fd = -1;                  // gets "ready\n", or the reason why not
-  int lifeline_fd = -1;               // end of file on it ends the agent
-  std::string grants;                 // file by which root grants more space; empty: none
-  bool leave = false;                 // remove nothing at the end: root's epilog reads the counters first
+  // Gets "ready\n", with a tab and the reason before its end if the job has other nodes and the agent is on
+  // its own all the same; or the reason why it is not ready.
+  int ready_fd = -1;
+  int lifeline_fd = -1;  // end of file on it ends the agent
+  std::string grants;    // file by which root grants more space; empty: none
+  bool leave = false;    // remove nothing at the end: root's epilog reads the counters first
   // The job's nodes; nothing: this one is on its own.
   std::optional<PeerMembership> peers;
   std::string peers_library;  // where libmonarch_peers.so is; needed with `peers` only

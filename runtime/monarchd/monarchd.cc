@@ -88,14 +88,22 @@ int run_as_agent(Options& o) {
   return monarch::run_agent(o.agent);
 }
 
+// What the user is to be told of an agent that serves, or "".
+std::string remark(const Options& o, const monarch::Started& started) {
+  if (!started.unserved.empty() || started.alone.empty() || !o.tell) return started.unserved;
+  const std::string text = o.request.job.node + " gets no files from the job's other nodes: " + started.alone;
+  return monarch::is_to_be_told(o.request, text) ? text : "";
+}
+
 // Tells the plugin in one line: "ready RUN_DIR PRELOAD", with a tab and a text for the user if there is one,
 // or "off" and the reason, or, if the user is to be told, "tell" and the reason.
 int reply(const Options& o, const Result<monarch::Started>& started) {
   const bool tell = o.tell && !started.ok() && monarch::is_to_be_told(o.request, started.error().text);
-  const std::string line =
-      started.ok() ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so" +
-                         (started->unserved.empty() ? "" : "\t") + monarch::escaped(started->unserved) + "\n"
-                   : (tell ? "tell " : "off ") + monarch::escaped(started.error().text) + "\n";
+  const std::string said = started.ok() ? remark(o, *started) : "";
+  const std::string line = started.ok()
+                               ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so" +
+                                     (said.empty() ? "" : "\t") + monarch::escaped(said) + "\n"
+                               : (tell ? "tell " : "off ") + monarch::escaped(started.error().text) + "\n";
   if (o.reply_fd >= 0 && ::write(o.reply_fd, line.data(), line.size()) < 0) return 1;
   if (started.ok()) {
     if (started->fresh)

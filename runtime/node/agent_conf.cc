@@ -18,9 +18,11 @@ std::string agent_conf(const Config& config, const std::vector<TierConfig>& tier
   AgentConfig mine = agent;
   mine.divide_rates(nodes.count);
   const bool alone = nodes.count <= 1;
-  // Nodes that do not know of each other would each read all of the dataset.
-  const bool prefetch = agent.prefetch == AgentConfig::Prefetch::kOn ||
-                        (agent.prefetch == AgentConfig::Prefetch::kAuto && (alone || nodes.together));
+  // Nodes that do not know of each other would each read all of the dataset: with "auto" the agent sees
+  // whether it finds its peers.
+  const bool on = agent.prefetch == AgentConfig::Prefetch::kOn;
+  const bool by_itself = agent.prefetch == AgentConfig::Prefetch::kAuto;
+  const char* prefetch = on || (by_itself && alone) ? "on" : by_itself && nodes.together ? "auto" : "off";
   std::string text = fmt::format(
       "# Written when the job started: its share of this node.\n[agent]\nthreads = {}\nwalk_threads = {}\n"
       "watch_directories = {}\nstage_wait_max = {}\nstage_wait = {}\nstage_again = {}\nprefetch = "
@@ -29,7 +31,7 @@ std::string agent_conf(const Config& config, const std::vector<TierConfig>& tier
       "{}\nbackground_io = {}\n"
       "pfs_bandwidth = {}\npfs_opens = {}\npfs_stats = {}\ntier_bandwidth = {}\nlog_level = {}\n",
       mine.threads, mine.walk_threads, mine.watch_directories, mine.stage_wait_max, mine.stage_wait,
-      alone ? mine.stage_again : 0, prefetch ? "on" : "off", consistency_name(mine.consistency),
+      alone ? mine.stage_again : 0, prefetch, consistency_name(mine.consistency),
       metadata_name(mine.metadata), io_name(mine.background_io), mine.pfs_bandwidth, mine.pfs_opens,
       mine.pfs_stats, mine.tier_bandwidth, mine.log_level);
   text += fmt::format("\n[peer]\nenabled = {}\nports = {}-{}\nbandwidth = {}\nencrypt = {}\n",

@@ -124,6 +124,7 @@ Status PeerSearch::begin(const PeerConfig& config, uint32_t nodes, const std::st
   if (!config.enabled) return bad_input("[peer] enabled = off");
   const bool one = told_.nodes.empty() ? nodes <= 1 : told_.nodes.find_first_of("[,") == std::string::npos;
   if (one) return bad_input("the job has one node");
+  wanted_ = true;
   if (!has_key(told_))
     return bad_input("no key has come with the job; give --monarch-dataset when the job is submitted");
   if (told_.nodes.empty()) return bad_input("Slurm has not told which nodes the job has");

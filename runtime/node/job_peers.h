@@ -48,6 +48,8 @@ class PeerSearch {
 
   // Waits at most `patience_ms`. The error says why the job's agent is to have no peers.
   Result<AgentPeers> finish(const JobOnNode& job, uint32_t restart, int patience_ms);
+  // Whether it should have some: the admin wants them, and the job has several nodes.
+  bool is_wanted() const { return wanted_; }
 
  private:
   Status begin(const PeerConfig& config, uint32_t nodes, const std::string& program,
@@ -57,6 +59,7 @@ class PeerSearch {
   const ToldOfPeers told_;
   pid_t pid_ = -1;
   Fd output_;
+  bool wanted_ = false;
   Status begun_;
 };
 

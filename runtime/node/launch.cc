@@ -95,8 +95,8 @@ bool wait_recorded() {
   ::_exit(1);
 }
 
-// "ready", why not, or "" if the agent has not said it in time. The agent is its owner's, and so is what
-// comes from it: both bytes and time are bounded in all.
+// "ready", with a tab and why it has no peers if that is so, why not, or "" if the agent has not said it in
+// time. The agent is its owner's, and so is what comes from it: both bytes and time are bounded in all.
 std::string wait_ready(const Fd& pipe, int patience_ms) {
   constexpr size_t kMostBytes = 4096;
   const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
@@ -121,8 +121,8 @@ void warn_of_group(const JobRecord& record, const Error& error) {
 
 }  // namespace
 
-Status launch_agent(const StateDir& state, uint64_t memory, int patience_ms, const AgentPeers* peers,
-                    JobRecord* record) {
+Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int patience_ms,
+                                 const AgentPeers* peers, JobRecord* record) {
   Fd key;
   if (peers) {
     Result<Fd> with_key = pipe_with({reinterpret_cast<const char*>(peers->key.data()), peers->key.size()});
@@ -158,17 +158,19 @@ Status launch_agent(const StateDir& state, uint64_t memory, int patience_ms, con
   Status s = agent.ok() ? state.write_record(*record) : Status(agent.error());
   if (s.ok() && ::write(go.get(), "", 1) != 1) s = errno_error("tell the agent to begin");
   const std::string said = s.ok() ? wait_ready(ready, patience_ms) : "";
+  const size_t word = std::min(said.find('\t'), said.size());
   if (s.ok() && said.empty())
     spdlog::warn("JobId={} the agent is not ready after {} ms; tasks use it from when it is", record->job.job,
                  patience_ms);
-  else if (s.ok() && said != "ready")
+  else if (s.ok() && said.substr(0, word) != "ready")
     s = Error{ECHILD, said};
   if (!s.ok()) {
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
     groups.end(group, kKillPatienceMs);
+    return s.error();
   }
-  return s;
+  return said.substr(std::min(word + 1, said.size()));
 }
 
 }  // namespace monarch

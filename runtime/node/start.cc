@@ -71,10 +71,10 @@ std::vector<TierConfig> those_entered(const StartRequest& request, const std::ve
 }
 
 // The directories and the agent of a job that has none yet; waits no longer than that for the ledger, and for
-// the agent. `record` says what was made, also on an error; `peers`, what is to be said of them.
+// the agent. `record` says what was made, also on an error; `started`, what is to be said of its peers.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
                    const std::string& datasets, PeerSearch* search, Patience patience, JobRecord* record,
-                   std::string* peers) {
+                   Started* started) {
   std::vector<TierConfig> tiers = tiers_for(request.job, config);
   std::vector<Removal> unrecorded = take_unrecorded(state, request.job, paths_of(tiers));
   make_room_for(state, record->name, paths_of(tiers));
@@ -97,15 +97,19 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   const int64_t begin = now_ms();
   const Result<AgentPeers> found = search->finish(request.job, request.restart, kPeersPatienceMs);
   const int ready_ms = std::max(kLeastPatienceMs, patience.ready_ms - static_cast<int>(now_ms() - begin));
-  *peers =
-      found.ok() ? fmt::format("node {} of {}", found->own, found->count) : "no peers: " + found.error().text;
   RunFiles files = {{kAgentConf, agent_conf(config, usable, {request.nodes, found.ok()})},
                     {kDatasets, datasets}};
   if (found.ok()) files.emplace_back(kPeers, found->nodes);
   const uint64_t run_size = request.own_mounts ? 0 : config.agent.run_size;
   MONARCH_TRY(make_run_dir(record->run_dir, run_size, files, request.user));
   MONARCH_TRY(tell_quotas(state, *record));
-  return launch_agent(state, memory, ready_ms, found.ok() ? &*found : nullptr, record);
+  const Result<std::string> launched =
+      launch_agent(state, memory, ready_ms, found.ok() ? &*found : nullptr, record);
+  if (!launched.ok()) return launched.error();
+  const std::string& why = found.ok() ? *launched : found.error().text;
+  started->peers = why.empty() ? fmt::format("node {} of {}", found->own, found->count) : "no peers: " + why;
+  if (search->is_wanted()) started->alone = why;
+  return {};
 }
 
 // Without the file no job has Monarch; the code is not that of "nothing is wanted".
@@ -134,6 +138,7 @@ bool keep_answering(const StateDir& state, const StartRequest& request, Config* 
 
 std::string wanted_file(const JobOnNode& job) { return "jobs/" + job.key() + "/wanted"; }
 std::string serves_file(const JobOnNode& job) { return "jobs/" + job.key() + "/serves"; }
+std::string no_peers_file(const JobOnNode& job) { return "jobs/" + job.key() + "/no_peers"; }
 std::string failed_file(const JobOnNode& job) { return "jobs/" + job.key() + "/failed"; }
 
 // ENOENT: nothing is wanted.
@@ -274,7 +279,10 @@ Result<Started> start_agent(const StartRequest& request) {
   Result<std::string> datasets = datasets_of(*state, request);
   if (!datasets.ok()) return datasets.error();
   if (Result<JobRecord> last = state->read_record(request.job.key()); last.ok()) {
-    if (is_started(*state, request)) return Started{last->run_dir, false, "", not_served(*state, request)};
+    if (is_started(*state, request)) {
+      const Result<std::string> alone = state->read(no_peers_file(request.job));
+      return Started{last->run_dir, false, "", not_served(*state, request), alone.ok() ? *alone : ""};
+    }
     MONARCH_TRY(clear_last_run(*state, last.take(), &lock));
   }
   if (Status before = failed_before(*state, request, *datasets); !before.ok()) return before.error();
@@ -282,17 +290,18 @@ Result<Started> start_agent(const StartRequest& request) {
 
   JobRecord record = new_record(*state, request);
   const int ledger_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
-  std::string peers;
+  Started fresh{record.run_dir, true, "", "", ""};
   Status started = config.ok() ? start_fresh(*state, request, *config, *datasets, &*search,
-                                             {ledger_ms, ready_ms}, &record, &peers)
+                                             {ledger_ms, ready_ms}, &record, &fresh)
                                : Status(config.error());
   if (started.ok()) note_anchor(*state, request.job);
+  if (started.ok() && !fresh.alone.empty()) started = state->write(no_peers_file(request.job), fresh.alone);
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
     note_failure(*state, record, request, *datasets, started.error().text);
     return started.error();
   }
-  return Started{record.run_dir, true, peers, ""};
+  return fresh;
 }
 
 }  // namespace monarch

@@ -34,14 +34,15 @@ struct Started {
   bool fresh = false;    // this call started the agent
   std::string peers;     // of a fresh one, for the log: whether it has peers, or why not
   std::string unserved;  // for the user: datasets that the agent, started by another step, does not know
+  std::string alone;     // likewise: why it has no peers though the job has other nodes
 };
 // Starts the job's agent unless it has been started: makes its directories, writes the record, becomes the
 // user in a child, and waits a while for the agent to be ready. ENOENT: nothing is wanted. EALREADY: it
 // failed before, in another step, with this text. On an error nothing is left but a note of it.
 Result<Started> start_agent(const StartRequest& request);
 
-// Whether the user is to be told now that the job's agent could not be started: once for each reason, in a
-// run of the job on this node.
+// Whether the user is to be told now why the job's agent could not be started, or has no peers: once for each
+// reason, in a run of the job on this node.
 bool is_to_be_told(const StartRequest& request, const std::string& reason);
 
 }  // namespace monarch
