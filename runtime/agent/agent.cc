@@ -90,9 +90,10 @@ void go_alone(std::string why, Service* service) {
 }
 
 // Without the library, or a port to listen at, the job goes on as on one node.
-Status join_peers(const PeerMembership& job, const std::string& library, const Config& config,
-                  Service* service) {
-  const Result<CreatePeerNode*> create = load_peers(library);
+Status join_peers(const AgentOptions& agent, LoadingPeers* library, Service* service) {
+  const PeerMembership& job = *agent.peers;
+  const Config& config = agent.config;
+  const Result<CreatePeerNode*> create = library->get();
   if (!create.ok()) {
     go_alone(create.error().text, service);
     return {};
@@ -111,7 +112,8 @@ Status join_peers(const PeerMembership& job, const std::string& library, const C
           PACKAGE_VERSION, options, config.agent,
           {service->catalog.get(), &*service->hierarchy, &*service->dataset, board, service->pfs.get()},
           &node)) {
-    go_alone(library + " is of another version than " PACKAGE_VERSION "; install both anew", service);
+    go_alone(agent.peers_library + " is of another version than " PACKAGE_VERSION "; install both anew",
+             service);
     return {};
   }
   if (!node.ok()) return node.error();
@@ -140,6 +142,8 @@ void start_walk(int threads, Service* service) {
 }
 
 Status start(const AgentOptions& options, Service* service) {
+  std::optional<LoadingPeers> library;
+  if (options.peers) library.emplace(options.peers_library);
   Result<Dataset> dataset = Dataset::open(options.datasets);
   if (!dataset.ok()) return dataset.error();
   service->rates.emplace(options.config.agent);
@@ -171,7 +175,7 @@ Status start(const AgentOptions& options, Service* service) {
   service->watch->start();
   service->pfs =
       std::make_unique<PfsSource>(service->catalog.get(), &*service->dataset, shared, &*service->rates);
-  if (options.peers) MONARCH_TRY(join_peers(*options.peers, options.peers_library, options.config, service));
+  if (library) MONARCH_TRY(join_peers(options, &*library, service));
   AgentConfig config = options.config.agent;
   // Nodes that do not know of each other would each read all of the dataset.
   if (!service->why_alone.empty() && config.prefetch == AgentConfig::Prefetch::kAuto)

@@ -3,9 +3,14 @@
 
 #include <dlfcn.h>
 
-namespace monarch {
+#include <utility>
 
-Result<CreatePeerNode*> load_peers(const std::string& path) {
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+Result<CreatePeerNode*> load(const std::string& path) {
   // Bound at once: what is missing is to be told here, not where it is called.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* const symbol = library ? ::dlsym(library, kCreatePeerNode) : nullptr;
@@ -13,6 +18,21 @@ Result<CreatePeerNode*> load_peers(const std::string& path) {
   const char* const why = ::dlerror();
   return Error{ENOENT, "load " + path + ": " + (why ? why : "unknown error") +
                            "; install it, and OpenSSL 3 and libevent with it"};
+}
+
+}  // namespace
+
+LoadingPeers::LoadingPeers(std::string path) : path_(std::move(path)) {
+  (void)os::start_thread(&thread_, [this] { loaded_ = load(path_); });
+}
+
+LoadingPeers::~LoadingPeers() {
+  if (thread_.joinable()) thread_.join();
+}
+
+Result<CreatePeerNode*> LoadingPeers::get() {
+  if (thread_.joinable()) thread_.join();
+  return loaded_ ? *loaded_ : load(path_);
 }
 
 }  // namespace monarch

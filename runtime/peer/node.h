@@ -30,7 +30,7 @@ class PeerNode {
     Board* board = nullptr;
     PfsSource* pfs = nullptr;
   };
-  // For who links runtime/peer; the agent has what load_peers() finds.
+  // For who links runtime/peer; the agent has what LoadingPeers finds.
   static Result<std::unique_ptr<PeerNode>> create(const PeerNodeOptions& options, const AgentConfig& config,
                                                   const Parts& parts);
   virtual ~PeerNode() = default;
