@@ -22,7 +22,7 @@ constexpr NodeIndex kLookedAt = 2;  // nodes that the first one asks whether the
 constexpr size_t kPartBytes = 16 << 10, kEntryBytes = 32 << 10;
 static_assert(kEntryBytes + kPartBytes + 2 * kMostPeerPath <= List::kMostParts);
 constexpr size_t kNameBytes = 11;  // of a NameInList beside the name
-constexpr size_t kHeadBytes = 52;  // of a ListPart beside path and names
+constexpr size_t kHeadBytes = 42;  // of a ListPart beside path and names
 
 int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
@@ -31,8 +31,9 @@ bool is_name(const std::string& name) {
 }
 
 bool is_part(const ListPart& part) {
-  if (part.path.size() >= kPathBytes || part.path.find('\0') != std::string::npos) return false;
-  if (!part.path.empty() && !is_clean_relative(part.path.data(), part.path.size())) return false;
+  const std::string& path = part.path;
+  if (path.size() >= kPathBytes || (!path.empty() && !is_clean_relative(path.data(), path.size())))
+    return false;
   for (const NameInList& name : part.names)
     if (!is_name(name.name)) return false;
   return true;
@@ -51,32 +52,35 @@ void ShareWalk::seal() {
 }
 
 void ShareWalk::add_part(ListPart part) {
+  const MutexLock hold(lock_);
   open_bytes_ += kHeadBytes + part.path.size();
   for (const NameInList& name : part.names) open_bytes_ += kNameBytes + name.name.size();
   open_.parts.push_back(std::move(part));
-  if (open_bytes_ >= kEntryBytes || open_.parts.size() == ListParts::kMost) seal();
+  if (open_bytes_ >= kEntryBytes) seal();
 }
 
-// Who is not told reads for himself, so a log that is full ends, and nothing else does.
+// Who is not told reads for himself, so a log that is full ends, and nothing
+// else does. The lock is held for a part at a time: the thread that answers
+// waits for it.
 void ShareWalk::read(const WalkedDirectory& directory) try {
-  const MutexLock hold(lock_);
-  if (state_ != WalkState::kFollows) ++progress_;
-  if (log_bytes_ + open_bytes_ > options_.most_log) return;
-  ListPart part;
-  part.root = directory.root;
-  part.path = directory.path;
-  part.listing = static_cast<uint8_t>(directory.listing);
-  part.inode = directory.ino;
-  part.mtime_ns = directory.mtime_ns;
-  part.ctime_ns = directory.ctime_ns;
-  const ListPart head = part;
+  {
+    const MutexLock hold(lock_);
+    if (state_ != WalkState::kFollows) ++progress_;
+    if (log_bytes_ + open_bytes_ > options_.most_log) return;
+  }
+  ListPart head;
+  head.root = directory.root;
+  head.path = directory.path;
+  head.listing = static_cast<uint8_t>(directory.listing);
+  head.inode = directory.ino;
+  head.mtime_ns = directory.mtime_ns;
+  head.ctime_ns = directory.ctime_ns;
+  ListPart part = head;
   size_t bytes = 0;
   for (const WalkedName& name : directory.names) {
     if (bytes >= kPartBytes) {
-      const uint64_t before = part.before + part.names.size();
-      add_part(std::move(part));
-      part = head;
-      part.before = before;
+      head.before += part.names.size();
+      add_part(std::exchange(part, head));
       bytes = 0;
     }
     part.names.push_back({name.name, name.type, name.ino});
@@ -117,19 +121,19 @@ List ShareWalk::answer(const Walk& question) {
 
 bool ShareWalk::take(NodeIndex from, ListPart* part) {
   if (!is_part(*part)) return false;
-  WalkedDirectory& directory = incomplete_[from];
+  WalkedDirectory& directory = incomplete_[from][{part->root, part->path}];
   if (part->before == 0)
     directory = {part->root,  part->path,     static_cast<WalkedDirectory::Listed>(part->listing),
                  part->inode, part->mtime_ns, part->ctime_ns,
                  {}};
-  if (directory.root != part->root || directory.path != part->path || directory.names.size() != part->before)
-    return false;
+  if (directory.names.size() != part->before) return false;
   for (NameInList& name : part->names)
     directory.names.push_back({std::move(name.name), name.type, name.inode});
   if (part->last == 0) return true;
-  // Told on only if it was new: two nodes that follow each other for a moment come to an end.
+  // Told on only if it was new: two nodes that follow each other for a moment
+  // come to an end.
   if (walker_->enter(directory)) read(directory);
-  incomplete_.erase(from);
+  incomplete_[from].erase({part->root, part->path});
   return true;
 }
 

@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/mutex.h"
@@ -70,7 +71,7 @@ class ShareWalk final : public WalkSink {
   // Enters what a node has sent. False: it is not what a node sends.
   void take(NodeIndex from, const List& list) EXCLUDES(lock_);
   bool take(NodeIndex from, ListPart* part) EXCLUDES(lock_);
-  void add_part(ListPart part) REQUIRES(lock_);
+  void add_part(ListPart part) EXCLUDES(lock_);
   void seal() REQUIRES(lock_);
   bool note_progress(uint64_t progress) EXCLUDES(lock_);  // whether it is new
   bool nap(int ms) EXCLUDES(lock_);                       // false: stop() was called
@@ -79,8 +80,9 @@ class ShareWalk final : public WalkSink {
   Walker* walker_ = nullptr;
   std::thread thread_;
   // Of the thread alone.
-  std::map<NodeIndex, Walk> places_;                 // in the logs of others
-  std::map<NodeIndex, WalkedDirectory> incomplete_;  // whose last part has not come
+  std::map<NodeIndex, Walk> places_;                                 // in the logs of others
+  using Name = std::pair<uint32_t, std::string>;                     // a directory's root, and its path
+  std::map<NodeIndex, std::map<Name, WalkedDirectory>> incomplete_;  // whose last part has not come
 
   Mutex lock_;
   Condition stopped_;
