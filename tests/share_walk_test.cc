@@ -57,7 +57,7 @@ struct Place {
 
 class ShareWalkTest : public ::testing::Test {
  protected:
-  enum class Is { kThere, kAway, kHangs };
+  enum class Is { kThere, kAway, kHangs, kDeaf };
 
   void SetUp() override {
     options_.start_ms = 100;
@@ -76,6 +76,11 @@ class ShareWalkTest : public ::testing::Test {
       for (int j = 0; j < files; ++j) scratch_.file("pfs/" + path + "/f" + std::to_string(j), "x");
     }
   }
+  // More than a part.
+  void long_directory(int files) {
+    const std::string long_name(150, 'n');
+    for (int i = 0; i < files; ++i) scratch_.file("pfs/d1/" + long_name + std::to_string(i), "");
+  }
   void make(uint32_t count) {
     options_.nodes = count;
     is_ = std::vector<std::atomic<Is>>(count);
@@ -86,7 +91,7 @@ class ShareWalkTest : public ::testing::Test {
       options_.log = 1000 + i;
       options_.wrong = [this](NodeIndex) { ++wrong_; };
       options_.ask = [this, i, count](NodeIndex node, const Walk& question) -> Result<List> {
-        if (is_[i] == Is::kHangs) return Error{ETIMEDOUT, ""};
+        if (is_[i] == Is::kHangs || is_[i] == Is::kDeaf) return Error{ETIMEDOUT, ""};
         ++asked_[i * count + node];
         switch (is_[node].load()) {
           case Is::kHangs:
@@ -95,6 +100,7 @@ class ShareWalkTest : public ::testing::Test {
           case Is::kAway:
             return Error{ECONNREFUSED, ""};
           case Is::kThere:
+          case Is::kDeaf:
             break;
         }
         return spoil_ ? spoil_(nodes_[node]->share->answer(question)) : nodes_[node]->share->answer(question);
@@ -160,8 +166,7 @@ TEST_F(ShareWalkTest, EachDirectoryIsReadOnceForAllNodes) {
 
 TEST_F(ShareWalkTest, ALargeDirectoryComesInParts) {
   tree(2, 3);
-  const std::string long_name(150, 'n');
-  for (int i = 0; i < 3000; ++i) scratch_.file("pfs/d1/" + long_name + std::to_string(i), "");
+  long_directory(3000);
   std::atomic<size_t> parts{0};
   spoil_ = [&](List list) {
     parts += !list.parts.empty();
@@ -189,6 +194,7 @@ TEST_F(ShareWalkTest, WhoComesLateIsToldAll) {
 
 TEST_F(ShareWalkTest, TheFirstNodeMayBeLate) {
   tree(60, 5);
+  long_directory(600);
   make(3);
   is_[0] = Is::kAway;
   start(1);
@@ -234,6 +240,20 @@ TEST_F(ShareWalkTest, AParentThatHearsNothingIsPassedOver) {
   is_[1] = Is::kThere;
   expect_all();
   EXPECT_EQ(read(), paths_.size());
+}
+
+TEST_F(ShareWalkTest, AParentThatIsNotToldIsPassedOver) {
+  tree(60, 5);
+  options_.silence_ms = 1500;
+  make(12);
+  is_[1] = Is::kDeaf;
+  start_all();
+  for (const NodeIndex node : {9u, 10u, 11u}) {
+    expect_all(node);
+    EXPECT_GT(asked(node, 1), 0u);
+    EXPECT_GT(asked(node, 0), 0u);
+    EXPECT_EQ(nodes_[node]->counter(AgentCounter::walk_dirs), 0u);
+  }
 }
 
 // As in mid-partition: none hears of another. Each reads all, and has all.
@@ -330,7 +350,7 @@ TEST_F(ShareWalkTest, WhatIsKnownIsNotToldOn) {
   tree(20, 3);
   int answers = 0;
   spoil_ = [&](List list) {  // as another agent at the same place would
-    if (answers++ < 6) {
+    if (!list.parts.empty() && answers++ < 6) {
       list.log = static_cast<uint64_t>(answers);
       list.state = WalkState::kWalks;
     }
