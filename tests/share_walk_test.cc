@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,7 +62,7 @@ class ShareWalkTest : public ::testing::Test {
 
   void SetUp() override {
     options_.start_ms = 100;
-    options_.silence_ms = 400;
+    options_.silence_ms = 5000;
     options_.nap_ms = 5;
   }
   void TearDown() override {
@@ -179,6 +180,21 @@ TEST_F(ShareWalkTest, ALargeDirectoryComesInParts) {
   EXPECT_GT(parts, 8u) << "of at most 64 KiB";
 }
 
+TEST_F(ShareWalkTest, NotAllAskTheFirstNodeWhileTheirParentStarts) {
+  tree(20, 3);
+  options_.start_ms = 300;
+  make(12);
+  is_[1] = Is::kAway;
+  for (const NodeIndex node : {0u, 9u}) start(node);
+  expect_all(0);
+  ::usleep(50000);
+  EXPECT_GT(asked(9, 1), 0u);
+  EXPECT_EQ(asked(9, 0), 0u);
+  expect_all(9);
+  EXPECT_GT(asked(9, 0), 0u) << "it does not come";
+  EXPECT_EQ(read(), paths_.size());
+}
+
 TEST_F(ShareWalkTest, WhoComesLateIsToldAll) {
   tree(60, 5);
   make(3);
@@ -197,10 +213,13 @@ TEST_F(ShareWalkTest, TheFirstNodeMayBeLate) {
   long_directory(600);
   make(3);
   is_[0] = Is::kAway;
+  const auto begin = std::chrono::steady_clock::now();
   start(1);
   start(2);
   expect_all(1);
   expect_all(2);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(options_.silence_ms))
+      << "one that is not there is waited for less long than one that is silent";
   is_[0] = Is::kThere;
   start(0);
   expect_all();
@@ -213,6 +232,7 @@ TEST_F(ShareWalkTest, AnotherGoesOnWhereOneEndsInTheMiddle) {
     SCOPED_TRACE(static_cast<int>(is));
     if (paths_.empty()) tree(60, 5);
     rate_ = 60;
+    options_.silence_ms = 400;
     make(3);
     start_all();
     ASSERT_TRUE(eventually([&] { return nodes_[2]->counter(AgentCounter::walk_files) > 150; }));
@@ -268,6 +288,7 @@ TEST_F(ShareWalkTest, AllMayWalk) {
 
 TEST_F(ShareWalkTest, WhereNobodyWalksEachDoes) {
   tree(20, 3);
+  options_.silence_ms = 400;
   make(2);
   start(1);  // the first one has no walk: prefetch is off there
   expect_all(1);

@@ -148,21 +148,20 @@ Result<List> ShareWalk::ask(NodeIndex node) {
   Walk& place = places_[node];
   Result<List> list = options_.ask(node, place);
   if (!list.ok() || list->state == WalkState::kNone) return list;
-  if (list->log != place.log) incomplete_.erase(node);
   place = {list->log, list->next};
   return list;
 }
 
-Result<List> ShareWalk::ask_up(NodeIndex walker, NodeIndex* asked) {
+Result<List> ShareWalk::ask_up(NodeIndex walker, Up up, NodeIndex* asked) {
   NodeIndex place = (options_.own + options_.nodes - walker) % options_.nodes;
   Result<List> list = Error{EAGAIN, "not asked"};
-  while (place != 0) {
+  do {
     place = (place - 1) / kChildren;
     *asked = (walker + place) % options_.nodes;
     list = ask(*asked);
     if (list.ok() && list->state != WalkState::kNone) return list;
-  }
-  return list.ok() ? Result<List>(Error{EAGAIN, "it has no walk"}) : std::move(list);
+  } while (up == Up::kAnyOf && place != 0);
+  return list.ok() || place != 0 ? Result<List>(Error{EAGAIN, "it has no walk"}) : std::move(list);
 }
 
 // ---- who walks
@@ -206,10 +205,12 @@ ShareWalk::End ShareWalk::follow() {
       looked = true;
       heard = now_ms();
     }
-    // A parent that is not told anything, or hangs, is passed over.
+    // A parent that is not told anything, or hangs, is passed over; one that starts a moment later is not, or
+    // all would ask the node that walks.
     NodeIndex asked = walker;
     const bool straight = now_ms() - heard > options_.silence_ms / 2;
-    const Result<List> list = straight ? ask(walker) : ask_up(walker, &asked);
+    const Up up = now_ms() - begun > options_.start_ms ? Up::kAnyOf : Up::kParent;
+    const Result<List> list = straight ? ask(walker) : ask_up(walker, up, &asked);
     const bool more = list.ok() && !list->parts.empty();
     if (list.ok()) {
       take(asked, *list);

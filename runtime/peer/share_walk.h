@@ -65,8 +65,10 @@ class ShareWalk final : public WalkSink {
   End follow() EXCLUDES(lock_);
   // A node that walks although this one would be the first to.
   std::optional<NodeIndex> walks_already() EXCLUDES(lock_);
-  // Asks the nodes on the way up to the one that walks, until one has a log. `*asked`: which one answered.
-  Result<List> ask_up(NodeIndex walker, NodeIndex* asked);
+  // Asks the parent, or the nodes on the way up to the one that walks until one has a log. `*asked`: the last
+  // of them.
+  enum class Up { kParent, kAnyOf };
+  Result<List> ask_up(NodeIndex walker, Up up, NodeIndex* asked);
   Result<List> ask(NodeIndex node);
   // Enters what a node has sent. False: it is not what a node sends.
   void take(NodeIndex from, const List& list) EXCLUDES(lock_);
