@@ -296,13 +296,14 @@ int run_command(std::vector<std::string> words, const std::string& run_dir) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-Status write_report(const std::string& file, const Board& board, const Config& config) {
-  std::vector<std::string> tiers;
-  for (const TierConfig& t : config.tiers) tiers.push_back(t.name);
-  std::ofstream out(file);
-  out << report(board, tiers).dump(2) << "\n";
+Status write_report(const RunOptions& options, const Board& board, const Config& config) {
+  std::vector<TierInReport> tiers;
+  for (const TierConfig& t : config.tiers) tiers.push_back({t.name, t.medium});
+  const bool first = !options.peers.empty() && options.peer_index == 0;
+  std::ofstream out(options.report);
+  out << report(board, tiers, first ? Reports::kJob : Reports::kNode).dump(2) << "\n";
   out.close();
-  if (!out) return errno_error("write the report " + file);
+  if (!out) return errno_error("write the report " + options.report);
   return {};
 }
 
@@ -387,7 +388,7 @@ int run(const RunOptions& options) {
   const int status = run_command(options.command, dirs.run_dir());
   agent.stop();
   if (!options.report.empty())
-    if (const Status s = write_report(options.report, *board->get(), config); !s.ok()) {
+    if (const Status s = write_report(options, *board->get(), config); !s.ok()) {
       std::fprintf(stderr, "monarchctl run: %s\n", s.error().text.c_str());
       if (status == 0) return kOwnFailure;
     }

@@ -170,6 +170,8 @@ noinst_LIBRARIES += %D%/libpeer.a
 	%D%/peer/peer_source.h \
 	%D%/peer/peers.cc \
 	%D%/peer/peers.h \
+	%D%/peer/report.cc \
+	%D%/peer/report.h \
 	%D%/peer/serve.cc \
 	%D%/peer/serve.h \
 	%D%/peer/share_walk.cc \

@@ -25,6 +25,31 @@ TEST(Counters, AreSumsOfTheBoard) {
   EXPECT_EQ((*c)[TaskCounter::opens_pfs], 0u);
 }
 
+TEST(Counters, HaveWhatOtherNodesTold) {
+  const Scratch scratch;
+  const Result<BoardFile> board = BoardFile::create(scratch.path());
+  ASSERT_TRUE(board.ok());
+  (*board)->nodes = 3;
+  OthersTotals others;
+  others.ended = 2;
+  others.counts.task[3] = 7;
+  others.counts.placed_bytes[kMedia - 1] = 8;
+  for (const uint64_t more : {0u, 1u, 2u}) {  // either place on the board
+    others.counts.agent[4] = more;
+    set_others(board->get(), others);
+    const Result<JobCounters> c = read_counters(scratch.path());
+    ASSERT_TRUE(c.ok()) << c.error().text;
+    EXPECT_TRUE(plausible(*c));
+    EXPECT_EQ(c->nodes, 3u);
+    EXPECT_EQ(c->ended, 2u);
+    EXPECT_EQ(c->others.task[3], 7u);
+    EXPECT_EQ(c->others.agent[4], more);
+    EXPECT_EQ(c->others.placed_bytes[kMedia - 1], 8u);
+  }
+  (*board)->others_at = UINT64_MAX;  // the owner can write anything
+  EXPECT_TRUE(read_counters(scratch.path()).ok());
+}
+
 TEST(Counters, AreReadOfNothingButABoard) {
   const Scratch scratch;
   ASSERT_TRUE(BoardFile::create(scratch.path()).ok());
@@ -62,6 +87,14 @@ TEST(Counters, ArePlausibleIfAJobCanHaveThem) {
   EXPECT_TRUE(plausible(c));
   ++c.placed_bytes[kMaxTiers - 1];
   EXPECT_FALSE(plausible(c));
+  c.placed_bytes[kMaxTiers - 1] = 0;
+  for (uint64_t* n : {&c.nodes, &c.ended, &c.others.task[0], &c.others.placed_bytes[kMedia - 1]}) {
+    *n = kMostCount;
+    EXPECT_TRUE(plausible(c));
+    ++*n;
+    EXPECT_FALSE(plausible(c));
+    *n = 0;
+  }
 }
 
 class CommentLine : public ::testing::Test {
@@ -77,14 +110,14 @@ class CommentLine : public ::testing::Test {
   }
   uint64_t& at(TaskCounter c) { return counters_.task[static_cast<uint32_t>(c)]; }
   uint64_t& at(AgentCounter c) { return counters_.agent[static_cast<uint32_t>(c)]; }
-  std::string line() const { return comment_line(record_, &counters_, 1); }
+  std::string line() const { return comment_line(record_, &counters_); }
   JobRecord record_;
   JobCounters counters_{};
 };
 
 TEST_F(CommentLine, OfAJobThatDidNothing) {
   EXPECT_EQ(line(), "monarch=1 hit=0.0% pfs=0/0 ops=0% meta=0% nvme=0 ram=0 staged=0% nodes=1/2 err=0");
-  EXPECT_EQ(comment_line(record_, nullptr, 1), "monarch=1 counters=lost nodes=1/2 err=1");
+  EXPECT_EQ(comment_line(record_, nullptr), "monarch=1 counters=lost nodes=1/2 err=1");
 }
 
 TEST_F(CommentLine, SaysWhatThePfsWasSpared) {
@@ -108,6 +141,54 @@ TEST_F(CommentLine, SaysWhatThePfsWasSpared) {
   EXPECT_EQ(line(),
             "monarch=1 hit=75.0% pfs=2.00M/4.00M ops=-80% meta=-50% nvme=4.00M ram=2.00M staged=75% "
             "nodes=1/2 err=2");
+}
+
+TEST_F(CommentLine, OfSeveralNodesHasTheirSums) {
+  record_.nodes = 3;
+  counters_.nodes = 3;
+  counters_.opens_tier[0] = 10;
+  at(TaskCounter::opens_pfs) = 10;
+  counters_.read_calls_tier[0] = 10;
+  counters_.read_bytes_tier[0] = 1 << 20;
+  at(AgentCounter::agent_bytes_pfs) = 1 << 20;
+  counters_.placed_bytes[1] = 1 << 20;
+  at(AgentCounter::walk_files) = at(AgentCounter::staged_files) = 2;
+  EXPECT_EQ(line(),
+            "monarch=1 hit=50.0% pfs=1.00M/1.00M ops=-100% meta=-50% nvme=0 ram=1.00M staged=100% peer=0 "
+            "nodes=1/3 err=0");
+  NodeCounts& others = counters_.others;
+  const auto other = [&](auto c) -> uint64_t& {
+    if constexpr (std::is_same_v<decltype(c), TaskCounter>)
+      return others.task[static_cast<uint32_t>(c)];
+    else
+      return others.agent[static_cast<uint32_t>(c)];
+  };
+  counters_.ended = 1;
+  others.opens_tier = 60;
+  other(TaskCounter::waited_hits) = 20;
+  others.read_calls_tier = 10;
+  others.read_bytes_tier = 2 << 20;
+  other(TaskCounter::read_bytes_pfs) = 1 << 20;
+  other(TaskCounter::read_calls_pfs) = 5;
+  other(AgentCounter::agent_reads_pfs) = 5;
+  other(AgentCounter::walk_dirs) = 30;
+  others.placed_bytes[static_cast<uint32_t>(Medium::kRam)] = 3 << 20;
+  others.placed_bytes[static_cast<uint32_t>(Medium::kHdd)] = 1 << 20;
+  other(AgentCounter::walk_files) = 6;
+  other(AgentCounter::staged_files) = 2;
+  other(AgentCounter::peer_bytes) = 5 << 20;
+  other(AgentCounter::tier_errors) = 4;
+  EXPECT_EQ(line(),
+            "monarch=1 hit=62.5% pfs=2.00M/4.00M ops=-60% meta=-50% nvme=0 ram=4.00M hdd=1.00M staged=50% "
+            "peer=5.00M nodes=2/3 err=4");
+  counters_.ended = 2;
+  other(AgentCounter::dup_files) = 1;
+  at(AgentCounter::peer_errors) = 2;
+  other(AgentCounter::peer_timeouts) = 3;
+  other(AgentCounter::peer_bad) = 4;
+  EXPECT_EQ(line().substr(line().find("nodes=")), "nodes=3/3 err=4 dup=1 peererr=9");
+  counters_.ended = kMostCount;
+  EXPECT_NE(line().find(" nodes=3/3 "), std::string::npos) << "not more than there are: " << line();
 }
 
 TEST_F(CommentLine, IsShortWhateverAJobCounts) {

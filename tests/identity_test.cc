@@ -44,6 +44,24 @@ TEST(Identity, IsToldFromALaterOneByItsStart) {
   EXPECT_EQ(identify(pid).error().code, ESRCH);
 }
 
+TEST(Identity, MayBeAskedToEnd) {
+  const pid_t pid = sleeper();
+  const Result<ProcessId> id = identify(pid);
+  ASSERT_TRUE(id.ok()) << id.error().text;
+  EXPECT_TRUE(ask_to_end({pid, id->start_time + 1}, 1000)) << "that one is gone";
+  EXPECT_TRUE(is_running(*id)) << "and this one was not asked in its place";
+  EXPECT_TRUE(ask_to_end(*id, 30000));
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  const auto before = ::signal(SIGTERM, SIG_IGN);
+  const pid_t deaf = sleeper();
+  ::signal(SIGTERM, before);
+  EXPECT_FALSE(ask_to_end(*identify(deaf), 20));
+  EXPECT_TRUE(kill_and_wait(*identify(deaf), 30000));
+  ::waitpid(deaf, nullptr, 0);
+}
+
 TEST(Identity, IsKilledOnAKernelWithoutPidfds) {
   const int status = in_child([] {
     ::alarm(100);

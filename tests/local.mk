@@ -84,6 +84,7 @@ tests_unit_SOURCES = \
 	%D%/peer_members_test.cc \
 	%D%/peer_messages_test.cc \
 	%D%/peer_node_test.cc \
+	%D%/peer_report_test.cc \
 	%D%/peers_test.cc \
 	%D%/placement_fixture.h \
 	%D%/placement_test.cc \

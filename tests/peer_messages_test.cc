@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 
 namespace monarch {
@@ -40,7 +41,8 @@ std::optional<M> with_byte(const M& message, size_t at, uint8_t byte) {
 }
 
 TEST(MessagesTest, WhatIsSaidArrives) {
-  const Hello hello = sent(Hello{kPeerVersion, Lane::kData, 7, 8, 9, 10, 11, "10.0.0.1"}, {{}, 0, 77, 1 << 20, 3});
+  const Hello hello =
+      sent(Hello{kPeerVersion, Lane::kData, 7, 8, 9, 10, 11, "10.0.0.1"}, {{}, 0, 77, 1 << 20, 3});
   EXPECT_EQ(hello.lane, Lane::kData);
   EXPECT_EQ(hello.node, 7u);
   EXPECT_EQ(hello.incarnation, 8u);
@@ -84,6 +86,14 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   EXPECT_EQ(mark.kinds, 5);
   EXPECT_EQ(mark.closed, 1);
   EXPECT_EQ(mark.marks, (std::vector<uint32_t>{18, 0xffffffff}));
+  Count counted = {19, 20, 1, {}};
+  auto* words = reinterpret_cast<uint64_t*>(&counted.counts);
+  for (uint32_t i = 0; i < kNodeWords; ++i) words[i] = kMostCount - i;
+  const Count count = sent(counted);
+  EXPECT_EQ(count.incarnation, 19u);
+  EXPECT_EQ(count.turn, 20u);
+  EXPECT_EQ(count.last, 1);
+  EXPECT_EQ(std::memcmp(&count.counts, &counted.counts, sizeof count.counts), 0);
   const Get get = sent(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 21, Follow::kYes});
   EXPECT_EQ(get.root, 19u);
   EXPECT_EQ(get.path.size(), kMostPeerPath);
@@ -158,6 +168,11 @@ TEST(MessagesTest, WhatIsOutOfItsRangeIsRefused) {
   EXPECT_FALSE(is_part([](ListPart* part) { part->names[0].name.assign(256, 'n'); }));
   EXPECT_FALSE(is_part([](ListPart* part) { part->names.resize(ListPart::kMost + 1); }));
   EXPECT_FALSE(decode<ListParts>(encode_body(ListParts{std::vector<ListPart>(ListParts::kMost + 1)})));
+  EXPECT_FALSE(with_byte(Count{}, 16, 2)) << "neither";
+  for (size_t at = 17 + 7; at < 17 + 8 * size_t{kNodeWords}; at += 8) {
+    EXPECT_TRUE(with_byte(Count{}, at, 0x0f));
+    EXPECT_FALSE(with_byte(Count{}, at, 0x10)) << "no job counts so much, at " << at;
+  }
   Get far;
   far.path.assign(kMostPeerPath + 1, 'p');
   EXPECT_FALSE(decode<Get>(encode(far).substr(MessageHeader::kBytes)));

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/os.h"
 #include "runtime/metadata/walker.h"
 #include "runtime/placement/placement.h"
 #include "tests/catalog_fixture.h"
@@ -64,10 +65,13 @@ class Member {
     EXPECT_TRUE(started.ok()) << started.error().text;
   }
   ~Member() {
+    if (tells) account(0);
     peers->stop();
     walker_.reset();
     placement->stop();
   }
+  // As an agent does at its end, but for as long as it takes.
+  void account(int64_t patience_ns) { peers->account(os::clock_ns(CLOCK_MONOTONIC) + patience_ns); }
   void walk() {
     walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_.pfs_stats,
                                        [this] { placement->catalog_grew(); });
@@ -99,6 +103,7 @@ class Member {
 
   std::unique_ptr<PeerNode> peers;
   std::unique_ptr<PlacementHandler> placement;
+  bool tells = false;  // what it has counted, as it ends
 
  private:
   const Scratch scratch_;
@@ -181,6 +186,35 @@ TEST_F(PeerNodeTest, EachByteIsReadOnceAndEachNodeHasIt) {
   EXPECT_EQ(sum(AgentCounter::peer_bytes), 2 * bytes_);
   EXPECT_EQ(sum(AgentCounter::peer_files), 2 * not_empty());
   for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
+}
+
+TEST_F(PeerNodeTest, TheFirstNodeHasWhatAllHaveCounted) {
+  small_files();
+  start(3);
+  EXPECT_EQ(nodes_[1]->board()->nodes, 3u);
+  epoch({0, 1, 2});
+  const uint64_t from_pfs = sum(AgentCounter::agent_bytes_pfs), staged = sum(AgentCounter::staged_bytes);
+  const uint64_t own = nodes_[0]->counter(AgentCounter::agent_bytes_pfs);
+  Board* const board = nodes_[0]->board();
+  for (const NodeIndex node : {1u, 2u}) {
+    nodes_[node]->tells = true;
+    nodes_[node].reset();
+  }
+  nodes_[0]->account(20'000'000'000);
+  const OthersTotals others = others_of(*board);
+  EXPECT_EQ(others.ended, 2u);
+  EXPECT_EQ(own + others.counts[AgentCounter::agent_bytes_pfs], from_pfs);
+  EXPECT_EQ(from_pfs, bytes_);
+  EXPECT_EQ(
+      others.counts.placed_bytes[static_cast<uint32_t>(Medium::kSsd)] + tier_totals(*board, 0).placed_bytes,
+      staged);
+  EXPECT_EQ(others.counts[AgentCounter::peer_bytes] + nodes_[0]->counter(AgentCounter::peer_bytes),
+            2 * bytes_);
+  EXPECT_EQ(others.counts[AgentCounter::served_bytes] + nodes_[0]->counter(AgentCounter::served_bytes),
+            2 * bytes_);
+  EXPECT_GE(others.counts[AgentCounter::served_files] + nodes_[0]->counter(AgentCounter::served_files),
+            2 * not_empty());
+  EXPECT_EQ(others.counts[AgentCounter::dup_files] + nodes_[0]->counter(AgentCounter::dup_files), 0u);
 }
 
 TEST_F(PeerNodeTest, LargeFilesAreReadOnceToo) {
@@ -347,6 +381,7 @@ TEST_F(PeerNodeTest, AMarkedFileIsNotSent) {
   for (const std::string& name : names_) EXPECT_TRUE(nodes_[1]->place(name));
   EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
   EXPECT_EQ(nodes_[1]->counter(AgentCounter::agent_bytes_pfs), 300000u);
+  EXPECT_EQ(sum(AgentCounter::dup_files), 0u) << "no node had it as it is";
 }
 
 TEST_F(PeerNodeTest, ACopyThatHasRottenIsFoundOut) {
@@ -362,6 +397,26 @@ TEST_F(PeerNodeTest, ACopyThatHasRottenIsFoundOut) {
     EXPECT_TRUE(contents(nodes_[node]->copy("f")) == contents(pfs_ + "/f"));
   }
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 2 * bytes_) << "once more, by one node";
+  EXPECT_EQ(sum(AgentCounter::dup_files), 0u) << "no node had it any more";
+  for (const auto& node : nodes_) node->account(0);
+  EXPECT_EQ(sum(AgentCounter::peer_bad), 1u);
+}
+
+TEST_F(PeerNodeTest, WhatANodeDoesNotGiveInTimeCountsAsReadAgain) {
+  file("f", 100000);
+  start(2);
+  std::atomic<int> reads{0};
+  const Intercept slow(Call::kPread, [&](Arguments&) {
+    if (reads++ == 0) ::usleep(1200000);
+    return 0;
+  });
+  nodes_[0]->placement->demand(rel("f"));
+  EXPECT_TRUE(eventually([&] { return reads > 0; }));
+  EXPECT_TRUE(nodes_[1]->place("f"));
+  EXPECT_TRUE(eventually([&] { return nodes_[0]->state("f") == State::kPlaced; }));
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 2 * bytes_);
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::dup_files), 1u);
+  EXPECT_EQ(sum(AgentCounter::dup_files), 1u);
 }
 
 TEST_F(PeerNodeTest, WithoutRoomThePfsHasIt) {

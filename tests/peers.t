@@ -108,9 +108,19 @@ class Nodes:
         with open(f"{self.jobs[index].run_dir}/monarchd.log", encoding="utf-8") as stream:
             return stream.read()
 
+    def end_jobs(self, *indexes):
+        """Ends these, or all, node 0 last: it waits for the others; {index: report}."""
+        reports = {}
+        for index in reversed(indexes or range(len(self.jobs))):
+            if self.jobs[index]:
+                reports[index] = self.jobs[index].end()
+                self.jobs[index] = None
+        return reports
+
     def end(self):
-        """Ends all; their reports."""
-        reports = [job and job.end()["agent"] for job in self.jobs]
+        """Ends all; what their agents counted."""
+        reports = self.end_jobs()
+        reports = [index in reports and reports[index]["agent"] for index in range(len(self.jobs))]
         self.pfs.close()
         left = [name for tier in self.tiers for name in os.listdir(tier)]
         equal(left, [], f"{self.name}: nothing is left on the tiers")
@@ -128,8 +138,9 @@ def once():
     if without_slowfs():
         return
     for prefetch in ("off", "on"):
-        nodes = Nodes(f"once-{prefetch}", 3, large=2, config=f"prefetch = {prefetch}").start_all()
+        nodes = Nodes(f"once-{prefetch}", 3, large=2, config=f"prefetch = {prefetch}")
         before = nodes.pfs_reads()
+        nodes.start_all()
         nodes.expect_right(f"prefetch {prefetch}, first epoch", 0, 1, 2)
         nodes.expect_right(f"prefetch {prefetch}, second epoch", 0, 1, 2)
         after = nodes.pfs_reads()
@@ -168,6 +179,83 @@ def stopped():
     ok(seconds < 30, "a node that hangs is not waited for long", seconds)
     os.kill(agent, signal.SIGCONT)
     nodes.expect_right("it goes on", 0, 1, 2)
+    nodes.end()
+
+
+def expect_sums(what, job, told, pfs):
+    """Node 0's report has what the PFS counted, of so many nodes."""
+    equal((job["nodes"], job["nodes_told"]), (3, told), f"{what}: how many nodes are in the report")
+    equal((job["agent"]["agent_bytes_pfs"] + job["tasks"]["read_bytes_pfs"], job["agent"]["agent_opens_pfs"] + job["tasks"]["opens_pfs"]),
+          (pfs["read_bytes"], pfs["open"]), f"{what}: the report has the bytes and opens that the PFS counted", job, pfs)
+
+
+def accounted():
+    if without_slowfs():
+        return
+    for prefetch in ("off", "on"):
+        what = f"accounts, prefetch {prefetch}"
+        nodes = Nodes(f"accounted-{prefetch}", 3, config=f"prefetch = {prefetch}")
+        before = nodes.pfs_reads()
+        nodes.start_all()
+        nodes.expect_right(what, 0, 1, 2)
+        reports = nodes.end_jobs()
+        after = nodes.pfs_reads()
+        job = reports[0]["job"]
+        expect_sums(what, job, 3, {name: after[name] - before[name] for name in after})
+        equal([(job["agent"][name], job["opens"], job["placed_bytes"]["ssd"]) for name in ("staged_bytes",)],
+              [tuple(sum(value(report) for report in reports.values()) for value in (
+                  lambda r: r["agent"]["staged_bytes"], lambda r: r["opens"], lambda r: r["tiers"][0]["placed_bytes"]))],
+              f"{what}: they are the sums of what each node reports", reports)
+        equal(job["agent"]["peer_bytes"], 2 * nodes.bytes, f"{what}: what came from nodes")
+        equal([job["agent"][name] for name in ("served_bytes", "dup_files", "peer_errors", "peer_timeouts", "peer_bad")],
+              [2 * nodes.bytes, 0, 0, 0, 0], f"{what}: what was sent, and that nothing failed")
+        equal([index for index in reports if "job" in reports[index]], [0], f"{what}: node 0 alone reports of the job")
+        nodes.end()
+
+
+def accounted_with_faults():
+    if without_slowfs():
+        return
+    nodes = Nodes("accounted-killed", 3)
+    before = nodes.pfs_reads()
+    nodes.start_all()
+    nodes.expect_right("accounts, an agent is killed", 0, 1, 2)
+    time.sleep(12)  # each tells every 10 s
+    os.kill(nodes.jobs[2].agent(), signal.SIGKILL)
+    job = nodes.end_jobs(0, 1)[0]["job"]
+    after = nodes.pfs_reads()
+    expect_sums("an agent is killed", job, 2, {name: after[name] - before[name] for name in after})
+    nodes.end()
+
+    nodes = Nodes("accounted-stopped", 3).start_all()
+    nodes.expect_right("accounts, an agent hangs", 0, 1, 2)
+    agent = nodes.jobs[2].agent()
+    os.kill(agent, signal.SIGSTOP)
+    begin_ = time.monotonic()
+    job = nodes.end_jobs(0, 1)[0]["job"]
+    seconds = time.monotonic() - begin_
+    os.kill(agent, signal.SIGCONT)
+    equal((job["nodes"], job["nodes_told"]), (3, 2), "an agent hangs: it is not in the report")
+    ok(seconds < 8, "an agent hangs: it is not waited for long", seconds)
+    nodes.end()
+
+    nodes = Nodes("accounted-alone", 2)
+    nodes.start(0)
+    begin_ = time.monotonic()
+    job = nodes.end_jobs(0)[0]["job"]
+    seconds = time.monotonic() - begin_
+    equal((job["nodes"], job["nodes_told"]), (2, 1), "the other node never came: it is not in the report")
+    ok(seconds < 8, "the other node never came: it is not waited for long", seconds)
+    nodes.start(0)
+    nodes.start(1)
+    nodes.expect_right("accounts, the first node hangs", 1)
+    agent = nodes.jobs[0].agent()
+    os.kill(agent, signal.SIGSTOP)
+    begin_ = time.monotonic()
+    nodes.end_jobs(1)
+    seconds = time.monotonic() - begin_
+    os.kill(agent, signal.SIGCONT)
+    ok(seconds < 8, "the first node hangs: it is not waited for long", seconds)
     nodes.end()
 
 
@@ -375,4 +463,5 @@ def quiet():
 
 
 if __name__ == "__main__":
-    e2e.main(once, killed, stopped, strangers, squatter, changed, late, walked, walker_ends, cut, full, quiet)
+    e2e.main(once, accounted, accounted_with_faults, killed, stopped, strangers, squatter, changed, late, walked, walker_ends, cut, full,
+             quiet)

@@ -101,6 +101,9 @@ class Node {
       }
       serve_->add(std::move(socket), std::move(tls));
     };
+    handlers.met = [](NodeIndex, uint64_t) {};
+    handlers.gone = [](NodeIndex) {};
+    handlers.counted = [this](NodeIndex, const Count& count) { counted = count.turn; };
     peers = std::make_unique<Peers>(std::move(options), std::move(handlers));
   }
   ~Node() {
@@ -184,7 +187,8 @@ class Node {
   std::unique_ptr<Peers> peers;
   std::atomic<int> doubted{0}, reading_us{0};
   std::set<in_addr_t> data_came_to;
-  std::atomic<bool> deaf{false};  // its control thread waits in a handler, as in a process that is stopped
+  std::atomic<uint64_t> counted{0};  // the turn of the last Count
+  std::atomic<bool> deaf{false};     // its control thread waits in a handler, as in a process that is stopped
 
  private:
   class Opened : public ServedFile {
@@ -498,6 +502,34 @@ TEST_F(PeersTest, ANodeThatHangsIsNotWaitedForLong) {
   EXPECT_EQ(nodes[0]->peers->counts().timeouts, 1u);
   EXPECT_EQ(nodes[2]->peers->counts().timeouts, 1u);
   nodes[1]->deaf = false;
+}
+
+TEST_F(PeersTest, TheFirstNodeHearsWhatTheOthersCount) {
+  options.last_ms = kPatienceMs;
+  start_all();
+  nodes[2]->peers->count({1, 5, 0, {}});
+  EXPECT_TRUE(eventually([&] { return nodes[0]->counted == 5u; }));
+  const auto begin = std::chrono::steady_clock::now();
+  nodes[1]->peers->count({1, 6, 1, {}});
+  EXPECT_EQ(nodes[0]->counted, 6u) << "it has it by then";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << "and says so";
+  EXPECT_EQ(nodes[2]->counted, 0u);
+}
+
+TEST_F(PeersTest, AFirstNodeThatHangsOrIsGoneIsNotWaitedForLong) {
+  options.last_ms = 200;
+  start_all();
+  nodes[1]->peers->count({1, 1, 1, {}});
+  nodes[0]->deaf = true;
+  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
+  ::usleep(50000);
+  const auto begin = std::chrono::steady_clock::now();
+  nodes[1]->peers->count({1, 2, 1, {}});
+  nodes[0]->deaf = false;
+  nodes[0].reset();
+  nodes[1]->peers->count({1, 3, 0, {}});
+  nodes[1]->peers->count({1, 4, 1, {}});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 }  // namespace

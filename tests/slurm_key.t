@@ -7,6 +7,7 @@ import contextlib
 import glob
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -234,7 +235,38 @@ def shares():
     counters = pfs.counters()
     ok(counters["read_bytes"] <= 1.005 * data.bytes and counters["open"] <= data.FILES, "shares: the PFS is asked for each file once",
        counters, data.bytes, cluster.log_of(job))
+    line = slurm_lab.fields(cluster.comment(job))
+    equal((line["nodes"], line["pfs"], line["peer"], line["nvme"]),
+          ("2/2", f"{slurm_lab.size_text(counters['read_bytes'])}/{slurm_lab.size_text(2 * data.bytes)}", slurm_lab.size_text(data.bytes),
+           slurm_lab.size_text(2 * data.bytes)), "shares: sacct has what the PFS counted, and what both nodes did", line)
+    equal((line["err"], "dup" in line, "peererr" in line), ("0", False, False), "shares: and no errors", line)
+    took = cluster.epilog_ms(job)
+    ok(len(took) == 2 and max(took) < 4000, "shares: neither epilog takes long", took)
     pfs.close()
+
+
+def loses_a_node():
+    """An agent that is killed tells nothing more; an epilog that waits for it does not wait long."""
+    job = cluster.submit(["-N2", f"--monarch-dataset={data.path}"], f"srun -Q -n2 sh -c {quoted(WAITS)}")
+    running(job)
+    first, second = nodes_of(job)
+    wait_until(lambda: cluster.record(job, second))
+    os.kill(cluster.record(job, second)["pid"], signal.SIGKILL)
+    yield
+    go(job)
+    equal(cluster.wait(job), "COMPLETED", "a node is lost: how Slurm says that it ended")
+    equal(slurm_lab.fields(cluster.comment(job))["nodes"], "1/2", "a node is lost: sacct says so", first)
+    took = cluster.epilog_ms(job)
+    ok(len(took) == 2 and max(took) < 4000, "a node is lost: neither epilog takes long", took)
+    job = cluster.submit(["-N2", f"--monarch-dataset={data.path}"], f"srun -Q -n2 sh -c {quoted(WAITS)}")
+    running(job)
+    agent = cluster.record(job, nodes_of(job)[0])["pid"]
+    os.kill(agent, signal.SIGSTOP)
+    go(job)
+    equal(cluster.wait(job), "COMPLETED", "the first agent hangs: how Slurm says that it ended")
+    equal(slurm_lab.fields(cluster.comment(job))["nodes"], "1/2", "the first agent hangs: sacct has what it knew")
+    took = cluster.epilog_ms(job)
+    ok(len(took) == 2 and max(took) < 4000, "the first agent hangs: neither epilog takes long", took)
 
 
 def without():
@@ -267,4 +299,4 @@ if reason := slurm_lab.why_no_slurm():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(requeue, batch, salloc, srun, shares, without, switched_off)
+e2e.main(requeue, batch, salloc, srun, shares, loses_a_node, without, switched_off)

@@ -486,6 +486,7 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   r.restart = 3;
   r.nodes = 5;
   r.first_node = false;
+  r.peers = true;
   r.tiers.push_back({"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, "0123"});
   r.tiers.push_back({"ram", "ram", "/ram", TierConfig::Kind::kTmpfs, 30, 40, 5, ""});
   ASSERT_TRUE(state_.write_record(r).ok());
@@ -502,6 +503,7 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   EXPECT_EQ(read->serial, 99u);
   EXPECT_EQ(read->nodes, 5u);
   EXPECT_FALSE(read->first_node);
+  EXPECT_TRUE(read->peers);
   ASSERT_EQ(read->tiers.size(), 2u);
   EXPECT_EQ(read->tiers[0].kind, TierConfig::Kind::kDirectory);
   EXPECT_EQ(read->tiers[0].limit, 20u);

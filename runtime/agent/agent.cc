@@ -44,6 +44,10 @@ constexpr int kLookMs = 5000;  // for the run directory
 constexpr int kNapMs = 1;
 constexpr int64_t kNapsNs = 20 * 1000000ll;  // since the last was told
 constexpr auto kStopPatience = std::chrono::milliseconds(500);
+// For what several nodes count to come together: first for the copies that are being made to end, then, from
+// the beginning on, for the other nodes.
+constexpr auto kQuietPatience = std::chrono::milliseconds(150);
+constexpr int64_t kAccountNs = 1'000'000'000;
 
 // All that serves one job. Members are destroyed in reverse order: threads before what they use.
 struct Service {
@@ -255,20 +259,31 @@ void stop(Service* service) {
   board->header.doorbell.fetch_add(1);
   futex_wake(&board->header.doorbell, 1);
   // Threads that hang in a PFS call are not waited for: the process ends without them.
-  auto done = std::make_shared<std::promise<void>>();
-  std::future<void> finished = done->get_future();
+  const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + kAccountNs;
+  struct Steps {
+    std::promise<void> quiet, accounted, done;
+  };
+  const auto steps = std::make_shared<Steps>();
+  std::future<void> quiet = steps->quiet.get_future(), finished = steps->done.get_future();
   std::thread ending;
-  const int error = os::start_thread(&ending, [service, done] {
+  const int error = os::start_thread(&ending, [service, steps] {
     service->walker->stop();
-    if (service->peers) service->peers->stop();
     service->placement->stop();
+    steps->quiet.set_value();
+    steps->accounted.get_future().wait();
+    if (service->peers) service->peers->stop();
     service->watch->stop();
     service->requests.join();
     if (service->locality.joinable()) service->locality.join();
-    done->set_value();
+    steps->done.set_value();
   });
+  if (error == 0) ending.detach();
+  if (service->peers) {
+    if (error == 0) quiet.wait_for(kQuietPatience);
+    service->peers->account(until);
+  }
+  steps->accounted.set_value();
   if (error != 0) return;  // as if all hung
-  ending.detach();
   if (finished.wait_for(kStopPatience) != std::future_status::ready)
     spdlog::warn("a thread still waits for the PFS; ending without it");
 }

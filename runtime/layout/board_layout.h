@@ -8,6 +8,7 @@
 //   BoardHeader     version, whether the agent lives, what it asks of tasks
 //   CounterShard[]  counters, one shard per CPU (modulo kShards): a hit writes no line that another
 //                   CPU writes. They survive _exit(2), SIGKILL and the agent.
+//   OtherNodes[]    on the first of several nodes: what the agents of the others have told of their counters
 //   parking[]       futex words: who waits for an entry sleeps on parking[hash mod kParking]
 //   RequestSlot[]   the request ring: what tasks ask of the agent
 //   SeenSlot[]      what tasks saw of files that are not placed, for the catalog
@@ -35,7 +36,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 9;                 // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 10;                // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -98,7 +99,13 @@ inline constexpr int kStaleSeconds = 60;
   X(dataset_bytes, "bytes of dataset files, as far as known")                               \
   X(put_off_files, "files tried again later: the agent ran short of descriptors or memory") \
   X(peer_files, "files that came from other nodes of the job")                              \
-  X(peer_bytes, "bytes that came from other nodes of the job")
+  X(peer_bytes, "bytes that came from other nodes of the job")                              \
+  X(peer_errors, "nodes that could not be reached, or broke off")                           \
+  X(peer_timeouts, "nodes that did not answer in time")                                     \
+  X(peer_bad, "pieces of files that came from other nodes with wrong bytes")                \
+  X(served_files, "files, or parts of them, that other nodes got from this one")            \
+  X(served_bytes, "bytes that other nodes got from this one")                               \
+  X(dup_files, "files read from the PFS though another node had them, as far as known")
 
 enum class TaskCounter : uint32_t {
 #define X(name, doc) name,
@@ -114,6 +121,26 @@ enum class AgentCounter : uint32_t {
 };
 inline constexpr uint32_t kTaskCounters = static_cast<uint32_t>(TaskCounter::kCount);
 inline constexpr uint32_t kAgentCounters = static_cast<uint32_t>(AgentCounter::kCount);
+
+// What a node counts, without its tiers' names, so that it can be summed over the nodes of a job.
+inline constexpr uint32_t kMedia = 4;  // what a tier is made of (Medium, runtime/config/config.h)
+struct NodeCounts {
+  uint64_t task[kTaskCounters]{};
+  uint64_t agent[kAgentCounters]{};
+  uint64_t opens_tier = 0, read_bytes_tier = 0, read_calls_tier = 0;  // of all tiers together
+  uint64_t placed_bytes[kMedia]{};                                    // on the tiers of each medium
+
+  uint64_t operator[](TaskCounter c) const { return task[static_cast<uint32_t>(c)]; }
+  uint64_t operator[](AgentCounter c) const { return agent[static_cast<uint32_t>(c)]; }
+};
+inline constexpr uint32_t kNodeWords = sizeof(NodeCounts) / sizeof(uint64_t);
+inline constexpr uint64_t kMostCount = (uint64_t{1} << 60) - 1;  // that a job can have
+
+// What the job's other nodes have told the first one, summed.
+struct alignas(64) OtherNodes {
+  std::atomic<uint64_t> words[kNodeWords];  // of NodeCounts
+  std::atomic<uint64_t> ended;              // of these nodes all is in it, since their agents have ended
+};
 
 struct alignas(64) CounterShard {
   std::atomic<uint64_t> task[32];                    // by TaskCounter
@@ -223,6 +250,9 @@ struct Board {
   BoardHeader header;
   alignas(64) std::atomic<uint64_t> agent[32];    // by AgentCounter
   std::atomic<uint64_t> placed_bytes[kMaxTiers];  // bytes now on each tier, this job's
+  std::atomic<uint64_t> nodes;                    // of the job, if this one has peers
+  std::atomic<uint64_t> others_at;                // which of these is whole: the agent may die at any time
+  OtherNodes others[2];
   CounterShard shards[kShards];
   std::atomic<uint32_t> parking[kParking];
   RequestSlot slots[kSlots];

@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <array>
+#include <bit>
 #include <climits>
 #include <cstring>
 
@@ -136,6 +138,49 @@ TierTotals tier_totals(const Board& board, uint32_t tier) {
     sum.read_bytes += s.read_bytes_tier[tier].load(std::memory_order_relaxed);
   }
   return sum;
+}
+
+NodeCounts node_counts(const Board& board, const std::vector<Medium>& tiers) {
+  NodeCounts c;
+  for (uint32_t i = 0; i < kTaskCounters; ++i) c.task[i] = total(board, static_cast<TaskCounter>(i));
+  for (uint32_t i = 0; i < kAgentCounters; ++i) c.agent[i] = total(board, static_cast<AgentCounter>(i));
+  for (uint32_t i = 0; i < kMaxTiers; ++i) {
+    const TierTotals tier = tier_totals(board, i);
+    c.opens_tier += tier.opens;
+    c.read_bytes_tier += tier.read_bytes;
+    c.read_calls_tier += tier.read_calls;
+    if (i < tiers.size()) c.placed_bytes[static_cast<uint32_t>(tiers[i])] += tier.placed_bytes;
+  }
+  return c;
+}
+
+namespace {
+
+using NodeWords = std::array<uint64_t, kNodeWords>;
+
+}  // namespace
+
+void add(NodeCounts* sum, const NodeCounts& more) {
+  auto words = std::bit_cast<NodeWords>(*sum);
+  const auto added = std::bit_cast<NodeWords>(more);
+  for (uint32_t i = 0; i < kNodeWords; ++i) words[i] += added[i];
+  *sum = std::bit_cast<NodeCounts>(words);
+}
+
+void set_others(Board* board, const OthersTotals& others) {
+  const uint64_t next = 1 - (board->others_at.load(std::memory_order_relaxed) & 1);
+  OtherNodes& to = board->others[next];
+  const auto words = std::bit_cast<NodeWords>(others.counts);
+  for (uint32_t i = 0; i < kNodeWords; ++i) to.words[i].store(words[i], std::memory_order_relaxed);
+  to.ended.store(others.ended, std::memory_order_relaxed);
+  board->others_at.store(next, std::memory_order_release);
+}
+
+OthersTotals others_of(const Board& board) {
+  const OtherNodes& from = board.others[board.others_at.load(std::memory_order_acquire) & 1];
+  NodeWords words;
+  for (uint32_t i = 0; i < kNodeWords; ++i) words[i] = from.words[i].load(std::memory_order_relaxed);
+  return {std::bit_cast<NodeCounts>(words), from.ended.load(std::memory_order_relaxed)};
 }
 
 bool is_clean_relative(const char* path, size_t len) {

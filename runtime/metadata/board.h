@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/config/config.h"
 #include "runtime/layout/board_client.h"
 
 namespace monarch {
@@ -95,6 +96,19 @@ struct TierTotals {
   uint64_t placed_bytes;
 };
 TierTotals tier_totals(const Board& board, uint32_t tier);
+
+// All that the board counts; `tiers`: what each is made of, in the hierarchy's order.
+NodeCounts node_counts(const Board& board, const std::vector<Medium>& tiers);
+void add(NodeCounts* sum, const NodeCounts& more);
+
+// What the first node knows of the job's other nodes.
+struct OthersTotals {
+  NodeCounts counts;   // sums over all of which anything is known
+  uint64_t ended = 0;  // nodes of which all is in it
+};
+// The agent's. One thread at a time; a reader sees this or what was there before.
+void set_others(Board* board, const OthersTotals& others);
+OthersTotals others_of(const Board& board);
 
 // Whether `path` is relative and has no empty, "." or ".." component.
 bool is_clean_relative(const char* path, size_t len);

@@ -12,6 +12,8 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/size.h"
+#include "runtime/config/config.h"
+#include "runtime/metadata/board.h"
 
 namespace monarch {
 namespace {
@@ -31,11 +33,39 @@ double share(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(std::min(part, whole)) / static_cast<double>(whole);
 }
 
-uint64_t sum(const uint64_t* values) {
-  uint64_t total = 0;
-  for (uint32_t i = 0; i < kMaxTiers; ++i) total += values[i];
-  return total;
+// In the order of this node's tiers; then what other nodes have besides.
+std::vector<std::pair<std::string, uint64_t>> placed_by_medium(const JobRecord& record,
+                                                               const JobCounters& counters) {
+  std::vector<std::pair<std::string, uint64_t>> media;
+  const auto bytes_of = [&](const std::string& medium) -> uint64_t& {
+    auto at = std::find_if(media.begin(), media.end(), [&](const auto& m) { return m.first == medium; });
+    if (at == media.end()) at = media.insert(media.end(), {medium, 0});
+    return at->second;
+  };
+  for (size_t i = 0; i < record.tiers.size() && i < kMaxTiers; ++i)
+    bytes_of(record.tiers[i].medium) += counters.placed_bytes[i];
+  for (uint32_t i = 0; i < kMedia; ++i)
+    if (const uint64_t bytes = counters.others.placed_bytes[i]; bytes > 0)
+      bytes_of(medium_name(static_cast<Medium>(i))) += bytes;
+  return media;
 }
+
+// All nodes'; what is placed is told by medium.
+NodeCounts all_nodes(const JobCounters& counters) {
+  NodeCounts all;
+  std::copy(std::begin(counters.task), std::end(counters.task), all.task);
+  std::copy(std::begin(counters.agent), std::end(counters.agent), all.agent);
+  for (uint32_t i = 0; i < kMaxTiers; ++i) {
+    all.opens_tier += counters.opens_tier[i];
+    all.read_calls_tier += counters.read_calls_tier[i];
+    all.read_bytes_tier += counters.read_bytes_tier[i];
+  }
+  add(&all, counters.others);
+  return all;
+}
+
+// What is to be said only if there is any of it.
+std::string if_any(const char* name, uint64_t n) { return n == 0 ? "" : fmt::format(" {}={}", name, n); }
 
 }  // namespace
 
@@ -59,6 +89,10 @@ Result<JobCounters> read_counters(const std::string& run_dir) {
   c.magic = kJobCountersMagic;
   for (uint32_t i = 0; i < kAgentCounters; ++i) c.agent[i] = value(board->agent[i]);
   for (uint32_t i = 0; i < kMaxTiers; ++i) c.placed_bytes[i] = value(board->placed_bytes[i]);
+  c.nodes = value(board->nodes);
+  const OthersTotals others = others_of(*board);
+  c.ended = others.ended;
+  c.others = others.counts;
   for (const CounterShard& s : board->shards) {
     for (uint32_t i = 0; i < kTaskCounters; ++i) c.task[i] += value(s.task[i]);
     for (uint32_t i = 0; i < kMaxTiers; ++i) {
@@ -75,37 +109,37 @@ bool plausible(const JobCounters& c) {
   if (c.magic != kJobCountersMagic) return false;
   uint64_t all[sizeof(JobCounters) / sizeof(uint64_t)];
   std::memcpy(all, &c, sizeof all);
-  return std::all_of(std::begin(all) + 1, std::end(all), [](uint64_t n) { return n < (uint64_t{1} << 60); });
+  return std::all_of(std::begin(all) + 1, std::end(all), [](uint64_t n) { return n <= kMostCount; });
 }
 
-std::string comment_line(const JobRecord& record, const JobCounters* counters, uint32_t reported) {
+std::string comment_line(const JobRecord& record, const JobCounters* counters) {
+  const uint64_t reported = counters ? std::min<uint64_t>(1 + counters->ended, record.nodes) : 1;
   const std::string nodes = fmt::format("nodes={}/{}", reported, record.nodes);
   if (!counters) return "monarch=1 counters=lost " + nodes + " err=1";
-  const JobCounters& c = *counters;
-  const uint64_t opens = sum(c.opens_tier) + c[TaskCounter::opens_pfs];
-  const uint64_t calls = sum(c.read_calls_tier) + c[TaskCounter::read_calls_pfs];
-  const uint64_t bytes = sum(c.read_bytes_tier) + c[TaskCounter::read_bytes_pfs];
+  const NodeCounts c = all_nodes(*counters);
+  const uint64_t opens = c.opens_tier + c[TaskCounter::opens_pfs];
+  const uint64_t calls = c.read_calls_tier + c[TaskCounter::read_calls_pfs];
+  const uint64_t bytes = c.read_bytes_tier + c[TaskCounter::read_bytes_pfs];
   const uint64_t pfs_bytes = c[AgentCounter::agent_bytes_pfs] + c[TaskCounter::read_bytes_pfs];
   const uint64_t pfs_calls = c[AgentCounter::agent_reads_pfs] + c[TaskCounter::read_calls_pfs];
   const uint64_t pfs_meta =
       c[AgentCounter::agent_opens_pfs] + c[AgentCounter::walk_dirs] + c[TaskCounter::opens_pfs];
-  const uint64_t hits = sum(c.opens_tier) - std::min(sum(c.opens_tier), c[TaskCounter::waited_hits]);
+  const uint64_t hits = c.opens_tier - std::min(c.opens_tier, c[TaskCounter::waited_hits]);
   const uint64_t errors = c[AgentCounter::source_errors] + c[AgentCounter::tier_errors] +
                           c[AgentCounter::dropped_files] + c[TaskCounter::fallback_tier_error];
   std::string line = fmt::format("monarch=1 hit={:.1f}% pfs={}/{} ops={} meta={}", share(hits, opens),
                                  format_size(pfs_bytes), format_size(bytes), change(pfs_calls, calls),
                                  change(pfs_meta, opens));
-  std::vector<std::pair<std::string, uint64_t>> media;  // in the hierarchy's order
-  for (size_t i = 0; i < record.tiers.size() && i < kMaxTiers; ++i) {
-    auto at = std::find_if(media.begin(), media.end(),
-                           [&](const auto& m) { return m.first == record.tiers[i].medium; });
-    if (at == media.end()) at = media.insert(media.end(), {record.tiers[i].medium, 0});
-    at->second += c.placed_bytes[i];
-  }
-  for (const auto& [medium, placed] : media) line += " " + medium + "=" + format_size(placed);
+  for (const auto& [medium, placed] : placed_by_medium(record, *counters))
+    line += " " + medium + "=" + format_size(placed);
   const uint64_t files = std::max(c[AgentCounter::walk_files], c[AgentCounter::staged_files]);
-  line +=
-      fmt::format(" staged={:.0f}% {} err={}", share(c[AgentCounter::staged_files], files), nodes, errors);
+  line += fmt::format(" staged={:.0f}%", share(c[AgentCounter::staged_files], files));
+  if (counters->nodes > 1) line += " peer=" + format_size(c[AgentCounter::peer_bytes]);
+  line += fmt::format(" {} err={}", nodes, errors);
+  line += if_any("dup", c[AgentCounter::dup_files]);
+  const uint64_t failures =
+      c[AgentCounter::peer_errors] + c[AgentCounter::peer_timeouts] + c[AgentCounter::peer_bad];
+  line += if_any("peererr", failures);
   return line.substr(0, kLineMax);
 }
 

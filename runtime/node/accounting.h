@@ -20,6 +20,9 @@ struct JobCounters {
   uint64_t read_calls_tier[kMaxTiers];
   uint64_t read_bytes_tier[kMaxTiers];
   uint64_t placed_bytes[kMaxTiers];
+  uint64_t nodes;  // of the job, if this one has peers
+  uint64_t ended;  // other nodes of which all is in `others`
+  NodeCounts others;
 
   uint64_t operator[](TaskCounter c) const { return task[static_cast<uint32_t>(c)]; }
   uint64_t operator[](AgentCounter c) const { return agent[static_cast<uint32_t>(c)]; }
@@ -30,11 +33,11 @@ inline constexpr uint64_t kJobCountersMagic = 0x31435f4843524e4d;
 // size and version, pread(2). Run as the job's owner.
 Result<JobCounters> read_counters(const std::string& run_dir);
 
-// Whether all numbers are such as a job can have (below 2^60).
+// Whether all numbers are such as a job can have.
 bool plausible(const JobCounters& counters);
 
 // The line for sacct's SystemComment, at most 255 characters; monarch(7) documents each field.
-// `counters` is nullptr if they were lost. `reported` is how many of the job's nodes are in it.
-std::string comment_line(const JobRecord& record, const JobCounters* counters, uint32_t reported);
+// `counters` is nullptr if they were lost.
+std::string comment_line(const JobRecord& record, const JobCounters* counters);
 
 }  // namespace monarch

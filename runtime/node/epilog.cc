@@ -6,6 +6,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/node/accounting.h"
+#include "runtime/node/identity.h"
 #include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
@@ -17,6 +18,9 @@ namespace {
 
 constexpr int kLockPatienceMs = 1000;
 constexpr int kKillPatienceMs = 1000;
+// One that has peers tells them first what it has counted, or hears it of them. That it needs so long is rare
+// enough: then it is not waited for as long once it is killed.
+constexpr int kAskPatienceMs = 1300, kLeastKillPatienceMs = 200;
 constexpr int kReadPatienceMs = 800;
 constexpr int kRemovePatienceMs = 1000;
 
@@ -27,6 +31,12 @@ bool counters_of(const JobRecord& record, JobCounters* counters) {
                   return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
                 }) &&
          plausible(*counters);
+}
+
+bool end_agent_of(const StateDir& state, const JobRecord& record) {
+  int patience_ms = kKillPatienceMs;
+  if (record.peers && !ask_to_end(record.agent, kAskPatienceMs)) patience_ms = kLeastKillPatienceMs;
+  return end_agent(state, record, patience_ms);
 }
 
 // For the log alone: sacct's line has no room for what is rare.
@@ -62,12 +72,12 @@ Status end_job(const EpilogRequest& request) {
   if (!record.ok() && record.error().code == EINVAL) return end_spoilt(*state, request, record.error());
   if (!record.ok()) return state->remove_job(request.job);  // wanted, but never started
 
-  if (!end_agent(*state, *record, kKillPatienceMs))
+  if (!end_agent_of(*state, *record))
     spdlog::warn("JobId={} the agent (pid {}) does not end: it waits for the PFS", record->job.job,
                  record->agent.pid);
   JobCounters counters{};
   const bool counted = counters_of(*record, &counters);
-  const std::string line = comment_line(*record, counted ? &counters : nullptr, 1);
+  const std::string line = comment_line(*record, counted ? &counters : nullptr);
   const Accounting accounting = load_config_or_defaults(request.config).accounting;
   if (accounting != Accounting::kOff)
     spdlog::info("JobId={} node={} {}{}", record->job.job, record->job.node, line,

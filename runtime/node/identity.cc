@@ -50,19 +50,31 @@ bool is_running(const ProcessId& process) {
   return now.ok() && now->start_time == process.start_time;
 }
 
-bool kill_and_wait(const ProcessId& process, int patience_ms) {
+namespace {
+
+bool signal_and_wait(const ProcessId& process, int signal, int patience_ms) {
   // The descriptor pins the process: what is identified afterwards is what is signalled.
   const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!is_running(process)) return true;
   if (fd) {
-    ::syscall(SYS_pidfd_send_signal, fd.get(), SIGKILL, nullptr, 0);
+    ::syscall(SYS_pidfd_send_signal, fd.get(), signal, nullptr, 0);
     pollfd p = {fd.get(), POLLIN, 0};
     ::poll(&p, 1, patience_ms);
   } else {  // before Linux 5.3
-    ::kill(process.pid, SIGKILL);
+    ::kill(process.pid, signal);
     for (int waited = 0; waited < patience_ms && is_running(process); waited += 5) ::usleep(5000);
   }
   return !is_running(process);
+}
+
+}  // namespace
+
+bool kill_and_wait(const ProcessId& process, int patience_ms) {
+  return signal_and_wait(process, SIGKILL, patience_ms);
+}
+
+bool ask_to_end(const ProcessId& process, int patience_ms) {
+  return signal_and_wait(process, SIGTERM, patience_ms);
 }
 
 std::string boot_id() {

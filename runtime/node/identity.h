@@ -35,6 +35,9 @@ bool is_running(const ProcessId& process);
 // False: it is still there (it hangs in the kernel).
 bool kill_and_wait(const ProcessId& process, int patience_ms);
 
+// SIGTERMs it, in the same way. False: it has not ended.
+bool ask_to_end(const ProcessId& process, int patience_ms);
+
 // This boot's id (/proc/sys/kernel/random/boot_id).
 std::string boot_id();
 

@@ -100,6 +100,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   RunFiles files = {{kAgentConf, agent_conf(config, usable, {request.nodes, found.ok()})},
                     {kDatasets, datasets}};
   if (found.ok()) files.emplace_back(kPeers, found->nodes);
+  record->peers = found.ok();
   const uint64_t run_size = request.own_mounts ? 0 : config.agent.run_size;
   MONARCH_TRY(make_run_dir(record->run_dir, run_size, files, request.user));
   MONARCH_TRY(tell_quotas(state, *record));

@@ -297,6 +297,7 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                  {"slurm_conf", r.of_cluster.slurm_conf},
                  {"config", r.of_cluster.config},
                  {"account_program", r.of_cluster.account_program}};
+  if (r.peers) record["peers"] = true;
   if (r.unrecorded) record["unrecorded"] = true;
   if (r.next_try > 0) {
     record["given_up"] = r.given_up;
@@ -353,6 +354,7 @@ Result<JobRecord> StateDir::record_at(const std::string& below) const {
     r.nodes = j.at("nodes").get<uint32_t>();
     r.first_node = j.at("first_node").get<bool>();
     r.of_cluster = {j.value("slurm_conf", ""), j.value("config", ""), j.value("account_program", "")};
+    r.peers = j.value("peers", false);
     r.unrecorded = j.value("unrecorded", false);
     r.given_up = j.value("given_up", 0u);
     r.next_try = j.value("next_try", int64_t{0});

@@ -68,6 +68,7 @@ struct JobRecord {
   uint64_t serial = 0;     // differs between all that have this name
   uint32_t nodes = 1;      // of the job
   bool first_node = true;  // this is the job's first node
+  bool peers = false;      // its agent has peers
   OfCluster of_cluster;
   bool unrecorded = false;  // made for directories without one: its job may run
   // Of a removal: how often it was given up, and when it is tried again (seconds of CLOCK_REALTIME); 0: now.

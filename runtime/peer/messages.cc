@@ -30,6 +30,7 @@ bool is_known(MessageType type) {
     case MessageType::kList:
     case MessageType::kWalk:
     case MessageType::kReading:
+    case MessageType::kCount:
     case MessageType::kGet:
     case MessageType::kGot:
       return true;

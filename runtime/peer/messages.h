@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/layout/board_layout.h"
 #include "runtime/peer/key.h"
 
 namespace monarch {
@@ -36,6 +37,7 @@ enum class MessageType : uint16_t {
   kMark = 20,
   kList = 21,
   kWalk = 22,
+  kCount = 24,
   kReading = 26,
   kGet = 32,
   kGot = 33,
@@ -225,6 +227,25 @@ struct Mark {
   }
 };
 
+// ---- accounting
+
+// What an agent has counted since it began: to the first node, which answers with Pong.
+struct Count {
+  static constexpr MessageType kType = MessageType::kCount;
+  uint64_t incarnation = 0;  // the agent's
+  uint64_t turn = 0;         // of what it tells, from 1
+  uint8_t last = 0;          // 1: it is ending
+  NodeCounts counts;
+  static void fields(auto& field, auto& m) {
+    field(m.incarnation), field(m.turn), field(m.last, uint8_t{1});
+    for (auto& n : m.counts.task) field(n, kMostCount);
+    for (auto& n : m.counts.agent) field(n, kMostCount);
+    for (auto& n : m.counts.placed_bytes) field(n, kMostCount);
+    field(m.counts.opens_tier, kMostCount), field(m.counts.read_bytes_tier, kMostCount);
+    field(m.counts.read_calls_tier, kMostCount);
+  }
+};
+
 // ---- the walk
 
 constexpr size_t kMostPeerPath = 4096;  // PATH_MAX, see pathconf(3)
@@ -356,6 +377,7 @@ class BodyWriter {
   void operator()(int64_t v) { put(&v, sizeof v); }
   void operator()(const FileKey& v) { (*this)(v.high), (*this)(v.low); }
   void operator()(uint8_t v, uint8_t) { (*this)(v); }
+  void operator()(uint64_t v, uint64_t) { (*this)(v); }
   void operator()(const std::string& v, size_t) {
     (*this)(static_cast<uint16_t>(v.size()));
     put(v.data(), v.size());
@@ -389,6 +411,10 @@ class BodyReader {
   void operator()(int64_t& v) { get(&v, sizeof v); }
   void operator()(FileKey& v) { (*this)(v.high), (*this)(v.low); }
   void operator()(uint8_t& v, uint8_t most) {
+    (*this)(v);
+    ok_ &= v <= most;
+  }
+  void operator()(uint64_t& v, uint64_t most) {
     (*this)(v);
     ok_ &= v <= most;
   }

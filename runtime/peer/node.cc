@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <new>
 #include <optional>
 #include <utility>
@@ -14,11 +15,13 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "runtime/base/os.h"
 #include "runtime/peer/changes.h"
 #include "runtime/peer/handshake.h"
 #include "runtime/peer/holdings.h"
 #include "runtime/peer/peer_source.h"
 #include "runtime/peer/peers.h"
+#include "runtime/peer/report.h"
 #include "runtime/peer/serve.h"
 #include "runtime/peer/share_walk.h"
 #include "runtime/peer/socket.h"
@@ -48,7 +51,7 @@ uint64_t dataset_digest(const Dataset& dataset) {
 }
 
 uint64_t settings_digest(const AgentConfig& config) {
-  return digest(std::vector<uint64_t>{config.stage_wait_max, kPieceBytes});
+  return digest(std::vector<uint64_t>{config.stage_wait_max, kPieceBytes, kBoardVersion, kNodeWords});
 }
 
 class Node final : public PeerNode {
@@ -63,14 +66,22 @@ class Node final : public PeerNode {
   uint16_t port() const override { return peers_->port(); }
   void walk(Walker* walker, int threads) override { walk_->start(walker, threads); }
   void tell_changes() override;
+  void account(int64_t until_ns) override;
 
  private:
+  void tell_counts();
+  void note_counts();
   void end();
 
   const Parts parts_;
+  NodeIndex own_ = 0;
+  uint32_t count_ = 0;
   PeerTls tls_;
   std::function<void(const RelPath&, uint32_t)> wanted_;
   Changes changes_;
+  Mutex noting_;
+  uint64_t noted_again_ GUARDED_BY(noting_) = 0;
+  std::optional<Report> report_;
   std::optional<Holdings> holdings_;
   std::optional<Serve> serve_;
   std::optional<Peers> peers_;
@@ -82,6 +93,8 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   Result<PeerTls> tls = PeerTls::create(job.identity, job.key);
   if (!tls.ok()) return tls.error();
   tls_ = tls.take();
+  own_ = job.own;
+  count_ = static_cast<uint32_t>(job.nodes.size());
 
   PeersOptions options;
   options.peers.nodes = job.nodes;
@@ -101,6 +114,9 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   if (::getrandom(&hello.incarnation, sizeof hello.incarnation, 0) != sizeof hello.incarnation)
     return errno_error("getrandom");
 
+  std::vector<Medium> tiers;
+  for (const Tier& tier : parts_.hierarchy->tiers()) tiers.push_back(tier.medium());
+  report_.emplace(ReportOptions{parts_.board, std::move(tiers), own_, count_, hello.incarnation});
   holdings_.emplace(HoldingsOptions{parts_.catalog, parts_.hierarchy, parts_.board,
                                     static_cast<uint32_t>(parts_.dataset->roots.size()),
                                     [this](const RelPath& path, uint32_t piece) { wanted_(path, piece); }});
@@ -120,6 +136,9 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   handlers.doubted = [this](const FileKey& key) { holdings_->doubt(key); };
   handlers.walk = [this](const Walk& question) { return walk_->answer(question); };
   handlers.data = [this](Fd socket, Tls data) { serve_->add(std::move(socket), std::move(data)); };
+  handlers.met = [this](NodeIndex node, uint64_t incarnation) { report_->met(node, incarnation); };
+  handlers.gone = [this](NodeIndex node) { report_->gone(node); };
+  handlers.counted = [this](NodeIndex from, const Count& count) { report_->take(from, count); };
   peers_.emplace(std::move(options), std::move(handlers));
   source_.emplace(parts_.catalog, parts_.dataset, parts_.board, parts_.pfs, &*peers_, &*holdings_,
                   job.bandwidth);
@@ -129,7 +148,9 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
 Status Node::start(std::function<void(const RelPath&, uint32_t)> wanted) {
   wanted_ = std::move(wanted);
   MONARCH_TRY(serve_->start());
-  return peers_->start();
+  MONARCH_TRY(peers_->start());
+  parts_.board->nodes.store(count_, std::memory_order_relaxed);
+  return {};
 }
 
 // Nobody is asked any more before those who ask are hung up on.
@@ -144,10 +165,44 @@ void Node::tell_changes() {
   try {
     while ((mark = changes_.next())) peers_->changed(*mark);
     peers_->remind();
+    tell_counts();
   } catch (const std::bad_alloc&) {
     spdlog::warn("peers: out of memory");
     if (mark) changes_.untell(*mark);
   }
+}
+
+void Node::tell_counts() {
+  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  if (!report_->is_due(now)) return;
+  note_counts();
+  if (const std::optional<Count> count = report_->news(now)) peers_->count(*count);
+}
+
+// What others count by themselves.
+void Node::note_counts() {
+  const MutexLock hold(noting_);
+  const PeerCounts counts = peers_->counts();
+  const auto set = [this](AgentCounter counter, uint64_t n) {
+    parts_.board->agent[static_cast<uint32_t>(counter)].store(n, std::memory_order_relaxed);
+  };
+  set(AgentCounter::peer_errors, counts.errors);
+  set(AgentCounter::peer_timeouts, counts.timeouts);
+  set(AgentCounter::peer_bad, counts.wrong);
+  set(AgentCounter::served_files, serve_->sent_files());
+  set(AgentCounter::served_bytes, serve_->sent_bytes());
+  add(parts_.board, AgentCounter::dup_files, counts.read_again - noted_again_);
+  noted_again_ = counts.read_again;
+}
+
+void Node::account(int64_t until_ns) {
+  note_counts();
+  if (own_ != Report::kFirst) return peers_->count(report_->last());
+  constexpr int kAbsentMs = 300;  // as long as the others have to tell
+  const int64_t left_ms = (until_ns - os::clock_ns(CLOCK_MONOTONIC)) / 1000000;
+  const int patience_ms = static_cast<int>(std::max<int64_t>(left_ms, 0));
+  report_->wait(patience_ms, std::min(patience_ms, kAbsentMs));
+  note_counts();  // of what these still got
 }
 
 }  // namespace

@@ -44,8 +44,12 @@ class PeerNode {
   // Has `walker`, which outlives stop(), filled: by what other nodes read, or, with so many threads, here.
   virtual void walk(Walker* walker, int threads) = 0;
   // Tells the others what the job has changed on this node since the last call, and looks for those who may
-  // have missed something. Where memory lacks, the next call does. One thread, now and then.
+  // have missed something; and tells the first node what was counted here. Where memory lacks, the next call
+  // does. One thread, now and then.
   virtual void tell_changes() = 0;
+  // Before stop(), when nothing more is counted: tells the first node all that was. There, waits for the
+  // others to do so, until `until_ns` (CLOCK_MONOTONIC) at the latest.
+  virtual void account(int64_t until_ns) = 0;
 };
 
 // PeerNode::create() as libmonarch_peers.so has it, by the name kCreatePeerNode. False, and nothing is

@@ -86,16 +86,19 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   const CopyRange all = range;
   const uint64_t end = range.offset + range.bytes;
   int64_t moved_ns = os::clock_ns(CLOCK_MONOTONIC);
+  bool sent_here = false;  // since no other node has it as it is
   for (int failures = 0; failures < kMostFailures && !copier->is_stopping();) {
     const bool waits = !range.paced || copier->hurried();  // somebody does
     const Peers::Where where = source_->where(way.get(), waits ? Purpose::kDemand : Purpose::kPrefetch);
+    sent_here = where.how == Peers::Where::How::kRead;
     if (where.how != Peers::Where::How::kGet) break;
     uint64_t came = 0;
     Status tier;
     const Fetched fetched = get(where, range, copier, &came, &tier);
     if (!tier.ok()) return tier;
     if (fetched == Fetched::kOk) return {};
-    if (fetched == Fetched::kChanged || fetched == Fetched::kRefused) break;
+    sent_here = fetched == Fetched::kChanged || fetched == Fetched::kRefused;
+    if (sent_here) break;
     if (fetched == Fetched::kWrong) {
       range = all;
     } else if (came > 0) {
@@ -113,6 +116,7 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
       ::usleep(kNapUs);
     }
   }
+  if (!sent_here && !copier->is_stopping()) source_->note_again(way.get());
   return read(std::move(range), copier);
 }
 
@@ -234,6 +238,12 @@ Peers::Where PeerSource::where(Way* way, Purpose purpose) {
 void PeerSource::forget(Way* way) {
   const MutexLock hold(way->lock);
   way->where.reset();
+}
+
+void PeerSource::note_again(Way* way) {
+  const MutexLock hold(way->lock);
+  if (!way->read_here) add(board_, AgentCounter::dup_files);
+  way->read_here = true;
 }
 
 void PeerSource::note_progress(Way* way, uint64_t bytes) {

@@ -57,6 +57,8 @@ class PeerSource : public Source {
   Peers::Where where(Way* way, Purpose purpose);
   // No node gave the file: the home is asked anew.
   static void forget(Way* way);
+  // It is read on the PFS, although this node was not sent there.
+  void note_again(Way* way);
   // A piece was read on the PFS.
   void note_progress(Way* way, uint64_t bytes);
 

@@ -7,9 +7,13 @@
 #include <utility>
 
 #include "runtime/base/os.h"
+#include "runtime/peer/report.h"
 
 namespace monarch {
 namespace {
+
+// A job's nodes do not begin at the same moment: that one is not there yet is no error.
+constexpr int64_t kBeginNs = 60'000'000'000;
 
 int64_t now_ns() { return os::clock_ns(CLOCK_MONOTONIC); }
 
@@ -18,6 +22,7 @@ int64_t now_ns() { return os::clock_ns(CLOCK_MONOTONIC); }
 Peers::Peers(PeersOptions options, PeersHandlers handlers)
     : options_(std::move(options)),
       handlers_(std::move(handlers)),
+      began_ns_(now_ns()),
       own_(options_.peers.hello.node),
       count_(static_cast<uint32_t>(options_.peers.nodes.size())),
       directory_(options_.entries, options_.peers.hello.incarnation),
@@ -222,6 +227,12 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
     case MessageType::kWalk:
       on(decode<Walk>(body), [&](const Walk& question) { reply = encode(handlers_.walk(question)); });
       break;
+    case MessageType::kCount:
+      on(decode<Count>(body), [&](const Count& count) {
+        handlers_.counted(from, count);
+        reply = encode(Pong());
+      });
+      break;
     default:
       break;  // of a later version, or out of place
   }
@@ -243,6 +254,7 @@ void Peers::met(const Hello& hello) {
     uninformed = uninformed_.erase(hello.node) > 0;
     parted_.erase(hello.node);
   }
+  handlers_.met(hello.node, hello.incarnation);
   if (uninformed) hand_over(hello.node);
   for (const Mark& mark : handlers_.changes()) control_->tell(hello.node, encode(mark));
 }
@@ -251,6 +263,7 @@ void Peers::met(const Hello& hello) {
 // still, it announces that.
 void Peers::gone(NodeIndex node) {
   fetch_->forget(node);
+  handlers_.gone(node);
   const MutexLock hold(lock_);
   directory_.gone(node);
   uninformed_.insert(node);
@@ -259,7 +272,7 @@ void Peers::gone(NodeIndex node) {
 
 void Peers::unreachable(NodeIndex node, bool refused) {
   const MutexLock hold(lock_);
-  ++counts_.errors;
+  counts_.errors += ports_[node] != 0 || now_ns() - began_ns_ > kBeginNs;
   members_.unreachable(node, now_ns(), refused);
   uninformed_.insert(node);
   parted_.insert(node);
@@ -382,6 +395,25 @@ Result<List> Peers::ask_walk(NodeIndex node, const Walk& question) {
 void Peers::wrong(NodeIndex node) {
   const MutexLock hold(lock_);
   members_.wrong(node);
+}
+
+void Peers::count(const Count& count) {
+  if (count.last == 0) {
+    bool there = false;
+    {
+      const MutexLock hold(lock_);
+      there = members_.can_ask(Report::kFirst, now_ns());
+    }
+    if (there) control_->tell(Report::kFirst, encode(count));
+    return;
+  }
+  const int64_t until = now_ns() + int64_t{options_.last_ms} * 1000000;
+  for (int64_t left = until - now_ns(); left > 0; left = until - now_ns()) {
+    const Result<Reply> reply =
+        control_->ask(Report::kFirst, encode(count), static_cast<int>(left / 1000000) + 1);
+    // A connection that is broken was with an agent that has left meanwhile, or with one that is there anew.
+    if (reply.ok() || reply.error().code != ECONNRESET) return;
+  }
 }
 
 // ---- the file

@@ -31,6 +31,7 @@ struct PeersOptions {
   int answer_ms = 100;       // for a question
   int piece_ms = 500;        // for the first byte of a file, and for each piece
   int list_ms = 500;         // for a part of the walk
+  int last_ms = 300;         // for the last that is told of counters
 };
 
 // What the node itself is asked; any thread. They are short, and do not call Peers.
@@ -47,6 +48,10 @@ struct PeersHandlers {
   std::function<List(const Walk& question)> walk = [](const Walk&) { return List(); };
   // A connection on which another node asks for files.
   std::function<void(Fd socket, Tls tls)> data;
+  // What becomes of a node's agent, and what it has counted; see report.h.
+  std::function<void(NodeIndex node, uint64_t incarnation)> met;
+  std::function<void(NodeIndex node)> gone;
+  std::function<void(NodeIndex from, const Count& count)> counted;
 };
 
 struct PeerCounts {
@@ -99,6 +104,9 @@ class Peers {
   void changed(const Mark& mark);
   // Looks for the nodes that may have missed a change. To be called now and then.
   void remind() EXCLUDES(lock_);
+  // Tells the job's first node what was counted here, unless it is not there; waits until it has it, if this
+  // agent is ending.
+  void count(const Count& count) EXCLUDES(lock_);
 
   // What a node knows of the dataset's directories. ETIMEDOUT, EAGAIN: it may answer later; another error: it
   // is not there.
@@ -138,6 +146,7 @@ class Peers {
 
   const PeersOptions options_;
   const PeersHandlers handlers_;
+  const int64_t began_ns_;
   const NodeIndex own_;
   const uint32_t count_;
   std::unique_ptr<Control> control_;

@@ -137,6 +137,8 @@ bool Serve::send_pieces(Connection* connection, uint64_t begin, uint64_t end, Se
     if (!wire.send(encode_piece(header), options_.piece_ms).ok()) return false;
     if (!check) return true;
     if (!wire.send_file(file->copy(), offset, bytes, options_.piece_ms).ok()) return false;
+    sent_files_ += offset == begin;
+    sent_bytes_ += bytes;
   }
   return !stopping_;
 }

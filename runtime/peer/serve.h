@@ -55,6 +55,9 @@ class Serve {
   void add(Fd socket, Tls tls);
   // Files that are being sent. Any thread.
   uint32_t serving() const { return serving_; }
+  // What was sent so far: files of which there was anything, and bytes. Any thread.
+  uint64_t sent_files() const { return sent_files_; }
+  uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:
   struct Connection {
@@ -71,6 +74,7 @@ class Serve {
   Fd epoll_, stop_;
   std::vector<std::thread> threads_;
   std::atomic<uint32_t> serving_{0};
+  std::atomic<uint64_t> sent_files_{0}, sent_bytes_{0};
   std::atomic<bool> stopping_{false};
   Mutex lock_;
   std::map<int, std::unique_ptr<Connection>> connections_ GUARDED_BY(lock_);  // by socket

@@ -21,7 +21,7 @@ void check_line(const JobCounters& counters) {
     tier.path = "/x";
     record.tiers.push_back(tier);
   }
-  const std::string line = comment_line(record, &counters, 1);
+  const std::string line = comment_line(record, &counters);
   FUZZ_CHECK(line.size() <= 255);
   for (const char c : line) FUZZ_CHECK(c >= ' ' && c <= '~' && c != '\'' && c != '"' && c != '\\');
 }

@@ -60,6 +60,8 @@ void look_as(MessageType type, std::string_view body) {
       return look<Walk>(body);
     case MessageType::kReading:
       return look<Reading>(body);
+    case MessageType::kCount:
+      return look<Count>(body);
     case MessageType::kGet:
       return look<Get>(body);
     case MessageType::kGot:

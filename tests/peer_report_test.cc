@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// What agents have counted comes together on the first node, each once.
+#include "runtime/peer/report.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "runtime/base/os.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+using std::chrono::milliseconds;
+
+class ReportTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(board_.ok()) << board_.error().text; }
+  Board* board() { return board_->get(); }
+  Report report(NodeIndex own, uint32_t nodes = 3) {
+    return Report({board(), {Medium::kNvme, Medium::kRam, Medium::kNvme}, own, nodes, 100});
+  }
+  static Count count(uint64_t incarnation, uint64_t turn, uint64_t opens, uint8_t last = 0) {
+    Count c = {incarnation, turn, last, {}};
+    c.counts.task[static_cast<uint32_t>(TaskCounter::opens_pfs)] = opens;
+    return c;
+  }
+  uint64_t opens() { return others_of(*board()).counts[TaskCounter::opens_pfs]; }
+  uint64_t ended() { return others_of(*board()).ended; }
+  template <typename Call>
+  static milliseconds time_of(const Call& call) {
+    const auto begin = std::chrono::steady_clock::now();
+    call();
+    return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+  }
+
+  const Scratch scratch_;
+  Result<BoardFile> board_ = BoardFile::create(scratch_.path());
+};
+
+TEST_F(ReportTest, TheNewestOfEachNodeIsSummed) {
+  Report first = report(0);
+  first.take(1, count(11, 1, 5));
+  first.take(2, count(22, 1, 7));
+  EXPECT_EQ(opens(), 12u);
+  first.take(1, count(11, 3, 6));
+  EXPECT_EQ(opens(), 13u);
+  first.take(1, count(11, 2, 1000));
+  first.take(1, count(11, 3, 1000));
+  EXPECT_EQ(opens(), 13u) << "what came late";
+  first.take(1, count(11, 4, 2));
+  EXPECT_EQ(opens(), 9u) << "bytes on a tier may be fewer than before";
+  EXPECT_EQ(ended(), 0u);
+}
+
+TEST_F(ReportTest, EveryCounterIsSummed) {
+  Report first = report(0);
+  Count c = count(11, 1, 0);
+  auto* words = reinterpret_cast<uint64_t*>(&c.counts);
+  for (uint32_t i = 0; i < kNodeWords; ++i) words[i] = i + 1;
+  first.take(1, c);
+  first.take(2, c);
+  const NodeCounts sums = others_of(*board()).counts;
+  for (uint32_t i = 0; i < kNodeWords; ++i)
+    EXPECT_EQ(reinterpret_cast<const uint64_t*>(&sums)[i], 2 * (i + 1));
+}
+
+TEST_F(ReportTest, ARestartedAgentAddsToTheOneBefore) {
+  Report first = report(0);
+  first.take(1, count(11, 9, 5, 1));
+  EXPECT_EQ(ended(), 1u);
+  first.take(1, count(12, 1, 3));
+  EXPECT_EQ(opens(), 8u);
+  EXPECT_EQ(ended(), 0u) << "there is one again";
+  first.take(1, count(11, 9, 5, 1));
+  EXPECT_EQ(opens(), 8u) << "what comes late of the one before counts once";
+  first.take(1, count(12, 2, 4, 1));
+  EXPECT_EQ(opens(), 9u);
+  EXPECT_EQ(ended(), 1u);
+}
+
+TEST_F(ReportTest, ANodeWhoseAgentWasKilledHasNotTold) {
+  Report first = report(0);
+  first.met(1, 11);
+  first.gone(1);
+  first.take(1, count(12, 1, 3, 1));
+  EXPECT_EQ(opens(), 3u);
+  EXPECT_EQ(ended(), 0u) << "nobody knows what the one before it has counted";
+  first.take(2, count(22, 1, 1, 1));
+  EXPECT_EQ(ended(), 1u);
+}
+
+TEST_F(ReportTest, WhatIsToldAfterTheEndLeavesItTheEnd) {
+  Report first = report(0);
+  first.take(1, count(11, 1, 3, 1));
+  first.take(1, count(11, 2, 4));
+  EXPECT_EQ(opens(), 4u);
+  EXPECT_EQ(ended(), 1u);
+}
+
+TEST_F(ReportTest, TooManyAgentsOfANodeAreNotForgotten) {
+  Report first = report(0);
+  for (uint64_t i = 0; i <= Report::kMostAgents; ++i) first.take(1, count(i, 1, 1, 1));
+  EXPECT_EQ(opens(), Report::kMostAgents);
+  EXPECT_EQ(ended(), 0u);
+}
+
+TEST_F(ReportTest, OnlyTheFirstNodeListensAndOnlyToOthers) {
+  Report first = report(0), second = report(1);
+  second.take(2, count(22, 1, 1, 1));
+  second.met(2, 22);
+  first.take(0, count(1, 1, 1, 1));
+  first.take(3, count(1, 1, 1, 1));
+  first.met(3, 1);
+  first.gone(3);
+  EXPECT_EQ(opens(), 0u);
+  EXPECT_EQ(ended(), 0u);
+}
+
+TEST_F(ReportTest, WhatHasChangedIsToldNowAndThen) {
+  Report second = report(1), first = report(0);
+  int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  EXPECT_FALSE(second.is_due(now));
+  now += Report::kEveryNs;
+  EXPECT_TRUE(second.is_due(now));
+  EXPECT_FALSE(second.news(now)) << "nothing was counted";
+  EXPECT_FALSE(second.is_due(now + Report::kEveryNs - 1));
+  add(board(), AgentCounter::walk_dirs, 3);
+  board()->placed_bytes[0] = 10;
+  board()->placed_bytes[1] = 20;
+  board()->placed_bytes[2] = 30;
+  board()->shards[1].opens_tier[2] = 4;
+  board()->shards[2].opens_tier[0] = 5;
+  now += Report::kEveryNs;
+  EXPECT_FALSE(first.news(now)) << "whom should it tell";
+  const std::optional<Count> told = second.news(now);
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->incarnation, 100u);
+  EXPECT_EQ(told->turn, 1u);
+  EXPECT_EQ(told->last, 0);
+  EXPECT_EQ(told->counts[AgentCounter::walk_dirs], 3u);
+  EXPECT_EQ(told->counts.opens_tier, 9u);
+  EXPECT_EQ(told->counts.placed_bytes[static_cast<uint32_t>(Medium::kNvme)], 40u);
+  EXPECT_EQ(told->counts.placed_bytes[static_cast<uint32_t>(Medium::kRam)], 20u);
+  EXPECT_FALSE(second.news(now)) << "it was told";
+  second.met(2, 22);
+  EXPECT_FALSE(second.news(now));
+  second.met(0, 33);
+  EXPECT_TRUE(second.news(now)) << "it may not have heard of it";
+  EXPECT_FALSE(second.news(now));
+  const Count last = second.last();
+  EXPECT_EQ(last.turn, 3u);
+  EXPECT_EQ(last.last, 1);
+  EXPECT_EQ(last.counts[AgentCounter::walk_dirs], 3u);
+}
+
+TEST_F(ReportTest, TheLastWordIsWaitedForNoLongerThanItTakes) {
+  Report first = report(0);
+  first.met(1, 11);
+  first.take(2, count(22, 1, 1, 1));
+  std::thread ends([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    first.take(1, count(11, 1, 1, 1));
+  });
+  const milliseconds took = time_of([&] { first.wait(20000, 20); });
+  ends.join();
+  EXPECT_EQ(ended(), 2u);
+  EXPECT_GE(took, milliseconds(100));
+  EXPECT_LT(took, milliseconds(10000));
+}
+
+TEST_F(ReportTest, WhoIsNotThereIsWaitedForLess) {
+  Report first = report(0);
+  EXPECT_LT(time_of([&] { first.wait(20000, 50); }), milliseconds(10000)) << "nobody has come";
+  first.met(1, 11);
+  EXPECT_GE(time_of([&] { first.wait(200, 50); }), milliseconds(200));
+  std::thread leaves([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    first.gone(1);
+  });
+  EXPECT_LT(time_of([&] { first.wait(20000, 50); }), milliseconds(10000)) << "it has gone";
+  leaves.join();
+}
+
+TEST_F(ReportTest, AnAgentThatDiesInTheMiddleLeavesWhatWasThere) {
+  Report first = report(0);
+  first.take(1, count(11, 1, 5));
+  const uint64_t whole = board()->others_at;
+  first.take(1, count(11, 2, 6));
+  EXPECT_NE(board()->others_at, whole);
+  board()->others_at = whole;
+  EXPECT_EQ(opens(), 5u);
+}
+
+}  // namespace
+}  // namespace monarch
