@@ -94,6 +94,8 @@ tests_unit_SOURCES = \
 	%D%/queue_test.cc \
 	%D%/reader_test.cc \
 	%D%/removal_test.cc \
+	%D%/remover_attempts_test.cc \
+	%D%/remover_fixture.h \
 	%D%/remover_test.cc \
 	%D%/scratch.h \
 	%D%/share_walk_test.cc \

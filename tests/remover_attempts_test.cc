@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// How often and how long the remover tries, and what it charges meanwhile.
+#include <spdlog/spdlog.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include <atomic>
+#include <list>
+#include <optional>
+
+#include "runtime/node/job_dirs.h"
+#include "runtime/node/memory_tier.h"
+#include "tests/private_mounts.h"
+#include "tests/remover_fixture.h"
+#include "tests/trapped_calls.h"
+
+namespace fs = std::filesystem;
+
+namespace monarch {
+namespace {
+
+class OneAttemptTest : public RemoverTest {
+ protected:
+  std::string log_of(
+      std::vector<Removal> removals, const Intercept::Handler& unlink = [](Arguments&) { return 0; }) const {
+    static std::optional<LaterBy> later;
+    const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
+      if (!later) later.emplace(3600);
+      return unlink(a);
+    });
+    return logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); });
+  }
+};
+
+TEST_F(OneAttemptTest, WhatWasNotMeasuredWholeIsChargedAsBefore) {
+  std::vector<Removal> removals = aside_one(record(1));
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+  static std::optional<LaterBy> too_late;
+  const Intercept measures(Call::kFdopendir, [](Arguments&) {
+    if (!too_late) too_late.emplace(3600);
+    return 0;
+  });
+  (void)log_of(std::move(removals));
+  EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
+  EXPECT_EQ(occupied(), std::nullopt);
+}
+
+TEST_F(OneAttemptTest, WhatCannotBeMeasuredIsChargedAsBefore) {
+  std::vector<Removal> removals = aside_one(record(1));
+  const int status = in_child([&] {
+    if (!before_call(SYS_setfsuid, [](CallArguments) { return EPERM; })) return 99;
+    (void)log_of(std::move(removals));
+    return 0;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
+  EXPECT_EQ(occupied(), std::nullopt);
+  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kAside)), Names{"data"}) << "not with root's rights";
+}
+
+TEST_F(OneAttemptTest, WhatIsRootsIsChargedUntilItIsGone) {
+  std::vector<Removal> removals = aside_one(record(1));
+  ASSERT_EQ(::chown((scratch_ / ("tier/monarch/" + kAside)).c_str(), 0, 0), 0);
+  const std::string log = log_of(std::move(removals), [](Arguments& a) { return *a.path == 'd' ? EIO : 0; });
+  EXPECT_NE(log.find("data: Input/output error"), std::string::npos) << log;
+  EXPECT_EQ(occupied(), std::nullopt);
+}
+
+TEST_F(OneAttemptTest, OfMemoryTheDirectoryGoesToo) {
+  TierConfig memory;
+  memory.path = scratch_ / "tier";
+  memory.kind = TierConfig::Kind::kTmpfs;
+  memory.quota.bytes = kMiB;
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->check(make_job_dir(state_, memory, kAside, record(1).user).ok(), "a tier in memory");
+    std::vector<Removal> removals;
+    removals.push_back({record(1), state_.make_removal(record(1)).take()});
+    const std::string log = log_of(std::move(removals),
+                                   [](Arguments& a) { return a.flags != 0 && kAside == a.path ? EBUSY : 0; });
+    m->check(log.find("remove " + kAside + ": Device or resource busy") != std::string::npos, log);
+    m->check(in_removing() == Names{kRemoval} && occupied() == 0u, "what is left is tried again");
+    end_children();
+  });
+}
+
+TEST_F(OneAttemptTest, OfSeveralPlacesTheFirstIsWarnedOf) {
+  JobRecord r = record(1);
+  make_tier("other");
+  r.tiers.push_back(tier("other", 100 * kMiB));
+  std::vector<Removal> removals = aside_one(r);
+  for (const char* tier : {"tier", "other"})
+    fill_with_roots(scratch_ / (std::string(tier) + "/monarch/" + kAside + "/foreign"));
+  const std::string log = log_of(std::move(removals));
+  EXPECT_NE(log.find("clean up: " + r.tiers[0].path), std::string::npos) << log;
+  EXPECT_EQ(log.find("clean up: " + r.tiers[1].path), std::string::npos) << log;
+}
+
+TEST_F(OneAttemptTest, WhyADirectoryCannotBeOpenedIsWarnedOf) {
+  std::vector<Removal> removals = aside_one(record(1));
+  bool found = false;  // that it is there, first
+  const Intercept opens(Call::kOpenat, [&](Arguments& a) {
+    return kAside == a.path && std::exchange(found, true) ? EMFILE : 0;
+  });
+  const std::string log = log_of(std::move(removals));
+  EXPECT_NE(log.find("open " + kAside + ": Too many open files"), std::string::npos) << log;
+}
+
+// Seconds from when a removal that was given up three times is given up once more to when it is tried again.
+class GivenUpTest : public RemoverTest {
+ protected:
+  static constexpr int64_t kLater = 31;  // than when it began: nothing gets smaller for longer than is tried
+  int64_t pause_of(JobRecord r) const {
+    r.given_up = 3;
+    fill(state_.path() + "/run/" + kAside);
+    std::vector<Removal> removals;
+    removals.push_back({r, state_.make_removal(r).take()});
+    static std::optional<LaterBy> later;
+    const Intercept removes(Call::kUnlinkat, [](Arguments&) {
+      if (!later) later.emplace(kLater);
+      return 0;
+    });
+    EXPECT_EQ(logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); }), "") << "it was told before";
+    const Result<JobRecord> left = state_.read_removal(kRemoval);
+    return left.ok() && left->given_up == 4 ? left->next_try - ::time(nullptr) - kLater : -1;
+  }
+};
+
+TEST_F(GivenUpTest, ATierThatIsAwayIsLookedAtAsSoonAsEver) {
+  JobRecord r = record(1);
+  r.tiers[0].file_system = "of another disk";
+  const int64_t pause = pause_of(r);
+  EXPECT_GE(pause, 60 - 30);
+  EXPECT_LE(pause, 60);
+}
+
+TEST_F(GivenUpTest, ATierThatDoesNotAnswerIsLookedAtAsSoonAsEver) {
+  const std::string hung = scratch_ / "tier";
+  const Intercept opens(Call::kOpenat, [&](Arguments& a) {
+    while (hung == a.path) ::pause();
+    return 0;
+  });
+  const int64_t pause = pause_of(record(1));
+  EXPECT_GE(pause, 60 - 30);
+  EXPECT_LE(pause, 60);
+}
+
+TEST_F(GivenUpTest, WhatCannotBeRemovedIsTriedEverMoreSeldom) {
+  fill(scratch_ / ("tier/monarch/" + kAside));
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+  const int64_t pause = pause_of(record(1));
+  EXPECT_GE(pause, 480 - 30);
+  EXPECT_LE(pause, 480);
+}
+
+class LateTest : public RemoverTest {
+ protected:
+  // What the remover and its children see of each other.
+  struct Shared {
+    std::atomic<int> late{0};  // attempts that hang from now on
+    std::atomic<bool> hung{false};
+  };
+  enum class Measured { kWhole, kInPart };
+
+  // What comes of a removal whose first attempts are late, each by more than is tried while nothing gets
+  // smaller: 0: all is removed; 1: it is given up.
+  int removed_after(int late_attempts, Measured measured) const {
+    void* const room =
+        ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(room, MAP_FAILED);
+    auto* const shared = new (room) Shared;
+    shared->late = late_attempts;
+    std::vector<Removal> removals = aside_one(record(1));
+    fs::remove_all(state_.path() + "/run/" + kAside);
+    const int status = in_child([&] {
+      ::alarm(100);
+      const Intercept removes(Call::kUnlinkat, [=](Arguments& a) {
+        while (shared->late > 0 && a.flags == 0) {  // a file
+          shared->hung = true;
+          for (;;) ::pause();
+        }
+        return 0;
+      });
+      static std::list<LaterBy> later;
+      const auto be_late = [=](CallArguments a) {
+        constexpr long kLongestOther = 5000;  // ms that anything but an attempt is waited for
+        if (a[2] < kLongestOther || shared->late == 0) return 0;
+        while (!shared->hung) ::usleep(1000);
+        shared->hung = false;
+        --shared->late;
+        later.emplace_back(31);
+        return EINTR;
+      };
+      const Intercept measures(Call::kFdopendir, [=](Arguments&) {
+        if (measured == Measured::kInPart) later.emplace_back(3600);
+        return 0;
+      });
+      if (kPollCall != SYS_poll || !before_call(kPollCall, be_late)) return 99;
+      return remove(std::move(removals), 20000) ? 0 : 1;
+    });
+    ::munmap(room, sizeof(Shared));
+    return status;
+  }
+};
+
+TEST_F(LateTest, WhatGetsSmallerIsNotGivenUp) {
+  const int status = removed_after(1, Measured::kWhole);
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  nothing_is_left();
+}
+
+TEST_F(LateTest, WhatDoesNotIsGivenUp) {
+  const int status = removed_after(2, Measured::kWhole);
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 1);
+  EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
+}
+
+TEST_F(LateTest, WhatNobodyHasCountedMayGetSmaller) {
+  const int status = removed_after(2, Measured::kInPart);
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  nothing_is_left();
+}
+
+}  // namespace
+}  // namespace monarch
