@@ -195,6 +195,26 @@ TEST_F(ShareWalkTest, NotAllAskTheFirstNodeWhileTheirParentStarts) {
   EXPECT_EQ(read(), paths_.size());
 }
 
+// NTFS and FUSE have names of more than 255 bytes, and FUSE any type.
+TEST_F(ShareWalkTest, WhatNoListCanSayIsNotTold) {
+  tree(1, 0);
+  make(1);
+  ShareWalk& share = *nodes_[0]->share;
+  WalkedDirectory directory;
+  for (const WalkedName& name : {WalkedName{std::string(255, 'n'), DT_REG, 1}, {std::string(256, 'n'), DT_REG, 2},
+                                 {"type", 14, 3}, {"other type", 15, 4}}) {
+    directory.names = {name};
+    share.read(directory);
+  }
+  const List list = share.answer({});
+  EXPECT_EQ(list.progress, 4u) << "it walks nevertheless";
+  const std::optional<ListParts> parts = decode<ListParts>(list.parts);
+  ASSERT_TRUE(parts);
+  ASSERT_EQ(parts->parts.size(), 2u);
+  EXPECT_EQ(parts->parts[0].names[0].inode, 1u);
+  EXPECT_EQ(parts->parts[1].names[0].inode, 3u);
+}
+
 TEST_F(ShareWalkTest, WhoComesLateIsToldAll) {
   tree(60, 5);
   make(3);

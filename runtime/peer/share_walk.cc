@@ -3,6 +3,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -28,6 +29,13 @@ int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
 bool is_name(const std::string& name) {
   return !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+}
+
+// Some file systems have longer names, or types of their own: whoever follows reads such a directory himself.
+bool fits_in_list(const WalkedDirectory& directory) {
+  return std::all_of(directory.names.begin(), directory.names.end(), [](const WalkedName& name) {
+    return name.name.size() <= NameInList::kMostBytes && name.type <= NameInList::kLastType;
+  });
 }
 
 bool is_part(const ListPart& part) {
@@ -66,7 +74,7 @@ void ShareWalk::read(const WalkedDirectory& directory) try {
   {
     const MutexLock hold(lock_);
     if (state_ != WalkState::kFollows) ++progress_;
-    if (log_bytes_ + open_bytes_ > options_.most_log) return;
+    if (log_bytes_ + open_bytes_ > options_.most_log || !fits_in_list(directory)) return;
   }
   ListPart head;
   head.root = directory.root;
