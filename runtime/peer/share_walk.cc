@@ -244,7 +244,16 @@ ShareWalk::End ShareWalk::follow() {
 }
 
 void ShareWalk::run(int threads) {
-  const End end = follow();
+  End end = End::kStopped;
+  for (bool ended = false; !ended;) try {
+      end = follow();
+      ended = true;
+    } catch (const std::bad_alloc&) {
+      spdlog::warn("walk: out of memory");
+      places_.clear();  // what was lost is told again, and what is known is not new
+      incomplete_.clear();
+      ended = !nap(options_.silence_ms / 5);
+    }
   if (end == End::kStopped) return;
   if (end == End::kAlone) spdlog::info("walk: this node reads the directories");
   {
