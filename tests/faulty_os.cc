@@ -161,7 +161,9 @@ int ioctl(int fd, unsigned long request, void* argument) {
 }
 DIR* fdopendir(int fd) { return fails(Call::kFdopendir, {.fd = fd}) ? nullptr : real_os::fdopendir(fd); }
 struct dirent* readdir(DIR* dir) {
-  return fails(Call::kReaddir, {.fd = ::dirfd(dir)}) ? nullptr : real_os::readdir(dir);
+  if (fails(Call::kReaddir, {.fd = ::dirfd(dir)})) return nullptr;
+  struct dirent* name = real_os::readdir(dir);
+  return name && fails(Call::kReaddirResult, {.name = name}) ? nullptr : name;
 }
 int uring_submit(struct io_uring* ring) {
   return fails(Call::kUringSubmit, {}) ? -errno : real_os::uring_submit(ring);

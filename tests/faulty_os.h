@@ -3,6 +3,7 @@
 // call of os.h goes to the system, unless a test has put an Intercept on it.
 #pragma once
 
+#include <dirent.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
@@ -42,6 +43,7 @@ enum class Call {
   kIoctl,
   kFdopendir,
   kReaddir,
+  kReaddirResult,
   kUringSubmit,
   kUringResult,  // of a write
   kStartThread,
@@ -59,11 +61,12 @@ struct Arguments {
   struct statvfs* fs = nullptr;   // of fstatvfs: what the system said, may be changed
   struct stat* st = nullptr;      // of kFstatResult: likewise
   struct statfs* disk = nullptr;  // of kFstatfsResult: likewise
+  struct dirent* name = nullptr;  // of kReaddirResult: likewise
 };
 
 // While it lives, `handler` is called before each call of this kind, in the calling thread (kFstatvfs,
-// kFstatResult, kFstatfsResult: after it). It returns 0 to let the call go on, or the errno with which it
-// fails. One Intercept per kind at a time. The destructor waits for handlers that are running.
+// kFstatResult, kFstatfsResult, kReaddirResult: after it). It returns 0 to let the call go on, or the errno
+// with which it fails. One Intercept per kind at a time. The destructor waits for handlers that are running.
 class Intercept {
  public:
   using Handler = std::function<int(Arguments&)>;

@@ -373,6 +373,23 @@ TEST_F(ToldWalkTest, ALongDirectoryIsToldOfMeanwhile) {
   EXPECT_EQ(heard.long_ones, 1);
 }
 
+// Each name costs a call there, and one may be slow.
+TEST_F(ToldWalkTest, AFileSystemThatTellsNoTypesIsToldOfMeanwhile) {
+  const LaterBy quiet(kDays);
+  Heard heard;
+  start();
+  make_walker();
+  Intercept types(Call::kReaddirResult, [](Arguments& a) {
+    a.name->d_type = DT_UNKNOWN;
+    return 0;
+  });
+  walker_->start(1, &heard);
+  ASSERT_TRUE(eventually([&] { return heard.ends == 1; }));
+  EXPECT_TRUE(walked());
+  EXPECT_EQ(heard.directories().size(), 5u);
+  EXPECT_EQ(heard.long_ones, 10) << "names";
+}
+
 TEST_F(ToldWalkTest, HalfADirectoryIsNotTold) {
   const LaterBy quiet(kDays);
   Heard heard;

@@ -369,6 +369,7 @@ bool Walker::enter(const Directory& directory, DIR* dir, Names* names) {
     const std::string_view name = e->d_name;
     const bool look = e->d_type == DT_UNKNOWN && name != "." && name != "..";
     const uint8_t type = look ? look_at(::dirfd(dir), e->d_name) : e->d_type;
+    if (look && sink_) sink_->reads();
     enter_name(name, type, e->d_type, e->d_ino, names);
     note(*e, type, names);
     errno = 0;

@@ -59,7 +59,7 @@ class WalkSink {
   virtual ~WalkSink() = default;
   // A directory was read to its end. The same one once more: its listing, after Listed::kLater.
   virtual void read(const WalkedDirectory& directory) = 0;
-  // The walk goes on: a long directory is being read, or one that goes on changing.
+  // The walk goes on: a long directory is being read, a name looked at, or a directory that goes on changing.
   virtual void reads() = 0;
   // All that could be read was.
   virtual void ended() = 0;
