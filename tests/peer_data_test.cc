@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -18,6 +20,7 @@
 #include "runtime/peer/fetch.h"
 #include "runtime/peer/serve.h"
 #include "runtime/peer/socket.h"
+#include "runtime/peer/wire.h"
 #include "tests/faulty_os.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
@@ -393,6 +396,60 @@ TEST_P(PeerDataTest, ANetworkThatDoesNotWorkIsNotTriedAgain) {
   broken.port = [](NodeIndex) { return free_port(); };  // nor at its address
   Fetch away{broken};
   EXPECT_EQ(get_by(&away, "f").how, Fetched::kUnreachable);
+}
+
+// A link that is slow, or shared: a piece takes longer than the patience, but goes on.
+class SlowWireTest : public ::testing::Test {
+ protected:
+  static constexpr int kPatience = 300;
+  static constexpr size_t kParts = 20, kPart = 4096;
+  void SetUp() override {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    here = Fd(ends[0]);
+    there = Fd(ends[1]);
+    const int least = 1;
+    for (const int end : ends) EXPECT_EQ(::setsockopt(end, SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
+  }
+  // The other end gives or takes a part each 50 ms, a second in all.
+  void slowly(const std::function<ssize_t(char*)>& step) {
+    slow = std::thread([this, step] {
+      std::vector<char> part(kPart);
+      for (size_t moved = 0; moved < kParts * kPart;) {
+        ::usleep(50000);
+        if (const ssize_t n = step(part.data()); n > 0) moved += static_cast<size_t>(n);
+        if (given_up) return;
+      }
+    });
+  }
+  void TearDown() override {
+    given_up = true;
+    slow.join();
+  }
+  Fd here, there;
+  std::atomic<bool> given_up{false};
+  std::thread slow;
+};
+
+TEST_F(SlowWireTest, APieceComesAsLongAsItMoves) {
+  slowly([this](char* part) { return ::send(there.get(), part, kPart, MSG_NOSIGNAL); });
+  std::vector<char> to(kParts * kPart);
+  EXPECT_TRUE(Wire(here.get(), nullptr).receive_slowly(to.data(), to.size(), kPatience).ok());
+}
+
+TEST_F(SlowWireTest, WhatIsNoPieceHasALimit) {
+  slowly([this](char* part) { return ::send(there.get(), part, kPart, MSG_NOSIGNAL); });
+  std::vector<char> to(kParts * kPart);
+  const Status late = Wire(here.get(), nullptr).receive(to.data(), to.size(), kPatience);
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code, ETIMEDOUT);
+}
+
+TEST_F(SlowWireTest, APieceGoesAsLongAsItMoves) {
+  const Scratch scratch;
+  const Fd file(::open(scratch.file("f", noise(kParts * kPart, 1)).c_str(), O_RDONLY | O_CLOEXEC));
+  slowly([this](char* part) { return ::recv(there.get(), part, kPart, 0); });
+  EXPECT_TRUE(Wire(here.get(), nullptr).send_file(file.get(), 0, kParts * kPart, kPatience).ok());
 }
 
 TEST(SocketTest, AnAddressOfThisMachineInANetwork) {

@@ -139,7 +139,8 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
     const std::optional<PieceHeader> piece = decode_piece({head, sizeof head});
     if (piece && piece->bytes == 0) return get.follow != Follow::kNo ? Fetched::kBusy : Fetched::kGone;
     if (!piece || piece->bytes != wanted) return Fetched::kBroken;
-    if (done = wire.receive(buffer, wanted, options_.answer_ms); !done.ok()) return meaning(done.error());
+    if (done = wire.receive_slowly(buffer, wanted, options_.answer_ms); !done.ok())
+      return meaning(done.error());
     if (check_of_piece(buffer, wanted) != piece->check) return Fetched::kWrong;
     if (!receiver.piece(offset, buffer, wanted, piece->check)) return Fetched::kRefused;
   }

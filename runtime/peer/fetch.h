@@ -35,7 +35,7 @@ struct FetchOptions {
   ControlOptions peers;  // as for Control
   // The port where the node's agent was met; 0: not yet.
   std::function<uint16_t(NodeIndex)> port;
-  int answer_ms = 500;  // for the first byte, and for each piece
+  int answer_ms = 500;  // for the first byte, and for some of each piece; see Wire::receive_slowly()
   size_t most_idle = 16;
   // Where it listens for data, too, which is tried first; empty: nowhere else. nullptr: none does.
   std::function<std::string(NodeIndex)> data_address = nullptr;

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -96,7 +97,7 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
     Status tier;
     const Fetched fetched = get(where, range, copier, &came, &tier);
     if (!tier.ok()) return tier;
-    if (fetched == Fetched::kOk) return {};
+    if (fetched == Fetched::kOk && came >= range.bytes) return {};
     sent_here = fetched == Fetched::kChanged || fetched == Fetched::kRefused;
     if (sent_here) break;
     if (fetched == Fetched::kWrong) {
@@ -106,7 +107,7 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
       range.bytes = end - range.offset;
       moved_ns = os::clock_ns(CLOCK_MONOTONIC);
     }
-    if (fetched != Fetched::kBusy) {
+    if (fetched != Fetched::kBusy && fetched != Fetched::kOk) {
       ++failures;
       forget(way.get());
     } else if (came == 0) {
@@ -133,21 +134,24 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
   get.root = source_->catalog_->root_of(ref_);
   get.path = path_;
   get.offset = range.offset;
-  get.bytes = range.offset + range.bytes == range.file_bytes ? 0 : range.bytes;
-  get.follow = !range.paced || copier->hurried() ? Follow::kUrgent : Follow::kYes;
+  // What has a rate is asked for in pieces, each once it may come: a sender does not wait for who is slow.
   const auto give_up = [copier] { return copier->hurried() || copier->is_stopping(); };
+  const bool paced = range.paced && source_->rate_.limits();
+  const uint64_t bytes = paced ? std::min(kPieceBytes, range.bytes) : range.bytes;
+  if (paced && !source_->rate_.wait(bytes, give_up)) source_->rate_.take(bytes);
+  get.bytes = range.offset + bytes == range.file_bytes ? 0 : bytes;
+  get.follow = !range.paced || copier->hurried() ? Follow::kUrgent : Follow::kYes;
   Fetched fetched = Fetched::kUnreachable;
   Status put_there;
   *tier = copier->write(range, [&](char* room, const Copier::Put& put) -> Status {
     const Receiver receiver = {[&](const FileIdentity& theirs) { return is_same_file(own, theirs); },
-                               [&](uint64_t offset, const char*, size_t bytes, uint64_t check) {
-                                 if (!range.paced || !source_->rate_.wait(bytes, give_up))
-                                   source_->rate_.take(bytes);
-                                 put_there = put(offset, bytes);
+                               [&](uint64_t offset, const char*, size_t piece, uint64_t check) {
+                                 if (!paced) source_->rate_.take(piece);
+                                 put_there = put(offset, piece);
                                  if (!put_there.ok()) return false;
                                  source_->holdings_->piece(ref_, offset / kPieceBytes, check);
-                                 add(source_->board_, AgentCounter::peer_bytes, bytes);
-                                 *came += bytes;
+                                 add(source_->board_, AgentCounter::peer_bytes, piece);
+                                 *came += piece;
                                  return true;
                                }};
     fetched = source_->peers_->get(key, where, get, room, receiver);

@@ -524,7 +524,7 @@ Fetched Peers::get(const FileKey& key, const Where& where, const Get& get, char*
   }
   const MutexLock hold(lock_);
   counts_.bytes += came;
-  counts_.files += fetched == Fetched::kOk;
+  counts_.files += fetched == Fetched::kOk && get.bytes == 0;
   return fetched;
 }
 

@@ -29,7 +29,7 @@ struct PeersOptions {
   ControlOptions peers;
   size_t entries = 4 << 20;  // of the directory
   int answer_ms = 100;       // for a question
-  int piece_ms = 500;        // for the first byte of a file, and for each piece
+  int piece_ms = 500;        // for the first byte of a file, and for some of each piece
   int list_ms = 500;         // for a part of the walk
   int last_ms = 300;         // for the last that is told of counters
 };

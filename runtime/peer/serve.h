@@ -36,7 +36,7 @@ struct ServeOptions {
   // Opens what is asked for; nullptr, and `*why` is told. Any of the threads.
   std::function<std::unique_ptr<ServedFile>(const Get& get, GetResult* why)> open;
   int threads = 4;
-  int piece_ms = 500;  // for each piece to be taken by the peer
+  int piece_ms = 500;  // for some of each piece to be taken by the peer
   int wait_ms = 20;    // for the reader to have a piece: who wants it asks again
   // So many at a time get the same file: the others do better with another holder.
   int most_of_large = 2, most_of_small = 8;

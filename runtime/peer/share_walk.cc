@@ -31,7 +31,8 @@ bool is_name(const std::string& name) {
   return !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-// Some file systems have longer names, or types of their own: whoever follows reads such a directory himself.
+// Some file systems have longer names, or types of their own: whoever follows reads such a directory by
+// itself.
 bool fits_in_list(const WalkedDirectory& directory) {
   return std::all_of(directory.names.begin(), directory.names.end(), [](const WalkedName& name) {
     return name.name.size() <= NameInList::kMostBytes && name.type <= NameInList::kLastType;
@@ -67,9 +68,8 @@ void ShareWalk::add_part(ListPart part) {
   if (open_bytes_ >= kEntryBytes) seal();
 }
 
-// Who is not told reads for himself, so a log that is full ends, and nothing
-// else does. The lock is held for a part at a time: the thread that answers
-// waits for it.
+// Who is not told reads by itself, so a log that is full ends, and nothing else does. The lock is held for a
+// part at a time: the thread that answers waits for it.
 void ShareWalk::read(const WalkedDirectory& directory) try {
   {
     const MutexLock hold(lock_);

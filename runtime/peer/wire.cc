@@ -20,6 +20,20 @@ constexpr size_t kEncrypted = 64 << 10;  // bytes of a file that go through memo
 
 int64_t end_of(int patience_ms) { return os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000; }
 
+// When something is to have moved, or all, which may take `times` as long.
+class Until {
+ public:
+  Until(int patience_ms, int times)
+      : patience_ms_(patience_ms), last_(end_of(patience_ms * times)), next_(end_of(patience_ms)) {}
+  void moved() { next_ = std::min(last_, end_of(patience_ms_)); }
+  int64_t ns() const { return next_; }
+
+ private:
+  const int patience_ms_;
+  const int64_t last_;
+  int64_t next_;
+};
+
 }  // namespace
 
 Status Wire::wait(Wants what, int64_t until_ns) {
@@ -63,14 +77,23 @@ Status Wire::send(std::string_view bytes, int patience_ms) {
 }
 
 Status Wire::receive(char* to, size_t bytes, int patience_ms) {
-  const int64_t until = end_of(patience_ms);
+  return receive_until(to, bytes, patience_ms, 1);
+}
+
+Status Wire::receive_slowly(char* to, size_t bytes, int patience_ms) {
+  return receive_until(to, bytes, patience_ms, kSlow);
+}
+
+Status Wire::receive_until(char* to, size_t bytes, int patience_ms, int times) {
+  Until until(patience_ms, times);
   while (bytes > 0) {
     const int64_t n = tls_ ? ::SSL_read(tls_, to, static_cast<int>(bytes)) : ::recv(socket_, to, bytes, 0);
     if (n > 0) {
       to += n;
       bytes -= static_cast<size_t>(n);
+      until.moved();
     } else {
-      MONARCH_TRY(after("receive", n, Wants::kRead, until));
+      MONARCH_TRY(after("receive", n, Wants::kRead, until.ns()));
     }
   }
   return {};
@@ -79,17 +102,18 @@ Status Wire::receive(char* to, size_t bytes, int patience_ms) {
 bool Wire::has_more() const { return tls_ && ::SSL_pending(tls_) > 0; }
 
 Status Wire::send_file(int file, uint64_t offset, size_t bytes, int patience_ms) {
-  const int64_t until = end_of(patience_ms);
+  Until until(patience_ms, kSlow);
   if (tls_) {
     std::string part(std::min(bytes, kEncrypted), '\0');
     while (bytes > 0) {
       const ssize_t n =
           os::pread(file, part.data(), std::min(bytes, part.size()), static_cast<off_t>(offset));
       if (n <= 0) return errno_error("read the copy", n < 0 ? errno : ENODATA);
-      const int64_t left_ms = (until - os::clock_ns(CLOCK_MONOTONIC)) / 1000000;
+      const int64_t left_ms = (until.ns() - os::clock_ns(CLOCK_MONOTONIC)) / 1000000;
       MONARCH_TRY(send(std::string_view(part).substr(0, static_cast<size_t>(n)), static_cast<int>(left_ms)));
       offset += static_cast<uint64_t>(n);
       bytes -= static_cast<size_t>(n);
+      until.moved();
     }
     return {};
   }
@@ -98,10 +122,11 @@ Status Wire::send_file(int file, uint64_t offset, size_t bytes, int patience_ms)
     const ssize_t n = os::sendfile(socket_, file, &at, bytes);
     if (n > 0) {
       bytes -= static_cast<size_t>(n);
+      until.moved();
     } else if (n == 0) {
       return errno_error("read the copy", ENODATA);
     } else {
-      MONARCH_TRY(after("send the copy", n, Wants::kWrite, until));
+      MONARCH_TRY(after("send the copy", n, Wants::kWrite, until.ns()));
     }
   }
   return {};

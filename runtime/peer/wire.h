@@ -20,14 +20,19 @@ class Wire {
   // All of it, within `patience_ms`. ETIMEDOUT, or why the connection is broken.
   Status send(std::string_view bytes, int patience_ms);
   Status receive(char* to, size_t bytes, int patience_ms);
+  // The same of what a slow link takes a while for: as long as some of it comes within `patience_ms`, all may
+  // take kSlow times as long.
+  static constexpr int kSlow = 10;
+  Status receive_slowly(char* to, size_t bytes, int patience_ms);
   // Whether TLS has read more than it has given: a poll of the socket would not tell.
   bool has_more() const;
-  // `bytes` of a file from `offset` on, by sendfile(2) where nothing is encrypted. ENODATA: the file is
-  // shorter.
+  // `bytes` of a file from `offset` on, by sendfile(2) where nothing is encrypted; slowly, as above. ENODATA:
+  // the file is shorter.
   Status send_file(int file, uint64_t offset, size_t bytes, int patience_ms);
 
  private:
   enum class Wants { kRead, kWrite };
+  Status receive_until(char* to, size_t bytes, int patience_ms, int times);
   Status wait(Wants what, int64_t until_ns);
   // What went wrong with a call that returned `result`, unless that passes.
   Status after(const char* what, int64_t result, Wants wants, int64_t until_ns);
