@@ -297,6 +297,27 @@ TEST_F(ShareWalkTest, AParentThatIsNotToldIsPassedOver) {
   }
 }
 
+// However deep in the tree a node is.
+TEST_F(ShareWalkTest, AWalkThatGoesOnIsWaitedFor) {
+  tree(20, 3);
+  options_.silence_ms = 500;
+  const auto begin = std::chrono::steady_clock::now();
+  spoil_ = [begin](List list) {  // as while a long directory is being read
+    const auto passed = std::chrono::steady_clock::now() - begin;
+    if (list.log == 1000 && passed < std::chrono::milliseconds(1500)) {
+      list.parts.clear();
+      list.next = 0;
+      list.state = WalkState::kWalks;
+      list.progress = static_cast<uint64_t>(passed.count());
+    }
+    return list;
+  };
+  make(12);
+  start_all();
+  expect_all();
+  EXPECT_EQ(read(), paths_.size());
+}
+
 // As in mid-partition: none hears of another. Each reads all, and has all.
 TEST_F(ShareWalkTest, AllMayWalk) {
   tree(20, 3);
