@@ -336,6 +336,29 @@ TEST_F(ShareWalkTest, WhereNobodyWalksEachDoes) {
   expect_all(1);
 }
 
+TEST_F(ShareWalkTest, AParentWithoutAWalkIsPassedOver) {
+  tree(20, 3);
+  make(12);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const NodeIndex node : {0u, 9u}) start(node);
+  expect_all(9);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(options_.silence_ms / 2));
+  EXPECT_EQ(read(), paths_.size());
+}
+
+// Though nothing of it is told.
+TEST_F(ShareWalkTest, AWalkWhoseLogIsFullIsWaitedFor) {
+  tree(30, 1);
+  options_.most_log = 1;
+  options_.silence_ms = 300;
+  rate_ = 20;
+  make(2);
+  start_all();
+  ASSERT_TRUE(eventually([&] { return nodes_[0]->walked(); }));
+  EXPECT_LT(nodes_[1]->counter(AgentCounter::walk_dirs), paths_.size() / 3);
+  expect_all(1);
+}
+
 TEST_F(ShareWalkTest, ALogThatIsFullEnds) {
   tree(20, 3);
   options_.most_log = 500;
