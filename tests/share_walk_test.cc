@@ -434,10 +434,10 @@ TEST_F(ShareWalkTest, HalfADirectoryIsNotEntered) {
 // Or two nodes that follow each other for a moment would never come to an end.
 TEST_F(ShareWalkTest, WhatIsKnownIsNotToldOn) {
   tree(20, 3);
-  int answers = 0;
+  std::atomic<int> answers{0};
   spoil_ = [&](List list) {  // as another agent at the same place would
     if (!list.parts.empty() && answers++ < 6) {
-      list.log = static_cast<uint64_t>(answers);
+      list.log = static_cast<uint64_t>(answers.load());
       list.state = WalkState::kWalks;
     }
     return list;
