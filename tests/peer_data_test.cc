@@ -2,6 +2,7 @@
 // Files that go from one node to another.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -450,6 +451,37 @@ TEST_F(SlowWireTest, APieceGoesAsLongAsItMoves) {
   const Fd file(::open(scratch.file("f", noise(kParts * kPart, 1)).c_str(), O_RDONLY | O_CLOEXEC));
   slowly([this](char* part) { return ::recv(there.get(), part, kPart, 0); });
   EXPECT_TRUE(Wire(here.get(), nullptr).send_file(file.get(), 0, kParts * kPart, kPatience).ok());
+}
+
+// It may have been a moment's trouble.
+TEST_P(PeerDataTest, ANetworkThatDidNotWorkIsTriedAgainLater) {
+  hold("f", "content");
+  FetchOptions options_of_one;
+  options_of_one.peers = options(0);
+  options_of_one.port = [this](NodeIndex) { return met.load(); };
+  options_of_one.answer_ms = kPatienceMs;
+  options_of_one.most_idle = 0;
+  options_of_one.data_address = [&](NodeIndex) { return "127.0.0.9"; };
+  options_of_one.elsewhere_ms = 1000;
+  Fetch one{options_of_one};
+  EXPECT_EQ(get_by(&one, "f").how, Fetched::kOk);
+  const Result<Fd> there = listen_at("127.0.0.9", met);
+  ASSERT_TRUE(there.ok());
+  std::atomic<bool> dialled{false}, ended{false};
+  std::thread hangs_up([&] {
+    while (!ended) {
+      pollfd at = {there->get(), POLLIN, 0};
+      if (::poll(&at, 1, 10) == 1)
+        dialled = Fd(::accept4(there->get(), nullptr, nullptr, SOCK_CLOEXEC)).get() >= 0;
+    }
+  });
+  EXPECT_EQ(get_by(&one, "f").how, Fetched::kOk);
+  EXPECT_FALSE(dialled) << "not so soon";
+  ::usleep(1100000);
+  EXPECT_EQ(get_by(&one, "f").how, Fetched::kOk);
+  EXPECT_TRUE(dialled);
+  ended = true;
+  hangs_up.join();
 }
 
 TEST(SocketTest, AnAddressOfThisMachineInANetwork) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "runtime/base/os.h"
 #include "runtime/peer/socket.h"
 #include "runtime/peer/wire.h"
 
@@ -35,18 +36,21 @@ Result<Fetch::Connection> Fetch::dial(NodeIndex node) {
   bool elsewhere = data.empty() || data == address;
   if (!elsewhere) {
     const MutexLock hold(lock_);
-    elsewhere = elsewhere_.count(node) != 0;
+    const auto rests = elsewhere_.find(node);
+    elsewhere = rests != elsewhere_.end() && os::clock_ns(CLOCK_MONOTONIC) < rests->second;
   }
   if (elsewhere) return dial_at(node, address, port);
   Result<Connection> there = dial_at(node, data, port);
   if (there.ok()) return there;
   Result<Connection> made = dial_at(node, address, port);
   if (!made.ok()) return made;  // the node is away, not its network
+  bool first = false;
   {
     const MutexLock hold(lock_);
-    elsewhere_.insert(node);
+    const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + int64_t{options_.elsewhere_ms} * 1000000;
+    first = elsewhere_.insert_or_assign(node, until).second;
   }
-  spdlog::warn("node {}: {}: {}; data goes by {}", node, data, there.error().text, address);
+  if (first) spdlog::warn("node {}: {}: {}; data goes by {}", node, data, there.error().text, address);
   return made;
 }
 

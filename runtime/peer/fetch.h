@@ -7,7 +7,6 @@
 #include <functional>
 #include <list>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +38,7 @@ struct FetchOptions {
   size_t most_idle = 16;
   // Where it listens for data, too, which is tried first; empty: nowhere else. nullptr: none does.
   std::function<std::string(NodeIndex)> data_address = nullptr;
+  int elsewhere_ms = 60000;  // so long is one that cannot be reached not tried again
 };
 
 // What becomes of a file that comes.
@@ -75,8 +75,8 @@ class Fetch {
 
   const FetchOptions options_;
   Mutex lock_;
-  std::set<NodeIndex> elsewhere_ GUARDED_BY(lock_);  // nodes whose `data_address` cannot be reached
-  std::list<Connection> idle_ GUARDED_BY(lock_);     // the one that was used last is the first
+  std::map<NodeIndex, int64_t> elsewhere_ GUARDED_BY(lock_);  // whose `data_address` rests until then
+  std::list<Connection> idle_ GUARDED_BY(lock_);              // the one that was used last is the first
 };
 
 // The check value of a whole file: of those of its pieces, in their order.
