@@ -4,6 +4,8 @@
 
 #include <fcntl.h>
 
+#include <chrono>
+
 #include "tests/listed.h"
 #include "tests/placement_fixture.h"
 
@@ -310,6 +312,21 @@ TEST_F(ToldWalkTest, ChangesAreWatchedForWhereAnotherWalkHasRead) {
   walker_.reset();
   placement_.reset();
   watch_.reset();
+}
+
+// Nothing is asked of the PFS for it then.
+TEST_F(ToldWalkTest, WhatIsToldIsNotHeldUpWhereNothingIsWatched) {
+  const LaterBy quiet(kDays);
+  const std::vector<WalkedDirectory> all = told();
+  ChangeWatch none(&*dataset_, board_->get(), 0);
+  none.start();
+  Throttle slow(1);  // a second
+  walker_ = std::make_unique<Walker>(
+      catalog_.get(), &*dataset_, board_->get(), &slow, [] {}, &none);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const WalkedDirectory& directory : all) EXPECT_TRUE(walker_->enter(directory));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  walker_.reset();
 }
 
 TEST_F(ToldWalkTest, WhatDoesNotFitIsNotEntered) {

@@ -72,6 +72,12 @@ void ChangeWatch::say_once(const std::string& text) {
   said_ = true;
 }
 
+bool ChangeWatch::takes_more() {
+  if (!inotify_) return false;
+  const MutexLock hold(lock_);
+  return seen_.size() < most_ || !said_;  // it says so once
+}
+
 void ChangeWatch::add(uint32_t root, std::string_view path) {
   if (!inotify_) return;
   // What is moved or closed above it concerns it, too.

@@ -36,6 +36,8 @@ class ChangeWatch {
   // Without inotify it watches nothing, which the log says.
   void start();
   void stop();
+  // Whether add() may ask the PFS for a directory. Any thread.
+  bool takes_more() EXCLUDES(lock_);
   // Watches the directory `path` of root number `root` ("": the root) and those above it, unless they are or
   // cannot be. To be called before anything in it is read. Throws std::bad_alloc, and has changed nothing.
   // Any thread.

@@ -68,7 +68,7 @@ bool Walker::enter(const WalkedDirectory& walked) {
     first = entered_.count(name) == 0;
     if (started_ || (!first && (walked.listing != Listed::kNow || owed_.count(name) == 0))) return false;
   }
-  if (first && watch_) {
+  if (first && watch_ && watch_->takes_more()) {
     if (!stats_->wait(1, [this] { return stopping_.load(); })) return false;
     watch_->add(walked.root, walked.path);
   }
