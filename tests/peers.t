@@ -161,6 +161,11 @@ def killed():
     os.kill(nodes.jobs[2].agent(), signal.SIGKILL)
     nodes.expect_right("an agent is killed", 0, 1)
     nodes.expect_right("the node whose agent was killed", 2)
+    path = next(os.path.join(d, n) for d, _, names in os.walk(nodes.pfs.mount) for n in names)
+    nodes.jobs[0].run(["sh", "-c", 'printf "new content" > "$1"', "sh", path])
+    code = "import os, sys; print(os.stat(sys.argv[1]).st_size, open(sys.argv[1], 'rb').read())"
+    equal(nodes.jobs[2].run([sys.executable, "-c", code, path])[1], b"11 b'new content'\n",
+          "its tasks see what others change, though nobody tells them")
     nodes.jobs[2].kill()
     nodes.jobs[2] = None
     for tier in [nodes.tiers[2]]:

@@ -88,9 +88,9 @@ APART bool answer_below(Client* c, int dirfd, const char* path, int flags, unsig
 }  // namespace
 
 bool may_be_told(const Client& c, const RelPath& path) {
-  return c.catalog.facts().serve_metadata != 0 && !c.program_excluded &&
-         c.board->header.closed.load(std::memory_order_relaxed) == 0 && same_user(c) && same_groups(c) &&
-         !(c.exclude && excludes_file(c, path)) && !is_changed(c, path, nullptr) && !may_be_hidden(c, path);
+  return c.catalog.facts().serve_metadata != 0 && !c.program_excluded && !is_closed(*c.board) &&
+         same_user(c) && same_groups(c) && !(c.exclude && excludes_file(c, path)) &&
+         !is_changed(c, path, nullptr) && !may_be_hidden(c, path);
 }
 
 bool known_values(int dirfd, const char* path, int flags, unsigned needs, Values* values, Unknown* unknown) {

@@ -29,8 +29,7 @@ struct File {
 };
 
 bool is_given_up(const File& file) {
-  return !file.entry || the_client.board->header.closed.load(std::memory_order_relaxed) != 0 ||
-         is_changed_in_place(the_client, *file.entry);
+  return !file.entry || is_closed(*the_client.board) || is_changed_in_place(the_client, *file.entry);
 }
 
 // Whether the descriptor is open on the very file of the PFS that the entry was when its staging began.
@@ -79,7 +78,7 @@ bool ensure(const File& file, uint64_t offset, uint64_t bytes, Source* source) {
     const bool large = state_of(word) == State::kLarge;
     const Chunks* chunks = large ? catalog.chunks(chunks_of(word)) : nullptr;
     if (large && (!chunks || !catalog.has_chunk(chunks_of(word), n))) {
-      if (board->header.closed.load(std::memory_order_relaxed) != 0) return false;
+      if (is_closed(*board)) return false;
       count(board, TaskCounter::chunk_waits);
       if (request_chunk(board, catalog, *file.entry, n, &chunks) != WaitEnd::kSettled) return false;
       if (!chunks)

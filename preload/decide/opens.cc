@@ -117,8 +117,7 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) 
   if (__builtin_expect(client->program_excluded || client->exclude, 0) &&
       (client->program_excluded || excludes_file(*client, path)))
     return to_pfs(TaskCounter::fallback_excluded);
-  if (__builtin_expect(board->header.closed.load(std::memory_order_relaxed) != 0, 0))
-    return to_pfs(TaskCounter::fallback_no_agent);
+  if (__builtin_expect(is_closed(*board), 0)) return to_pfs(TaskCounter::fallback_no_agent);
   if (may_be_hidden(*client, path)) return to_pfs(TaskCounter::fallback_mount);
   const auto changed = [&] {
     ask_again(client, path);

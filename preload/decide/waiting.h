@@ -19,6 +19,13 @@ enum class WaitEnd {
 inline constexpr int64_t kWaitSliceNs = 50 * 1000000;      // how soon a dead agent is noticed
 inline constexpr int64_t kWaitFloorNs = 1000 * 1000000ll;  // the least bound on an open's wait
 
+// Whether nothing is to be served any more. Where the job has other nodes also once the agent is gone: nobody
+// would tell of what their tasks change.
+inline bool is_closed(const Board& board) {
+  return board.header.closed.load(std::memory_order_acquire) != 0 ||
+         (board.header.hears_changes.load(std::memory_order_relaxed) != 0 && !agent_lives(board));
+}
+
 // Whether an open would wait for an entry in this state.
 inline bool unsettled(State s) { return s == State::kKnown || s == State::kQueued || s == State::kStaging; }
 
