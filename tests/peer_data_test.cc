@@ -403,14 +403,14 @@ TEST_P(PeerDataTest, ANetworkThatDoesNotWorkIsNotTriedAgain) {
 class SlowWireTest : public ::testing::Test {
  protected:
   static constexpr int kPatience = 300;
-  static constexpr size_t kParts = 20, kPart = 4096;
+  static constexpr size_t kParts = 20, kPart = 64 << 10;
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
     here = Fd(ends[0]);
     there = Fd(ends[1]);
     const int least = 1;
-    for (const int end : ends) EXPECT_EQ(::setsockopt(end, SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
+    EXPECT_EQ(::setsockopt(here.get(), SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
   }
   // The other end gives or takes a part each 50 ms, a second in all.
   void slowly(const std::function<ssize_t(char*)>& step) {

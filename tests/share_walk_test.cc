@@ -202,8 +202,10 @@ TEST_F(ShareWalkTest, WhatNoListCanSayIsNotTold) {
   make(1);
   ShareWalk& share = *nodes_[0]->share;
   WalkedDirectory directory;
-  for (const WalkedName& name : {WalkedName{std::string(255, 'n'), DT_REG, 1}, {std::string(256, 'n'), DT_REG, 2},
-                                 {"type", 14, 3}, {"other type", 15, 4}}) {
+  for (const WalkedName& name : {WalkedName{std::string(255, 'n'), DT_REG, 1},
+                                 {std::string(256, 'n'), DT_REG, 2},
+                                 {"type", 14, 3},
+                                 {"other type", 15, 4}}) {
     directory.names = {name};
     share.read(directory);
   }
@@ -367,6 +369,38 @@ TEST_F(ShareWalkTest, ALogThatIsFullEnds) {
   expect_all();
   EXPECT_LT(nodes_[1]->counter(AgentCounter::walk_dirs), paths_.size()) << "some were told";
   EXPECT_GT(nodes_[1]->counter(AgentCounter::walk_dirs), 0u);
+}
+
+TEST_F(ShareWalkTest, ADirectoryForWhichALogHasNoRoomIsReadByEach) {
+  tree(20, 3);
+  const std::string long_name(150, 'n');
+  for (int i = 0; i < 300; ++i) scratch_.file("pfs/d1/" + long_name + std::to_string(i), "");
+  options_.most_log = 30000;
+  make(2);
+  start_all();
+  expect_all();
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::walk_dirs), 1u);
+}
+
+// A node that has the key may send what it likes; memory does not grow with it without bound.
+TEST_F(ShareWalkTest, ADirectoryWithoutEndIsNotTaken) {
+  tree(20, 3);
+  uint64_t names = 0;
+  spoil_ = [&](List list) {
+    ListPart part;
+    part.path = "d1";
+    part.before = names;
+    for (int i = 0; i < 1000; ++i) part.names.push_back({"n" + std::to_string(names++), DT_REG, 1});
+    list.parts = encode_body(ListParts{{part}});
+    list.state = wrong_ == 0 ? WalkState::kWalks : WalkState::kEnded;
+    return list;
+  };
+  options_.most_log = 1 << 20;
+  make(2);
+  start(1);
+  expect_all(1);
+  EXPECT_GT(wrong_, 0);
+  EXPECT_LT(names, 200000u);
 }
 
 TEST_F(ShareWalkTest, WhatIsNoListIsNotTaken) {

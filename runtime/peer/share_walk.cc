@@ -68,13 +68,15 @@ void ShareWalk::add_part(ListPart part) {
   if (open_bytes_ >= kEntryBytes) seal();
 }
 
-// Who is not told reads by itself, so a log that is full ends, and nothing else does. The lock is held for a
-// part at a time: the thread that answers waits for it.
+// Who is not told reads by itself, so what a log has no room for is left out, and nothing else ends. The lock
+// is held for a part at a time: the thread that answers waits for it.
 void ShareWalk::read(const WalkedDirectory& directory) try {
+  size_t all = kHeadBytes + directory.path.size();
+  for (const WalkedName& name : directory.names) all += kNameBytes + name.name.size();
   {
     const MutexLock hold(lock_);
     if (state_ != WalkState::kFollows) ++progress_;
-    if (log_bytes_ + open_bytes_ > options_.most_log || !fits_in_list(directory)) return;
+    if (log_bytes_ + open_bytes_ + all > options_.most_log || !fits_in_list(directory)) return;
   }
   ListPart head;
   head.root = directory.root;
@@ -129,19 +131,29 @@ List ShareWalk::answer(const Walk& question) {
 
 bool ShareWalk::take(NodeIndex from, ListPart* part) {
   if (!is_part(*part)) return false;
-  WalkedDirectory& directory = incomplete_[from][{part->root, part->path}];
-  if (part->before == 0)
+  Incomplete& coming = incomplete_[from];
+  WalkedDirectory& directory = coming.directories[{part->root, part->path}];
+  if (part->before == 0) {
+    coming.names -= std::min(coming.names, directory.names.size());
     directory = {part->root,  part->path,     static_cast<WalkedDirectory::Listed>(part->listing),
                  part->inode, part->mtime_ns, part->ctime_ns,
                  {}};
-  if (directory.names.size() != part->before) return false;
+  }
+  // No log has so many.
+  const bool too_many = coming.names > options_.most_log / kNameBytes ||
+                        coming.directories.size() > options_.most_log / kHeadBytes;
+  if (directory.names.size() != part->before || too_many) {
+    incomplete_.erase(from);
+    return false;
+  }
+  coming.names += part->names.size();
   for (NameInList& name : part->names)
     directory.names.push_back({std::move(name.name), name.type, name.inode});
   if (part->last == 0) return true;
-  // Told on only if it was new: two nodes that follow each other for a moment
-  // come to an end.
+  // Told on only if it was new: two nodes that follow each other for a moment come to an end.
   if (walker_->enter(directory)) read(directory);
-  incomplete_[from].erase({part->root, part->path});
+  coming.names -= std::min(coming.names, directory.names.size());
+  coming.directories.erase({part->root, part->path});
   return true;
 }
 

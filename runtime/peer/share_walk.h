@@ -82,9 +82,13 @@ class ShareWalk final : public WalkSink {
   Walker* walker_ = nullptr;
   std::thread thread_;
   // Of the thread alone.
-  std::map<NodeIndex, Walk> places_;                                 // in the logs of others
-  using Name = std::pair<uint32_t, std::string>;                     // a directory's root, and its path
-  std::map<NodeIndex, std::map<Name, WalkedDirectory>> incomplete_;  // whose last part has not come
+  std::map<NodeIndex, Walk> places_;              // in the logs of others
+  using Name = std::pair<uint32_t, std::string>;  // a directory's root, and its path
+  struct Incomplete {                             // directories whose last part has not come
+    std::map<Name, WalkedDirectory> directories;
+    size_t names = 0;  // in all of them
+  };
+  std::map<NodeIndex, Incomplete> incomplete_;
 
   Mutex lock_;
   Condition stopped_;
