@@ -247,12 +247,12 @@ def shares():
 
 def loses_a_node():
     """An agent that is killed tells nothing more; an epilog that waits for it does not wait long."""
+    yield  # until there are nodes for it
     job = cluster.submit(["-N2", f"--monarch-dataset={data.path}"], f"srun -Q -n2 sh -c {quoted(WAITS)}")
     running(job)
     first, second = nodes_of(job)
     wait_until(lambda: cluster.record(job, second))
     os.kill(cluster.record(job, second)["pid"], signal.SIGKILL)
-    yield
     go(job)
     equal(cluster.wait(job), "COMPLETED", "a node is lost: how Slurm says that it ended")
     equal(slurm_lab.fields(cluster.comment(job))["nodes"], "1/2", "a node is lost: sacct says so", first)
