@@ -79,6 +79,20 @@ TEST_F(MembersTest, WhoIsLateIsSuspectForLonger) {
   EXPECT_EQ(alone_for(home, now), 5 * kSecond);
 }
 
+TEST_F(MembersTest, WhoAnswersAfterAllIsAskedUnlessItWasLateAgain) {
+  members.late(home, 0);
+  members.answered_late(home);
+  EXPECT_TRUE(members.can_ask(home, 1));
+  members.late(home, 1);
+  members.answered_late(home);
+  EXPECT_EQ(alone_for(home, 1), 10 * kSecond);
+  members.answered(home);
+  members.late(home, 2);
+  members.unreachable(home, 2);
+  members.answered_late(home);
+  EXPECT_EQ(alone_for(home, 2), 5 * kSecond) << "it is gone since";
+}
+
 TEST_F(MembersTest, ASuspectThatCannotBeReachedIsNotAskedSooner) {
   members.late(home, 0);
   members.unreachable(home, 0);

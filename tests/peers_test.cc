@@ -504,6 +504,44 @@ TEST_F(PeersTest, ANodeThatHangsIsNotWaitedForLong) {
   nodes[1]->deaf = false;
 }
 
+TEST_F(PeersTest, ANodeThatHungForAMomentIsAskedAgain) {
+  options.answer_ms = options.piece_ms = 100;
+  start_all();
+  const std::string name = file_of(1, 2), other = file_of(1, 3);
+  EXPECT_TRUE(nodes[2]->read(other) == pfs_content(other));
+  ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok()) << "they have met";
+  nodes[1]->deaf = true;
+  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
+  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
+  ::usleep(50000);
+  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  EXPECT_EQ(nodes[0]->peers->counts().timeouts, 1u);
+  const auto begin = std::chrono::steady_clock::now();
+  nodes[1]->deaf = false;
+  EXPECT_TRUE(eventually([&] { return nodes[0]->peers->ask_walk(1, Walk()).ok(); }));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4)) << "it stayed suspect";
+  EXPECT_TRUE(nodes[0]->read(other) == pfs_content(other));
+  EXPECT_EQ(pfs.reads(), 2) << "the deputy does not know that node 2 has the second one";
+}
+
+TEST_F(PeersTest, ItIsWaitedForLongerWhereReadingInVainTakesLong) {
+  options.answer_ms = 1000;
+  start_all();
+  const std::string name = file_of(1);
+  EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
+  nodes[1]->deaf = true;
+  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
+  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
+  std::thread later([&] {
+    ::usleep(1500000);
+    nodes[1]->deaf = false;
+  });
+  const Peers::Where where = nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand, 1 << 30);
+  later.join();
+  EXPECT_EQ(where.how, Peers::Where::How::kGet);
+  EXPECT_EQ(nodes[0]->peers->counts().timeouts, 0u);
+}
+
 TEST_F(PeersTest, TheFirstNodeHearsWhatTheOthersCount) {
   options.last_ms = kPatienceMs;
   start_all();

@@ -256,12 +256,16 @@ Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patien
 }
 
 void Control::Loop::answer(const MessageHeader& header, NodeIndex node, Result<Reply> reply) {
-  const MutexLock hold(lock_);
-  const auto at = waiting_.find(header.number);
-  if (at == waiting_.end() || at->second->node != node || at->second->result)
-    return;  // too late, or nobody's
-  at->second->result.emplace(std::move(reply));
-  answered_.notify_all();
+  {
+    const MutexLock hold(lock_);
+    const auto at = waiting_.find(header.number);
+    if (at != waiting_.end() && at->second->node == node && !at->second->result) {
+      at->second->result.emplace(std::move(reply));
+      answered_.notify_all();
+      return;
+    }
+  }
+  handlers_.late(node);
 }
 
 void Control::Loop::fail_waiting(std::optional<NodeIndex> node, const Error& why) {

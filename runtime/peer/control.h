@@ -39,6 +39,8 @@ struct ControlHandlers {
   std::function<void(NodeIndex node)> gone;
   // The node cannot be reached: what was to be told is dropped. `refused`: it said so at once.
   std::function<void(NodeIndex node, bool refused)> unreachable;
+  // It answered a question for which nobody waits any more.
+  std::function<void(NodeIndex node)> late = [](NodeIndex) {};
   // It sent what is no message.
   std::function<void(NodeIndex node)> wrong;
   // The node has made a connection for data.

@@ -36,6 +36,11 @@ void Members::answered(NodeIndex node) {
   n.retry = n.suspicion = n.alone_until = 0;
 }
 
+void Members::answered_late(NodeIndex node) {
+  Node& n = nodes_.at(node);
+  if (n.retry == 0 && n.suspicion == kFirstSuspicion) n.alone_until = 0;
+}
+
 bool Members::met(NodeIndex node, uint64_t incarnation) {
   Node& n = nodes_.at(node);
   const bool another = n.incarnation && *n.incarnation != incarnation;

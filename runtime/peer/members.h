@@ -42,6 +42,8 @@ class Members {
   bool wrong(NodeIndex node);
   // It has answered in time.
   void answered(NodeIndex node);
+  // It has answered after all. Who is not late again and again is asked at once from now on.
+  void answered_late(NodeIndex node);
   // A handshake with the agent `incarnation` there has succeeded. True: it is another one than the last,
   // whose leases and copies are gone.
   bool met(NodeIndex node, uint64_t incarnation);

@@ -90,7 +90,8 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   bool sent_here = false;  // since no other node has it as it is
   for (int failures = 0; failures < kMostFailures && !copier->is_stopping();) {
     const bool waits = !range.paced || copier->hurried();  // somebody does
-    const Peers::Where where = source_->where(way.get(), waits ? Purpose::kDemand : Purpose::kPrefetch);
+    const Peers::Where where =
+        source_->where(way.get(), waits ? Purpose::kDemand : Purpose::kPrefetch, range.file_bytes);
     sent_here = where.how == Peers::Where::How::kRead;
     if (where.how != Peers::Where::How::kGet) break;
     uint64_t came = 0;
@@ -229,10 +230,10 @@ std::shared_ptr<PeerSource::Way> PeerSource::end_way(Ref ref) {
   return way;
 }
 
-Peers::Where PeerSource::where(Way* way, Purpose purpose) {
+Peers::Where PeerSource::where(Way* way, Purpose purpose, uint64_t bytes) {
   const MutexLock hold(way->lock);
   if (!way->where) {
-    way->where = peers_->locate(way->key, purpose);
+    way->where = peers_->locate(way->key, purpose, bytes);
     way->lease = way->where->lease;
     way->told_ns = os::clock_ns(CLOCK_MONOTONIC);
   }

@@ -54,7 +54,7 @@ class PeerSource : public Source {
   FileKey key_of(Ref ref);
   std::shared_ptr<Way> way_of(Ref ref, const FileKey& key) EXCLUDES(lock_);
   std::shared_ptr<Way> end_way(Ref ref) EXCLUDES(lock_);
-  Peers::Where where(Way* way, Purpose purpose);
+  Peers::Where where(Way* way, Purpose purpose, uint64_t bytes);
   // No node gave the file: the home is asked anew.
   static void forget(Way* way);
   // It is read on the PFS, although this node was not sent there.

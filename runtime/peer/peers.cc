@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <climits>
 #include <utility>
 
 #include "runtime/base/os.h"
@@ -37,6 +38,10 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
   hears.gone = [this](NodeIndex node) { gone(node); };
   hears.unreachable = [this](NodeIndex node, bool refused) { unreachable(node, refused); };
   hears.wrong = [this](NodeIndex node) { wrong(node); };
+  hears.late = [this](NodeIndex node) {
+    const MutexLock hold(lock_);
+    members_.answered_late(node);
+  };
   hears.data = [this](NodeIndex, Fd socket, Tls tls) { handlers_.data(std::move(socket), std::move(tls)); };
   control_ = std::make_unique<Control>(options_.peers, std::move(hears));
   FetchOptions fetches;
@@ -118,8 +123,14 @@ Peers::Where Peers::locate_here(const FileKey& key) {
   return meaning_of(directory_.want(key, own_, now_ns()));
 }
 
-Peers::Where Peers::locate(const FileKey& key, Purpose purpose) {
-  Where where = ask(key, purpose);
+Peers::Where Peers::locate(const FileKey& key, Purpose purpose, uint64_t bytes) {
+  constexpr uint64_t kBytesPerMs = 50'000;  // of a PFS, if it is slow
+  constexpr int kMostTimes = 5;
+  const int most_ms = kMostTimes * options_.answer_ms;
+  const auto reading_ms = static_cast<int>(std::min<uint64_t>(bytes / kBytesPerMs, INT_MAX));
+  Where where =
+      ask(key, purpose,
+          purpose == Purpose::kPrefetch ? most_ms : std::clamp(reading_ms, options_.answer_ms, most_ms));
   if (where.how == Where::How::kRead) {
     const MutexLock hold(lock_);
     reading_[key] = where.lease;
@@ -127,7 +138,7 @@ Peers::Where Peers::locate(const FileKey& key, Purpose purpose) {
   return where;
 }
 
-Peers::Where Peers::ask(const FileKey& key, Purpose purpose) {
+Peers::Where Peers::ask(const FileKey& key, Purpose purpose, int patience_ms) {
   constexpr int kMostAttempts = 3;  // the home, once more if a connection was broken, and its deputy
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     NodeIndex keeper = own_;
@@ -138,7 +149,7 @@ Peers::Where Peers::ask(const FileKey& key, Purpose purpose) {
       keeper = *found;
     }
     if (keeper == own_) return locate_here(key);
-    const Result<Reply> reply = control_->ask(keeper, encode(Want{key, purpose}), options_.answer_ms);
+    const Result<Reply> reply = control_->ask(keeper, encode(Want{key, purpose}), patience_ms);
     const std::optional<Where> where = reply.ok() ? meaning_of(*reply) : std::nullopt;
     const MutexLock hold(lock_);
     if (where) {

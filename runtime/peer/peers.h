@@ -83,8 +83,9 @@ class Peers {
     bool follow = false;    // the holder is still reading it
     FileIdentity identity;  // kGet, unless it is followed
   };
-  // Of a file that this node needs and has room for. Waits for an answer, bounded. Any thread, as all below.
-  Where locate(const FileKey& key, Purpose purpose) EXCLUDES(lock_);
+  // Of a file of `bytes` that this node needs and has room for. Waits for an answer, bounded: longer where
+  // nobody waits for the file, or reading it in vain takes longer. Any thread, as all below.
+  Where locate(const FileKey& key, Purpose purpose, uint64_t bytes = 0) EXCLUDES(lock_);
 
   // Gets what `get` names from one of the holders, or goes on with another one; `key` is that of the file.
   // `get.follow` counts where the holder is still reading. kOk: all is there, and as it was when it was read
@@ -129,7 +130,7 @@ class Peers {
   template <typename Message, typename File>
   void tell_in_parts(NodeIndex node, const std::vector<File>& files);
 
-  Where ask(const FileKey& key, Purpose purpose) EXCLUDES(lock_);
+  Where ask(const FileKey& key, Purpose purpose, int patience_ms) EXCLUDES(lock_);
   Where locate_here(const FileKey& key) EXCLUDES(lock_);
   // Who is to be asked about the file now; notes the home that does not hear of it.
   std::optional<NodeIndex> keeper_of(const FileKey& key) REQUIRES(lock_);
