@@ -34,6 +34,33 @@ class Until {
   int64_t next_;
 };
 
+// While it lives, the reader of a slow link is woken for a part, not for each packet. Errors cost only that.
+class InParts {
+ public:
+  InParts(int socket, size_t bytes) : socket_(socket), bytes_(std::min(bytes, kPart)) {
+    if (bytes_ > 1) wake_for(bytes_);
+  }
+  InParts(const InParts&) = delete;
+  InParts& operator=(const InParts&) = delete;
+  ~InParts() {
+    if (bytes_ > 1) wake_for(1);
+  }
+  void left(size_t bytes) {
+    if (bytes == 0 || bytes >= bytes_) return;
+    bytes_ = bytes;
+    wake_for(bytes);
+  }
+
+ private:
+  static constexpr size_t kPart = 64 << 10;
+  void wake_for(size_t bytes) const {
+    const int value = static_cast<int>(bytes);
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof value);
+  }
+  const int socket_;
+  size_t bytes_;
+};
+
 }  // namespace
 
 Status Wire::wait(Wants what, int64_t until_ns) {
@@ -86,15 +113,20 @@ Status Wire::receive_slowly(char* to, size_t bytes, int patience_ms) {
 
 Status Wire::receive_until(char* to, size_t bytes, int patience_ms, int times) {
   Until until(patience_ms, times);
-  while (bytes > 0) {
+  InParts parts(socket_, tls_ || times == 1 ? 0 : bytes);
+  for (bool late = false; bytes > 0;) {
     const int64_t n = tls_ ? ::SSL_read(tls_, to, static_cast<int>(bytes)) : ::recv(socket_, to, bytes, 0);
     if (n > 0) {
       to += n;
       bytes -= static_cast<size_t>(n);
+      parts.left(bytes);
       until.moved();
-    } else {
-      MONARCH_TRY(after("receive", n, Wants::kRead, until.ns()));
+      late = false;
+      continue;
     }
+    const Status waited = after("receive", n, Wants::kRead, until.ns());
+    if (!waited.ok() && (late || waited.error().code != ETIMEDOUT)) return waited;
+    late = !waited.ok();  // less than a part may be there
   }
   return {};
 }
