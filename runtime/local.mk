@@ -122,6 +122,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/placement/copier.cc \
 	%D%/placement/copier.h \
 	%D%/placement/copying.h \
+	%D%/placement/credit.cc \
+	%D%/placement/credit.h \
 	%D%/placement/file_stager.cc \
 	%D%/placement/file_stager.h \
 	%D%/placement/hard_links.cc \

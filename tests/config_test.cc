@@ -54,6 +54,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "stage_wait = 0\n"
       "stage_again = 7\n"
       "prefetch = off\n"
+      "prefetch_burst = 3G\n"
       "consistency = open\n"
       "metadata = pass\n"
       "pfs_bandwidth = 2G\n"
@@ -85,6 +86,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(config->agent.stage_wait, 0);
   EXPECT_EQ(config->agent.stage_again, 7);
   EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff);
+  EXPECT_EQ(config->agent.prefetch_burst, uint64_t{3} << 30);
   EXPECT_EQ(config->agent.consistency, AgentConfig::Consistency::kOpen);
   EXPECT_EQ(config->agent.metadata, AgentConfig::Metadata::kPass);
   EXPECT_EQ(config->agent.pfs_bandwidth, uint64_t{2} << 30);
@@ -146,10 +148,12 @@ TEST_F(ConfigFile, WhatIsWrongOfPeersIsToldWithTheRemedy) {
 TEST(AgentConfig, RatesAreDividedByTheJobsNodes) {
   AgentConfig agent;
   agent.pfs_bandwidth = 1000;
+  agent.prefetch_burst = 1000;
   agent.pfs_opens = 3;
   agent.tier_bandwidth = 500;
   agent.divide_rates(4);
   EXPECT_EQ(agent.pfs_bandwidth, 250u);
+  EXPECT_EQ(agent.prefetch_burst, 250u);
   EXPECT_EQ(agent.pfs_opens, 1u) << "0 would be no limit";
   EXPECT_EQ(agent.pfs_stats, 0u) << "there is none";
   EXPECT_EQ(agent.tier_bandwidth, 500u) << "is a node's own";
@@ -159,6 +163,7 @@ TEST_F(ConfigFile, HasDefaults) {
   const Result<Config> config = load("[tier.a]\npath = /a\nquota = 1G\n");
   ASSERT_TRUE(config.ok()) << config.error().text;
   EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kAuto);
+  EXPECT_EQ(config->agent.prefetch_burst, AgentConfig::kBurstAuto);
   EXPECT_GE(config->agent.threads, 1);
   EXPECT_EQ(config->agent.stage_wait_max, 64u << 20);
   EXPECT_EQ(config->agent.stage_wait, 1);
@@ -196,6 +201,9 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("[agent]\nwatch_directories = -1\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nwatch_directories = 0\n"), "");
   EXPECT_EQ(error_of("[agent]\nprefetch = maybe\n"), "2: 'maybe' is none of auto, on, off");
+  EXPECT_EQ(error_of("[agent]\nprefetch_burst = much\n"),
+            "2: 'much' is neither auto, 0 nor a size like 512M or 10G");
+  EXPECT_EQ(error_of("[agent]\nprefetch_burst = 0\n"), "");
   for (const char* line : {"consistency = close", "metadata = ask", "pfs_bandwidth = fast", "pfs_opens = -1",
                            "background_io = high"})
     EXPECT_EQ(error_of("[agent]\n" + std::string(line) + "\n").rfind("2: '", 0), 0u) << line;

@@ -44,6 +44,7 @@ tests_unit_SOURCES = \
 	%D%/chunk_errors_test.cc \
 	%D%/config_test.cc \
 	%D%/copier_test.cc \
+	%D%/credit_test.cc \
 	%D%/dataset_test.cc \
 	%D%/discovery_test.cc \
 	%D%/escape_test.cc \

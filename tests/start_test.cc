@@ -329,11 +329,13 @@ TEST(AgentConf, TheDatasetIsPrefetchedWhereThatIsWanted) {
   for (const JobNodes& nodes : {JobNodes{1, false}, JobNodes{2, false}, JobNodes{2, true}}) {
     EXPECT_TRUE(prefetches(AgentConfig::Prefetch::kOn, nodes, "on"));
     EXPECT_TRUE(prefetches(AgentConfig::Prefetch::kOff, nodes, "off"));
-    EXPECT_TRUE(prefetches(AgentConfig::Prefetch::kAuto, nodes,
-                           nodes.count == 1 ? "on"
-                           : nodes.together ? "auto"
-                                            : "off"));
+    EXPECT_TRUE(
+        prefetches(AgentConfig::Prefetch::kAuto, nodes, nodes.count == 1 || nodes.together ? "auto" : "off"));
   }
+  Config config;
+  EXPECT_NE(agent_conf(config, {}, {2, true}).find("\nprefetch_burst = auto\n"), std::string::npos);
+  config.agent.prefetch_burst = 1000;
+  EXPECT_NE(agent_conf(config, {}, {2, true}).find("\nprefetch_burst = 500\n"), std::string::npos);
 }
 
 // What one node has copied again another one may write.

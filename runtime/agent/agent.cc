@@ -184,6 +184,7 @@ Status start(const AgentOptions& options, Service* service) {
   // Nodes that do not know of each other would each read all of the dataset.
   if (!service->why_alone.empty() && config.prefetch == AgentConfig::Prefetch::kAuto)
     config.prefetch = AgentConfig::Prefetch::kOff;
+  if (service->peers) config.nodes = static_cast<uint32_t>(options.peers->nodes.size());
   service->placement = std::make_unique<PlacementHandler>(
       service->catalog.get(), &*service->hierarchy, &*service->dataset, shared, config, &*service->rates,
       source_of(*service), service->watch.get());

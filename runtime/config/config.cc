@@ -41,6 +41,13 @@ Result<AgentConfig::Prefetch> parse_prefetch(const std::string& text) {
   return bad_input("'" + text + "' is none of auto, on, off");
 }
 
+Result<uint64_t> parse_burst(const std::string& text) {
+  if (text == "auto") return uint64_t{AgentConfig::kBurstAuto};
+  const Result<uint64_t> burst = text == "0" ? uint64_t{0} : parse_size(text);
+  if (burst.ok()) return burst;
+  return bad_input("'" + text + "' is neither auto, 0 nor a size like 512M or 10G");
+}
+
 Result<AgentConfig::Consistency> parse_consistency(const std::string& text) {
   for (const auto c : {AgentConfig::Consistency::kJob, AgentConfig::Consistency::kOpen})
     if (text == consistency_name(c)) return c;
@@ -177,6 +184,7 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "stage_again" && value == "0") return assign(Result<int>(0), &agent->stage_again);
   if (key == "stage_again") return assign(parse_count(value, 86400), &agent->stage_again);
   if (key == "prefetch") return assign(parse_prefetch(value), &agent->prefetch);
+  if (key == "prefetch_burst") return assign(parse_burst(value), &agent->prefetch_burst);
   if (key == "consistency") return assign(parse_consistency(value), &agent->consistency);
   if (key == "metadata") return assign(parse_metadata(value), &agent->metadata);
   if (key == "pfs_bandwidth") return assign(parse_rate(value), &agent->pfs_bandwidth);
@@ -194,9 +202,8 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   return bad_input(
       "unknown key '" + key +
       "' in [agent]; known are threads, walk_threads, watch_directories, stage_wait_max, "
-      "stage_wait, stage_again, prefetch, consistency, metadata, pfs_bandwidth, pfs_opens, pfs_stats, "
-      "tier_bandwidth, background_io, "
-      "memory_max, run_size, log, log_level");
+      "stage_wait, stage_again, prefetch, prefetch_burst, consistency, metadata, pfs_bandwidth, pfs_opens, "
+      "pfs_stats, tier_bandwidth, background_io, memory_max, run_size, log, log_level");
 }
 
 Status set_accounting_key(Config* config, const std::string& key, const std::string& value) {

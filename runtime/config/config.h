@@ -46,9 +46,14 @@ struct AgentConfig {
   int stage_wait = 1;
   // Seconds for which a file that the job wrote is left alone before it is staged again; 0: never.
   int stage_again = 5;
-  // Stage what nothing has asked for yet, and list the dataset to know it. kAuto: unless the job has several
-  // nodes, each of which would then read the whole dataset where sharded training reads it once in all.
+  // Stage what nothing has asked for yet, and list the dataset to know it. kAuto: no more than
+  // runtime/placement/credit.h allows, and unless the job has several nodes that do not know of each other,
+  // each of which would then read the whole dataset where sharded training reads it once in all.
   enum class Prefetch { kAuto, kOn, kOff } prefetch = Prefetch::kAuto;
+  // Bytes that kAuto may read before the job has read anything.
+  static constexpr uint64_t kBurstAuto = UINT64_MAX;
+  uint64_t prefetch_burst = kBurstAuto;
+  uint32_t nodes = 1;  // of the job, among which what kBurstAuto stands for is divided; not configured
   // When an open checks that a placed file is still the one that was copied: never, since nobody changes a
   // dataset in use; or at each open, for one metadata call to the PFS.
   enum class Consistency { kJob, kOpen } consistency = Consistency::kJob;
@@ -73,9 +78,10 @@ struct AgentConfig {
   std::string log_level = "info";
 
   // The node's part of the rates that are meant for the whole job.
-  void divide_rates(uint32_t nodes) {
+  void divide_rates(uint32_t by) {
     for (uint64_t* rate : {&pfs_bandwidth, &pfs_opens, &pfs_stats})
-      if (*rate != 0 && nodes > 1) *rate = *rate / nodes != 0 ? *rate / nodes : 1;
+      if (*rate != 0 && by > 1) *rate = *rate / by != 0 ? *rate / by : 1;
+    if (prefetch_burst != kBurstAuto && by > 1) prefetch_burst /= by;
   }
 };
 

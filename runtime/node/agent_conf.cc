@@ -21,17 +21,19 @@ std::string agent_conf(const Config& config, const std::vector<TierConfig>& tier
   // Nodes that do not know of each other would each read all of the dataset: with "auto" the agent sees
   // whether it finds its peers.
   const bool on = agent.prefetch == AgentConfig::Prefetch::kOn;
-  const bool by_itself = agent.prefetch == AgentConfig::Prefetch::kAuto;
-  const char* prefetch = on || (by_itself && alone) ? "on" : by_itself && nodes.together ? "auto" : "off";
+  const bool by_itself = agent.prefetch == AgentConfig::Prefetch::kAuto && (alone || nodes.together);
+  const char* prefetch = on ? "on" : by_itself ? "auto" : "off";
+  const bool is_set = mine.prefetch_burst != AgentConfig::kBurstAuto;
   std::string text = fmt::format(
       "# Written when the job started: its share of this node.\n[agent]\nthreads = {}\nwalk_threads = {}\n"
       "watch_directories = {}\nstage_wait_max = {}\nstage_wait = {}\nstage_again = {}\nprefetch = "
-      "{}\nconsistency = "
+      "{}\nprefetch_burst = {}\nconsistency = "
       "{}\nmetadata = "
       "{}\nbackground_io = {}\n"
       "pfs_bandwidth = {}\npfs_opens = {}\npfs_stats = {}\ntier_bandwidth = {}\nlog_level = {}\n",
       mine.threads, mine.walk_threads, mine.watch_directories, mine.stage_wait_max, mine.stage_wait,
-      alone ? mine.stage_again : 0, prefetch, consistency_name(mine.consistency),
+      alone ? mine.stage_again : 0, prefetch, is_set ? std::to_string(mine.prefetch_burst) : "auto",
+      consistency_name(mine.consistency),
       metadata_name(mine.metadata), io_name(mine.background_io), mine.pfs_bandwidth, mine.pfs_opens,
       mine.pfs_stats, mine.tier_bandwidth, mine.log_level);
   text += fmt::format("\n[peer]\nenabled = {}\nports = {}-{}\nbandwidth = {}\nencrypt = {}\n",

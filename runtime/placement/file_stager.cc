@@ -36,8 +36,9 @@ struct Turn {
 
 }  // namespace
 
-FileStager::FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, ChunkStager* chunks)
-    : context_(context), queue_(queue), health_(health), chunks_(chunks) {
+FileStager::FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health,
+                       PrefetchCredit* credit, ChunkStager* chunks)
+    : context_(context), queue_(queue), health_(health), credit_(credit), chunks_(chunks) {
   for (int i = 0; i < static_cast<int>(context->hierarchy->tiers().size()); ++i)
     write_back_.push_back(std::make_unique<WriteBack>(WriteBack::Events{
         [this, i](NamedCopy& copy) { publish(i, &copy); },
@@ -169,6 +170,17 @@ void FileStager::watch_directory(Ref ref, const std::string& path) {
                          std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
 }
 
+bool FileStager::put_back(const Work& work, uint64_t bytes, const Copier& copier) {
+  if (copier.hurried() || credit_->take(bytes)) return false;
+  queue_->pass_over(bytes);
+  context_->settle(work.ref, state_word(State::kKnown));
+  // Who has come since then found it in work.
+  if (copier.hurried() &&
+      context_->catalog->move(work.ref, state_word(State::kKnown), state_word(State::kQueued)))
+    demand(work.ref);
+  return true;
+}
+
 void FileStager::open_and_place(const Work& work, Copier* copier) {
   Entry& e = context_->catalog->entry(work.ref);
   const std::string path = context_->catalog->path_of(work.ref);
@@ -193,6 +205,7 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
     health_->note_size(bytes);
     note_found();
   }
+  if (work.why == Why::kPrefetch && put_back(work, bytes, *copier)) return;
   if (bytes > context_->config.stage_wait_max) return chunks_->begin(work, std::move(source), st);
   const bool in_turn = work.why == Why::kPrefetch && bytes >= Copier::kSeveralPieces;
   if (in_turn && !queue_->take_turn(work, *copier, &source, st)) return;

@@ -13,6 +13,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/placement/chunk_stager.h"
 #include "runtime/placement/context.h"
+#include "runtime/placement/credit.h"
 #include "runtime/placement/hard_links.h"
 #include "runtime/placement/queue.h"
 #include "runtime/placement/tier_health.h"
@@ -23,7 +24,8 @@ namespace monarch {
 // All members may be called from any thread.
 class FileStager {
  public:
-  FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, ChunkStager* chunks);
+  FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, PrefetchCredit* credit,
+             ChunkStager* chunks);
 
   // An open waits for a file, which is kQueued since just now.
   void demand(Ref ref);
@@ -42,6 +44,8 @@ class FileStager {
 
  private:
   void open_and_place(const Work& work, Copier* copier);
+  // Nobody waits for the file, and it costs more than prefetch can pay: it is left for later.
+  bool put_back(const Work& work, uint64_t bytes, const Copier& copier);
   // Whether an entry of unknown type is a regular file; else it has been settled. No open of a device or
   // FIFO, not even to look at it.
   bool is_regular(Ref ref, const std::string& path);
@@ -81,6 +85,7 @@ class FileStager {
   PlacementContext* const context_;
   WorkQueue* const queue_;
   TierHealth* const health_;
+  PrefetchCredit* const credit_;
   ChunkStager* const chunks_;
   std::atomic<uint64_t> found_{0}, absent_{0};  // paths
   HardLinks links_;

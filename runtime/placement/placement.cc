@@ -18,10 +18,13 @@ PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const
     : rates_(rates),
       context_{catalog, hierarchy, dataset, board, config, source, watch},
       queue_(&context_, {[this](Ref ref) { return chunks_.next_chunk(ref); },
-                         [this] { return health_.due(); }, [this] { return health_.is_short(); }}),
+                         [this] { return health_.due(); }, [this] { return health_.is_short(); },
+                         [this](uint64_t bytes) { return credit_.affords(bytes); },
+                         [this] { return credit_.next_look_ns(); }}),
       health_(&context_, &queue_),
+      credit_(&context_, [this] { return health_.usual_size(); }),
       chunks_(&context_, &queue_, &health_),
-      files_(&context_, &queue_, &health_, &chunks_) {}
+      files_(&context_, &queue_, &health_, &credit_, &chunks_) {}
 
 Status PlacementHandler::start() {
   context_.threads = context_.config.threads;
@@ -71,6 +74,8 @@ void PlacementHandler::hurry(Ref ref, const RelPath& path) try {
   files_.hurry(ref);
   if (state_of(context_.catalog->entry(ref).state.load(std::memory_order_acquire)) == State::kLarge)
     chunks_.demand_whole(ref);
+  // It was put back meanwhile.
+  if (context_.catalog->move(ref, state_word(State::kKnown), state_word(State::kQueued))) files_.demand(ref);
   if (is_invalid(*context_.board, path.hash)) files_.ask_again(path);
 } catch (const std::bad_alloc&) {
   health_.ran_short(ENOMEM);

@@ -16,6 +16,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/placement/chunk_stager.h"
 #include "runtime/placement/context.h"
+#include "runtime/placement/credit.h"
 #include "runtime/placement/file_stager.h"
 #include "runtime/placement/queue.h"
 #include "runtime/placement/tier_health.h"
@@ -65,6 +66,7 @@ class PlacementHandler {
   PlacementContext context_;
   WorkQueue queue_;
   TierHealth health_;
+  PrefetchCredit credit_;
   ChunkStager chunks_;
   FileStager files_;
   std::vector<std::unique_ptr<Worker>> workers_;

@@ -183,7 +183,28 @@ bool WorkQueue::next_background(Work* work) {
     in_line_.pop_front();
     return true;
   }
-  return prefetching_ && !ask_.rests() && in_line_.size() < kMostInLine && next_in_catalog(work);
+  return prefetching_ && !ask_.rests() && in_line_.size() < kMostInLine && next_to_prefetch(work);
+}
+
+bool WorkQueue::next_to_prefetch(Work* work) {
+  if (passed_over_ != 0 && ask_.affords(passed_over_)) {
+    passed_over_ = 0;
+    cursor_ = 0;
+  }
+  const bool was_poor = std::exchange(is_poor_, false);
+  const bool found = next_in_catalog(work);
+  is_poor_ = !found && (is_poor_ || passed_over_ != 0);
+  if (found && was_poor) work_.notify_all();  // more may be afforded
+  return found;
+}
+
+void WorkQueue::pass_over(uint64_t bytes) {
+  const MutexLock hold(lock_);
+  note_passed(bytes);
+}
+
+void WorkQueue::note_passed(uint64_t bytes) {
+  passed_over_ = passed_over_ == 0 ? bytes : std::min(passed_over_, bytes);
 }
 
 bool WorkQueue::is_known(Ref ref) const {
@@ -193,9 +214,15 @@ bool WorkQueue::is_known(Ref ref) const {
 bool WorkQueue::next_in_catalog(Work* work) {
   bool found = false;
   const auto take_one = [&](Ref ref) {
-    if (found) return false;
-    if (is_known(ref) && context_->source->is_ours(ref) &&
-        context_->catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
+    if (found || is_poor_) return false;
+    if (!is_known(ref) || !context_->source->is_ours(ref)) return true;
+    const uint64_t bytes = context_->catalog->entry(ref).size.load(std::memory_order_relaxed);
+    if (!ask_.affords(bytes)) {
+      is_poor_ = bytes == 0;
+      if (!is_poor_) note_passed(bytes);
+      return !is_poor_;
+    }
+    if (context_->catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
       *work = {ref, Why::kPrefetch};
       found = true;
     }
@@ -206,14 +233,19 @@ bool WorkQueue::next_in_catalog(Work* work) {
 }
 
 // An idle agent sleeps without a limit. It looks again by itself only while a tier is closed, or memory or
-// descriptors are short, or the job has opened what it wrote.
+// descriptors are short, or the job has opened what it wrote, or prefetch has read more than the job.
 bool WorkQueue::wait_for_work(MutexLock* hold) {
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
   int64_t due = ask_.due();
   if (due <= now && !looking_) return true;
   if (!again_.empty() && has_background_place()) due = std::min(due, again_.front().due);
   if ((prefetching_ || !in_line_.empty()) && memory_is_short()) due = std::min(due, now + kShortMemoryNs);
-  if (due == INT64_MAX || looking_) {
+  if (is_poor_ && !is_timed_ && prefetching_ && has_background_place()) {
+    is_timed_ = true;
+    work_.wait_for(hold,
+                   std::chrono::nanoseconds(std::min(std::max<int64_t>(0, due - now), ask_.next_look_ns())));
+    is_timed_ = false;
+  } else if (due == INT64_MAX || looking_) {
     work_.wait(hold);
   } else {
     work_.wait_for(hold, std::chrono::nanoseconds(std::max<int64_t>(0, due - now)));

@@ -58,6 +58,9 @@ class WorkQueue {
     std::function<int64_t()> due;
     // Whether prefetch rests now.
     std::function<bool()> rests;
+    // Whether prefetch can pay for a file of so many bytes; and how long to wait before that is asked again.
+    std::function<bool(uint64_t bytes)> affords = [](uint64_t) { return true; };
+    std::function<int64_t()> next_look_ns = [] { return INT64_MAX; };
   };
   WorkQueue(PlacementContext* context, Questions ask);
 
@@ -92,6 +95,8 @@ class WorkQueue {
   // What was passed over may be prefetched now; also if prefetch had ended (kAgain).
   enum class Prefetch { kAsItWas, kAgain };
   void start_over(Prefetch prefetch) EXCLUDES(lock_);
+  // A file of so many bytes costs more than prefetch can pay now. Who opens it meanwhile gets it.
+  void pass_over(uint64_t bytes) EXCLUDES(lock_);
   // What take() waits for may have come, such as another time at which to look.
   void wake() EXCLUDES(lock_);
 
@@ -105,8 +110,10 @@ class WorkQueue {
   enum class Fill { kAny, kWanted };
   bool next_to_fill(Fill which, Work* work) REQUIRES(lock_);
   bool next_background(Work* work) REQUIRES(lock_);
+  bool next_to_prefetch(Work* work) REQUIRES(lock_);
   bool next_in_catalog(Work* work) REQUIRES(lock_);
   bool is_known(Ref ref) const;
+  void note_passed(uint64_t bytes) REQUIRES(lock_);
   // Sleeps until there may be work. True: it is time to look.
   bool wait_for_work(MutexLock* hold) REQUIRES(lock_);
 
@@ -136,6 +143,10 @@ class WorkQueue {
   int background_ GUARDED_BY(lock_) = 0;            // threads that work on something that nobody waits for
   bool prefetching_ GUARDED_BY(lock_);
   bool looking_ GUARDED_BY(lock_) = false;  // a thread does
+  // The least that was passed over; 0: nothing.
+  uint64_t passed_over_ GUARDED_BY(lock_) = 0;
+  bool is_poor_ GUARDED_BY(lock_) = false;   // prefetch could not pay when it was asked last
+  bool is_timed_ GUARDED_BY(lock_) = false;  // a thread waits for that to change
 };
 
 }  // namespace monarch

@@ -3,6 +3,7 @@
 // and an agent that is short of descriptors or memory, which says nothing about a tier.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -34,6 +35,8 @@ class TierHealth {
   void placed();
   // A file of the dataset has this size.
   void note_size(uint64_t bytes);
+  // The mean of all that was noted.
+  uint64_t usual_size() const { return bytes_seen_ / std::max<uint64_t>(1, files_seen_); }
 
   // Whether the agent lacked something just now: prefetch rests.
   bool is_short() const { return short_until_ns_ != 0; }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/placement/credit.h"
+
+#include <algorithm>
+
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kCountEveryNs = 10'000'000;
+constexpr int64_t kFirstNapNs = 50'000'000, kLastNapNs = 1'000'000'000;
+
+uint64_t more(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+}  // namespace
+
+uint64_t PrefetchCredit::burst() const {
+  const uint64_t nodes = std::max(1u, context_->config.nodes);
+  const uint64_t set = context_->config.prefetch_burst;
+  if (set != AgentConfig::kBurstAuto) return set;
+  const uint64_t files = total(*context_->board, AgentCounter::walk_files);
+  return std::clamp(files / kPart * (usual_() + kOpenBytes), kLeastBurst, kMostBurst) / nodes;
+}
+
+uint64_t PrefetchCredit::earned() const {
+  const Board& board = *context_->board;
+  uint64_t read_on_tiers = 0, opens_on_tiers = 0;
+  for (uint32_t i = 0; i < context_->hierarchy->tiers().size(); ++i) {
+    const TierTotals tier = tier_totals(board, i);
+    read_on_tiers += tier.read_bytes;
+    opens_on_tiers += tier.opens;
+  }
+  const uint64_t on_tiers = read_on_tiers + opens_on_tiers * kOpenBytes;
+  const uint64_t on_pfs = total(board, TaskCounter::read_bytes_pfs) + total(board, TaskCounter::mmap_bytes) +
+                          total(board, TaskCounter::opens_pfs) * kOpenBytes;
+  // What was staged since an open waited for it is read on a tier, too.
+  const uint64_t asked_for = more(total(board, AgentCounter::staged_bytes), taken_ - files_ * kOpenBytes) +
+                             total(board, AgentCounter::demand_files) * kOpenBytes;
+  return on_tiers + on_pfs + more(on_tiers, asked_for);
+}
+
+bool PrefetchCredit::affords_now(uint64_t bytes) {
+  if (context_->config.prefetch != AgentConfig::Prefetch::kAuto) return true;
+  const uint64_t wanted = taken_ + bytes + kOpenBytes;
+  if (wanted <= credit_) return true;
+  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  if (counted_ns_ != 0 && now - counted_ns_ < kCountEveryNs) return false;
+  counted_ns_ = now;
+  credit_ = burst() + earned();
+  return wanted <= credit_;
+}
+
+bool PrefetchCredit::affords(uint64_t bytes) {
+  const MutexLock hold(lock_);
+  return affords_now(bytes);
+}
+
+bool PrefetchCredit::take(uint64_t bytes) {
+  const MutexLock hold(lock_);
+  if (!affords_now(bytes)) return false;
+  taken_ += bytes + kOpenBytes;
+  ++files_;
+  return true;
+}
+
+int64_t PrefetchCredit::next_look_ns() {
+  const MutexLock hold(lock_);
+  nap_ns_ = credit_ == credit_then_ ? std::clamp(2 * nap_ns_, kFirstNapNs, kLastNapNs) : kFirstNapNs;
+  credit_then_ = credit_;
+  return nap_ns_;
+}
+
+}  // namespace monarch

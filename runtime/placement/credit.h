@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What prefetch may cost the PFS for nothing: a burst after the start, so that it runs while programs import
+// their modules, and as much again as the job has read. What the job has read of prefetched files comes back.
+// So a job that reads a part of its dataset once costs the PFS at most twice that part, and the burst.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "runtime/base/mutex.h"
+#include "runtime/placement/context.h"
+
+namespace monarch {
+
+// All members may be called from any thread; with the queue's lock held, affords() and next_look_ns() only.
+class PrefetchCredit {
+ public:
+  // Of the burst, where the configuration leaves it to Monarch: this part of the dataset, and these bounds.
+  static constexpr uint64_t kPart = 20, kLeastBurst = 64 << 20, kMostBurst = uint64_t{10} << 30;
+  // An open costs the PFS as much as so many bytes.
+  static constexpr uint64_t kOpenBytes = 64 << 10;
+
+  // `usual`: the usual size of a file, as far as known; called with this credit's lock held.
+  PrefetchCredit(const PlacementContext* context, std::function<uint64_t()> usual)
+      : context_(context), usual_(std::move(usual)) {}
+
+  // Whether a file of `bytes` can be prefetched now; 0: the size is not known. Changes nothing.
+  bool affords(uint64_t bytes) EXCLUDES(lock_);
+  // The same, and the file is paid for.
+  bool take(uint64_t bytes) EXCLUDES(lock_);
+  // How long to wait before what was not afforded is asked for again: longer each time that nothing has
+  // changed.
+  int64_t next_look_ns() EXCLUDES(lock_);
+
+ private:
+  bool affords_now(uint64_t bytes) REQUIRES(lock_);
+  uint64_t burst() const;
+  uint64_t earned() const REQUIRES(lock_);
+
+  const PlacementContext* const context_;
+  const std::function<uint64_t()> usual_;
+  Mutex lock_;
+  uint64_t taken_ GUARDED_BY(lock_) = 0, files_ GUARDED_BY(lock_) = 0;  // what was paid for
+  uint64_t credit_ GUARDED_BY(lock_) = 0;                               // as counted last
+  int64_t counted_ns_ GUARDED_BY(lock_) = 0;
+  uint64_t credit_then_ GUARDED_BY(lock_) = 0;  // at the last next_look_ns()
+  int64_t nap_ns_ GUARDED_BY(lock_) = 0;
+};
+
+}  // namespace monarch

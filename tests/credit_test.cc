@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// What prefetch reads that nobody has asked for has a bound, and grows with what the job reads.
+#include "runtime/placement/credit.h"
+
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/placement_fixture.h"
+
+namespace monarch {
+namespace {
+
+constexpr uint64_t kFile = 100000, kCost = kFile + PrefetchCredit::kOpenBytes;
+
+class CreditTest : public PlacementTest {
+ protected:
+  CreditTest() { config_.prefetch = AgentConfig::Prefetch::kAuto; }
+
+  static void write_file(const std::string& path, const std::string& content) {
+    std::ofstream(path) << content;
+  }
+  void make_files(int count, uint64_t burst) {
+    for (int i = 0; i < count; ++i) write_file(pfs_ + "/f" + std::to_string(i), noise(kFile, 1));
+    config_.prefetch_burst = burst;
+  }
+  // What tasks count.
+  void job_reads(TaskCounter bytes, uint64_t n) {
+    board_->get()->shards[0].task[static_cast<uint32_t>(bytes)] += n;
+  }
+  void job_reads_on_pfs(uint64_t files) {
+    job_reads(TaskCounter::read_bytes_pfs, files * kFile);
+    job_reads(TaskCounter::opens_pfs, files);
+  }
+  void job_reads_on_tier(uint64_t files) {
+    board_->get()->shards[1].read_bytes_tier[0] += files * kFile;
+    board_->get()->shards[1].opens_tier[0] += files;
+  }
+  // That so many files are staged in the end, and no more.
+  void expect_staged(uint64_t files) {
+    EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) >= files; }));
+    ::usleep(300000);
+    EXPECT_EQ(counter(AgentCounter::staged_files), files);
+  }
+  int opened_by_demand() {
+    int n = 0;
+    for (int i = 0; n < 4; ++i) {
+      const std::string name = "f" + std::to_string(i);
+      if (state(name) != State::kKnown) continue;
+      EXPECT_EQ(state_of(demand(name)), State::kPlaced);
+      ++n;
+    }
+    return n;
+  }
+};
+
+TEST_F(CreditTest, TheBurstIsPrefetchedWhileTheJobReadsNothing) {
+  make_files(40, 10 * kCost);
+  start();
+  walk();
+  expect_staged(10);
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 10u) << "nothing is opened in vain";
+}
+
+TEST_F(CreditTest, WhatTheJobHasReadIsPrefetchedOnTop) {
+  make_files(40, 10 * kCost);
+  start();
+  walk();
+  expect_staged(10);
+  job_reads_on_pfs(5);
+  expect_staged(15);
+  job_reads(TaskCounter::mmap_bytes, 2 * kCost);
+  expect_staged(17);
+}
+
+TEST_F(CreditTest, WhatTheJobHasReadOfPrefetchedFilesComesBack) {
+  make_files(40, 10 * kCost);
+  start();
+  walk();
+  expect_staged(10);
+  job_reads_on_tier(3);
+  expect_staged(16);
+}
+
+TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetched) {
+  make_files(40, 10 * kCost);
+  start();
+  walk();
+  expect_staged(10);
+  const int n = opened_by_demand();
+  expect_staged(10 + n);
+  job_reads_on_tier(n);
+  expect_staged(10 + 2 * n);
+}
+
+TEST_F(CreditTest, OnHasNoBound) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  make_files(20, 0);
+  start();
+  walk();
+  expect_staged(20);
+}
+
+TEST_F(CreditTest, WithoutABurstTheJobIsFirst) {
+  make_files(20, 0);
+  start();
+  walk();
+  expect_staged(0);
+  job_reads_on_pfs(1);
+  expect_staged(1);
+}
+
+TEST_F(CreditTest, AFileThatCostsTooMuchWaitsAndTheOthersDoNot) {
+  write_file(pfs_ + "/a", noise(50 * kFile, 1));
+  make_files(20, 10 * kCost);
+  start();
+  walk();
+  expect_staged(10);
+  EXPECT_EQ(state("a"), State::kKnown);
+  job_reads_on_pfs(10);
+  expect_staged(20);
+  EXPECT_EQ(state("a"), State::kKnown);
+  EXPECT_LE(counter(AgentCounter::agent_opens_pfs), 21u) << "it is not opened again and again";
+  job_reads_on_pfs(50);
+  expect_staged(21);
+  EXPECT_EQ(state("a"), State::kPlaced);
+}
+
+TEST_F(CreditTest, WhoOpensWhatCostsTooMuchGetsIt) {
+  write_file(pfs_ + "/a", noise(50 * kFile, 1));
+  config_.prefetch_burst = kCost;
+  start();
+  walk();
+  expect_staged(0);
+  EXPECT_EQ(state_of(demand("a")), State::kPlaced);
+}
+
+TEST_F(CreditTest, WhoOpensItWhileItsSizeIsFoundGetsIt) {
+  write_file(pfs_ + "/a", noise(50 * kFile, 1));
+  config_.prefetch_burst = kCost;
+  prepare();
+  bool asked = false;
+  const Intercept looks(Call::kFstat, [&](Arguments&) {
+    if (state("a") == State::kStaging && !asked) {
+      asked = true;
+      placement_->demand(rel("a"));
+    }
+    return 0;
+  });
+  place();
+  walk();
+  EXPECT_TRUE(placed_at_last("a"));
+  EXPECT_TRUE(asked);
+}
+
+TEST_F(CreditTest, TheBurstIsAPartOfTheDatasetWithinBounds) {
+  prepare();
+  source_ = std::make_unique<PfsSource>(catalog_.get(), &*dataset_, board_->get(), nullptr);
+  constexpr uint64_t kMiB = 1 << 20;
+  const auto affords = [&](uint64_t files, uint32_t nodes, uint64_t bytes) {
+    board_->get()->agent[static_cast<uint32_t>(AgentCounter::walk_files)] = files;
+    config_.nodes = nodes;
+    const PlacementContext context{&*catalog_, &*hierarchy_,  &*dataset_, board_->get(),
+                                   config_,    source_.get(), nullptr};
+    return PrefetchCredit(&context, [] { return kMiB; }).affords(bytes);
+  };
+  EXPECT_TRUE(affords(0, 1, 63 * kMiB));
+  EXPECT_FALSE(affords(0, 1, 64 * kMiB));
+  EXPECT_TRUE(affords(20000, 1, 1050 * kMiB));
+  EXPECT_FALSE(affords(20000, 1, 1070 * kMiB));
+  EXPECT_TRUE(affords(10000000, 1, 10239 * kMiB));
+  EXPECT_FALSE(affords(10000000, 1, 10241 * kMiB));
+  EXPECT_TRUE(affords(10000000, 4, 2559 * kMiB));
+  EXPECT_FALSE(affords(10000000, 4, 2561 * kMiB));
+}
+
+}  // namespace
+}  // namespace monarch
