@@ -180,6 +180,8 @@ noinst_LIBRARIES += %D%/libpeer.a
 	%D%/peer/share_walk.h \
 	%D%/peer/socket.cc \
 	%D%/peer/socket.h \
+	%D%/peer/told_values.cc \
+	%D%/peer/told_values.h \
 	%D%/peer/wire.cc \
 	%D%/peer/wire.h
 

@@ -110,6 +110,7 @@ tests_unit_SOURCES = \
 	%D%/tier_health_test.cc \
 	%D%/tiers.h \
 	%D%/throttle_test.cc \
+	%D%/told_values_test.cc \
 	%D%/trapped_calls.h \
 	%D%/walker_test.cc \
 	%D%/watch_test.cc \

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -22,7 +23,8 @@ constexpr int kPatienceMs = 20000;
 // A node's control, which answers Want by Read with the number of the node that asks.
 struct Agent {
   Agent(NodeIndex own, const std::vector<PeerAddress>& nodes, const PeerTls* tls,
-        const std::function<void(ControlOptions*)>& change = {}) {
+        const std::function<void(ControlOptions*)>& change = {},
+        const std::function<void(ControlHandlers*)>& hear = {}) {
     ControlOptions options;
     options.hello.node = own;
     options.hello.incarnation = 100 + own;
@@ -59,6 +61,7 @@ struct Agent {
       const std::lock_guard hold(lock);
       data.emplace_back(node, std::move(socket));
     };
+    if (hear) hear(&handlers);
     control = std::make_unique<Control>(std::move(options), std::move(handlers));
   }
   template <typename T>
@@ -87,8 +90,9 @@ class ControlTest : public ::testing::Test {
     EXPECT_TRUE(made.ok());
     return made.take();
   }
-  std::unique_ptr<Agent> start(NodeIndex own, const std::function<void(ControlOptions*)>& change = {}) {
-    auto agent = std::make_unique<Agent>(own, nodes, &ours, change);
+  std::unique_ptr<Agent> start(NodeIndex own, const std::function<void(ControlOptions*)>& change = {},
+                               const std::function<void(ControlHandlers*)>& hear = {}) {
+    auto agent = std::make_unique<Agent>(own, nodes, &ours, change, hear);
     const Status started = agent->control->start();
     EXPECT_TRUE(started.ok()) << started.error().text;
     return agent;
@@ -131,6 +135,21 @@ TEST_F(ControlTest, EachAsksEach) {
   const Result<Reply> none = agents[0]->want(2);
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, ECONNREFUSED) << none.error().text;
+}
+
+TEST_F(ControlTest, ItRingsOnceAtTheSoonestTime) {
+  std::atomic<int> rung{0};
+  const auto agent = start(0, {}, [&](ControlHandlers* handlers) { handlers->rings = [&] { ++rung; }; });
+  const auto begin = std::chrono::steady_clock::now();
+  agent->control->ring_after(60000);
+  agent->control->ring_after(50);
+  agent->control->ring_after(60000);
+  EXPECT_TRUE(eventually([&] { return rung == 1; }));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(40));
+  ::usleep(150000);
+  EXPECT_EQ(rung, 1);
+  agent->control->ring_after(1);
+  EXPECT_TRUE(eventually([&] { return rung == 2; })) << "and again";
 }
 
 TEST_F(ControlTest, NothingIsMadeBeforeSomebodyHasSomethingToSay) {

@@ -127,6 +127,15 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   EXPECT_EQ(parts->parts[0].names[1].name, "d");
   EXPECT_EQ(parts->parts[0].names[1].type, 4);
   EXPECT_EQ(parts->parts[0].names[1].inode, 10u);
+  const ToldFile file = {27, "a/b", 1, 28, 29, 30, 31, 32, 33, 34, 35, -36, 37, 38};
+  const Told told = sent(Told{39, {file, {}}});
+  EXPECT_EQ(told.turn, 39u);
+  ASSERT_EQ(told.files.size(), 2u);
+  EXPECT_EQ(encode_body(told.files[0]), encode_body(file));
+  EXPECT_EQ(told.files[0].path, "a/b");
+  EXPECT_EQ(told.files[0].atime_ns, -36);
+  EXPECT_EQ(told.files[0].ctime_ns, 38);
+  EXPECT_EQ(sent(Heard{40}).turn, 40u);
   (void)sent(Ping());
   (void)sent(Pong());
   (void)sent(Pass());
@@ -169,6 +178,17 @@ TEST(MessagesTest, WhatIsOutOfItsRangeIsRefused) {
   EXPECT_FALSE(is_part([](ListPart* part) { part->names.resize(ListPart::kMost + 1); }));
   EXPECT_FALSE(decode<ListParts>(encode_body(ListParts{std::vector<ListPart>(ListParts::kMost + 1)})));
   EXPECT_FALSE(with_byte(Count{}, 16, 2)) << "neither";
+  const auto is_told = [](const std::function<void(ToldFile*)>& change) {
+    Told told{1, {{}}};
+    change(&told.files[0]);
+    return decode<Told>(encode_body(told)).has_value();
+  };
+  EXPECT_TRUE(is_told([](ToldFile* file) { file->bytes = ToldFile::kMostBytes; }));
+  EXPECT_FALSE(is_told([](ToldFile* file) { file->bytes = ToldFile::kMostBytes + 1; }));
+  EXPECT_FALSE(is_told([](ToldFile* file) { file->blocks = ToldFile::kMostBytes + 1; }));
+  EXPECT_FALSE(is_told([](ToldFile* file) { file->read = 2; }));
+  EXPECT_FALSE(is_told([](ToldFile* file) { file->path.assign(kMostPeerPath + 1, 'p'); }));
+  EXPECT_FALSE(decode<Told>(encode_body(Told{1, std::vector<ToldFile>(Told::kMost + 1)})));
   for (size_t at = 17 + 7; at < 17 + 8 * size_t{kNodeWords}; at += 8) {
     EXPECT_TRUE(with_byte(Count{}, at, 0x0f));
     EXPECT_FALSE(with_byte(Count{}, at, 0x10)) << "no job counts so much, at " << at;

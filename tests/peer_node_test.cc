@@ -49,7 +49,8 @@ class Member {
     std::vector<TierView> views;
     for (const Tier& t : hierarchy_->tiers()) views.push_back({t.name(), t.copies_path(), t.device()});
     Result<std::unique_ptr<Catalog>> catalog = Catalog::create(
-        run_dir, dataset_->root_views(), dataset_->prefixes, views, {config_.stage_wait_max, 0, false, true});
+        run_dir, dataset_->root_views(), dataset_->prefixes, views,
+        {config_.stage_wait_max, 0, false, config_.metadata == AgentConfig::Metadata::kServe});
     EXPECT_TRUE(catalog.ok());
     catalog_ = catalog.take();
     source_.emplace(catalog_.get(), &*dataset_, board_->get(), &rates_);
@@ -93,6 +94,24 @@ class Member {
   }
   std::string copy(const std::string& path) {
     return path_of_copy(hierarchy_->tiers()[0], catalog_->reader().find(rel(path)).ref);
+  }
+  // Whether another node has told what the PFS says of the file.
+  bool is_told(const std::string& path) const {
+    const Found found = catalog_->reader().find(rel(path));
+    return found && catalog_->reader().seen_file(*found.entry) != nullptr;
+  }
+  // As a task that asks the PFS, and tells.
+  Ref see(const std::string& path) {
+    struct stat st;
+    if (::stat((dataset_->roots[0].path + "/" + path).c_str(), &st) != 0) return 0;
+    const Ref ref = catalog_->add(rel(path), DT_REG);
+    const Seen seen = {
+        ref,
+        rel(path).hash,
+        {st.st_dev, st.st_ino, static_cast<uint64_t>(st.st_size), static_cast<uint64_t>(st.st_blocks),
+         ns_of(st.st_atim), ns_of(st.st_mtim), ns_of(st.st_ctim), st.st_mode, st.st_uid, st.st_gid,
+         static_cast<uint32_t>(st.st_nlink), static_cast<uint32_t>(st.st_blksize), 0}};
+    return catalog_->add_seen(seen) ? ref : 0;
   }
   bool walked() const { return catalog_->reader().walked(0); }
   const CatalogReader& reader() const { return catalog_->reader(); }
@@ -299,6 +318,7 @@ TEST_F(PeerNodeTest, WhatANodeTakesWithItIsReadAgain) {
 }
 
 TEST_F(PeerNodeTest, WhatHasChangedOnThePfsIsReadThere) {
+  config_.metadata = AgentConfig::Metadata::kPass;  // each node asks the PFS itself
   file("f", 100000);
   start(2);
   EXPECT_TRUE(nodes_[0]->place("f"));
@@ -307,6 +327,83 @@ TEST_F(PeerNodeTest, WhatHasChangedOnThePfsIsReadThere) {
   EXPECT_TRUE(nodes_[1]->place("f"));
   EXPECT_TRUE(contents(nodes_[1]->copy("f")) == now);
   EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
+}
+
+// How often a file of this name is opened or looked at on the PFS.
+class Asked {
+ public:
+  explicit Asked(const std::string& name) : name_(name) {}
+  int times() const { return times_; }
+
+ private:
+  const std::string name_;
+  std::atomic<int> times_{0};
+  const Intercept opens_{Call::kOpenBeneath, [this](Arguments& a) {
+                           times_ += a.path && name_ == a.path;
+                           return 0;
+                         }};
+};
+
+TEST_F(PeerNodeTest, OneNodeAsksThePfsForAll) {
+  config_.stage_wait_max = 4 * kMiB;
+  file("f", 100000);
+  file("empty", 0);
+  file("large", 9 * kMiB + 3);
+  start(3);
+  for (const std::string& name : names_) {
+    EXPECT_TRUE(nodes_[0]->place(name));
+    for (const NodeIndex node : {1u, 2u})
+      ASSERT_TRUE(eventually([&] { return nodes_[node]->is_told(name); }));
+    const Asked asked(name);
+    for (const NodeIndex node : {1u, 2u}) EXPECT_TRUE(nodes_[node]->place(name));
+    EXPECT_EQ(asked.times(), 0) << name;
+  }
+  EXPECT_EQ(sum(AgentCounter::agent_opens_pfs), 3u);
+  for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
+  nodes_[2].reset();
+  start_one(2);
+  nodes_[2]->peers->tell_changes();
+  EXPECT_TRUE(nodes_[2]->place("f"));
+  for (const char* name : {"large", "empty"})
+    EXPECT_TRUE(eventually([&] { return nodes_[2]->is_told(name); })) << "who comes late is told all";
+}
+
+TEST_F(PeerNodeTest, WhatATaskHasSeenAllNodesKnow) {
+  file("f", 100000);
+  start(2);
+  const Ref ref = nodes_[0]->see("f");
+  ASSERT_NE(ref, 0u);
+  nodes_[0]->peers->saw(ref);
+  ASSERT_TRUE(eventually([&] { return nodes_[1]->is_told("f"); }));
+  const Asked asked("f");
+  EXPECT_TRUE(nodes_[1]->place("f"));
+  EXPECT_GT(asked.times(), 0) << "no copy is compared with what a task says";
+}
+
+TEST_F(PeerNodeTest, WhatHasChangedSinceItWasToldIsLeftToThePfs) {
+  file("f", 100000);
+  start(2);
+  EXPECT_TRUE(nodes_[0]->place("f"));
+  ASSERT_TRUE(eventually([&] { return nodes_[1]->is_told("f"); }));
+  nodes_[0].reset();
+  scratch_.file("pfs/f", noise(100000, 99));
+  nodes_[1]->placement->demand(rel("f"));
+  EXPECT_TRUE(eventually([&] { return nodes_[1]->state("f") == State::kDropped; }));
+  EXPECT_EQ(nodes_[1]->used(), 0u);
+}
+
+TEST_F(PeerNodeTest, WhatIsMarkedIsNotStagedByWhatWasTold) {
+  file("f", 100000);
+  start(2);
+  EXPECT_TRUE(nodes_[0]->place("f"));
+  ASSERT_TRUE(eventually([&] { return nodes_[1]->is_told("f"); }));
+  struct stat st;
+  ASSERT_EQ(::stat((pfs_ + "/f").c_str(), &st), 0);
+  set_invalid(nodes_[1]->board(), mark_of_inode(st.st_ino), kChangedInodes);
+  const std::string now = noise(90000, 99);
+  scratch_.file("pfs/f", now);
+  EXPECT_TRUE(nodes_[1]->place("f"));
+  EXPECT_TRUE(contents(nodes_[1]->copy("f")) == now);
 }
 
 // As a file that is emptied and written anew just then: whichever look at it finds it empty.

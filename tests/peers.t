@@ -307,6 +307,78 @@ def changed():
     nodes.end()
 
 
+# Prints what the PFS says of each file, or what is in it. Which there are the directory behind it says.
+LOOK = """
+import hashlib, os, random, sys
+mount, behind, what, seed = sys.argv[1:]
+paths = [os.path.relpath(os.path.join(d, n), behind) for d, _, names in os.walk(behind) for n in names]
+random.Random(int(seed)).shuffle(paths)
+for path in paths:
+    if what == "read":
+        with open(f"{mount}/{path}", "rb") as stream:
+            print(path, hashlib.md5(stream.read()).hexdigest())
+    else:
+        print(path, *os.stat(f"{mount}/{path}")[:7], *(getattr(os.stat(f"{mount}/{path}"), f"st_{name}") for name in (
+            "mtime_ns", "ctime_ns", "blocks", "blksize")))
+"""
+
+
+class ToldNodes(Nodes):
+    """Nodes on a PFS whose answers the kernel does not remember: one would know by what another one has asked."""
+
+    def __init__(self, name, prefetch):
+        super().__init__(name, 3, files=90, config=f"prefetch = {prefetch}")
+        for i in range(3):
+            with open(f"{self.data}/empty{i}", "wb"):
+                pass
+        self.files += 3
+        self.pfs.close()
+        self.pfs = e2e.SlowFs(self.data, self.pfs.mount, "--attr-ttl", "0")
+        self.want = {what: sorted(e2e.execute(self.look(what))[1].splitlines()) for what in ("stat", "read")}
+        self.before = self.pfs_reads()["open"]
+
+    def opened(self):
+        return self.pfs_reads()["open"] - self.before
+
+    def look(self, what, index=0):
+        return [sys.executable, "-c", LOOK, self.pfs.mount, self.data, what, str(index)]
+
+    def expect_known(self, what, name, most, *indexes):
+        """These nodes see the same, one after the other, and ask the PFS so often at most."""
+        before = self.pfs_reads()
+        for index in indexes:
+            equal(sorted(self.jobs[index].run(self.look(what, index))[1].splitlines()), self.want[what], f"{name}, {what}: node {index}")
+        after = self.pfs_reads()
+        asked = sum(after[call] - before[call] for call in ("lookup", "getattr"))
+        ok(asked <= most, f"{name}, {what}: how often the PFS is asked for values", asked, most)
+
+
+def told():
+    if without_slowfs():
+        return
+    few = 30  # for directories, of which nobody tells
+    for first, prefetch in (("prefetch", "on"), ("read", "off"), ("stat", "on\npfs_opens = 1")):
+        name = f"after {first}"
+        nodes = ToldNodes(f"told-{first}", prefetch).start_all()
+        if prefetch != "off":
+            ok(wait_until(lambda nodes=nodes: all("has told what is in" in nodes.log(index) for index in (1, 2))), f"{name}: it is walked")
+        if first == "prefetch":
+            ok(wait_until(lambda nodes=nodes: nodes.opened() >= nodes.files), f"{name}: each file is read", nodes.pfs_reads())
+        else:
+            nodes.expect_known(first, f"{name} by node 0", 100 * nodes.files, 0)
+        time.sleep(1)
+        nodes.expect_known("stat", name, few, 1, 2)
+        if first != "stat":
+            nodes.expect_known("read", name, few, 1, 2)
+            equal(nodes.opened(), nodes.files, f"{name}: each file is opened once, empty ones, too")
+        path = f"{nodes.pfs.mount}/empty0"
+        nodes.jobs[2].run(["sh", "-c", 'printf content > "$1"', "sh", path])
+        for index in (0, 1, 2):
+            ok(wait_until(lambda index=index, nodes=nodes, path=path: nodes.jobs[index].run(["stat", "-c", "%s", path])[1] == b"7\n", 5),
+               f"{name}: node {index} sees what the job has changed since")
+        nodes.end()
+
+
 def late():
     if without_slowfs():
         return
@@ -468,5 +540,5 @@ def quiet():
 
 
 if __name__ == "__main__":
-    e2e.main(once, accounted, accounted_with_faults, killed, stopped, strangers, squatter, changed, late, walked, walker_ends, cut, full,
+    e2e.main(once, accounted, accounted_with_faults, killed, stopped, strangers, squatter, changed, told, late, walked, walker_ends, cut, full,
              quiet)

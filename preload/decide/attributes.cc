@@ -47,25 +47,31 @@ bool read_values(const CatalogReader& catalog, const Entry& e, Values* v) {
   return e.state.load(std::memory_order_relaxed) == word && e.identity.load(std::memory_order_relaxed) == own;
 }
 
-// Whether what this process sees of the file is worth telling: it is not about to be placed, and nobody has
-// told yet.
+// Whether what this process sees of the file is worth telling: nobody has told yet, and it is not about to be
+// placed, or other nodes are told, too.
 bool is_worth_seeing(const Client& c, const Entry& e) {
   const uint8_t type = e.type.load(std::memory_order_relaxed);
   const State state = state_of(e.state.load(std::memory_order_relaxed));
-  const bool stays = !unsettled(state) || c.board->header.full.load(std::memory_order_relaxed) != 0;
-  return (type == DT_REG || type == DT_LNK) && stays && state != State::kDropped && state != State::kPlaced &&
-         e.identity.load(std::memory_order_relaxed) == 0;
+  const BoardHeader& header = c.board->header;
+  const bool counts = !unsettled(state) || header.full.load(std::memory_order_relaxed) != 0 ||
+                      header.hears_changes.load(std::memory_order_relaxed) != 0;
+  return (type == DT_REG || type == DT_LNK) && counts && state != State::kDropped &&
+         state != State::kPlaced && e.identity.load(std::memory_order_relaxed) == 0;
 }
 
 // Sets *unknown if the file is worth seeing.
 bool find_values(const Client& c, const RelPath& path, int flags, Values* values, Unknown* unknown) {
   if (!may_be_told(c, path)) return false;
   const Found found = c.catalog.find(path);
-  if (!found || is_changed(c, path, found.entry)) return false;
+  if (!found) return false;
   // A symbolic link is known as such only; what it leads to is not.
   if (found.entry->type.load(std::memory_order_relaxed) == DT_LNK && (flags & AT_SYMLINK_NOFOLLOW) == 0)
     return false;
-  if (read_values(c.catalog, *found.entry, values) || read_seen(c.catalog, *found.entry, values)) return true;
+  const bool known =
+      read_values(c.catalog, *found.entry, values) || read_seen(c.catalog, *found.entry, values);
+  // After the values: they bring the inode, whose mark may be the only one.
+  if (is_changed(c, path, found.entry)) return false;
+  if (known) return true;
   if (is_worth_seeing(c, *found.entry)) *unknown = {found.ref, found.entry->hash};
   return false;
 }

@@ -82,7 +82,10 @@ void serve_requests(Service* service) {
     });
     if (service->peers) service->peers->tell_changes();
     const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
-    if (seen.drain([service](const Seen& file) { service->catalog->add_seen(file); })) last_seen = now;
+    const auto take = [service](const Seen& file) {
+      if (service->catalog->add_seen(file) && service->peers) service->peers->saw(file.entry);
+    };
+    if (seen.drain(take)) last_seen = now;
     const bool more = last_seen != 0 && now - last_seen < kNapsNs;
     ring.wait(more ? kNapMs : kIdleWaitMs, more ? kNaps : kSleeps, [&] { return more || seen.is_drained(); });
   }

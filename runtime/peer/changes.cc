@@ -69,4 +69,17 @@ void Changes::take(const Mark& mark) {
   if (mark.closed != 0) board_->header.closed.store(1, std::memory_order_release);
 }
 
+bool is_marked(const Board& board, const RelPath& path, uint64_t inode) {
+  const uint32_t kinds = board.header.changed.load(std::memory_order_acquire);
+  if (kinds == 0) return false;
+  if (is_invalid(board, path.hash)) return true;
+  if ((kinds & kChangedInodes) && is_invalid(board, mark_of_inode(inode))) return true;
+  if (!(kinds & kChangedDirectories)) return false;
+  for (uint32_t end = path.dir_len; end > 0; --end)
+    if ((end == path.dir_len || path.path[end] == '/') &&
+        is_invalid(board, path_hash(path.root, path.path, end)))
+      return true;
+  return false;
+}
+
 }  // namespace monarch

@@ -9,6 +9,7 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/layout/board_layout.h"
+#include "runtime/layout/catalog_reader.h"
 #include "runtime/peer/messages.h"
 
 namespace monarch {
@@ -36,5 +37,8 @@ class Changes {
   std::vector<uint64_t> told_ GUARDED_BY(lock_);  // the bits that all nodes know of
   bool closed_ GUARDED_BY(lock_) = false;
 };
+
+// Whether a mark on the board says that the job has changed the file that has this inode on the PFS.
+bool is_marked(const Board& board, const RelPath& path, uint64_t inode);
 
 }  // namespace monarch

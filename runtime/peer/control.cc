@@ -67,6 +67,7 @@ class Control::Loop {
 
   void post(std::function<void()> work) EXCLUDES(lock_);
   void send(NodeIndex node, std::string message);
+  void ring_after(int ms);
   Result<Reply> ask(NodeIndex node, std::string message, int patience_ms) EXCLUDES(lock_);
   void stop();
   std::thread thread;
@@ -105,6 +106,7 @@ class Control::Loop {
   Event accepting(const Fd& listener);
   void accept_all(int listener);
   void take_posted() EXCLUDES(lock_);
+  void ring();
 
   void dial(NodeIndex node);
   void next_port(NodeIndex node, Error why);
@@ -126,6 +128,7 @@ class Control::Loop {
 
   static void on_accept(int listener, short, void* loop) { static_cast<Loop*>(loop)->accept_all(listener); }
   static void on_posted(int, short, void* loop) { static_cast<Loop*>(loop)->take_posted(); }
+  static void on_rings(int, short, void* loop) { static_cast<Loop*>(loop)->ring(); }
   static void on_making(int, short what, void* making);
   static void on_read(bufferevent*, void* connection) {
     auto* c = static_cast<Connection*>(connection);
@@ -144,7 +147,7 @@ class Control::Loop {
   const ControlHandlers handlers_;
   Base base_;
   Fd listener_, data_listener_, wake_;
-  Event accepts_, accepts_data_, rests_, posts_;
+  Event accepts_, accepts_data_, rests_, posts_, rings_;
   std::vector<Node> nodes_;
   std::list<Making> making_;
   size_t strangers_ = 0;
@@ -183,8 +186,9 @@ Status Control::Loop::open(uint16_t* port) {
   accepts_ = accepting(listener_);
   if (data_listener_) accepts_data_ = accepting(data_listener_);
   rests_.reset(::event_new(base_.get(), -1, 0, &on_rested, this));
+  rings_.reset(::event_new(base_.get(), -1, 0, &on_rings, this));
   posts_.reset(::event_new(base_.get(), wake_.get(), EV_READ | EV_PERSIST, &on_posted, this));
-  if (!accepts_ || !rests_ || !posts_ || (data_listener_ && !accepts_data_) ||
+  if (!accepts_ || !rests_ || !rings_ || !posts_ || (data_listener_ && !accepts_data_) ||
       ::event_add(posts_.get(), nullptr) != 0)
     return errno_error("prepare the peers' thread", ENOMEM);
   return {};
@@ -285,8 +289,27 @@ void Control::Loop::stop() {
   fail_waiting({}, Error{ESHUTDOWN, "the agent is ending"});
   making_.clear();
   nodes_.clear();
-  for (Event* event : {&accepts_, &accepts_data_, &rests_, &posts_}) event->reset();
+  for (Event* event : {&accepts_, &accepts_data_, &rests_, &rings_, &posts_}) event->reset();
   base_.reset();  // which closes what it was to close
+}
+
+void Control::Loop::ring_after(int ms) {
+  const timeval later = after_ms(ms);
+  timeval due{}, now{};
+  const bool armed = ::event_pending(rings_.get(), EV_TIMEOUT, &due) != 0;
+  (void)::event_base_gettimeofday_cached(base_.get(), &now);
+  timeval wanted{};
+  evutil_timeradd(&now, &later, &wanted);
+  if (!armed || evutil_timercmp(&wanted, &due, <)) (void)::event_add(rings_.get(), &later);
+}
+
+void Control::Loop::ring() {
+  try {
+    handlers_.rings();
+  } catch (const std::bad_alloc&) {
+    spdlog::warn("peers: out of memory");
+    ring_after(kRestMs);
+  }
 }
 
 void Control::Loop::log_once(NodeIndex node, const std::string& text) {
@@ -544,6 +567,10 @@ void Control::stop() { loop_->stop(); }
 void Control::tell(NodeIndex node, std::string message) {
   loop_->post(
       [loop = loop_.get(), node, text = std::move(message)]() mutable { loop->send(node, std::move(text)); });
+}
+
+void Control::ring_after(int ms) {
+  loop_->post([loop = loop_.get(), ms] { loop->ring_after(ms); });
 }
 
 Result<Reply> Control::ask(NodeIndex node, std::string message, int patience_ms) {

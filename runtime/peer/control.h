@@ -45,6 +45,8 @@ struct ControlHandlers {
   std::function<void(NodeIndex node)> wrong;
   // The node has made a connection for data.
   std::function<void(NodeIndex node, Fd socket, Tls tls)> data;
+  // The time that ring_after() was given has passed.
+  std::function<void()> rings = [] {};
 };
 
 struct ControlOptions {
@@ -70,6 +72,8 @@ class Control {
 
   // Any thread. Sends a message made by encode(), after those of before. What cannot be sent is dropped.
   void tell(NodeIndex node, std::string message);
+  // Any thread. Rings once, so much later; sooner if it is to ring sooner anyway.
+  void ring_after(int ms);
   // Any thread but the control's own. Sends `message`, with a number, and waits for the answer. ETIMEDOUT:
   // there was none; another error: the node cannot be reached.
   Result<Reply> ask(NodeIndex node, std::string message, int patience_ms);

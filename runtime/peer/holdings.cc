@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/base/os.h"
+#include "runtime/peer/changes.h"
 #include "runtime/peer/fetch.h"
 #include "runtime/placement/copying.h"
 
@@ -137,21 +138,6 @@ void Holdings::doubt(const FileKey& key) {
   if (doubted_.size() < kMostDoubts) doubted_.insert(key);
 }
 
-// The marks of this node's own tasks, which the others may not have heard of yet.
-bool Holdings::is_changed(const RelPath& path, const FileIdentity& identity) const {
-  const Board& board = *options_.board;
-  const uint32_t kinds = board.header.changed.load(std::memory_order_acquire);
-  if (kinds == 0) return false;
-  if (is_invalid(board, path.hash)) return true;
-  if ((kinds & kChangedInodes) && is_invalid(board, mark_of_inode(identity.inode))) return true;
-  if (!(kinds & kChangedDirectories)) return false;
-  for (uint32_t end = path.dir_len; end > 0; --end)
-    if ((end == path.dir_len || path.path[end] == '/') &&
-        is_invalid(board, path_hash(path.root, path.path, end)))
-      return true;
-  return false;
-}
-
 std::unique_ptr<ServedFile> Holdings::open(const Get& get, GetResult* why) {
   *why = GetResult::kGone;
   if (get.root >= options_.roots || get.extent != 0 || get.path.size() >= kPathBytes ||
@@ -174,7 +160,8 @@ std::unique_ptr<ServedFile> Holdings::open(const Get& get, GetResult* why) {
     }
     doubted = doubted_.count(key) != 0;
   }
-  if (is_changed(path, coming ? coming->identity : held.identity)) {
+  // This node's tasks may have marked what the others have not heard of yet.
+  if (is_marked(*options_.board, path, (coming ? coming->identity : held.identity).inode)) {
     *why = GetResult::kChanged;
     return nullptr;
   }

@@ -73,7 +73,6 @@ class Holdings {
     bool ended = false;
   };
 
-  bool is_changed(const RelPath& path, const FileIdentity& identity) const;
   // Reads the copy and compares its check values.
   static bool is_right(ServedFile* file);
   // What was found wrong: no task finds the copy any more.

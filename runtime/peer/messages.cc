@@ -31,6 +31,8 @@ bool is_known(MessageType type) {
     case MessageType::kWalk:
     case MessageType::kReading:
     case MessageType::kCount:
+    case MessageType::kTold:
+    case MessageType::kHeard:
     case MessageType::kGet:
     case MessageType::kGot:
       return true;

@@ -17,7 +17,7 @@
 
 namespace monarch {
 
-constexpr uint16_t kPeerVersion = 1;  // agents of another one do not talk to each other
+constexpr uint16_t kPeerVersion = 2;  // agents of another one do not talk to each other
 
 // Numbers are not used again. 32 and more: connections of data.
 enum class MessageType : uint16_t {
@@ -39,6 +39,8 @@ enum class MessageType : uint16_t {
   kWalk = 22,
   kCount = 24,
   kReading = 26,
+  kTold = 28,
+  kHeard = 29,
   kGet = 32,
   kGot = 33,
 };
@@ -309,6 +311,37 @@ struct ListParts {
   static constexpr size_t kMost = 4096;
   std::vector<ListPart> parts;
   static void fields(auto& field, auto& m) { field(m.parts, kMost); }
+};
+
+// ---- what the PFS says of files
+
+// What a node was told by the PFS of a file, or of a symbolic link.
+struct ToldFile {
+  static constexpr uint64_t kMostBytes = INT64_MAX;
+  uint32_t root = 0;
+  std::string path;
+  uint8_t read = 0;  // 1: the agent has read all of it there, and this is what it was
+  uint32_t mode = 0, user = 0, group = 0, links = 0, block_bytes = 0;
+  uint64_t inode = 0, bytes = 0, blocks = 0;
+  int64_t atime_ns = 0, mtime_ns = 0, ctime_ns = 0;
+  static void fields(auto& field, auto& m) {
+    field(m.root), field(m.path, kMostPeerPath), field(m.read, uint8_t{1}), field(m.mode), field(m.user);
+    field(m.group), field(m.links), field(m.block_bytes), field(m.inode), field(m.bytes, kMostBytes);
+    field(m.blocks, kMostBytes), field(m.atime_ns), field(m.mtime_ns), field(m.ctime_ns);
+  }
+};
+// To all nodes, some at a time: the next ones come once these were heard.
+struct Told {
+  static constexpr MessageType kType = MessageType::kTold;
+  static constexpr size_t kMost = 512;
+  uint64_t turn = 0;
+  std::vector<ToldFile> files;
+  static void fields(auto& field, auto& m) { field(m.turn), field(m.files, kMost); }
+};
+struct Heard {
+  static constexpr MessageType kType = MessageType::kHeard;
+  uint64_t turn = 0;
+  static void fields(auto& field, auto& m) { field(m.turn); }
 };
 
 // ---- data

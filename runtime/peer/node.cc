@@ -25,6 +25,7 @@
 #include "runtime/peer/serve.h"
 #include "runtime/peer/share_walk.h"
 #include "runtime/peer/socket.h"
+#include "runtime/peer/told_values.h"
 
 namespace monarch {
 namespace {
@@ -66,6 +67,7 @@ class Node final : public PeerNode {
   uint16_t port() const override { return peers_->port(); }
   void walk(Walker* walker, int threads) override { walk_->start(walker, threads); }
   void tell_changes() override;
+  void saw(Ref ref) noexcept override { told_->learned(ref); }
   void account(int64_t until_ns) override;
 
  private:
@@ -83,6 +85,7 @@ class Node final : public PeerNode {
   uint64_t noted_again_ GUARDED_BY(noting_) = 0;
   std::optional<Report> report_;
   std::optional<Holdings> holdings_;
+  std::optional<ToldValues> told_;
   std::optional<Serve> serve_;
   std::optional<Peers> peers_;
   std::optional<PeerSource> source_;
@@ -129,6 +132,15 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   walk.ask = [this](NodeIndex node, const Walk& question) { return peers_->ask_walk(node, question); };
   walk.wrong = [this](NodeIndex node) { peers_->wrong(node); };
   walk_.emplace(std::move(walk));
+  ToldValuesOptions told;
+  told.catalog = parts_.catalog;
+  told.dataset = parts_.dataset;
+  told.board = parts_.board;
+  told.own = job.own;
+  told.nodes = count_;
+  told.tell = [this](NodeIndex node, std::string message) { peers_->tell(node, std::move(message)); };
+  told.ring_after = [this](int ms) { peers_->ring_after(ms); };
+  told_.emplace(std::move(told));
   PeersHandlers handlers;
   handlers.for_each_held = [this](const auto& each) { holdings_->for_each(each); };
   handlers.changed = [this](const Mark& mark) { changes_.take(mark); };
@@ -136,11 +148,21 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   handlers.doubted = [this](const FileKey& key) { holdings_->doubt(key); };
   handlers.walk = [this](const Walk& question) { return walk_->answer(question); };
   handlers.data = [this](Fd socket, Tls data) { serve_->add(std::move(socket), std::move(data)); };
-  handlers.met = [this](NodeIndex node, uint64_t incarnation) { report_->met(node, incarnation); };
-  handlers.gone = [this](NodeIndex node) { report_->gone(node); };
+  handlers.met = [this](NodeIndex node, uint64_t incarnation) {
+    report_->met(node, incarnation);
+    told_->met(node, incarnation);
+  };
+  handlers.gone = [this](NodeIndex node) {
+    report_->gone(node);
+    told_->gone(node);
+  };
+  handlers.unreachable = [this](NodeIndex node) { told_->gone(node); };
+  handlers.told = [this](const Told& values) { return told_->take(values); };
+  handlers.heard = [this](NodeIndex from, const Heard& heard) { told_->heard(from, heard); };
+  handlers.rings = [this] { told_->rings(); };
   handlers.counted = [this](NodeIndex from, const Count& count) { report_->take(from, count); };
   peers_.emplace(std::move(options), std::move(handlers));
-  source_.emplace(parts_.catalog, parts_.dataset, parts_.board, parts_.pfs, &*peers_, &*holdings_,
+  source_.emplace(parts_.catalog, parts_.dataset, parts_.board, parts_.pfs, &*peers_, &*holdings_, &*told_,
                   job.bandwidth);
   return {};
 }

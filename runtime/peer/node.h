@@ -47,6 +47,8 @@ class PeerNode {
   // have missed something; and tells the first node what was counted here. Where memory lacks, the next call
   // does. One thread, now and then.
   virtual void tell_changes() = 0;
+  // A task has told what the PFS says of the file, and the catalog has it.
+  virtual void saw(Ref ref) noexcept = 0;
   // Before stop(), when nothing more is counted: tells the first node all that was. There, waits for the
   // others to do so, until `until_ns` (CLOCK_MONOTONIC) at the latest.
   virtual void account(int64_t until_ns) = 0;

@@ -34,10 +34,11 @@ std::shared_ptr<Fd> open_again(int copy) {
 
 class PeerSource::File : public SourceFile {
  public:
-  File(PeerSource* source, Ref ref, std::string path, Need need, Fd fd)
-      : source_(source), ref_(ref), path_(std::move(path)), need_(need), fd_(std::move(fd)) {}
+  File(PeerSource* source, Ref ref, std::string path, Need need, Fd fd, std::optional<struct stat> told)
+      : source_(source), ref_(ref), path_(std::move(path)), need_(need), fd_(std::move(fd)), told_(told) {}
 
   int fd() const override { return fd_.get(); }
+  bool values(struct stat* st) const override EXCLUDES(opening_);
   Status copy(CopyRange range, Copier* copier) override;
 
  private:
@@ -52,8 +53,9 @@ class PeerSource::File : public SourceFile {
   const Ref ref_;
   const std::string path_;
   const Need need_;
-  const Fd fd_;  // O_PATH
-  Mutex opening_;
+  const Fd fd_;  // O_PATH; none if another node has told of the file
+  const std::optional<struct stat> told_;
+  mutable Mutex opening_;
   Fd on_pfs_ GUARDED_BY(opening_);  // once a part of it was read there
   Mutex lock_;
   std::shared_ptr<Way> way_ GUARDED_BY(lock_);
@@ -61,12 +63,21 @@ class PeerSource::File : public SourceFile {
   FileIdentity identity_ GUARDED_BY(lock_);
 };
 
+bool PeerSource::File::values(struct stat* st) const {
+  const MutexLock hold(opening_);
+  if (told_ && !on_pfs_) {
+    *st = *told_;
+    return true;
+  }
+  return os::fstat(told_ ? on_pfs_.get() : fd_.get(), st) == 0;
+}
+
 // Those who follow this node find the file before its home tells them to.
 Status PeerSource::File::begin(const CopyRange& range) {
   const MutexLock hold(lock_);
   if (way_) return {};
   struct stat st;
-  if (os::fstat(fd_.get(), &st) != 0) return errno_error(std::string(kSource) + "stat");
+  if (!values(&st)) return errno_error(std::string(kSource) + "stat");
   if (static_cast<uint64_t>(st.st_size) != range.file_bytes)
     return Error{ESTALE, std::string(kSource) + "it has another size now"};
   identity_ = identity_of(st);
@@ -77,7 +88,8 @@ Status PeerSource::File::begin(const CopyRange& range) {
 }
 
 Status PeerSource::File::copy(CopyRange range, Copier* copier) {
-  if (range.file_bytes == 0) return read(std::move(range), copier);
+  // Another node could read it, so there is nothing to find out.
+  if (range.file_bytes == 0) return told_ ? Status() : read(std::move(range), copier);
   MONARCH_TRY(begin(range));
   std::shared_ptr<Way> way;
   {
@@ -167,9 +179,12 @@ Status PeerSource::File::open_on_pfs(const Copier& copier) {
   if (on_pfs_) return {};
   Fd file = source_->pfs_->open_for_reading(ref_, path_, need_, copier);
   if (!file) return errno_error(std::string(kSource) + "open");
-  struct stat st, seen;
-  if (os::fstat(file.get(), &st) != 0 || os::fstat(fd_.get(), &seen) != 0)
+  struct stat st, seen{};
+  if (told_) seen = *told_;
+  if (os::fstat(file.get(), &st) != 0 || (!told_ && os::fstat(fd_.get(), &seen) != 0))
     return errno_error(std::string(kSource) + "stat");
+  if (told_ && !is_same_file(identity_of(st), identity_of(seen)))
+    return Error{ESTALE, std::string(kSource) + "it has changed"};
   if (st.st_dev != seen.st_dev || st.st_ino != seen.st_ino)
     return Error{ESTALE, std::string(kSource) + "it was replaced"};
   on_pfs_ = std::move(file);
@@ -202,9 +217,11 @@ Status PeerSource::File::read(CopyRange range, Copier* copier) {
 std::unique_ptr<SourceFile> PeerSource::open(Ref ref, const std::string& path, Need need,
                                              const Copier& copier) {
   if (need == Need::kAnew) return pfs_->open(ref, path, need, copier);
+  if (const std::optional<struct stat> told = told_->values(ref))
+    return std::make_unique<File>(this, ref, path, need, Fd(), told);
   Fd fd(os::open_beneath(dataset_->roots[catalog_->root_of(ref)].fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
   if (!fd) return nullptr;
-  return std::make_unique<File>(this, ref, path, need, std::move(fd));
+  return std::make_unique<File>(this, ref, path, need, std::move(fd), std::nullopt);
 }
 
 FileKey PeerSource::key_of(Ref ref) { return file_key(catalog_->root_of(ref), catalog_->path_of(ref)); }
@@ -259,11 +276,16 @@ void PeerSource::note_progress(Way* way, uint64_t bytes) {
   peers_->progress(way->key, way->lease, bytes);
 }
 
+// Of what it has read here the others are told, unless one of them has told this node.
+void PeerSource::tell_values(Ref ref) noexcept {
+  if (!told_->are_told(ref)) told_->learned(ref);
+}
+
 // What cannot be told for lack of memory the others read again.
 void PeerSource::copied(Ref ref, int tier) noexcept try {
   const std::shared_ptr<Way> way = end_way(ref);
   const std::optional<FileIdentity> identity = holdings_->copied(ref, tier);
-  if (!way) return;
+  if (!way) return tell_values(ref);
   uint64_t lease = 0;
   bool read_here = false;
   {
@@ -271,7 +293,10 @@ void PeerSource::copied(Ref ref, int tier) noexcept try {
     lease = way->lease;
     read_here = way->read_here;
   }
-  if (!read_here) add(board_, AgentCounter::peer_files);
+  if (read_here)
+    tell_values(ref);
+  else
+    add(board_, AgentCounter::peer_files);
   peers_->done(identity ? Done{way->key, lease, ReadResult::kHeld, *identity}
                         : Done{way->key, lease, ReadResult::kNotHeld, {}});
 } catch (const std::exception& error) {

@@ -15,6 +15,7 @@
 #include "runtime/metadata/dataset.h"
 #include "runtime/peer/holdings.h"
 #include "runtime/peer/peers.h"
+#include "runtime/peer/told_values.h"
 #include "runtime/placement/pfs_source.h"
 #include "runtime/placement/source.h"
 
@@ -24,13 +25,14 @@ class PeerSource : public Source {
  public:
   // All outlive it. `bandwidth`: bytes per second of what nobody waits for; 0: no limit.
   PeerSource(Catalog* catalog, const Dataset* dataset, Board* board, PfsSource* pfs, Peers* peers,
-             Holdings* holdings, uint64_t bandwidth)
+             Holdings* holdings, ToldValues* told, uint64_t bandwidth)
       : catalog_(catalog),
         dataset_(dataset),
         board_(board),
         pfs_(pfs),
         peers_(peers),
         holdings_(holdings),
+        told_(told),
         rate_(bandwidth) {}
 
   std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
@@ -59,6 +61,7 @@ class PeerSource : public Source {
   static void forget(Way* way);
   // It is read on the PFS, although this node was not sent there.
   void note_again(Way* way);
+  void tell_values(Ref ref) noexcept;
   // A piece was read on the PFS.
   void note_progress(Way* way, uint64_t bytes);
 
@@ -68,6 +71,7 @@ class PeerSource : public Source {
   PfsSource* const pfs_;
   Peers* const peers_;
   Holdings* const holdings_;
+  ToldValues* const told_;
   Throttle rate_;
   Mutex lock_;
   std::map<Ref, std::shared_ptr<Way>> ways_ GUARDED_BY(lock_);

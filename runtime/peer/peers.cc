@@ -43,6 +43,7 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
     members_.answered_late(node);
   };
   hears.data = [this](NodeIndex, Fd socket, Tls tls) { handlers_.data(std::move(socket), std::move(tls)); };
+  hears.rings = [this] { handlers_.rings(); };
   control_ = std::make_unique<Control>(options_.peers, std::move(hears));
   FetchOptions fetches;
   fetches.peers = options_.peers;
@@ -244,6 +245,15 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
         reply = encode(Pong());
       });
       break;
+    case MessageType::kTold:
+      on(decode<Told>(body), [&](const Told& told) {
+        if (!handlers_.told(told)) return wrong(from);
+        reply = encode(Heard{told.turn});
+      });
+      break;
+    case MessageType::kHeard:
+      on(decode<Heard>(body), [&](const Heard& heard) { handlers_.heard(from, heard); });
+      break;
     default:
       break;  // of a later version, or out of place
   }
@@ -265,9 +275,9 @@ void Peers::met(const Hello& hello) {
     uninformed = uninformed_.erase(hello.node) > 0;
     parted_.erase(hello.node);
   }
+  for (const Mark& mark : handlers_.changes()) control_->tell(hello.node, encode(mark));
   handlers_.met(hello.node, hello.incarnation);
   if (uninformed) hand_over(hello.node);
-  for (const Mark& mark : handlers_.changes()) control_->tell(hello.node, encode(mark));
 }
 
 // Whatever it was: its leases end at once, and what it held is read again by who asks first. If it is there
@@ -282,6 +292,7 @@ void Peers::gone(NodeIndex node) {
 }
 
 void Peers::unreachable(NodeIndex node, bool refused) {
+  handlers_.unreachable(node);
   const MutexLock hold(lock_);
   counts_.errors += ports_[node] != 0 || now_ns() - began_ns_ > kBeginNs;
   members_.unreachable(node, now_ns(), refused);

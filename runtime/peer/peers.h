@@ -52,6 +52,12 @@ struct PeersHandlers {
   std::function<void(NodeIndex node, uint64_t incarnation)> met;
   std::function<void(NodeIndex node)> gone;
   std::function<void(NodeIndex from, const Count& count)> counted;
+  // What the PFS says of files; see told_values.h. False: no node says that.
+  std::function<bool(const Told& told)> told = [](const Told&) { return true; };
+  std::function<void(NodeIndex from, const Heard& heard)> heard = [](NodeIndex, const Heard&) {};
+  std::function<void(NodeIndex node)> unreachable = [](NodeIndex) {};
+  // The time that ring_after() was given has passed.
+  std::function<void()> rings = [] {};
 };
 
 struct PeerCounts {
@@ -105,6 +111,9 @@ class Peers {
   void changed(const Mark& mark);
   // Looks for the nodes that may have missed a change. To be called now and then.
   void remind() EXCLUDES(lock_);
+  // Sends a message to a node; what cannot be sent is dropped.
+  void tell(NodeIndex node, std::string message) { control_->tell(node, std::move(message)); }
+  void ring_after(int ms) { control_->ring_after(ms); }
   // Tells the job's first node what was counted here, unless it is not there; waits until it has it, if this
   // agent is ending.
   void count(const Count& count) EXCLUDES(lock_);

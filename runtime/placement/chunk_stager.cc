@@ -145,7 +145,7 @@ std::unique_ptr<SourceFile> ChunkStager::open_source(const Work& work, const Cop
                                                      struct stat* st) {
   std::unique_ptr<SourceFile> source =
       context_->source->open(work.ref, context_->catalog->path_of(work.ref), work.need(), copier);
-  if (source && os::fstat(source->fd(), st) != 0) {
+  if (source && !source->values(st)) {
     const int error = errno;
     source.reset();
     errno = error;
@@ -372,7 +372,7 @@ Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* 
           0 &&
       is_write_back_error(errno))
     return errno_error("write-back at " + std::to_string(offset));
-  if (!unchanged(ends.source->fd(), file->st))
+  if (!unchanged(*ends.source, file->st))
     return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
   return {};
 }

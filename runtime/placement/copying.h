@@ -10,6 +10,7 @@
 #include "runtime/base/os.h"
 #include "runtime/base/result.h"
 #include "runtime/layout/board_layout.h"
+#include "runtime/placement/source.h"
 
 namespace monarch {
 
@@ -24,10 +25,10 @@ inline int64_t time_of(const timespec& t) { return int64_t{t.tv_sec} * 100000000
 
 inline bool is_source_error(const Error& error) { return error.text.rfind(kSource, 0) == 0; }
 
-// Whether the open file `fd` still has the size and mtime that `before` says, and a name.
-inline bool unchanged(int fd, const struct stat& before) {
+// Whether the file still has the size and mtime that `before` says, and a name.
+inline bool unchanged(const SourceFile& source, const struct stat& before) {
   struct stat now;
-  return os::fstat(fd, &now) == 0 && now.st_nlink > 0 && now.st_size == before.st_size &&
+  return source.values(&now) && now.st_nlink > 0 && now.st_size == before.st_size &&
          same_time(now.st_mtim, before.st_mtim);
 }
 

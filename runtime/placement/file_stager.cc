@@ -188,7 +188,7 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
   if (e.type != DT_REG && !is_regular(work.ref, path)) return;
   std::unique_ptr<SourceFile> source = context_->source->open(work.ref, path, work.need(), *copier);
   struct stat st;
-  if (!source || os::fstat(source->fd(), &st) != 0) {
+  if (!source || !source->values(&st)) {
     const int error = errno;
     if (is_shortage(error)) return health_->put_off(work.ref, error);
     if (error == ENOENT || error == ENOTDIR) note_absent();
@@ -227,8 +227,7 @@ Status FileStager::make_copy(const Work& work, SourceFile* source, const struct 
                             .paced = work.background(),
                             .sparse = is_sparse(st)},
                            copier));
-  if (!unchanged(source->fd(), st))
-    return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
+  if (!unchanged(*source, st)) return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
   if (is_being_changed(work, source->fd(), st))  // no task would open the copy
     return Error{ESTALE, std::string(kSource) + "the job wrote it while it was copied"};
   if (!take_times(copy.get(), st) || os::fstat(copy.get(), made) != 0)

@@ -2,9 +2,12 @@
 // Where the files of a dataset come from when they are staged.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <memory>
 #include <string>
 
+#include "runtime/base/os.h"
 #include "runtime/base/result.h"
 #include "runtime/layout/catalog_layout.h"
 #include "runtime/placement/copier.h"
@@ -15,8 +18,10 @@ namespace monarch {
 class SourceFile {
  public:
   virtual ~SourceFile() = default;
-  // A descriptor of the file on the PFS, for its values; it may be one of O_PATH.
+  // A descriptor of the file on the PFS, which may be one of O_PATH; -1: there is none.
   virtual int fd() const = 0;
+  // What the PFS says of it; where it was not asked, what it has said to another node. False: errno says why.
+  virtual bool values(struct stat* st) const { return os::fstat(fd(), st) == 0; }
   // Copies a part of it; `range.source` is filled in. Errors as of Copier::copy().
   virtual Status copy(CopyRange range, Copier* copier) = 0;
 };

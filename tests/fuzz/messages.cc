@@ -62,6 +62,10 @@ void look_as(MessageType type, std::string_view body) {
       return look<Reading>(body);
     case MessageType::kCount:
       return look<Count>(body);
+    case MessageType::kTold:
+      return look<Told>(body);
+    case MessageType::kHeard:
+      return look<Heard>(body);
     case MessageType::kGet:
       return look<Get>(body);
     case MessageType::kGot:

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one node tells another of files, and what that one makes of it.
+#include "runtime/peer/told_values.h"
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/metadata/board.h"
+#include "tests/catalog_fixture.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+constexpr uint64_t kDevice = 77;  // of the root, as node 1 has it
+
+class ToldValuesTest : public ::testing::Test {
+ protected:
+  // Of the PFS, whose only root is there.
+  struct Side {
+    Side(const std::string& pfs, const std::string& dir, NodeIndex own, uint32_t nodes, uint64_t device,
+         std::string mounts, ReadPolicy policy)
+        : board(std::move(BoardFile::create(dir)).take()) {
+      dataset.roots.emplace_back();
+      dataset.roots[0].path = pfs;
+      dataset.roots[0].dev = device;
+      catalog =
+          std::move(Catalog::create(dir, {{device}}, {{0, pfs, "", device, 2}}, {{"ssd", "/ssd", 8}}, policy))
+              .take();
+      ToldValuesOptions options;
+      options.catalog = catalog.get();
+      options.dataset = &dataset;
+      options.board = board.get();
+      options.own = own;
+      options.nodes = nodes;
+      options.tell = [this](NodeIndex node, std::string message) {
+        const std::optional<Told> sent =
+            decode<Told>(std::string_view(message).substr(MessageHeader::kBytes));
+        ASSERT_TRUE(sent);
+        told.emplace_back(node, *sent);
+      };
+      options.ring_after = [this](int) { ++rings; };
+      options.mounts = std::move(mounts);
+      values.emplace(std::move(options));
+    }
+    // A task has asked the PFS.
+    Ref saw(const std::string& path, const struct stat& st) {
+      const Ref ref = catalog->add(rel(path), static_cast<uint8_t>(IFTODT(st.st_mode)));
+      const Seen seen = {ref,
+                         rel(path).hash,
+                         {dataset.roots[0].dev, st.st_ino, static_cast<uint64_t>(st.st_size),
+                          static_cast<uint64_t>(st.st_blocks), ns_of(st.st_atim), ns_of(st.st_mtim),
+                          ns_of(st.st_ctim), st.st_mode, st.st_uid, st.st_gid,
+                          static_cast<uint32_t>(st.st_nlink), static_cast<uint32_t>(st.st_blksize), 0}};
+      EXPECT_TRUE(catalog->add_seen(seen));
+      values->learned(ref);
+      return ref;
+    }
+    // The agent has read the file.
+    Ref placed(const std::string& path, struct stat st) {
+      const Ref ref = catalog->add(rel(path), DT_REG);
+      st.st_dev = dataset.roots[0].dev;
+      catalog->entry(ref).size = static_cast<uint64_t>(st.st_size);
+      catalog->entry(ref).mtime = ns_of(st.st_mtim);
+      EXPECT_TRUE(catalog->place(ref, 0, st.st_ino + 1000, st));
+      values->learned(ref);
+      return ref;
+    }
+    const SeenFile* seen(const std::string& path) const {
+      const Found found = catalog->reader().find(rel(path));
+      return found ? catalog->reader().seen_file(*found.entry) : nullptr;
+    }
+    Ref ref(const std::string& path) const { return catalog->reader().find(rel(path)).ref; }
+
+    BoardFile board;
+    Dataset dataset;
+    std::unique_ptr<Catalog> catalog;
+    std::vector<std::pair<NodeIndex, Told>> told;
+    int rings = 0;
+    std::optional<ToldValues> values;
+  };
+
+  std::unique_ptr<Side> side(NodeIndex own, uint32_t nodes, const std::string& mounts = "",
+                             bool serves = true) {
+    const std::string number = std::to_string(++sides_);
+    return std::make_unique<Side>("/pfs", scratch_.dir("run" + number), own, nodes, kDevice + own,
+                                  scratch_.file("mounts" + number, mounts),
+                                  ReadPolicy{64 << 20, 0, false, serves});
+  }
+  static struct stat file(uint64_t inode, off_t bytes = 123) {
+    struct stat st = source_stat(inode);
+    st.st_size = bytes;
+    st.st_mtim = {300, 3};
+    return st;
+  }
+  // All that `from` has for node 1, heard by `to`.
+  static void tell(Side* from, Side* to) {
+    from->values->rings();
+    while (!from->told.empty()) {
+      const auto [node, told] = from->told.front();
+      from->told.erase(from->told.begin());
+      if (node != 1) continue;
+      EXPECT_TRUE(to->values->take(told));
+      from->values->heard(1, {told.turn});
+    }
+  }
+
+  const Scratch scratch_;
+  int sides_ = 0;
+};
+
+TEST_F(ToldValuesTest, WhatOneNodeHasLearnedTheOthersKnow) {
+  const auto one = side(0, 2), two = side(1, 2);
+  one->saw("d/f", file(5));
+  struct stat link = file(6);
+  link.st_mode = S_IFLNK | 0777;
+  one->saw("link", link);
+  one->placed("placed", file(7, 1 << 20));
+  EXPECT_EQ(one->rings, 1) << "once for all of them";
+  tell(one.get(), two.get());
+  const SeenFile* f = two->seen("d/f");
+  ASSERT_NE(f, nullptr);
+  EXPECT_EQ(f->size, 123u);
+  EXPECT_EQ(f->mtime, 300'000'000'003);
+  EXPECT_EQ(f->identity.pfs_ino, 5u);
+  EXPECT_EQ(f->identity.ctime, 200'000'000'002);
+  EXPECT_EQ(f->identity.atime, 100'000'000'001);
+  EXPECT_EQ(f->identity.blocks, 9u);
+  const Attributes* attributes = two->catalog->reader().attributes(f->identity.attributes);
+  EXPECT_EQ(attributes->dev, kDevice + 1) << "as this node has the root";
+  EXPECT_EQ(attributes->mode, S_IFREG | 0644u);
+  EXPECT_EQ(attributes->uid, 1000u);
+  EXPECT_EQ(attributes->gid, 100u);
+  EXPECT_EQ(attributes->nlink, 1u);
+  EXPECT_EQ(attributes->blksize, 4096u);
+  ASSERT_NE(two->seen("link"), nullptr);
+  EXPECT_FALSE(two->values->values(two->ref("d/f"))) << "no agent has read it";
+  EXPECT_FALSE(two->values->values(two->ref("link")));
+  const std::optional<struct stat> st = two->values->values(two->ref("placed"));
+  ASSERT_TRUE(st);
+  const struct stat want = file(7, 1 << 20);
+  EXPECT_EQ(st->st_dev, kDevice + 1);
+  EXPECT_EQ(st->st_ino, 7u);
+  EXPECT_EQ(st->st_size, 1 << 20);
+  EXPECT_EQ(st->st_mode, want.st_mode);
+  EXPECT_EQ(st->st_nlink, 1u);
+  EXPECT_EQ(st->st_uid, 1000u);
+  EXPECT_EQ(st->st_gid, 100u);
+  EXPECT_EQ(st->st_blksize, 4096);
+  EXPECT_EQ(st->st_blocks, 9);
+  EXPECT_EQ(ns_of(st->st_mtim), ns_of(want.st_mtim));
+  EXPECT_EQ(ns_of(st->st_ctim), ns_of(want.st_ctim));
+  EXPECT_EQ(ns_of(st->st_atim), ns_of(want.st_atim));
+  EXPECT_EQ(two->rings, 0) << "what one was told is not told on";
+}
+
+TEST_F(ToldValuesTest, EachNodeIsToldOncePartByPart) {
+  const auto one = side(0, 3), two = side(1, 3);
+  for (uint64_t i = 0; i < 1200; ++i) one->saw("f" + std::to_string(i), file(i + 1));
+  one->values->rings();
+  ASSERT_EQ(one->told.size(), 2u) << "a part for each, until it is heard";
+  EXPECT_NE(one->told[0].first, one->told[1].first);
+  EXPECT_EQ(one->told[0].second.files.size(), Told::kMost);
+  one->values->rings();
+  one->values->heard(1, {Told::kMost + 1});
+  EXPECT_EQ(one->told.size(), 2u) << "nothing of that was heard";
+  tell(one.get(), two.get());
+  for (uint64_t i = 0; i < 1200; ++i) ASSERT_NE(two->seen("f" + std::to_string(i)), nullptr) << i;
+  one->values->met(1, 0);
+  EXPECT_TRUE(one->told.empty()) << "it has all";
+  one->values->met(1, 42);
+  ASSERT_EQ(one->told.size(), 1u) << "another agent has nothing";
+  EXPECT_EQ(one->told[0].second.files[0].path, "f0");
+  one->values->gone(1);
+  one->values->rings();
+  EXPECT_EQ(one->told.size(), 1u) << "it is away";
+}
+
+TEST_F(ToldValuesTest, LongPathsComeInSmallerParts) {
+  const auto one = side(0, 2), two = side(1, 2);
+  const std::string dir = std::string(200, 'a') + "/" + std::string(200, 'b') + "/";
+  for (uint64_t i = 0; i < 300; ++i) one->saw(dir + std::to_string(i), file(i + 1));
+  one->values->rings();
+  EXPECT_LE(encode(one->told[0].second).size(), MessageHeader::kBytes + kMostBody);
+  tell(one.get(), two.get());
+  for (uint64_t i = 0; i < 300; ++i) ASSERT_NE(two->seen(dir + std::to_string(i)), nullptr) << i;
+}
+
+// Whoever hears of a value after the mark, or before it, serves it no longer than its own.
+TEST_F(ToldValuesTest, WhatTheJobHasChangedIsNeitherToldNorTaken) {
+  const auto one = side(0, 2), two = side(1, 2);
+  const char* const paths[] = {"by_path", "by_inode", "dir/below", "kept"};
+  for (uint64_t i = 0; i < 4; ++i) one->placed(paths[i], file(100 + i));
+  one->values->rings();
+  ASSERT_EQ(one->told.size(), 1u);
+  const Told early = one->told[0].second;
+  const auto mark = [](Board* board) {
+    set_invalid(board, rel("by_path").hash);
+    set_invalid(board, mark_of_inode(101), kChangedInodes);
+    set_invalid(board, rel("dir").hash, kChangedDirectories);
+  };
+  // The mark is there first.
+  mark(two->board.get());
+  EXPECT_TRUE(two->values->take(early));
+  for (const char* path : {"by_path", "by_inode", "dir/below"}) {
+    EXPECT_EQ(two->seen(path), nullptr) << path;
+    EXPECT_FALSE(two->values->values(two->ref(path))) << path;
+  }
+  EXPECT_NE(two->seen("kept"), nullptr);
+  // It comes later: tasks look at it, and so does who stages.
+  const auto three = side(1, 2);
+  EXPECT_TRUE(three->values->take(early));
+  for (const char* path : paths) EXPECT_TRUE(three->values->values(three->ref(path))) << path;
+  mark(three->board.get());
+  for (const char* path : {"by_path", "by_inode", "dir/below"})
+    EXPECT_FALSE(three->values->values(three->ref(path)));
+  EXPECT_TRUE(three->values->values(three->ref("kept")));
+  // What it is told of late it does not tell itself.
+  mark(one->board.get());
+  one->told.clear();
+  one->values->met(1, 7);
+  ASSERT_EQ(one->told.size(), 1u);
+  ASSERT_EQ(one->told[0].second.files.size(), 1u);
+  EXPECT_EQ(one->told[0].second.files[0].path, "kept");
+}
+
+TEST_F(ToldValuesTest, WhatANodeCouldNotHaveLearnedItDoesNotTake) {
+  const auto one = side(0, 2);
+  one->saw("f", file(5));
+  struct stat now = file(6);
+  now.st_ctim = {::time(nullptr), 0};
+  one->saw("just_now", now);
+  one->values->rings();
+  const Told told = one->told.at(0).second;
+  const auto plain = side(1, 2);
+  EXPECT_TRUE(plain->values->take(told));
+  EXPECT_NE(plain->seen("f"), nullptr);
+  EXPECT_EQ(plain->seen("just_now"), nullptr) << "another change would not show";
+  const auto passes = side(1, 2, "", false);
+  EXPECT_TRUE(passes->values->take(told));
+  EXPECT_EQ(passes->seen("f"), nullptr) << "this node asks the PFS each time";
+  const std::string other = "30 1 0:9 / /pfsx rw - tmpfs none rw\n";
+  const auto beside = side(1, 2, other), below = side(1, 2, other + "31 1 0:9 / /pfs/d rw - tmpfs none rw\n");
+  EXPECT_TRUE(beside->values->take(told));
+  EXPECT_NE(beside->seen("f"), nullptr);
+  EXPECT_TRUE(below->values->take(told));
+  EXPECT_EQ(below->seen("f"), nullptr) << "something is mounted there";
+  const auto known = side(1, 2);
+  struct stat own = file(9, 5);
+  known->saw("f", own);
+  EXPECT_TRUE(known->values->take(told));
+  EXPECT_EQ(known->seen("f")->size, 5u) << "what it knows stays";
+}
+
+TEST_F(ToldValuesTest, WhatNoNodeSaysIsRefused) {
+  const auto one = side(0, 2);
+  one->saw("f", file(5));
+  one->values->rings();
+  const Told good = one->told.at(0).second;
+  const auto two = side(1, 2);
+  const auto refused = [&](const std::function<void(ToldFile*)>& change) {
+    Told told = good;
+    change(&told.files[0]);
+    return !two->values->take(told);
+  };
+  EXPECT_TRUE(refused([](ToldFile* f) { f->root = 1; }));
+  EXPECT_TRUE(refused([](ToldFile* f) { f->path = ""; }));
+  EXPECT_TRUE(refused([](ToldFile* f) { f->path = "../f"; }));
+  EXPECT_TRUE(refused([](ToldFile* f) { f->path = "/f"; }));
+  EXPECT_TRUE(refused([](ToldFile* f) { f->path.assign(kPathBytes, 'f'); }));
+  EXPECT_TRUE(refused([](ToldFile* f) { f->mode = S_IFDIR | 0755; }));
+  EXPECT_TRUE(refused([](ToldFile* f) { f->links = 0; }));
+  EXPECT_EQ(two->catalog->header().entry_count, 0u);
+  EXPECT_FALSE(refused([](ToldFile*) {}));
+}
+
+TEST_F(ToldValuesTest, WhatIsNotPublishedYetIsToldLater) {
+  const auto one = side(0, 2);
+  const Ref ref = one->catalog->add(rel("f"), DT_REG);
+  ASSERT_TRUE(one->catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging)));
+  one->values->learned(ref);
+  one->values->rings();
+  EXPECT_TRUE(one->told.empty());
+  EXPECT_EQ(one->rings, 2);
+  one->catalog->entry(ref).size = 123;
+  ASSERT_TRUE(one->catalog->place(ref, 0, 55, [&] {
+    struct stat st = file(5);
+    st.st_dev = kDevice;
+    return st;
+  }()));
+  one->values->rings();
+  EXPECT_EQ(one->told.size(), 1u);
+  EXPECT_EQ(one->rings, 2) << "an idle node is not woken";
+  const Ref lost = one->catalog->add(rel("g"), DT_REG);
+  one->values->learned(lost);
+  one->catalog->drop(lost, State::kDropped, Reason::kChanged);
+  one->values->heard(1, {one->told[0].second.turn});
+  one->values->rings();
+  EXPECT_EQ(one->told.size(), 1u) << "of what was given up there is nothing to tell";
+}
+
+TEST_F(ToldValuesTest, AJobOfOneNodeTellsNobody) {
+  const auto alone = side(0, 1);
+  alone->saw("f", file(5));
+  EXPECT_EQ(alone->rings, 0);
+  const auto passes = side(0, 2, "", false);
+  const Ref ref = passes->catalog->add(rel("f"), DT_REG);
+  passes->values->learned(ref);
+  EXPECT_EQ(passes->rings, 0) << "nor one whose tasks all ask the PFS";
+}
+
+}  // namespace
+}  // namespace monarch
