@@ -32,6 +32,8 @@ class Members {
 
   // Whether it makes sense to ask the node now. This one itself always can be.
   bool can_ask(NodeIndex node, int64_t now) const;
+  // When it makes sense to ask the node again; a time that has passed: now.
+  int64_t alone_until(NodeIndex node) const { return nodes_.at(node).alone_until; }
   // Who keeps the file's entry now: its home, or its deputy while that one cannot be asked. Nothing: neither
   // can.
   std::optional<NodeIndex> keeper_of(const FileKey& key, int64_t now) const;

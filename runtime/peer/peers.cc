@@ -43,7 +43,11 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
     members_.answered_late(node);
   };
   hears.data = [this](NodeIndex, Fd socket, Tls tls) { handlers_.data(std::move(socket), std::move(tls)); };
-  hears.rings = [this] { handlers_.rings(); };
+  hears.rings = [this] {
+    remind();
+    remind_later();
+    handlers_.rings();
+  };
   control_ = std::make_unique<Control>(options_.peers, std::move(hears));
   FetchOptions fetches;
   fetches.peers = options_.peers;
@@ -285,19 +289,40 @@ void Peers::met(const Hello& hello) {
 void Peers::gone(NodeIndex node) {
   fetch_->forget(node);
   handlers_.gone(node);
-  const MutexLock hold(lock_);
-  directory_.gone(node);
-  uninformed_.insert(node);
-  parted_.insert(node);
+  {
+    const MutexLock hold(lock_);
+    directory_.gone(node);
+    uninformed_.insert(node);
+    parted_.insert(node);
+  }
+  remind_later();
 }
 
 void Peers::unreachable(NodeIndex node, bool refused) {
   handlers_.unreachable(node);
-  const MutexLock hold(lock_);
-  counts_.errors += ports_[node] != 0 || now_ns() - began_ns_ > kBeginNs;
-  members_.unreachable(node, now_ns(), refused);
-  uninformed_.insert(node);
-  parted_.insert(node);
+  {
+    const MutexLock hold(lock_);
+    counts_.errors += ports_[node] != 0 || now_ns() - began_ns_ > kBeginNs;
+    members_.unreachable(node, now_ns(), refused);
+    uninformed_.insert(node);
+    parted_.insert(node);
+  }
+  remind_later();
+}
+
+// A connection that is late on a busy machine is as lost as any other: changes are not to wait for long.
+void Peers::remind_later() {
+  constexpr int64_t kSoonMs = 1000;  // not at once: a job's agents end one after the other
+  std::optional<int64_t> due;
+  const int64_t now = now_ns();
+  {
+    const MutexLock hold(lock_);
+    for (const NodeIndex node : parted_)
+      if (const int64_t at = members_.alone_until(node); at > now || members_.can_ask(node, now))
+        due = std::min(due.value_or(at), at);
+  }
+  if (!due || handlers_.changes().empty()) return;
+  control_->ring_after(static_cast<int>(std::max((*due - now) / 1000000 + 1, kSoonMs)));
 }
 
 void Peers::pass_on(const HeldFile& file) {

@@ -109,7 +109,7 @@ class Peers {
   void lost(const FileKey& key) EXCLUDES(lock_);
   // The job has changed files on this node.
   void changed(const Mark& mark);
-  // Looks for the nodes that may have missed a change. To be called now and then.
+  // Looks for the nodes that may have missed a change, as it does by itself from time to time.
   void remind() EXCLUDES(lock_);
   // Sends a message to a node; what cannot be sent is dropped.
   void tell(NodeIndex node, std::string message) { control_->tell(node, std::move(message)); }
@@ -135,6 +135,7 @@ class Peers {
   void met(const Hello& hello) EXCLUDES(lock_);
   void gone(NodeIndex node) EXCLUDES(lock_);
   void unreachable(NodeIndex node, bool refused) EXCLUDES(lock_);
+  void remind_later() EXCLUDES(lock_);
   void hand_over(NodeIndex home) EXCLUDES(lock_);
   template <typename Message, typename File>
   void tell_in_parts(NodeIndex node, const std::vector<File>& files);
