@@ -13,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/logged.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
 
@@ -150,6 +151,24 @@ TEST_F(ControlTest, ItRingsOnceAtTheSoonestTime) {
   EXPECT_EQ(rung, 1);
   agent->control->ring_after(1);
   EXPECT_TRUE(eventually([&] { return rung == 2; })) << "and again";
+}
+
+TEST_F(ControlTest, ANodeThatComesInTimeIsNotComplainedOf) {
+  const Scratch scratch;
+  constexpr char kAbsent[] = "node 2: cannot be reached: ";
+  std::string soon;
+  const std::string later = logged(scratch, [&] {
+    const auto agent = start(0, [](ControlOptions* options) { options->patience_ms = 1000; });
+    for (const NodeIndex node : {1u, 2u}) EXPECT_FALSE(agent->want(node).ok());
+    soon = contents(scratch / "log");
+    const auto other = start(1);
+    expect_read(agent->want(1), 0);
+    EXPECT_TRUE(eventually([&] { return contents(scratch / "log").find(kAbsent) != std::string::npos; }));
+    EXPECT_FALSE(agent->want(2).ok());
+  });
+  EXPECT_EQ(soon, "");
+  EXPECT_EQ(later.find("node 1"), std::string::npos) << later;
+  EXPECT_EQ(later.find(kAbsent), later.rfind(kAbsent)) << "once";
 }
 
 TEST_F(ControlTest, NothingIsMadeBeforeSomebodyHasSomethingToSay) {

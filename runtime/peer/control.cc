@@ -45,6 +45,11 @@ using Stream = std::unique_ptr<bufferevent, Freed<bufferevent, ::bufferevent_fre
 
 timeval after_ms(int ms) { return {ms / 1000, (ms % 1000) * 1000}; }
 
+// The node is not there, or not yet.
+bool is_absent(int error) {
+  return error == ECONNREFUSED || error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+}
+
 bool is_answer(MessageType type) {
   return type == MessageType::kHave || type == MessageType::kRead || type == MessageType::kBusy ||
          type == MessageType::kPass || type == MessageType::kPong || type == MessageType::kList;
@@ -96,6 +101,7 @@ class Control::Loop {
     Error why;        // of the last port that was tried
     std::optional<uint64_t> incarnation;
     std::set<std::string> told;  // what the log has of it
+    std::string absent;          // what is said of it unless it comes in time
   };
   struct Waiting {
     NodeIndex node = 0;
@@ -125,10 +131,16 @@ class Control::Loop {
   void answer(const MessageHeader& header, NodeIndex node, Result<Reply> reply) EXCLUDES(lock_);
   void fail_waiting(std::optional<NodeIndex> node, const Error& why) EXCLUDES(lock_);
   void log_once(NodeIndex node, const std::string& text);
+  void log_absent(NodeIndex node, const std::string& text);
 
   static void on_accept(int listener, short, void* loop) { static_cast<Loop*>(loop)->accept_all(listener); }
   static void on_posted(int, short, void* loop) { static_cast<Loop*>(loop)->take_posted(); }
   static void on_rings(int, short, void* loop) { static_cast<Loop*>(loop)->ring(); }
+  static void on_patience(int, short, void* loop) {
+    auto* l = static_cast<Loop*>(loop);
+    for (NodeIndex i = 0; i < l->nodes_.size(); ++i)
+      if (!l->nodes_[i].incarnation && !l->nodes_[i].absent.empty()) l->log_once(i, l->nodes_[i].absent);
+  }
   static void on_making(int, short what, void* making);
   static void on_read(bufferevent*, void* connection) {
     auto* c = static_cast<Connection*>(connection);
@@ -147,7 +159,8 @@ class Control::Loop {
   const ControlHandlers handlers_;
   Base base_;
   Fd listener_, data_listener_, wake_;
-  Event accepts_, accepts_data_, rests_, posts_, rings_;
+  Event accepts_, accepts_data_, rests_, posts_, rings_, patience_;
+  int64_t began_ns_ = 0;
   std::vector<Node> nodes_;
   std::list<Making> making_;
   size_t strangers_ = 0;
@@ -187,8 +200,10 @@ Status Control::Loop::open(uint16_t* port) {
   if (data_listener_) accepts_data_ = accepting(data_listener_);
   rests_.reset(::event_new(base_.get(), -1, 0, &on_rested, this));
   rings_.reset(::event_new(base_.get(), -1, 0, &on_rings, this));
+  patience_.reset(::event_new(base_.get(), -1, 0, &on_patience, this));
+  began_ns_ = os::clock_ns(CLOCK_MONOTONIC);
   posts_.reset(::event_new(base_.get(), wake_.get(), EV_READ | EV_PERSIST, &on_posted, this));
-  if (!accepts_ || !rests_ || !rings_ || !posts_ || (data_listener_ && !accepts_data_) ||
+  if (!accepts_ || !rests_ || !rings_ || !patience_ || !posts_ || (data_listener_ && !accepts_data_) ||
       ::event_add(posts_.get(), nullptr) != 0)
     return errno_error("prepare the peers' thread", ENOMEM);
   return {};
@@ -289,7 +304,7 @@ void Control::Loop::stop() {
   fail_waiting({}, Error{ESHUTDOWN, "the agent is ending"});
   making_.clear();
   nodes_.clear();
-  for (Event* event : {&accepts_, &accepts_data_, &rests_, &rings_, &posts_}) event->reset();
+  for (Event* event : {&accepts_, &accepts_data_, &rests_, &rings_, &patience_, &posts_}) event->reset();
   base_.reset();  // which closes what it was to close
 }
 
@@ -314,6 +329,16 @@ void Control::Loop::ring() {
 
 void Control::Loop::log_once(NodeIndex node, const std::string& text) {
   if (nodes_[node].told.insert(text).second) spdlog::warn("node {}: {}", node, text);
+}
+
+// A job's nodes do not begin at the same moment.
+void Control::Loop::log_absent(NodeIndex index, const std::string& text) {
+  Node& node = nodes_[index];
+  const int64_t left_ms = options_.patience_ms - (os::clock_ns(CLOCK_MONOTONIC) - began_ns_) / 1000000;
+  if (node.incarnation || left_ms <= 0) return log_once(index, text);
+  node.absent = text;
+  const timeval later = after_ms(static_cast<int>(left_ms) + 1);
+  if (::event_pending(patience_.get(), EV_TIMEOUT, nullptr) == 0) (void)::event_add(patience_.get(), &later);
 }
 
 // ---- connections that are being made
@@ -377,7 +402,10 @@ void Control::Loop::unreachable(NodeIndex index, const Error& why) {
   node.dialing = false;
   node.port = 0;
   node.in_line.clear();
-  log_once(index, "cannot be reached: " + why.text);
+  if (is_absent(why.code))
+    log_absent(index, "cannot be reached: " + why.text);
+  else
+    log_once(index, "cannot be reached: " + why.text);
   handlers_.unreachable(index, why.code == ECONNREFUSED);  // before who waits asks somebody else
   fail_waiting(index, Error{why.code == ETIMEDOUT ? EHOSTUNREACH : why.code, why.text});
 }

@@ -56,6 +56,7 @@ struct ControlOptions {
   const PeerTls* tls = nullptr;    // outlives the control
   Handshake::After after = Handshake::After::kClear;
   int connect_ms = 250, handshake_ms = 250;  // for each port
+  int patience_ms = 5000;                    // from start(): a node that is not there yet is not worth a word
 };
 
 class Control {
