@@ -5,6 +5,8 @@ becomes of the others."""
 
 import os
 import random
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -74,8 +76,8 @@ class Nodes:
         return options([self.pfs.mount], {"ssd": (self.tiers[index], size)}, "--config", self.config, "--peers", self.list,
                        "--peer-index", str(index), "--peer-key", key or self.key)
 
-    def start(self, index, size="1G", key=None):
-        self.jobs[index] = e2e.Job(self.words(index, size, key), before=self.lab.at(index + 1) if self.lab else ())
+    def start(self, index, size="1G", key=None, job=e2e.Job):
+        self.jobs[index] = job(self.words(index, size, key), before=self.lab.at(index + 1) if self.lab else ())
         return self.jobs[index]
 
     def start_all(self):
@@ -293,6 +295,33 @@ def squatter():
         nodes.end()
 
 
+def other_version():
+    if without_slowfs():
+        return
+    directory = scratch("other-version")
+    for name in ("monarchctl", "monarchd", "libmonarch_preload.so", "libmonarch_peers.so"):
+        shutil.copy(f"{e2e.BUILD}/{name}", directory)
+    with open(f"{e2e.BUILD}/build_config.h", encoding="utf-8") as text:
+        version = re.search('^#define PACKAGE_VERSION "(.*)"', text.read(), re.M)[1].encode()
+    with open(f"{directory}/monarchd", "r+b") as program:  # what it says that it is; the library compares that
+        code = program.read()
+        equal(code.count(b"\0" + version + b"\0"), 1, "the agent says once of which version it is")
+        program.seek(code.index(b"\0" + version + b"\0") + len(version))
+        program.write(b"?")
+    nodes = Nodes("version", 2)
+    nodes.start(0)
+    nodes.start(1, job=type("JobOfThere", (e2e.Job,), {"program": f"{directory}/monarchctl"}))
+    nodes.expect_right("a library of another version", 0, 1)
+    why = f"{directory}/libmonarch_peers.so is of another version than {version.decode()}; install both anew"
+    ok(f"no peers: {why}" in nodes.log(1), "its agent goes on alone, and says why", nodes.log(1))
+    reports = {1: nodes.end_jobs(1)[1]}
+    err = e2e.execute([f"{directory}/monarchctl", "run", *nodes.words(1), "--", "true"])[2]
+    equal(err.count(f"this node gets no files from the job's other nodes: {why}"), 1, "and tells its user", err)
+    reports |= nodes.end_jobs(0)
+    nodes.end()
+    equal([reports[index]["agent"]["peer_bytes"] for index in (0, 1)], [0, 0], "and it gets nothing, and gives nothing")
+
+
 def changed():
     if without_slowfs():
         return
@@ -377,6 +406,25 @@ def told():
             ok(wait_until(lambda index=index, nodes=nodes, path=path: nodes.jobs[index].run(["stat", "-c", "%s", path])[1] == b"7\n", 5),
                f"{name}: node {index} sees what the job has changed since")
         nodes.end()
+
+
+def changed_in_turn():
+    if without_slowfs():
+        return
+    nodes = Nodes("in-turn", 2, config="stage_again = 1").start_all()
+    nodes.expect_right("before", 0, 1)
+    path = next(os.path.join(d, n) for d, _, names in os.walk(nodes.pfs.mount) for n in names)
+    for turn, node in enumerate((0, 1)):
+        content = f"{turn} by node {node}".encode()
+        nodes.jobs[node].run(["sh", "-c", 'printf "%s" "$2" > "$1"', "sh", path, content.decode()])
+        for other in (0, 1):
+            ok(wait_until(lambda other=other, content=content: nodes.jobs[other].run(["cat", path])[1] == content, 5),
+               f"change {turn}: node {other} sees it")
+        time.sleep(1.5)  # a job of one node would stage it again
+        for other in (0, 1):
+            nodes.jobs[other].run(["cat", path])
+        time.sleep(0.3)
+    equal([report["staged_again"] for report in nodes.end()], [0, 0], "no file that another node may write is staged again")
 
 
 def late():
@@ -540,5 +588,5 @@ def quiet():
 
 
 if __name__ == "__main__":
-    e2e.main(once, accounted, accounted_with_faults, killed, stopped, strangers, squatter, changed, told, late, walked, walker_ends, cut, full,
+    e2e.main(once, accounted, accounted_with_faults, killed, stopped, strangers, squatter, other_version, changed, changed_in_turn, told, late, walked, walker_ends, cut, full,
              quiet)
