@@ -64,7 +64,8 @@ ordered_json report(const Board& board, const std::vector<TierInReport>& tiers, 
                       {"opens", t.opens},
                       {"read_calls", t.read_calls},
                       {"read_bytes", t.read_bytes},
-                      {"placed_bytes", t.placed_bytes}});
+                      {"placed_bytes", t.placed_bytes},
+                      {"granted", t.granted}});
   }
   const NodeCounts counts = node_counts(board, media);
   ordered_json all = {{"version", PACKAGE_VERSION}};

@@ -148,6 +148,13 @@ void start_walk(int threads, Service* service) {
     service->walker->start(threads);
 }
 
+// What root may count on: see Board::granted.
+void tell_granted(const Service& service) {
+  size_t i = 0;
+  for (const Tier& tier : service.hierarchy->tiers())
+    service.board->get()->granted[i++].store(tier.quota(), std::memory_order_release);
+}
+
 Status start(const AgentOptions& options, Service* service) {
   std::optional<LoadingPeers> library;
   if (options.peers) library.emplace(options.peers_library);
@@ -161,6 +168,7 @@ Status start(const AgentOptions& options, Service* service) {
   Result<BoardFile> board = BoardFile::create(options.run_dir);
   if (!board.ok()) return board.error();
   service->board.emplace(board.take());
+  tell_granted(*service);
   std::vector<TierView> views;
   for (const Tier& t : service->hierarchy->tiers())
     views.push_back({t.name(), t.copies_path(), t.device(), t.unsafe()});
@@ -223,6 +231,7 @@ void take_grants(GrantWatch* grants, Service* service) {
   for (const Grant& grant : std::move(granted).value_or(std::vector<Grant>())) {
     for (Tier& tier : service->hierarchy->tiers()) {
       if (tier.name() != grant.tier || !tier.grow(grant.quota)) continue;
+      tell_granted(*service);
       spdlog::info("tier {}: the job may use {} now", tier.name(), format_size(grant.quota));
       grew = true;
     }

@@ -36,7 +36,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 10;                // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 11;                // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -105,7 +105,8 @@ inline constexpr int kStaleSeconds = 60;
   X(peer_bad, "pieces of files that came from other nodes with wrong bytes")                \
   X(served_files, "files, or parts of them, that other nodes got from this one")            \
   X(served_bytes, "bytes that other nodes got from this one")                               \
-  X(dup_files, "files read from the PFS though another node had them, as far as known")
+  X(dup_files, "files read from the PFS though another node had them, as far as known")     \
+  X(evicted_files, "copies removed because root lowered a tier's quota")
 
 enum class TaskCounter : uint32_t {
 #define X(name, doc) name,
@@ -250,8 +251,12 @@ struct Board {
   BoardHeader header;
   alignas(64) std::atomic<uint64_t> agent[32];    // by AgentCounter
   std::atomic<uint64_t> placed_bytes[kMaxTiers];  // bytes now on each tier, this job's
-  std::atomic<uint64_t> nodes;                    // of the job, if this one has peers
-  std::atomic<uint64_t> others_at;                // which of these is whole: the agent may die at any time
+  // A quota of each tier, in bytes, which what the agent has reserved there is within and stays within: the
+  // one that root told it last, or, while it still removes copies to keep to a smaller one, a larger one of
+  // before.
+  std::atomic<uint64_t> granted[kMaxTiers];
+  std::atomic<uint64_t> nodes;      // of the job, if this one has peers
+  std::atomic<uint64_t> others_at;  // which of these is whole: the agent may die at any time
   OtherNodes others[2];
   CounterShard shards[kShards];
   std::atomic<uint32_t> parking[kParking];

@@ -131,7 +131,8 @@ uint64_t total(const Board& board, AgentCounter counter) {
 }
 
 TierTotals tier_totals(const Board& board, uint32_t tier) {
-  TierTotals sum{0, 0, 0, board.placed_bytes[tier].load(std::memory_order_relaxed)};
+  TierTotals sum{0, 0, 0, board.placed_bytes[tier].load(std::memory_order_relaxed),
+                 board.granted[tier].load(std::memory_order_acquire)};
   for (const CounterShard& s : board.shards) {
     sum.opens += s.opens_tier[tier].load(std::memory_order_relaxed);
     sum.read_calls += s.read_calls_tier[tier].load(std::memory_order_relaxed);

@@ -94,6 +94,7 @@ struct TierTotals {
   uint64_t read_calls;
   uint64_t read_bytes;
   uint64_t placed_bytes;
+  uint64_t granted;
 };
 TierTotals tier_totals(const Board& board, uint32_t tier);
 
