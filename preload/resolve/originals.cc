@@ -64,7 +64,8 @@ bool copy_named(const char* text, size_t len, uint32_t tier, uint64_t ino, Origi
   const Entry* entry = ref ? c->catalog.entry(ref) : nullptr;
   const Identity* identity = entry ? c->catalog.identity_of(*entry) : nullptr;
   const Attributes* attributes = identity ? c->catalog.attributes(identity->attributes) : nullptr;
-  if (!attributes || identity->tier.load(std::memory_order_acquire) != tier || identity->tier_ino != ino)
+  if (!attributes || identity->tier.load(std::memory_order_acquire) != tier ||
+      read_once(identity->tier_ino) != ino)
     return false;
   *original = {entry, identity, attributes};
   return true;

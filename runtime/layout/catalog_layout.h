@@ -25,7 +25,8 @@
 // probing; empty slots are 0. The path index has 8-byte slots, (hash32 << 32 | Ref of the Entry), and
 // starts probing at hash32 mod slots. The inode index has 4-byte slots, the Ref of an Identity, and
 // starts at hash of (tier, inode) mod slots. When a table is 3/4 full the agent fills a larger
-// generation and then publishes its number in the header (release); the old one stays as it was.
+// generation and then publishes its number in the header (release); the old one stays as it was. A slot
+// of the inode index whose copy is gone is kDeadSlot, or another copy's by now.
 //
 // Memory order. A record is complete before the release-store of the slot that leads to it. A state
 // word is the one part of an Entry that changes: agent threads change it by compare-and-swap
@@ -98,6 +99,7 @@ enum class Reason : uint8_t {
   kSourceError = 7,  // the PFS failed while it was read
   kTierError = 8,    // the tier failed while it was written
   kWritten = 9,      // the job opened it for writing (its invalid bit is set)
+  kEvicted = 10,     // its copy was removed, and somebody has that open still
 };
 
 // The state word: bits 0-7 State, 8-15 Reason, 16-23 tier number (kPlaced only), 24-31 zero, 32-63
@@ -175,6 +177,7 @@ struct Identity {
   std::atomic<uint32_t> tier;  // tier number of the copy; kNoTier once the copy was dropped
 };
 static_assert(sizeof(Identity) == 48);
+inline constexpr Ref kDeadSlot = 0xffffffff;  // of the inode index: no record is there
 inline constexpr uint32_t kNoTier = 0xffffffff;
 inline constexpr uint32_t kNoCopy = 0xfffffffe;  // the Identity is a SeenFile's
 

@@ -184,7 +184,7 @@ class CatalogReader {
       const Ref ref = slots[i].load(std::memory_order_acquire);
       if (ref == 0) return nullptr;
       const auto* id = static_cast<const Identity*>(at(Space::kIdents, ref, sizeof(Identity)));
-      if (id && id->tier_ino == ino && id->tier.load(std::memory_order_acquire) == tier) return id;
+      if (id && read_once(id->tier_ino) == ino && id->tier.load(std::memory_order_acquire) == tier) return id;
     }
     return nullptr;
   }

@@ -183,7 +183,7 @@ Ref Catalog::allocate(Space space, uint64_t bytes) {
   if (k >= kMaxSegments || !allocate_in_segment(space, k, offset + bytes - segment_start(k))) return 0;
   s.used = offset + bytes;
   ends_[number].store(s.used, std::memory_order_release);
-  // That of the entries tells how far they are complete: index_entry() stores it.
+  // That of the entries tells how far they are complete: end_entries() stores it.
   if (space != Space::kEntries) header_->used_bytes[number].store(s.used, std::memory_order_relaxed);
   return static_cast<Ref>(offset / 8);
 }
@@ -279,7 +279,9 @@ Ref Catalog::add_again(Ref before) {
   const auto times = again_.find(before);
   const int turn = times == again_.end() ? 1 : times->second + 1;
   const Ref ref = turn <= kMostAgain ? make_entry(path, DT_REG, state_word(State::kStaging)) : 0;
-  if (ref) again_[ref] = turn;
+  if (!ref) return 0;
+  again_[ref] = turn;
+  end_entries();
   return ref;
 }
 
@@ -361,10 +363,14 @@ bool Catalog::index_entry(uint32_t hash, Ref ref) {
   index_[i].store(index_slot(hash, ref), std::memory_order_release);
   ++index_used_;
   header_->entry_count.fetch_add(1, std::memory_order_relaxed);
+  end_entries();
+  return true;
+}
+
+void Catalog::end_entries() {
   const uint64_t used = spaces_[static_cast<uint32_t>(Space::kEntries)].used;
   entries_end_.store(used, std::memory_order_release);
   header_->used_bytes[static_cast<uint32_t>(Space::kEntries)].store(used, std::memory_order_release);
-  return true;
 }
 
 bool Catalog::index_identity(uint32_t tier, uint64_t ino, Ref ref) {
@@ -377,6 +383,7 @@ bool Catalog::index_identity(uint32_t tier, uint64_t ino, Ref ref) {
     auto* larger = reinterpret_cast<std::atomic<uint32_t>*>(
         make_file("inodes." + std::to_string(next), wanted * sizeof(uint32_t)));
     if (!larger) return false;
+    inodes_used_ = 0;
     for (uint64_t i = 0; i < slots; ++i) {
       const Ref old = inodes_[i].load(std::memory_order_relaxed);
       if (old == 0) continue;
@@ -384,18 +391,66 @@ bool Catalog::index_identity(uint32_t tier, uint64_t ino, Ref ref) {
       const uint32_t of_tier = id ? id->tier.load(std::memory_order_relaxed) : kNoTier;
       if (of_tier == kNoTier) continue;
       const uint64_t j = free_slot(larger, wanted - 1, inode_hash(of_tier, id->tier_ino));
-      if (j < wanted) larger[j].store(old, std::memory_order_relaxed);
+      if (j < wanted) larger[j].store(old, std::memory_order_relaxed), ++inodes_used_;
     }
     inodes_ = larger;
     slots = wanted;
     inode_generation_ = next;
     header_->inode_generation.store(next, std::memory_order_release);
   }
-  const uint64_t i = free_slot(inodes_, slots - 1, inode_hash(tier, ino));
-  if (i >= slots) return false;
-  inodes_[i].store(ref, std::memory_order_release);
-  ++inodes_used_;
+  // A copy that had this inode before is gone.
+  uint64_t slot = slots, i = inode_hash(tier, ino) & (slots - 1), probes = 0;
+  for (; probes < slots; i = (i + 1) & (slots - 1), ++probes) {
+    const Ref there = inodes_[i].load(std::memory_order_relaxed);
+    if (there == 0) break;
+    auto* id = record<Identity>(Space::kIdents, there);
+    uint32_t of_tier = id ? id->tier.load(std::memory_order_relaxed) : kNoTier;
+    if (of_tier == tier && there != ref && id->tier_ino == ino) {
+      id->tier.store(kNoTier, std::memory_order_release);
+      of_tier = kNoTier;
+    }
+    if (of_tier == kNoTier && slot == slots) slot = i;
+  }
+  if (slot == slots && probes == slots) return false;
+  if (slot == slots) slot = i, ++inodes_used_;
+  inodes_[slot].store(ref, std::memory_order_release);
   return true;
+}
+
+void Catalog::forget_copy(Ref identity) {
+  auto* id = record<Identity>(Space::kIdents, identity);
+  const uint32_t tier = id ? id->tier.load(std::memory_order_relaxed) : kNoTier;
+  if (tier == kNoTier || tier == kNoCopy) return;
+  id->tier.store(kNoTier, std::memory_order_release);
+  const uint64_t mask = index_slots(inode_generation_) - 1;
+  for (uint64_t i = inode_hash(tier, id->tier_ino) & mask, probes = 0; probes <= mask;
+       i = (i + 1) & mask, ++probes) {
+    const Ref there = inodes_[i].load(std::memory_order_relaxed);
+    if (there == identity) inodes_[i].store(kDeadSlot, std::memory_order_release);
+    if (there == identity || there == 0) return;
+  }
+}
+
+// An entry whose copies come and go takes no more room each time, as long as the file is the same.
+Ref Catalog::identity_for(Ref ref, const struct stat& source) {
+  const Entry& e = entry(ref);
+  const Ref before = reader_.identity_of(e) ? e.identity.load(std::memory_order_relaxed) : 0;
+  auto* id = before ? record<Identity>(Space::kIdents, before) : nullptr;
+  if (!id) return add_identity(ref, source);
+  forget_copy(before);
+  const Ref attributes = attributes_of(source);
+  Identity now{};
+  fill(&now, ref, attributes, source);
+  const bool same = attributes && id->entry == ref && id->attributes == attributes &&
+                    id->pfs_ino == now.pfs_ino && id->atime == now.atime && id->ctime == now.ctime &&
+                    id->blocks == now.blocks;
+  return same ? before : add_identity(ref, source);
+}
+
+void Catalog::retire(Ref ref) {
+  const Entry& e = entry(ref);
+  const MutexLock hold(lock_);
+  if (reader_.identity_of(e)) forget_copy(e.identity.load(std::memory_order_relaxed));
 }
 
 Ref Catalog::attributes_of(const struct stat& st) {
@@ -500,10 +555,10 @@ Ref Catalog::enter_copy(Ref ref, uint32_t tier, uint64_t tier_ino, const struct 
   // A large file has had its identity since its first chunk.
   const bool large = state_of(e.state.load(std::memory_order_relaxed)) == State::kLarge;
   Ref own = large && reader_.identity_of(e) ? e.identity.load(std::memory_order_relaxed) : 0;
-  if (!own) own = add_identity(ref, source);
+  if (!own) own = identity_for(ref, source);
   auto* id = own ? record<Identity>(Space::kIdents, own) : nullptr;
   if (!id) return 0;
-  id->tier_ino = tier_ino;
+  __atomic_store_n(&id->tier_ino, tier_ino, __ATOMIC_RELAXED);
   id->tier.store(tier, std::memory_order_release);
   return own;
 }
@@ -539,7 +594,7 @@ Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) try
   if (e.type.load(std::memory_order_relaxed) == DT_DIR) return 0;
   const uint32_t count = chunk_count(static_cast<uint64_t>(source.st_size));
   const Ref chunks = allocate(Space::kChunks, sizeof(Chunks) + (uint64_t{count} + 63) / 64 * 8);
-  const Ref own = chunks ? add_identity(ref, source) : 0;
+  const Ref own = chunks ? identity_for(ref, source) : 0;
   if (!own) return 0;
   auto* c = record<Chunks>(Space::kChunks, chunks);
   c->entry = ref;
@@ -571,10 +626,7 @@ void Catalog::set_tier_failed(uint32_t tier, bool failed) {
 void Catalog::drop(Ref ref, State state, Reason reason) {
   Entry& e = entry(ref);
   e.state.store(state_word(state, reason), std::memory_order_release);
-  const Ref own = e.identity.load(std::memory_order_acquire);
-  if (!reader_.identity_of(e)) return;  // nothing, or what a task saw
-  const MutexLock hold(lock_);
-  if (auto* id = record<Identity>(Space::kIdents, own)) id->tier.store(kNoTier, std::memory_order_release);
+  retire(ref);
 }
 
 // In the order of the entries' bits: what stands in the mapped records is the owner's to change.

@@ -114,6 +114,9 @@ class Catalog {
   // run directory or memory is full.
   bool add_seen(const Seen& seen);
 
+  // The copy of an entry is gone: its inode leads to the entry no more. Who still has it open sees the copy's
+  // own values from then on.
+  void retire(Ref ref);
   // Takes a placed entry back, with this state (kDropped, or kNoFit to try again) and reason: readers that
   // look now go to the PFS. The copy may be removed afterwards.
   void drop(Ref ref, State state, Reason reason);
@@ -157,6 +160,7 @@ class Catalog {
   Ref directory(uint32_t root, const char* path, uint32_t len) REQUIRES(lock_);
   Ref add_locked(const RelPath& path, uint8_t type) REQUIRES(lock_);
   Ref make_entry(const RelPath& path, uint8_t type, uint64_t state) REQUIRES(lock_);
+  void end_entries() REQUIRES(lock_);  // all that were made are complete
   void set_type(Ref ref, uint8_t type) REQUIRES(lock_);
   Ref add_blocks(const std::vector<NameInDirectory>& names) REQUIRES(lock_);
   bool index_entry(uint32_t hash, Ref ref) REQUIRES(lock_);
@@ -165,6 +169,10 @@ class Catalog {
   // Enters where the copy is in the identity of an entry, made if need be, and returns that; 0: no room.
   Ref enter_copy(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) REQUIRES(lock_);
   Ref add_identity(Ref ref, const struct stat& source) REQUIRES(lock_);
+  // The identity of an entry whose last copy, if it had one, is gone; made if need be. 0: no room.
+  Ref identity_for(Ref ref, const struct stat& source) REQUIRES(lock_);
+  // Its inode does not lead to this identity any more.
+  void forget_copy(Ref identity) REQUIRES(lock_);
   void fill(Identity* id, Ref entry, Ref attributes, const struct stat& source);
 
   const std::string run_dir_;
