@@ -51,6 +51,7 @@ bool seems_source(const File& file) {
 struct Source {
   uint32_t tier = 0;
   bool whole = false;  // else: the chunks asked for are there
+  uint64_t word = 0;   // the entry's state that said so
 };
 
 // Opens the copy; -1: it cannot be, or another user has put something there.
@@ -81,12 +82,13 @@ bool ensure(const File& file, uint64_t offset, uint64_t bytes, Source* source) {
       if (is_closed(*board)) return false;
       count(board, TaskCounter::chunk_waits);
       if (request_chunk(board, catalog, *file.entry, n, &chunks) != WaitEnd::kSettled) return false;
-      if (!chunks)
-        word = file.entry->state.load(std::memory_order_acquire);  // whole by now, or it will not come
+      word = file.entry->state.load(std::memory_order_acquire);  // whole by now, or it may not come
+      if (state_of(word) == State::kLarge && catalog.chunks(chunks_of(word)) != chunks) return false;
     }
-    if (state_of(word) == State::kPlaced) return *source = {tier_of(word), true}, true;
-    if (!chunks) return false;
-    *source = {read_once(chunks->tier), false};
+    if (state_of(word) == State::kPlaced) return *source = {tier_of(word), true, word}, true;
+    if (!chunks || state_of(word) != State::kLarge || (source->word != 0 && source->word != word))
+      return false;
+    *source = {read_once(chunks->tier), false, word};
   }
   return true;
 }
@@ -101,6 +103,9 @@ ssize_t on_copy(const File& file, size_t bytes, off_t offset, Use use) {
   if (fd < 0 && !source.whole) fd = open_copy(file.ref, {source.tier, true});  // it came to be whole just now
   if (fd < 0) return -1;
   const Own copy(fd);
+  // Else it may be a later partial copy, in which other chunks are.
+  const uint64_t now = file.entry->state.load(std::memory_order_acquire);
+  if (!source.whole && now != source.word && state_of(now) != State::kPlaced) return -1;
   const ssize_t got = use(fd);
   if (got > 0) add_read(static_cast<unsigned char>(1 + source.tier), static_cast<uint64_t>(got));
   return got;
