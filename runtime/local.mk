@@ -124,6 +124,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/placement/copying.h \
 	%D%/placement/credit.cc \
 	%D%/placement/credit.h \
+	%D%/placement/evict.cc \
+	%D%/placement/evict.h \
 	%D%/placement/file_stager.cc \
 	%D%/placement/file_stager.h \
 	%D%/placement/hard_links.cc \
@@ -135,6 +137,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/placement/queue.cc \
 	%D%/placement/queue.h \
 	%D%/placement/source.h \
+	%D%/placement/sparse_copies.h \
 	%D%/placement/tier_health.cc \
 	%D%/placement/tier_health.h \
 	%D%/placement/write_back.cc \

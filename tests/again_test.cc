@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that the job wrote, staged again once they were left alone for stage_again seconds.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -58,6 +59,36 @@ TEST_F(AgainTest, WhatIsLeftAlone) {
   const Identity* id = catalog_->reader().find_copy(0, copy.st_ino);
   ASSERT_NE(id, nullptr);
   EXPECT_EQ(catalog_->reader().entry(id->entry), found.entry);
+}
+
+TEST_F(AgainTest, TheCopyThatServesNobodyGoesFirstWhenSpaceGoesBack) {
+  ::signal(SIGIO, SIG_IGN);  // of leases
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  scratch_.file("pfs/f", noise(300000, 1));
+  start();
+  EXPECT_EQ(state_of(demand("f")), State::kPlaced);
+  write("f", noise(200000, 2));
+  ASSERT_TRUE(comes("f"));
+  const Found second = newest("f");
+  const auto lower = [&](uint64_t quota) {
+    placement_->set_quota(0, quota);
+    placement_->keep_to_quotas();
+    return eventually([&] { return tier().used() <= quota && (*board_)->granted[0] == quota; });
+  };
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(lower(tier().space_of(200000)));
+    EXPECT_EQ(tier().used(), tier().space_of(200000));
+    EXPECT_TRUE(serves("f", newest("f")));
+    EXPECT_EQ(files_on(), 1);
+  }
+  ASSERT_TRUE(lower(0));
+  EXPECT_EQ(files_on(), 0);
+  EXPECT_EQ(tier().used(), 0u);
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  EXPECT_EQ(newest("f").ref, second.ref);
+  if (placement_->set_quota(0, 1 << 20)) placement_->room_grew();
+  ASSERT_TRUE(eventually([&] { return newest("f").ref != second.ref; }));
+  EXPECT_TRUE(serves("f", newest("f")));
 }
 
 TEST_F(AgainTest, NotBeforeItWasLeftAlone) {

@@ -419,14 +419,21 @@ TEST_F(SweepTest, OfAMissingDirectoryIsAnError) {
   EXPECT_EQ(sweep_user_dirs(scratch_ / "missing").error().code, ENOENT);
 }
 
-TEST_F(HierarchyTest, AQuotaGrowsAndNeverShrinks) {
+TEST_F(HierarchyTest, AQuotaGrowsAndShrinks) {
   Tier t = open(tier("a", 0));
   EXPECT_FALSE(t.reserve(1));
-  EXPECT_TRUE(t.grow(kBlock));
+  EXPECT_TRUE(t.set_quota(kBlock));
   EXPECT_TRUE(t.reserve(1));
-  EXPECT_FALSE(t.grow(kBlock));
-  EXPECT_FALSE(t.grow(1));
-  EXPECT_EQ(t.quota(), kBlock);
+  EXPECT_FALSE(t.set_quota(kBlock));
+  EXPECT_FALSE(t.set_quota(1));
+  EXPECT_EQ(t.quota(), 1u);
+  EXPECT_EQ(t.used(), kBlock) << "what is used stays";
+  EXPECT_EQ(t.room(), 0u);
+  EXPECT_FALSE(t.reserve(1));
+  t.release(1);
+  EXPECT_FALSE(t.reserve(1));
+  EXPECT_TRUE(t.set_quota(kBlock));
+  EXPECT_TRUE(t.reserve(1));
 }
 
 TEST(Grant, WhatIsWrittenIsRead) {

@@ -48,6 +48,7 @@ tests_unit_SOURCES = \
 	%D%/dataset_test.cc \
 	%D%/discovery_test.cc \
 	%D%/escape_test.cc \
+	%D%/evict_test.cc \
 	%D%/faulty_os.cc \
 	%D%/faulty_os.h \
 	%D%/fuzz_test.cc \
@@ -241,6 +242,7 @@ scripts = \
 	%D%/removal.t \
 	%D%/run.t \
 	%D%/safety.t \
+	%D%/shrink.t \
 	%D%/slurm.t \
 	%D%/slurm_hostile.t \
 	%D%/slurm_key.t \

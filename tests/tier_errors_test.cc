@@ -225,7 +225,7 @@ TEST_F(TierErrorsTest, AQuotaThatManyThreadsGrowIsTheLargest) {
   Threads(kThreads, [&](uint32_t) {
     for (uint64_t n = 0; n < kTimes; ++n) {
       const uint64_t quota = ++asked;
-      t.grow(quota);
+      t.set_quota(quota);
       lost += t.quota() < quota;
     }
   }).join();

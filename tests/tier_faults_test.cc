@@ -67,7 +67,7 @@ TEST_F(PlacementTest, WhatDidNotFitIsPlacedWhenTheQuotaGrows) {
   walk();
   ASSERT_TRUE(eventually([&] { return (*board_)->header.full == 1; })) << "the tiers count as full";
   for (const uint64_t quota : {10 * 8192, kFiles * 8192}) {
-    ASSERT_TRUE(tier().grow(quota));
+    ASSERT_TRUE(tier().set_quota(quota));
     placement_->room_grew();
     ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == quota / 8192; }));
   }

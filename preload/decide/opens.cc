@@ -256,8 +256,11 @@ void count_copy_opened(Client* client, uint32_t tier) {
   my_shard(client->board).opens_tier[tier].fetch_add(1, std::memory_order_relaxed);
 }
 
-void count_copy_failed(Client* client) {
-  count(client->board, TaskCounter::fallback_tier_error);
+void count_copy_failed(Client* client, const Answer& answer) {
+  const Entry* e = client->catalog.entry(answer.copy);
+  const uint64_t word = e ? e->state.load(std::memory_order_acquire) : 0;
+  const bool removed = state_of(word) == State::kNoFit && reason_of(word) != Reason::kTierError;
+  count(client->board, removed ? TaskCounter::fallback_no_fit : TaskCounter::fallback_tier_error);
   count(client->board, TaskCounter::opens_pfs);
 }
 

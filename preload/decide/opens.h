@@ -34,6 +34,6 @@ bool is_own_part(const Client& client, uint32_t tier, int fd);
 
 // Counts what became of the open of a copy. On failure the PFS is tried next.
 void count_copy_opened(Client* client, uint32_t tier);
-void count_copy_failed(Client* client);
+void count_copy_failed(Client* client, const Answer& answer);
 
 }  // namespace monarch::preload

@@ -74,7 +74,7 @@ APART void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attem
   const int fd = next<Open>(Hook::open)(copy.text(), flags & ~O_DIRECT);
   if (fd < 0 || !is_the_copy(*c, answer, fd)) {
     (void)not_opened(fd);
-    return count_copy_failed(c);
+    return count_copy_failed(c, answer);
   }
   attempt->fd = fd;
   count_copy_opened(c, answer.tier);
@@ -158,7 +158,7 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
     FILE* stream = real(copy.text(), mode);
     errno = saved;
     if (stream && !is_the_copy(*c, answer, fileno_unlocked(stream))) {
-      count_copy_failed(c);
+      count_copy_failed(c, answer);
       return stream_of_pfs(answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
     }
     if (stream) {
@@ -166,7 +166,7 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
       if (answer.bytes > 0) add_read(static_cast<unsigned char>(1 + answer.tier), answer.bytes);
       return stream;
     }
-    count_copy_failed(c);
+    count_copy_failed(c, answer);
   }
   return stream_of_pfs(answer, real(path, mode));
 }

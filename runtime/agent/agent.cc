@@ -219,7 +219,7 @@ Status start(const AgentOptions& options, Service* service) {
   return {};
 }
 
-// Quotas that root has raised, since space of other jobs has become free.
+// Quotas that root has told, since space of other jobs has become free, or other jobs are to have some.
 void take_grants(GrantWatch* grants, Service* service) {
   std::optional<std::vector<Grant>> granted;
   try {
@@ -228,15 +228,17 @@ void take_grants(GrantWatch* grants, Service* service) {
     return;  // the next look finds them
   }
   bool grew = false;
+  std::vector<Tier>& tiers = service->hierarchy->tiers();
   for (const Grant& grant : std::move(granted).value_or(std::vector<Grant>())) {
-    for (Tier& tier : service->hierarchy->tiers()) {
-      if (tier.name() != grant.tier || !tier.grow(grant.quota)) continue;
-      tell_granted(*service);
+    for (size_t i = 0; i < tiers.size(); ++i) {
+      const Tier& tier = tiers[i];
+      if (tier.name() != grant.tier || !service->placement->set_quota(i, grant.quota)) continue;
       spdlog::info("tier {}: the job may use {} now", tier.name(), format_size(grant.quota));
       grew = true;
     }
   }
   if (grew) service->placement->room_grew();
+  service->placement->keep_to_quotas();
 }
 
 // Whether the run directory is still where tasks look for it. An inotify watch would not tell: what is open

@@ -21,7 +21,7 @@ struct AgentOptions {
   // its own all the same; or the reason why it is not ready.
   int ready_fd = -1;
   int lifeline_fd = -1;  // end of file on it ends the agent
-  std::string grants;    // file by which root grants more space; empty: none
+  std::string grants;    // file by which root tells quotas; empty: none
   bool leave = false;    // remove nothing at the end: root's epilog reads the counters first
   // The job's nodes; nothing: this one is on its own.
   std::optional<PeerMembership> peers;

@@ -10,7 +10,7 @@
 
 namespace monarch {
 
-// Watches the file by which root grants space. Costs an idle agent nothing where inotify(7) is to be had;
+// Watches the file by which root tells quotas. Costs an idle agent nothing where inotify(7) is to be had;
 // else a look every kLookMs. One thread.
 class GrantWatch {
  public:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What root tells the agent of a running job when space of other jobs has become free: its quotas, which only
-// grow. A file of root's, STATE/grants/NAME, one line "TIER BYTES" for each tier, replaced as a whole.
+// What root tells the agent of a running job when space of other jobs has become free, or other jobs are to
+// have some of this one's: its quotas. One that is smaller than what the agent uses is a demand to remove
+// copies; Board::granted says when that is done. A file of root's, STATE/grants/NAME, one line "TIER BYTES"
+// for each tier, replaced as a whole.
 #pragma once
 
 #include <cstdint>

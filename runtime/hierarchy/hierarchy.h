@@ -20,7 +20,7 @@ class Hierarchy {
   const std::vector<Tier>& tiers() const { return tiers_; }
 
   // Reserves space for a file of `bytes` on the first tier that has room and returns the tier's number;
-  // -1 if none has. Nothing is evicted: the placed subset is stable over epochs.
+  // -1 if none has. Nothing is evicted for it: the placed subset is stable over epochs.
   int reserve(uint64_t bytes);
 
   // The same for as much of `bytes` as one tier can take, in whole units of `unit`; *got is how much. For

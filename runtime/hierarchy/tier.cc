@@ -94,12 +94,7 @@ uint64_t Tier::file_system_bytes() const {
   return os::fstatvfs(copies_.get(), &fs) == 0 ? uint64_t{fs.f_bavail} * fs.f_frsize : 0;
 }
 
-bool Tier::grow(uint64_t quota) {
-  uint64_t now = quota_.load(std::memory_order_relaxed);
-  while (now < quota)
-    if (quota_.compare_exchange_weak(now, quota, std::memory_order_relaxed)) return true;
-  return false;
-}
+bool Tier::set_quota(uint64_t quota) { return quota_.exchange(quota) < quota; }
 
 bool Tier::reserve(uint64_t bytes) {
   if (closed()) return false;
@@ -107,7 +102,12 @@ bool Tier::reserve(uint64_t bytes) {
   uint64_t used = used_.load(std::memory_order_relaxed);
   do {
     if (used + space > quota_) return false;
-  } while (!used_.compare_exchange_weak(used, used + space, std::memory_order_relaxed));
+  } while (!used_.compare_exchange_weak(used, used + space));
+  // It may have been lowered just now: whoever did so saw this use, or this sees the new quota.
+  if (used + space > quota_) {
+    release(bytes);
+    return false;
+  }
   if (headroom() >= space) return true;
   release(bytes);
   // By its quota there is room: others fill the file system. That may pass.

@@ -38,12 +38,13 @@ class Tier {
   const std::string& copies_path() const { return copies_path_; }  // where the copies are
   uint64_t device() const { return device_; }                      // st_dev of the copies
   uint64_t quota() const { return quota_.load(std::memory_order_relaxed); }
-  // Root has given the job more space. False: it has that much already.
-  bool grow(uint64_t quota);
+  // Root has told how much the job may use; what is used beyond it stays, and nothing more is reserved until
+  // enough is released. True: it is more than before.
+  bool set_quota(uint64_t quota);
   // Others can put another directory in the place of the job's: all can write the one above, and it is not
   // sticky, or it is another user's.
   bool unsafe() const { return unsafe_; }
-  uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+  uint64_t used() const { return used_.load(); }
 
   // Space that a file of `bytes` takes: whole blocks.
   uint64_t space_of(uint64_t bytes) const { return (bytes + kBlock - 1) / kBlock * kBlock; }

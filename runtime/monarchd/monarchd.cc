@@ -183,7 +183,7 @@ int main(int argc, char** argv) {
   app.add_option("--datasets-file", o.datasets_file,
                  "file with PATH[:PATH...], since a command line is seen by all")
       ->group("Agent");
-  app.add_option("--grants", o.agent.grants, "file by which root grants more space")->group("Agent");
+  app.add_option("--grants", o.agent.grants, "file by which root tells quotas")->group("Agent");
   app.add_option("--tier", o.tiers, "NAME:PATH:SIZE, added after the configuration's tiers")
       ->allow_extra_args(false)
       ->group("Agent");

@@ -257,6 +257,7 @@ bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier,
   }
   if (file->writing == Writing::kDirect) os::set_direct(copy->get(), true);
   const MutexLock hold(lock_);
+  if (progress(file).failed) return false;
   *ends = std::make_shared<Ends>(Ends{std::move(source), copy.take()});
   hold_ends(file, *ends);
   return true;
@@ -292,7 +293,14 @@ bool ChunkStager::claim(const Large& file, const Work& work, Run* run) {
   return true;
 }
 
+void ChunkStager::close_sources() {
+  std::vector<std::unique_ptr<SourceFile>> sources;
+  const MutexLock hold(lock_);
+  sources.swap(to_close_);
+}
+
 void ChunkStager::stage(const Work& work, Copier* copier) {
+  close_sources();
   Run run;
   const Large file = large_file(work, copier, &run.ends);
   if (!file) return;
@@ -393,7 +401,7 @@ void ChunkStager::publish(const Large& file, const Run& run) {
     for (uint32_t i = 0; i < run.count && !whole; ++i)
       context_->catalog->set_chunk(file->chunks, run.first + i);
     closed = p.done == file->allowed && !whole;
-    if (closed) large_.erase(file->ref);  // nothing more to do; its ends are closed with its last run
+    if (closed) kept_.insert(large_.extract(file->ref));  // its ends are closed with its last run
   }
   add(context_->board, AgentCounter::staged_chunks, run.count);
   add(context_->board, AgentCounter::staged_bytes, bytes);
@@ -440,9 +448,10 @@ void ChunkStager::finish(const Large& file, const Run& last) {
     return give_up(file, AgentCounter::no_fit_files, state_word(State::kNoFit));
   context_->source->copied(file->ref, file->tier);
   add(context_->board, AgentCounter::staged_files);
-  if (is_sparse(file->st)) tier.release_holes(made, file->reserved);
+  if (is_sparse(file->st)) context_->sparse.add(&tier, file->ref, made, file->reserved);
   const MutexLock hold(lock_);
   large_.erase(file->ref);
+  wanted_.erase(file->ref);
 }
 
 // Other threads may still be copying for it: the last one to end gives its space back. The name is free at
@@ -465,9 +474,53 @@ void ChunkStager::give_up(const Large& file, AgentCounter counter, uint64_t word
   // TierHealth counts those.
   if (counter != AgentCounter::tier_errors && counter != AgentCounter::put_off_files)
     add(context_->board, counter);
-  const Entry& e = context_->catalog->entry(file->ref);
-  for (uint32_t n = 0; n < std::min(file->count, kParking); ++n) wake_parked(context_->board, e.hash, n);
+  wake_all(file->ref, file->count);
   if (last) release(file, placed);
+}
+
+void ChunkStager::wake_all(Ref ref, uint32_t chunks) const {
+  const uint32_t hash = context_->catalog->entry(ref).hash;
+  for (uint32_t n = 0; n < std::min(chunks, kParking); ++n) wake_parked(context_->board, hash, n);
+}
+
+// Tasks are told before the caller removes the copy: who opened a partial copy and finds that it still counts
+// has the one that his chunks are in.
+std::optional<uint64_t> ChunkStager::evict(Ref ref, int tier, uint64_t word) {
+  Large file;
+  bool last = false;
+  uint64_t placed = 0;
+  {
+    const MutexLock hold(lock_);
+    file = known(ref);
+    if (const auto kept = kept_.find(ref); !file && kept != kept_.end()) file = kept->second;
+    if (!file || file->tier != tier || progress(file).failed || progress(file).done == file->count) return {};
+    Progress& p = progress(file);
+    last = p.in_flight == 0;
+    placed = p.placed;
+    if (last && p.ends) {
+      to_close_.push_back(nullptr);  // where memory lacks, all is as it was
+      to_close_.back() = std::move(p.ends->source);
+      p.ends->copy.reset();
+    }
+    p.failed = true;
+    p.ends.reset();
+    kept_.erase(ref);
+    large_.erase(ref);
+    std::erase(opened_, file);
+    wanted_.erase(ref);
+  }
+  try {
+    if (last)
+      queue_->demand_chunk(ref, 0);  // whoever takes it closes the source
+    else
+      queue_->hurry(ref);            // what is being copied ends soon, whatever the admin's rate
+  } catch (const std::bad_alloc&) {  // it takes longer
+  }
+  context_->source->given_up(ref);
+  context_->settle(ref, word);
+  wake_all(ref, file->count);
+  if (last) release(file, placed);
+  return file->reserved;
 }
 
 bool ChunkStager::put_off(const Large& file, int error) {

@@ -36,6 +36,11 @@ class ChunkStager {
   void demand(Ref ref, uint32_t chunk);
   // A task waits for the whole file: what is missing comes before what others may want, at full rate.
   void demand_whole(Ref ref);
+  // Gives up what there is of a file on that tier, and stores `word` as its state: it is not filled any more,
+  // and no task finds it. The partial copy, and the space that it has reserved, which is returned, are the
+  // caller's to remove; what copies for it has it open until it ends. Nothing: none of it is there, or it is
+  // becoming whole just now.
+  std::optional<uint64_t> evict(Ref ref, int tier, uint64_t word);
   // Does a piece of work of kind kChunk or kFill.
   void stage(const Work& work, Copier* copier);
   // The next chunk to fill; nothing: all that may be kept is claimed, or the file is not to be filled.
@@ -103,6 +108,8 @@ class ChunkStager {
   void end(const Large& file) EXCLUDES(lock_);
   void finish(const Large& file, const Run& last) EXCLUDES(lock_);
   void give_up(const Large& file, AgentCounter counter, uint64_t word) EXCLUDES(lock_);
+  void wake_all(Ref ref, uint32_t chunks) const;
+  void close_sources() EXCLUDES(lock_);
   bool put_off(const Large& file, int error) EXCLUDES(lock_);  // false
   void release(const Large& file, uint64_t placed);
 
@@ -113,9 +120,12 @@ class ChunkStager {
   Mutex starting_;  // one file at a time; taken before the queue's and lock_
   Mutex lock_;      // guards what follows, and the Progress of each file; no other is taken with it held
   std::map<Ref, Large> large_ GUARDED_BY(lock_);  // those being staged
+  std::map<Ref, Large> kept_ GUARDED_BY(lock_);   // those of which a part is kept, all that it will be
   std::deque<Large> opened_ GUARDED_BY(lock_);    // those whose ends are open, the longest first
-  std::set<Ref> native_ GUARDED_BY(lock_);        // files that the job reads natively: through the page cache
-  std::set<Ref> wanted_ GUARDED_BY(lock_);        // files that somebody waits for as a whole
+  // Of files that were given up by who must not wait for the PFS: a copy thread closes them.
+  std::vector<std::unique_ptr<SourceFile>> to_close_ GUARDED_BY(lock_);
+  std::set<Ref> native_ GUARDED_BY(lock_);  // files that the job reads natively: through the page cache
+  std::set<Ref> wanted_ GUARDED_BY(lock_);  // files that somebody waits for as a whole
 };
 
 }  // namespace monarch

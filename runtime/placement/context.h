@@ -11,6 +11,7 @@
 #include "runtime/metadata/change_watch.h"
 #include "runtime/metadata/dataset.h"
 #include "runtime/placement/source.h"
+#include "runtime/placement/sparse_copies.h"
 
 namespace monarch {
 
@@ -25,6 +26,7 @@ struct PlacementContext {
   ChangeWatch* const watch;           // may be nullptr
   std::atomic<bool> stopping{false};  // set once
   std::atomic<int> threads{0};        // that copy
+  SparseCopies sparse = {};
 
   const DatasetRoot& root_of(Ref ref) const { return dataset->roots[catalog->root_of(ref)]; }
   Tier& tier(int number) const { return hierarchy->tiers()[static_cast<size_t>(number)]; }

@@ -303,6 +303,17 @@ bool FileStager::end_sharing(Ref maker) {
   return removed;
 }
 
+std::vector<Ref> FileStager::take_links(Ref maker, uint64_t word) {
+  HardLinks::Names names = links_.ended(maker);
+  for (const Ref name : names.waiting) context_->settle(name, state_word(State::kNoFit));
+  for (const Ref name : names.linked) {
+    const uint64_t now = context_->catalog->entry(name).state.load(std::memory_order_acquire);
+    if (state_of(now) == State::kPlaced) context_->catalog->move(name, now, word);
+    context_->wake(name);  // if memory lacked before it was linked
+  }
+  return std::move(names.linked);
+}
+
 bool FileStager::place_copy(const Work& work, SourceFile* source, const struct stat& st, Copier* copier) {
   const Ref ref = work.ref;
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
@@ -329,7 +340,7 @@ bool FileStager::place_copy(const Work& work, SourceFile* source, const struct s
   }
   context_->source->copied(ref, number);
   const bool prefetched = work.background();
-  const uint64_t space = is_sparse(st) ? tier.release_holes(copy, bytes) : tier.space_of(bytes);
+  const uint64_t space = is_sparse(st) ? context_->sparse.add(&tier, ref, copy, bytes) : tier.space_of(bytes);
   NamedCopy named{.entry = ref,
                   .fd = file.take(),
                   .bytes = bytes,
@@ -394,6 +405,8 @@ void FileStager::publish_links(int number, const NamedCopy& copy) try {
 void FileStager::written(int number, NamedCopy copy, const Status& written) {
   if (!written.ok()) {
     const Error error = lost(copy.entry, written);
+    const uint64_t word = context_->catalog->entry(copy.entry).state.load(std::memory_order_acquire);
+    if (word == state_word(State::kNoFit, Reason::kEvicted)) return health_->failed(number, error);
     if (copy.stage == NamedCopy::Stage::kPublished) {
       context_->catalog->drop(copy.entry, State::kNoFit, Reason::kTierError);
       context_->board->placed_bytes[number].fetch_sub(copy.bytes, std::memory_order_relaxed);
@@ -422,6 +435,7 @@ void FileStager::give_back(int number, NamedCopy* copy) {
   const bool links_are_gone = end_sharing(copy->entry);
   const bool free = tier.remove(copy->entry) && links_are_gone && !os::is_open_elsewhere(copy->fd.get());
   copy->fd.reset();
+  (void)context_->sparse.remove(tier, copy->entry, 0);
   if (free) tier.release(copy->space);
 }
 

@@ -37,6 +37,11 @@ class FileStager {
   void stage_again(const Work& work, Copier* copier);
   // Somebody waits for a file that nobody waited for: if it is copied already, it is published.
   void hurry(Ref ref);
+  // Whose copy the entry shares; itself: nobody's.
+  Ref maker_of(Ref ref) const { return links_.maker_of(ref); }
+  // The copy of this name is about to be removed. The entries that share it get that state word, and are
+  // returned; those that waited for it stay on the PFS.
+  std::vector<Ref> take_links(Ref maker, uint64_t word);
   // A piece of work could not be done for lack of memory.
   void ran_out_of_memory(const Work& work);
   // Ends the watch over what was written; waits for its threads.

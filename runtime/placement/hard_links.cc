@@ -32,14 +32,16 @@ HardLinks::Turn HardLinks::begin(Ref name, const struct stat& st, const Link& li
   if (!is_same(file.st, st) || file.copy.maker == name) return Turn::kCopy;
   Names& names = file.names;
   if (!file.there) {
-    awaited_.emplace(name, file.copy.maker);
+    shared_.emplace(name, file.copy.maker);
     names.waiting.push_back(name);
     ++names_;
     return Turn::kWaits;
   }
+  shared_.emplace(name, file.copy.maker);
   names.linked.push_back(name);
   if (!link(name, file.copy)) {
     names.linked.pop_back();
+    shared_.erase(name);
     return Turn::kCopy;
   }
   ++names_;
@@ -57,9 +59,9 @@ std::vector<Ref> HardLinks::published(const Copy& copy, const Link& link) {
   std::vector<Ref> refused;
   refused.reserve(file.names.waiting.size());
   linked.swap(file.names.waiting);
-  for (const Ref name : linked) awaited_.erase(name);
   const auto has_none = [&](Ref name) {
     if (link(name, copy)) return false;
+    shared_.erase(name);
     refused.push_back(name);
     return true;
   };
@@ -77,7 +79,8 @@ HardLinks::Names HardLinks::ended(Ref maker) {
   if (file == files_.end()) return {};  // there was no memory for it
   Names names = std::move(file->second.names);
   names.tier = file->second.copy.tier;
-  for (const Ref name : names.waiting) awaited_.erase(name);
+  for (const Ref name : names.waiting) shared_.erase(name);
+  for (const Ref name : names.linked) shared_.erase(name);
   names_ -= 1 + names.waiting.size() + names.linked.size();
   files_.erase(file);
   return names;
@@ -85,8 +88,17 @@ HardLinks::Names HardLinks::ended(Ref maker) {
 
 Ref HardLinks::awaited_by(Ref name) const {
   const MutexLock hold(lock_);
-  const auto at = awaited_.find(name);
-  return at == awaited_.end() ? 0 : at->second;
+  const auto at = shared_.find(name);
+  if (at == shared_.end()) return 0;
+  const auto maker = makers_.find(at->second);
+  const auto file = maker == makers_.end() ? files_.end() : files_.find(maker->second);
+  return file != files_.end() && file->second.there ? 0 : at->second;
+}
+
+Ref HardLinks::maker_of(Ref name) const {
+  const MutexLock hold(lock_);
+  const auto at = shared_.find(name);
+  return at == shared_.end() ? name : at->second;
 }
 
 }  // namespace monarch

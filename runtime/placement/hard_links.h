@@ -46,6 +46,8 @@ class HardLinks {
   Names ended(Ref maker);
   // Whose copy the name waits for; 0: none.
   Ref awaited_by(Ref name) const;
+  // Whose copy the name shares, or waits for; itself: its own, or none.
+  Ref maker_of(Ref name) const;
 
  private:
   // So many names of files with several are known, makers among them; further ones have copies of their own.
@@ -61,7 +63,7 @@ class HardLinks {
   mutable Mutex lock_;
   std::map<Key, File> files_ GUARDED_BY(lock_);
   std::unordered_map<Ref, Key> makers_ GUARDED_BY(lock_);
-  std::unordered_map<Ref, Ref> awaited_ GUARDED_BY(lock_);  // by those that wait
+  std::unordered_map<Ref, Ref> shared_ GUARDED_BY(lock_);  // makers, by those that wait or are linked
   size_t names_ GUARDED_BY(lock_) = 0;
 };
 

@@ -24,7 +24,8 @@ PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const
       health_(&context_, &queue_),
       credit_(&context_, [this] { return health_.usual_size(); }),
       chunks_(&context_, &queue_, &health_),
-      files_(&context_, &queue_, &health_, &credit_, &chunks_) {}
+      files_(&context_, &queue_, &health_, &credit_, &chunks_),
+      evictor_(&context_, &health_, &files_, &chunks_) {}
 
 Status PlacementHandler::start() {
   context_.threads = context_.config.threads;
@@ -53,6 +54,7 @@ void PlacementHandler::stop() {
   context_.stopping = true;
   queue_.wake();
   files_.stop();
+  evictor_.stop();
   for (const auto& worker : workers_)
     if (worker->thread.joinable()) worker->thread.join();
 }

@@ -17,6 +17,7 @@
 #include "runtime/placement/chunk_stager.h"
 #include "runtime/placement/context.h"
 #include "runtime/placement/credit.h"
+#include "runtime/placement/evict.h"
 #include "runtime/placement/file_stager.h"
 #include "runtime/placement/queue.h"
 #include "runtime/placement/tier_health.h"
@@ -44,6 +45,11 @@ class PlacementHandler {
   // A task asks for chunk `chunk` of a large file, or says (kReadNatively) that it reads the file by calls
   // that chunks cannot serve. Where memory lacks, it has to ask again. Makes no PFS call. Any thread.
   void demand_chunk(const RelPath& path, uint32_t chunk);
+  // Root has told a tier's quota, a larger one or a smaller one; see Evictor. True: it is more than before.
+  // Any thread.
+  bool set_quota(size_t tier, uint64_t quota) { return evictor_.set_quota(tier, quota); }
+  // Once quotas were told, and now and then: removes copies where they are too many. Any thread.
+  void keep_to_quotas() { evictor_.keep_to_quotas(); }
   // A tier's quota has grown: what did not fit is tried again. Any thread.
   void room_grew();
   // The catalog has grown: there may be more to prefetch. Any thread.
@@ -69,6 +75,7 @@ class PlacementHandler {
   PrefetchCredit credit_;
   ChunkStager chunks_;
   FileStager files_;
+  Evictor evictor_;
   std::vector<std::unique_ptr<Worker>> workers_;
 
   Mutex lock_;

@@ -23,13 +23,21 @@ void TierHealth::no_room(Ref ref) {
   const auto& tiers = context_->hierarchy->tiers();
   const bool for_now = std::any_of(tiers.begin(), tiers.end(), [](const Tier& t) { return t.may_recover(); });
   context_->settle(ref, for_now ? state_word(State::kNoFit, Reason::kTierError) : state_word(State::kNoFit));
-  const uint64_t usual = usual_size();
-  if (++misfits_ < kMisfitsToStop || context_->hierarchy->room() >= usual) return;
+  if (++misfits_ < kMisfitsToStop || has_room()) return;
   if (board->header.full.exchange(1, std::memory_order_relaxed) == 0)
     spdlog::info(for_now ? "no tier takes files now"
                          : "the tiers are full; the rest of the dataset stays on the PFS");
   queue_->end_prefetch();
-  if (context_->hierarchy->room() >= usual) room_grew();  // just now
+  room_is_left();  // just now
+}
+
+bool TierHealth::has_room() const {
+  const uint64_t usual = bytes_seen_ / std::max<uint64_t>(1, files_seen_);
+  return context_->hierarchy->room() >= usual;
+}
+
+void TierHealth::room_is_left() {
+  if (has_room()) room_grew();
 }
 
 void TierHealth::room_grew() {

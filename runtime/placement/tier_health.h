@@ -23,6 +23,8 @@ class TierHealth {
   void no_room(Ref ref);
   // A tier's quota has grown: what did not fit is tried again.
   void room_grew();
+  // Copies were removed: the same, if that has left room for a file of usual size.
+  void room_is_left();
   // The tier takes no new copies until a probe succeeds; one whose device fails (EIO) is not read either. An
   // error of one name or file (is_of_one_file) closes nothing.
   void failed(int tier, const Error& error);
@@ -47,6 +49,9 @@ class TierHealth {
   void look();
 
  private:
+  // Whether a file of usual size has room.
+  bool has_room() const;
+
   PlacementContext* const context_;
   WorkQueue* const queue_;
   std::atomic<uint64_t> files_seen_{0}, bytes_seen_{0};

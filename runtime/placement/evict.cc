@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/placement/evict.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "runtime/base/os.h"
+#include "runtime/base/size.h"
+#include "runtime/placement/copying.h"
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kSecondNs = 1000000000;
+// Between two looks while more is used than allowed, at first and at most.
+constexpr int64_t kFirstLookNs = kSecondNs / 20, kLookNs = kSecondNs;
+constexpr int64_t kMostLookNs = 10 * kSecondNs;  // while only what somebody has open is waited for
+constexpr int64_t kRest = 20;  // so many times as long as a look takes is the next one put off
+constexpr int64_t kPatienceNs = 3 * kSecondNs;  // with those who have copies open
+// A descriptor is kept of each.
+constexpr size_t kMostLeaving = 256;
+
+// Not to be tried again before it is free: who still has the copy open finds this entry by its inode.
+constexpr uint64_t kLeavingWord = state_word(State::kNoFit, Reason::kEvicted);
+
+}  // namespace
+
+Evictor::Evictor(PlacementContext* context, TierHealth* health, FileStager* files, ChunkStager* chunks)
+    : context_(context),
+      health_(health),
+      files_(files),
+      chunks_(chunks),
+      shrinking_(context->hierarchy->tiers().size()) {}
+
+bool Evictor::is_over(size_t n) const {
+  const Tier& tier = context_->hierarchy->tiers()[n];
+  return tier.used() > tier.quota();
+}
+
+bool Evictor::is_any_over() const {
+  for (size_t n = 0; n < shrinking_.size(); ++n)
+    if (is_over(n)) return true;
+  return false;
+}
+
+void Evictor::tell(size_t n) {
+  const uint64_t quota = context_->hierarchy->tiers()[n].quota();
+  std::atomic<uint64_t>& granted = context_->board->granted[n];
+  if (quota > granted.load(std::memory_order_relaxed) || !is_over(n))
+    granted.store(quota, std::memory_order_release);
+}
+
+void Evictor::tell_all() {
+  const MutexLock hold(lock_);
+  for (size_t n = 0; n < shrinking_.size(); ++n) tell(n);
+}
+
+bool Evictor::set_quota(size_t n, uint64_t quota) {
+  const MutexLock hold(lock_);
+  std::atomic<uint64_t>& granted = context_->board->granted[n];
+  if (quota > granted.load(std::memory_order_relaxed)) granted.store(quota, std::memory_order_release);
+  const bool grew = context_->hierarchy->tiers()[n].set_quota(quota);
+  tell(n);
+  return grew;
+}
+
+void Evictor::keep_to_quotas() {
+  if (!is_any_over()) return;
+  const MutexLock hold(lock_);
+  if (stopping_) return;
+  if (!thread_.joinable() && os::start_thread(&thread_, [this] { run(); }) != 0) return;
+  changed_.notify_all();
+}
+
+void Evictor::stop() {
+  std::thread thread;
+  {
+    const MutexLock hold(lock_);
+    stopping_ = true;
+    thread.swap(thread_);
+  }
+  changed_.notify_all();
+  if (thread.joinable()) thread.join();
+}
+
+void Evictor::run() {
+  int64_t pause = kFirstLookNs;
+  do {
+    const int64_t begun = os::clock_ns(CLOCK_MONOTONIC);
+    for (size_t n = 0; n < shrinking_.size(); ++n) shrink(n);
+    tell_all();
+    const bool over = is_any_over(), freed = freed_;
+    if (freed && !over) {
+      freed_ = false;
+      health_->room_is_left();
+    }
+    const int64_t took = os::clock_ns(CLOCK_MONOTONIC) - begun;
+    pause = freed ? kFirstLookNs : std::min(2 * pause, over ? kLookNs : kMostLookNs);
+    pause = std::max(pause, kRest * took);
+  } while (wait(pause));
+}
+
+bool Evictor::wait(int64_t pause_ns) {
+  const bool leaving = std::any_of(shrinking_.begin(), shrinking_.end(),
+                                   [](const Shrinking& s) { return !s.leaving.empty(); });
+  MutexLock hold(lock_);
+  if (leaving || is_any_over()) {
+    if (!stopping_) changed_.wait_for(&hold, std::chrono::nanoseconds(pause_ns));
+  } else {
+    while (!stopping_ && !is_any_over()) changed_.wait(&hold);
+  }
+  return !stopping_;
+}
+
+// Where memory lacks, the next look goes on.
+void Evictor::shrink(size_t n) try {
+  Shrinking& s = shrinking_[n];
+  s.leaving.remove_if([&](Leaving& copy) { return try_to_release(n, &copy); });
+  if (!is_over(n)) return end(n, &s);
+  begin(n, &s);
+  find_candidates(n, &s);
+  take_turn(n, Turn::kUnread, &s);
+  take_turn(n, Turn::kClosed, &s);
+  if (os::clock_ns(CLOCK_MONOTONIC) - s.since >= kPatienceNs) take_turn(n, Turn::kAny, &s);
+  if (!is_over(n)) end(n, &s);
+} catch (const std::bad_alloc&) {
+}
+
+void Evictor::begin(size_t n, Shrinking* s) {
+  if (s->since != 0) return;
+  const Tier& tier = context_->hierarchy->tiers()[n];
+  spdlog::info("tier {}: {} are used, and the job may use {} now", tier.name(), format_size(tier.used()),
+               format_size(tier.quota()));
+  s->since = os::clock_ns(CLOCK_MONOTONIC);
+}
+
+void Evictor::end(size_t n, Shrinking* s) {
+  if (s->since == 0) return;
+  const Tier& tier = context_->hierarchy->tiers()[n];
+  spdlog::info("tier {}: {} copies were removed, {} are used", tier.name(), s->removed,
+               format_size(tier.used()));
+  s->since = 0;
+  s->removed = 0;
+  s->placed = 0;
+  std::vector<Candidate>().swap(s->candidates);
+}
+
+// Those that were passed over are looked at again; others there are only once something was placed.
+void Evictor::find_candidates(size_t n, Shrinking* s) {
+  const Board& board = *context_->board;
+  const uint64_t placed =
+      1 + total(board, AgentCounter::staged_files) + total(board, AgentCounter::staged_chunks);
+  if (s->placed == placed) return;
+  s->candidates.clear();
+  context_->catalog->walk(0, [&](Ref ref) {
+    Candidate candidate;
+    if (is_candidate(n, ref, &candidate)) s->candidates.push_back(candidate);
+    return !context_->stopping;
+  });
+  std::sort(s->candidates.begin(), s->candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return std::tie(b.serves, a.rank, a.ref) < std::tie(a.serves, b.rank, b.ref);
+  });
+  s->placed = placed;
+}
+
+bool Evictor::is_candidate(size_t n, Ref ref, Candidate* candidate) const {
+  const Entry& e = context_->catalog->entry(ref);
+  const uint64_t word = e.state.load(std::memory_order_acquire);
+  const bool whole = state_of(word) == State::kPlaced && tier_of(word) == n;
+  const bool part = state_of(word) == State::kLarge && chunks_of(word) != 0;
+  bool superseded = false;
+  if (again_of(word) != 0) {
+    const Identity* id = context_->catalog->reader().identity_of(e);
+    superseded = id && id->tier.load(std::memory_order_relaxed) == n;
+  }
+  *candidate = {!superseded && !is_changed_since(*context_->board, e.hash, change_of(word)),
+                e.identity.load(std::memory_order_relaxed), ref};
+  return whole || part || superseded;
+}
+
+void Evictor::take_turn(size_t n, Turn turn, Shrinking* s) {
+  std::vector<Candidate>& all = s->candidates;
+  for (size_t i = all.size(); i-- > 0 && !context_->stopping && s->leaving.size() < kMostLeaving;) {
+    if (is_enough(n, turn, *s)) break;
+    if (evict(n, all[i].ref, turn, s)) all[i].ref = 0;
+  }
+  std::erase_if(all, [](const Candidate& c) { return c.ref == 0; });
+}
+
+bool Evictor::is_enough(size_t n, Turn turn, const Shrinking& s) const {
+  const Tier& tier = context_->hierarchy->tiers()[n];
+  const uint64_t used = tier.used();
+  uint64_t coming = 0;
+  if (!s.leaving.empty()) {
+    const int64_t recent = os::clock_ns(CLOCK_MONOTONIC) - kPatienceNs;
+    for (const Leaving& copy : s.leaving)
+      if (turn == Turn::kAny || (copy.part && copy.since > recent)) coming += copy.space;
+  }
+  return used - std::min(used, coming) <= tier.quota();
+}
+
+bool Evictor::was_read(const Entry& e, const struct stat& copy) const {
+  const Identity* id = context_->catalog->reader().identity_of(e);
+  return id && time_of(copy.st_atim) != id->atime;
+}
+
+bool Evictor::evict(size_t n, Ref ref, Turn turn, Shrinking* s) {
+  Catalog* catalog = context_->catalog;
+  const Entry& e = catalog->entry(ref);
+  const uint64_t word = e.state.load(std::memory_order_acquire);
+  if (state_of(word) == State::kLarge) return evict_part(n, ref, s);
+  const bool superseded = again_of(word) != 0;
+  if (!superseded && (state_of(word) != State::kPlaced || tier_of(word) != n)) return true;
+  if (files_->maker_of(ref) != ref) return true;  // it goes with the other name
+  Tier& tier = context_->hierarchy->tiers()[n];
+  std::list<Leaving> copy(1);
+  Leaving& leaving = copy.front();
+  leaving.fd = tier.open_copy(ref);
+  struct stat st = {};
+  const bool there = leaving.fd && os::fstat(leaving.fd.get(), &st) == 0;
+  if (!there && is_shortage(errno)) return false;
+  if (!there && superseded) return true;
+  if (there && turn == Turn::kUnread && was_read(e, st)) return false;
+  if (there && turn != Turn::kAny && os::is_open_elsewhere(leaving.fd.get())) return false;
+  if (!superseded && !catalog->move(ref, word, kLeavingWord)) return true;
+  const auto bytes = there ? static_cast<uint64_t>(st.st_size) : e.size.load(std::memory_order_relaxed);
+  leaving.ref = ref;
+  leaving.superseded = superseded;
+  leaving.links = files_->take_links(ref, kLeavingWord);
+  leaving.space = context_->sparse.remove(tier, ref, bytes);
+  context_->source->given_up(ref);
+  context_->board->placed_bytes[n].fetch_sub(bytes, std::memory_order_relaxed);
+  leave(n, std::move(copy), s);
+  return true;
+}
+
+bool Evictor::evict_part(size_t n, Ref ref, Shrinking* s) {
+  Result<Fd> fd = context_->hierarchy->tiers()[n].open_part(ref);
+  if (!fd.ok() && is_shortage(fd.error().code)) return false;
+  std::list<Leaving> copy(1);
+  Leaving& leaving = copy.front();
+  const std::optional<uint64_t> space = chunks_->evict(ref, static_cast<int>(n), kLeavingWord);
+  if (!space) return true;
+  leaving.ref = ref;
+  leaving.part = true;
+  leaving.space = *space;
+  if (fd.ok()) leaving.fd = fd.take();
+  leave(n, std::move(copy), s);
+  return true;
+}
+
+// No task finds the copy any more.
+void Evictor::leave(size_t n, std::list<Leaving> copy, Shrinking* s) {
+  add(context_->board, AgentCounter::evicted_files);
+  ++s->removed;
+  copy.front().since = os::clock_ns(CLOCK_MONOTONIC);
+  if (!try_to_release(n, &copy.front())) s->leaving.splice(s->leaving.end(), copy);
+}
+
+bool Evictor::try_to_release(size_t n, Leaving* copy) {
+  Catalog* catalog = context_->catalog;
+  Tier& tier = context_->hierarchy->tiers()[n];
+  bool gone = copy->part ? tier.remove_part(copy->ref) : tier.remove(copy->ref);
+  for (const Ref link : copy->links) gone = tier.remove(link) && gone;
+  if (!gone || (copy->fd && os::is_open_elsewhere(copy->fd.get()))) return false;
+  copy->fd.reset();
+  tier.release(std::min(copy->space, tier.used()));
+  if (copy->superseded) catalog->retire(copy->ref);
+  for (const Ref link : copy->links) catalog->move(link, kLeavingWord, state_word(State::kNoFit));
+  catalog->move(copy->ref, kLeavingWord, state_word(State::kNoFit));
+  freed_ = true;
+  return true;
+}
+
+}  // namespace monarch

@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: Apache-2.0
+// Root lowers a tier's quota: copies are removed until no more is used, and staged again once there is room.
+#include "runtime/placement/evict.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <numeric>
+
+#include "runtime/base/os.h"
+#include "tests/lack_of_memory.h"
+#include "tests/placement_fixture.h"
+
+namespace monarch {
+namespace {
+
+constexpr uint64_t kBlock = 4096;
+constexpr uint64_t kBytes = 5000, kSpace = 2 * kBlock;  // of a small file, and of its copy
+constexpr uint64_t kNoFit = state_word(State::kNoFit), kPlaced = state_word(State::kPlaced),
+                   kHeld = state_word(State::kNoFit, Reason::kEvicted);
+
+class EvictTest : public PlacementTest {
+ protected:
+  EvictTest() { ::signal(SIGIO, SIG_IGN); }  // of leases, as the agent ignores it
+
+  void start() {
+    PlacementTest::start();
+    for (size_t i = 0; i < tiers_.size(); ++i) placement_->set_quota(i, tier(i).quota());
+  }
+  static std::string name(int i) { return "f" + std::to_string(i); }
+  void make(int files) {
+    for (int i = 0; i < files; ++i) {
+      scratch_.file("pfs/" + name(i), noise(kBytes, static_cast<uint64_t>(i)));
+      const timespec times[2] = {{4000000000, 0}, {1000000000, 0}};  // reading it changes no atime
+      ::utimensat(AT_FDCWD, (pfs_ + "/" + name(i)).c_str(), times, 0);
+    }
+  }
+  // All of them, in this order.
+  void place_all(int files) {
+    for (int i = 0; i < files; ++i) ASSERT_EQ(demand(name(i)), kPlaced);
+    ASSERT_TRUE(eventually([&] { return is_idle(); }));
+  }
+  // Whether this process has something open whose path begins so.
+  static bool is_open(const std::string& path) {
+    std::error_code closed;
+    for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd"))
+      if (std::filesystem::read_symlink(fd, closed).string().find(path) == 0) return true;
+    return false;
+  }
+  // No copy is kept open by the agent.
+  bool is_idle() const {
+    for (const Tier& t : hierarchy_->tiers())
+      if (is_open(t.copies_path() + "/")) return false;
+    return true;
+  }
+  void set_quota(uint64_t quota, size_t number = 0) {
+    if (placement_->set_quota(number, quota)) placement_->room_grew();
+    placement_->keep_to_quotas();
+  }
+  uint64_t granted(size_t number = 0) { return (*board_)->granted[number]; }
+  bool keeps_to(uint64_t quota, size_t number = 0) {
+    return eventually([&] { return granted(number) == quota && tier(number).used() <= quota; });
+  }
+  std::vector<int> placed(int files) {
+    std::vector<int> found;
+    for (int i = 0; i < files; ++i)
+      if (state(name(i)) == State::kPlaced) found.push_back(i);
+    return found;
+  }
+  static std::vector<int> numbers(int from, int to) {
+    std::vector<int> all(static_cast<size_t>(to - from));
+    std::iota(all.begin(), all.end(), from);
+    return all;
+  }
+  Fd open_copy(const std::string& path) { return Fd(::open(copy_of(path).c_str(), O_RDONLY | O_CLOEXEC)); }
+  // What a task finds by the descriptor of a copy.
+  const Entry* entry_of(const Fd& copy) {
+    struct stat st;
+    if (::fstat(copy.get(), &st) != 0) return nullptr;
+    const Identity* id = catalog_->reader().find_copy(0, st.st_ino);
+    return id ? catalog_->reader().entry(id->entry) : nullptr;
+  }
+  bool is_gone(const std::string& path) {
+    return eventually([&] { return state(path) == State::kNoFit && word(path) != kHeld; });
+  }
+};
+
+TEST_F(EvictTest, TheLastPlacedGoFirstAndNothingIsReservedBeyondTheQuota) {
+  constexpr int kFiles = 20, kStay = 5;
+  make(kFiles + 1);
+  start();
+  place_all(kFiles);
+  set_quota(kStay * kSpace + kBlock);
+  ASSERT_TRUE(keeps_to(kStay * kSpace + kBlock));
+  EXPECT_EQ(placed(kFiles), numbers(0, kStay));
+  EXPECT_EQ(tier().used(), kStay * kSpace);
+  EXPECT_EQ(files_on(), kStay);
+  EXPECT_EQ((*board_)->placed_bytes[0], kStay * kBytes);
+  EXPECT_EQ(counter(AgentCounter::evicted_files), static_cast<uint64_t>(kFiles - kStay));
+  for (int i = 0; i < kStay; ++i) expect_placed(name(i), source_stat(name(i)));
+  EXPECT_EQ(word(name(kFiles - 1)), kNoFit);
+  EXPECT_EQ(demand(name(kFiles)), kNoFit) << "there is no room for more";
+  EXPECT_FALSE(tier().closed());
+  EXPECT_EQ(counter(AgentCounter::tier_errors), 0u);
+}
+
+TEST_F(EvictTest, WhatWasRemovedIsStagedAgainWhenTheQuotaGrows) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  constexpr int kFiles = 20;
+  make(kFiles);
+  start();
+  walk();
+  ASSERT_TRUE(eventually([&] { return placed(kFiles).size() == kFiles; }));
+  std::vector<uint64_t> used;
+  for (int turn = 0; turn < 6; ++turn) {
+    set_quota(7 * kSpace);
+    ASSERT_TRUE(keeps_to(7 * kSpace));
+    EXPECT_EQ(placed(kFiles).size(), 7u);
+    set_quota(kFiles * kSpace);
+    EXPECT_EQ(granted(), kFiles * kSpace) << "at once";
+    ASSERT_TRUE(eventually([&] { return placed(kFiles).size() == kFiles; }));
+    for (int i = 0; i < kFiles; ++i) expect_placed(name(i), source_stat(name(i)));
+    used.push_back(catalog_->header().used_bytes[static_cast<size_t>(Space::kIdents)]);
+  }
+  EXPECT_EQ(used.back(), used[2]) << "the catalog does not grow with it";
+}
+
+// The first copy's inode may be another copy's, or the same one's again.
+TEST_F(EvictTest, AnInodeThatIsUsedAgainLeadsToItsNewCopy) {
+  make(2);
+  start();
+  for (int turn = 0; turn < 20; ++turn)
+    for (const int i : {turn % 2, 1 - turn % 2}) {
+      set_quota(kSpace);
+      ASSERT_EQ(demand(name(i)), kPlaced);
+      expect_placed(name(i), source_stat(name(i)));
+      ASSERT_EQ(entry_of(open_copy(name(i))), catalog_->reader().find(rel(name(i))).entry);
+      set_quota(0);
+      ASSERT_TRUE(keeps_to(0));
+    }
+}
+
+TEST_F(EvictTest, ACopyThatIsOpenIsPassedOver) {
+  constexpr int kFiles = 5;
+  make(kFiles);
+  start();
+  place_all(kFiles);
+  Fd held = open_copy(name(4));
+  void* map = ::mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, open_copy(name(3)).get(), 0);
+  ASSERT_NE(map, MAP_FAILED);
+  set_quota(3 * kSpace);
+  ASSERT_TRUE(keeps_to(3 * kSpace));
+  EXPECT_EQ(placed(kFiles), (std::vector<int>{0, 3, 4}));
+  set_quota(kSpace);
+  EXPECT_EQ(granted(), 3 * kSpace) << "while more is used";
+  ASSERT_TRUE(eventually([&] { return tier().used() == 2 * kSpace; }));
+  EXPECT_EQ(placed(kFiles), (std::vector<int>{3, 4}));
+  held.reset();
+  ASSERT_TRUE(keeps_to(kSpace)) << "looked at again";
+  EXPECT_EQ(placed(kFiles), std::vector<int>{3});
+  EXPECT_EQ(std::memcmp(map, contents(pfs_ + "/" + name(3)).data(), kBytes), 0);
+  ::munmap(map, kBytes);
+}
+
+// It is the PFS's for all who come, and who has it reads on.
+TEST_F(EvictTest, ACopyThatStaysOpenIsTakenAtLastAndCountsUntilItIsClosed) {
+  make(2);
+  start();
+  place_all(2);
+  Fd held = open_copy(name(0));
+  const Entry* entry = entry_of(held);
+  ASSERT_NE(entry, nullptr);
+  set_quota(0);
+  ASSERT_TRUE(eventually([&] { return tier().used() == kSpace; }));
+  EXPECT_EQ(state(name(0)), State::kPlaced);
+  ASSERT_TRUE(eventually([&] { return word(name(0)) == kHeld; }));
+  EXPECT_EQ(files_on(), 0);
+  EXPECT_EQ(tier().used(), kSpace);
+  EXPECT_EQ(granted(), 1u << 30);
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  set_quota(10 * kSpace);
+  EXPECT_EQ(word(name(0)), kHeld) << "its descriptors lead to the entry by that inode";
+  EXPECT_EQ(entry_of(held), entry);
+  EXPECT_TRUE(contents("/proc/self/fd/" + std::to_string(held.get())) == contents(pfs_ + "/" + name(0)));
+  set_quota(0);
+  held.reset();
+  ASSERT_TRUE(keeps_to(0));
+  EXPECT_EQ(word(name(0)), kNoFit);
+  set_quota(10 * kSpace);
+  EXPECT_EQ(demand(name(0)), kPlaced);
+  expect_placed(name(0), source_stat(name(0)));
+}
+
+TEST_F(EvictTest, WhatNobodyHasReadGoesBeforeWhatWasPlacedEarlier) {
+  constexpr int kFiles = 6;
+  make(kFiles);
+  for (int i = 0; i < kFiles; ++i) {
+    const timespec times[2] = {{1000000000, 0}, {1000000000, 0}};
+    ::utimensat(AT_FDCWD, (pfs_ + "/" + name(i)).c_str(), times, 0);
+  }
+  start();
+  place_all(kFiles);
+  for (const int read : {3, 5}) {
+    (void)contents(copy_of(name(read)));
+    struct stat st;
+    ASSERT_EQ(::stat(copy_of(name(read)).c_str(), &st), 0);
+    if (st.st_atim.tv_sec == 1000000000) GTEST_SKIP() << "the file system keeps no atime";
+  }
+  set_quota(4 * kSpace);
+  ASSERT_TRUE(keeps_to(4 * kSpace));
+  EXPECT_EQ(placed(kFiles), (std::vector<int>{0, 1, 3, 5}));
+  set_quota(kSpace);
+  ASSERT_TRUE(keeps_to(kSpace));
+  EXPECT_EQ(placed(kFiles), std::vector<int>{3});
+}
+
+TEST_F(EvictTest, WhatTheJobHasChangedServesNobodyAndGoesFirst) {
+  make(3);
+  start();
+  place_all(3);
+  set_invalid(board_->get(), rel(name(0)).hash);
+  set_quota(2 * kSpace);
+  ASSERT_TRUE(keeps_to(2 * kSpace));
+  EXPECT_EQ(placed(3), numbers(1, 3));
+}
+
+TEST_F(EvictTest, NamesThatShareACopyGoTogether) {
+  make(1);
+  scratch_.file("pfs/a", noise(kBytes, 1));
+  for (const char* name : {"b", "c"}) std::filesystem::create_hard_link(pfs_ + "/a", pfs_ + "/" + name);
+  start();
+  for (const char* name : {"b", "a", "c"}) ASSERT_EQ(demand(name), kPlaced);
+  ASSERT_EQ(demand(name(0)), kPlaced);
+  ASSERT_EQ(tier().used(), 2 * kSpace);
+  ASSERT_TRUE(eventually([&] { return is_idle(); }));
+  Fd held = open_copy("c");
+  set_quota(kSpace);
+  ASSERT_TRUE(keeps_to(kSpace)) << "the other file";
+  EXPECT_EQ(state("a"), State::kPlaced);
+  held.reset();
+  set_quota(kBlock);
+  ASSERT_TRUE(keeps_to(kBlock));
+  for (const char* name : {"a", "b", "c"}) EXPECT_EQ(word(name), kNoFit) << name;
+  EXPECT_EQ(files_on(), 0);
+  EXPECT_EQ(tier().used(), 0u);
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  set_quota(kSpace);
+  for (const char* name : {"c", "a", "b"}) {
+    ASSERT_EQ(demand(name), kPlaced);
+    EXPECT_TRUE(contents(copy_of(name)) == contents(pfs_ + "/a"));
+  }
+  EXPECT_EQ(tier().used(), kSpace) << "one copy again";
+}
+
+TEST_F(EvictTest, ACopyWithHolesGivesBackWhatItCounts) {
+  const std::string path = scratch_.file("pfs/f0", "begin");
+  std::filesystem::resize_file(path, 1 << 20);
+  start();
+  ASSERT_EQ(demand("f0"), kPlaced);
+  EXPECT_LT(tier().used(), 1u << 19);
+  set_quota(0);
+  ASSERT_TRUE(keeps_to(0));
+  EXPECT_EQ(tier().used(), 0u);
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+}
+
+TEST_F(EvictTest, ACopyThatSomebodyRemovedCountsNoMore) {
+  make(1);
+  start();
+  place_all(1);
+  std::filesystem::remove(copy_of(name(0)));
+  set_quota(0);
+  ASSERT_TRUE(keeps_to(0));
+  EXPECT_TRUE(is_gone(name(0)));
+}
+
+TEST_F(EvictTest, ACopyThatCannotBeRemovedCountsUntilItIs) {
+  make(1);
+  start();
+  place_all(1);
+  {
+    const Intercept removes(Call::kUnlinkat, EIO);
+    set_quota(0);
+    ASSERT_TRUE(eventually([&] { return word(name(0)) == kHeld; }));
+    EXPECT_EQ(tier().used(), kSpace);
+    EXPECT_EQ(granted(), 1u << 30);
+  }
+  ASSERT_TRUE(keeps_to(0));
+  EXPECT_EQ(files_on(), 0);
+  EXPECT_EQ(word(name(0)), kNoFit);
+}
+
+TEST_F(EvictTest, WhatFitsOnAnotherTierIsPlacedThere) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  add_tier("hdd", 0);
+  make(4);
+  start();
+  walk();
+  ASSERT_TRUE(eventually([&] { return placed(4).size() == 4; }));
+  tier(1).set_quota(1 << 20);
+  set_quota(kSpace);
+  ASSERT_TRUE(eventually([&] { return files_on(1) == 3 && placed(4).size() == 4; }));
+  EXPECT_EQ(files_on(0), 1);
+}
+
+// ---- large files
+
+class EvictLargeTest : public EvictTest {
+ protected:
+  static constexpr uint64_t kLarge = 3 << 20;
+  EvictLargeTest() { config_.stage_wait_max = 1 << 20; }
+  int parts() {
+    const std::string dir = tier().copies_path() + "/part";
+    return std::filesystem::exists(dir)
+               ? static_cast<int>(std::distance(std::filesystem::directory_iterator(dir), {}))
+               : 0;
+  }
+  void expect_nothing_left(const std::string& path) {
+    EXPECT_TRUE(is_gone(path));
+    EXPECT_EQ(parts() + files_on(), 0);
+    EXPECT_EQ(tier().used(), 0u);
+    EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  }
+};
+
+TEST_F(EvictLargeTest, AWholeOneIsRemovedAndStagedAgain) {
+  scratch_.file("pfs/large", noise(kLarge, 1));
+  start();
+  demand("large");
+  for (int turn = 0; turn < 3; ++turn) {
+    placement_->demand_chunk(rel("large"), 1);
+    ASSERT_TRUE(placed_at_last("large"));
+    set_quota(kLarge - 1);
+    ASSERT_TRUE(keeps_to(kLarge - 1));
+    expect_nothing_left("large");
+    set_quota(kLarge);
+    EXPECT_EQ(state_of(demand("large")), State::kLarge);
+  }
+}
+
+TEST_F(EvictLargeTest, APartIsRemovedAlsoWhileItIsFilled) {
+  scratch_.file("pfs/large", noise(kLarge, 1));
+  start();
+  demand("large");
+  std::atomic<bool> held{true};
+  std::atomic<int> reading{0};
+  {
+    Intercept reads(Call::kPread, [&](Arguments& a) {
+      if (a.offset == 0) return 0;
+      ++reading;
+      return eventually([&] { return !held; }) ? 0 : EIO;
+    });
+    placement_->demand_chunk(rel("large"), 0);
+    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) >= 1 && reading >= 1; }));
+    set_quota(0);
+    ASSERT_TRUE(eventually([&] { return word("large") == kHeld; }));
+    EXPECT_EQ(parts(), 0);
+    EXPECT_EQ(tier().used(), kLarge) << "a thread copies into it";
+    EXPECT_EQ(granted(), 1u << 30);
+    held = false;
+    ASSERT_TRUE(keeps_to(0));
+  }
+  expect_nothing_left("large");
+  set_quota(kLarge);
+  demand("large");
+  placement_->demand_chunk(rel("large"), 2);
+  ASSERT_TRUE(placed_at_last("large"));
+  EXPECT_TRUE(contents(copy_of("large")) == contents(pfs_ + "/large"));
+}
+
+TEST_F(EvictLargeTest, APartThatIsParkedOrKeptIsRemoved) {
+  tiers_[0].quota.bytes = 2 << 20;
+  scratch_.file("pfs/large", noise(kLarge, 1));
+  start();
+  demand("large");
+  placement_->demand_chunk(rel("large"), 0);
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) == 2; }));
+  EXPECT_EQ(tier().used(), 2u << 20);
+  set_quota((2 << 20) - 1);
+  ASSERT_TRUE(keeps_to((2 << 20) - 1));
+  expect_nothing_left("large");
+  set_quota(kLarge);
+  demand("large");
+  placement_->demand_chunk(rel("large"), 0);
+  ASSERT_TRUE(placed_at_last("large"));
+}
+
+TEST_F(EvictLargeTest, APartThatNobodyFillsJustNowIsRemoved) {
+  scratch_.file("pfs/large", noise(kLarge, 1));
+  start_without_filling();
+  demand("large");
+  placement_->demand_chunk(rel("large"), 1);
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) >= 1; }));
+  set_quota(0);
+  ASSERT_TRUE(keeps_to(0));
+  expect_nothing_left("large");
+  EXPECT_TRUE(eventually([&] { return !is_open(pfs_ + "/large"); })) << "nor is its source kept";
+}
+
+// ---- at the same time
+
+// As a task does it: what it opens has the right bytes, and is known by its inode; else it reads the PFS.
+TEST_F(EvictTest, ReadersGetTheCopyOrThePfsWhileQuotasChange) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  constexpr int kFiles = 60;
+  make(kFiles);
+  start();
+  walk();
+  ASSERT_TRUE(eventually([&] { return placed(kFiles).size() == kFiles; }));
+  std::vector<std::string> wanted;
+  for (int i = 0; i < kFiles; ++i) wanted.push_back(contents(pfs_ + "/" + name(i)));
+  std::atomic<bool> stop{false};
+  std::atomic<int> hits{0}, missed{0}, wrong{0};
+  {
+    Threads readers(3, [&](uint32_t number) {
+      std::string bytes(kBytes + 1, '\0');
+      for (uint32_t i = number; !stop; i = i * 5 + 7) {
+        const std::string path = name(static_cast<int>(i % kFiles));
+        const Found found = catalog_->reader().find(rel(path));
+        if (state_of(found.entry->state.load(std::memory_order_acquire)) != State::kPlaced) continue;
+        const Fd copy(::open(path_of_copy(tier(), found.ref).c_str(), O_RDONLY | O_CLOEXEC));
+        if (!copy) {
+          ++missed;
+          continue;
+        }
+        const ssize_t got = ::pread(copy.get(), bytes.data(), bytes.size(), 0);
+        const bool right = got == static_cast<ssize_t>(kBytes) &&
+                           std::memcmp(bytes.data(), wanted[i % kFiles].data(), kBytes) == 0 &&
+                           entry_of(copy) == found.entry;
+        ++(right ? hits : wrong);
+      }
+    });
+    for (int turn = 0; turn < 30; ++turn) {
+      const uint64_t quota = static_cast<uint64_t>(turn % 3 == 0 ? 0 : turn % 7 * 8) * kSpace;
+      set_quota(quota);
+      EXPECT_TRUE(keeps_to(quota)) << turn;
+      set_quota(kFiles * kSpace);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    stop = true;
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(hits, 100);
+  ASSERT_TRUE(eventually([&] { return placed(kFiles).size() == kFiles; }));
+  placement_->stop();
+  EXPECT_EQ(tier().used(), kFiles * kSpace);
+  EXPECT_EQ((*board_)->placed_bytes[0], kFiles * kBytes);
+  EXPECT_EQ(files_on(), kFiles);
+}
+
+// Who lowers a quota and sees that no more is used may tell root so.
+TEST_F(EvictTest, NothingIsReservedOnceAQuotaIsKept) {
+  start();
+  for (int turn = 0; turn < 3000; ++turn) {
+    tier().set_quota(4 * kBlock);
+    std::atomic<int> ready{0}, reserved{0};
+    uint64_t used = 1;
+    {
+      Threads threads(3, [&](uint32_t number) {
+        ++ready;
+        while (ready < 3) std::this_thread::yield();
+        if (number > 0) {
+          reserved += tier().reserve(1);
+        } else {
+          tier().set_quota(0);
+          used = tier().used();
+        }
+      });
+    }
+    if (used == 0) {
+      ASSERT_EQ(reserved, 0) << turn;
+    }
+    ASSERT_EQ(tier().used(), static_cast<uint64_t>(reserved) * kBlock);
+    tier().release(tier().used());
+  }
+}
+
+TEST_F(EvictTest, LackOfMemoryOrDescriptorsPutsItOff) {
+  constexpr int kFiles = 8;
+  make(kFiles);
+  start();
+  place_all(kFiles);
+  const int before = times_memory_lacked();
+  std::atomic<int> times{0};
+  {
+    const Intercept removes(Call::kUnlinkat, [&](Arguments&) {
+      lack_memory_at(++times <= 3 ? times.load() : 0);
+      return 0;
+    });
+    set_quota(0);
+    ASSERT_TRUE(keeps_to(0));
+  }
+  EXPECT_GT(times_memory_lacked(), before);
+  set_quota(kFiles * kSpace);
+  for (int i = 0; i < kFiles; ++i) ASSERT_EQ(demand(name(i)), kPlaced);
+  ASSERT_TRUE(eventually([&] { return is_idle(); }));
+  {
+    std::atomic<int> opens{0};
+    const Intercept none(Call::kOpenat, [&](Arguments&) { return ++opens <= 2 ? EMFILE : 0; });
+    set_quota(0);
+    ASSERT_TRUE(keeps_to(0));
+  }
+  EXPECT_EQ(files_on(), 0);
+}
+
+TEST_F(EvictTest, WithoutAThreadItIsDoneLater) {
+  make(1);
+  start();
+  place_all(1);
+  {
+    const Intercept none(Call::kStartThread, EAGAIN);
+    set_quota(0);
+    EXPECT_EQ(state(name(0)), State::kPlaced);
+    EXPECT_EQ(granted(), 1u << 30);
+  }
+  placement_->keep_to_quotas();
+  EXPECT_TRUE(keeps_to(0));
+}
+
+}  // namespace
+}  // namespace monarch
