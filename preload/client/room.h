@@ -14,12 +14,18 @@
 namespace monarch::preload {
 
 // The pages that one thread gives back may be the next that another gets. The kernel orders this;
-// ThreadSanitizer does not see that, since the calls here are not those of mmap(2) that it watches.
+// ThreadSanitizer does not see that, since the calls here are not those of mmap(2) that it watches; nor that
+// pages which the program has unmapped are others than those that are mapped there next.
 #ifdef __SANITIZE_THREAD__
+extern "C" void AnnotateBenignRaceSized(const char* file, int line, const volatile void* memory, size_t bytes,
+                                        const char* why) __attribute__((weak));
 inline std::atomic<uint32_t> times_pages_changed_hands;
-inline void pages_change_hands() { times_pages_changed_hands.fetch_add(1, std::memory_order_acq_rel); }
+inline void pages_change_hands(char* pages, size_t bytes) {
+  times_pages_changed_hands.fetch_add(1, std::memory_order_acq_rel);
+  if (AnnotateBenignRaceSized) AnnotateBenignRaceSized(__FILE__, __LINE__, pages, bytes, "new pages");
+}
 #else
-inline void pages_change_hands() {}
+inline void pages_change_hands(char*, size_t) {}
 #endif
 
 class Room {
@@ -40,9 +46,9 @@ class Room {
     const long pages =
         syscall(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
     if (pages == -1) return nullptr;
-    pages_change_hands();
     far_ = reinterpret_cast<char*>(pages);
     far_bytes_ = bytes;
+    pages_change_hands(far_, far_bytes_);
     return far_;
   }
   // What take() returned last.
@@ -51,7 +57,7 @@ class Room {
  private:
   void give_back() {
     if (__builtin_expect(far_ == nullptr, 1)) return;
-    pages_change_hands();
+    pages_change_hands(far_, far_bytes_);
     syscall(SYS_munmap, far_, far_bytes_);
     far_ = nullptr;
   }

@@ -32,8 +32,7 @@ void TierHealth::no_room(Ref ref) {
 }
 
 bool TierHealth::has_room() const {
-  const uint64_t usual = bytes_seen_ / std::max<uint64_t>(1, files_seen_);
-  return context_->hierarchy->room() >= usual;
+  return context_->hierarchy->room() >= usual_size();
 }
 
 void TierHealth::room_is_left() {
