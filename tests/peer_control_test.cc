@@ -13,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/peer/socket.h"
 #include "tests/logged.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
@@ -151,6 +152,19 @@ TEST_F(ControlTest, ItRingsOnceAtTheSoonestTime) {
   EXPECT_EQ(rung, 1);
   agent->control->ring_after(1);
   EXPECT_TRUE(eventually([&] { return rung == 2; })) << "and again";
+}
+
+// As on a machine with more to do than it can.
+TEST_F(ControlTest, ANodeThatIsSlowGetsMoreTime) {
+  const Result<Fd> silent = listen_at(kLoopback, nodes[1].ports[0]);
+  ASSERT_TRUE(silent.ok());
+  const auto agent = start(0, [](ControlOptions* options) { options->handshake_ms = 50; });
+  const auto takes = [&] {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_FALSE(agent->want(1).ok());
+    return std::chrono::steady_clock::now() - begin;
+  };
+  for (const int ms : {50, 100, 200, 400, 400}) EXPECT_GE(takes(), std::chrono::milliseconds(ms));
 }
 
 TEST_F(ControlTest, ANodeThatComesInTimeIsNotComplainedOf) {

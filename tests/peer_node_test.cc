@@ -4,6 +4,7 @@
 #include "runtime/peer/node.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -386,7 +387,12 @@ TEST_F(PeerNodeTest, WhatHasChangedSinceItWasToldIsLeftToThePfs) {
   EXPECT_TRUE(nodes_[0]->place("f"));
   ASSERT_TRUE(eventually([&] { return nodes_[1]->is_told("f"); }));
   nodes_[0].reset();
-  scratch_.file("pfs/f", noise(100000, 99));
+  // The same inode, size and mtime.
+  const Fd file(::open((pfs_ + "/f").c_str(), O_WRONLY | O_CLOEXEC));
+  struct stat st;
+  ASSERT_TRUE(::fstat(file.get(), &st) == 0 && ::pwrite(file.get(), "changed", 7, 100) == 7);
+  const timespec times[2] = {st.st_atim, st.st_mtim};
+  ASSERT_EQ(::futimens(file.get(), times), 0);
   nodes_[1]->placement->demand(rel("f"));
   EXPECT_TRUE(eventually([&] { return nodes_[1]->state("f") == State::kDropped; }));
   EXPECT_EQ(nodes_[1]->used(), 0u);
@@ -449,6 +455,7 @@ TEST_F(PeerNodeTest, WhatTheJobMarksAllNodesHearOf) {
 }
 
 TEST_F(PeerNodeTest, WhoComesLateHearsOfAllMarks) {
+  config_.metadata = AgentConfig::Metadata::kPass;  // else it is looked for to be told of files, too
   file("f", 100000);
   start(3);
   epoch({0, 1});

@@ -298,7 +298,7 @@ TEST_F(ToldValuesTest, WhatIsNotPublishedYetIsToldLater) {
     return st;
   }()));
   one->values->rings();
-  EXPECT_EQ(one->told.size(), 1u);
+  ASSERT_EQ(one->told.size(), 1u);
   EXPECT_EQ(one->rings, 2) << "an idle node is not woken";
   const Ref lost = one->catalog->add(rel("g"), DT_REG);
   one->values->learned(lost);

@@ -30,6 +30,7 @@ namespace {
 
 constexpr size_t kMostStrangers = 64;    // handshakes that others have begun
 constexpr int kStrangerMs = 2000;        // for each of them
+constexpr int kMostLate = 3;             // of a node: each doubles what the next handshake may take
 constexpr int kRestMs = 1000;            // from accepting, where descriptors are short
 constexpr size_t kMostUnsent = 4 << 20;  // bytes for a node that does not read: then it is hung up on
 constexpr size_t kMostInLine = 4096;     // messages for a node that is not reached yet
@@ -99,6 +100,7 @@ class Control::Loop {
     bool dialing = false;
     size_t port = 0;  // the number of the one that is dialled
     Error why;        // of the last port that was tried
+    int late = 0;     // handshakes in a row that took too long
     std::optional<uint64_t> incarnation;
     std::set<std::string> told;  // what the log has of it
     std::string absent;          // what is said of it unless it comes in time
@@ -369,6 +371,8 @@ void Control::Loop::forget(Making* making) {
 
 void Control::Loop::failed(Making* making, Error why) {  // by value: it may be the handshake's own
   const std::optional<NodeIndex> node = making->node;
+  if (node && making->handshake && why.code == ETIMEDOUT && nodes_[*node].late < kMostLate)
+    ++nodes_[*node].late;
   forget(making);
   if (node) next_port(*node, std::move(why));
 }
@@ -417,7 +421,8 @@ void Control::Loop::goes_on(Making* making) {
     if (!ended.ok()) return failed(making, ended.error());
     making->handshake = std::make_unique<Handshake>(*options_.tls, std::move(making->socket),
                                                     Handshake::Side::kDials, options_.hello, options_.after);
-    making->until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{options_.handshake_ms} * 1000000;
+    const int64_t patience_ms = int64_t{options_.handshake_ms} << nodes_[*making->node].late;
+    making->until_ns = os::clock_ns(CLOCK_MONOTONIC) + patience_ms * 1000000;
   }
   switch (making->handshake->step()) {
     case Handshake::Step::kWantsRead:
@@ -505,6 +510,7 @@ void Control::Loop::connected(NodeIndex index, Fd socket, Tls tls) {
   ::bufferevent_enable(stream, EV_READ | EV_WRITE);
   node.dialing = false;
   node.port = 0;
+  node.late = 0;
   node.told.clear();
   std::deque<std::string> in_line;
   in_line.swap(node.in_line);

@@ -55,8 +55,10 @@ struct ControlOptions {
   std::vector<PeerAddress> nodes;  // by index; this one's own among them
   const PeerTls* tls = nullptr;    // outlives the control
   Handshake::After after = Handshake::After::kClear;
-  int connect_ms = 250, handshake_ms = 250;  // for each port
-  int patience_ms = 5000;                    // from start(): a node that is not there yet is not worth a word
+  // For each port. A node whose handshakes take longer gets up to eight times that: all that goes on may be
+  // slow.
+  int connect_ms = 250, handshake_ms = 250;
+  int patience_ms = 5000;  // from start(): a node that is not there yet is not worth a word
 };
 
 class Control {
