@@ -6,8 +6,7 @@
 // - A mark is for good: in a job of several nodes no file is staged again, so nothing takes a mark back.
 // - Tasks look at the marks after they have found values, at each answer. A value brings its inode, so it is
 //   known by the mark of that, too, which is all that tells of a change under another name.
-// - What is marked here is neither entered nor told; and who is met is told all marks before any value, by
-//   the same connection.
+// - What is marked here is neither entered nor told; and who is met hears of all marks there and then.
 // So a node serves a value that is too old exactly as long as one of its own: until it hears of the mark.
 #include "runtime/peer/told_values.h"
 
@@ -75,15 +74,14 @@ void ToldValues::rings() {
   {
     const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
     const MutexLock hold(lock_);
-    log_.reserve(log_.size() + fresh_.size());
-    std::erase_if(fresh_, [&](Ref ref) {
+    std::vector<Ref> unpublished;
+    for (const Ref ref : fresh_) {
       const Entry& e = options_.catalog->entry(ref);
-      if (state_of(e.state.load(std::memory_order_acquire)) == State::kStaging &&
-          e.identity.load(std::memory_order_acquire) == 0)
-        return false;
-      log_.push_back(ref);
-      return true;
-    });
+      const bool waits = state_of(e.state.load(std::memory_order_acquire)) == State::kStaging &&
+                         e.identity.load(std::memory_order_acquire) == 0;
+      (waits ? unpublished : log_).push_back(ref);
+    }
+    fresh_.swap(unpublished);
     again = !fresh_.empty();
     for (NodeIndex node = 0; node < options_.nodes; ++node)
       if (node != options_.own && now - nodes_[node].since_ns > kAwayNs) nodes_[node].away = false;
