@@ -100,10 +100,16 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/mounts.h \
 	%D%/node/owner.cc \
 	%D%/node/owner.h \
+	%D%/node/part.cc \
+	%D%/node/part.h \
 	%D%/node/probe.cc \
 	%D%/node/probe.h \
+	%D%/node/program.cc \
+	%D%/node/program.h \
 	%D%/node/removal.cc \
 	%D%/node/removal.h \
+	%D%/node/shares.cc \
+	%D%/node/shares.h \
 	%D%/node/slurmstepds.cc \
 	%D%/node/slurmstepds.h \
 	%D%/node/spool.cc \

@@ -48,6 +48,25 @@ void list_groups(spank_t sp, char* out, size_t room) {
         snprintf(out + n, room - n, "%s%u", i ? "," : "", static_cast<unsigned>(groups[i])));
 }
 
+// How many cores of this node the job has, by the list that slurmstepd made of the job's credential: "0-3,7".
+uint32_t core_count(spank_t sp) {
+  char* list = nullptr;
+  if (spank_get_item(sp, S_JOB_ALLOC_CORES, &list) != ESPANK_SUCCESS || !list) return 0;
+  unsigned long count = 0;
+  for (char* at = list; *at >= '0' && *at <= '9';) {
+    const unsigned long first = strtoul(at, &at, 10), last = *at == '-' ? strtoul(at + 1, &at, 10) : first;
+    if (last < first || last > 1000000) return 0;
+    count += last - first + 1;
+    if (*at == ',') ++at;
+  }
+  return static_cast<uint32_t>(count);
+}
+
+uint64_t memory_mib(spank_t sp) {
+  uint64_t mib = 0;
+  return spank_get_item(sp, S_JOB_ALLOC_MEM, &mib) == ESPANK_SUCCESS ? mib : 0;
+}
+
 // Of the steps that have the job's output: the batch script, or without one the first.
 bool is_first_step(spank_t sp) {
   uint32_t step = 0;
@@ -81,6 +100,9 @@ void start(spank_t sp, const char* datasets) {
   if (groups[0]) arguments.add("--groups", groups);
   arguments.add("--nodes", decimal(node_count(sp), nodes_text));
   arguments.add("--node-id", decimal(node_id(sp), id_text));
+  char cores_text[24], memory_text[24];
+  if (const uint32_t cores = core_count(sp)) arguments.add("--cores", decimal(cores, cores_text));
+  if (const uint64_t mib = memory_mib(sp)) arguments.add("--memory", decimal(mib, memory_text));
   if (datasets[0]) arguments.add("--datasets", datasets);
   uint32_t step = kExternStep;
   spank_get_item(sp, S_JOB_STEPID, &step);

@@ -45,6 +45,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "quota=80%\n"
       "medium=nvme\n"
       "driver=tmpfs\n"
+      "share=equal\n"
       "min_free=2G\n"
       "[agent]\n"
       "threads = 3\n"
@@ -185,7 +186,7 @@ TEST_F(ConfigFile, TheSampleIsGood) {
 TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";  // lines 1 to 3
   EXPECT_EQ(error_of(tier + "speed = 3\n"),
-            "4: unknown key 'speed' in [tier.a]; known are path, quota, medium, driver, min_free");
+            "4: unknown key 'speed' in [tier.a]; known are path, quota, share, medium, driver, min_free");
   EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0),
             0u);
   EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"),
@@ -214,6 +215,7 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("[tier.a]\npath = scratch\n"), "2: path 'scratch' is not absolute");
   EXPECT_EQ(error_of("[tier.a]\npath =\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 101%\n"), "3: '101%' is not a share from 0% to 100%");
+  EXPECT_EQ(error_of("[tier.a]\nshare = half\n"), "2: share 'half' is none of cpus, memory, equal, whole");
   EXPECT_EQ(error_of("[tier.a]\nmedium = tape\n"), "2: medium 'tape' is none of nvme, ssd, hdd, ram");
   EXPECT_EQ(error_of("[tier.a b]\npath = /a\n").rfind("1: tier name 'a b'", 0), 0u);
   EXPECT_EQ(error_of("[tier.]\npath = /a\n").rfind("1: tier name ''", 0), 0u);

@@ -58,6 +58,14 @@ spank_err_t spank_get_item(spank_t, spank_item_t item, ...) {
     *count = static_cast<int>(monarch::slurm->groups.size());
     return static_cast<spank_err_t>(ESPANK_SUCCESS);
   }
+  if (item == S_JOB_ALLOC_CORES && !(monarch::slurm->cores.empty() && !monarch::slurm->no_cores)) {
+    *reinterpret_cast<char**>(place) = monarch::slurm->no_cores ? nullptr : monarch::slurm->cores.data();
+    return static_cast<spank_err_t>(ESPANK_SUCCESS);
+  }
+  if (item == S_JOB_ALLOC_MEM && monarch::slurm->memory != 0) {
+    *reinterpret_cast<uint64_t*>(place) = monarch::slurm->memory;
+    return static_cast<spank_err_t>(ESPANK_SUCCESS);
+  }
   const auto found = monarch::slurm->items.find(item);
   if (found == monarch::slurm->items.end()) return static_cast<spank_err_t>(ESPANK_ERROR);
   *place = found->second;

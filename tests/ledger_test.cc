@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/layout/board_layout.h"
+#include "runtime/metadata/board.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/state.h"
 #include "tests/faulty_os.h"
@@ -26,6 +27,7 @@ class LedgerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+    std::filesystem::permissions(scratch_.path(), std::filesystem::perms(0755));
     Result<StateDir> state = StateDir::open(scratch_ / "state");
     ASSERT_TRUE(state.ok()) << state.error().text;
     state_ = state.take();
@@ -38,7 +40,7 @@ class LedgerTest : public ::testing::Test {
     r.user = {kNobody, kNobody, {}};
     r.agent = *identify(::getpid());
     r.boot = boot_id();
-    r.run_dir = "/run/x";
+    r.run_dir = scratch_ / ("run" + std::to_string(job));
     r.serial = 1000 + job;
     return r;
   }
@@ -51,12 +53,13 @@ class LedgerTest : public ::testing::Test {
     return {tier};
   }
 
-  // The quota that it gets.
-  uint64_t begin(uint32_t job) {
+  // The quota that it gets; with so many of the node's four cores, or nobody knows how many.
+  uint64_t begin(uint32_t job, uint32_t cores = 0, TierConfig::Share share = TierConfig::Share::kCpus) {
     JobRecord r = record(job);
     (void)state_.lock_job(r.job, true, 0);
     std::vector<TierConfig> wanted = tiers();
-    EXPECT_TRUE(reserve(state_, &wanted, &r, 1000).ok());
+    wanted[0].share = share;
+    EXPECT_TRUE(reserve(state_, {cores, 4, 0, 0}, &wanted, &r, 1000).ok());
     EXPECT_EQ(r.tiers.at(0).quota, wanted[0].quota.bytes);
     EXPECT_EQ(r.tiers.at(0).limit, 100 * kMiB);
     EXPECT_TRUE(tell_quotas(state_, r).ok());
@@ -70,9 +73,37 @@ class LedgerTest : public ::testing::Test {
     ASSERT_TRUE(state_.write_record(*r).ok());
     ASSERT_TRUE(tell_quotas(state_, *r).ok());
   }
-  void set_quota(uint32_t job, uint64_t bytes) {
-    change(job, [=](JobRecord* r) { r->tiers[0].quota = bytes; });
+  // It has that, and is to have it.
+  void pin(uint32_t job, uint64_t bytes) {
+    change(job, [=](JobRecord* r) {
+      TierRecord& t = r->tiers[0];
+      t.quota = t.share = t.reserved = bytes;
+      t.asked.reset();
+    });
   }
+  // What its agent says that it keeps to; or its owner, what he likes.
+  std::string says(uint32_t job, uint64_t bytes) {
+    const std::string run_dir = record(job).run_dir;
+    std::filesystem::remove_all(run_dir);
+    std::filesystem::create_directory(run_dir);
+    Result<BoardFile> board = BoardFile::create(run_dir);
+    EXPECT_TRUE(board.ok());
+    (*board)->granted[0] = bytes;
+    struct stat st;
+    const std::string file = state_.path() + "/" + record(job).grants();
+    if (::stat(file.c_str(), &st) == 0 && st.st_mtim.tv_sec + 1 >= ::time(nullptr)) told_before(job, 2);
+    for (const std::string& path : {run_dir, run_dir + "/board"})
+      EXPECT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
+    return run_dir + "/board";
+  }
+  void told_before(uint32_t job, int seconds) const {
+    const timespec then = seconds == 0 ? timespec{0, UTIME_NOW} : timespec{::time(nullptr) - seconds, 0};
+    const timespec times[2] = {then, then};
+    const std::string file = state_.path() + "/" + record(job).grants();
+    EXPECT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
+  }
+  TierRecord tier_of(uint32_t job) const { return state_.read_record(record(job).job.key())->tiers[0]; }
+  static std::string line(uint64_t bytes) { return "nvme " + std::to_string(bytes) + "\n"; }
   uint64_t quota(uint32_t job) const { return state_.read_record(record(job).job.key())->tiers[0].quota; }
   std::string told(uint32_t job) const {
     const Result<std::string> text = state_.read(record(job).grants());
@@ -87,9 +118,145 @@ class LedgerTest : public ::testing::Test {
 TEST_F(LedgerTest, AJobGetsWhatOthersLeave) {
   EXPECT_EQ(begin(1), 100 * kMiB);
   EXPECT_EQ(begin(2), 0u);
-  set_quota(1, 30 * kMiB);
+  pin(1, 30 * kMiB);
+  pin(2, 0);
   EXPECT_EQ(begin(3), 70 * kMiB);
-  EXPECT_EQ(begin(1), 30 * kMiB) << "its own does not count against it";
+  EXPECT_EQ(begin(3), 70 * kMiB) << "its own does not count against it";
+  EXPECT_EQ(begin(4), 0u);
+  EXPECT_EQ(tier_of(4).share, 100 * kMiB);
+  EXPECT_EQ(tier_of(4).reserved, 0u) << "and others have reserved all";
+}
+
+TEST_F(LedgerTest, AShareIsAsTheJobsPartOfTheNode) {
+  EXPECT_EQ(begin(1, 1), 100 * kMiB) << "alone it has all";
+  EXPECT_EQ(tier_of(1).reserved, 25 * kMiB);
+  EXPECT_EQ(told(1), line(100 * kMiB));
+  const std::string log = logged(scratch_, [&] { EXPECT_EQ(begin(2, 2), 0u); });
+  EXPECT_EQ(tier_of(2).reserved, 50 * kMiB);
+  EXPECT_EQ(quota(1), 100 * kMiB) << "until it has given it back";
+  EXPECT_EQ(told(1), line(50 * kMiB)) << "at once";
+  EXPECT_NE(log.find("JobId=1 node=n1 is asked to give back 50.0M of the tiers"), std::string::npos) << log;
+  EXPECT_TRUE(can_grant(state_)) << "what it gives back is looked for";
+  grant(state_);
+  EXPECT_EQ(quota(1), 100 * kMiB);
+  says(1, 50 * kMiB);
+  told_before(1, 0);
+  grant(state_);
+  EXPECT_EQ(quota(1), 100 * kMiB) << "that may have been before it was asked";
+  told_before(1, 2);
+  EXPECT_TRUE(can_grant(state_));
+  grant(state_);
+  EXPECT_EQ(quota(1), 50 * kMiB);
+  EXPECT_EQ(quota(2), 50 * kMiB);
+  EXPECT_EQ(told(2), line(50 * kMiB));
+  EXPECT_FALSE(can_grant(state_)) << "all have what they are to have";
+  EXPECT_EQ(begin(3, 4, TierConfig::Share::kEqual), 0u);
+  EXPECT_FALSE(tier_of(3).equal) << "all cores are the whole node";
+  EXPECT_EQ(told(1), line(25 * kMiB)) << "of which this is what nobody has reserved";
+  EXPECT_EQ(told(2), line(50 * kMiB));
+}
+
+TEST_F(LedgerTest, EqualSharesFollowTheNumberOfJobs) {
+  EXPECT_EQ(begin(1, 1, TierConfig::Share::kEqual), 100 * kMiB);
+  EXPECT_EQ(tier_of(1).reserved, 100 * kMiB);
+  EXPECT_EQ(begin(2, 3, TierConfig::Share::kEqual), 0u);
+  EXPECT_EQ(told(1), line(50 * kMiB));
+  says(1, 50 * kMiB);
+  grant(state_);
+  EXPECT_EQ(quota(1), 50 * kMiB);
+  EXPECT_EQ(quota(2), 50 * kMiB);
+  EXPECT_EQ(tier_of(1).reserved, 50 * kMiB);
+}
+
+TEST_F(LedgerTest, WhatIsGivenBackIsWhatAnAgentCouldHave) {
+  EXPECT_EQ(begin(1, 1), 100 * kMiB);
+  EXPECT_EQ(begin(2, 2), 0u);
+  const std::string board = says(1, 0);
+  const auto stays = [&](const char* what) {
+    grant(state_);
+    EXPECT_EQ(quota(1), 100 * kMiB) << what;
+    EXPECT_EQ(quota(2), 0u) << what;
+  };
+  stays("less than it was asked for: not of this time");
+  for (const uint64_t bytes : {50 * kMiB - 1, 100 * kMiB, 100 * kMiB + 1, UINT64_MAX}) {
+    says(1, bytes);
+    stays("not what was asked for, or what it has");
+  }
+  says(1, 50 * kMiB);
+  std::filesystem::resize_file(board, 5000);
+  stays("no board");
+  std::filesystem::remove(board);
+  stays("none");
+  ASSERT_EQ(::mkfifo(board.c_str(), 0666), 0);
+  stays("a fifo");
+  says(1, 50 * kMiB);
+  std::filesystem::rename(board, board + "2");
+  std::filesystem::create_symlink(board + "2", board);
+  stays("a link");
+  says(1, 50 * kMiB);
+  ASSERT_EQ(::chown(board.c_str(), 0, 0), 0);
+  ASSERT_EQ(::chmod(board.c_str(), 0600), 0);
+  stays("it is read with the owner's rights");
+  says(1, 70 * kMiB);
+  grant(state_);
+  EXPECT_EQ(quota(1), 70 * kMiB) << "a part of it";
+  EXPECT_EQ(told(1), line(50 * kMiB));
+  EXPECT_EQ(quota(2), 30 * kMiB);
+}
+
+TEST_F(LedgerTest, WhoDoesNotGiveBackIsNotWaitedFor) {
+  EXPECT_EQ(begin(1, 1), 100 * kMiB);
+  EXPECT_EQ(begin(2, 1), 0u);
+  says(1, 100 * kMiB);
+  told_before(1, 9);
+  EXPECT_EQ(logged(scratch_, [&] { grant(state_); }), "");
+  told_before(1, 12);
+  EXPECT_TRUE(can_grant(state_));
+  const std::string log = logged(scratch_, [&] { grant(state_); });
+  EXPECT_NE(log.find("JobId=1 node=n1 does not give back what it is asked for"), std::string::npos) << log;
+  EXPECT_FALSE(can_grant(state_)) << "it is looked at seldom from now on";
+  says(1, 75 * kMiB);
+  grant(state_);
+  EXPECT_EQ(quota(1), 100 * kMiB);
+  const timespec then[2] = {{::time(nullptr) - 12, 0}, {::time(nullptr) - 12, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, (state_.path() + "/jobs/c.1.n1/late").c_str(), then, 0), 0);
+  EXPECT_TRUE(can_grant(state_));
+  says(1, 100 * kMiB);
+  EXPECT_EQ(logged(scratch_, [&] { grant(state_); }), "") << "it was said";
+  ASSERT_EQ(::utimensat(AT_FDCWD, (state_.path() + "/jobs/c.1.n1/late").c_str(), then, 0), 0);
+  says(1, 75 * kMiB);
+  grant(state_);
+  EXPECT_EQ(quota(1), 75 * kMiB);
+  EXPECT_EQ(quota(2), 25 * kMiB);
+}
+
+TEST_F(LedgerTest, WhoBeginsOrEndsIsAskedLater) {
+  EXPECT_EQ(begin(1, 1), 100 * kMiB);
+  {
+    const Result<Fd> lock = state_.lock_job(record(1).job, false, 0);
+    EXPECT_EQ(begin(2, 1), 0u);
+    EXPECT_EQ(told(1), line(100 * kMiB)) << "who has its lock writes its record";
+    grant(state_);
+    EXPECT_EQ(told(1), line(100 * kMiB));
+  }
+  EXPECT_TRUE(can_grant(state_));
+  grant(state_);
+  EXPECT_EQ(told(1), line(75 * kMiB));
+  change(1, [](JobRecord* r) { ++r->agent.start_time; });
+  says(1, 75 * kMiB);
+  grant(state_);
+  EXPECT_EQ(quota(1), 100 * kMiB) << "what an agent that has ended said is not looked at";
+}
+
+TEST_F(LedgerTest, WhatIsNotNeededAnyMoreIsNotAskedForAnyMore) {
+  EXPECT_EQ(begin(1, 1), 100 * kMiB);
+  EXPECT_EQ(begin(2, 1), 0u);
+  EXPECT_EQ(told(1), line(75 * kMiB));
+  ASSERT_TRUE(state_.remove_job(record(2).job).ok());
+  EXPECT_TRUE(can_grant(state_));
+  grant(state_);
+  EXPECT_EQ(told(1), line(100 * kMiB));
+  EXPECT_FALSE(tier_of(1).asked);
 }
 
 TEST_F(LedgerTest, WhatIsRemovedCountsByWhatItOccupies) {
@@ -109,7 +276,7 @@ TEST_F(LedgerTest, WithoutTheLockThereIsNoSpace) {
   JobRecord r = record(1);
   (void)state_.lock_job(r.job, true, 0);
   std::vector<TierConfig> wanted = tiers();
-  const std::string log = logged(scratch_, [&] { EXPECT_TRUE(reserve(state_, &wanted, &r, 10).ok()); });
+  const std::string log = logged(scratch_, [&] { EXPECT_TRUE(reserve(state_, {}, &wanted, &r, 10).ok()); });
   EXPECT_NE(log.find("begins without space on the tiers: "), std::string::npos) << log;
   EXPECT_EQ(wanted[0].quota.bytes, 0u);
   EXPECT_EQ(quota(1), 0u);
@@ -124,9 +291,8 @@ TEST_F(LedgerTest, FreedSpaceGoesToTheEarliestThatRuns) {
   EXPECT_EQ(begin(2), 0u);
   EXPECT_EQ(begin(3), 0u);
   EXPECT_FALSE(can_grant(state_)) << "all is taken, and all know";
-  set_quota(1, 40 * kMiB);
-  change(1, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota; });  // it may not grow again
-  change(2, [](JobRecord* r) { r->serial = 5000; });                       // it began after 3
+  pin(1, 40 * kMiB);
+  change(2, [](JobRecord* r) { r->serial = 5000; });  // it began after 3
   EXPECT_TRUE(can_grant(state_));
   grant(state_);
   EXPECT_EQ(quota(1), 40 * kMiB);
@@ -138,7 +304,7 @@ TEST_F(LedgerTest, FreedSpaceGoesToTheEarliestThatRuns) {
 
 TEST_F(LedgerTest, NothingIsGivenToWhatHasEndedOrIsBeingEnded) {
   EXPECT_EQ(begin(1), 100 * kMiB);
-  set_quota(1, 0);
+  change(1, [](JobRecord* r) { r->tiers[0].quota = 0; });
   change(1, [](JobRecord* r) { ++r->agent.start_time; });
   EXPECT_FALSE(can_grant(state_)) << "its agent has ended";
   grant(state_);
@@ -154,33 +320,6 @@ TEST_F(LedgerTest, NothingIsGivenToWhatHasEndedOrIsBeingEnded) {
   EXPECT_TRUE(can_grant(state_));
   grant(state_);
   EXPECT_EQ(quota(1), 100 * kMiB);
-}
-
-TEST_F(LedgerTest, LittleIsNotWorthATellingUnlessItIsTheLast) {
-  EXPECT_EQ(begin(1), 100 * kMiB);
-  EXPECT_EQ(begin(2), 0u);
-  change(1, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota = 99 * kMiB + 1; });
-  EXPECT_FALSE(can_grant(state_)) << "a byte less than a MiB";
-  grant(state_);
-  EXPECT_EQ(quota(2), 0u);
-  change(1, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota = 99 * kMiB; });
-  EXPECT_TRUE(can_grant(state_));
-  grant(state_);
-  EXPECT_EQ(quota(2), kMiB);
-
-  change(2, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota + 10; });
-  EXPECT_FALSE(can_grant(state_)) << "all is taken";
-  change(1, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota = 10 * kMiB; });
-  change(2, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota + 10; });
-  EXPECT_FALSE(can_grant(state_)) << "its limit is less than what all have";
-  change(2, [](JobRecord* r) {
-    r->tiers[0].limit = 100 * kMiB;
-    r->tiers[0].quota = 100 * kMiB - 10;
-  });
-  change(1, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota = 0; });
-  EXPECT_TRUE(can_grant(state_)) << "the last ten bytes";
-  grant(state_);
-  EXPECT_EQ(quota(2), 100 * kMiB);
 }
 
 TEST_F(LedgerTest, WhatWasNotToldIsToldAgain) {
@@ -262,7 +401,7 @@ TEST_F(LedgerTest, ADirectoryIsOneTierAndItsPathIsText) {
 TEST_F(LedgerTest, WhileARecordIsSpoiltNothingIsGranted) {
   EXPECT_EQ(begin(1), 100 * kMiB);
   EXPECT_EQ(begin(2), 0u);
-  change(1, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota = 10 * kMiB; });
+  pin(1, 10 * kMiB);
   for (const char* spoilt : {"jobs/c.3.n1", "removing/c.3.0.n1.1003"}) {
     scratch_.file(std::string("state/") + spoilt + "/record.json", "{");
     EXPECT_FALSE(can_grant(state_)) << "nobody knows what that one has";
@@ -286,7 +425,7 @@ TEST_F(LedgerTest, MemoryIsMadeLargerBeforeItIsTold) {
     tier.kind = TierConfig::Kind::kTmpfs;
     tier.quota.bytes = 4096;
     m->check(make_job_dir(state_, tier, record(2).name, user).ok(), "the other one's memory");
-    change(1, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota = 10 * kMiB; });
+    pin(1, 10 * kMiB);
     grant(state_);
     struct statfs fs {};
     m->check(::statfs((tier_ + "/monarch/" + record(2).name).c_str(), &fs) == 0 &&
@@ -295,10 +434,42 @@ TEST_F(LedgerTest, MemoryIsMadeLargerBeforeItIsTold) {
     m->check(told(2) == "nvme " + std::to_string(90 * kMiB) + "\n", told(2));
     m->check(!can_grant(state_), "and nothing is left to do");
     ::umount2((tier_ + "/monarch/" + record(2).name).c_str(), MNT_DETACH);
-    change(1, [](JobRecord* r) { r->tiers[0].limit = r->tiers[0].quota = 0; });
+    pin(1, 0);
     grant(state_);
     m->check(told(2) == "nvme " + std::to_string(90 * kMiB) + "\n", "what cannot be made larger is not told");
     m->check(quota(2) == 100 * kMiB && can_grant(state_), "and tried again");
+  });
+}
+
+TEST_F(LedgerTest, MemoryIsMadeSmallerByRoot) {
+  const User user = {kNobody, kNobody, {}};
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->check(begin(1, 1) == 100 * kMiB, "one has all");
+    change(1, [](JobRecord* r) { r->tiers[0].kind = TierConfig::Kind::kTmpfs; });
+    TierConfig tier = tiers()[0];
+    tier.kind = TierConfig::Kind::kTmpfs;
+    m->check(make_job_dir(state_, tier, record(1).name, user).ok(), "its memory");
+    const std::string mount = tier_ + "/monarch/" + record(1).name;
+    const std::string held = mount + "/held";
+    const Fd fd(::open(held.c_str(), O_WRONLY | O_CREAT, 0600));
+    m->check(fd && ::posix_fallocate(fd.get(), 0, 80 * kMiB) == 0, "is used");
+    says(1, 75 * kMiB);
+    m->check(begin(2, 1) == 0 && told(1) == line(75 * kMiB), "another one begins");
+    told_before(1, 1);
+    grant(state_);
+    m->check(quota(1) == 100 * kMiB, "the kernel knows better what is used");
+    m->check(::ftruncate(fd.get(), 70 * kMiB) == 0, "less is used");
+    m->check(state_.write(record(1).grants(), told(1), 0644).ok(), "it was told just now");
+    grant(state_);
+    m->check(quota(1) == 100 * kMiB, "its agent may not have looked yet");
+    told_before(1, 1);
+    grant(state_);
+    struct statfs fs {};
+    m->check(::statfs(mount.c_str(), &fs) == 0 &&
+                 static_cast<uint64_t>(fs.f_blocks) * static_cast<uint64_t>(fs.f_bsize) == 75 * kMiB,
+             "it is smaller");
+    m->check(quota(1) == 75 * kMiB && quota(2) == 25 * kMiB, "and the other one has the rest");
+    ::umount2(mount.c_str(), MNT_DETACH);
   });
 }
 

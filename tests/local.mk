@@ -78,6 +78,7 @@ tests_unit_SOURCES = \
 	%D%/mountinfo_test.cc \
 	%D%/mounts_test.cc \
 	%D%/node_fixture.h \
+	%D%/part_test.cc \
 	%D%/paths_test.cc \
 	%D%/peer_control_test.cc \
 	%D%/peer_data_test.cc \
@@ -101,6 +102,7 @@ tests_unit_SOURCES = \
 	%D%/remover_test.cc \
 	%D%/scratch.h \
 	%D%/share_walk_test.cc \
+	%D%/shares_test.cc \
 	%D%/slurmstepds_test.cc \
 	%D%/spool_test.cc \
 	%D%/start_test.cc \

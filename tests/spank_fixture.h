@@ -32,6 +32,9 @@ struct FakeSpank {
   spank_context_t context = S_CTX_REMOTE;
   std::map<spank_item, uint32_t> items;
   std::vector<gid_t> groups;  // none: the item is missing
+  std::string cores;          // likewise
+  bool no_cores = false;      // the item is there, and nothing in it
+  uint64_t memory = 0;        // likewise missing
   std::map<std::string, std::string> environment, given;
   std::map<std::string, std::string> controlled;  // by spank_job_control_setenv()
   std::vector<spank_option> options;

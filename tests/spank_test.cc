@@ -402,6 +402,24 @@ TEST_F(SpankPlugin, AStepStartsTheAgentOnce) {
   EXPECT_EQ(fake_.environment["MONARCH_IO_RUN_DIR"], scratch_ / "run");
 }
 
+TEST_F(SpankPlugin, TheJobsPartOfTheNodeIsThatOfItsCredential) {
+  fake_.memory = uint64_t{5} << 32;
+  const std::pair<const char*, const char*> lists[] = {{"0", "1"},       {"0-3", "4"},  {"0-3,7", "5"},
+                                                       {"1,3,5-6", "4"}, {"12-10", ""}, {"x", ""},
+                                                       {"0-2000000", ""}};
+  for (const auto& [list, count] : lists) {
+    fake_.cores = list;
+    step();
+    const std::string cores = *count ? std::string(" --cores ") + count : "";
+    EXPECT_TRUE(has(arguments(), " --node-id 0" + cores + " --memory 21474836480 --datasets "))
+        << arguments();
+  }
+  fake_.no_cores = true;
+  fake_.environment["SLURM_CPUS_ON_NODE"] = "8";
+  step();
+  EXPECT_FALSE(has(arguments(), "--cores")) << arguments();
+}
+
 TEST_F(SpankPlugin, NothingIsStartedElsewhere) {
   for (const spank_context_t context : {S_CTX_SLURMD, S_CTX_JOB_SCRIPT, S_CTX_LOCAL}) {
     load();

@@ -487,7 +487,8 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   r.nodes = 5;
   r.first_node = false;
   r.peers = true;
-  r.tiers.push_back({"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, "0123"});
+  r.tiers.push_back(
+      {"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, "0123", 7, 6, 5, true});
   r.tiers.push_back({"ram", "ram", "/ram", TierConfig::Kind::kTmpfs, 30, 40, 5, ""});
   ASSERT_TRUE(state_.write_record(r).ok());
   std::string text = contents(path_ + "/jobs/c.7.n1/record.json");
@@ -510,6 +511,13 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   EXPECT_EQ(read->tiers[0].file_system, "0123");
   EXPECT_FALSE(read->tiers[0].occupied);
   EXPECT_EQ(read->tiers[0].charged(), 10u);
+  EXPECT_EQ(read->tiers[0].told(), 7u);
+  EXPECT_EQ(read->tiers[0].share, 6u);
+  EXPECT_EQ(read->tiers[0].reserved, 5u);
+  EXPECT_TRUE(read->tiers[0].equal);
+  EXPECT_EQ(read->tiers[1].told(), 30u);
+  EXPECT_EQ(read->tiers[1].reserved, 0u);
+  EXPECT_FALSE(read->tiers[1].equal);
   EXPECT_EQ(read->tiers[1].kind, TierConfig::Kind::kTmpfs);
   EXPECT_EQ(read->tiers[1].file_system, "");
   EXPECT_EQ(read->tiers[1].charged(), 5u);
@@ -524,6 +532,26 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
 
   r.tiers[0].path = "/tier\xff";
   EXPECT_EQ(state_.write_record(r).error().code, EINVAL) << "not UTF-8";
+}
+
+TEST_F(StateTest, AnOlderRecordsJobHasReservedWhatItHas) {
+  ASSERT_TRUE(state_.lock_job(record().job, true, 0).ok());
+  JobRecord r = record();
+  r.tiers.push_back({"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, ""});
+  r.tiers[0].asked = 30;
+  ASSERT_TRUE(state_.write_record(r).ok());
+  const std::string file = path_ + "/jobs/c.7.n1/record.json";
+  EXPECT_FALSE(state_.read_record("c.7.n1")->tiers[0].asked) << "more than it has";
+  std::ofstream(file)
+      << R"({"job":7,"node":"n1","restart":0,"cluster":"c","name":"c.7.0.n1","uid":1,"gid":1,)"
+         R"("pid":5,"start_time":6,"boot":"b","run_dir":"/r","tiers":[{"name":"t",)"
+         R"("medium":"nvme","path":"/s","quota":5}],"serial":7,"nodes":1,"first_node":true})";
+  const Result<JobRecord> old = state_.read_record("c.7.n1");
+  ASSERT_TRUE(old.ok()) << old.error().text;
+  EXPECT_EQ(old->tiers[0].reserved, 5u);
+  EXPECT_EQ(old->tiers[0].share, 5u);
+  EXPECT_EQ(old->tiers[0].told(), 5u);
+  EXPECT_FALSE(old->tiers[0].equal);
 }
 
 TEST_F(StateTest, ASpoiltRecordIsNoRecord) {

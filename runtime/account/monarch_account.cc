@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarch_account: writes a job's line into Slurm's accounting database, as SystemComment, or tells when
-// Slurm says that a job began, or where nodes are. The one program of Monarch's that links libslurm, so that
-// no other has to be rebuilt with Slurm.
+// Slurm says that a job began, or where nodes are, or how many cores one has. The one program of Monarch's
+// that links libslurm, so that no other has to be rebuilt with Slurm.
 //
 //   monarch_account --job N --uid U --restart R --begin T --end T
 //                   [--submit T --start T] [--cluster NAME] LINE
 //   monarch_account --times --job N --uid U --restart R
 //   monarch_account --nodes LIST
+//   monarch_account --cores NODE
 //
 // --begin and --end: of the run, by the node's clock; --submit and --start: by Slurm's, 0 if not known.
 // --times prints both of the job that runs now.
 // --nodes prints a line NAME ADDRESS for each node that the list, such as n[1-4], names, in its order: what
 // slurm.conf says, else what the name resolves to, else -. slurmctld is not asked.
+// --cores prints how many cores slurm.conf says that a node has.
 //
 // Exit status: 0 done; 1 not now (slurmdbd, or slurmctld, is away); 2 usage; 3 the cluster has no slurmdbd; 4
 // no row, or no job, of that run (yet).
@@ -26,6 +28,8 @@ extern "C" {
 extern slurm_conf_t slurm_conf;
 // Likewise: what slurm.conf says, from 20.11 on.
 int slurm_conf_get_addr(const char* node, slurm_addr_t* address, uint16_t flags) __attribute__((weak));
+int slurm_conf_get_cpus_bsct(const char* node, uint16_t* cpus, uint16_t* boards, uint16_t* sockets,
+                             uint16_t* cores, uint16_t* threads) __attribute__((weak));
 }
 
 #include <netdb.h>
@@ -53,7 +57,7 @@ constexpr int kMostNodes = 65536;
 
 struct Request {
   bool times = false;
-  std::string nodes;
+  std::string nodes, node;
   uint32_t job = 0, uid = 0, restart = 0;
   time_t begin = 0, end = 0, submit = 0, start = 0;
   std::string cluster, line;
@@ -257,6 +261,16 @@ Exit list_nodes(const std::string& expression) {
   return std::fflush(stdout) == 0 ? kDone : kAway;
 }
 
+// A job's credential counts cores, not processors.
+Exit count_cores(const std::string& node) {
+  uint16_t cpus = 0, boards = 0, sockets = 0, cores = 0, threads = 0;
+  if (!&slurm_conf_get_cpus_bsct ||
+      slurm_conf_get_cpus_bsct(node.c_str(), &cpus, &boards, &sockets, &cores, &threads) != SLURM_SUCCESS)
+    return kNoRow;
+  std::printf("%u\n", unsigned{sockets} * cores);
+  return std::fflush(stdout) == 0 ? kDone : kAway;
+}
+
 bool parse(int argc, char** argv, Request* r) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -267,6 +281,8 @@ bool parse(int argc, char** argv, Request* r) {
       r->times = true;
     } else if (word == "--nodes") {
       r->nodes = argv[++i];
+    } else if (word == "--cores") {
+      r->node = argv[++i];
     } else if (!option) {
       if (!r->line.empty()) return false;
       r->line = word;
@@ -290,7 +306,7 @@ bool parse(int argc, char** argv, Request* r) {
       return false;
     }
   }
-  if (!r->nodes.empty()) return true;
+  if (!r->nodes.empty() || !r->node.empty()) return true;
   return r->job != 0 && r->uid != 0 && (r->times ? r->line.empty() : !r->line.empty() && r->begin != 0);
 }
 
@@ -304,11 +320,13 @@ int main(int argc, char** argv) {
         "usage: monarch_account --job N --uid U --restart R --begin T --end T [--submit T --start T]\n"
         "                       [--cluster NAME] LINE\n"
         "       monarch_account --times --job N --uid U --restart R\n"
-        "       monarch_account --nodes LIST\n");
+        "       monarch_account --nodes LIST\n"
+        "       monarch_account --cores NODE\n");
     return kUsage;
   }
   slurm_init(nullptr);
   if (!r.nodes.empty()) return list_nodes(r.nodes);
+  if (!r.node.empty()) return count_cores(r.node);
   const char* storage = slurm_conf.accounting_storage_type;
   if (!storage || !std::strstr(storage, "slurmdbd"))
     return fail(r, kNoDatabase, "the cluster has no slurmdbd");

@@ -72,6 +72,13 @@ Result<TierConfig::Kind> parse_kind(const std::string& text) {
   return bad_input("driver '" + text + "' is none of directory, tmpfs");
 }
 
+Result<TierConfig::Share> parse_share(const std::string& text) {
+  using Share = TierConfig::Share;
+  for (const auto share : {Share::kCpus, Share::kMemory, Share::kEqual, Share::kWhole})
+    if (text == share_name(share)) return share;
+  return bad_input("share '" + text + "' is none of cpus, memory, equal, whole");
+}
+
 Result<Accounting> parse_accounting(const std::string& text) {
   if (text == "auto") return Accounting::kAuto;
   if (text == "sacct") return Accounting::kSacct;
@@ -235,8 +242,9 @@ Status set_tier_key(TierConfig* tier, const std::string& key, const std::string&
   if (key == "medium") return assign(parse_medium(value), &tier->medium);
   if (key == "driver") return assign(parse_kind(value), &tier->kind);
   if (key == "min_free") return assign(parse_quota(value), &tier->min_free);
+  if (key == "share") return assign(parse_share(value), &tier->share);
   return bad_input("unknown key '" + key + "' in [tier." + tier->name +
-                   "]; known are path, quota, medium, driver, min_free");
+                   "]; known are path, quota, share, medium, driver, min_free");
 }
 
 // The tier of section [tier.NAME], or nullptr.
@@ -359,6 +367,20 @@ const char* io_name(AgentConfig::Io io) {
 
 const char* kind_name(TierConfig::Kind kind) {
   return kind == TierConfig::Kind::kTmpfs ? "tmpfs" : "directory";
+}
+
+const char* share_name(TierConfig::Share share) {
+  switch (share) {
+    case TierConfig::Share::kCpus:
+      return "cpus";
+    case TierConfig::Share::kMemory:
+      return "memory";
+    case TierConfig::Share::kEqual:
+      return "equal";
+    case TierConfig::Share::kWhole:
+      return "whole";
+  }
+  return "?";
 }
 
 Result<Quota> parse_quota(const std::string& text) {

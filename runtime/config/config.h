@@ -34,6 +34,9 @@ struct TierConfig {
   // quota there, which nobody can overfill; `quota` is then a share of the node's memory.
   enum class Kind { kDirectory, kTmpfs } kind = Kind::kDirectory;
   Quota min_free{0, 5};  // space that is left free on the tier's file system for others
+  // What a job of Slurm's has reserved of the quota: as its part of the node's cores or memory is, as much
+  // as each other job, or all that nobody else has reserved.
+  enum class Share { kCpus, kMemory, kEqual, kWhole } share = Share::kCpus;
 };
 
 struct AgentConfig {
@@ -90,6 +93,7 @@ const char* consistency_name(AgentConfig::Consistency consistency);
 const char* metadata_name(AgentConfig::Metadata metadata);
 const char* io_name(AgentConfig::Io io);
 const char* kind_name(TierConfig::Kind kind);
+const char* share_name(TierConfig::Share share);
 
 // Where a job's line goes: into the accounting database, now or when it can be reached; into the spool, for
 // `monarchd --flush`; into the log of root's helpers only; nowhere. kAuto: kSacct if Slurm has slurmdbd, else

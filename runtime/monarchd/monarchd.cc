@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -174,6 +175,7 @@ int main(int argc, char** argv) {
   Options o;
   std::string groups;
   uint32_t node_id = 0;
+  uint64_t memory_mib = 0;
   app.set_version_flag("--version", std::string("monarchd ") + PACKAGE_VERSION);
   app.add_option("--config", o.config, "configuration, monarch.conf(5)");
 
@@ -228,6 +230,8 @@ int main(int argc, char** argv) {
       ->group("Root");
   app.add_option("--nodes", o.request.nodes, "number of the job's nodes")->group("Root");
   app.add_option("--node-id", node_id, "this node's number in the job")->group("Root");
+  app.add_option("--cores", o.request.part.cores, "cores of this node that the job has")->group("Root");
+  app.add_option("--memory", memory_mib, "memory of this node that the job has, in MiB")->group("Root");
   app.add_option("--account-program", o.account, "writes the line for sacct; empty: none")->group("Root");
   app.add_option("--log", o.log, "log file of root's helpers, or syslog; default standard error")
       ->group("Root");
@@ -245,6 +249,7 @@ int main(int argc, char** argv) {
   o.request.peers = monarch::take_told_of_peers();
   o.as_user = app.count("--uid") > 0;
   o.request.first_node = node_id == 0;
+  o.request.part.memory = std::min(memory_mib, UINT64_MAX >> 20) << 20;
   const char* slurm_conf = std::getenv("SLURM_CONF");
   o.request.of_cluster = {slurm_conf ? slurm_conf : "", o.config, o.account};
   if (app.count("--account-program") > 0) o.account_instead = o.account;

@@ -67,17 +67,15 @@ NodeCounts all_nodes(const JobCounters& counters) {
 // What is to be said only if there is any of it.
 std::string if_any(const char* name, uint64_t n) { return n == 0 ? "" : fmt::format(" {}={}", name, n); }
 
-}  // namespace
-
-Result<JobCounters> read_counters(const std::string& run_dir) {
+// What the owner's board has before its parking words.
+Result<std::unique_ptr<Board>> read_board(const std::string& run_dir) {
   const std::string path = run_dir + "/board";
   const Fd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat st;
   if (!fd || ::fstat(fd.get(), &st) != 0) return errno_error("read " + path);
   if (!S_ISREG(st.st_mode) || st.st_size != sizeof(Board)) return Error{EINVAL, path + ": not a board"};
-  // Up to the parking words: the rest holds no counters.
   constexpr size_t kBytes = offsetof(Board, parking);
-  const auto board = std::make_unique<Board>();
+  auto board = std::make_unique<Board>();
   for (size_t done = 0; done < kBytes;) {
     const ssize_t n = ::pread(fd.get(), reinterpret_cast<char*>(board.get()) + done, kBytes - done,
                               static_cast<off_t>(done));
@@ -85,6 +83,23 @@ Result<JobCounters> read_counters(const std::string& run_dir) {
     done += static_cast<size_t>(n);
   }
   if (!is_this_board(*board)) return Error{EPROTO, path + ": made by another version of Monarch"};
+  return board;
+}
+
+}  // namespace
+
+Result<GrantedBytes> read_granted(const std::string& run_dir) {
+  const Result<std::unique_ptr<Board>> board = read_board(run_dir);
+  if (!board.ok()) return board.error();
+  GrantedBytes granted{kGrantedMagic, {}};
+  for (uint32_t i = 0; i < kMaxTiers; ++i) granted.bytes[i] = value((*board)->granted[i]);
+  return granted;
+}
+
+Result<JobCounters> read_counters(const std::string& run_dir) {
+  const Result<std::unique_ptr<Board>> read = read_board(run_dir);
+  if (!read.ok()) return read.error();
+  const Board* const board = read->get();
   JobCounters c{};
   c.magic = kJobCountersMagic;
   for (uint32_t i = 0; i < kAgentCounters; ++i) c.agent[i] = value(board->agent[i]);

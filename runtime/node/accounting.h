@@ -33,6 +33,14 @@ inline constexpr uint64_t kJobCountersMagic = 0x31435f4843524e4d;
 // size and version, pread(2). Run as the job's owner.
 Result<JobCounters> read_counters(const std::string& run_dir);
 
+// Likewise of what the agent tells about its tiers (Board::granted).
+struct GrantedBytes {
+  uint64_t magic;
+  uint64_t bytes[kMaxTiers];
+};
+inline constexpr uint64_t kGrantedMagic = 0x31475f4843524e4d;
+Result<GrantedBytes> read_granted(const std::string& run_dir);
+
 // Whether all numbers are such as a job can have.
 bool plausible(const JobCounters& counters);
 

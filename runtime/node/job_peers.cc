@@ -2,29 +2,19 @@
 #include "runtime/node/job_peers.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <sstream>
 #include <vector>
-
-#include "runtime/base/argv.h"
-#include "runtime/base/os.h"
 
 namespace monarch {
 namespace {
 
 constexpr size_t kMostBytes = 16 << 20;  // of the list: 65,536 nodes with long names
-
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
 std::string take(const char* name) {
   char* value = ::getenv(name);
@@ -113,12 +103,6 @@ PeerSearch::PeerSearch(const PeerConfig& config, ToldOfPeers told, uint32_t node
                        const std::string& slurm_conf)
     : told_(std::move(told)), begun_(begin(config, nodes, program, slurm_conf)) {}
 
-PeerSearch::~PeerSearch() {
-  if (pid_ < 0) return;
-  ::kill(pid_, SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
-}
-
 Status PeerSearch::begin(const PeerConfig& config, uint32_t nodes, const std::string& program,
                          const std::string& slurm_conf) {
   if (!config.enabled) return bad_input("[peer] enabled = off");
@@ -129,49 +113,22 @@ Status PeerSearch::begin(const PeerConfig& config, uint32_t nodes, const std::st
     return bad_input("no key has come with the job; give --monarch-dataset when the job is submitted");
   if (told_.nodes.empty()) return bad_input("Slurm has not told which nodes the job has");
   if (program.empty()) return bad_input("there is no --account-program to list the job's nodes");
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
-  output_ = Fd(ends[0]);
-  const Fd out(ends[1]);
-  std::vector<std::string> words = {program, "--nodes", told_.nodes};
-  std::vector<std::string> variables = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
-  if (!slurm_conf.empty()) variables.push_back("SLURM_CONF=" + slurm_conf);
-  const std::vector<char*> argv = argv_of(words), env = argv_of(variables);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, out.get(), 1);
-  pid_t pid = -1;
-  const int failed = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), env.data());
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) return errno_error("run " + program, failed);
-  pid_ = pid;
-  return {};
+  listing_.emplace(std::vector<std::string>{program, "--nodes", told_.nodes}, slurm_conf);
+  return listing_->started();
 }
 
-// What the program prints, if it ends well in time.
 Result<std::string> PeerSearch::listed(int patience_ms) {
-  const int64_t end = now_ms() + patience_ms;
-  std::string text;
-  for (;;) {
-    const int64_t left = end - now_ms();
-    pollfd p = {output_.get(), POLLIN, 0};
-    if (left <= 0)
+  Result<std::string> text = listing_->output(patience_ms, kMostBytes);
+  if (text.ok()) return text;
+  switch (text.error().code) {
+    case ETIMEDOUT:
       return Error{ETIMEDOUT, "the addresses of the job's nodes could not be had in " +
                                   std::to_string(patience_ms) + " ms"};
-    if (::poll(&p, 1, static_cast<int>(left)) <= 0) continue;
-    char buffer[65536];
-    const ssize_t n = ::read(output_.get(), buffer, sizeof buffer);
-    if (n <= 0 || text.size() > kMostBytes) break;
-    text.append(buffer, static_cast<size_t>(n));
+    case EFBIG:
+      return bad_input("the list of the job's nodes has no end");
+    default:
+      return Error{ECHILD, "monarch_account --nodes has failed; run it by hand to see why"};
   }
-  if (text.size() > kMostBytes) return bad_input("the list of the job's nodes has no end");
-  int status = 0;
-  pid_t ended = 0;
-  while ((ended = ::waitpid(pid_, &status, WNOHANG)) == 0 && now_ms() < end) ::usleep(500);
-  if (ended != 0) pid_ = -1;
-  if (ended <= 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    return Error{ECHILD, "monarch_account --nodes has failed; run it by hand to see why"};
-  return text;
 }
 
 Result<AgentPeers> PeerSearch::finish(const JobOnNode& job, uint32_t restart, int patience_ms) {

@@ -5,11 +5,12 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
-#include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
+#include "runtime/node/program.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -44,7 +45,6 @@ class PeerSearch {
              const std::string& slurm_conf);
   PeerSearch(const PeerSearch&) = delete;
   PeerSearch& operator=(const PeerSearch&) = delete;
-  ~PeerSearch();
 
   // Waits at most `patience_ms`. The error says why the job's agent is to have no peers.
   Result<AgentPeers> finish(const JobOnNode& job, uint32_t restart, int patience_ms);
@@ -57,8 +57,7 @@ class PeerSearch {
   Result<std::string> listed(int patience_ms);
 
   const ToldOfPeers told_;
-  pid_t pid_ = -1;
-  Fd output_;
+  std::optional<Program> listing_;
   bool wanted_ = false;
   Status begun_;
 };

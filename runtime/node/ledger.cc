@@ -3,11 +3,16 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <set>
 
 #include "runtime/base/escape.h"
 #include "runtime/base/memory.h"
@@ -16,7 +21,10 @@
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/hierarchy/grant.h"
 #include "runtime/layout/catalog_layout.h"
+#include "runtime/node/accounting.h"
 #include "runtime/node/memory_tier.h"
+#include "runtime/node/removal.h"
+#include "runtime/node/shares.h"
 
 namespace monarch {
 namespace {
@@ -39,26 +47,27 @@ Ledger read_ledger(const StateDir& state) {
   return all;
 }
 
-// Bytes that all but the job `key` have of the tier at `path`. What is being removed counts by what it still
-// occupies, once its remover has said how much that is.
-uint64_t taken_by_others(const Ledger& all, const std::string& key, const std::string& path) {
-  uint64_t sum = 0;
-  for (const JobRecord& record : all.jobs)
-    for (const TierRecord& t : record.tiers)
-      if (t.path == path && record.job.key() != key) sum += t.quota;
-  for (const JobRecord& record : all.removals)
-    for (const TierRecord& t : record.tiers)
-      if (t.path == path) sum += t.occupied.value_or(t.quota);
-  return sum;
-}
-
-constexpr int kGrantPatienceMs = 200;      // the keeper comes again in a second
-constexpr uint64_t kLeastGrant = 1 << 20;  // less is not worth an agent's looking again, but for the last
+constexpr int kGrantPatienceMs = 200;     // the keeper comes again in a second
+constexpr int kReadPatienceMs = 200;      // for one job's board,
+constexpr int kAllReadPatienceMs = 2000;  // and for those of all
+constexpr int kGiveBackSeconds = 10;      // after which nobody counts on an agent that was asked
+constexpr int kLookMs = 300;              // in which an agent has seen what it was told
+constexpr uint64_t kBlock = 4096;
 constexpr mode_t kForAgents = 0644;
+
+int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
+
+// How long ago the file was written; -1: it is not there.
+int64_t age_ms(const StateDir& state, const std::string& below) {
+  struct stat st;
+  if (::stat((state.path() + "/" + below).c_str(), &st) != 0) return -1;
+  const int64_t written = int64_t{st.st_mtim.tv_sec} * 1000 + st.st_mtim.tv_nsec / 1000000;
+  return std::max<int64_t>(0, os::clock_ns(CLOCK_REALTIME) / 1000000 - written);
+}
 
 std::string quotas_text(const JobRecord& record) {
   std::vector<Grant> grants;
-  for (const TierRecord& t : record.tiers) grants.push_back({t.name, t.quota});
+  for (const TierRecord& t : record.tiers) grants.push_back({t.name, t.told()});
   return grant_text(grants);
 }
 
@@ -67,34 +76,205 @@ bool is_told(const StateDir& state, const JobRecord& record) {
   return told.ok() && *told == quotas_text(record);
 }
 
-// How much more of the tier the job can have now. Nothing while nobody knows what another one has.
-uint64_t room_for(const Ledger& all, const JobRecord& record, const TierRecord& tier) {
-  if (tier.quota >= tier.limit || !all.whole) return 0;
-  const uint64_t taken = taken_by_others(all, record.job.key(), tier.path) + tier.quota;
-  const uint64_t room = tier.limit - std::min(tier.limit, taken);
-  return room >= std::min(kLeastGrant, tier.limit - tier.quota) ? room : 0;
+bool is_asked(const JobRecord& record) {
+  return std::any_of(record.tiers.begin(), record.tiers.end(),
+                     [](const TierRecord& t) { return t.asked.has_value(); });
 }
 
-// The space is reserved before anything is told of it. What fails is tried again: it was not told then.
-void grant_to(const StateDir& state, const Ledger& all, JobRecord* record) {
-  uint64_t more = 0;
-  for (TierRecord& tier : record->tiers) {
-    const uint64_t room = room_for(all, *record, tier);
-    tier.quota += room;
-    more += room;
+// Was asked, and has not given back in time.
+bool is_late(const StateDir& state, const JobRecord& record) {
+  return is_asked(record) && age_ms(state, record.grants()) > kGiveBackSeconds * 1000;
+}
+
+// In the job's directory; written at each look for what a late one gives back.
+std::string late_file(const JobRecord& record) { return "jobs/" + record.job.key() + "/late"; }
+
+// Whether what the job has given back is to be looked for: seldom, of who is late.
+bool look_is_due(const StateDir& state, const JobRecord& record) {
+  if (!is_asked(record)) return false;
+  const int64_t last = age_ms(state, late_file(record));
+  return !is_late(state, record) || last < 0 || last > kGiveBackSeconds * 1000;
+}
+
+Leftovers leftovers(const Ledger& all, const std::string& path) {
+  Leftovers left;
+  for (const JobRecord& record : all.removals)
+    for (const TierRecord& t : record.tiers)
+      if (t.path == path) (record.given_up > 0 ? left.stuck : left.coming) += t.charged();
+  return left;
+}
+
+void divide_tier(const StateDir& state, const Ledger& all, const std::string& path,
+                 std::vector<JobRecord>* jobs) {
+  std::vector<TierRecord*> tiers;
+  std::vector<Claim> claims;
+  uint64_t limit = 0;
+  for (JobRecord& record : *jobs) {
+    for (TierRecord& t : record.tiers) {
+      if (t.path != path) continue;
+      const bool lives = record.agent.pid == 0 || is_running(record.agent);
+      tiers.push_back(&t);
+      claims.push_back({t.quota, t.told(), t.share, t.reserved, t.equal, lives, is_late(state, record)});
+      if (lives) limit = t.limit;  // as who began last was told it
+    }
   }
-  if (more == 0 && is_told(state, *record)) return;
-  Status s = state.write_record(*record);
-  for (const TierRecord& t : record->tiers) {
-    if (!s.ok() || t.kind != TierConfig::Kind::kTmpfs) continue;
-    const Result<Fd> jobs = open_tier_jobs(t.path);
-    s = jobs.ok() ? resize_tmpfs(*jobs, record->name, t.quota) : Status(jobs.error());
+  divide(limit, leftovers(all, path), &claims);
+  for (size_t i = 0; i < claims.size(); ++i) {
+    if (!claims[i].lives) continue;
+    tiers[i]->quota = claims[i].quota;
+    tiers[i]->reserved = claims[i].reserved;
+    tiers[i]->asked.reset();
+    if (claims[i].told < claims[i].quota) tiers[i]->asked = claims[i].told;
   }
-  if (s.ok()) s = tell_quotas(state, *record);
-  if (more == 0) return;
-  if (!s.ok()) return spdlog::warn("JobId={} more space: {}", record->job.job, s.error().text);
-  spdlog::info("JobId={} node={} has {} more of the tiers: other jobs gave it back", record->job.job,
-               record->job.node, format_size(more));
+}
+
+// The jobs, in the order in which they began, with what each should have and be told.
+std::vector<JobRecord> divided(const StateDir& state, const Ledger& all) {
+  std::vector<JobRecord> jobs = all.jobs;
+  std::sort(jobs.begin(), jobs.end(),
+            [](const JobRecord& a, const JobRecord& b) { return a.serial < b.serial; });
+  std::set<std::string> paths;
+  for (const JobRecord& record : jobs)
+    for (const TierRecord& t : record.tiers) paths.insert(t.path);
+  for (const std::string& path : paths) divide_tier(state, all, path, &jobs);
+  return jobs;
+}
+
+bool same(const JobRecord& a, const JobRecord& b) {
+  return std::equal(a.tiers.begin(), a.tiers.end(), b.tiers.begin(), b.tiers.end(),
+                    [](const TierRecord& x, const TierRecord& y) {
+                      return x.quota == y.quota && x.reserved == y.reserved && x.asked == y.asked;
+                    });
+}
+
+// A running job's record, with its lock. Who holds that starts or ends the job; what waits for it waits for
+// the ledger.
+struct Locked {
+  Fd lock;
+  JobRecord record;
+};
+std::optional<Locked> lock_running(const StateDir& state, const JobRecord& seen) {
+  Result<Fd> lock = state.lock_job(seen.job, false, 0);
+  if (!lock.ok()) return {};
+  Result<JobRecord> record = state.read_record(seen.job.key());
+  if (!record.ok() || record->serial != seen.serial || !is_running(record->agent)) return {};
+  return Locked{lock.take(), record.take()};
+}
+
+Status resize_memory(const JobRecord& record, const TierRecord& tier, uint64_t bytes) {
+  const Result<Fd> jobs = open_tier_jobs(tier.path);
+  return jobs.ok() ? resize_tmpfs(*jobs, record.name, bytes) : Status(jobs.error());
+}
+
+// The space is recorded before anything is told of it. What fails is tried again: it was not told then.
+void change_to(const StateDir& state, const JobRecord& planned) {
+  const std::optional<Locked> locked = lock_running(state, planned);
+  if (!locked || locked->record.tiers.size() != planned.tiers.size()) return;
+  const JobRecord& now = locked->record;
+  const bool is_new = !same(now, planned);
+  if (!is_new && is_told(state, now)) return;
+  JobRecord record = now;
+  record.tiers = planned.tiers;
+  Status s = is_new ? state.write_record(record) : Status();
+  for (const TierRecord& t : record.tiers)
+    if (s.ok() && t.kind == TierConfig::Kind::kTmpfs) s = resize_memory(record, t, t.quota);
+  if (s.ok() && !is_told(state, record)) s = tell_quotas(state, record);
+  uint64_t more = 0, back = 0;
+  for (size_t i = 0; i < record.tiers.size(); ++i) {
+    more += record.tiers[i].quota - now.tiers[i].quota;
+    back += now.tiers[i].told() - std::min(now.tiers[i].told(), record.tiers[i].told());
+  }
+  if (!s.ok()) return spdlog::warn("JobId={} share of the tiers: {}", record.job.job, s.error().text);
+  if (more > 0)
+    spdlog::info("JobId={} node={} has {} more of the tiers: other jobs gave it back", record.job.job,
+                 record.job.node, format_size(more));
+  if (back > 0)
+    spdlog::info("JobId={} node={} is asked to give back {} of the tiers: other jobs have it reserved",
+                 record.job.job, record.job.node, format_size(back));
+}
+
+// ---- what is given back
+
+struct GivenBack {
+  uint64_t serial;
+  GrantedBytes granted;
+};
+
+// What the agents of jobs that are asked say. Numbers of their owners': each is compared with what was asked.
+// Takes a while, so the ledger must not be locked.
+std::vector<GivenBack> ask_agents(const StateDir& state) {
+  std::vector<JobRecord> asked;
+  for (JobRecord& record : read_ledger(state).jobs)
+    if (look_is_due(state, record) && is_running(record.agent)) asked.push_back(std::move(record));
+  std::vector<GivenBack> given;
+  const int64_t begin = now_ms();
+  for (size_t i = 0; i < asked.size() && now_ms() - begin < kAllReadPatienceMs; ++i) {
+    const JobRecord& record = asked[(i + static_cast<size_t>(begin / 1000)) % asked.size()];
+    if (is_late(state, record)) {
+      if (age_ms(state, late_file(record)) < 0)
+        spdlog::warn("JobId={} node={} does not give back what it is asked for: other jobs go without it",
+                     record.job.job, record.job.node);
+      (void)state.write(late_file(record), "").ok();
+    }
+    GrantedBytes granted{};
+    const bool told = run_as(record.user, kReadPatienceMs, &granted, sizeof granted, [&](int fd) {
+      const Result<GrantedBytes> read = read_granted(record.run_dir);
+      return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
+    });
+    if (!told || granted.magic != kGrantedMagic) std::fill_n(granted.bytes, kMaxTiers, UINT64_MAX);
+    given.push_back({record.serial, granted});
+  }
+  return given;
+}
+
+// With the ledger locked. What an agent said before it has seen what it is asked for may be of an earlier
+// time. The kernel does not make a tmpfs smaller than what is in it.
+void take_back_from(const StateDir& state, const GrantedBytes& granted, JobRecord* seen) {
+  std::optional<Locked> locked = lock_running(state, *seen);
+  if (!locked || age_ms(state, locked->record.grants()) < kLookMs) return;
+  JobRecord& record = locked->record;
+  uint64_t back = 0;
+  for (size_t i = 0; i < record.tiers.size() && i < kMaxTiers; ++i) {
+    TierRecord& t = record.tiers[i];
+    if (!t.asked) continue;
+    uint64_t now = t.quota;
+    if (t.kind == TierConfig::Kind::kDirectory)
+      now = granted.bytes[i];
+    else if (resize_memory(record, t, *t.asked).ok())
+      now = *t.asked;
+    if (now < *t.asked || now >= t.quota) continue;
+    back += t.quota - now;
+    t.quota = now;
+    if (now == *t.asked) t.asked.reset();
+  }
+  if (back == 0 || !state.write_record(record).ok()) return;
+  ::unlink((state.path() + "/" + late_file(record)).c_str());
+  spdlog::info("JobId={} node={} has given back {} of the tiers", record.job.job, record.job.node,
+               format_size(back));
+  *seen = record;
+}
+
+void take_back(const StateDir& state, const std::vector<GivenBack>& given, Ledger* all) {
+  for (JobRecord& record : all->jobs)
+    for (const GivenBack& g : given)
+      if (g.serial == record.serial) take_back_from(state, g.granted, &record);
+}
+
+// Others are asked at once for what the new job has reserved; the keeper does the rest.
+void ask_others(const StateDir& state, const Ledger& all, const std::vector<JobRecord>& planned,
+                const JobRecord& fresh) {
+  for (JobRecord job : planned) {
+    const auto now = std::find_if(all.jobs.begin(), all.jobs.end(),
+                                  [&](const JobRecord& r) { return r.job.key() == job.job.key(); });
+    if (job.job.key() == fresh.job.key() || !is_running(job.agent)) continue;
+    for (size_t i = 0; i < job.tiers.size(); ++i) {
+      const TierRecord was = now->tiers[i];
+      const uint64_t told = job.tiers[i].told();
+      job.tiers[i] = was;
+      if (told < was.told()) job.tiers[i].asked = told;
+    }
+    if (!same(*now, job)) change_to(state, job);
+  }
 }
 
 }  // namespace
@@ -135,29 +315,35 @@ std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config) {
   return tiers;
 }
 
-Status reserve(const StateDir& state, std::vector<TierConfig>* tiers, JobRecord* record, int patience_ms) {
-  std::vector<std::string> file_systems;
-  for (const TierConfig& tier : *tiers) file_systems.push_back(file_system_at(tier.path));
-  const Result<Fd> lock = state.lock_ledger(patience_ms);
-  const Ledger all = read_ledger(state);
-  if (!lock.ok())
-    spdlog::warn("JobId={} begins without space on the tiers: {}", record->job.job, lock.error().text);
+Status reserve(const StateDir& state, const NodePart& part, std::vector<TierConfig>* tiers, JobRecord* record,
+               int patience_ms) {
   record->tiers.clear();
-  for (size_t i = 0; i < tiers->size(); ++i) {
-    TierConfig& tier = (*tiers)[i];
+  for (const TierConfig& tier : *tiers) {
     const uint64_t limit = tier.quota.bytes;
-    const uint64_t taken = lock.ok() ? taken_by_others(all, record->job.key(), tier.path) : limit;
-    tier.quota.bytes = limit - std::min(limit, taken);
-    record->tiers.push_back({tier.name,
-                             medium_name(tier.medium),
-                             tier.path,
-                             tier.kind,
-                             tier.quota.bytes,
-                             limit,
-                             {},
-                             file_systems[i]});
+    TierRecord t{tier.name, medium_name(tier.medium), tier.path, tier.kind, 0, limit,
+                 {},        file_system_at(tier.path)};
+    const double of_node = part_of(tier.share, part);
+    const auto bytes = static_cast<uint64_t>(of_node * static_cast<double>(limit));
+    t.share = of_node >= 1 ? limit : std::max(bytes / kBlock, uint64_t{1}) * kBlock;
+    t.equal = tier.share == TierConfig::Share::kEqual && !has_all_cores(part);
+    record->tiers.push_back(std::move(t));
   }
-  return state.write_record(*record);
+  const Result<Fd> lock = state.lock_ledger(patience_ms);
+  if (!lock.ok()) {
+    spdlog::warn("JobId={} begins without space on the tiers: {}", record->job.job, lock.error().text);
+    for (TierConfig& tier : *tiers) tier.quota.bytes = 0;
+    return state.write_record(*record);
+  }
+  Ledger all = read_ledger(state);
+  std::erase_if(all.jobs, [&](const JobRecord& r) { return r.job.key() == record->job.key(); });
+  all.jobs.push_back(*record);
+  std::vector<JobRecord> jobs = divided(state, all);
+  for (const JobRecord& planned : jobs)
+    if (planned.job.key() == record->job.key()) record->tiers = planned.tiers;
+  for (size_t i = 0; i < tiers->size(); ++i) (*tiers)[i].quota.bytes = record->tiers[i].quota;
+  MONARCH_TRY(state.write_record(*record));
+  if (all.whole) ask_others(state, all, jobs, *record);
+  return {};
 }
 
 Status tell_quotas(const StateDir& state, const JobRecord& record) {
@@ -166,29 +352,23 @@ Status tell_quotas(const StateDir& state, const JobRecord& record) {
 
 bool can_grant(const StateDir& state) {
   const Ledger all = read_ledger(state);
-  return std::any_of(all.jobs.begin(), all.jobs.end(), [&](const JobRecord& record) {
-    return is_running(record.agent) &&
-           (!is_told(state, record) ||
-            std::any_of(record.tiers.begin(), record.tiers.end(),
-                        [&](const TierRecord& tier) { return room_for(all, record, tier) > 0; }));
+  const std::vector<JobRecord> planned = divided(state, all);
+  return std::any_of(planned.begin(), planned.end(), [&](const JobRecord& should) {
+    const auto now = std::find_if(all.jobs.begin(), all.jobs.end(),
+                                  [&](const JobRecord& r) { return r.job.key() == should.job.key(); });
+    return is_running(now->agent) &&
+           (!is_told(state, *now) || look_is_due(state, *now) || (all.whole && !same(*now, should)));
   });
 }
 
 void grant(const StateDir& state) {
+  const std::vector<GivenBack> given = ask_agents(state);
   const Result<Fd> ledger = state.lock_ledger(kGrantPatienceMs);
   if (!ledger.ok()) return;
   Ledger all = read_ledger(state);
-  std::sort(all.jobs.begin(), all.jobs.end(),
-            [](const JobRecord& a, const JobRecord& b) { return a.serial < b.serial; });
-  for (JobRecord& seen : all.jobs) {
-    // Who holds it starts or ends the job; what waits for it waits for the ledger.
-    const Result<Fd> lock = state.lock_job(seen.job, false, 0);
-    Result<JobRecord> record = lock.ok() ? state.read_record(seen.job.key()) : Error{};
-    if (record.ok() && record->serial == seen.serial && is_running(record->agent)) {
-      grant_to(state, all, &*record);
-      seen = record.take();
-    }
-  }
+  take_back(state, given, &all);
+  // Nobody knows what the job of a spoilt record has.
+  for (const JobRecord& planned : all.whole ? divided(state, all) : all.jobs) change_to(state, planned);
 }
 
 }  // namespace monarch

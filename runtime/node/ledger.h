@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the jobs on this machine have reserved of its tiers. The ledger is the records in jobs/ and removing/
-// with one lock: a reservation is made or grows only while it is held, from reading the others' to writing
-// the own. What only gets smaller needs no lock. Jobs of all clusters and node names that share a state
-// directory share the tiers' quotas: a quota belongs to the tier's path.
+// What the jobs on this machine have of its tiers. The ledger is the records in jobs/ and removing/ with one
+// lock: what a job has grows only while it is held, from reading the others' to writing the own. What only
+// gets smaller needs no lock. Jobs of all clusters and node names that share a state directory share the
+// tiers' quotas: a quota belongs to the tier's path. Who gets how much: shares.h.
+//
+// A running job gives back in three steps: its record and its grants file ask it to, its agent removes copies
+// and says so, and only then its record has less.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +13,7 @@
 #include <vector>
 
 #include "runtime/config/config.h"
+#include "runtime/node/part.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -18,19 +22,22 @@ namespace monarch {
 // with a line in the log. Looks at file systems, so it is called before the ledger is locked.
 std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config);
 
-// Reserves for `record`'s job what is left of each tier's quota, sets the quotas in `tiers` to that, and
-// writes the record with them. Whatever nothing is left of has a quota of 0, and grows when space becomes
-// free. If the lock is not to be had within `patience_ms`, so have all.
-Status reserve(const StateDir& state, std::vector<TierConfig>* tiers, JobRecord* record, int patience_ms);
+// Gives `record`'s job, which has that part of the node, what is free of each tier's quota and others need
+// not have, sets the quotas in `tiers` to that, and writes the record with them. Asks others for what it is
+// to have reserved besides. Whatever nothing is free of has a quota of 0, and grows later. If the lock is not
+// to be had within `patience_ms`, so have all.
+Status reserve(const StateDir& state, const NodePart& part, std::vector<TierConfig>* tiers, JobRecord* record,
+               int patience_ms);
 
-// Writes the job's quotas to where its agent looks for them.
+// Writes what the job may use to where its agent looks for it.
 Status tell_quotas(const StateDir& state, const JobRecord& record);
 
-// Whether there is space for a running job that has less than it may, or one was not told what it has. Reads
-// the state directory alone.
+// Whether a running job can get more, should give something back or is asked to, or was not told what it has.
+// Reads the state directory alone.
 bool can_grant(const StateDir& state);
-// Gives what has become free to the running jobs that have less than they may, the earliest first, as when
-// they started; and tells them. A memory tier is made larger before.
+// Takes back what running jobs say that they have given back, and gives what is free to those that have less
+// than they may; and tells them. A memory tier is made larger before, and smaller instead of believing
+// anybody.
 void grant(const StateDir& state);
 
 }  // namespace monarch

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "runtime/base/escape.h"
+#include "runtime/base/memory.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 #include "runtime/config/config.h"
@@ -32,6 +33,7 @@ constexpr int kKillPatienceMs = 500;
 constexpr int kReadyPatienceMs = 1000;  // a PFS that hangs does not hold up the job's start
 constexpr int kTierPatienceMs = 500;    // and is waited for as much shorter
 constexpr int kPeersPatienceMs = 700;   // likewise
+constexpr int kCoresPatienceMs = 300;
 
 int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
@@ -82,7 +84,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   tiers = those_entered(request, tiers);
   const uint64_t memory = agent_memory(config.agent, tiers);  // also for what may be granted later
   // Recorded before anything is made, so that the epilog finds it whatever happens to this process.
-  MONARCH_TRY(reserve(state, &tiers, record, patience.ledger_ms));
+  MONARCH_TRY(reserve(state, request.part, &tiers, record, patience.ledger_ms));
   std::vector<TierConfig> usable;
   for (const TierConfig& tier : tiers) {
     const Status made = make_job_dir(state, tier, record->name, request.user);
@@ -251,14 +253,17 @@ bool is_to_be_told(const StartRequest& request, const std::string& reason) {
   return (!told.ok() || *told != text) && lock.ok() && state->write(file, text).ok();
 }
 
-Result<Started> start_agent(const StartRequest& request) {
+Result<Started> start_agent(const StartRequest& asked) {
+  StartRequest request = asked;
   Result<StateDir> state = StateDir::open(request.state_dir);
   if (!state.ok()) return state.error();
   const bool known = is_started(*state, request);
   Result<Config> config = load_existing(request.of_cluster.config);
   int ready_ms = kReadyPatienceMs;
   std::optional<PeerSearch> search;
+  std::optional<CoresQuestion> cores;
   const auto begin_search = [&] {
+    if (!cores && request.part.cores > 0) cores.emplace(*state, request.job, request.of_cluster);
     if (!search && config.ok())
       search.emplace(config->peer, noted_peers(*state, request.job, request.peers), request.nodes,
                      request.of_cluster.account_program, request.of_cluster.slurm_conf);
@@ -273,6 +278,7 @@ Result<Started> start_agent(const StartRequest& request) {
     if (configured && !keep_answering(*state, request, &*config)) ready_ms -= kTierPatienceMs;
     if (configured && config->tiers.empty()) config = Error{ETIMEDOUT, "no tier of this node answers"};
     sweep(*state, request.job);
+    if (cores) (void)cores->answer(kCoresPatienceMs);
   }
   const int64_t begin = now_ms();
   Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);
@@ -288,6 +294,8 @@ Result<Started> start_agent(const StartRequest& request) {
   }
   if (Status before = failed_before(*state, request, *datasets); !before.ok()) return before.error();
   begin_search();  // if it was known, and is not any more
+  if (cores) request.part.node_cores = cores->answer(kCoresPatienceMs);
+  request.part.node_memory = total_memory();
 
   JobRecord record = new_record(*state, request);
   const int ledger_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));

@@ -8,6 +8,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/node/job_peers.h"
+#include "runtime/node/part.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -24,6 +25,7 @@ struct StartRequest {
   OfCluster of_cluster;
   std::string datasets;  // PATH[:PATH...]; empty: what the prolog noted
   ToldOfPeers peers;     // what the prolog noted goes before it
+  NodePart part;         // of this node, as far as a step knows it
 };
 
 // Notes the datasets and the key for the extern step, which does not see the job's options.

@@ -191,6 +191,11 @@ TierRecord tier_of(const json& t) {
   tier.quota = t.at("quota").get<uint64_t>();
   tier.limit = t.value("limit", tier.quota);
   tier.file_system = t.value("file_system", "");
+  tier.reserved = t.value("reserved", tier.quota);  // older ones' jobs may keep all that they have
+  tier.share = t.value("share", tier.reserved);
+  tier.equal = t.value("equal", false);
+  if (t.contains("asked")) tier.asked = t.at("asked").get<uint64_t>();
+  if (tier.told() >= tier.quota) tier.asked.reset();
   if (t.contains("occupied")) tier.occupied = t.at("occupied").get<uint64_t>();
   return tier;
 }
@@ -275,8 +280,12 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                      {"path", t.path},
                      {"driver", kind_name(t.kind)},
                      {"quota", t.quota},
-                     {"limit", t.limit}});
+                     {"limit", t.limit},
+                     {"share", t.share},
+                     {"reserved", t.reserved}});
     if (!t.file_system.empty()) tiers.back()["file_system"] = t.file_system;
+    if (t.equal) tiers.back()["equal"] = true;
+    if (t.asked) tiers.back()["asked"] = *t.asked;
     if (t.occupied) tiers.back()["occupied"] = *t.occupied;
   }
   json record = {{"job", r.job.job},

@@ -40,10 +40,15 @@ struct TierRecord {
   std::string medium;
   std::string path;  // the tier's directory, as configured
   TierConfig::Kind kind = TierConfig::Kind::kDirectory;
-  uint64_t quota = 0;                // bytes reserved for the job
+  uint64_t quota = 0;                // bytes that count as the job's
   uint64_t limit = 0;                // what it may grow to: the admin's quota
   std::optional<uint64_t> occupied;  // in removing/: bytes that are still there; unknown: the quota
   std::string file_system;           // as file_system_at() the path when the job began
+  // As in Claim (shares.h); `asked`: what its agent is told instead of the quota, while it is to give back.
+  std::optional<uint64_t> asked = {};
+  uint64_t share = 0, reserved = 0;
+  bool equal = false;
+  uint64_t told() const { return asked.value_or(quota); }
   uint64_t charged() const { return occupied.value_or(quota); }
 };
 

@@ -43,6 +43,12 @@ void record(const uint8_t* data, size_t size) {
   FUZZ_CHECK(again->name == read->name && again->user.uid == read->user.uid &&
              again->agent.pid == read->agent.pid && again->run_dir == read->run_dir &&
              again->tiers.size() == read->tiers.size());
+  for (size_t i = 0; i < read->tiers.size(); ++i) {
+    const TierRecord &a = read->tiers[i], &b = again->tiers[i];
+    FUZZ_CHECK(a.quota == b.quota && a.asked == b.asked && a.share == b.share && a.reserved == b.reserved &&
+               a.equal == b.equal);
+    FUZZ_CHECK(a.told() <= a.quota);
+  }
   // Root joins these to paths of its own.
   const std::string name = read->name;
   FUZZ_CHECK(!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos);

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/part.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+constexpr int kKnownSeconds = 600;  // an administrator may change slurm.conf
+constexpr size_t kMostBytes = 64;
+
+std::string known_file(const JobOnNode& job) { return "cores." + job.cluster + "." + job.node; }
+
+uint32_t parse_cores(const std::string& text) {
+  uint32_t cores = 0;
+  const auto [rest, ec] = std::from_chars(text.data(), text.data() + text.size(), cores);
+  return ec == std::errc() && rest != text.data() + text.size() && *rest == '\n' ? cores : 0;
+}
+
+// Of 0, nothing is known.
+double fraction(uint64_t part, uint64_t whole) {
+  return part == 0 || whole == 0 ? 1 : std::min(1.0, static_cast<double>(part) / static_cast<double>(whole));
+}
+
+}  // namespace
+
+bool has_all_cores(const NodePart& part) { return part.node_cores != 0 && part.cores >= part.node_cores; }
+
+double part_of(TierConfig::Share share, const NodePart& part) {
+  if (has_all_cores(part) || share == TierConfig::Share::kWhole || share == TierConfig::Share::kEqual)
+    return 1;
+  return share == TierConfig::Share::kMemory ? fraction(part.memory, part.node_memory)
+                                             : fraction(part.cores, part.node_cores);
+}
+
+CoresQuestion::CoresQuestion(const StateDir& state, const JobOnNode& job, const OfCluster& cluster)
+    : state_(state), job_(job) {
+  struct stat st;
+  const int64_t now = os::clock_ns(CLOCK_REALTIME) / 1000000000;
+  if (::stat((state.path() + "/" + known_file(job)).c_str(), &st) == 0 && st.st_mtim.tv_sec <= now &&
+      now - st.st_mtim.tv_sec < kKnownSeconds) {
+    const Result<std::string> known = state.read(known_file(job));
+    known_ = known.ok() ? parse_cores(*known) : 0;
+  }
+  if (known_ == 0 && !cluster.account_program.empty())
+    program_.emplace(std::vector<std::string>{cluster.account_program, "--cores", job.node},
+                     cluster.slurm_conf);
+}
+
+uint32_t CoresQuestion::answer(int patience_ms) {
+  if (!program_) return known_;
+  const Result<std::string> said = program_->output(patience_ms, kMostBytes);
+  known_ = said.ok() ? parse_cores(*said) : 0;
+  program_.reset();
+  if (known_ == 0)
+    spdlog::debug("JobId={} the cores of {} are not known: {}", job_.job, job_.node,
+                  said.ok() ? "monarch_account --cores prints no number" : said.error().text);
+  else if (const Status s = state_.write(known_file(job_), *said); !s.ok())
+    spdlog::debug("JobId={} {}", job_.job, s.error().text);
+  return known_;
+}
+
+}  // namespace monarch

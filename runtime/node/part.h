@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What part of this node a job of Slurm's has: its share of the tiers follows that (monarch.conf(5), share).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "runtime/config/config.h"
+#include "runtime/node/program.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+// Each 0 where it is not known. The job's are those of its credential, which slurmctld signs; the node's are
+// slurm.conf's cores and the machine's memory.
+struct NodePart {
+  uint32_t cores = 0, node_cores = 0;
+  uint64_t memory = 0, node_memory = 0;  // bytes
+};
+
+bool has_all_cores(const NodePart& part);
+// The job's share of a tier, from 0 to 1. All of it where the part is not known, and for a job that has all
+// cores.
+double part_of(TierConfig::Share share, const NodePart& part);
+
+// One question for the number of a node's cores, unless that is known since a short while ago.
+class CoresQuestion {
+ public:
+  // `job`'s node and cluster. Does not wait.
+  CoresQuestion(const StateDir& state, const JobOnNode& job, const OfCluster& cluster);
+  // Waits at most `patience_ms`; 0: it is not known.
+  uint32_t answer(int patience_ms);
+
+ private:
+  const StateDir& state_;
+  const JobOnNode job_;
+  uint32_t known_ = 0;
+  std::optional<Program> program_;
+};
+
+}  // namespace monarch

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/program.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/argv.h"
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
+
+}  // namespace
+
+Program::Program(std::vector<std::string> words, const std::string& slurm_conf) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    started_ = errno_error("pipe");
+    return;
+  }
+  output_ = Fd(ends[0]);
+  const Fd out(ends[1]);
+  std::vector<std::string> variables = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
+  if (!slurm_conf.empty()) variables.push_back("SLURM_CONF=" + slurm_conf);
+  const std::vector<char*> argv = argv_of(words), env = argv_of(variables);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, out.get(), 1);
+  pid_t pid = -1;
+  const int failed = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), env.data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (failed == 0)
+    pid_ = pid;
+  else
+    started_ = errno_error("run " + words[0], failed);
+}
+
+Program::~Program() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+Result<std::string> Program::output(int patience_ms, size_t most) {
+  if (!started_.ok()) return started_.error();
+  const int64_t end = now_ms() + patience_ms;
+  std::string text;
+  for (;;) {
+    const int64_t left = end - now_ms();
+    pollfd p = {output_.get(), POLLIN, 0};
+    if (left <= 0) return Error{ETIMEDOUT, "it takes longer than " + std::to_string(patience_ms) + " ms"};
+    if (::poll(&p, 1, static_cast<int>(left)) <= 0) continue;
+    char buffer[65536];
+    const ssize_t n = ::read(output_.get(), buffer, sizeof buffer);
+    if (n <= 0 || text.size() > most) break;
+    text.append(buffer, static_cast<size_t>(n));
+  }
+  if (text.size() > most) return Error{EFBIG, "what it prints has no end"};
+  int status = 0;
+  pid_t ended = 0;
+  while ((ended = ::waitpid(pid_, &status, WNOHANG)) == 0 && now_ms() < end) ::usleep(500);
+  if (ended != 0) pid_ = -1;
+  if (ended <= 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) return Error{ECHILD, "it has failed"};
+  return text;
+}
+
+}  // namespace monarch

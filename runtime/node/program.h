@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program that root's helper runs beside what else it does, for what that prints.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/result.h"
+
+namespace monarch {
+
+class Program {
+ public:
+  // Does not wait. `words[0]` is the program's path; its environment has PATH, and SLURM_CONF if `slurm_conf`
+  // is not empty.
+  Program(std::vector<std::string> words, const std::string& slurm_conf);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program();  // kills it, unless it has ended
+
+  // Whether it was started.
+  const Status& started() const { return started_; }
+  // What it prints, if it ends with status 0 within that time. ETIMEDOUT; EFBIG: it is more than `most`
+  // bytes; ECHILD: it failed.
+  Result<std::string> output(int patience_ms, size_t most);
+
+ private:
+  pid_t pid_ = -1;
+  Fd output_;
+  Status started_;
+};
+
+}  // namespace monarch
