@@ -248,6 +248,7 @@ scripts = \
 	%D%/slurm.t \
 	%D%/slurm_hostile.t \
 	%D%/slurm_key.t \
+	%D%/slurm_shares.t \
 	%D%/slurm_versions.t \
 	%D%/stress.t \
 	%D%/writes.t

@@ -63,6 +63,7 @@ class Node:
         os.chmod(self.dir, 0o755)
         self.state, self.tier, self.data = (f"{self.dir}/{part}" for part in ("state", "tier", "data"))
         self.config, self.log = f"{self.dir}/monarch.conf", f"{self.dir}/log"
+        self.cores = 4  # of the node, by what stands for monarch_account
         os.mkdir(self.tier)
         os.chmod(self.tier, 0o1777)
         e2e.make_tree(self.data, 30)
@@ -77,10 +78,15 @@ class Node:
         return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--cluster", cluster, "--node", node,
                 "--log", self.log]
 
-    def begin(self, job, datasets=None, restart=0, before=(), **of):
-        """Starts `monarchd --start`; the process, and a file of its answer."""
+    def begin(self, job, datasets=None, restart=0, before=(), cores=0, **of):
+        """Starts `monarchd --start` for a job, by that many of the node's cores if that is known; the process, and a file of its answer."""
         words = [*self._words("--start", job, **of), "--config", self.config, "--restart", str(restart), "--uid", str(self.uid),
                  "--gid", str(self.uid), "--datasets", self.data if datasets is None else datasets]
+        if cores:
+            with open(f"{self.dir}/account", "w", encoding="utf-8") as file:
+                file.write(f"#!/bin/sh\n[ $1 = --cores ] || exit 3\necho {self.cores}\n")
+            os.chmod(f"{self.dir}/account", 0o755)
+            words += ["--cores", str(cores), "--account-program", f"{self.dir}/account"]
         read, write = os.pipe()
         process = e2e.start([*before, *words, "--reply-fd", str(write)], pass_fds=[write], stdin=subprocess.DEVNULL,
                             env={"PATH": "/usr/bin:/bin"})
@@ -109,7 +115,14 @@ class Node:
             return json.load(file)
 
     def reserved(self):
-        """{job: bytes} that jobs have of the tier, or occupy while they are removed."""
+        """{job: bytes} that jobs have of the tier, or occupy while they are removed. What has grown at the cost of what was given back is
+        seen together with that."""
+        with contextlib.suppress(FileNotFoundError), open(f"{self.state}/ledger", "rb") as ledger:
+            fcntl.flock(ledger, fcntl.LOCK_SH)
+            return self._recorded()
+        return self._recorded()
+
+    def _recorded(self):
         found = {}
         for path in glob.glob(f"{self.state}/*/*/record.json"):
             with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
@@ -468,8 +481,9 @@ def remover_killed():
         n.epilog(2)
         n.epilog(1)
         wait_until(lambda: not glob.glob(f"{n.state}/removing/*"), GONE_SECONDS)
+        ok(wait_until(lambda: n.record(3)["tiers"][0]["quota"] == QUOTA), "what they leave is the last one's", n.reserved())
         contains(n.start(4), ["ready "], "a job after all that starts")
-        equal(quota(n, 4) + quota(n, 3), 100 << 20, "and its share is what the others leave")
+        equal(quota(n, 4), 0, "and has what others leave")
 
 
 def every_moment():
@@ -946,6 +960,67 @@ def freed_memory():
         n.epilog(1)
         ok(wait_until(lambda: os.statvfs(n.job_dir(2)).f_blocks * 4096 == 8 << 20), "and gets the other's when that ends")
         ok(wait_until(lambda: staged(n, 2) == 30), "and stages its dataset", staged(n, 2))
+
+
+def on_tier(n, job):
+    """Bytes of copies."""
+    return sum(os.stat(f"{top}/{name}").st_blocks * 512 for top, _, names in os.walk(n.job_dir(job)) for name in names)
+
+
+def tier_of(n, job):
+    return n.record(job)["tiers"][0]
+
+
+def shares():
+    """Who begins gets its part of the node, though the first has all by then; who has more than his part gives back, and grows again."""
+    quota_, eighth = 320 << 10, 40 << 10
+    with node("shares") as n, Sums(n) as sums:
+        n.cores = 8
+        n.configure(f"[tier.nvme]\npath = {n.tier}\nquota = {quota_}\nmin_free = 0\n")
+        n.start(1, cores=1)
+        equal((tier_of(n, 1)["quota"], tier_of(n, 1)["reserved"]), (quota_, eighth), "a job that is alone has all, and its part reserved")
+        ok(wait_until(lambda: on_tier(n, 1) > 6 * eighth), "and uses it", on_tier(n, 1))
+        contains(n.start(2, cores=4), ["ready "], "another one begins")
+        ok(wait_until(lambda: tier_of(n, 2)["quota"] == 4 * eighth), "and gets its part", n.record(2))
+        equal(tier_of(n, 1)["quota"], 4 * eighth, "which the first has given back")
+        ok(on_tier(n, 1) <= 4 * eighth, "and removed", on_tier(n, 1))
+        ok(wait_until(lambda: staged(n, 2)), "the other one has copies on it")
+        for job in 3, 4, 5:
+            n.start(job, cores=1)
+        ok(wait_until(lambda: [tier_of(n, job)["quota"] for job in (1, 2, 3, 4, 5)] == [eighth, 4 * eighth, eighth, eighth, eighth]),
+           "more of them: each gets its part, and keeps it", n.reserved())
+        ok(wait_until(lambda: all(staged(n, job) for job in (1, 2, 3, 4, 5))), "each has copies", [staged(n, job) for job in (1, 2, 3, 4, 5)])
+        ok(all(on_tier(n, job) <= tier_of(n, job)["quota"] for job in (1, 2, 3, 4, 5)), "and no more than that")
+        for job in 3, 4, 5:
+            n.epilog(job)
+        ok(wait_until(lambda: tier_of(n, 2)["quota"] == 4 * tier_of(n, 1)["quota"] == quota_ // 5 * 4, GONE_SECONDS),
+           "what those had goes to the others by their parts", n.reserved())
+        n.epilog(2)
+        ok(wait_until(lambda: tier_of(n, 1)["quota"] == quota_, GONE_SECONDS), "and all to the last", n.reserved())
+        ok(wait_until(lambda: on_tier(n, 1) > 6 * eighth), "which uses it again", on_tier(n, 1))
+        ok(0 < sums.most <= quota_, "at no time more was recorded than the quota", sums.most)
+
+
+def does_not_give_back():
+    """An agent that is stopped, or says what is not true, holds up nobody."""
+    with node("keeps") as n, Sums(n) as sums:
+        n.start(1, cores=1)
+        wait_until(lambda: staged(n, 1) == 30)
+        agent = n.record(1)["pid"]
+        os.kill(agent, signal.SIGSTOP)
+        begin = time.monotonic()
+        contains(n.start(2, cores=1), ["ready "], "a job begins beside one whose agent is stopped")
+        took = time.monotonic() - begin
+        ok(took < 5, "at once", f"{took:.2f} s")
+        ok(wait_until(lambda: " JobId=1 node=n1 does not give back what it is asked for" in n.logged(), 30), "the log tells", n.logged())
+        equal((tier_of(n, 1)["quota"], tier_of(n, 2)["quota"]), (QUOTA, 0), "what was not given back is not given away")
+        begin = time.monotonic()
+        n.start(3, cores=1)
+        ok(time.monotonic() - begin < 5, "nor does the next one wait")
+        os.kill(agent, signal.SIGCONT)
+        ok(wait_until(lambda: [tier_of(n, job)["quota"] for job in (1, 2, 3)] == [QUOTA // 2, QUOTA // 4, QUOTA // 4], 30), "it goes on, and gives back", n.reserved())
+        equal(n.logged().count("does not give back"), 1, "that was told once")
+        ok(0 < sums.most <= QUOTA, "at no time more was recorded than the quota", sums.most)
 
 
 def hidden_memory():
@@ -1498,5 +1573,5 @@ if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, name_is_taken, squashed_root, odd_tier,
-         others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, hidden_memory, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
+         others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, shares, does_not_give_back, hidden_memory, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths, peers)

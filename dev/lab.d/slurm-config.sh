@@ -76,7 +76,7 @@ write_slurm_conf() {
         for node in $(node_names); do
             number=$((number + 1))
             echo "NodeName=$node NodeHostname=$(hostname -s) NodeAddr=$(address_of $number) Port=$(free_port "$entry")" \
-                "CPUs=4 RealMemory=4000 State=UNKNOWN"
+                "CPUs=$cpus RealMemory=4000 State=UNKNOWN"
         done
         echo "PartitionName=main Nodes=${prefix}[1-$nodes] Default=YES MaxTime=INFINITE State=UP"
     } >"$conf"

@@ -1,0 +1,217 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs beside each other on a node of a real Slurm: each is served, by its part of the node, and at no time they have more of a
+tier together than its quota, with somebody beside them who fills and frees the rest of its file system."""
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import slurm_lab  # pylint: disable=wrong-import-position
+from e2e import equal, ok, scratch, wait_until
+from slurm_lab import Cluster
+
+MIB = 1 << 20
+QUOTA, RIVAL, CPUS = 8 * MIB, 3 * MIB, 8
+FILES, FILE = 48, 256 << 10  # of the dataset: more than the quota
+# Reads all files until a copy of one is on the tier, once more, and until it may end.
+READ = "for f in {data}/*; do md5sum <$f; done | sort -u | wc -l"
+SCRIPT = "n=0; while [ ! -e served.$SLURM_JOB_ID ] && [ $n -lt 200 ]; do {read} >/dev/null; n=$((n + 1)); sleep 0.1; done; " \
+         "{read}; {wait}"
+WAIT = "while [ ! -e go ]; do sleep 0.1; done"
+
+cluster = tier = data = None
+
+
+def begin():
+    global cluster, tier, data
+    cluster = Cluster()
+    cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = {QUOTA}\nmin_free = 0\n")
+    cluster.up("--nodes", "1", "--cpus", str(CPUS), "--prolog-flags", "Contain")
+    tier = f"{cluster.tier}/{cluster.node_names[0]}"
+    # Its own file system, so that what is used is the sum of what all have written there.
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={QUOTA + RIVAL + MIB},mode=1777", "tmpfs", tier], check=True)
+    data = scratch("data")
+    for number in range(FILES):
+        with open(f"{data}/{number:02}", "wb") as file:
+            file.write(number.to_bytes(4, "little") * (FILE // 4))
+    subprocess.run(["chmod", "-R", "a+rX", data], check=True)
+
+
+def end():
+    return wait_until(lambda: not os.path.ismount(tier) or subprocess.run(["umount", tier], stderr=subprocess.DEVNULL, check=False).returncode == 0, 10)
+
+
+class Watch:
+    """Every 50 ms: what records say that jobs have together, what is on the tier; and which jobs have a copy there, for their scripts.
+    Beside it somebody writes and removes files on the tier."""
+
+    def __init__(self):
+        self.recorded = self.used = self.copies = self.looks = 0
+        self.rival_failed = ""
+        self.reserved = {}  # of each job, the most
+        self.over = threading.Event()
+        self.threads = [threading.Thread(target=work) for work in (self.watch, self.rival)]
+
+    def watch(self):
+        while not self.over.wait(0.05):
+            self.looks += 1
+            for name in os.listdir(f"{tier}/monarch") if os.path.isdir(f"{tier}/monarch") else []:
+                if name.startswith("lab.") and any(files for _, _, files in os.walk(f"{tier}/monarch/{name}")):
+                    with open(f"{cluster.out}/served.{name.split('.')[1]}", "w", encoding="utf-8"):
+                        pass
+            self.recorded = max(self.recorded, self.sum_of_records())
+            self.copies = max(self.copies, sum(os.lstat(f"{d}/{f}").st_blocks * 512 if os.path.exists(f"{d}/{f}") else 0
+                                               for d, _, files in os.walk(f"{tier}/monarch") for f in files))
+            fs = os.statvfs(tier)
+            self.used = max(self.used, (fs.f_blocks - fs.f_bfree) * fs.f_frsize)
+
+    def sum_of_records(self):
+        """What has grown at the cost of what was given back is seen together with that; what goes to removing/ meanwhile counts once."""
+        with contextlib.suppress(FileNotFoundError), open(f"{cluster.state}/ledger", "rb") as ledger:
+            fcntl.flock(ledger, fcntl.LOCK_EX)
+            return self.sum_now()
+        return 0
+
+    def sum_now(self):
+        found = {}
+        for path in glob.glob(f"{cluster.state}/jobs/*/record.json") + glob.glob(f"{cluster.state}/removing/*/record.json"):
+            with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+                record = json.load(file)
+                (t,) = record["tiers"]
+                found[record["serial"]] = t.get("occupied", t["quota"]) if "/removing/" in path else t["quota"]
+                self.reserved[record["job"]] = max(self.reserved.get(record["job"], 0), t["reserved"])
+        return sum(found.values())
+
+    def rival(self):
+        path = f"{tier}/rival"
+        try:
+            while not self.over.is_set():
+                for size in (1, 2, 3):
+                    with open(path, "wb") as file:
+                        file.write(bytes(size * RIVAL // 3))
+                    time.sleep(0.01)
+                os.unlink(path)
+        except OSError as error:
+            self.rival_failed = str(error)
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{tier}/rival")
+
+    def check(self, name):
+        ok(self.looks > 10 and 0 < self.recorded <= QUOTA, f"{name}: at no time more was recorded than the quota", self.recorded, self.looks)
+        ok(0 < self.copies <= QUOTA, f"{name}: nor were there more copies", self.copies)
+        ok(self.used <= QUOTA + RIVAL, f"{name}: nor was more of the file system used", self.used)
+        equal(self.rival_failed, "", f"{name}: others had their room all the time")
+
+
+def submit(*options, wait=WAIT):
+    script = SCRIPT.format(read=READ.format(data=data), wait=wait)
+    code, out, err = cluster.execute(["sbatch", "--parsable", "--mem=10", "--output=%A_%a", f"--monarch-dataset={data}", *options, f"--wrap={script}"])
+    if code != 0:
+        raise RuntimeError(f"sbatch: exit code {code}: {err}")
+    return int(out)
+
+
+def let_go():
+    with open(f"{cluster.out}/go", "w", encoding="utf-8"):
+        pass
+
+
+def is_served(job):
+    return os.path.exists(f"{cluster.out}/served.{job}")
+
+
+def tier_of(job):
+    record = cluster.record(job)
+    return record["tiers"][0] if record else {"quota": 0, "reserved": 0}
+
+
+def check_served(name, job):
+    """It ended well, all that it read was right, and some of that came from the tier."""
+    log = cluster.log_of(job)
+    hit = re.search(r" monarch=1 hit=([\d.]+)%.* err=(\d+)", log)
+    ok(hit and float(hit.group(1)) > 0 and hit.group(2) == "0", f"{name}: it is served", log)
+
+
+def check_output(name, output):
+    with open(f"{cluster.out}/{output}", encoding="utf-8") as file:
+        equal(file.read().strip(), str(FILES), f"{name}: what it read is right")
+
+
+def two():
+    """The second of two jobs gets its part, though the first has taken all; and what the first has is its part then at least."""
+    with Watch() as watch:
+        first = submit("-c2")
+        ok(wait_until(lambda: tier_of(first)["quota"] == QUOTA and is_served(first)), "two jobs: the first has all while it is alone", tier_of(first))
+        equal(tier_of(first)["reserved"], QUOTA * 2 // CPUS, "two jobs: and reserved what its cores are of the node's")
+        second = submit("-c4")
+        ok(wait_until(lambda: tier_of(second)["quota"] >= QUOTA * 4 // CPUS), "two jobs: the second gets its part of the node", tier_of(second))
+        ok(wait_until(lambda: is_served(second)), "two jobs: and has copies on it")
+        ok(QUOTA * 2 // CPUS <= tier_of(first)["quota"] <= QUOTA // 2, "two jobs: the first keeps its own", tier_of(first))
+        let_go()
+        equal({cluster.wait(job) for job in (first, second)}, {"COMPLETED"}, "two jobs: how Slurm says that they ended")
+    for job in first, second:
+        check_served(f"two jobs, {job}", job)
+        check_output(f"two jobs, {job}", f"{job}_4294967294")
+    watch.check("two jobs")
+    os.unlink(f"{cluster.out}/go")
+
+
+def eight():
+    with Watch() as watch:
+        jobs = [submit("-c1") for _ in range(8)]
+        ok(wait_until(lambda: all(map(is_served, jobs)), 60), "eight jobs: each has copies", {job: tier_of(job)["quota"] for job in jobs})
+        quotas = [tier_of(job)["quota"] for job in jobs]
+        ok(all(quota >= QUOTA // CPUS for quota in quotas) and sum(quotas) <= QUOTA, "eight jobs: each has its part", quotas)
+        let_go()
+        equal({cluster.wait(job) for job in jobs}, {"COMPLETED"}, "eight jobs: how Slurm says that they ended")
+    for job in jobs:
+        check_served(f"eight jobs, {job}", job)
+    watch.check("eight jobs")
+
+
+def array():
+    with Watch() as watch:
+        job = submit("-c1", "--array=0-19", wait="true")
+        equal(cluster.wait(job), "COMPLETED", "an array of 20: how Slurm says that it ended")
+    tasks = sorted(int(record["JobId"]) for record in cluster.jobs(job))
+    equal(len(tasks), 20, "an array of 20: its tasks")
+    for number, task in enumerate(tasks):
+        check_served(f"an array of 20, {number}", task)
+        check_output(f"an array of 20, {number}", f"{job}_{number}")
+    equal({watch.reserved.get(task) for task in tasks}, {QUOTA // CPUS}, "an array of 20: what each had reserved")
+    watch.check("an array of 20")
+
+
+def leaves_nothing():
+    ok(end(), "the tier is free")
+    cluster.nothing_left("all jobs")
+
+
+if reason := slurm_lab.why_no_slurm():
+    print(f"1..0 # SKIP {reason}")
+    sys.exit(0)
+begin()
+try:
+    e2e.main(two, eight, array, leaves_nothing)
+finally:
+    end()
