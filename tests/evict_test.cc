@@ -258,13 +258,16 @@ TEST_F(EvictTest, NamesThatShareACopyGoTogether) {
 TEST_F(EvictTest, ACopyWithHolesGivesBackWhatItCounts) {
   const std::string path = scratch_.file("pfs/f0", "begin");
   std::filesystem::resize_file(path, 1 << 20);
+  for (const char* name : {"a", "b"}) scratch_.file(std::string("pfs/") + name, noise(1 << 20, 1));
   start();
+  for (const char* name : {"a", "b"}) ASSERT_EQ(demand(name), kPlaced);
   ASSERT_EQ(demand("f0"), kPlaced);
-  EXPECT_LT(tier().used(), 1u << 19);
-  set_quota(0);
-  ASSERT_TRUE(keeps_to(0));
-  EXPECT_EQ(tier().used(), 0u);
-  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  EXPECT_LT(tier().used(), 5u << 19);
+  ASSERT_TRUE(eventually([&] { return is_idle(); }));
+  set_quota(2 << 20);
+  ASSERT_TRUE(keeps_to(2 << 20));
+  EXPECT_EQ(tier().used(), 2u << 20) << "what the two others take";
+  EXPECT_EQ((*board_)->placed_bytes[0], 2u << 20);
 }
 
 TEST_F(EvictTest, ACopyThatSomebodyRemovedCountsNoMore) {
@@ -394,6 +397,15 @@ TEST_F(EvictLargeTest, APartThatNobodyFillsJustNowIsRemoved) {
   demand("large");
   placement_->demand_chunk(rel("large"), 1);
   ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) >= 1; }));
+  scratch_.file("pfs/other", noise(kLarge, 2));
+  demand("other");
+  placement_->demand_chunk(rel("other"), 1);
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) >= 2; }));
+  set_quota(kLarge);
+  ASSERT_TRUE(keeps_to(kLarge));
+  EXPECT_TRUE(is_gone("other"));
+  EXPECT_TRUE(eventually([&] { return !is_open(pfs_ + "/other"); })) << "nor is its source kept";
+  EXPECT_EQ(state("large"), State::kLarge);
   set_quota(0);
   ASSERT_TRUE(keeps_to(0));
   expect_nothing_left("large");
@@ -449,33 +461,6 @@ TEST_F(EvictTest, ReadersGetTheCopyOrThePfsWhileQuotasChange) {
   EXPECT_EQ(tier().used(), kFiles * kSpace);
   EXPECT_EQ((*board_)->placed_bytes[0], kFiles * kBytes);
   EXPECT_EQ(files_on(), kFiles);
-}
-
-// Who lowers a quota and sees that no more is used may tell root so.
-TEST_F(EvictTest, NothingIsReservedOnceAQuotaIsKept) {
-  start();
-  for (int turn = 0; turn < 3000; ++turn) {
-    tier().set_quota(4 * kBlock);
-    std::atomic<int> ready{0}, reserved{0};
-    uint64_t used = 1;
-    {
-      Threads threads(3, [&](uint32_t number) {
-        ++ready;
-        while (ready < 3) std::this_thread::yield();
-        if (number > 0) {
-          reserved += tier().reserve(1);
-        } else {
-          tier().set_quota(0);
-          used = tier().used();
-        }
-      });
-    }
-    if (used == 0) {
-      ASSERT_EQ(reserved, 0) << turn;
-    }
-    ASSERT_EQ(tier().used(), static_cast<uint64_t>(reserved) * kBlock);
-    tier().release(tier().used());
-  }
 }
 
 TEST_F(EvictTest, LackOfMemoryOrDescriptorsPutsItOff) {

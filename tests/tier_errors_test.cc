@@ -216,23 +216,6 @@ TEST_F(TierErrorsTest, WhatIsBeyondTheQuotaIsNoReasonForAProbe) {
   EXPECT_FALSE(t.may_recover());
 }
 
-// Whoever asks for more finds it, or what another has asked for in the meantime.
-TEST_F(TierErrorsTest, AQuotaThatManyThreadsGrowIsTheLargest) {
-  Tier t = open();
-  constexpr uint64_t kThreads = 4, kTimes = 100000;
-  std::atomic<uint64_t> asked{kMiB};
-  std::atomic<int> lost{0};
-  Threads(kThreads, [&](uint32_t) {
-    for (uint64_t n = 0; n < kTimes; ++n) {
-      const uint64_t quota = ++asked;
-      t.set_quota(quota);
-      lost += t.quota() < quota;
-    }
-  }).join();
-  EXPECT_EQ(lost, 0);
-  EXPECT_EQ(t.quota(), kMiB + kThreads * kTimes);
-}
-
 TEST_F(TierErrorsTest, AClosedTierHasNoRoom) {
   Tier t = open();
   EXPECT_GT(t.room(), 0u);

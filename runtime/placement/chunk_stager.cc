@@ -510,10 +510,11 @@ std::optional<uint64_t> ChunkStager::evict(Ref ref, int tier, uint64_t word) {
     wanted_.erase(ref);
   }
   try {
+    // Whoever takes it closes the source; what is being copied ends soon, whatever the admin's rate.
     if (last)
-      queue_->demand_chunk(ref, 0);  // whoever takes it closes the source
+      queue_->demand_chunk(ref, 0);
     else
-      queue_->hurry(ref);            // what is being copied ends soon, whatever the admin's rate
+      queue_->hurry(ref);
   } catch (const std::bad_alloc&) {  // it takes longer
   }
   context_->source->given_up(ref);
