@@ -134,6 +134,7 @@ class Control::Loop {
   void fail_waiting(std::optional<NodeIndex> node, const Error& why) EXCLUDES(lock_);
   void log_once(NodeIndex node, const std::string& text);
   void log_absent(NodeIndex node, const std::string& text);
+  void note_present(Node* node);
 
   static void on_accept(int listener, short, void* loop) { static_cast<Loop*>(loop)->accept_all(listener); }
   static void on_posted(int, short, void* loop) { static_cast<Loop*>(loop)->take_posted(); }
@@ -141,7 +142,7 @@ class Control::Loop {
   static void on_patience(int, short, void* loop) {
     auto* l = static_cast<Loop*>(loop);
     for (NodeIndex i = 0; i < l->nodes_.size(); ++i)
-      if (!l->nodes_[i].incarnation && !l->nodes_[i].absent.empty()) l->log_once(i, l->nodes_[i].absent);
+      if (!l->nodes_[i].absent.empty()) l->log_once(i, l->nodes_[i].absent);
   }
   static void on_making(int, short what, void* making);
   static void on_read(bufferevent*, void* connection) {
@@ -343,6 +344,13 @@ void Control::Loop::log_absent(NodeIndex index, const std::string& text) {
   if (::event_pending(patience_.get(), EV_TIMEOUT, nullptr) == 0) (void)::event_add(patience_.get(), &later);
 }
 
+// Once all have come nobody is to be woken for it.
+void Control::Loop::note_present(Node* node) {
+  node->absent.clear();
+  const bool all = std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.absent.empty(); });
+  if (all) (void)::event_del(patience_.get());
+}
+
 // ---- connections that are being made
 
 void Control::Loop::wait_for(Making* making, short what) {
@@ -465,6 +473,7 @@ void Control::Loop::finished(Making* making) {
   }
   node.incarnation = theirs.incarnation;
   node.theirs = theirs;
+  note_present(&node);
   if (node.connections.empty()) handlers_.met(theirs);
   connected(theirs.node, std::move(socket), std::move(tls));
 }

@@ -56,7 +56,7 @@ void ToldValues::learned(Ref ref) noexcept try {
     const MutexLock hold(lock_);
     if (log_.size() + fresh_.size() >= kMostLog) return;
     fresh_.push_back(ref);
-    if (fresh_.size() > 1) return;
+    if (std::exchange(ringing_, true)) return;
   }
   ring_later();
 } catch (const std::bad_alloc&) {
@@ -74,6 +74,7 @@ void ToldValues::rings() {
   {
     const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
     const MutexLock hold(lock_);
+    ringing_ = false;
     std::vector<Ref> unpublished;
     for (const Ref ref : fresh_) {
       const Entry& e = options_.catalog->entry(ref);
@@ -87,7 +88,7 @@ void ToldValues::rings() {
       if (node != options_.own && now - nodes_[node].since_ns > kAwayNs) nodes_[node].away = false;
   }
   tell_on();
-  if (again) ring_later();
+  if (again) options_.ring_after(10 * options_.gather_ms);
 }
 
 std::optional<NodeIndex> ToldValues::next_node(int64_t now_ns) {

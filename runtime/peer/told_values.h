@@ -79,6 +79,7 @@ class ToldValues {
   const ToldValuesOptions options_;
   Mutex lock_;
   std::vector<Ref> fresh_ GUARDED_BY(lock_);  // that are to go into the log
+  bool ringing_ GUARDED_BY(lock_) = false;    // it will ring for those that are new
   std::vector<Ref> log_ GUARDED_BY(lock_);
   std::vector<Node> nodes_ GUARDED_BY(lock_);
   NodeIndex turn_ GUARDED_BY(lock_) = 0;                // who is told next
