@@ -31,9 +31,7 @@ void TierHealth::no_room(Ref ref) {
   room_is_left();  // just now
 }
 
-bool TierHealth::has_room() const {
-  return context_->hierarchy->room() >= usual_size();
-}
+bool TierHealth::has_room() const { return context_->hierarchy->room() >= usual_size(); }
 
 void TierHealth::room_is_left() {
   if (has_room()) room_grew();
