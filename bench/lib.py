@@ -310,6 +310,10 @@ def descendants(pid):
     return found
 
 
+def files_below(dataset):
+    return sorted(os.path.join(folder, name) for folder, _, names in os.walk(dataset) for name in names)
+
+
 def agent_of(process):
     """The pid of the agent that the `monarchctl run` starts."""
     end = time.monotonic() + 30
