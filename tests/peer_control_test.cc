@@ -251,6 +251,26 @@ TEST_F(ControlTest, WhatComesTooLateIsNobodysAnswer) {
   for (int i = 0; i < 20; ++i) expect_read(one->want(1), 0);
 }
 
+TEST_F(ControlTest, WhatIsLostForLackOfMemoryIsLostWithTheConnection) {
+  const auto one = start(0);
+  std::atomic<int> lacks = 0;
+  Agent other(1, nodes, &ours, {}, [&](ControlHandlers* handlers) {
+    handlers->message = [&lacks, was = handlers->message](NodeIndex from, const MessageHeader& header,
+                                                          std::string_view body) {
+      if (header.type == MessageType::kMark && lacks++ == 0) throw std::bad_alloc();
+      return was(from, header, body);
+    };
+  });
+  ASSERT_TRUE(other.control->start().ok());
+  expect_read(one->want(1), 0);
+  one->control->tell(1, encode(Mark{kChangedFiles, 0, {7}}));
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
+  expect_read(one->want(1), 0);
+  EXPECT_EQ(one->seen(&Agent::met).size(), 2u) << "who is met is told all changes";
+  one->control->tell(1, encode(Mark{kChangedFiles, 0, {8}}));
+  EXPECT_TRUE(eventually([&] { return other.seen(&Agent::marks).size() == 1; }));
+}
+
 TEST_F(ControlTest, TheNextPortIsTakenAndFound) {
   for (const bool listens : {true, false}) {
     // Somebody else has the first port, and accepts without a word, or is no more than a bound socket.

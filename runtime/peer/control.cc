@@ -537,10 +537,12 @@ void Control::Loop::send(NodeIndex index, std::string message) {
   Connection& connection = node.connections.front();
   evbuffer* out = ::bufferevent_get_output(connection.stream.get());
   if (::evbuffer_get_length(out) > kMostUnsent) return hang_up(&connection);
-  ::bufferevent_write(connection.stream.get(), message.data(), message.size());
+  if (::bufferevent_write(connection.stream.get(), message.data(), message.size()) != 0) hang_up(&connection);
 }
 
-void Control::Loop::read(Connection* connection) {
+// What is lost for lack of memory is lost with the connection: with the next one both are told what they must
+// not miss.
+void Control::Loop::read(Connection* connection) try {
   evbuffer* in = ::bufferevent_get_input(connection->stream.get());
   while (::evbuffer_get_length(in) >= MessageHeader::kBytes) {
     char bytes[MessageHeader::kBytes];
@@ -557,6 +559,9 @@ void Control::Loop::read(Connection* connection) {
     ::evbuffer_remove(in, body.data(), body.size());
     received(connection, *header, body);
   }
+} catch (const std::bad_alloc&) {
+  spdlog::warn("peers: out of memory");
+  hang_up(connection);
 }
 
 void Control::Loop::received(Connection* connection, const MessageHeader& header, std::string_view body) {
@@ -568,12 +573,7 @@ void Control::Loop::received(Connection* connection, const MessageHeader& header
     return post(
         [this, node = connection->node, text = std::move(pong)]() mutable { send(node, std::move(text)); });
   }
-  std::string reply;
-  try {
-    reply = handlers_.message(connection->node, header, body);
-  } catch (const std::bad_alloc&) {
-    spdlog::warn("peers: out of memory");
-  }
+  std::string reply = handlers_.message(connection->node, header, body);
   if (reply.empty()) return;
   set_number(&reply, header.number);
   ::bufferevent_write(connection->stream.get(), reply.data(), reply.size());
