@@ -75,7 +75,7 @@ TEST_F(CoresTest, AreNotKnownIfNobodySaysANumberInTime) {
     says(body);
     EXPECT_EQ(ask(), 0u) << body;
   }
-  says("sleep 600; echo 64");
+  says("exec sleep 600");
   EXPECT_EQ(ask(50), 0u);
   program_ = scratch_ / "missing";
   EXPECT_EQ(ask(), 0u);
