@@ -15,7 +15,10 @@ constexpr uint64_t kFile = 100000, kCost = kFile + PrefetchCredit::kOpenBytes;
 
 class CreditTest : public PlacementTest {
  protected:
-  CreditTest() { config_.prefetch = AgentConfig::Prefetch::kAuto; }
+  CreditTest() {
+    config_.prefetch = AgentConfig::Prefetch::kAuto;
+    config_.threads = 3;  // one that prefetches
+  }
 
   static void write_file(const std::string& path, const std::string& content) {
     std::ofstream(path) << content;
@@ -60,6 +63,14 @@ TEST_F(CreditTest, TheBurstIsPrefetchedWhileTheJobReadsNothing) {
   walk();
   expect_staged(10);
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 10u) << "nothing is opened in vain";
+}
+
+TEST_F(CreditTest, WhatCannotBePaidIsNotOpenedToSeeIt) {
+  make_files(60, 10 * kCost + kCost * 3 / 4);
+  start();
+  walk();
+  expect_staged(10);
+  EXPECT_LE(counter(AgentCounter::agent_opens_pfs), 11u) << "an open is paid for, too";
 }
 
 TEST_F(CreditTest, WhatTheJobHasReadIsPrefetchedOnTop) {
@@ -112,17 +123,22 @@ TEST_F(CreditTest, WithoutABurstTheJobIsFirst) {
 
 TEST_F(CreditTest, AFileThatCostsTooMuchWaitsAndTheOthersDoNot) {
   write_file(pfs_ + "/a", noise(50 * kFile, 1));
-  make_files(20, 10 * kCost);
+  make_files(20, 10 * kCost + PrefetchCredit::kOpenBytes);
   start();
   walk();
-  expect_staged(10);
+  // Opens in vain are paid for: how many there are depends on the order of the directory.
+  const auto staged_at_last = [&](uint64_t files) {
+    return eventually([&] { return counter(AgentCounter::staged_files) >= files; });
+  };
+  EXPECT_TRUE(staged_at_last(9));
   EXPECT_EQ(state("a"), State::kKnown);
   job_reads_on_pfs(10);
-  expect_staged(20);
+  EXPECT_TRUE(staged_at_last(18));
+  ::usleep(300000);
   EXPECT_EQ(state("a"), State::kKnown);
-  EXPECT_LE(counter(AgentCounter::agent_opens_pfs), 21u) << "it is not opened again and again";
-  job_reads_on_pfs(50);
-  expect_staged(21);
+  EXPECT_LE(counter(AgentCounter::agent_opens_pfs), 24u) << "it is not opened again and again";
+  job_reads_on_pfs(60);
+  EXPECT_TRUE(staged_at_last(21));
   EXPECT_EQ(state("a"), State::kPlaced);
 }
 

@@ -58,10 +58,10 @@ bool PrefetchCredit::affords(uint64_t bytes) {
 
 bool PrefetchCredit::take(uint64_t bytes) {
   const MutexLock hold(lock_);
-  if (!affords_now(bytes)) return false;
-  taken_ += bytes + kOpenBytes;
+  const bool affordable = affords_now(bytes);
+  taken_ += (affordable ? bytes : 0) + kOpenBytes;
   ++files_;
-  return true;
+  return affordable;
 }
 
 int64_t PrefetchCredit::next_look_ns() {

@@ -26,7 +26,7 @@ class PrefetchCredit {
 
   // Whether a file of `bytes` can be prefetched now; 0: the size is not known. Changes nothing.
   bool affords(uint64_t bytes) EXCLUDES(lock_);
-  // The same, and the file is paid for.
+  // The same of a file that was opened, which is paid for; or its open alone.
   bool take(uint64_t bytes) EXCLUDES(lock_);
   // How long to wait before what was not afforded is asked for again: longer each time that nothing has
   // changed.
@@ -40,7 +40,7 @@ class PrefetchCredit {
   const PlacementContext* const context_;
   const std::function<uint64_t()> usual_;
   Mutex lock_;
-  uint64_t taken_ GUARDED_BY(lock_) = 0, files_ GUARDED_BY(lock_) = 0;  // what was paid for
+  uint64_t taken_ GUARDED_BY(lock_) = 0, files_ GUARDED_BY(lock_) = 0;  // what was paid for, and opens
   uint64_t credit_ GUARDED_BY(lock_) = 0;                               // as counted last
   int64_t counted_ns_ GUARDED_BY(lock_) = 0;
   uint64_t credit_then_ GUARDED_BY(lock_) = 0;  // at the last next_look_ns()
