@@ -16,6 +16,9 @@ constexpr int kTurns = 2;
 constexpr size_t kMostInLine = 4;
 constexpr size_t kMostWaiting = 100000;  // files that the job wrote and that wait to be looked at
 
+// 0: none.
+uint64_t lesser_size(uint64_t a, uint64_t b) { return a == 0 ? b : std::min(a, b); }
+
 }  // namespace
 
 WorkQueue::WorkQueue(PlacementContext* context, Questions ask)
@@ -200,11 +203,7 @@ bool WorkQueue::next_to_prefetch(Work* work) {
 
 void WorkQueue::pass_over(uint64_t bytes) {
   const MutexLock hold(lock_);
-  note_passed(bytes);
-}
-
-void WorkQueue::note_passed(uint64_t bytes) {
-  passed_over_ = passed_over_ == 0 ? bytes : std::min(passed_over_, bytes);
+  passed_over_ = lesser_size(passed_over_, bytes);
 }
 
 bool WorkQueue::is_known(Ref ref) const {
@@ -212,15 +211,16 @@ bool WorkQueue::is_known(Ref ref) const {
 }
 
 bool WorkQueue::next_in_catalog(Work* work) {
-  bool found = false;
+  bool found = false, poor = false;
+  uint64_t passed_over = passed_over_;
   const auto take_one = [&](Ref ref) {
-    if (found || is_poor_) return false;
+    if (found || poor) return false;
     if (!is_known(ref) || !context_->source->is_ours(ref)) return true;
     const uint64_t bytes = context_->catalog->entry(ref).size.load(std::memory_order_relaxed);
     if (!ask_.affords(bytes)) {
-      is_poor_ = bytes == 0;
-      if (!is_poor_) note_passed(bytes);
-      return !is_poor_;
+      poor = bytes == 0;
+      if (!poor) passed_over = lesser_size(passed_over, bytes);
+      return !poor;
     }
     if (context_->catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
       *work = {ref, Why::kPrefetch};
@@ -229,6 +229,8 @@ bool WorkQueue::next_in_catalog(Work* work) {
     return true;
   };
   cursor_ = context_->catalog->walk(cursor_, std::cref(take_one));  // which takes no memory
+  passed_over_ = passed_over;
+  is_poor_ = poor;
   return found;
 }
 

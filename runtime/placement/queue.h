@@ -113,7 +113,6 @@ class WorkQueue {
   bool next_to_prefetch(Work* work) REQUIRES(lock_);
   bool next_in_catalog(Work* work) REQUIRES(lock_);
   bool is_known(Ref ref) const;
-  void note_passed(uint64_t bytes) REQUIRES(lock_);
   // Sleeps until there may be work. True: it is time to look.
   bool wait_for_work(MutexLock* hold) REQUIRES(lock_);
 
