@@ -43,7 +43,7 @@ Result<AgentConfig::Prefetch> parse_prefetch(const std::string& text) {
 
 Result<uint64_t> parse_burst(const std::string& text) {
   if (text == "auto") return uint64_t{AgentConfig::kBurstAuto};
-  const Result<uint64_t> burst = text == "0" ? uint64_t{0} : parse_size(text);
+  Result<uint64_t> burst = text == "0" ? uint64_t{0} : parse_size(text);
   if (burst.ok()) return burst;
   return bad_input("'" + text + "' is neither auto, 0 nor a size like 512M or 10G");
 }

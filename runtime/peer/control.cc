@@ -20,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "runtime/base/mutex.h"
 #include "runtime/base/os.h"
@@ -318,7 +319,8 @@ void Control::Loop::ring_after(int ms) {
   (void)::event_base_gettimeofday_cached(base_.get(), &now);
   timeval wanted{};
   evutil_timeradd(&now, &later, &wanted);
-  if (!armed || evutil_timercmp(&wanted, &due, <)) (void)::event_add(rings_.get(), &later);
+  const bool sooner = std::tie(wanted.tv_sec, wanted.tv_usec) < std::tie(due.tv_sec, due.tv_usec);
+  if (!armed || sooner) (void)::event_add(rings_.get(), &later);
 }
 
 void Control::Loop::ring() {

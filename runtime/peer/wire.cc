@@ -124,7 +124,7 @@ Status Wire::receive_until(char* to, size_t bytes, int patience_ms, int times) {
       late = false;
       continue;
     }
-    const Status waited = after("receive", n, Wants::kRead, until.ns());
+    Status waited = after("receive", n, Wants::kRead, until.ns());
     if (!waited.ok() && (late || waited.error().code != ETIMEDOUT)) return waited;
     late = !waited.ok();  // less than a part may be there
   }

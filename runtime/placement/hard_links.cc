@@ -61,11 +61,11 @@ std::vector<Ref> HardLinks::published(const Copy& copy, const Link& link) {
   linked.swap(file.names.waiting);
   const auto has_none = [&](Ref name) {
     if (link(name, copy)) return false;
-    shared_.erase(name);
     refused.push_back(name);
     return true;
   };
   linked.erase(std::remove_if(linked.begin(), linked.end(), has_none), linked.end());
+  for (const Ref name : refused) shared_.erase(name);
   names_ -= refused.size();
   return refused;
 }
