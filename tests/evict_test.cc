@@ -414,8 +414,8 @@ TEST_F(EvictLargeTest, APartThatNobodyFillsJustNowIsRemoved) {
 
 // ---- at the same time
 
-// As a task does it: what it opens has the right bytes, and is known by its inode (at once, unless it is a new
-// copy that has just got its name); else it reads the PFS.
+// As a task does it: what it opens has the right bytes, and is known by its inode (at once, unless it is a
+// new copy that has just got its name); else it reads the PFS.
 TEST_F(EvictTest, ReadersGetTheCopyOrThePfsWhileQuotasChange) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   constexpr int kFiles = 60;
@@ -440,10 +440,10 @@ TEST_F(EvictTest, ReadersGetTheCopyOrThePfsWhileQuotasChange) {
           continue;
         }
         const ssize_t got = ::pread(copy.get(), bytes.data(), bytes.size(), 0);
-        const bool right = got == static_cast<ssize_t>(kBytes) &&
-                           std::memcmp(bytes.data(), wanted[i % kFiles].data(), kBytes) == 0 &&
-                           (entry_of(copy) == found.entry ||
-                            eventually([&] { return entry_of(copy) == found.entry; }));
+        const bool right =
+            got == static_cast<ssize_t>(kBytes) &&
+            std::memcmp(bytes.data(), wanted[i % kFiles].data(), kBytes) == 0 &&
+            (entry_of(copy) == found.entry || eventually([&] { return entry_of(copy) == found.entry; }));
         ++(right ? hits : wrong);
       }
     });
