@@ -42,7 +42,7 @@ class ToldValuesTest : public ::testing::Test {
       options.board = board.get();
       options.own = own;
       options.nodes = nodes;
-      options.tell = [this](NodeIndex node, std::string message) {
+      options.tell = [this](NodeIndex node, const std::string& message) {
         const std::optional<Told> sent =
             decode<Told>(std::string_view(message).substr(MessageHeader::kBytes));
         ASSERT_TRUE(sent);
