@@ -6,6 +6,7 @@ monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_
 monarchctl_LDADD = $(libmonarch)
 monarchctl_SOURCES = \
 	%D%/commands.h \
+	%D%/container.cc \
 	%D%/monarchctl.cc \
 	%D%/report.cc \
 	%D%/report.h \

@@ -24,6 +24,9 @@ int main(int argc, char** argv) {
   monarch::admin::add_run(run, &status);
   CLI::App* tiers = app.add_subcommand("tiers", "show which directories of this node are tiers, and why");
   monarch::admin::add_tiers(tiers, &status);
+  CLI::App* container = app.add_subcommand(
+      "container-args", "print the arguments with which a container tool shows Monarch to a container");
+  monarch::admin::add_container_args(container, &status);
   CLI::App* version = app.add_subcommand("version", "print the version");
   version->callback([] { std::puts("monarchctl " PACKAGE_VERSION); });
   try {

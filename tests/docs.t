@@ -74,11 +74,11 @@ def counters(which):
 
 def options():
     for names, where in [(("monarchctl",), "monarchctl.1"), (("monarchctl", "run"), "monarchctl.1"),
-                         (("monarchctl", "tiers"), "monarchctl.1"), (("monarchd",), "monarchd.8")]:
+                         (("monarchctl", "tiers"), "monarchctl.1"), (("monarchctl", "container-args"), "monarchctl.1"), (("monarchd",), "monarchd.8")]:
         result(missing(options_of(*names), tagged(where), where), f"the options of {' '.join(names)} are in {where}")
     run = subprocess.run([f"{BUILD}/monarchctl", "--help"], capture_output=True, text=True, check=True)
-    commands = re.findall(r"^  (\w+)  ", run.stdout.split("Subcommands:")[1], flags=re.M)
-    headings = re.findall(r"^\.SS monarchctl (\w+)", page("monarchctl.1"), flags=re.M)
+    commands = re.findall(r"^  ([\w-]+)  ", run.stdout.split("Subcommands:")[1], flags=re.M)
+    headings = re.findall(r"^\.SS monarchctl ([\w-]+)", page("monarchctl.1"), flags=re.M)
     result(missing(commands, headings, "monarchctl.1"), "the subcommands of monarchctl are in monarchctl.1")
     result(missing(headings, commands, "monarchctl --help"), "monarchctl.1 describes no other")
 

@@ -216,6 +216,7 @@ endif
 scripts = \
 	%D%/bench.t \
 	%D%/cgroup.t \
+	%D%/containers.t \
 	%D%/demo.t \
 	%D%/differential.t \
 	%D%/docs.t \

@@ -1,0 +1,282 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs whose programs run in containers: with the arguments that `monarchctl container-args` prints they are served like others, whatever
+is mounted where, and the image stays as it is."""
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import slurm_lab  # pylint: disable=wrong-import-position
+from e2e import BUILD, contains, equal, ok, options, scratch, skip
+
+FILES = 30
+PROGRAMS = ["sh", "find", "sort", "xargs", "md5sum", "env", "true", "readlink"]
+# In the container: what of the dataset is where.
+READ = "find {} -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum | md5sum"
+# Each makes a command of the image's directory, arguments and a command in it.
+TOOLS = {
+    "bwrap": lambda image, more, command: ["bwrap", "--bind", image, "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/run", *more, *command],
+    "charliecloud": lambda image, more, command: ["ch-run", "--write", *more, image, "--", *command],
+    "podman": lambda image, more, command: ["podman", "run", "--rm", "--network=none", "--cgroups=disabled", "--rootfs", *more, image, *command],
+}
+_data = None
+
+
+def mounted(tool, source, point, writable=False):
+    """Arguments that mount a directory in the container."""
+    if tool == "bwrap":
+        return ["--bind" if writable else "--ro-bind", source, point]
+    return [("--bind=" if tool == "charliecloud" else "--volume=") + f"{source}:{point}"]
+
+
+def libraries(program):
+    out = subprocess.run(["ldd", program], stdout=subprocess.PIPE, check=True).stdout.decode()
+    return re.findall(r"(/[^ ]+) \(0x", out)
+
+
+def new_image(name, programs):
+    """A root file system with those programs and what they need."""
+    image = scratch(name)
+    for directory in "proc", "dev", "tmp", "etc", "sys", "run", "home", "root", "usr/bin", "var/tmp":
+        os.makedirs(f"{image}/{directory}", exist_ok=True)
+    os.symlink("usr/bin", f"{image}/bin")
+    for name in "passwd", "group", "hosts", "resolv.conf", "hostname", "localtime":
+        with open(f"{image}/etc/{name}", "wb"):
+            pass
+    for program in programs:
+        shutil.copy(program, f"{image}/usr/bin/{os.path.basename(program)}")
+    # Those of the preload library are parts of each glibc.
+    for program in *programs, f"{BUILD}/libmonarch_preload.so":
+        for library in libraries(program):
+            os.makedirs(image + os.path.dirname(library), exist_ok=True)
+            shutil.copy(os.path.realpath(library), image + library)
+    return image
+
+
+def glibc_image(name):
+    programs = [os.path.realpath(shutil.which(program)) for program in PROGRAMS]
+    image = new_image(name, programs)
+    for program, real in zip(PROGRAMS, programs):
+        if os.path.basename(real) != program:
+            os.symlink(os.path.basename(real), f"{image}/usr/bin/{program}")
+    return image
+
+
+def data():
+    """A dataset, in a directory of its own, and what reading it prints."""
+    global _data
+    if _data is None:
+        root = scratch("shared/data")
+        e2e.make_tree(root, FILES)
+        subprocess.run(["chmod", "-R", "a+rX", scratch("shared")], check=True)
+        _data = root
+    return _data
+
+
+def environment():
+    return e2e.environment(USER="root", HOME="/root")
+
+
+@functools.cache
+def why_not(tool):
+    """Why this machine runs no container of the tool's, if so."""
+    command = TOOLS[tool](glibc_image(f"probe-{tool}"), [], ["true"])
+    if not shutil.which(command[0]):
+        return f"no {command[0]}"
+    code, _, err = e2e.execute(command, env={**environment(), "LD_PRELOAD": ""})
+    return "" if code == 0 else f"it runs no container here: {(err.strip().splitlines() or [code])[-1]}"
+
+
+def arguments(job, tool):
+    code, out, err = job.run([f"{BUILD}/monarchctl", "container-args", tool])
+    if code != 0:
+        raise RuntimeError(f"container-args {tool}: {err}")
+    words = out.decode().split()
+    equal(json.loads(job.run([f"{BUILD}/monarchctl", "container-args", "--json", tool])[1]), words, f"{tool}: the same as JSON")
+    return words
+
+
+def in_container(tool, image, mounts, where, times=2, program=None, more=()):
+    """Reads the dataset in the container, some times; the last output, the report, and that of a native container."""
+    command = program or ["sh", "-c", READ.format(where)]
+    words = [word for source, point in mounts for word in mounted(tool, source, point)]
+    native = e2e.execute(TOOLS[tool](image, [*more, *words], command), env={**environment(), "LD_PRELOAD": ""})
+    before = listing(image)
+    job = e2e.Job(options([data()], {"t": (scratch("tier"), "1G")}), USER="root", HOME="/root")
+    shown = arguments(job, tool)
+    for _ in range(times):
+        result = job.run(TOOLS[tool](image, [*more, *words, *shown], command))
+    return result, job.end(), native, (before, listing(image))
+
+
+def listing(image):
+    """Files of an image; a tool makes directories and empty files in it to mount on."""
+    return sorted((os.path.relpath(f"{d}/{name}", image), os.lstat(f"{d}/{name}").st_size)
+                  for d, _, names in os.walk(image) for name in names if os.lstat(f"{d}/{name}").st_size)
+
+
+def check_served(name, found, times=2):
+    result, report, native, (before, after) = found
+    equal(result, native, f"{name}: as natively", result[2])
+    equal((report["opens_tier"], report["tasks"]["opens_pfs"]), (times * FILES, 0), f"{name}: all is served", report["tasks"])
+    equal(report["agent"]["agent_opens_pfs"], FILES, f"{name}: the PFS saw each file opened once")
+    equal(after, before, f"{name}: nothing is written to the image")
+
+
+def _tool(tool):
+    reason = why_not(tool)
+    if reason:
+        return skip(f"{tool}: containers", reason)
+    image = glibc_image(tool)
+    root, above = data(), os.path.dirname(data())
+    check_served(f"{tool}, at its path", in_container(tool, image, [(root, root)], root))
+    check_served(f"{tool}, below a larger mount", in_container(tool, image, [(above, above)], root))
+    result, report, native, _ = in_container(tool, image, [(root, "/data")], "/data")
+    equal(result, native, f"{tool}, at another path: as natively", result[2])
+    return equal(report["opens_tier"], 0, f"{tool}, at another path: it is not served")
+
+
+def bubblewrap():
+    _tool("bwrap")
+
+
+def charliecloud():
+    _tool("charliecloud")
+
+
+def podman():
+    _tool("podman")
+
+
+def other_users():
+    """In a user namespace of its own, as whoever."""
+    if reason := why_not("bwrap"):
+        return skip("containers of other users", reason)
+    image, root = glibc_image("users"), data()
+    for user in "0", "1234":
+        check_served(f"bwrap, as user {user}", in_container(
+            "bwrap", image, [(root, root)], root, more=["--unshare-user", "--unshare-pid", "--unshare-ipc", "--uid", user, "--gid", user]))
+    return None
+
+
+def something_mounted_below():
+    """What the container shows there is what is read."""
+    if reason := why_not("bwrap"):
+        return skip("mounts below the dataset", reason)
+    image, root = glibc_image("below"), data()
+    other = scratch("other")
+    with open(f"{other}/0000.bin", "w", encoding="ascii") as file:
+        file.write("another file")
+    below = next(f"{root}/{name}" for name in sorted(os.listdir(root)) if os.path.isdir(f"{root}/{name}"))
+    result, _, native, _ = in_container("bwrap", image, [(root, root), (other, below)], root)
+    ok(native[0] == 0 and native[1], "something mounted below: natively", native)
+    return equal(result, native, "something mounted below: as natively")
+
+
+MUSL = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int argc, char** argv) {
+  char bytes[65536];
+  for (int i = 1; i < argc; ++i) {
+    int fd = open(argv[i], O_RDONLY);
+    for (ssize_t n; (n = read(fd, bytes, sizeof bytes)) > 0;) fwrite(bytes, 1, (size_t)n, stdout);
+    close(fd);
+  }
+  return 0;
+}
+"""
+
+
+def another_libc():
+    """An image with musl, for which the library is not made: its programs run, whatever they are served."""
+    if e2e.SANITIZER:
+        return skip("an image with musl", "the sanitizer's runtime is glibc's")
+    compiler, reason = shutil.which("musl-gcc"), why_not("bwrap")
+    if reason or not compiler:
+        return skip("an image with musl", reason or "no musl-gcc")
+    with open(f"{scratch()}/cat.c", "w", encoding="ascii") as file:
+        file.write(MUSL)
+    subprocess.run([compiler, "-o", f"{scratch()}/cat", f"{scratch()}/cat.c"], check=True)
+    image = scratch("musl")
+    for directory in "proc", "dev", "run", "lib", "bin":
+        os.makedirs(f"{image}/{directory}")
+    shutil.copy(f"{scratch()}/cat", f"{image}/bin/cat")
+    loader = re.search(r"interpreter (\S+?),", subprocess.run(["file", f"{scratch()}/cat"], stdout=subprocess.PIPE, check=True).stdout.decode())[1]
+    shutil.copy(os.path.realpath(loader), image + loader)
+    root = data()
+    files = sorted(os.path.join(d, name) for d, _, names in os.walk(root) for name in names)
+    result, _, native, _ = in_container("bwrap", image, [(root, root)], root, program=["/bin/cat", *files])
+    ok(native[0] == 0 and len(native[1]) > FILES, "an image with musl: natively", native[2])
+    return equal(result[:2], native[:2], "an image with musl: the same bytes", result[2])
+
+
+def tells_what_is_wrong():
+    program = [f"{BUILD}/monarchctl", "container-args"]
+    code, out, err = e2e.execute([*program, "bwrap"])
+    equal((code, out), (1, b""), "outside of a job", err)
+    contains(err, ["--monarch-dataset", "monarchctl run"], "outside of a job: what to do")
+    code, out, err = e2e.execute([*program, "lxc"])
+    equal((code, out), (2, b""), "a tool that is not known", err)
+    contains(err, list(TOOLS), "a tool that is not known: those that are")
+    job = e2e.Job(options([data()], {"t": (scratch("a tier"), "1G")}))
+    code, out, err = job.run([*program, "bwrap"])
+    equal((code, out), (1, b""), "a path with a blank", err)
+    contains(err, ["a tier", "another path"], "a path with a blank: what to do")
+    gone = {**job.env, b"MONARCH_IO_RUN_DIR": b"/nowhere"}
+    code, out, err = e2e.execute([*program, "bwrap"], env=gone)
+    equal((code, out), (1, b""), "no run directory", err)
+    contains(err, ["/nowhere", "agent"], "no run directory: which")
+    job.end()
+
+
+def for_tools_that_are_not_here():
+    """Only what is printed is looked at."""
+    job = e2e.Job(options([data()], {"t": (scratch("tier"), "1G")}))
+    tier = f"{scratch('tier')}/{os.path.basename(job.run_dir)}"
+    library = re.search(r"[^: ]+/libmonarch_preload.so", job.env[b"LD_PRELOAD"].decode())[0]
+    binds = f"{job.run_dir}:{job.run_dir},{library}:{library}:ro,{tier}:{tier}:ro"
+    equal(arguments(job, "pyxis"), [f"--container-mounts={binds}"], "pyxis: its argument")
+    equal(arguments(job, "apptainer"), [f"--bind={binds}", "--env=LD_PRELOAD=" + job.env[b"LD_PRELOAD"].decode()], "apptainer: its arguments")
+    equal(arguments(job, "enroot"), [*("--mount=" + bind for bind in binds.split(",")), "--env=LD_PRELOAD", "--env=MONARCH_IO_RUN_DIR"],
+          "enroot: its arguments")
+    job.end()
+
+
+def in_slurm():
+    """A job of Slurm's, whose script starts containers."""
+    reason = slurm_lab.why_no_slurm() or why_not("bwrap")
+    if reason:
+        return skip("containers in a job of Slurm's", reason)
+    cluster = slurm_lab.Cluster()
+    cluster.up("--nodes", "1", "--prolog-flags", "Contain")
+    image, root = glibc_image("slurm-image"), data()
+    subprocess.run(["chmod", "-R", "a+rX", image], check=True)
+    program = f"{cluster.prefix}/bin/monarchctl"
+    places = " ".join(f"--tmpfs /{name}" for name in ("var", "home", "root"))
+    lib = " ".join(f"--ro-bind {image}/{name} /{name}" for name in sorted(os.listdir(image)) if name.startswith("lib"))
+    command = f"bwrap --tmpfs / --ro-bind {image}/usr /usr --symlink usr/bin /bin {lib} --proc /proc --dev /dev {places}"
+    script = f"set -e; for i in 1 2; do {command} --ro-bind {root} {root} $({program} container-args bwrap) sh -c '{READ.format(root)}'; done"
+    job = cluster.submit([f"--monarch-dataset={root}"], script)
+    equal(cluster.wait(job), "COMPLETED", "in Slurm: how the job ends", cluster.output(job))
+    native = e2e.execute(["sh", "-c", READ.format(root)])[1]
+    equal(cluster.output(job), 2 * native, "in Slurm: as natively")
+    log = cluster.log_of(job)
+    hit = re.search(r" monarch=1 hit=([\d.]+)%.* err=(\d+)", log)
+    ok(hit and float(hit[1]) == 100 and hit[2] == "0", "in Slurm: all is served, as sacct shows it", log)
+    return cluster.nothing_left("in Slurm")
+
+
+if os.geteuid() != 0:
+    print("1..0 # SKIP needs root")
+    sys.exit(0)
+e2e.main(bubblewrap, charliecloud, podman, other_users, something_mounted_below, another_libc, tells_what_is_wrong,
+         for_tools_that_are_not_here, in_slurm)
