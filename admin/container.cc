@@ -45,7 +45,7 @@ std::string preloaded_library() {
   const std::string list = variable("LD_PRELOAD");
   for (size_t at = 0; at < list.size();) {
     const size_t end = std::min(list.find_first_of(": ", at), list.size());
-    const std::string path = list.substr(at, end - at);
+    std::string path = list.substr(at, end - at);
     if (path.ends_with(kLibrary)) return path;
     at = end + 1;
   }

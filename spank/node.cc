@@ -104,6 +104,7 @@ void start(spank_t sp, const char* datasets) {
   if (const uint32_t cores = core_count(sp)) arguments.add("--cores", decimal(cores, cores_text));
   if (const uint64_t mib = memory_mib(sp)) arguments.add("--memory", decimal(mib, memory_text));
   if (datasets[0]) arguments.add("--datasets", datasets);
+  if (datasets[0] && job_options()[0]) arguments.add("--options", job_options());
   uint32_t step = kExternStep;
   spank_get_item(sp, S_JOB_STEPID, &step);
   if (step != kExternStep && node_id(sp) == 0) arguments.add("--tell");
@@ -155,6 +156,7 @@ void note_in_prolog() {
   if (!*job || !*trusted("SLURMD_NODENAME")) return;
   Arguments arguments("--prolog", job);
   arguments.add("--datasets", request().datasets);
+  if (job_options()[0]) arguments.add("--options", job_options());
   arguments.tell(nodes_in_prolog());
   run_monarchd(arguments, kNotePatienceMs, nullptr, 0);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options of sbatch, salloc and srun, their environment twins, and the words of plugstack.conf.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +10,7 @@
 namespace monarch::spank {
 namespace {
 
-Request the_request = {"", false, Check::kError};
+Request the_request = {"", false, Check::kError, "", "", ""};
 Settings the_settings = {SYSCONFDIR "/monarch/monarch.conf", RUNSTATEDIR "/monarch", SBINDIR "/monarchd",
                          "syslog"};
 
@@ -79,16 +80,71 @@ int take_check(int, const char* value, int remote) {
   return ESPANK_SUCCESS;
 }
 
+// One of the words, which are separated by '|'.
+bool is_word(const char* value, const char* words) {
+  const size_t len = strlen(value);
+  for (const char* at = words; len > 0 && !strchr(value, '|'); ++at) {
+    if (strncmp(at, value, len) == 0 && (at[len] == '|' || !at[len])) return true;
+    at = strchr(at, '|');
+    if (!at) break;
+  }
+  return false;
+}
+
+int take_prefetch(int, const char* value, int remote) {
+  const char* text = value ? value : "";
+  if (!is_word(text, "auto|all|off"))
+    return refuse(remote, "--monarch-prefetch: not one of auto, all, off", text);
+  strcpy(the_request.prefetch, text);
+  return ESPANK_SUCCESS;
+}
+
+int take_consistency(int, const char* value, int remote) {
+  const char* text = value ? value : "";
+  if (!is_word(text, "job|open")) return refuse(remote, "--monarch-consistency: not one of job, open", text);
+  strcpy(the_request.consistency, text);
+  return ESPANK_SUCCESS;
+}
+
+// Which tiers a node has is known there only.
+int take_tiers(int, const char* value, int remote) {
+  constexpr char kNameBytes[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  const char* text = value ? value : "";
+  if (strlen(text) >= kTiersBytes) return refuse(remote, "--monarch-tiers: too long", "");
+  for (const char* at = text;; ++at) {
+    const size_t len = strspn(at, kNameBytes);
+    at += len;
+    if (len == 0 || (*at && *at != ','))
+      return refuse(
+          remote,
+          "--monarch-tiers: not names of tiers, separated by commas; monarchctl tiers shows those of "
+          "a node",
+          text);
+    if (!*at) break;
+  }
+  strcpy(the_request.tiers, text);
+  return ESPANK_SUCCESS;
+}
+
 char dataset_name[] = "monarch-dataset", dataset_argument[] = "PATH[:PATH...]",
      dataset_usage[] = "stage these directories into the node's own storage while the job runs";
 char no_name[] = "no-monarch", no_usage[] = "run without Monarch, whatever the environment says";
 char check_name[] = "monarch-check", check_argument[] = "error|warn|off",
      check_usage[] = "what to do if a dataset cannot be read at submission (default error)";
+char prefetch_name[] = "monarch-prefetch", prefetch_argument[] = "auto|all|off",
+     prefetch_usage[] = "what is staged that no program has opened yet: within bounds, all, or nothing";
+char consistency_name[] = "monarch-consistency", consistency_argument[] = "job|open",
+     consistency_usage[] = "whether each open asks the file system if the file has changed (open)";
+char tiers_name[] = "monarch-tiers", tiers_argument[] = "NAME[,NAME...]",
+     tiers_usage[] = "use these of a node's tiers, and fill them in this order";
 
 spank_option options[] = {
     {dataset_name, dataset_argument, dataset_usage, 1, 0, &take_datasets},
     {no_name, nullptr, no_usage, 0, 0, &take_no_monarch},
     {check_name, check_argument, check_usage, 1, 0, &take_check},
+    {prefetch_name, prefetch_argument, prefetch_usage, 1, 0, &take_prefetch},
+    {consistency_name, consistency_argument, consistency_usage, 1, 0, &take_consistency},
+    {tiers_name, tiers_argument, tiers_usage, 1, 0, &take_tiers},
 };
 
 // An option's twin, and the variable by which Slurm itself takes an option from the environment and hands it
@@ -102,6 +158,9 @@ constexpr Twin twins[] = {
     {"MONARCH_IO_OPT_DATASET", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_dataset", true},
     {"MONARCH_IO_OPT_NO_MONARCH", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_no_monarch", false},
     {"MONARCH_IO_OPT_CHECK", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_check", true},
+    {"MONARCH_IO_OPT_PREFETCH", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_prefetch", true},
+    {"MONARCH_IO_OPT_CONSISTENCY", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_consistency", true},
+    {"MONARCH_IO_OPT_TIERS", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_tiers", true},
 };
 
 }  // namespace
@@ -161,6 +220,24 @@ void take_options_from_environment() {
 
 void drop_options_from_environment() {
   for (const Twin& twin : twins) unsetenv(twin.own);
+}
+
+void hide_options(spank_t sp) {
+  for (const Twin& twin : twins) spank_unsetenv(sp, twin.own);
+}
+
+const char* job_options() {
+  static char text[kTiersBytes + 64];
+  size_t n = 0;
+  const auto add = [&](const char* key, const char* value) {
+    if (value[0])
+      n += static_cast<size_t>(snprintf(text + n, sizeof text - n, "%s%s=%s", n ? " " : "", key, value));
+  };
+  text[0] = '\0';
+  add("prefetch", the_request.prefetch);
+  add("consistency", the_request.consistency);
+  add("tiers", the_request.tiers);
+  return text;
 }
 
 }  // namespace monarch::spank

@@ -15,6 +15,7 @@ extern "C" {
 namespace monarch::spank {
 
 inline constexpr size_t kDatasetBytes = 16384;
+inline constexpr size_t kTiersBytes = 512;
 inline constexpr int kMostDatasets = 16;             // kMaxRoots of the runtime
 inline constexpr int kPathBytes = 4096;              // with the final 0
 inline constexpr uint32_t kExternStep = 0xfffffffc;  // SLURM_EXTERN_CONT
@@ -27,6 +28,8 @@ struct Request {
   char datasets[kDatasetBytes];
   bool refused;  // --no-monarch
   Check check;   // --monarch-check
+  // The values of --monarch-prefetch, --monarch-consistency and --monarch-tiers; "": not given.
+  char prefetch[8], consistency[8], tiers[kTiersBytes];
 };
 Request& request();
 // Whether the job is to have Monarch.
@@ -45,9 +48,12 @@ void read_settings(int argc, char** argv);
 // options.cc. To be called in each context's init; in prolog and epilog ask_options() instead.
 void register_options(spank_t sp);
 void ask_options(spank_t sp);
+// What `monarchd --options` is told: "KEY=VALUE ..."; "" if nothing was asked for.
+const char* job_options();
 // The environment twins (MONARCH_IO_OPT_...): handed to Slurm as if they were options.
 void take_options_from_environment();
 void drop_options_from_environment();
+void hide_options(spank_t sp);  // the same, from a task
 
 // submit.cc: in sbatch, salloc and srun.
 void check_at_submit();

@@ -64,8 +64,7 @@ void tell_user(spank_t sp) {
 }
 
 void set_task_environment(spank_t sp) {
-  for (const char* name : {"MONARCH_IO_OPT_DATASET", "MONARCH_IO_OPT_NO_MONARCH", "MONARCH_IO_OPT_CHECK"})
-    spank_unsetenv(sp, name);
+  hide_options(sp);
   hide_job_key(sp);
   const char* run_dir = started_run_dir();
   const char* library = preload_library();

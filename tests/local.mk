@@ -59,6 +59,7 @@ tests_unit_SOURCES = \
 	%D%/hostile_test.cc \
 	%D%/identity_test.cc \
 	%D%/job_dirs_test.cc \
+	%D%/job_options_test.cc \
 	%D%/job_peers_test.cc \
 	%D%/keeper_test.cc \
 	%D%/lack_of_memory.cc \
@@ -249,6 +250,7 @@ scripts = \
 	%D%/slurm.t \
 	%D%/slurm_hostile.t \
 	%D%/slurm_key.t \
+	%D%/slurm_options.t \
 	%D%/slurm_shares.t \
 	%D%/slurm_versions.t \
 	%D%/stress.t \

@@ -48,11 +48,26 @@ class SpankPlugin : public testing::Test {
     slurm = &fake_;
     fake_.said = ::open(scratch_.file("said", "").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
     fake_.items = {{S_JOB_ID, 7}, {S_JOB_UID, 1000}, {S_JOB_GID, 100}, {S_JOB_STEPID, 0}, {S_TASK_ID, 0}};
-    for (const char* name :
-         {"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF", "MONARCH_IO_OPT_DATASET",
-          "MONARCH_IO_OPT_NO_MONARCH", "MONARCH_IO_OPT_CHECK", "MONARCH_IO_RUN_DIR", "LD_PRELOAD",
-          kDatasetVariable, kRefusedVariable, "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_check",
-          "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SPANK_MONARCH_KEY"}) {
+    for (const char* name : {"SLURM_JOB_ID",
+                             "SLURM_CLUSTER_NAME",
+                             "SLURM_CONF",
+                             "MONARCH_IO_OPT_DATASET",
+                             "MONARCH_IO_OPT_NO_MONARCH",
+                             "MONARCH_IO_OPT_CHECK",
+                             "MONARCH_IO_OPT_PREFETCH",
+                             "MONARCH_IO_OPT_CONSISTENCY",
+                             "MONARCH_IO_OPT_TIERS",
+                             "MONARCH_IO_RUN_DIR",
+                             "LD_PRELOAD",
+                             kDatasetVariable,
+                             kRefusedVariable,
+                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_check",
+                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_prefetch",
+                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_consistency",
+                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_tiers",
+                             "SLURM_JOB_NODELIST",
+                             "SLURM_NODELIST",
+                             "SPANK_MONARCH_KEY"}) {
       const char* value = ::getenv(name);
       before_[name] = {value != nullptr, value ? value : ""};
       ::unsetenv(name);

@@ -24,7 +24,7 @@ TEST_F(SpankPlugin, RegistersItsOptionsWhereAJobIsSubmittedOrRuns) {
     load();
     init(context);
     const bool known = context == S_CTX_LOCAL || context == S_CTX_REMOTE || context == S_CTX_ALLOCATOR;
-    EXPECT_EQ(fake_.options.size(), known ? 3u : 0u) << context;
+    EXPECT_EQ(fake_.options.size(), known ? 6u : 0u) << context;
   }
 }
 
@@ -91,6 +91,57 @@ TEST_F(SpankPlugin, TakesOnlyTheThreeKindsOfCheck) {
   for (const char* value : {"", "on", "warning"}) EXPECT_EQ(option("monarch-check", value), ESPANK_BAD_ARG);
   EXPECT_EQ(option("monarch-check", nullptr), ESPANK_BAD_ARG);
   EXPECT_TRUE(has(said(), "not one of error, warn, off: 'warning'")) << said();
+}
+
+TEST_F(SpankPlugin, TakesOnlyKnownValuesOfTheOtherOptions) {
+  init(S_CTX_LOCAL);
+  const std::map<const char*, std::vector<const char*>> good = {
+      {"monarch-prefetch", {"auto", "all", "off"}},
+      {"monarch-consistency", {"job", "open"}},
+      {"monarch-tiers", {"nvme", "nvme,ram", "a-b_C0"}},
+  };
+  const std::map<const char*, std::vector<const char*>> bad = {
+      {"monarch-prefetch", {"", "al", "on", "auto|all", "all ", "offf"}},
+      {"monarch-consistency", {"", "jo", "none", "job|open", "opens"}},
+      {"monarch-tiers", {"", ",", "a,", ",a", "a,,b", "a b", "a=b", "a.b"}},
+  };
+  for (const auto& [name, values] : good)
+    for (const char* value : values) EXPECT_EQ(option(name, value), ESPANK_SUCCESS) << name << value;
+  EXPECT_EQ(said(), "");
+  for (const auto& [name, values] : bad) {
+    for (const char* value : values) {
+      forget_said();
+      EXPECT_EQ(option(name, value, 1), ESPANK_BAD_ARG) << name << value;
+      EXPECT_EQ(said(), "") << "on a node nobody reads it";
+      EXPECT_EQ(option(name, value), ESPANK_BAD_ARG) << name << value;
+      EXPECT_TRUE(has(said(), (std::string("--") + name + ": not ").c_str())) << said();
+    }
+    EXPECT_EQ(option(name, nullptr), ESPANK_BAD_ARG);
+  }
+  EXPECT_EQ(option("monarch-tiers", std::string(512, 'a').c_str()), ESPANK_BAD_ARG);
+  EXPECT_EQ(option("monarch-tiers", std::string(511, 'a').c_str()), ESPANK_SUCCESS);
+}
+
+TEST_F(SpankPlugin, HandsTheOtherOptionsToItsHelpers) {
+  ::setenv("SLURM_JOB_ID", "7", 1);
+  fake_.context = S_CTX_JOB_SCRIPT;
+  fake_.given = {{"monarch-dataset", "/data"}, {"monarch-tiers", "a,b"}, {"monarch-prefetch", "all"}};
+  hook("job_prolog");
+  EXPECT_TRUE(has(arguments(), " --datasets /data --options prefetch=all tiers=a,b\n")) << arguments();
+  load();
+  fake_.given = {{"monarch-consistency", "open"}};
+  hook("job_prolog");
+  EXPECT_EQ(arguments(), "") << "no dataset";
+}
+
+TEST_F(SpankPlugin, HandsTwinsOfTheOtherOptionsToSlurm) {
+  ::setenv("MONARCH_IO_OPT_PREFETCH", "off", 1);
+  ::setenv("MONARCH_IO_OPT_CONSISTENCY", "open", 1);
+  ::setenv("MONARCH_IO_OPT_TIERS", "ram", 1);
+  init(S_CTX_LOCAL);
+  EXPECT_STREQ(::getenv("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_prefetch"), "off");
+  EXPECT_STREQ(::getenv("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_consistency"), "open");
+  EXPECT_STREQ(::getenv("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_tiers"), "ram");
 }
 
 TEST_F(SpankPlugin, NamesWordsOfPlugstackConfThatItDoesNotKnow) {

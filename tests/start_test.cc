@@ -61,6 +61,21 @@ TEST_F(StartTest, WhereNothingIsWantedNothingIsMade) {
   EXPECT_EQ(error_of(request("")), ENOSPC) << "the prolog has noted it";
 }
 
+TEST_F(StartTest, TheOptionsAreThoseOfWhoNamesTheDatasets) {
+  configure();
+  StartRequest submitted = request("/data");
+  submitted.options = "tiers=ram";
+  ASSERT_TRUE(note_wanted(submitted).ok());
+  EXPECT_EQ(error_of(request("")), ENODEV) << "noted with them";
+  EXPECT_EQ(error_of(request("/data")), ENOSPC) << "a step that has none";
+  EXPECT_EQ(error_of(submitted), ENODEV) << "a step that has its own";
+  EXPECT_EQ(error_of(submitted), EALREADY);
+  submitted.options = "colour=red";
+  EXPECT_EQ(error_of(submitted), EINVAL);
+  ASSERT_TRUE(note_wanted(request("/data")).ok());
+  EXPECT_EQ(error_of(request("")), ENOSPC) << "a run without";
+}
+
 TEST_F(StartTest, AFailureLeavesANoteAndNothingElse) {
   configure();
   EXPECT_EQ(error_of(request("/data")), ENOSPC);

@@ -55,6 +55,7 @@ struct AgentConfig {
   enum class Prefetch { kAuto, kOn, kOff } prefetch = Prefetch::kAuto;
   // Bytes that kAuto may read before the job has read anything.
   static constexpr uint64_t kBurstAuto = UINT64_MAX;
+  static constexpr uint64_t kBurstAll = uint64_t{1} << 62;  // no bound, and is the same for each node
   uint64_t prefetch_burst = kBurstAuto;
   uint32_t nodes = 1;  // of the job, among which what kBurstAuto stands for is divided; not configured
   // When an open checks that a placed file is still the one that was copied: never, since nobody changes a
@@ -84,7 +85,7 @@ struct AgentConfig {
   void divide_rates(uint32_t by) {
     for (uint64_t* rate : {&pfs_bandwidth, &pfs_opens, &pfs_stats})
       if (*rate != 0 && by > 1) *rate = *rate / by != 0 ? *rate / by : 1;
-    if (prefetch_burst != kBurstAuto && by > 1) prefetch_burst /= by;
+    if (prefetch_burst < kBurstAll && by > 1) prefetch_burst /= by;
   }
 };
 

@@ -91,9 +91,12 @@ int run_as_agent(Options& o) {
 
 // What the user is to be told of an agent that serves, or "".
 std::string remark(const Options& o, const monarch::Started& started) {
-  if (!started.unserved.empty() || started.alone.empty() || !o.tell) return started.unserved;
-  const std::string text = o.request.job.node + " gets no files from the job's other nodes: " + started.alone;
-  return monarch::is_to_be_told(o.request, text) ? text : "";
+  if (!started.unserved.empty() || !o.tell) return started.unserved;
+  std::string text = started.remark;
+  if (!started.alone.empty())
+    text += (text.empty() ? "" : "; ") + o.request.job.node +
+            " gets no files from the job's other nodes: " + started.alone;
+  return !text.empty() && monarch::is_to_be_told(o.request, text) ? text : "";
 }
 
 // Tells the plugin in one line: "ready RUN_DIR PRELOAD", with a tab and a text for the user if there is one,
@@ -227,6 +230,8 @@ int main(int argc, char** argv) {
   app.add_option("--groups", groups, "the user's supplementary groups, by number, with commas")
       ->group("Root");
   app.add_option("--datasets", o.request.datasets, "PATH[:PATH...]; without it, what the prolog noted")
+      ->group("Root");
+  app.add_option("--options", o.request.options, "KEY=VALUE ...: what else the job's user asked for")
       ->group("Root");
   app.add_option("--nodes", o.request.nodes, "number of the job's nodes")->group("Root");
   app.add_option("--node-id", node_id, "this node's number in the job")->group("Root");

@@ -15,6 +15,7 @@
 #include "runtime/config/config.h"
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/job_dirs.h"
+#include "runtime/node/job_options.h"
 #include "runtime/node/job_peers.h"
 #include "runtime/node/launch.h"
 #include "runtime/node/ledger.h"
@@ -115,13 +116,6 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   return {};
 }
 
-// Without the file no job has Monarch; the code is not that of "nothing is wanted".
-Result<Config> load_existing(const std::string& file) {
-  Result<Config> config = load_config(file);
-  if (!config.ok()) return Error{EINVAL, config.error().text};
-  return config;
-}
-
 // Leaves out the tiers whose file systems do not answer; true: all do. Before anything is locked: it takes a
 // moment.
 bool keep_answering(const StateDir& state, const StartRequest& request, Config* config) {
@@ -142,12 +136,37 @@ bool keep_answering(const StateDir& state, const StartRequest& request, Config* 
 std::string wanted_file(const JobOnNode& job) { return "jobs/" + job.key() + "/wanted"; }
 std::string serves_file(const JobOnNode& job) { return "jobs/" + job.key() + "/serves"; }
 std::string no_peers_file(const JobOnNode& job) { return "jobs/" + job.key() + "/no_peers"; }
+std::string options_file(const JobOnNode& job) { return "jobs/" + job.key() + "/options"; }
+std::string remark_file(const JobOnNode& job) { return "jobs/" + job.key() + "/remark"; }
 std::string failed_file(const JobOnNode& job) { return "jobs/" + job.key() + "/failed"; }
 
 // ENOENT: nothing is wanted.
 Result<std::string> datasets_of(const StateDir& state, const StartRequest& request) {
   if (!request.datasets.empty()) return request.datasets;
   return state.read(wanted_file(request.job));
+}
+
+std::string read_or_empty(const StateDir& state, const std::string& file) {
+  const Result<std::string> text = state.read(file);
+  return text.ok() ? *text : "";
+}
+
+std::string options_of(const StateDir& state, const StartRequest& request) {
+  return request.datasets.empty() ? read_or_empty(state, options_file(request.job)) : request.options;
+}
+
+// Without the file no job has Monarch; the code is not that of "nothing is wanted".
+Result<Config> config_for(const StateDir& state, const StartRequest& request, std::string* remark) {
+  Result<Config> config = load_config(request.of_cluster.config);
+  if (!config.ok()) return Error{EINVAL, config.error().text};
+  const Result<JobOptions> options = parse_job_options(options_of(state, request));
+  if (!options.ok()) return options.error();
+  const bool has_tiers = !config->tiers.empty();  // else that is what the user is told
+  const Result<std::string> applied =
+      has_tiers ? apply_options(*options, request.job.node, &*config) : Result<std::string>(std::string());
+  if (!applied.ok()) return applied.error();
+  *remark = *applied;
+  return config;
 }
 
 // Whether this run of the job has its agent. Without that file it is what a helper left that was killed in
@@ -211,23 +230,28 @@ std::string run_of(const StartRequest& request) {
   return std::to_string(request.restart) + " " + boot_id() + "\n";
 }
 
-Status failed_before(const StateDir& state, const StartRequest& request, const std::string& datasets) {
+// Another step may ask for something else, and get it.
+std::string tried_with(const StateDir& state, const StartRequest& request, const std::string& datasets) {
+  const std::string options = options_of(state, request);
+  return options.empty() ? datasets : datasets + "\n" + options;
+}
+
+Status failed_before(const StateDir& state, const StartRequest& request, const std::string& tried) {
   const Result<std::string> failure = state.read(failed_file(request.job));
   const std::string run = run_of(request);
   if (!failure.ok() || failure->rfind(run, 0) != 0) return {};
   const size_t reason_end = failure->find('\n', run.size());
-  if (reason_end == std::string::npos || failure->substr(reason_end + 1) != datasets) return {};
+  if (reason_end == std::string::npos || failure->substr(reason_end + 1) != tried) return {};
   return Error{EALREADY, failure->substr(run.size(), reason_end - run.size())};
 }
 
 // Leaves nothing but that note, which goes with the job's epilog.
 void note_failure(const StateDir& state, const JobRecord& record, const StartRequest& request,
-                  const std::string& datasets, const std::string& reason) {
+                  const std::string& tried, const std::string& reason) {
   (void)remove_job_files(state, record).ok();
   ::unlink((state.path() + "/jobs/" + record.job.key() + "/record.json").c_str());
   ::unlink((state.path() + "/" + record.grants()).c_str());
-  const Status noted =
-      state.write(failed_file(record.job), run_of(request) + escaped(reason) + "\n" + datasets);
+  const Status noted = state.write(failed_file(record.job), run_of(request) + escaped(reason) + "\n" + tried);
   if (!noted.ok()) spdlog::warn("JobId={} {}", record.job.job, noted.error().text);
 }
 
@@ -241,6 +265,10 @@ Status note_wanted(const StartRequest& request) {
   if (!lock.ok()) return lock.error();
   if (const Status s = note_peers(*state, request.job, request.peers); !s.ok())
     spdlog::warn("JobId={} {}", request.job.job, s.error().text);  // the job can do without
+  if (request.options.empty())
+    ::unlink((state->path() + "/" + options_file(request.job)).c_str());  // of a run before
+  else
+    MONARCH_TRY(state->write(options_file(request.job), request.options));
   return state->write(wanted_file(request.job), request.datasets);
 }
 
@@ -258,7 +286,8 @@ Result<Started> start_agent(const StartRequest& asked) {
   Result<StateDir> state = StateDir::open(request.state_dir);
   if (!state.ok()) return state.error();
   const bool known = is_started(*state, request);
-  Result<Config> config = load_existing(request.of_cluster.config);
+  std::string remark;
+  Result<Config> config = config_for(*state, request, &remark);
   int ready_ms = kReadyPatienceMs;
   std::optional<PeerSearch> search;
   std::optional<CoresQuestion> cores;
@@ -272,7 +301,8 @@ Result<Started> start_agent(const StartRequest& asked) {
     const Result<std::string> wanted = datasets_of(*state, request);
     if (!wanted.ok()) return wanted.error();
     // Also here: what keeps a start from its end may keep its lock.
-    if (Status before = failed_before(*state, request, *wanted); !before.ok()) return before.error();
+    if (Status before = failed_before(*state, request, tried_with(*state, request, *wanted)); !before.ok())
+      return before.error();
     begin_search();  // first: it takes as long as all else
     const bool configured = config.ok() && !config->tiers.empty();
     if (configured && !keep_answering(*state, request, &*config)) ready_ms -= kTierPatienceMs;
@@ -287,27 +317,33 @@ Result<Started> start_agent(const StartRequest& asked) {
   if (!datasets.ok()) return datasets.error();
   if (Result<JobRecord> last = state->read_record(request.job.key()); last.ok()) {
     if (is_started(*state, request)) {
-      const Result<std::string> alone = state->read(no_peers_file(request.job));
-      return Started{last->run_dir, false, "", not_served(*state, request), alone.ok() ? *alone : ""};
+      return Started{last->run_dir,
+                     false,
+                     "",
+                     not_served(*state, request),
+                     read_or_empty(*state, no_peers_file(request.job)),
+                     read_or_empty(*state, remark_file(request.job))};
     }
     MONARCH_TRY(clear_last_run(*state, last.take(), &lock));
   }
-  if (Status before = failed_before(*state, request, *datasets); !before.ok()) return before.error();
+  if (Status before = failed_before(*state, request, tried_with(*state, request, *datasets)); !before.ok())
+    return before.error();
   begin_search();  // if it was known, and is not any more
   if (cores) request.part.node_cores = cores->answer(kCoresPatienceMs);
   request.part.node_memory = total_memory();
 
   JobRecord record = new_record(*state, request);
   const int ledger_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
-  Started fresh{record.run_dir, true, "", "", ""};
+  Started fresh{record.run_dir, true, "", "", "", remark};
   Status started = config.ok() ? start_fresh(*state, request, *config, *datasets, &*search,
                                              {ledger_ms, ready_ms}, &record, &fresh)
                                : Status(config.error());
   if (started.ok()) note_anchor(*state, request.job);
   if (started.ok() && !fresh.alone.empty()) started = state->write(no_peers_file(request.job), fresh.alone);
+  if (started.ok() && !remark.empty()) started = state->write(remark_file(request.job), remark);
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
-    note_failure(*state, record, request, *datasets, started.error().text);
+    note_failure(*state, record, request, tried_with(*state, request, *datasets), started.error().text);
     return started.error();
   }
   return fresh;

@@ -24,11 +24,12 @@ struct StartRequest {
   User user;
   OfCluster of_cluster;
   std::string datasets;  // PATH[:PATH...]; empty: what the prolog noted
+  std::string options;   // what else the user asked for (job_options.h); goes with `datasets`
   ToldOfPeers peers;     // what the prolog noted goes before it
   NodePart part;         // of this node, as far as a step knows it
 };
 
-// Notes the datasets and the key for the extern step, which does not see the job's options.
+// Notes the datasets, the options and the key for the extern step, which does not see the job's options.
 Status note_wanted(const StartRequest& request);
 
 struct Started {
@@ -37,6 +38,7 @@ struct Started {
   std::string peers;     // of a fresh one, for the log: whether it has peers, or why not
   std::string unserved;  // for the user: datasets that the agent, started by another step, does not know
   std::string alone;     // likewise: why it has no peers though the job has other nodes
+  std::string remark;    // likewise: what the job does not get of what its options ask for
 };
 // Starts the job's agent unless it has been started: makes its directories, writes the record, becomes the
 // user in a child, and waits a while for the agent to be ready. ENOENT: nothing is wanted. EALREADY: it

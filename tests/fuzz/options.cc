@@ -26,6 +26,7 @@ spank_err_t spank_option_register(spank_t, spank_option* option) {
 spank_err_t spank_option_getopt(spank_t, spank_option*, char**) {
   return static_cast<spank_err_t>(ESPANK_ERROR);
 }
+spank_err_t spank_unsetenv(spank_t, const char*) { return static_cast<spank_err_t>(ESPANK_ERROR); }
 spank_context_t spank_context() { return S_CTX_LOCAL; }
 }
 
@@ -51,6 +52,8 @@ void options(const uint8_t* data, size_t size) {
   }
   const std::string datasets = spank::request().datasets;
   FUZZ_CHECK(datasets.size() < spank::kDatasetBytes);
+  FUZZ_CHECK(strpbrk(spank::request().tiers, " =") == nullptr);  // words for monarchd
+  FUZZ_CHECK(strlen(spank::job_options()) < spank::kTiersBytes + 64);
   for (size_t at = 0; at < datasets.size(); at = std::min(datasets.find(':', at), datasets.size()) + 1)
     FUZZ_CHECK(datasets[at] == '/');
 
