@@ -43,6 +43,11 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/uring.h \
 	%D%/config/config.cc \
 	%D%/config/config.h \
+	%D%/config/dataset_rules.cc \
+	%D%/config/dataset_rules.h \
+	%D%/config/policy_keys.cc \
+	%D%/config/policy_keys.h \
+	%D%/config/values.h \
 	%D%/hierarchy/discovery.cc \
 	%D%/hierarchy/discovery.h \
 	%D%/hierarchy/driver.cc \
@@ -104,6 +109,10 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/owner.h \
 	%D%/node/part.cc \
 	%D%/node/part.h \
+	%D%/node/job_facts.cc \
+	%D%/node/job_facts.h \
+	%D%/node/policy.cc \
+	%D%/node/policy.h \
 	%D%/node/probe.cc \
 	%D%/node/probe.h \
 	%D%/node/program.cc \

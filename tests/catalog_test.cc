@@ -112,6 +112,20 @@ TEST(Catalog, RefusesWhatDoesNotFitItsHeader) {
   EXPECT_EQ(Catalog::create(scratch / "missing", {}, {}, {}, {1}).error().code, ENOENT);
 }
 
+TEST(Catalog, HasNoMoreEntriesThanItMay) {
+  Scratch scratch;
+  ReadPolicy policy;
+  policy.max_entries = 2;
+  const auto catalog = Catalog::create(scratch.path(), {{1}}, {}, {}, policy);
+  ASSERT_TRUE(catalog.ok());
+  const auto add = [&](const std::string& path) {
+    return (*catalog)->add(rel_path(0, path.data(), path.size()), DT_REG) != 0;
+  };
+  EXPECT_TRUE(add("a") && add("d/b"));
+  EXPECT_FALSE(add("c"));
+  EXPECT_TRUE(add("a") && add("d/b")) << "they are there";
+}
+
 TEST(Catalog, IsNeverMadeTwiceInOneDirectory) {
   Scratch scratch;
   const auto catalog = make_catalog(scratch.path());

@@ -146,6 +146,112 @@ TEST_F(ConfigFile, WhatIsWrongOfPeersIsToldWithTheRemedy) {
                   "' are not FIRST-LAST, from 1024 to 65535; write for example ports = 64000-64999");
 }
 
+TEST_F(ConfigFile, ReadsThePolicy) {
+  const Result<Config> config = load(
+      "[tier.a]\npath = /a\nquota = 1G\njob_capacity = 20%\n[tier.b]\npath = /b\nquota = 1G\n"
+      "[policy]\nenabled = on\nallow_users = alice, 17\nallow_users=bob\ndeny_users =\nallow_groups = a,b\n"
+      "deny_groups = c\nallow_datasets = /x//:/y\nallow_datasets = /z, too\ndeny_datasets = /x/y/.\n"
+      "tiers = b,a\njob_capacity = 2G\nmax_files = 10M\npfs_bandwidth = 1G\npfs_opens = 100\npfs_stats = "
+      "none\n"
+      "[policy.partition.GPU.a]\nenabled = off\n[policy.account.Phys]\nmax_files = "
+      "none\n[policy.qos.high]\n");
+  ASSERT_TRUE(config.ok()) << config.error().text;
+  EXPECT_EQ(config->tiers[0].job_capacity.percent, 20);
+  EXPECT_EQ(config->tiers[1].job_capacity.percent, 100) << "the whole";
+  ASSERT_EQ(config->policies.size(), 4u);
+  using List = std::vector<std::string>;
+  const PolicyKeys& keys = config->policies[0].keys;
+  EXPECT_TRUE(keys.enabled.value());
+  EXPECT_EQ(keys.allow_users.value(), (List{"alice", "17", "bob"}));
+  EXPECT_EQ(keys.deny_users.value(), List{});
+  EXPECT_EQ(keys.allow_groups.value(), (List{"a", "b"}));
+  EXPECT_EQ(keys.deny_groups.value(), List{"c"});
+  EXPECT_EQ(keys.allow_datasets.value(), (List{"/x", "/y", "/z, too"}));
+  EXPECT_EQ(keys.deny_datasets.value(), List{"/x/y"});
+  EXPECT_EQ(keys.tiers.value(), (List{"b", "a"}));
+  EXPECT_EQ(keys.job_capacity->bytes, uint64_t{2} << 30);
+  EXPECT_EQ(keys.max_files.value(), uint64_t{10} << 20);
+  EXPECT_EQ(keys.pfs_bandwidth.value(), uint64_t{1} << 30);
+  EXPECT_EQ(keys.pfs_opens.value(), 100u);
+  EXPECT_EQ(keys.pfs_stats.value(), 0u);
+  EXPECT_EQ(config->policies[1].title(), "policy.partition.GPU.a");
+  EXPECT_FALSE(config->policies[1].keys.enabled.value());
+  EXPECT_FALSE(config->policies[1].keys.deny_users || config->policies[1].keys.max_files);
+  EXPECT_EQ(config->policies[2].title(), "policy.account.phys") << "as Slurm compares them";
+  EXPECT_EQ(config->policies[2].keys.max_files.value(), 0u);
+  EXPECT_EQ(config->policies[3].title(), "policy.qos.high");
+}
+
+TEST_F(ConfigFile, WhatIsWrongOfThePolicyIsToldWithTheRemedy) {
+  const auto with = [&](const std::string& line) { return error_of("[policy.qos.a]\n" + line + "\n"); };
+  EXPECT_EQ(
+      with("on = off").rfind("2: unknown key 'on' in [policy.qos.a]; known are enabled, allow_users, ", 0),
+      0u);
+  EXPECT_EQ(with("enabled = no"), "2: 'no' is none of on, off");
+  EXPECT_EQ(with("enabled = on\nenabled = on"), "3: 'enabled' is given twice in [policy.qos.a]");
+  EXPECT_EQ(with("enabled = on\n[policy.qos.A]\nenabled = off"),
+            "4: 'enabled' is given twice in [policy.qos.A]");
+  EXPECT_EQ(with("deny_datasets = /a:b"), "2: path 'b' is not absolute");
+  EXPECT_EQ(with("allow_datasets = /a/../b"), "2: path '/a/../b': name the directory without '..'");
+  EXPECT_EQ(with("tiers = "), "2: tiers names none; write for example tiers = nvme, ssd, or enabled = off");
+  EXPECT_EQ(with("tiers = a, b, a"), "2: tiers names a twice");
+  EXPECT_EQ(with("\ntiers = a"), "3: tiers names a, but there is no section [tier.a]; add it");
+  EXPECT_EQ(with("job_capacity = 4095"),
+            "2: job_capacity = 4095 has no room for any file; write for example job_capacity = 50%");
+  EXPECT_EQ(with("job_capacity = 0%"),
+            "2: job_capacity = 0% has no room for any file; write for example job_capacity = 50%");
+  EXPECT_EQ(with("max_files = many").rfind("2: ", 0), 0u);
+  for (const char* section :
+       {"policies", "policy.", "policy.partition", "policy.qos.", "policy.user.a", "Policy"})
+    EXPECT_EQ(
+        error_of(std::string("[") + section + "]\n"),
+        std::string("1: unknown section [") + section +
+            "]; known are [accounting], [agent], [peer], [tier.NAME], [policy], [policy.partition.NAME], "
+            "[policy.account.NAME] and [policy.qos.NAME]");
+}
+
+TEST_F(ConfigFile, WordsGoBeforeWhatItSays) {
+  const std::string file = scratch_.file(
+      "monarch.conf",
+      "[tier.a]\npath = /a\nquota = 1G\n[agent]\nthreads = 2\nprefetch = off\n[policy]\ndeny_users = a, b\n");
+  const Result<Config> config = load_config(with_words(
+      file, {"agent.threads=3", "tier.a.quota=50%", "policy.deny_users=c", "policy.deny_users=d",
+             "policy.qos.X.y.enabled=off", "policy.tiers=a", "peer.enabled=on", "accounting.account=log"}));
+  ASSERT_TRUE(config.ok()) << config.error().text;
+  EXPECT_EQ(config->agent.threads, 3);
+  EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff) << "as the file says";
+  EXPECT_EQ(config->tiers[0].quota.percent, 50);
+  ASSERT_EQ(config->policies.size(), 2u);
+  EXPECT_EQ(config->policies[0].keys.deny_users.value(), (std::vector<std::string>{"c", "d"}));
+  EXPECT_EQ(config->policies[1].title(), "policy.qos.x.y");
+  EXPECT_TRUE(config->peer.enabled);
+  EXPECT_EQ(config->accounting, Accounting::kLog);
+  const auto wrong = [&](const std::string& word) {
+    const Result<Config> changed = load_config(with_words(file, {word}));
+    return changed.ok() ? "" : changed.error().text;
+  };
+  EXPECT_EQ(wrong("agent.threads=many"),
+            "plugstack.conf: agent.threads=many: 'many' is not a number from 1 to 256");
+  EXPECT_EQ(wrong("agent.thread=1")
+                .rfind("plugstack.conf: agent.thread=1: unknown key 'thread' in [agent]; known", 0),
+            0u);
+  EXPECT_EQ(
+      wrong("agnet.threads=1").rfind("plugstack.conf: agnet.threads=1: unknown section [agnet]; known", 0),
+      0u);
+  EXPECT_EQ(wrong("tier.b.quota=1G"),
+            "plugstack.conf: tier.b.quota=1G: " + file + " has no section [tier.b]; add it");
+  EXPECT_EQ(
+      wrong("tier.a.quota=0"),
+      "plugstack.conf: tier.a.quota=0: quota = 0 has no room for any file; write for example quota = 100G");
+  EXPECT_EQ(wrong("policy.tiers=b"),
+            "plugstack.conf: policy: tiers names b, but there is no section [tier.b]; add it");
+  for (const char* word : {"agent", "agent.threads", ".threads=1", "agent.=1", "=1"})
+    EXPECT_EQ(wrong(word), std::string("plugstack.conf: ") + word +
+                               ": is not SECTION.KEY=VALUE, as agent.prefetch=off is");
+  EXPECT_EQ(load_config(with_words(file, {"agent.threads=3", "agent.threads=4"})).error().text,
+            "plugstack.conf: agent.threads=4: 'threads' is given twice in [agent]");
+}
+
 TEST(AgentConfig, RatesAreDividedByTheJobsNodes) {
   AgentConfig agent;
   agent.pfs_bandwidth = 1000;
@@ -186,11 +292,13 @@ TEST_F(ConfigFile, TheSampleIsGood) {
 TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";  // lines 1 to 3
   EXPECT_EQ(error_of(tier + "speed = 3\n"),
-            "4: unknown key 'speed' in [tier.a]; known are path, quota, share, medium, driver, min_free");
+            "4: unknown key 'speed' in [tier.a]; known are path, quota, share, job_capacity, medium, driver, "
+            "min_free");
   EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0),
             0u);
   EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"),
-            "1: unknown section [agnet]; known are [accounting], [agent], [peer] and [tier.NAME]");
+            "1: unknown section [agnet]; known are [accounting], [agent], [peer], [tier.NAME], [policy], "
+            "[policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]");
   EXPECT_EQ(error_of("threads = 3\n"), "1: 'threads' stands before the first [section]");
   EXPECT_EQ(error_of(tier + "no equals sign\n"), "4: neither [section], key = value nor a comment");
   EXPECT_EQ(error_of("[agent\nthreads = 3\n").rfind("1: ", 0), 0u);
@@ -225,7 +333,8 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
 TEST_F(ConfigFile, ASectionWithoutKeysIsNoticed) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";
   const std::string unknown =
-      "unknown section [agnet]; known are [accounting], [agent], [peer] and [tier.NAME]";
+      "unknown section [agnet]; known are [accounting], [agent], [peer], [tier.NAME], [policy], "
+      "[policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]";
   EXPECT_EQ(error_of(tier + "[agnet]\n"), "4: " + unknown);
   EXPECT_EQ(error_of("\xef\xbb\xbf[agnet]\n" + tier), "1: " + unknown);
   EXPECT_EQ(error_of("  [agnet] # a comment\n[agent]\n" + tier), "1: " + unknown);

@@ -108,7 +108,7 @@ def environment():
 
 
 def config():
-    source = re.sub(r'"\s*\n\s*"', "", text_of("runtime/config/config.cc"))  # literals in several lines
+    source = re.sub(r'"\s*\n\s*"', "", "".join(text_of(f"runtime/config/{name}.cc") for name in ("config", "policy_keys")))  # literals in several lines
     keys = re.findall(r'key == "(\w+)"', source)
     result(missing(keys, tagged("monarch.conf.5"), "monarch.conf.5"), "the configuration's keys are in monarch.conf.5")
     known = set(re.findall(r"\w+", " ".join(re.findall(r"known are ([a-z_, ]+)\"", source))))

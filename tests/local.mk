@@ -94,6 +94,7 @@ tests_unit_SOURCES = \
 	%D%/placement_test.cc \
 	%D%/prefetch_test.cc \
 	%D%/private_mounts.h \
+	%D%/policy_test.cc \
 	%D%/probe_test.cc \
 	%D%/queue_test.cc \
 	%D%/reader_test.cc \
@@ -251,6 +252,7 @@ scripts = \
 	%D%/slurm_hostile.t \
 	%D%/slurm_key.t \
 	%D%/slurm_options.t \
+	%D%/slurm_policy.t \
 	%D%/slurm_shares.t \
 	%D%/slurm_versions.t \
 	%D%/stress.t \

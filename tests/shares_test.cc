@@ -58,6 +58,18 @@ class Shares {
 
 using Bytes = std::vector<uint64_t>;
 
+TEST(SharesTest, AJobHasNoMoreThanItsMostWhateverIsFree) {
+  Shares s;
+  Claim capped;
+  capped.share = 10 * kMiB;
+  capped.most = 20 * kMiB;
+  s.claims.push_back(capped);
+  s.go_on();
+  EXPECT_EQ(s.quotas(), Bytes{20});
+  s.begin(25 * kMiB);
+  EXPECT_EQ(s.quotas(), (Bytes{20, 80})) << "the rest is others'";
+}
+
 TEST(SharesTest, AloneAJobHasAllThatIsFree) {
   Shares s;
   s.left.stuck = 10 * kMiB;

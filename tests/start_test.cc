@@ -132,6 +132,15 @@ TEST_F(StartTest, AStepThatWantsNothingHasNothingOfAnothers) {
   EXPECT_TRUE(is_running(r.agent));
 }
 
+TEST_F(StartTest, AJobThatMayNotHaveItIsNotTried) {
+  scratch_.file("monarch.conf", "[tier.nvme]\npath = " + scratch_ / "tier" +
+                                    "\nquota = 1M\n[policy]\ndeny_users = " + std::to_string(kUid) + "\n");
+  EXPECT_EQ(error_of(request("/data")), EPERM);
+  EXPECT_EQ(of_job(), Names{"failed"});
+  EXPECT_TRUE(on_tier().empty());
+  EXPECT_EQ(error_of(request("/data")), EALREADY) << "nor asked about again";
+}
+
 TEST_F(StartTest, WithoutTheConfigurationThereIsNone) {
   EXPECT_EQ(error_of(request("/data")), EINVAL) << "not as if nothing were wanted";
   EXPECT_EQ(of_job(), Names{"failed"});
@@ -359,6 +368,19 @@ TEST(AgentConf, OnlyAJobOfOneNodeStagesAgain) {
   config.agent.stage_again = 7;
   EXPECT_NE(agent_conf(config, {}, {1, false}).find("\nstage_again = 7\n"), std::string::npos);
   EXPECT_NE(agent_conf(config, {}, {2, false}).find("\nstage_again = 0\n"), std::string::npos);
+}
+
+TEST(AgentConf, TellsWhichDatasetsAreAllowedAndHowManyFiles) {
+  const Scratch scratch;
+  Config config;
+  config.datasets = {{"/a", "/b c"}, {"/a/secret"}};
+  config.agent.max_files = 77;
+  const Result<Config> read = load_agent_conf(scratch.file("conf", agent_conf(config, {}, {2, false})));
+  ASSERT_TRUE(read.ok()) << read.error().text;
+  ASSERT_EQ(read->policies.size(), 1u);
+  EXPECT_EQ(read->policies[0].keys.allow_datasets.value(), config.datasets.allow);
+  EXPECT_EQ(read->policies[0].keys.deny_datasets.value(), config.datasets.deny);
+  EXPECT_EQ(read->agent.max_files, 77u) << "of each node's catalog";
 }
 
 TEST(AgentConf, TellsOfPeersWhatTheAdminSaid) {

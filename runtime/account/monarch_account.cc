@@ -8,12 +8,15 @@
 //   monarch_account --times --job N --uid U --restart R
 //   monarch_account --nodes LIST
 //   monarch_account --cores NODE
+//   monarch_account --facts --job N --uid U
 //
 // --begin and --end: of the run, by the node's clock; --submit and --start: by Slurm's, 0 if not known.
 // --times prints both of the job that runs now.
 // --nodes prints a line NAME ADDRESS for each node that the list, such as n[1-4], names, in its order: what
 // slurm.conf says, else what the name resolves to, else -. slurmctld is not asked.
 // --cores prints how many cores slurm.conf says that a node has.
+// --facts prints a line each for the partition that a job runs in, its account, and its QOS; empty: it has
+// none.
 //
 // Exit status: 0 done; 1 not now (slurmdbd, or slurmctld, is away); 2 usage; 3 the cluster has no slurmdbd; 4
 // no row, or no job, of that run (yet).
@@ -56,7 +59,7 @@ constexpr time_t kSkew = 5;
 constexpr int kMostNodes = 65536;
 
 struct Request {
-  bool times = false;
+  bool times = false, facts = false;
   std::string nodes, node;
   uint32_t job = 0, uid = 0, restart = 0;
   time_t begin = 0, end = 0, submit = 0, start = 0;
@@ -153,13 +156,13 @@ bool is_of_run(const Request& r, const Row& row) {
 template <typename Id>
 int load_job(int (*load)(job_info_msg_t**, Id, uint16_t), uint32_t job, job_info_msg_t** jobs) {
   if constexpr (std::is_integral_v<Id>) {
-    return load(jobs, job, SHOW_DETAIL);
+    return load(jobs, job, SHOW_DETAIL | SHOW_ALL);
   } else {
     Id id;
     std::memset(&id, 0, sizeof id);
     id.job_id = job;
     id.step_id = id.step_het_comp = NO_VAL;
-    return load(jobs, id, SHOW_DETAIL);
+    return load(jobs, id, SHOW_DETAIL | SHOW_ALL);
   }
 }
 
@@ -271,14 +274,41 @@ Exit count_cores(const std::string& node) {
   return std::fflush(stdout) == 0 ? kDone : kAway;
 }
 
+// A line of its own: where nothing checks accounts, the user has chosen the name.
+void print_line(const char* name) {
+  for (const char* at = name ? name : ""; *at; ++at)
+    std::putchar(static_cast<unsigned char>(*at) < ' ' ? '?' : *at);
+  std::putchar('\n');
+}
+
+Exit print_facts(const Request& r) {
+  job_info_msg_t* jobs = nullptr;
+  if (load_job(slurm_load_job, r.job, &jobs) != SLURM_SUCCESS)
+    return fail(r, errno == ESLURM_INVALID_JOB_ID ? kNoRow : kAway, slurm_strerror(errno));
+  Exit found = kNoRow;
+  for (uint32_t i = 0; found == kNoRow && i < jobs->record_count; ++i) {  // with an array's other tasks
+    const job_info_t& job = jobs->job_array[i];
+    if (job.job_id != r.job || job.user_id != r.uid) continue;
+    print_line(job.partition);
+    print_line(job.account);
+    print_line(job.qos);
+    found = std::fflush(stdout) == 0 ? kDone : kAway;
+  }
+  slurm_free_job_info_msg(jobs);
+  return found == kNoRow ? fail(r, kNoRow, "slurmctld knows no such job of that user") : found;
+}
+
 bool parse(int argc, char** argv, Request* r) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const bool option = word.starts_with("--");
-    if (option && word != "--times" && i + 1 == argc) return false;
+    const bool has_value = option && word != "--times" && word != "--facts";
+    if (has_value && i + 1 == argc) return false;
     const auto number = [&] { return std::strtoll(argv[++i], nullptr, 10); };
     if (word == "--times") {
       r->times = true;
+    } else if (word == "--facts") {
+      r->facts = true;
     } else if (word == "--nodes") {
       r->nodes = argv[++i];
     } else if (word == "--cores") {
@@ -307,6 +337,7 @@ bool parse(int argc, char** argv, Request* r) {
     }
   }
   if (!r->nodes.empty() || !r->node.empty()) return true;
+  if (r->facts) return r->job != 0 && r->line.empty();
   return r->job != 0 && r->uid != 0 && (r->times ? r->line.empty() : !r->line.empty() && r->begin != 0);
 }
 
@@ -321,12 +352,14 @@ int main(int argc, char** argv) {
         "                       [--cluster NAME] LINE\n"
         "       monarch_account --times --job N --uid U --restart R\n"
         "       monarch_account --nodes LIST\n"
-        "       monarch_account --cores NODE\n");
+        "       monarch_account --cores NODE\n"
+        "       monarch_account --facts --job N --uid U\n");
     return kUsage;
   }
   slurm_init(nullptr);
   if (!r.nodes.empty()) return list_nodes(r.nodes);
   if (!r.node.empty()) return count_cores(r.node);
+  if (r.facts) return print_facts(r);
   const char* storage = slurm_conf.accounting_storage_type;
   if (!storage || !std::strstr(storage, "slurmdbd"))
     return fail(r, kNoDatabase, "the cluster has no slurmdbd");

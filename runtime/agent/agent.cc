@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <climits>
 #include <future>
 #include <new>
 #include <optional>
@@ -25,6 +26,7 @@
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/base/size.h"
+#include "runtime/config/dataset_rules.h"
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/hierarchy/locality.h"
 #include "runtime/metadata/board.h"
@@ -155,11 +157,31 @@ void tell_granted(const Service& service) {
     service.board->get()->granted[i++].store(tier.quota(), std::memory_order_release);
 }
 
+// By where they are, now that they are open: nobody can put another directory in their place.
+Status check_roots(const Config& config, const Dataset& dataset) {
+  DatasetRules rules = config.datasets;
+  for (const PolicySection& section : config.policies) {
+    if (section.of != PolicySection::Of::kAll) continue;
+    if (section.keys.allow_datasets) rules.allow = *section.keys.allow_datasets;
+    if (section.keys.deny_datasets) rules.deny = *section.keys.deny_datasets;
+  }
+  if (rules.allow.empty() && rules.deny.empty()) return {};
+  for (const DatasetRoot& root : dataset.roots) {
+    char real[PATH_MAX];
+    const ssize_t n =
+        ::readlink(("/proc/self/fd/" + std::to_string(root.fd.get())).c_str(), real, sizeof real);
+    if (n < 0) return errno_error("dataset " + root.path);
+    MONARCH_TRY(check_rules(rules, std::string(real, static_cast<size_t>(n)), root.path));
+  }
+  return {};
+}
+
 Status start(const AgentOptions& options, Service* service) {
   std::optional<LoadingPeers> library;
   if (options.peers) library.emplace(options.peers_library);
   Result<Dataset> dataset = Dataset::open(options.datasets);
   if (!dataset.ok()) return dataset.error();
+  MONARCH_TRY(check_roots(options.config, *dataset));
   service->rates.emplace(options.config.agent);
   service->dataset.emplace(dataset.take());
   Result<Hierarchy> hierarchy = Hierarchy::open(options.config.tiers, options.job_dir);
@@ -180,7 +202,8 @@ Status start(const AgentOptions& options, Service* service) {
                        options.config.agent.consistency == AgentConfig::Consistency::kOpen,
                        options.config.agent.metadata == AgentConfig::Metadata::kServe &&
                            options.config.agent.consistency == AgentConfig::Consistency::kJob,
-                       options.config.agent.stage_again > 0});
+                       options.config.agent.stage_again > 0,
+                       options.config.agent.max_files == 0 ? UINT64_MAX : options.config.agent.max_files});
   if (!catalog.ok()) return catalog.error();
   service->catalog = catalog.take();
 

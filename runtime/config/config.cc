@@ -20,9 +20,31 @@
 #include "runtime/base/log.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
+#include "runtime/config/policy_keys.h"
+#include "runtime/config/values.h"
 #include "runtime/layout/catalog_layout.h"
 
 namespace monarch {
+
+Result<uint64_t> parse_rate(const std::string& text) {
+  if (text == "none" || text == "0") return uint64_t{0};
+  return parse_size(text);
+}
+
+Result<bool> parse_switch(const std::string& text) {
+  if (text == "on") return true;
+  if (text == "off") return false;
+  return bad_input("'" + text + "' is none of on, off");
+}
+
+Result<std::string> parse_path(const std::string& text) {
+  if (text.empty() || text[0] != '/') return bad_input("path '" + text + "' is not absolute");
+  if ((text + "/").find("/../") != std::string::npos)
+    return bad_input("path '" + text + "': name the directory without '..'");
+  if (!is_utf8(text)) return bad_input("path '" + escaped(text) + "' is not UTF-8");
+  return absolute_path(text);
+}
+
 namespace {
 
 Result<int> parse_count(const std::string& text, int most) {
@@ -88,12 +110,6 @@ Result<Accounting> parse_accounting(const std::string& text) {
   return bad_input("'" + text + "' is none of auto, sacct, spool, log, off");
 }
 
-// So many bytes, opens or the like per second; 0 for no limit.
-Result<uint64_t> parse_rate(const std::string& text) {
-  if (text == "none" || text == "0") return uint64_t{0};
-  return parse_size(text);
-}
-
 Result<uint64_t> parse_memory_max(const std::string& text) {
   constexpr uint64_t kLeast = 64 << 20;  // with less the kernel kills it before it is ready
   if (text == "auto") return AgentConfig::kMemoryAuto;
@@ -107,12 +123,6 @@ Result<uint64_t> parse_run_size(const std::string& text) {
   Result<uint64_t> size = parse_rate(text);
   if (size.ok() && *size != 0 && *size < kLeast) return bad_input("run_size is at least 4M, or none");
   return size;
-}
-
-Result<bool> parse_switch(const std::string& text) {
-  if (text == "on") return true;
-  if (text == "off") return false;
-  return bad_input("'" + text + "' is none of on, off");
 }
 
 // ADDRESS/BITS, of version 4 or 6.
@@ -143,14 +153,6 @@ Status set_ports(PeerConfig* peer, const std::string& text) {
   return {};
 }
 
-// Puts a parsed value in its place; hands on the error otherwise.
-template <typename T, typename Place>
-Status assign(Result<T> parsed, Place* place) {
-  if (!parsed.ok()) return parsed.error();
-  *place = std::move(*parsed);
-  return {};
-}
-
 bool good_name(const std::string& name) {
   return !name.empty() && name.size() < sizeof(TierPath::name) &&
          name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") ==
@@ -158,6 +160,7 @@ bool good_name(const std::string& name) {
 }
 
 const std::string kTierSection = "tier.";
+constexpr uint64_t kBlock = 4096;  // in which space is counted
 
 // What inih's callbacks share while a file is read.
 struct Reading {
@@ -167,6 +170,7 @@ struct Reading {
   uint64_t least_quota = 0;
   Config config;
   std::set<std::string> seen;   // "section.key"
+  std::set<std::string> given;  // the same, of those that words say
   std::vector<int> tier_lines;  // where each tier began
   Status failure;               // the first
   int failed_line = 0;
@@ -199,6 +203,7 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "pfs_stats") return assign(parse_rate(value), &agent->pfs_stats);
   if (key == "tier_bandwidth") return assign(parse_rate(value), &agent->tier_bandwidth);
   if (key == "background_io") return assign(parse_io(value), &agent->background_io);
+  if (key == "max_files") return assign(parse_rate(value), &agent->max_files);
   if (key == "memory_max") return assign(parse_memory_max(value), &agent->memory_max);
   if (key == "log") return assign(Result<std::string>(value), &agent->log);
   if (key == "run_size") return assign(parse_run_size(value), &agent->run_size);
@@ -210,7 +215,7 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
       "unknown key '" + key +
       "' in [agent]; known are threads, walk_threads, watch_directories, stage_wait_max, "
       "stage_wait, stage_again, prefetch, prefetch_burst, consistency, metadata, pfs_bandwidth, pfs_opens, "
-      "pfs_stats, tier_bandwidth, background_io, memory_max, run_size, log, log_level");
+      "pfs_stats, tier_bandwidth, background_io, max_files, memory_max, run_size, log, log_level");
 }
 
 Status set_accounting_key(Config* config, const std::string& key, const std::string& value) {
@@ -231,20 +236,15 @@ Status set_peer_key(PeerConfig* peer, const std::string& key, const std::string&
 }
 
 Status set_tier_key(TierConfig* tier, const std::string& key, const std::string& value) {
-  if (key == "path") {
-    if (value.empty() || value[0] != '/') return bad_input("path '" + value + "' is not absolute");
-    if ((value + "/").find("/../") != std::string::npos)
-      return bad_input("path '" + value + "': name the directory without '..'");
-    if (!is_utf8(value)) return bad_input("path '" + escaped(value) + "' is not UTF-8");
-    return assign(absolute_path(value), &tier->path);
-  }
+  if (key == "path") return assign(parse_path(value), &tier->path);
   if (key == "quota") return assign(parse_quota(value), &tier->quota);
   if (key == "medium") return assign(parse_medium(value), &tier->medium);
   if (key == "driver") return assign(parse_kind(value), &tier->kind);
   if (key == "min_free") return assign(parse_quota(value), &tier->min_free);
   if (key == "share") return assign(parse_share(value), &tier->share);
+  if (key == "job_capacity") return assign(parse_job_capacity(value), &tier->job_capacity);
   return bad_input("unknown key '" + key + "' in [tier." + tier->name +
-                   "]; known are path, quota, share, medium, driver, min_free");
+                   "]; known are path, quota, share, job_capacity, medium, driver, min_free");
 }
 
 // The tier of section [tier.NAME], or nullptr.
@@ -256,12 +256,18 @@ TierConfig* find_tier(Config* config, const std::string& section) {
 
 Error unknown_section(const std::string& section) {
   return bad_input("unknown section [" + section +
-                   "]; known are [accounting], [agent], [peer] and [tier.NAME]");
+                   "]; known are [accounting], [agent], [peer], [tier.NAME], [policy], "
+                   "[policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]");
 }
 
 Status begin_section(Reading* in, const std::string& section) {
-  if (section == "agent" || section == "accounting" || section == "peer" || find_tier(&in->config, section))
+  if (section == "agent" || section == "accounting" || section == "peer" || find_tier(&in->config, section) ||
+      find_policy(&in->config, section))
     return {};
+  if (is_policy_section(section)) {
+    add_policy(&in->config, section);
+    return {};
+  }
   if (section.rfind(kTierSection, 0) != 0) return unknown_section(section);
   TierConfig fresh;
   fresh.name = section.substr(kTierSection.size());
@@ -271,8 +277,12 @@ Status begin_section(Reading* in, const std::string& section) {
 }
 
 Status set_key(Reading* in, const std::string& section, const std::string& key, const std::string& value) {
-  if (!in->seen.insert(section + "." + key).second)
+  PolicySection* policy = find_policy(&in->config, section);
+  const std::string name = canonical_section(section) + "." + key;
+  if (in->given.count(name)) return {};
+  if (!in->seen.insert(name).second && !(policy && is_list_of_policy(key)))
     return bad_input("'" + key + "' is given twice in [" + section + "]");
+  if (policy) return set_policy_key(policy, key, value, in->line);
   if (section.empty()) return bad_input("'" + key + "' stands before the first [section]");
   if (section == "agent") return set_agent_key(&in->config.agent, key, value);
   if (section == "accounting") return set_accounting_key(&in->config, key, value);
@@ -321,6 +331,43 @@ char* read_line(char* buffer, int bytes, void* stream) {
   std::memmove(buffer, buffer + indent, length - indent + 1);
   look_for_section(in, buffer);
   return in->failure.ok() ? buffer : nullptr;
+}
+
+// SECTION.KEY=VALUE
+struct Word {
+  std::string text, section, key, value;
+  Error error(const std::string& why) const { return bad_input("plugstack.conf: " + text + ": " + why); }
+};
+
+Result<std::vector<Word>> parse_words(const std::string& lines) {
+  std::vector<Word> words;
+  for (size_t at = 0; at < lines.size();) {
+    const size_t end = std::min(lines.find('\n', at), lines.size());
+    Word word;
+    word.text = lines.substr(at, end - at);
+    at = end + 1;
+    const size_t is = word.text.find('='), dot = word.text.rfind('.', is);
+    if (is == std::string::npos || dot == std::string::npos || dot == 0 || dot + 1 == is)
+      return word.error("is not SECTION.KEY=VALUE, as agent.prefetch=off is");
+    word.section = word.text.substr(0, dot);
+    word.key = word.text.substr(dot + 1, is - dot - 1);
+    word.value = word.text.substr(is + 1);
+    words.push_back(std::move(word));
+  }
+  return words;
+}
+
+// With the file read.
+Status set_words(Reading* in, const std::vector<Word>& words) {
+  in->given.clear();
+  for (const Word& word : words) {
+    if (word.section.rfind(kTierSection, 0) == 0 && !find_tier(&in->config, word.section))
+      return word.error(in->file + " has no section [" + word.section + "]; add it");
+    Status s = begin_section(in, word.section);
+    if (s.ok()) s = set_key(in, word.section, word.key, word.value);
+    if (!s.ok()) return word.error(s.error().text);
+  }
+  return {};
 }
 
 }  // namespace
@@ -396,9 +443,40 @@ Result<Quota> parse_quota(const std::string& text) {
   return quota;
 }
 
+Result<Quota> parse_job_capacity(const std::string& text) {
+  Result<Quota> capacity = parse_quota(text);
+  if (capacity.ok() && (capacity->percent < 0 ? capacity->bytes < kBlock : capacity->percent == 0))
+    return bad_input("job_capacity = " + text +
+                     " has no room for any file; write for example job_capacity = 50%");
+  return capacity;
+}
+
 namespace {
 
-Result<Config> read_config(const std::string& file, uint64_t least_quota) {
+// What the file says by itself is right; and what is only seen at its end?
+Status check_whole(const Reading& in) {
+  const std::vector<TierConfig>& tiers = in.config.tiers;
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    const std::string title = "[tier." + tiers[i].name + "]";
+    if (tiers[i].path.empty()) return in.at(in.tier_lines[i], title + " has no path");
+    if (!in.seen.count("tier." + tiers[i].name + ".quota"))
+      return in.at(in.tier_lines[i], title + " has no quota; write for example quota = 100G");
+    for (size_t j = 0; j < i; ++j)
+      if (tiers[j].path == tiers[i].path)
+        return in.at(in.tier_lines[i], title + " has the path of [tier." + tiers[j].name + "]");
+  }
+  for (const PolicySection& policy : in.config.policies)
+    if (const Status s = check_policy(in.config, policy); !s.ok())
+      return policy.tiers_line > 0 ? in.at(policy.tiers_line, s.error().text)
+                                   : bad_input("plugstack.conf: " + policy.title() + ": " + s.error().text);
+  return {};
+}
+
+Result<Config> read_config(const std::string& source, uint64_t least_quota) {
+  const size_t words_at = std::min(source.find('\n'), source.size());
+  const std::string file = source.substr(0, words_at);
+  const Result<std::vector<Word>> words = parse_words(source.substr(std::min(words_at + 1, source.size())));
+  if (!words.ok()) return words.error();
   std::unique_ptr<FILE, int (*)(FILE*)> stream(std::fopen(file.c_str(), "re"), &std::fclose);
   if (!stream) return errno_error("read " + file);
   struct stat st;
@@ -412,35 +490,32 @@ Result<Config> read_config(const std::string& file, uint64_t least_quota) {
   in.file = file;
   in.stream = stream.get();
   in.least_quota = least_quota;
+  for (const Word& word : *words) in.given.insert(canonical_section(word.section) + "." + word.key);
   const int bad_line = ini_parse_stream(&read_line, &in, &on_key, &in);
   if (std::ferror(stream.get())) return errno_error("read " + file, EIO);
   if (!in.failure.ok() && (bad_line <= 0 || in.failed_line < bad_line)) return in.failure.error();
   if (bad_line > 0) return in.at(bad_line, "neither [section], key = value nor a comment");
   if (bad_line < 0) return Error{ENOMEM, "read " + file + ": inih ran out of memory"};
-  for (size_t i = 0; i < in.config.tiers.size(); ++i) {
-    const TierConfig& t = in.config.tiers[i];
-    if (t.path.empty()) return in.at(in.tier_lines[i], "[tier." + t.name + "] has no path");
-    if (!in.seen.count("tier." + t.name + ".quota"))
-      return in.at(in.tier_lines[i], "[tier." + t.name + "] has no quota; write for example quota = 100G");
-    for (size_t j = 0; j < i; ++j)
-      if (in.config.tiers[j].path == t.path)
-        return in.at(in.tier_lines[i],
-                     "[tier." + t.name + "] has the path of [tier." + in.config.tiers[j].name + "]");
-  }
+  in.line = 0;
+  MONARCH_TRY(set_words(&in, *words));
+  MONARCH_TRY(check_whole(in));
   return std::move(in.config);
 }
 
 }  // namespace
 
-Result<Config> load_config(const std::string& file) {
-  constexpr uint64_t kBlock = 4096;  // in which space is counted
-  return read_config(file, kBlock);
+Result<Config> load_config(const std::string& source) { return read_config(source, kBlock); }
+
+std::string with_words(const std::string& file, const std::vector<std::string>& words) {
+  std::string source = file;
+  for (const std::string& word : words) source += "\n" + word;
+  return source;
 }
 
 Result<Config> load_agent_conf(const std::string& file) { return read_config(file, 0); }
 
-Config load_config_or_defaults(const std::string& file) {
-  Result<Config> config = load_config(file);
+Config load_config_or_defaults(const std::string& source) {
+  Result<Config> config = load_config(source);
   return config.ok() ? config.take() : Config();
 }
 

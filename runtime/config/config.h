@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct TierConfig {
   // What a job of Slurm's has reserved of the quota: as its part of the node's cores or memory is, as much
   // as each other job, or all that nobody else has reserved.
   enum class Share { kCpus, kMemory, kEqual, kWhole } share = Share::kCpus;
+  Quota job_capacity{0, 100};  // the most that one job of Slurm's gets; a share of the quota
 };
 
 struct AgentConfig {
@@ -78,7 +80,8 @@ struct AgentConfig {
   // In Slurm, the job's run directory, with catalog and board, is a tmpfs of its own of at most this size; 0:
   // a plain directory.
   uint64_t run_size = 512 << 20;
-  std::string log;  // file; empty: monarchd.log in the run directory
+  uint64_t max_files = 0;  // what the catalog has at most, directories and links included; 0: no limit
+  std::string log;         // file; empty: monarchd.log in the run directory
   std::string log_level = "info";
 
   // The node's part of the rates that are meant for the whole job.
@@ -117,22 +120,55 @@ struct PeerConfig {
   bool encrypt = false;    // all that is sent, not the handshakes alone
 };
 
+// Directories of which datasets may be, and of which not, with what is below: absolute and clean. An empty
+// list of allowed ones allows all.
+struct DatasetRules {
+  std::vector<std::string> allow, deny;
+};
+
+// What a section of policy says; nothing: it leaves the key to a more general section.
+struct PolicyKeys {
+  using List = std::optional<std::vector<std::string>>;
+  std::optional<bool> enabled;
+  List allow_users, deny_users, allow_groups, deny_groups;  // names or numbers
+  List allow_datasets, deny_datasets;
+  List tiers;  // names, in the order in which they are filled
+  std::optional<Quota> job_capacity;
+  std::optional<uint64_t> max_files, pfs_bandwidth, pfs_opens, pfs_stats;
+};
+
+struct PolicySection {
+  // In this order a later one goes before the ones above.
+  enum class Of { kAll, kPartition, kAccount, kQos } of = Of::kAll;
+  std::string name;  // of the partition, account or QOS; the latter two in lower case, as Slurm compares them
+  PolicyKeys keys;
+  int tiers_line{};           // where the file names `tiers`
+  std::string title() const;  // as in the file, without brackets
+};
+
 struct Config {
   AgentConfig agent;
   PeerConfig peer;
   Accounting accounting = Accounting::kAuto;
   SpoolConfig spool;
   std::vector<TierConfig> tiers;  // in the order in which they are filled
+  std::vector<PolicySection> policies;
+  DatasetRules datasets;  // of one job; not configured
 };
 
 // Reads an INI file (monarch.conf(5)). An unknown section or key, a bad value, a key or tier given
 // twice, a tier without path or quota, a quota with no room for any file, and a file that group or others
 // can write, or that is neither root's nor the reader's, are errors that name file and line.
-Result<Config> load_config(const std::string& file);
+//
+// `source` is the file's path, and after it a line for each word SECTION.KEY=VALUE that goes before what the
+// file says of that key, as with_words() makes it.
+Result<Config> load_config(const std::string& source);
+// An error in a word names plugstack.conf(5), where words come from.
+std::string with_words(const std::string& file, const std::vector<std::string>& words);
 // The same for what root wrote for an agent, whose quotas may be 0 until other jobs give something back.
 Result<Config> load_agent_conf(const std::string& file);
 // The same, or the defaults where it fails: what follows a job is done even so.
-Config load_config_or_defaults(const std::string& file);
+Config load_config_or_defaults(const std::string& source);
 
 // That of `tiers` whose directory it is, by whatever path; nullptr: none.
 const TierConfig* same_directory(const std::vector<TierConfig>& tiers, const TierConfig& tier);

@@ -49,7 +49,8 @@ bool allocate_piece(int fd, uint64_t from, uint64_t to) {
 
 }  // namespace
 
-Catalog::Catalog(std::string run_dir) : run_dir_(std::move(run_dir)) {}
+Catalog::Catalog(std::string run_dir, uint64_t max_entries)
+    : run_dir_(std::move(run_dir)), max_entries_(max_entries) {}
 
 Catalog::~Catalog() {
   const MutexLock hold(lock_);
@@ -88,7 +89,7 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
                                                  const ReadPolicy& policy) {
   if (roots.size() > kMaxRoots || prefixes.size() > kMaxPrefixes || tiers.size() > kMaxTiers)
     return bad_input("too many datasets or tiers for one job");
-  std::unique_ptr<Catalog> catalog(new Catalog(run_dir));
+  std::unique_ptr<Catalog> catalog(new Catalog(run_dir, policy.max_entries));
   const MutexLock hold(catalog->lock_);
   const auto no_space = [&](const char* what) { return errno_error("make " + run_dir + "/" + what); };
   auto* h = reinterpret_cast<CatalogHeader*>(catalog->make_file("catalog", sizeof(CatalogHeader)));
@@ -286,12 +287,15 @@ Ref Catalog::add_again(Ref before) {
 }
 
 Ref Catalog::add_locked(const RelPath& path, uint8_t type) {
+  if (added_ >= max_entries_) return 0;
   const bool stageable = type == DT_REG || type == DT_UNKNOWN;
   const Ref ref = make_entry(
       path, type,
       stageable ? state_word(State::kKnown)
                 : state_word(State::kPass, type == DT_LNK ? Reason::kSymlink : Reason::kNotRegular));
-  return ref && index_entry(path.hash, ref) ? ref : 0;
+  if (!ref || !index_entry(path.hash, ref)) return 0;
+  ++added_;
+  return ref;
 }
 
 Ref Catalog::make_entry(const RelPath& path, uint8_t type, uint64_t state) {

@@ -46,6 +46,7 @@ struct ReadPolicy {
   bool check_at_open = false;
   bool serve_metadata = false;  // the walk keeps listings, and tasks answer from the catalog
   bool stages_again = false;
+  uint64_t max_entries = UINT64_MAX;  // that add() makes
 };
 
 // A name that readdir(3) gave: the Ref of its entry (or kDot, kDotDot), and d_ino.
@@ -67,9 +68,9 @@ class Catalog {
   Catalog(const Catalog&) = delete;
   Catalog& operator=(const Catalog&) = delete;
 
-  // The entry of `path`, made (kKnown) if there is none; 0 if the run directory or memory is full. Any
-  // thread. One that was made without a type gets this one, if that is a regular file's, a directory's or a
-  // symbolic link's.
+  // The entry of `path`, made (kKnown) if there is none; 0 if the run directory or memory is full, or there
+  // are as many as there may be. Any thread. One that was made without a type gets this one, if that is a
+  // regular file's, a directory's or a symbolic link's.
   Ref add(const RelPath& path, uint8_t type);
   // Publishes what a directory holds, which had the values `st` before and after its names were read. All of
   // them have entries. False: the run directory is full, or `path` is not entered as a directory.
@@ -130,7 +131,7 @@ class Catalog {
   void set_walked(uint32_t root);
 
  private:
-  Catalog(std::string run_dir);
+  Catalog(std::string run_dir, uint64_t max_entries);
 
   struct SpaceState {
     uint64_t used = 8;       // the first 8 bytes stay unused, so that Ref 0 is none
@@ -176,6 +177,7 @@ class Catalog {
   void fill(Identity* id, Ref entry, Ref attributes, const struct stat& source);
 
   const std::string run_dir_;
+  const uint64_t max_entries_;
   CatalogReader reader_;
   CatalogHeader* header_ = nullptr;
   uint32_t roots_ = 0;
@@ -193,6 +195,7 @@ class Catalog {
   std::atomic<uint64_t>* index_ GUARDED_BY(lock_) = nullptr;  // the newest generation
   uint32_t index_generation_ GUARDED_BY(lock_) = 0;
   uint64_t index_used_ GUARDED_BY(lock_) = 0;
+  uint64_t added_ GUARDED_BY(lock_) = 0;  // by add()
   std::atomic<uint32_t>* inodes_ GUARDED_BY(lock_) = nullptr;
   uint32_t inode_generation_ GUARDED_BY(lock_) = 0;
   uint64_t inodes_used_ GUARDED_BY(lock_) = 0;

@@ -359,7 +359,7 @@ void Walker::enter_name(std::string_view name, uint8_t type, uint8_t told, uint6
   names->all_known &= ref && catalog_->entry(ref).type.load(std::memory_order_relaxed) == told;
   names->names.push_back({ref, ino});
   names->files += type == DT_REG;
-  if (fits && type == DT_DIR) enter_directory({names->root, names->path});
+  if (ref && type == DT_DIR) enter_directory({names->root, names->path});
 }
 
 bool Walker::enter(const Directory& directory, DIR* dir, Names* names) {

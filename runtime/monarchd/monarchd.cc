@@ -177,10 +177,13 @@ int main(int argc, char** argv) {
   CLI::App app("Monarch's node agent: stages one job's dataset into this node's tiers.", "monarchd");
   Options o;
   std::string groups;
+  std::vector<std::string> words;
   uint32_t node_id = 0;
   uint64_t memory_mib = 0;
   app.set_version_flag("--version", std::string("monarchd ") + PACKAGE_VERSION);
   app.add_option("--config", o.config, "configuration, monarch.conf(5)");
+  app.add_option("--set", words, "SECTION.KEY=VALUE, which goes before what the configuration says")
+      ->allow_extra_args(false);
 
   app.add_option("--dataset", o.agent.datasets, "directory of the dataset; may be given several times")
       ->allow_extra_args(false)
@@ -251,6 +254,7 @@ int main(int argc, char** argv) {
     return app.exit(e) == 0 ? 0 : kUsage;
   }
 
+  o.config = monarch::with_words(o.config, words);
   o.request.peers = monarch::take_told_of_peers();
   o.as_user = app.count("--uid") > 0;
   o.request.first_node = node_id == 0;

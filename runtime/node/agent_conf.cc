@@ -30,11 +30,13 @@ std::string agent_conf(const Config& config, const std::vector<TierConfig>& tier
       "{}\nprefetch_burst = {}\nconsistency = "
       "{}\nmetadata = "
       "{}\nbackground_io = {}\n"
-      "pfs_bandwidth = {}\npfs_opens = {}\npfs_stats = {}\ntier_bandwidth = {}\nlog_level = {}\n",
+      "pfs_bandwidth = {}\npfs_opens = {}\npfs_stats = {}\ntier_bandwidth = {}\nmax_files = {}\nlog_level = "
+      "{}\n",
       mine.threads, mine.walk_threads, mine.watch_directories, mine.stage_wait_max, mine.stage_wait,
       alone ? mine.stage_again : 0, prefetch, is_set ? std::to_string(mine.prefetch_burst) : "auto",
       consistency_name(mine.consistency), metadata_name(mine.metadata), io_name(mine.background_io),
-      mine.pfs_bandwidth, mine.pfs_opens, mine.pfs_stats, mine.tier_bandwidth, mine.log_level);
+      mine.pfs_bandwidth, mine.pfs_opens, mine.pfs_stats, mine.tier_bandwidth, mine.max_files,
+      mine.log_level);
   text += fmt::format("\n[peer]\nenabled = {}\nports = {}-{}\nbandwidth = {}\nencrypt = {}\n",
                       peer.enabled ? "on" : "off", peer.first_port, peer.last_port, peer.bandwidth,
                       peer.encrypt ? "on" : "off");
@@ -42,6 +44,9 @@ std::string agent_conf(const Config& config, const std::vector<TierConfig>& tier
   for (const TierConfig& t : tiers)
     text += fmt::format("\n[tier.{}]\npath = {}\nquota = {}\nmedium = {}\nmin_free = {}\n", t.name, t.path,
                         quota_text(t.quota), medium_name(t.medium), quota_text(t.min_free));
+  text += "\n[policy]\n";
+  for (const std::string& path : config.datasets.allow) text += "allow_datasets = " + path + "\n";
+  for (const std::string& path : config.datasets.deny) text += "deny_datasets = " + path + "\n";
   return text;
 }
 

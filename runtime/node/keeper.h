@@ -16,7 +16,7 @@ namespace monarch {
 // What hooks hand to the keeper that they start, and it to its duties.
 struct KeeperRequest {
   std::string state_dir;
-  std::string config;           // monarch.conf(5); may be empty: not known
+  std::string config;           // as load_config() takes it; may be empty: not known
   std::string log;              // as --log
   std::string account_program;  // monarch_account, or what takes its place
 };

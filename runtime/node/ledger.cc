@@ -114,7 +114,8 @@ void divide_tier(const StateDir& state, const Ledger& all, const std::string& pa
       if (t.path != path) continue;
       const bool lives = record.agent.pid == 0 || is_running(record.agent);
       tiers.push_back(&t);
-      claims.push_back({t.quota, t.told(), t.share, t.reserved, t.equal, lives, is_late(state, record)});
+      claims.push_back(
+          {t.quota, t.told(), t.share, t.reserved, t.equal, lives, is_late(state, record), t.most});
       if (lives) limit = t.limit;  // as who began last was told it
     }
   }
@@ -324,7 +325,10 @@ Status reserve(const StateDir& state, const NodePart& part, std::vector<TierConf
                  {},        file_system_at(tier.path)};
     const double of_node = part_of(tier.share, part);
     const auto bytes = static_cast<uint64_t>(of_node * static_cast<double>(limit));
+    if (tier.job_capacity.percent != 100)
+      t.most = std::max(tier.job_capacity.of(limit) / kBlock, uint64_t{1}) * kBlock;
     t.share = of_node >= 1 ? limit : std::max(bytes / kBlock, uint64_t{1}) * kBlock;
+    t.share = std::min(t.share, t.most);
     t.equal = tier.share == TierConfig::Share::kEqual && !has_all_cores(part);
     record->tiers.push_back(std::move(t));
   }

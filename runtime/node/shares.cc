@@ -122,7 +122,7 @@ void divide(uint64_t limit, const Leftovers& left, std::vector<Claim>* claims) {
   raise(all, least, &free);
   const uint64_t needed = sum(*claims, [least](const Claim& c) { return missing(c, least); });
   ask_back(needed, left.coming, least, claims);
-  for (Rise& r : all) r.cap = limit;
+  for (Rise& r : all) r.cap = std::min(limit, r.claim->most);
   raise(all, least, &free);
 }
 

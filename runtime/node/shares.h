@@ -9,13 +9,14 @@ namespace monarch {
 
 // What one job has of a tier, in bytes.
 struct Claim {
-  uint64_t quota = 0;     // what counts as the job's
-  uint64_t told = 0;      // what its agent is told: that, or less while it is asked to give back
-  uint64_t share = 0;     // what it should have reserved
-  uint64_t reserved = 0;  // what it is never asked to give back; at most the share
-  bool equal = false;     // has the same reserved as all of these
-  bool lives = true;      // else it gets nothing, and gives nothing back
-  bool late = false;      // was asked, and has not given back in time: nobody counts on that
+  uint64_t quota = 0;          // what counts as the job's
+  uint64_t told = 0;           // what its agent is told: that, or less while it is asked to give back
+  uint64_t share = 0;          // what it should have reserved
+  uint64_t reserved = 0;       // what it is never asked to give back; at most the share
+  bool equal = false;          // has the same reserved as all of these
+  bool lives = true;           // else it gets nothing, and gives nothing back
+  bool late = false;           // was asked, and has not given back in time: nobody counts on that
+  uint64_t most = UINT64_MAX;  // what it gets, whatever is free; the share is no more
 };
 
 // What jobs that have ended still occupy: what is being removed, and what nobody could remove.

@@ -15,11 +15,13 @@
 #include "runtime/config/config.h"
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/job_dirs.h"
+#include "runtime/node/job_facts.h"
 #include "runtime/node/job_options.h"
 #include "runtime/node/job_peers.h"
 #include "runtime/node/launch.h"
 #include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
+#include "runtime/node/policy.h"
 #include "runtime/node/probe.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/sweep.h"
@@ -156,16 +158,9 @@ std::string options_of(const StateDir& state, const StartRequest& request) {
 }
 
 // Without the file no job has Monarch; the code is not that of "nothing is wanted".
-Result<Config> config_for(const StateDir& state, const StartRequest& request, std::string* remark) {
-  Result<Config> config = load_config(request.of_cluster.config);
+Result<Config> load_existing(const std::string& source) {
+  Result<Config> config = load_config(source);
   if (!config.ok()) return Error{EINVAL, config.error().text};
-  const Result<JobOptions> options = parse_job_options(options_of(state, request));
-  if (!options.ok()) return options.error();
-  const bool has_tiers = !config->tiers.empty();  // else that is what the user is told
-  const Result<std::string> applied =
-      has_tiers ? apply_options(*options, request.job.node, &*config) : Result<std::string>(std::string());
-  if (!applied.ok()) return applied.error();
-  *remark = *applied;
   return config;
 }
 
@@ -255,6 +250,50 @@ void note_failure(const StateDir& state, const JobRecord& record, const StartReq
   if (!noted.ok()) spdlog::warn("JobId={} {}", record.job.job, noted.error().text);
 }
 
+// What is asked of others when a job begins; each question takes as long as all else, so all begin first.
+class Questions {
+ public:
+  Questions(const StateDir& state, const StartRequest& request) : state_(state), request_(request) {}
+  // Does nothing if they were asked.
+  void ask(const Result<Config>& config) {
+    const JobOnNode& job = request_.job;
+    if (!cores_ && request_.part.cores > 0) cores_.emplace(state_, job, request_.of_cluster);
+    if (search_ || !config.ok()) return;
+    search_.emplace(config->peer, noted_peers(state_, job, request_.peers), request_.nodes,
+                    request_.of_cluster.account_program, request_.of_cluster.slurm_conf);
+    facts_.emplace(state_, job, run_of(request_), request_.user, *config, request_.of_cluster);
+  }
+  // What the job is to run with: what it may have of what is configured, and of that what its user asked for.
+  // Shortens the wait for the agent by what the answer takes. `remark`: for the user.
+  Result<Config> decide(Result<Config> config, const std::string& datasets, int* ready_ms,
+                        std::string* remark) {
+    if (!config.ok()) return config;
+    const int64_t begin = now_ms();
+    const JobFacts& facts = facts_->answer();
+    *ready_ms -= static_cast<int>(now_ms() - begin);
+    Result<Config> mine = apply_policy(*config, facts, datasets);
+    const Result<JobOptions> options = parse_job_options(options_of(state_, request_));
+    if (!mine.ok() || !options.ok()) return mine.ok() ? options.error() : mine.error();
+    if (mine->tiers.empty()) return mine;  // the user is told of that
+    const Result<std::string> applied = apply_options(*options, request_.job.node, &*mine);
+    if (!applied.ok()) return applied.error();
+    *remark = *applied;
+    return mine;
+  }
+  uint32_t cores() { return cores_ ? cores_->answer(kCoresPatienceMs) : 0; }
+  void note() const {
+    if (facts_) facts_->note();
+  }
+  PeerSearch* search() { return &*search_; }
+
+ private:
+  const StateDir& state_;
+  const StartRequest& request_;
+  std::optional<PeerSearch> search_;
+  std::optional<CoresQuestion> cores_;
+  std::optional<JobQuestion> facts_;
+};
+
 }  // namespace
 
 Status note_wanted(const StartRequest& request) {
@@ -287,28 +326,22 @@ Result<Started> start_agent(const StartRequest& asked) {
   if (!state.ok()) return state.error();
   const bool known = is_started(*state, request);
   std::string remark;
-  Result<Config> config = config_for(*state, request, &remark);
+  Result<Config> config = load_existing(request.of_cluster.config);
   int ready_ms = kReadyPatienceMs;
-  std::optional<PeerSearch> search;
-  std::optional<CoresQuestion> cores;
-  const auto begin_search = [&] {
-    if (!cores && request.part.cores > 0) cores.emplace(*state, request.job, request.of_cluster);
-    if (!search && config.ok())
-      search.emplace(config->peer, noted_peers(*state, request.job, request.peers), request.nodes,
-                     request.of_cluster.account_program, request.of_cluster.slurm_conf);
-  };
+  Questions questions(*state, request);
   if (!known) {
     const Result<std::string> wanted = datasets_of(*state, request);
     if (!wanted.ok()) return wanted.error();
     // Also here: what keeps a start from its end may keep its lock.
     if (Status before = failed_before(*state, request, tried_with(*state, request, *wanted)); !before.ok())
       return before.error();
-    begin_search();  // first: it takes as long as all else
+    questions.ask(config);
     const bool configured = config.ok() && !config->tiers.empty();
     if (configured && !keep_answering(*state, request, &*config)) ready_ms -= kTierPatienceMs;
     if (configured && config->tiers.empty()) config = Error{ETIMEDOUT, "no tier of this node answers"};
     sweep(*state, request.job);
-    if (cores) (void)cores->answer(kCoresPatienceMs);
+    (void)questions.cores();
+    config = questions.decide(std::move(config), *wanted, &ready_ms, &remark);
   }
   const int64_t begin = now_ms();
   Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);
@@ -328,14 +361,18 @@ Result<Started> start_agent(const StartRequest& asked) {
   }
   if (Status before = failed_before(*state, request, tried_with(*state, request, *datasets)); !before.ok())
     return before.error();
-  begin_search();  // if it was known, and is not any more
-  if (cores) request.part.node_cores = cores->answer(kCoresPatienceMs);
+  if (known) {  // and is not any more
+    questions.ask(config);
+    config = questions.decide(std::move(config), *datasets, &ready_ms, &remark);
+  }
+  questions.note();
+  request.part.node_cores = questions.cores();
   request.part.node_memory = total_memory();
 
   JobRecord record = new_record(*state, request);
   const int ledger_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
   Started fresh{record.run_dir, true, "", "", "", remark};
-  Status started = config.ok() ? start_fresh(*state, request, *config, *datasets, &*search,
+  Status started = config.ok() ? start_fresh(*state, request, *config, *datasets, questions.search(),
                                              {ledger_ms, ready_ms}, &record, &fresh)
                                : Status(config.error());
   if (started.ok()) note_anchor(*state, request.job);

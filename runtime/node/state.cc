@@ -194,6 +194,7 @@ TierRecord tier_of(const json& t) {
   tier.reserved = t.value("reserved", tier.quota);  // older ones' jobs may keep all that they have
   tier.share = t.value("share", tier.reserved);
   tier.equal = t.value("equal", false);
+  tier.most = t.value("most", UINT64_MAX);
   if (t.contains("asked")) tier.asked = t.at("asked").get<uint64_t>();
   if (tier.told() >= tier.quota) tier.asked.reset();
   if (t.contains("occupied")) tier.occupied = t.at("occupied").get<uint64_t>();
@@ -285,6 +286,7 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                      {"reserved", t.reserved}});
     if (!t.file_system.empty()) tiers.back()["file_system"] = t.file_system;
     if (t.equal) tiers.back()["equal"] = true;
+    if (t.most != UINT64_MAX) tiers.back()["most"] = t.most;
     if (t.asked) tiers.back()["asked"] = *t.asked;
     if (t.occupied) tiers.back()["occupied"] = *t.occupied;
   }

@@ -48,6 +48,7 @@ struct TierRecord {
   std::optional<uint64_t> asked = {};
   uint64_t share = 0, reserved = 0;
   bool equal = false;
+  uint64_t most = UINT64_MAX;
   uint64_t told() const { return asked.value_or(quota); }
   uint64_t charged() const { return occupied.value_or(quota); }
 };
@@ -55,7 +56,7 @@ struct TierRecord {
 // What the hook that started a job was given, for who goes on for it: a node may be of several clusters.
 struct OfCluster {
   std::string slurm_conf;       // SLURM_CONF; empty: none
-  std::string config;           // monarch.conf(5)
+  std::string config;           // as load_config() takes it
   std::string account_program;  // empty: no line for sacct
 };
 

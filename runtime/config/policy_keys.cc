@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/config/policy_keys.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+#include "runtime/config/values.h"
+
+namespace monarch {
+namespace {
+
+using Of = PolicySection::Of;
+
+struct Prefix {
+  Of of;
+  const char* text;
+};
+constexpr Prefix kPrefixes[] = {
+    {Of::kPartition, "policy.partition."}, {Of::kAccount, "policy.account."}, {Of::kQos, "policy.qos."}};
+
+// Nothing: it is none of policy.
+std::optional<PolicySection> parse_section(const std::string& section) {
+  PolicySection policy;
+  if (section == "policy") return policy;
+  for (const Prefix& prefix : kPrefixes) {
+    if (section.rfind(prefix.text, 0) != 0) continue;
+    policy.of = prefix.of;
+    policy.name = section.substr(std::string(prefix.text).size());
+    if (policy.name.empty()) return {};
+    if (policy.of != Of::kPartition)  // whose names Slurm tells from each other by case, too
+      for (char& c : policy.name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return policy;
+  }
+  return {};
+}
+
+std::vector<std::string> split_list(const std::string& text, char separator) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    size_t first = at, last = end;
+    while (first < last && std::isspace(static_cast<unsigned char>(text[first]))) ++first;
+    while (last > first && std::isspace(static_cast<unsigned char>(text[last - 1]))) --last;
+    if (last > first) words.push_back(text.substr(first, last - first));
+    at = end + 1;
+  }
+  return words;
+}
+
+void add_names(const std::string& value, PolicyKeys::List* list) {
+  if (!*list) list->emplace();
+  for (std::string& name : split_list(value, ',')) (*list)->push_back(std::move(name));
+}
+
+Status add_paths(const std::string& value, PolicyKeys::List* list) {
+  std::vector<std::string> clean;
+  for (const std::string& path : split_list(value, ':')) {
+    Result<std::string> parsed = parse_path(path);
+    if (!parsed.ok()) return parsed.error();
+    clean.push_back(parsed.take());
+  }
+  if (!*list) list->emplace();
+  (*list)->insert((*list)->end(), clean.begin(), clean.end());
+  return {};
+}
+
+Status set_tiers(const std::string& value, PolicyKeys::List* list) {
+  const std::vector<std::string> names = split_list(value, ',');
+  if (names.empty())
+    return bad_input("tiers names none; write for example tiers = nvme, ssd, or enabled = off");
+  for (size_t i = 0; i < names.size(); ++i)
+    if (std::count(names.begin(), names.end(), names[i]) > 1)
+      return bad_input("tiers names " + names[i] + " twice");
+  *list = names;
+  return {};
+}
+
+}  // namespace
+
+std::string PolicySection::title() const {
+  for (const Prefix& prefix : kPrefixes)
+    if (prefix.of == of) return prefix.text + name;
+  return "policy";
+}
+
+bool is_policy_section(const std::string& section) { return parse_section(section).has_value(); }
+
+std::string canonical_section(const std::string& section) {
+  const std::optional<PolicySection> policy = parse_section(section);
+  return policy ? policy->title() : section;
+}
+
+PolicySection* find_policy(Config* config, const std::string& section) {
+  const std::optional<PolicySection> wanted = parse_section(section);
+  for (PolicySection& policy : config->policies)
+    if (wanted && policy.of == wanted->of && policy.name == wanted->name) return &policy;
+  return nullptr;
+}
+
+void add_policy(Config* config, const std::string& section) {
+  if (std::optional<PolicySection> policy = parse_section(section))
+    config->policies.push_back(std::move(*policy));
+}
+
+bool is_list_of_policy(const std::string& key) {
+  for (const char* list :
+       {"allow_users", "deny_users", "allow_groups", "deny_groups", "allow_datasets", "deny_datasets"})
+    if (key == list) return true;
+  return false;
+}
+
+Status set_policy_key(PolicySection* policy, const std::string& key, const std::string& value, int line) {
+  PolicyKeys& keys = policy->keys;
+  const auto names = [&](PolicyKeys::List* list) {
+    add_names(value, list);
+    return Status();
+  };
+  if (key == "enabled") return assign(parse_switch(value), &keys.enabled);
+  if (key == "allow_users") return names(&keys.allow_users);
+  if (key == "deny_users") return names(&keys.deny_users);
+  if (key == "allow_groups") return names(&keys.allow_groups);
+  if (key == "deny_groups") return names(&keys.deny_groups);
+  if (key == "allow_datasets") return add_paths(value, &keys.allow_datasets);
+  if (key == "deny_datasets") return add_paths(value, &keys.deny_datasets);
+  if (key == "tiers") policy->tiers_line = line;
+  if (key == "tiers") return set_tiers(value, &keys.tiers);
+  if (key == "job_capacity") return assign(parse_job_capacity(value), &keys.job_capacity);
+  if (key == "max_files") return assign(parse_rate(value), &keys.max_files);
+  if (key == "pfs_bandwidth") return assign(parse_rate(value), &keys.pfs_bandwidth);
+  if (key == "pfs_opens") return assign(parse_rate(value), &keys.pfs_opens);
+  if (key == "pfs_stats") return assign(parse_rate(value), &keys.pfs_stats);
+  return bad_input(
+      "unknown key '" + key + "' in [" + policy->title() +
+      "]; known are enabled, allow_users, deny_users, allow_groups, deny_groups, allow_datasets, "
+      "deny_datasets, tiers, job_capacity, max_files, pfs_bandwidth, pfs_opens, pfs_stats");
+}
+
+Status check_policy(const Config& config, const PolicySection& policy) {
+  if (!policy.keys.tiers) return {};
+  for (const std::string& name : *policy.keys.tiers)
+    if (std::none_of(config.tiers.begin(), config.tiers.end(),
+                     [&](const TierConfig& tier) { return tier.name == name; }))
+      return bad_input("tiers names " + name + ", but there is no section [tier." + name + "]; add it");
+  return {};
+}
+
+}  // namespace monarch

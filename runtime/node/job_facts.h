@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a policy depends on, of a job that begins on this node: asked as root of slurmctld and of the name
+// services, never of the job's environment.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/config/config.h"
+#include "runtime/node/program.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+struct JobFacts {
+  User user;
+  bool asked = false;  // there are sections of partitions, accounts or QOS
+  bool known = false;  // slurmctld has told these:
+  std::string partition, account, qos;
+  bool named = false;               // these were looked up, as far as a list names users or groups:
+  std::string user_name;            // "": the user has none
+  std::vector<std::string> groups;  // of those in lists, the user's
+};
+
+bool is_number(const std::string& word);
+
+// A child that looks up names: a directory service may hang.
+class NameSearch {
+ public:
+  // Looks for the user's name, and which of `groups` are the user's. Does not wait.
+  NameSearch(const User& user, const std::vector<std::string>& groups);
+  NameSearch(const NameSearch&) = delete;
+  NameSearch& operator=(const NameSearch&) = delete;
+  ~NameSearch();  // kills it
+  // Sets `facts->named` and what follows it. Waits at most `patience_ms`.
+  void finish(int patience_ms, JobFacts* facts);
+
+ private:
+  pid_t pid_ = -1;
+  Fd answer_;
+};
+
+// One question for all that the sections of policy depend on; slurmctld is asked once in a run of the job on
+// this node.
+class JobQuestion {
+ public:
+  // `run` tells this run of the job from others. Does not wait, and asks nothing that no section needs.
+  JobQuestion(const StateDir& state, const JobOnNode& job, const std::string& run, const User& user,
+              const Config& config, const OfCluster& cluster);
+  // Waits until a second after the question at most. What is not known then is in the log.
+  const JobFacts& answer();
+  // For later starts; with the job's lock held.
+  void note() const;
+
+ private:
+  std::string file() const { return "jobs/" + job_.key() + "/facts"; }
+  bool take(const std::string& text);
+
+  const StateDir& state_;
+  const JobOnNode job_;
+  const std::string run_;
+  const int64_t end_ms_;
+  JobFacts facts_;
+  std::optional<Program> program_;
+  std::optional<NameSearch> names_;
+  bool answered_ = false, is_new_ = false;
+};
+
+}  // namespace monarch

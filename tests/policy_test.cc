@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/policy.h"
+
+#include <time.h>
+
+#include "runtime/base/os.h"
+#include "runtime/config/dataset_rules.h"
+#include "tests/node_fixture.h"
+
+namespace monarch {
+namespace {
+
+JobFacts facts_of(const std::string& partition, const std::string& account, const std::string& qos) {
+  JobFacts facts;
+  facts.user = {2101, 100, {100, 7}};
+  facts.asked = facts.known = facts.named = true;
+  facts.partition = partition;
+  facts.account = account;
+  facts.qos = qos;
+  facts.user_name = "alice";
+  facts.groups = {"staff"};
+  return facts;
+}
+
+class PolicyTest : public ::testing::Test {
+ protected:
+  Config config(const std::string& policy) const {
+    const std::string tiers =
+        "[tier.a]\npath = /a\nquota = 1G\n[tier.b]\npath = /b\nquota = 1G\njob_capacity = 10%\n"
+        "[agent]\npfs_opens = 5\n";
+    Result<Config> loaded = load_config(scratch_.file("monarch.conf", tiers + policy));
+    EXPECT_TRUE(loaded.ok()) << loaded.error().text;
+    return loaded.ok() ? loaded.take() : Config();
+  }
+  // Why a job has none; "" if it has.
+  std::string refusal(const std::string& policy, const JobFacts& facts,
+                      const std::string& datasets = "/data") const {
+    const Result<Config> mine = apply_policy(config(policy), facts, datasets);
+    EXPECT_TRUE(mine.ok() || mine.error().code == EPERM || mine.error().code == ENOSPC);
+    return mine.ok() ? "" : mine.error().text;
+  }
+  Config mine(const std::string& policy, const JobFacts& facts) const {
+    Result<Config> mine = apply_policy(config(policy), facts, "/data");
+    EXPECT_TRUE(mine.ok()) << mine.error().text;
+    return mine.ok() ? mine.take() : Config();
+  }
+
+  Scratch scratch_;
+  const JobFacts job_ = facts_of("gpu", "physics", "high");
+};
+
+TEST_F(PolicyTest, WithoutASectionAllIsAsConfigured) {
+  const Config whole = mine("", job_);
+  EXPECT_EQ(whole.tiers.size(), 2u);
+  EXPECT_EQ(whole.agent.pfs_opens, 5u);
+  EXPECT_EQ(whole.agent.max_files, 0u);
+  EXPECT_EQ(whole.tiers[0].job_capacity.percent, 100);
+  EXPECT_EQ(whole.tiers[1].job_capacity.percent, 10);
+}
+
+TEST_F(PolicyTest, TheMoreSpecialSectionGoesBeforeTheMoreGeneralOne) {
+  const std::string keys[] = {"[policy.qos.high]\npfs_opens = 40\n",
+                              "[policy.account.physics]\npfs_opens = 30\n",
+                              "[policy.partition.gpu]\npfs_opens = 20\n", "[policy]\npfs_opens = 10\n"};
+  for (size_t first = 0; first < 4; ++first) {
+    std::string text;
+    for (size_t i = first; i < 4; ++i) text += keys[i];
+    EXPECT_EQ(mine(text, job_).agent.pfs_opens, 40 - 10 * first);
+  }
+  EXPECT_EQ(mine("[policy.qos.high]\npfs_stats = 1\n[policy]\npfs_opens = 10\n", job_).agent.pfs_opens, 10u)
+      << "key by key";
+}
+
+TEST_F(PolicyTest, SectionsOfOthersDoNotCount) {
+  const std::string text =
+      "[policy.partition.GPU]\npfs_opens = 1\n[policy.account.phys]\npfs_opens = "
+      "2\n[policy.qos.gpu]\npfs_opens = 3\n";
+  EXPECT_EQ(mine(text, job_).agent.pfs_opens, 5u);
+  JobFacts unknown = job_;
+  unknown.known = false;
+  EXPECT_EQ(mine("[policy.partition.gpu]\npfs_opens = 1\n", unknown).agent.pfs_opens, 5u);
+}
+
+TEST_F(PolicyTest, SlurmTellsAccountsAndQosApartWithoutCase) {
+  EXPECT_EQ(mine("[policy.account.Physics]\npfs_opens = 1\n", job_).agent.pfs_opens, 1u);
+  EXPECT_EQ(mine("[policy.qos.high]\npfs_opens = 2\n", facts_of("", "", "HIGH")).agent.pfs_opens, 2u);
+}
+
+TEST_F(PolicyTest, SwitchedOffIsToldWithItsReason) {
+  EXPECT_EQ(refusal("[policy.partition.gpu]\nenabled = off\n", job_),
+            "the administrator has switched it off for jobs of partition gpu (monarch.conf: "
+            "[policy.partition.gpu] enabled = off)");
+  EXPECT_EQ(refusal("[policy.account.physics]\nenabled = off\n", job_),
+            "the administrator has switched it off for jobs of account physics (monarch.conf: "
+            "[policy.account.physics] enabled = off)");
+  EXPECT_EQ(refusal("[policy.qos.high]\nenabled = off\n", job_),
+            "the administrator has switched it off for jobs with QOS high (monarch.conf: [policy.qos.high] "
+            "enabled = off)");
+  const std::string only_gpu = "[policy]\nenabled = off\n[policy.partition.gpu]\nenabled = on\n";
+  EXPECT_EQ(refusal(only_gpu, job_), "");
+  EXPECT_EQ(refusal(only_gpu, facts_of("cpu", "", "")),
+            "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off)");
+  JobFacts unknown = job_;
+  unknown.known = false;
+  EXPECT_EQ(
+      refusal(only_gpu, unknown),
+      "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off), and slurmctld "
+      "has not told the job's partition, account and QOS");
+}
+
+TEST_F(PolicyTest, UsersAndGroupsAreAllowedAndDenied) {
+  const auto with = [&](const std::string& keys) { return refusal("[policy]\n" + keys + "\n", job_); };
+  EXPECT_EQ(with("deny_users = bob, alice"),
+            "user alice may not use it (monarch.conf: [policy] deny_users); ask the administrator for it");
+  EXPECT_EQ(with("deny_users = bob, 21010, ali"), "");
+  EXPECT_NE(with("deny_users = 2101"), "");
+  EXPECT_NE(with("deny_users = bob\ndeny_users = alice"), "") << "several lines add up";
+  EXPECT_EQ(
+      with("deny_groups = students, staff"),
+      "user alice is in group staff, which may not use it (monarch.conf: [policy] deny_groups); ask the "
+      "administrator for it");
+  EXPECT_NE(with("deny_groups = 7"), "") << "one of the others";
+  EXPECT_NE(with("deny_groups = 100"), "");
+  EXPECT_EQ(with("deny_groups = 8"), "");
+  EXPECT_EQ(with("allow_users = bob"),
+            "user alice is not among those who may use it (monarch.conf: [policy] allow_users); ask the "
+            "administrator for it");
+  EXPECT_NE(with("allow_groups = students"), "");
+  EXPECT_EQ(with("allow_users = bob, alice"), "");
+  EXPECT_EQ(with("allow_users = bob\nallow_groups = staff"), "") << "one of the two is enough";
+  EXPECT_NE(with("allow_users = alice\ndeny_groups = staff"), "") << "a denial wins";
+  EXPECT_EQ(with("allow_users ="), "") << "an empty list is none";
+  EXPECT_EQ(refusal("[policy]\nallow_users = bob\n[policy.qos.high]\nallow_users =\n", job_), "");
+}
+
+TEST_F(PolicyTest, WhoseNameIsNotKnownHasNoneWhereNamesDecide) {
+  JobFacts nameless = job_;
+  nameless.named = false;
+  nameless.user_name = "";
+  nameless.groups.clear();
+  for (const char* keys :
+       {"deny_users = bob", "deny_groups = bob", "allow_users = bob", "allow_groups = bob"})
+    EXPECT_NE(refusal(std::string("[policy]\n") + keys + "\n", nameless).find("could not be looked up"),
+              std::string::npos)
+        << keys;
+  EXPECT_EQ(refusal("[policy]\ndeny_users = 1\nallow_users = 2101\n", nameless), "") << "numbers are known";
+  EXPECT_EQ(refusal("[policy]\nallow_groups = staff, 7\n", nameless), "");
+}
+
+TEST_F(PolicyTest, DeniedDatasetsAreToldBeforeAnythingIsLookedAt) {
+  const std::string policy = "[policy]\ndeny_datasets = /secret:/x/y/\n";
+  EXPECT_EQ(refusal(policy, job_, "/data:/secretly:/x/yy"), "");
+  EXPECT_EQ(
+      refusal(policy, job_, "/data:/secret//a"),
+      "dataset /secret/a is in /secret, which the administrator excludes (monarch.conf: deny_datasets); "
+      "name another");
+  EXPECT_EQ(refusal(policy, job_, "/x"),
+            "dataset /x holds /x/y, which the administrator excludes (monarch.conf: deny_datasets); name a "
+            "directory that does not");
+  EXPECT_EQ(mine(policy, job_).datasets.deny, (std::vector<std::string>{"/secret", "/x/y"}));
+}
+
+TEST_F(PolicyTest, RulesAreForWhatAPathLeadsTo) {
+  const std::string good = scratch_.dir("good/data"), bad = scratch_.dir("bad/data");
+  std::filesystem::create_symlink(scratch_ / "good", scratch_ / "link");
+  const auto verdict = [&](const DatasetRules& rules, const std::string& real) {
+    const Status s = check_rules(rules, real, "/given");
+    return s.ok() ? "" : s.error().text;
+  };
+  EXPECT_EQ(verdict({{scratch_ / "link"}, {}}, good), "") << "an allowed link allows what it leads to";
+  EXPECT_NE(verdict({{}, {scratch_ / "link"}}, good), "") << "and a denied one denies it";
+  EXPECT_EQ(verdict({{}, {scratch_ / "link", "/not/there"}}, bad), "");
+  EXPECT_EQ(verdict({{"/not/there", scratch_ / "good"}, {}}, bad),
+            "dataset /given, which is " + bad +
+                ", is in none of the directories that the administrator allows: /not/there, " +
+                (scratch_ / "good") + " (monarch.conf: allow_datasets); name one below them");
+  EXPECT_NE(verdict({{scratch_ / "good"}, {scratch_ / "good/data"}}, good), "") << "a denial wins";
+}
+
+TEST_F(PolicyTest, TiersAreChosenAndOrdered) {
+  const Config both = mine("[policy]\ntiers = b, a\njob_capacity = 25%\n", job_);
+  ASSERT_EQ(both.tiers.size(), 2u);
+  EXPECT_EQ(both.tiers[0].name, "b");
+  EXPECT_EQ(both.tiers[1].name, "a");
+  for (const TierConfig& tier : both.tiers) EXPECT_EQ(tier.job_capacity.percent, 25);
+  const Config one = mine("[policy]\ntiers = a\n[policy.qos.high]\ntiers = b\n", job_);
+  ASSERT_EQ(one.tiers.size(), 1u);
+  EXPECT_EQ(one.tiers[0].name, "b");
+  EXPECT_EQ(one.tiers[0].job_capacity.percent, 10);
+  Config without = config("[policy]\ntiers = a\n");
+  without.tiers.erase(without.tiers.begin());  // it does not answer
+  const Result<Config> none = apply_policy(without, job_, "/data");
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().text,
+            "of the tiers that it may use none answers on this node: a (monarch.conf: [policy] tiers)");
+}
+
+TEST_F(PolicyTest, LimitsAreTheJobs) {
+  const Config all = mine(
+      "[policy]\nmax_files = 1M\npfs_bandwidth = 1G\npfs_opens = none\npfs_stats = 7\njob_capacity = 5G\n",
+      job_);
+  EXPECT_EQ(all.agent.max_files, 1u << 20);
+  EXPECT_EQ(all.agent.pfs_bandwidth, 1u << 30);
+  EXPECT_EQ(all.agent.pfs_opens, 0u);
+  EXPECT_EQ(all.agent.pfs_stats, 7u);
+  EXPECT_EQ(all.tiers[0].job_capacity.of(1), uint64_t{5} << 30);
+}
+
+// ---- what is asked
+
+class FactsTest : public NodeTest {
+ protected:
+  void says(const std::string& body) {
+    program_ =
+        scratch_.file("program", "#!/bin/sh\necho \"$*\" >>" + (scratch_ / "asked") + "\n" + body + "\n");
+    ::chmod(program_.c_str(), 0755);
+  }
+  JobFacts ask(const std::string& policy, const std::string& run = "0 boot\n") const {
+    (void)state_.lock_job(record(1).job, true, 0).ok();  // makes its directory
+    const Result<Config> config = load_config(scratch_.file("policy.conf", policy));
+    EXPECT_TRUE(config.ok()) << config.error().text;
+    JobFacts facts;
+    {
+      JobQuestion question(state_, record(1).job, run, user_, *config, {"", "", program_});
+      facts = question.answer();
+      EXPECT_EQ(question.answer().partition, facts.partition) << "once more";
+      question.note();
+    }
+    EXPECT_TRUE(no_child_is_left());
+    return facts;
+  }
+  std::string asked() const {
+    return std::filesystem::exists(scratch_ / "asked") ? contents(scratch_ / "asked") : "";
+  }
+  std::string program_;
+  User user_{2101, 2101, {}};
+};
+
+constexpr char kPartition[] = "[policy.partition.gpu]\nenabled = off\n";
+
+TEST_F(FactsTest, NothingIsAskedThatNoSectionNeeds) {
+  says("echo gpu; echo physics; echo high");
+  const JobFacts none = ask("[policy]\nenabled = off\ndeny_users = 1, 2\nallow_groups = 3\n");
+  EXPECT_FALSE(none.asked || none.known || none.named);
+  EXPECT_EQ(asked(), "");
+}
+
+TEST_F(FactsTest, SlurmctldIsAskedOnceInARun) {
+  says("echo gpu; echo; echo high");
+  for (int i = 0; i < 2; ++i) {
+    const JobFacts facts = ask(kPartition);
+    EXPECT_TRUE(facts.asked && facts.known);
+    EXPECT_EQ(facts.partition, "gpu");
+    EXPECT_EQ(facts.account, "");
+    EXPECT_EQ(facts.qos, "high");
+    EXPECT_EQ(asked(), "--facts --job 1 --uid 2101\n");
+  }
+  says("echo cpu; echo a; echo b");
+  EXPECT_EQ(ask(kPartition, "1 boot\n").partition, "cpu") << "requeued, maybe to another";
+}
+
+TEST_F(FactsTest, WhatIsNotToldIsNotKnown) {
+  for (const char* body : {"exit 1", "echo gpu; echo physics; echo high; exit 1", "echo gpu; echo physics",
+                           "true", "echo gpu; echo physics; echo high; echo more", "kill -9 $$"}) {
+    says(body);
+    const JobFacts facts = ask(kPartition);
+    EXPECT_TRUE(facts.asked) << body;
+    EXPECT_FALSE(facts.known) << body;
+  }
+  program_ = scratch_ / "missing";
+  EXPECT_FALSE(ask(kPartition).known);
+  program_ = "";
+  EXPECT_FALSE(ask(kPartition).known);
+}
+
+TEST_F(FactsTest, AQuestionTakesASecondAtMost) {
+  says("exec sleep 60");
+  const int64_t begin = os::clock_ns(CLOCK_MONOTONIC);
+  EXPECT_FALSE(ask(kPartition).known);
+  const int64_t ms = (os::clock_ns(CLOCK_MONOTONIC) - begin) / 1000000;
+  EXPECT_GE(ms, 900);
+  EXPECT_LT(ms, 1500);
+}
+
+TEST_F(FactsTest, NamesAreLookedUp) {
+  user_ = {0, 0, {}};
+  const JobFacts root = ask("[policy]\ndeny_users = nobody\ndeny_groups = root, no-such-group, root\n");
+  EXPECT_TRUE(root.named);
+  EXPECT_EQ(root.user_name, "root");
+  EXPECT_EQ(root.groups, std::vector<std::string>{"root"});
+  user_ = {4294967290u, 4294967290u, {}};
+  const JobFacts nobody = ask("[policy]\nallow_groups = root\n");
+  EXPECT_TRUE(nobody.named) << "that it has none is known";
+  EXPECT_EQ(nobody.user_name, "");
+  EXPECT_TRUE(nobody.groups.empty());
+}
+
+}  // namespace
+}  // namespace monarch
