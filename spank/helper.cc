@@ -125,6 +125,7 @@ char* decimal(uint64_t n, char* out) {
 Arguments::Arguments(const char* hook, const char* job) {
   add(hook);
   add("--config", settings().config);
+  for (int i = 0; i < settings().word_count; ++i) add("--set", settings().words[i]);
   add("--state-dir", settings().state_dir);
   add("--log", settings().log);
   add("--job", job);

@@ -11,8 +11,8 @@ namespace monarch::spank {
 namespace {
 
 Request the_request = {"", false, Check::kError, "", "", ""};
-Settings the_settings = {SYSCONFDIR "/monarch/monarch.conf", RUNSTATEDIR "/monarch", SBINDIR "/monarchd",
-                         "syslog"};
+Settings the_settings = {
+    SYSCONFDIR "/monarch/monarch.conf", RUNSTATEDIR "/monarch", SBINDIR "/monarchd", "syslog", {}, 0};
 
 // In the user's own sbatch, salloc or srun an error is said at once and the option refused; on the node,
 // where the text has come through, it only means no Monarch.
@@ -163,6 +163,20 @@ constexpr Twin twins[] = {
     {"MONARCH_IO_OPT_TIERS", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_tiers", true},
 };
 
+// SECTION.KEY=VALUE, which monarchd looks at.
+bool is_of_configuration(const char* word) {
+  const char* is = strchr(word, '=');
+  const char* dot = strchr(word, '.');
+  return is && dot && dot < is;
+}
+
+// False: there are too many.
+bool keep_word(const char* word) {
+  if (the_settings.word_count == kMostWords) return false;
+  the_settings.words[the_settings.word_count++] = word;
+  return true;
+}
+
 }  // namespace
 
 Request& request() { return the_request; }
@@ -170,6 +184,7 @@ bool wanted() { return the_request.datasets[0] != '\0' && !the_request.refused; 
 const Settings& settings() { return the_settings; }
 
 void read_settings(int argc, char** argv) {
+  the_settings.word_count = 0;
   const struct {
     const char* key;
     const char** place;
@@ -185,9 +200,12 @@ void read_settings(int argc, char** argv) {
       *k.place = argv[i] + n;
       known = true;
     }
+    if (!known && is_of_configuration(argv[i])) known = keep_word(argv[i]);
     if (!known)
-      slurm_error("monarch: plugstack.conf: unknown word '%s'; known are config= state_dir= monarchd= log=",
-                  argv[i]);
+      slurm_error(
+          "monarch: plugstack.conf: %s '%s'; known are config= state_dir= monarchd= log= and up to %d "
+          "SECTION.KEY=VALUE of monarch.conf",
+          is_of_configuration(argv[i]) ? "too many words:" : "unknown word", argv[i], kMostWords);
   }
 }
 

@@ -35,12 +35,16 @@ Request& request();
 // Whether the job is to have Monarch.
 bool wanted();
 
-// What plugstack.conf says: config=FILE state_dir=DIR monarchd=FILE log=FILE.
+constexpr int kMostWords = 32;
+// What plugstack.conf says: config=FILE state_dir=DIR monarchd=FILE log=FILE, and words SECTION.KEY=VALUE,
+// which go before what FILE says.
 struct Settings {
   const char* config;
   const char* state_dir;
   const char* monarchd;
   const char* log;
+  const char* words[kMostWords];
+  int word_count;
 };
 const Settings& settings();
 void read_settings(int argc, char** argv);
@@ -98,7 +102,7 @@ void end_with_extern_step(spank_t sp);
 
 // helper.cc
 // What a hook calls monarchd with. Holds pointers only; what does not fit is left out.
-constexpr int kMostArguments = 48;
+constexpr int kMostArguments = 48 + 2 * kMostWords;
 class Arguments {
  public:
   // `hook`, such as "--start", and what each has: the settings, the job and the node.

@@ -75,6 +75,7 @@ class Cluster:
         self.log = f"{base}/monarchd.log"
         self.monarchd = f"{base}/monarchd"  # notes each run by the plugin, and how long epilogs take, in `calls`
         self.calls = f"{base}/calls"
+        self.words = ""  # more of the plugin's words in plugstack.conf; each up() sets them
         self.config = f"{base}/monarch.conf"
         self.configure()
         self.install_monarchd()
@@ -84,7 +85,7 @@ class Cluster:
     def up(self, *options):
         """Starts it, or changes its options."""
         line = (f"optional {self.prefix}/lib/slurm/spank_monarch.so config={self.config} state_dir={self.state} "
-                f"monarchd={self.monarchd} log={self.log}")
+                f"monarchd={self.monarchd} log={self.log} {self.words}".rstrip())
         result = subprocess.run(
             [f"{SOURCE}/dev/lab", "slurm", "up", "--dir", self._dir, "--plugstack-line", line,
              *(["--slurm", self.slurm] if self.slurm else []), *(["--peers", self._peers.directory] if self._peers else []), *options],

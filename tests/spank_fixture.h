@@ -182,9 +182,11 @@ class SpankPlugin : public testing::Test {
   Scratch scratch_;
   FakeSpank fake_;
 
+  std::vector<std::string> words_ = {"config=" + (scratch_ / "monarch.conf"),
+                                     "state_dir=" + (scratch_ / "state"),
+                                     "monarchd=" + (scratch_ / "monarchd"), "log=" + (scratch_ / "log")};
+
  private:
-  std::string words_[4] = {"config=" + (scratch_ / "monarch.conf"), "state_dir=" + (scratch_ / "state"),
-                           "monarchd=" + (scratch_ / "monarchd"), "log=" + (scratch_ / "log")};
   void* plugin_ = nullptr;
   std::map<std::string, std::pair<bool, std::string>> before_;
 };

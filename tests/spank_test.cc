@@ -154,6 +154,22 @@ TEST_F(SpankPlugin, NamesWordsOfPlugstackConfThatItDoesNotKnow) {
   EXPECT_EQ(said(), "");
 }
 
+TEST_F(SpankPlugin, HandsOnWhatPlugstackConfSaysOfTheConfiguration) {
+  words_.push_back("agent.prefetch=off");
+  words_.push_back("policy.partition.gpu.enabled=off");
+  step();
+  EXPECT_EQ(said(), "");
+  EXPECT_TRUE(has(arguments(), " --set agent.prefetch=off --set policy.partition.gpu.enabled=off "))
+      << arguments();
+  for (int i = 2; i < 32; ++i) words_.push_back("a.b=" + std::to_string(i));
+  step();
+  EXPECT_EQ(said(), "");
+  EXPECT_TRUE(has(arguments(), " --set a.b=31 ") && has(arguments(), " --reply-fd 3")) << arguments();
+  words_.push_back("a.b=32");
+  step();
+  EXPECT_TRUE(has(said(), "too many words: 'a.b=32'")) << said();
+}
+
 TEST_F(SpankPlugin, HandsTwinsOfOptionsToSlurm) {
   ::setenv("MONARCH_IO_OPT_DATASET", "/data", 1);
   ::setenv("MONARCH_IO_OPT_NO_MONARCH", "", 1);
