@@ -12,7 +12,7 @@ import sys
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
-from e2e import contains, equal, ok, scratch
+from e2e import contains, equal, ok, scratch, wait_until
 from slurm_lab import USER, Cluster, Dataset
 
 WITHOUT = "monarch: the job runs without Monarch on "
@@ -208,11 +208,17 @@ exit $code
             file.write(text)
 
 
+def restart(plugin_words):
+    """Not before the database has all jobs' ends: slurmctld would forget them."""
+    wait_until(lambda: not os.listdir(f"{cluster.state}/spool"), 60)
+    cluster.words = plugin_words
+    up()
+
+
 def words():
     """plugstack.conf goes before monarch.conf."""
     configure("[policy]\nenabled = off\n[agent]\nprefetch = on\n")
-    cluster.words = "policy.enabled=on agent.prefetch=off policy.partition.closed.enabled=off"
-    up()
+    restart("policy.enabled=on agent.prefetch=off policy.partition.closed.enabled=off")
     script = f"{HERE}; touch begun; while [ ! -e go ]; do sleep 0.1; done"
     job = cluster.submit([f"--monarch-dataset={data.path}", "--nodes=1"], script)
     cluster.wait_running(job, "begun")
@@ -223,11 +229,9 @@ def words():
         pass
     equal(cluster.wait(job), "COMPLETED", "words of plugstack.conf: how Slurm says that it ended")
     refused("a section of plugstack.conf alone", "the administrator has switched it off for jobs of partition closed", "--partition=closed")
-    cluster.words = "agent.prefetch=sometimes"
-    up()
+    restart("agent.prefetch=sometimes")
     refused("a word that is wrong", "plugstack.conf: agent.prefetch=sometimes: 'sometimes' is none of auto, on, off")
-    cluster.words = ""
-    up()
+    restart("")
 
 
 def leaves_nothing():
