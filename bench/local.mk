@@ -39,4 +39,5 @@ EXTRA_DIST += \
 	%D%/removal \
 	%D%/scale \
 	%D%/start \
-	%D%/tuning
+	%D%/tuning \
+	%D%/waste
