@@ -218,7 +218,7 @@ TEST_F(WalkWithoutMemory, ADirectoryThatIsNotListedIsSaidToBeIncomplete) {
         return 0;
       });
       start_walk();
-      EXPECT_TRUE(eventually([&] { return walked() || counter(AgentCounter::walk_errors) == 1; }));
+      EXPECT_TRUE(eventually([&] { return walked() || counter(AgentCounter::walk_errors) >= 1; }));
       walker_->stop();
       if (walked()) {
         EXPECT_TRUE(catalog_->reader().find(rel("d/e/f1")) && catalog_->reader().find(rel("d/f3")));
