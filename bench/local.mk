@@ -26,6 +26,7 @@ EXTRA_DIST += \
 	%D%/epochs \
 	%D%/figures.py \
 	%D%/lib.py \
+	%D%/lifecycle \
 	%D%/memory \
 	%D%/metadata \
 	%D%/neighbour \
