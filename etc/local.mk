@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-# Samples for the administrator, and the directory in /run.
+# Samples for the administrator, the directory in /run, and the unit that cleans up at boot.
 
 templates = \
+	%D%/monarch-sweep.service \
 	%D%/monarch.tmpfiles.conf \
 	%D%/plugstack.conf.d/monarch.conf
 
 $(templates): Makefile
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && \
-	$(SED) -e 's|[@]bindir[@]|$(bindir)|g' -e 's|[@]libdir[@]|$(libdir)|g' -e 's|[@]sysconfdir[@]|$(sysconfdir)|g' \
+	$(SED) -e 's|[@]bindir[@]|$(bindir)|g' -e 's|[@]libdir[@]|$(libdir)|g' -e 's|[@]sbindir[@]|$(sbindir)|g' -e 's|[@]sysconfdir[@]|$(sysconfdir)|g' \
 		-e 's|[@]runstatedir[@]|$(runstatedir)|g' $(srcdir)/$@.in > $@.tmp && mv $@.tmp $@
+%D%/monarch-sweep.service: %D%/monarch-sweep.service.in
 %D%/monarch.tmpfiles.conf: %D%/monarch.tmpfiles.conf.in
 %D%/plugstack.conf.d/monarch.conf: %D%/plugstack.conf.d/monarch.conf.in
 CLEANFILES += $(templates)
 EXTRA_DIST += \
+	%D%/monarch-sweep.service.in \
 	%D%/monarch.tmpfiles.conf.in \
 	%D%/plugstack.conf.d/monarch.conf.in
 
@@ -26,4 +29,7 @@ install-data-hook:
 uninstall-hook:
 	rm -f '$(DESTDIR)$(tmpfilesdir)/monarch.conf'
 all-local: %D%/monarch.tmpfiles.conf
+endif
+if INSTALL_UNITS
+systemdsystemunit_DATA = %D%/monarch-sweep.service
 endif

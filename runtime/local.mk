@@ -81,6 +81,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/accounting.h \
 	%D%/node/agent_conf.cc \
 	%D%/node/agent_conf.h \
+	%D%/node/boot.cc \
+	%D%/node/boot.h \
 	%D%/node/cgroup.cc \
 	%D%/node/cgroup.h \
 	%D%/node/epilog.cc \

@@ -136,6 +136,16 @@ class Node:
         with open(f"{self.state}/jobs/cluster.{job}.n1/record.json", "w", encoding="utf-8") as file:
             json.dump(record, file)
 
+    def booted_later(self):
+        """Words before a command, for which the machine was booted after all that is there."""
+        with open("/proc/stat", encoding="utf-8") as file, open(f"{self.dir}/stat", "w", encoding="utf-8") as fake:
+            fake.write(re.sub(r"^btime .*$", f"btime {int(time.time()) + 1000}", file.read(), flags=re.MULTILINE))
+        return ["unshare", "-m", "sh", "-c", f'mount --bind {self.dir}/stat /proc/stat && exec "$@"', "sh"]
+
+    def sweep(self, before=()):
+        """As the unit at boot does; exit code, output and messages."""
+        return e2e.execute([*before, f"{BUILD}/monarchd", "--sweep", "--state-dir", self.state, "--config", self.config, "--log", self.log])
+
     def job_dir(self, job, restart=0):
         return f"{self.tier}/monarch/cluster.{job}.{restart}.n1"
 
@@ -180,7 +190,7 @@ class Node:
     def helpers(self):
         """pids of root's helpers, removers included."""
         state = "".join(c if c.isalnum() else f"[{c}]" for c in self.state)
-        found = subprocess.run(["pgrep", "-f", f"^{BUILD}/monarchd --(epilog|start|prolog) --state-dir {state} "],
+        found = subprocess.run(["pgrep", "-f", f"^{BUILD}/monarchd --(epilog|start|prolog|sweep) --state-dir {state} "],
                                stdout=subprocess.PIPE, check=False)
         return list(map(int, found.stdout.split()))
 
@@ -703,12 +713,39 @@ def other_nodes():
         ours = ["cluster.778.0.n1", ".removed.cluster.7.0.n1.5"]
         for name in names + ours:
             os.mkdir(f"{n.tier}/monarch/{name}", 0o700)
-        with open("/proc/stat", encoding="utf-8") as file, open(f"{n.dir}/stat", "w", encoding="utf-8") as fake:
-            fake.write(re.sub(r"^btime .*$", f"btime {int(time.time()) + 1000}", file.read(), flags=re.MULTILINE))
-        later = ["unshare", "-m", "sh", "-c", f'mount --bind {n.dir}/stat /proc/stat && exec "$@"', "sh"]
-        contains(n.start(2, before=later), ["ready "], "a job starts on a node that was booted later than others")
+        contains(n.start(2, before=n.booted_later()), ["ready "], "a job starts on a node that was booted later than others")
         ok(wait_until(lambda: not any(os.path.exists(f"{n.tier}/monarch/{name}") for name in ours)), "what this node left is removed")
         equal([name for name in names if not os.path.isdir(f"{n.tier}/monarch/{name}")], [], "what others have there stays")
+
+
+def swept_at_boot():
+    """What jobs left when the node went down goes at boot, whatever cluster and node they were of; what is younger, or no job's, stays."""
+    with node("at_boot") as n:
+        n.start(1)
+        lives = os.path.basename(n.job_dir(1))
+        dead = ["cluster.777.0.n1", "other.777.2.n2", "my.cluster.778.0.node-1.site", ".removed.cluster.7.0.n2.5"]
+        others = ["cluster.n1", "777.0.n1", ".removed.5", "else", "cluster.0.0.n1", "cluster.777.x.n1"]
+        for name in dead + others:
+            os.makedirs(f"{n.tier}/monarch/{name}/5f", 0o700)
+            with open(f"{n.tier}/monarch/{name}/5f/0000a15f", "wb") as file:
+                file.write(bytes(4096))
+            for path in (name, f"{name}/5f", f"{name}/5f/0000a15f"):
+                os.chown(f"{n.tier}/monarch/{path}", UID, UID)
+        here = lambda: set(os.listdir(f"{n.tier}/monarch"))  # pylint: disable=unnecessary-lambda-assignment
+        equal(n.sweep()[0], 0, "a sweep at boot ends well")
+        wait_until(lambda: not n.helpers())
+        equal(here(), {lives, *dead, *others}, "what was made since the boot stays")
+        equal(n.sweep(n.booted_later())[0], 0, "so does one when something was left")
+        ok(wait_until(lambda: here() == {lives, *others}, GONE_SECONDS), "all that jobs left before the boot goes, and nothing else", here())
+        wait_until(lambda: not n.helpers())
+        ok(running(n.record(1)["pid"]), "an agent that runs is left alone")
+        n.configure("[tier.nvme]\nquota = 1G\n")
+        code, _, err = n.sweep()
+        with open(n.log, encoding="utf-8") as log:
+            equal((code, "path" in log.read().splitlines()[-1]), (1, True), "a configuration with an error is named", err)
+        os.unlink(n.config)
+        equal(n.sweep()[0], 0, "without a configuration there is nothing to sweep")
+        n.epilog(1)
 
 
 def name_is_taken():
@@ -1572,6 +1609,6 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, name_is_taken, squashed_root, odd_tier,
+e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, swept_at_boot, name_is_taken, squashed_root, odd_tier,
          others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, shares, does_not_give_back, hidden_memory, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths, peers)

@@ -15,6 +15,7 @@
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
 #include "runtime/base/paths.h"
+#include "runtime/node/boot.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/keeper.h"
 #include "runtime/node/spool.h"
@@ -40,7 +41,8 @@ struct Options {
   std::string config, log, datasets_file;
 
   bool as_user = false;  // the agent becomes request.user first
-  bool prolog = false, start = false, epilog = false, flush = false, keep = false, tell = false;
+  bool prolog = false, start = false, epilog = false, flush = false, keep = false, sweep = false,
+       tell = false;
   monarch::StartRequest request;
   std::string account = PKGLIBEXECDIR "/monarch_account", account_instead;
   int reply_fd = -1;
@@ -132,9 +134,15 @@ void open_root_log(const std::string& file) {
 }
 
 int run_as_root(Options& o) {
-  if (::geteuid() != 0) return fail({EPERM, "--prolog, --start, --epilog, --flush and --keep are for root"});
+  if (::geteuid() != 0)
+    return fail({EPERM, "--prolog, --start, --epilog, --flush, --keep and --sweep are for root"});
   open_root_log(o.log);
   if (o.keep) return monarch::keep(o.keeper());
+  if (o.sweep) {
+    const Status swept = monarch::sweep_at_boot(o.request.state_dir, o.config);
+    if (!swept.ok()) spdlog::error("{}", swept.error().text);
+    return swept.ok() ? 0 : 1;
+  }
   const Status named = monarch::check_names(o.request.job);
   if (o.start) {
     const int status = reply(o, named.ok() ? monarch::start_agent(o.request) : named.error());
@@ -218,6 +226,8 @@ int main(int argc, char** argv) {
   app.add_flag("--flush", o.flush, "write the spooled lines for sacct")->group("Root");
   app.add_flag("--keep", o.keep, "watch over what the helpers leave to do, until nothing is left")
       ->group("Root");
+  app.add_flag("--sweep", o.sweep, "at boot: remove what jobs of earlier boots left on the tiers")
+      ->group("Root");
   app.add_option("--state-dir", o.request.state_dir, "root's state directory")
       ->default_val(RUNSTATEDIR "/monarch")
       ->group("Root");
@@ -262,10 +272,10 @@ int main(int argc, char** argv) {
   const char* slurm_conf = std::getenv("SLURM_CONF");
   o.request.of_cluster = {slurm_conf ? slurm_conf : "", o.config, o.account};
   if (app.count("--account-program") > 0) o.account_instead = o.account;
-  const bool root = o.prolog || o.start || o.epilog || o.flush || o.keep;
+  const bool of_job = o.prolog || o.start || o.epilog, root = of_job || o.flush || o.keep || o.sweep;
   const bool job = o.request.job.job != 0 && monarch::is_plain_name(o.request.job.node) &&
                    monarch::is_plain_name(o.request.job.cluster);
-  if (!parse_groups(groups, &o.request.user.groups) || (root && !o.flush && !o.keep && !job)) {
+  if (!parse_groups(groups, &o.request.user.groups) || (of_job && !job)) {
     std::fprintf(stderr,
                  "monarchd: --job, --node, --cluster or --groups missing or bad; see monarchd --help\n");
     return kUsage;

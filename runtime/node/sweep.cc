@@ -97,30 +97,42 @@ std::set<std::string> known_names(const StateDir& state) {
   return known;
 }
 
-// CLUSTER.JOB.RESTART.NODE of this cluster and node, which may hold dots: the job; 0 if it is no such name. A
-// tier's file system may be shared by nodes and clusters, by intent or not.
-uint32_t job_of(const std::string& name, const JobOnNode& own) {
+// Whose directories are looked for. A tier's file system may be shared by nodes and clusters, by intent or
+// not: those of one cluster's node, whose names may hold dots; or, at boot and on file systems that no other
+// machine has, those of all that were made before.
+struct Wanted {
+  const JobOnNode* own;  // nullptr: of earlier boots
+};
+
+// CLUSTER.JOB.RESTART.NODE: whose it is; job 0 if it is no such name, or not wanted.
+JobOnNode job_of(const std::string& name, const Wanted& wanted) {
   static const std::regex kMiddle(R"(([1-9][0-9]{0,9})\.[0-9]+)");
-  const std::string middle = between(name, own.cluster + ".", "." + own.node);
+  static const std::regex kName(R"((.+?)\.([1-9][0-9]{0,9})\.[0-9]+\.(.+))");
+  const auto number = [](const std::string& digits) {
+    return static_cast<uint32_t>(std::strtoul(digits.c_str(), nullptr, 10));
+  };
   std::smatch parts;
-  return std::regex_match(middle, parts, kMiddle)
-             ? static_cast<uint32_t>(std::strtoul(parts[1].str().c_str(), nullptr, 10))
-             : 0;
+  if (!wanted.own)
+    return std::regex_match(name, parts, kName) ? JobOnNode{number(parts[2]), parts[3], parts[1]}
+                                                : JobOnNode{};
+  const std::string middle = between(name, wanted.own->cluster + ".", "." + wanted.own->node);
+  return {std::regex_match(middle, parts, kMiddle) ? number(parts[1]) : 0, wanted.own->node,
+          wanted.own->cluster};
 }
 
-// Whether a job of this cluster and node has, or had, that name there, or once it was set aside. Of a name
-// aside record_of() says more.
-bool is_of_node(const std::string& name, const JobOnNode& own) {
-  if (!name.starts_with(kAside)) return is_plain_name(name) && job_of(name, own) != 0;
+// Whether such a job has, or had, that name there, or once it was set aside. Of a name aside record_of() says
+// more.
+bool is_wanted(const std::string& name, const Wanted& wanted) {
+  if (!name.starts_with(kAside)) return is_plain_name(name) && job_of(name, wanted).job != 0;
   const std::string removal = name.substr(sizeof kAside - 1);  // NAME.SERIAL
-  return job_of(removal.substr(0, removal.rfind('.')), own) != 0;
+  return job_of(removal.substr(0, removal.rfind('.')), wanted).job != 0;
 }
 
 // A directory that no record names may be in one place, or on several tiers.
 using Unrecorded = std::map<std::string, JobRecord>;
 
 // The record that such a directory would have, with the user whose it is.
-Result<JobRecord> record_of(const StateDir& state, const JobOnNode& own, const std::string& name,
+Result<JobRecord> record_of(const StateDir& state, const Wanted& wanted, const std::string& name,
                             const struct stat& st) {
   JobRecord record;
   record.serial = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
@@ -131,7 +143,7 @@ Result<JobRecord> record_of(const StateDir& state, const JobOnNode& own, const s
     record.serial = std::strtoull(name.c_str() + dot + 1, nullptr, 10);
     if (record.aside() != name) return Error{EINVAL, name + ": not a name of ours"};
   }
-  record.job = {job_of(record.name, own), own.node, own.cluster};
+  record.job = job_of(record.name, wanted);
   record.user.uid = st.st_uid;
   record.user.gid = st.st_gid;
   record.boot = boot_id();
@@ -147,7 +159,7 @@ uint64_t used_at_most(int directory) {
   return (fs.f_blocks - fs.f_bfree) * static_cast<uint64_t>(fs.f_bsize);
 }
 
-void add_unrecorded(const StateDir& state, const JobOnNode& own, int jobs, const std::string& tier,
+void add_unrecorded(const StateDir& state, const Wanted& wanted, int jobs, const std::string& tier,
                     const std::string& name, Unrecorded* found) {
   detach_mounts(jobs, name, kUnknownOwner, Detach::kUsers);
   const Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -155,8 +167,9 @@ void add_unrecorded(const StateDir& state, const JobOnNode& own, int jobs, const
   const bool memory = dir && os::mount_id(dir.get()) != os::mount_id(jobs);
   struct stat st;
   if (!dir || (memory && !is_of_job_tmpfs(dir.get())) || os::fstat(dir.get(), &st) != 0) return;
+  if (!wanted.own && !before_this_boot(st)) return;
   if (found->count(name) == 0) {
-    Result<JobRecord> record = record_of(state, own, name, st);
+    Result<JobRecord> record = record_of(state, wanted, name, st);
     if (!record.ok()) return;
     (*found)[name] = record.take();
   }
@@ -169,11 +182,11 @@ void add_unrecorded(const StateDir& state, const JobOnNode& own, int jobs, const
   (*found)[name].tiers.push_back(std::move(t));
 }
 
-std::vector<std::string> names_in(int directory, const JobOnNode& own) {
+std::vector<std::string> names_in(int directory, const Wanted& wanted) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(os::fdopendir(::dup(directory)), &::closedir);
   while (const dirent* e = dir ? os::readdir(dir.get()) : nullptr)
-    if (is_of_node(e->d_name, own)) names.push_back(e->d_name);
+    if (is_wanted(e->d_name, wanted)) names.push_back(e->d_name);
   return names;
 }
 
@@ -188,15 +201,13 @@ std::vector<std::pair<std::string, Fd>> all_places(const StateDir& state,
   return places;
 }
 
-}  // namespace
-
-std::vector<Removal> take_unrecorded(const StateDir& state, const JobOnNode& own,
-                                     const std::vector<std::string>& tiers) {
+std::vector<Removal> take(const StateDir& state, const Wanted& wanted,
+                          const std::vector<std::string>& tiers) {
   const std::vector<std::pair<std::string, Fd>> places = all_places(state, tiers);
   std::vector<std::vector<std::string>> names;
   bool any = false;
   for (const auto& [tier, jobs] : places) {
-    names.push_back(jobs ? names_in(jobs.get(), own) : std::vector<std::string>());
+    names.push_back(jobs ? names_in(jobs.get(), wanted) : std::vector<std::string>());
     any |= !names.back().empty();
   }
   std::vector<Removal> taken;
@@ -210,7 +221,7 @@ std::vector<Removal> take_unrecorded(const StateDir& state, const JobOnNode& own
   for (size_t i = 0; i < places.size(); ++i)
     for (const std::string& name : names[i])
       if (known.count(name) == 0)
-        add_unrecorded(state, own, places[i].second.get(), places[i].first, name, &found);
+        add_unrecorded(state, wanted, places[i].second.get(), places[i].first, name, &found);
   std::string all;
   for (auto& [name, record] : found) {
     Result<Fd> held = state.make_removal(record);
@@ -226,6 +237,17 @@ std::vector<Removal> take_unrecorded(const StateDir& state, const JobOnNode& own
   if (!all.empty())
     spdlog::warn("{} have no record any more: what they occupy counts until it is removed", all);
   return taken;
+}
+
+}  // namespace
+
+std::vector<Removal> take_unrecorded(const StateDir& state, const JobOnNode& own,
+                                     const std::vector<std::string>& tiers) {
+  return take(state, {&own}, tiers);
+}
+
+std::vector<Removal> take_of_earlier_boots(const StateDir& state, const std::vector<std::string>& tiers) {
+  return take(state, {nullptr}, tiers);
 }
 
 void make_room_for(const StateDir& state, const std::string& name, const std::vector<std::string>& tiers) {

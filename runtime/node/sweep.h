@@ -24,6 +24,10 @@ void sweep(const StateDir& state, const JobOnNode& own);
 std::vector<Removal> take_unrecorded(const StateDir& state, const JobOnNode& own,
                                      const std::vector<std::string>& tiers);
 
+// Likewise for the directories of all clusters and nodes that were made before this boot, on file systems
+// that no other machine has mounted.
+std::vector<Removal> take_of_earlier_boots(const StateDir& state, const std::vector<std::string>& tiers);
+
 // Renames what take_unrecorded() found under `name` aside, though its job lives: it begins anew. The caller
 // has the job's lock.
 void make_room_for(const StateDir& state, const std::string& name, const std::vector<std::string>& tiers);
