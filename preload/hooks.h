@@ -24,7 +24,8 @@
 // directory  The names in a directory come from the catalog as long as its times say that it has not changed
 //        (decide/listings.h).
 // exec   Programs started with an empty environment keep LD_PRELOAD and MONARCH_IO_*.
-// space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again.
+// space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again. After capset
+//        root may read less.
 // count  What came back is added up per tier and PFS, for the report and sacct; of large files it comes from
 //        their chunks (decide/large.h). Before that, a descriptor whose file the job changed goes back to
 //        the PFS (decide/returns.h).
@@ -65,6 +66,7 @@
   X(execle, exec) X(fexecve, exec) X(execveat, exec) X(posix_spawn, exec) X(posix_spawnp, exec)         \
   X(fork, fork) X(_Fork, fork) X(vfork, fork) X(__vfork, fork) X(system, fork) X(popen, fork)           \
   X(chroot, space) X(unshare, space) X(setns, space) X(mount, space) X(umount, space) X(umount2, space) \
+  X(capset, space)                                                                                      \
   X(read, count) X(__read_chk, count) X(readv, count) X(pread, count) X(pread64, count)                 \
   X(__pread_chk, count) X(__pread64_chk, count) X(preadv, count) X(preadv64, count) X(preadv2, count)   \
   X(preadv64v2, count) X(sendfile, count) X(sendfile64, count) X(copy_file_range, count)                \

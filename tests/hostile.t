@@ -187,6 +187,68 @@ def groups():
     return None
 
 
+# Opens its argument, gives up what lets root read it, in a thread first, and opens it again each time; then takes it back.
+LOSES_RIGHTS = e2e.OPENED_AS + """
+import ctypes, os, struct, sys, threading
+libc, header = ctypes.CDLL(None, use_errno=True), struct.pack("<Ii", 0x20080522, 0)
+def change(keep):
+    sets = ctypes.create_string_buffer(24)
+    if libc.capget(header, sets) != 0: sys.exit("capget")
+    words = list(struct.unpack("<6I", sets.raw))
+    words[0] = words[0] & ~6 if not keep else words[1]
+    if libc.capset(header, struct.pack("<6I", *words)) != 0: sys.exit("capset")
+def look(who):
+    try:
+        fd = os.open(sys.argv[1], os.O_RDONLY)
+        print(who, os.read(fd, 100), file=sys.stdout)
+        print("PFS" if opened_as(fd) == sys.argv[1] else "copy", file=sys.stderr)
+        os.close(fd)
+    except OSError as error:
+        print(who, error.errno)
+    print(os.access(sys.argv[1], os.R_OK))
+def lose():
+    change(False)
+    look("thread without")
+look("all")
+thread = threading.Thread(target=lose)
+thread.start()
+thread.join()
+look("main")
+change(False)
+look("main without")
+change(True)
+look("main again")
+"""
+
+
+def capabilities():
+    """A program of root's job that gave up CAP_DAC_OVERRIDE and its kin, or is in another user namespace, may read less."""
+    if why := why_not():
+        return skip("capabilities", why)
+    root, tier = data("capabilities"), open_tier("capabilities")
+    os.chown(f"{root}/f", 54323, 54323)
+    os.chmod(f"{root}/f", 0)
+    job = e2e.Job(options([root], {"t": (tier, "1G")}))
+    equal(job.run(["cat", f"{root}/f"])[:2], (0, TRUE), "root reads the file")
+    ok(wait_until(lambda: staged(tier)), "which is staged")
+    equal(job.run(["cat", f"{root}/f"])[:2], (0, TRUE), "and again")
+    read = ["sh", "-c", 'cat "$1"; head -c 4 <"$1"; test -r "$1"; echo $?; stat -c %s "$1"', "sh", f"{root}/f"]
+    none = "-dac_override,-dac_read_search"
+    for what, before in {
+        "without both": ["setpriv", "--bounding-set", none, "--inh-caps", none],
+        "with one of them": ["setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override"],
+        "in a user namespace": ["unshare", "-Ur"],
+    }.items():
+        native = e2e.execute([*before, *read])
+        equal(job.run([*before, *read])[:2], native[:2], f"{what}: as natively", native)
+    program = ["/usr/bin/python3", "-c", LOSES_RIGHTS, f"{root}/f"]
+    native, got = e2e.execute(program), job.run(program)
+    equal(got[:2], native[:2], "one that loses them on its way: as natively", native, got[2])
+    equal(got[2].split(), ["copy"] * 3, "and is served while it has them", got[2])
+    job.end()
+    return None
+
+
 def lengths():
     """A catalog whose lengths lead elsewhere: programs end well, with the PFS's bytes."""
     root, tier = data("lengths"), open_tier("lengths")
@@ -244,4 +306,4 @@ def everything():
     e2e.subprocess.run(["rm", "-rf", job.run_dir, *glob.glob(f"{tier}/monarch-run.*")], check=False)
 
 
-e2e.main(taken_run_directory, taken_copies, open_directory, groups, lengths, everything)
+e2e.main(taken_run_directory, taken_copies, open_directory, groups, capabilities, lengths, everything)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The space family: calls after which a path may lead elsewhere for this process.
+// The space family: calls after which a path may lead elsewhere for this process, or less may be read.
 #include <sched.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -33,5 +33,6 @@ HOOK(int, mount,
      moved, source, target, type, flags, data)
 HOOK(int, umount, (const char* target) noexcept, moved, target)
 HOOK(int, umount2, (const char* target, int flags) noexcept, moved, target, flags)
+HOOK_AFTER(will_change_capabilities(), int, capset, (void* header, const void* sets) noexcept, header, sets)
 
 }  // namespace monarch::preload

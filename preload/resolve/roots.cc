@@ -12,6 +12,7 @@ namespace {
 enum Fact : unsigned char { kUnknown, kSame, kOther, kSameForGood };
 std::atomic<Fact> prefix_checked[kMaxPrefixes];
 std::atomic<Fact> user_checked, groups_checked;
+std::atomic<bool> capabilities_vary;  // a thread changed its own
 std::atomic<uint32_t> forgotten;
 
 // What `look` finds out once, unless it is kUnknown; kSame is for now only: `ask` each time.
@@ -62,12 +63,19 @@ bool keeps_groups() {
 
 bool equal_groups(const JobFacts& facts) { return facts.groups == 0 || own_groups() == facts.groups; }
 
+bool reads_all() {
+  return has_capability(CAP_DAC_OVERRIDE, true) || has_capability(CAP_DAC_READ_SEARCH, true);
+}
+
+// Groups decide nothing for who may read all, as root's agent may: by capabilities, which count for this
+// namespace's files only.
+bool equal_rights(const JobFacts& facts) { return reads_all() || (facts.user != 0 && equal_groups(facts)); }
+
 Fact look_at_groups(const JobFacts& facts) {
-  if (user_namespace() != facts.user_namespace) return keeps_groups() ? kSameForGood : kOther;
-  if (stays_in_groups()) return equal_groups(facts) ? kSameForGood : kOther;
-  // Groups decide nothing for who may read all.
-  const bool all = has_capability(CAP_DAC_OVERRIDE, true) || has_capability(CAP_DAC_READ_SEARCH, true);
-  return all ? kSameForGood : kSame;
+  const bool root = facts.user == 0;
+  if (user_namespace() != facts.user_namespace) return !root && keeps_groups() ? kSameForGood : kOther;
+  if (!root && stays_in_groups()) return equal_groups(facts) ? kSameForGood : kOther;
+  return reads_all() && !capabilities_vary.load(std::memory_order_relaxed) ? kSameForGood : kSame;
 }
 
 }  // namespace
@@ -119,7 +127,12 @@ bool same_user(const Client& client) {
 bool same_groups(const Client& client) {
   const JobFacts& facts = client.catalog.facts();
   return holds(
-      &groups_checked, [&] { return look_at_groups(facts); }, [&] { return equal_groups(facts); });
+      &groups_checked, [&] { return look_at_groups(facts); }, [&] { return equal_rights(facts); });
+}
+
+void will_change_capabilities() {
+  capabilities_vary.store(true, std::memory_order_relaxed);
+  groups_checked.store(kUnknown, std::memory_order_relaxed);
 }
 
 uint32_t times_forgotten() { return forgotten.load(std::memory_order_acquire); }

@@ -18,8 +18,11 @@ bool on_root_device(const JobFacts& facts, uint64_t dev);
 uint64_t namespace_inode(const char* link);
 // Whether the process runs as the agent's user, in its user namespace.
 bool same_user(const Client& client);
-// Whether files that a group may read are as open to the process as to the agent.
+// Whether files that not all may read are as open to the thread as to the agent: by its groups, or, in a job
+// of root's, by its capabilities.
 bool same_groups(const Client& client);
+// A thread is about to change its capabilities.
+void will_change_capabilities();
 
 // The process may see other directories from now on under the roots' paths.
 void forget_directories();
