@@ -22,7 +22,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sendfile.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -562,6 +564,105 @@ void jumps() {
   for (int i = 0; i < files_count; ++i) say("open", sum_of(files[i]));
 }
 
+// Addresses that are none: the kernel's answer, whatever the file is served from. As libc's headers would
+// have none of them, they are hidden from the compiler.
+const char* bad_address(intptr_t number) {
+  asm volatile("" : "+r"(number));
+  return reinterpret_cast<const char*>(number);
+}
+void bad_paths() {
+  struct stat st;
+  FILE* const stream = fopen("/dev/null", "r");
+  for (const intptr_t number : {0L, 1L, 4095L, -1L, -4096L, LONG_MIN, LONG_MIN + (1L << 47)}) {
+    const char* const bad = bad_address(number);
+    const auto told = [number](const char* what, long result) {
+      say(what, result < 0 ? errno : result);
+      if (result >= 0) say("at", number);
+    };
+    told("open", open(bad, O_RDONLY));
+    told("open to write", open(bad, O_WRONLY));
+    told("open and empty", open(bad, O_WRONLY | O_TRUNC));
+    told("openat", openat(AT_FDCWD, bad, O_RDONLY));
+    told("creat", creat(bad, 0600));
+    told("fopen", fopen(bad, "r") ? 0 : -1);
+    told("fopen to write", fopen(bad, "w") ? 0 : -1);
+    told("stat", stat(bad, &st));
+    told("fstatat", fstatat(AT_FDCWD, bad, &st, 0));
+    told("stat to", stat(files[0], const_cast<struct stat*>(reinterpret_cast<const struct stat*>(bad))));
+    told("access", access(bad, R_OK));
+    told("readlink", readlink(bad, reinterpret_cast<char*>(&st), 10));
+    told("chmod", chmod(bad, 0));
+    told("unlink", unlink(bad));
+    told("rename", rename(bad, files[0]));
+    told("rename to", rename(files[0], bad));
+    told("link", link(bad, files[0]));
+    told("truncate", truncate(bad, 0));
+    told("execve", execve(bad, files, nullptr));
+    if (number == 0) continue;
+    told("execve with", execve("/bin/false", files, const_cast<char**>(reinterpret_cast<char* const*>(bad))));
+    told("freopen to write", freopen(bad, "w", fopen("/dev/null", "r")) ? 0 : -1);
+  }
+  fclose(stream);
+}
+
+// Vectors and buffers that the kernel refuses, or takes in part; and where they leave the position.
+void bad_vectors() {
+  const int fd = open(files[0], O_RDONLY), null = open("/dev/null", O_WRONLY);
+  (void)!dup(fd);  // so it does not move to a copy that comes to be whole meanwhile
+  static char block[3][1000];
+  static iovec many[IOV_MAX + 1];
+  for (iovec& part : many) part = {block[0], 1};
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto* const edge =
+      static_cast<char*>(mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  mprotect(edge + page, page, PROT_NONE);
+  auto* const nowhere = const_cast<char*>(bad_address(-4096));
+  const iovec whole[] = {{block[0], 1000}, {block[1], 0}, {block[2], 500}};
+  const iovec faulty[] = {{block[0], 1000}, {nowhere, 100}, {block[2], 500}};
+  const iovec across[] = {{block[0], 10}, {edge + page - 100, 200}, {block[2], 500}};
+  const iovec negative[] = {{block[0], 10}, {block[1], SIZE_MAX}};
+  const iovec huge[] = {{block[0], 100}, {edge + page - 50, SSIZE_MAX}, {block[1], SSIZE_MAX}};
+  const iovec nothing[] = {{nowhere, 0}, {nullptr, 0}};
+  const struct {
+    const iovec* parts;
+    int n;
+  } kVectors[] = {{whole, 3},          {whole, 0},      {whole, -1},
+                  {whole, INT_MIN},    {many, IOV_MAX}, {faulty, 3},
+                  {across, 3},         {negative, 2},   {huge, 3},
+                  {nothing, 2},        {nullptr, 1},    {nullptr, 0},
+                  {many, IOV_MAX + 1}, {many, INT_MAX}, {reinterpret_cast<const iovec*>(nowhere), 1}};
+  const auto told = [fd](const char* what, long result) {
+    say(what, result < 0 ? -errno : result);
+    say("at", lseek(fd, 0, SEEK_CUR));
+  };
+  for (const auto& vector : kVectors) {
+    memset(block, 0, sizeof block);
+    told("readv", readv(fd, vector.parts, vector.n));
+    for (const long at : {0L, 19000L, 20001L, 1L << 40, -1L, LONG_MIN}) {
+      told("preadv", preadv(fd, vector.parts, vector.n, at));
+      told("preadv2", preadv2(fd, vector.parts, vector.n, at, 0));
+    }
+    told("preadv2 with flags", preadv2(fd, vector.parts, vector.n, 0, 1 << 30));
+    long sum = 0;
+    for (const auto& some : block)
+      for (const char byte : some) sum += static_cast<unsigned char>(byte);
+    say("bytes", sum);
+  }
+  volatile size_t too_much = SIZE_MAX;
+  told("read", read(fd, nowhere, 100));
+  told("read across", read(fd, edge + page - 100, 200));
+  told("pread", pread(fd, nowhere, 100, 0));
+  told("pread across", pread(fd, edge + page - 100, 200, 10));
+  told("pread of too much", pread(fd, edge + page - 100, too_much, 10));
+  told("read of too much", read(fd, edge, too_much));
+  lseek(fd, 0, SEEK_SET);
+  told("sendfile", sendfile(null, fd, reinterpret_cast<off_t*>(nowhere), 100));
+  told("sendfile to none", sendfile(-1, fd, nullptr, 100));
+  off_t at = -1;
+  told("sendfile from before", sendfile(null, fd, &at, 100));
+  told("sendfile", sendfile(null, fd, nullptr, SIZE_MAX));
+}
+
 // For counting allocations and locks from outside.
 void calls() {
   for (int round = 0; round < 5; ++round)
@@ -595,6 +696,8 @@ const struct {
               {"killing", killing},
               {"errors", errors},
               {"cancellation", cancellation},
+              {"bad paths", bad_paths},
+              {"bad vectors", bad_vectors},
               {"calls", calls},
               {"least stack", least_stack},
               {"handler stack", handler_stack},

@@ -197,6 +197,24 @@ def errno_and_cancellation():
     same("cancellation", True)
 
 
+def invalid_arguments():
+    """What no address is, and vectors that the kernel refuses: also where a large file is read from its chunks."""
+    same("bad paths", False)
+    same("bad vectors", True)
+    root = scratch("vectors.data")
+    with open(f"{root}/large", "wb") as out:
+        out.write(os.urandom(20000))
+    config = f"{scratch()}/vectors.conf"
+    with open(config, "w", encoding="ascii") as out:
+        out.write("[agent]\nprefetch = off\nstage_wait_max = 16K\n")
+    os.chmod(config, 0o644)
+    command = [SAFETY, "bad vectors", f"{root}/large", "x"]
+    job = e2e.Job([*options([root], {"t": (scratch("vectors.tier"), "1G")}), "--config", config])
+    equal(job.run(command)[:2], e2e.execute(command)[:2], "bad vectors: of chunks as natively")
+    report = job.end()
+    return ok(report["tiers"][0]["read_bytes"] > 0, "and chunks served some", report)
+
+
 def counts_of(command, env):
     result = subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=e2e.PATIENCE,
                             check=False)
@@ -244,4 +262,4 @@ def imports():
     return ok("syscall" in names and "dlsym" in names, "which nm can tell", out)
 
 
-e2e.main(early, small_stacks, least_stacks, depths, first_calls, failing_calls, other_ways, signal_handlers, descriptors, filters, errno_and_cancellation, allocations, imports)
+e2e.main(early, small_stacks, least_stacks, depths, first_calls, failing_calls, other_ways, signal_handlers, descriptors, filters, errno_and_cancellation, invalid_arguments, allocations, imports)

@@ -102,7 +102,7 @@ const char* saved_variable(const char* name) {
 bool is_disabled() { return disables(saved_variable("MONARCH_IO_DISABLE")); }
 
 ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
-  if (saver.load(std::memory_order_acquire) != kSaved || !library[0]) return;
+  if (saver.load(std::memory_order_acquire) != kSaved || !library[0] || (given && unreadable(given))) return;
   bool disabled = false;
   for (char* const* e = given; e && *e; ++e) {
     if (begins(*e, kPreload) && !preload_) preload_ = *e;

@@ -186,7 +186,7 @@ void will_change(Change change, int dirfd, const char* path, int flags) {
 
 void will_open_to_write(int dirfd, const char* path, int flags) {
   constexpr int kNew = O_CREAT | O_EXCL;
-  if ((flags & O_TRUNC) == 0 || (flags & kNew) == kNew) return;
+  if ((flags & O_TRUNC) == 0 || (flags & kNew) == kNew || unreadable(path)) return;
   if (Client* c = client(Retry::kAtOnce)) (void)mark_text(c, dirfd, path);
 }
 

@@ -149,8 +149,10 @@ constexpr int kMostParts = 1024;           // likewise (readv(2))
 // All bytes that are asked for; 0: none, or what the kernel refuses.
 size_t bytes_of(const struct iovec* parts, int n) {
   size_t sum = 0;
+  if (unreadable(parts)) return 0;
   for (int i = 0; i < n && n <= kMostParts; ++i) {
-    if (parts[i].iov_len > SSIZE_MAX - sum) return 0;
+    const bool nowhere = parts[i].iov_base && unreadable(parts[i].iov_base);
+    if (nowhere || parts[i].iov_len > SSIZE_MAX - sum) return 0;
     sum += parts[i].iov_len;
   }
   return sum < kMostBytes ? sum : kMostBytes;
@@ -272,7 +274,7 @@ bool send_on(int to, int fd, off_t* offset, size_t bytes, ssize_t* sent) {
   const File file(fd);
   const int saved = errno;
   // Nothing of nothing: the kernel looks at the arguments.
-  const bool right = syscall(SYS_sendfile, to, fd, offset, size_t{0}) == 0;
+  const bool right = bytes <= SSIZE_MAX && syscall(SYS_sendfile, to, fd, offset, size_t{0}) == 0;
   off_t at = !right ? -1 : offset ? *offset : syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR);
   size_t left = bytes < kMostBytes ? bytes : kMostBytes;
   if (!serves(file, at, &left)) return errno = saved, false;

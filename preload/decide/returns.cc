@@ -202,7 +202,7 @@ bool may_change(Change change, int dirfd, const char* path, int flags) {
 
 bool will_write_by_link(const char* path) {
   Original original;
-  const int fd = descriptor_of_link(path);
+  const int fd = unreadable(path) ? -1 : descriptor_of_link(path);
   return fd < 0 || !original_of_descriptor(fd, &original) || will_change_copy(Change::kContent, fd, original);
 }
 

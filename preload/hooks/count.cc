@@ -76,7 +76,7 @@ ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offse
 }
 ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offset, int flags) {
   const auto itself = [&] { return call_next<ssize_t>(hook, fd, parts, n, offset, flags); };
-  if (ssize_t got; offset < 0 && !flags && from_chunks_on(fd, parts, n, &got)) return got;
+  if (ssize_t got; offset == -1 && !flags && from_chunks_on(fd, parts, n, &got)) return got;
   if (offset < 0) return counted(fd, itself);
   if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
   return counted_at(fd, itself);

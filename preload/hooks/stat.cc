@@ -89,7 +89,7 @@ int stat_path(int dirfd, const char* path, int flags, struct stat* st, Ask ask) 
   constexpr int kAnswered = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
   Values values;
   Unknown unknown;
-  if ((flags & ~kAnswered) != 0 || unreadable(reinterpret_cast<const char*>(st))) return ask();
+  if ((flags & ~kAnswered) != 0 || unreadable(st)) return ask();
   if (known_values(dirfd, path, flags, 0, &values, &unknown)) {
     memset(st, 0, sizeof *st);
     set_record(*values.identity, *values.attributes, st);

@@ -36,6 +36,13 @@ struct Own {
   }
 };
 
+// No address of a program's: NULL, an offset from it, or in the kernel's half. The kernel says EFAULT, where
+// reading it would end the program.
+inline bool unreadable(const void* address) {
+  constexpr intptr_t kNullPage = 4096;
+  return reinterpret_cast<intptr_t>(address) < kNullPage;
+}
+
 // Closes what was opened to no purpose, likewise. -1.
 inline int not_opened(int fd) {
   const Own own(fd);

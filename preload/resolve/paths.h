@@ -11,12 +11,6 @@
 
 namespace monarch::preload {
 
-// No text: NULL, or an offset from it. The kernel says EFAULT, where reading it would end the program.
-inline bool unreadable(const char* path) {
-  constexpr uintptr_t kNullPage = 4096;
-  return reinterpret_cast<uintptr_t>(path) < kNullPage;
-}
-
 // Whether the path begins so. Inlined: a call of strncmp(3) would cost more than it compares.
 template <size_t N>
 inline bool begins(const char* path, const char (&with)[N]) {
