@@ -11,6 +11,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <atomic>
+
 namespace monarch::preload {
 
 // Not inlined, so that its buffers are on the stack only while it runs; nor is what RARE says ever hot.
@@ -55,8 +57,14 @@ inline int open_own(int dirfd, const char* path, int flags) {
 }
 
 // What is open as `fd`, as far as `mask` (STATX_...) asks; where the kernel knows it, without asking the PFS.
+// No path costs a tenth less than an empty one; before Linux 6.11 it is EFAULT.
 inline bool look_at(int fd, unsigned mask, struct statx* st) {
-  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask, st) == 0;
+  static std::atomic<const char*> path{nullptr};
+  const char* const none = path.load(std::memory_order_relaxed);
+  if (syscall(SYS_statx, fd, none, AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask, st) == 0) return true;
+  if (none || errno != EFAULT) return false;
+  path.store("", std::memory_order_relaxed);
+  return look_at(fd, mask, st);
 }
 
 inline uint64_t device_of(const struct statx& st) {
