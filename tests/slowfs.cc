@@ -20,7 +20,8 @@
 // - By default files are opened with direct I/O: each read call of an application arrives here as it is (in
 // pieces of
 //   at most 1 MiB), but MAP_SHARED fails with ENODEV.  --cache allows the page cache and mmap; each open then
-//   drops the pages that earlier opens left.
+//   drops the pages that earlier opens left.  With --keep-cache they stay as long as the file's size and time
+//   do, as where a parallel file system's client holds a lock.
 // - The kernel resolves a path again after ESTALE, so an open fails for the application only when two strike
 // in a row
 //   (estale-open-every 1).  With --cache it takes a short read for the end of the file.
@@ -126,7 +127,7 @@ uint64_t setting(Key key) { return settings[key].value.load(std::memory_order_re
 
 struct Options {
   int root_fd = -1;
-  bool cache = false;
+  bool cache = false, keep_cache = false;
   bool foreground = false;
   double attr_ttl = 1.0;
   std::string source, mountpoint, fuse_options, pid_file, stats_file;
@@ -819,7 +820,7 @@ int open_source(const std::string& path, int flags, mode_t mode) {
 void use_descriptor(fuse_file_info* file, int fd) {
   file->fh = static_cast<uint64_t>(fd);
   file->direct_io = !options.cache;
-  file->keep_cache = 0;
+  file->keep_cache = options.keep_cache;
   file->noflush = 1;
 }
 
@@ -986,6 +987,7 @@ void print_usage(FILE* out) {
       "  --pid-file FILE     write the process id there when the mount is there; removed at the end\n"
       "  --stats FILE        write the counters there at the end\n"
       "  --cache             allow the page cache and mmap(MAP_SHARED)\n"
+      "  --keep-cache        the same, and pages stay for later opens\n"
       "  --attr-ttl S        how long the kernel caches names and attributes, seconds (default 1)\n"
       "  -o OPTION,...       more mount options of FUSE\n"
       "  --match TEXT        faults strike only paths below SOURCE that contain TEXT\n\n"
@@ -1000,14 +1002,12 @@ void print_usage(FILE* out) {
 }
 
 void parse_arguments(int argc, char** argv) {
-  enum { kSetting = 256, kForeground, kPidFile, kStats, kCache, kTtl, kMatch, kHelp };
-  std::vector<option> table = {{"foreground", no_argument, nullptr, kForeground},
-                               {"pid-file", required_argument, nullptr, kPidFile},
-                               {"stats", required_argument, nullptr, kStats},
-                               {"cache", no_argument, nullptr, kCache},
-                               {"attr-ttl", required_argument, nullptr, kTtl},
-                               {"match", required_argument, nullptr, kMatch},
-                               {"help", no_argument, nullptr, kHelp}};
+  enum { kSetting = 256, kForeground, kPidFile, kStats, kCache, kKeepCache, kTtl, kMatch, kHelp };
+  std::vector<option> table = {
+      {"foreground", no_argument, nullptr, kForeground}, {"pid-file", required_argument, nullptr, kPidFile},
+      {"stats", required_argument, nullptr, kStats},     {"cache", no_argument, nullptr, kCache},
+      {"keep-cache", no_argument, nullptr, kKeepCache},  {"attr-ttl", required_argument, nullptr, kTtl},
+      {"match", required_argument, nullptr, kMatch},     {"help", no_argument, nullptr, kHelp}};
   for (const Setting& s : settings) table.push_back({s.name, required_argument, nullptr, kSetting});
   table.push_back({nullptr, 0, nullptr, 0});
   int index = 0;
@@ -1028,6 +1028,9 @@ void parse_arguments(int argc, char** argv) {
       case kStats:
         options.stats_file = optarg;
         break;
+      case kKeepCache:
+        options.keep_cache = true;
+        [[fallthrough]];
       case kCache:
         options.cache = true;
         break;

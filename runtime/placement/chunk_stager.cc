@@ -371,7 +371,7 @@ Status ChunkStager::copy(const Large& file, const Run& run, bool paced, Copier* 
                                  .bytes = bytes,
                                  .writing = file->writing,
                                  .paced = paced,
-                                 .keep_pages = is_native(file->ref),
+                                 .keep_pages = is_native(file->ref) || is_wanted(file->ref),
                                  .sparse = is_sparse(file->st)},
                                 copier));
   // Chunks are read as soon as they are published, so theirs cannot be told later that they were lost.
@@ -449,9 +449,14 @@ void ChunkStager::finish(const Large& file, const Run& last) {
   context_->source->copied(file->ref, file->tier);
   add(context_->board, AgentCounter::staged_files);
   if (is_sparse(file->st)) context_->sparse.add(&tier, file->ref, made, file->reserved);
-  const MutexLock hold(lock_);
-  large_.erase(file->ref);
-  wanted_.erase(file->ref);
+  bool kept = false;
+  {
+    const MutexLock hold(lock_);
+    large_.erase(file->ref);
+    kept = wanted_.erase(file->ref) != 0 && native_.count(file->ref) == 0;
+  }
+  // Nobody had to read the PFS instead, and now nobody will.
+  if (kept) os::drop_pages(last.ends->source->fd(), 0, file->st.st_size);
 }
 
 // Other threads may still be copying for it: the last one to end gives its space back. The name is free at
