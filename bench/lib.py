@@ -59,13 +59,14 @@ class SlowFs:
     DESCRIPTION = "slowfs (open {open_us} us, read {read_us} us, metadata {meta_us} us, {bw_mib} MiB/s)"
     COUNTERS = {"opens": ["open"], "reads": ["read"], "bytes": ["read_bytes"], "stats": ["lookup", "getattr"]}
 
-    def __init__(self, directory, delays, source=None):
+    def __init__(self, directory, delays, source=None, page_cache=False):
+        self.page_cache = page_cache  # of the node, for its files' data
         self.source = source or os.path.join(directory, "slowfs-source")
         self.mount = os.path.join(directory, "slowfs")
-        self.description = self.DESCRIPTION.format(**delays)
+        self.description = self.DESCRIPTION.format(**delays) + (" with a page cache" if page_cache else "")
         os.makedirs(self.source)
         os.makedirs(self.mount)
-        settings = [f"--{name.replace('_', '-')}={value}" for name, value in delays.items()]
+        settings = [f"--{name.replace('_', '-')}={value}" for name, value in delays.items()] + ["--keep-cache"] * page_cache
         self.process = start([program("tests/slowfs"), "--foreground", *settings, self.source, self.mount])
         end = time.monotonic() + 10
         while not os.path.ismount(self.mount):
@@ -89,6 +90,7 @@ class SlowFs:
 class Gluster:
     """A dev/lab pfs.  `source` is the mount itself.  The counters are the sums of its servers' own; a
     lookup may be asked of several servers."""
+    page_cache = False
 
     COUNTERS = {"opens": ["open"], "reads": ["read"], "bytes": ["read_bytes"], "stats": ["lookup", "stat", "fstat"]}
 
@@ -434,6 +436,6 @@ def arguments(name, description, runs, scale=None, slowfs=True):
     return parser
 
 
-def slowfs(args, source=None):
+def slowfs(args, source=None, page_cache=False):
     delays = {name: getattr(args, name) for name in ("open_us", "read_us", "meta_us", "bw_mib")}
-    return SlowFs(scratch(), delays, source)
+    return SlowFs(scratch(), delays, source, page_cache)

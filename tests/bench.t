@@ -101,6 +101,10 @@ def reads():
     equal(len(found), 4 * 6 * 2, "reads has a figure for each way", found)
     equal({value for (figure, condition), value in found.items() if figure.startswith("later epochs: PFS") and "opened" in condition},
           {0}, "and counts the PFS's bytes", found)
+    code, out, err = run(load("reads"), *FAST[6:], "--page-cache", "--ways", "mmap", "--held", "opened", "--mib", "1", "--threads", "2",
+                         "--prefetch", "off", "--epochs", "2", "--json")
+    found = {f["figure"]: f["median"] for f in json.loads(out)["figures"]}
+    ok(code == 0 and found["epoch 1: PFS bytes / dataset"] == 1, "with a page cache no mode reads what another has left in it", found, err)
 
 
 why = "sanitizer build: its programs need the sanitizer's library, and nothing is to be measured" if e2e.SANITIZER else e2e.why_no_slowfs()

@@ -225,6 +225,39 @@ def not_for_good():
     return None
 
 
+IN_VAIN = """
+for path, way in zip(files(), ("mmap", "stdio")):
+    with open(path, "rb") as file: fd = os.dup(file.fileno())
+    if way == "mmap": data = mmap.mmap(fd, 0, prot=mmap.PROT_READ)[:]
+    else:
+        libc.fopen.restype, libc.fread.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
+        buffer = ctypes.create_string_buffer(os.path.getsize(path))
+        libc.fread(buffer, 1, len(buffer), libc.fopen(path.encode(), b"r"))
+        data = buffer.raw
+    print(sha(data))
+"""
+
+
+def waited_in_vain():
+    """What the agent has copied while a task waited for the whole file is not read by that task a second time."""
+    if why := e2e.why_no_slowfs():
+        return skip("what was waited for in vain", why)
+    root, size = scratch("in-vain"), 12 * MIB
+    for i in range(2):
+        with open(f"{root}/{i}", "wb") as file:
+            file.write(os.urandom(size))
+    fs = e2e.SlowFs(root, f"{root}.pfs", "--keep-cache", "--bw-mib=4")
+    command = program("import ctypes\nlibc = ctypes.CDLL(None)\n" + IN_VAIN)
+    job = e2e.Job(options([fs.mount], {"t": (scratch("tier.in-vain"), "1G")}, "--config", configuration("off")))
+    equal(job.run([*command, fs.mount])[:2], e2e.execute([*command, root])[:2], "waited for in vain: as natively")
+    read = fs.counters()["read_bytes"]
+    ok(2 * size <= read <= 2.1 * size, "each byte from the PFS once", read)
+    tasks = job.end()["tasks"]
+    ok(tasks["read_bytes_pfs"] + tasks["mmap_bytes"] >= 2 * size, "and the task read the PFS", tasks)
+    fs.close()
+    return None
+
+
 def sparse():
     """Holes take no space on a tier: what a sparse file leaves of its size is there for others."""
     root = scratch("sparse")
@@ -430,4 +463,4 @@ def whole_soon():
     return None
 
 
-e2e.main(own_position, not_for_good, sparse, moved, whole_soon)
+e2e.main(own_position, not_for_good, waited_in_vain, sparse, moved, whole_soon)
