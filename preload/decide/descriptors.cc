@@ -116,7 +116,7 @@ void opened_on_pfs(int fd, Ref large) {
 
 // A child of vfork(2) says in our memory what it does to descriptors of its own: ours is open still. So a
 // copy's hint stays, and is proved when the number is used next; what that leaves of a large file's in a
-// child of fork(2) read_chunks() finds out.
+// child of fork(2) read_at() finds out.
 void closes_known(int fd) {
   const unsigned char c = class_of(fd);
   if (is_tier(c)) {

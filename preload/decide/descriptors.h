@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A table of hints by descriptor: under which heading reads of it are counted, and whether it may be a large
-// file's, which read_chunks() then proves.
+// file's, which read_at() then proves.
 // Correctness never rests on it. A descriptor that came or went unseen (fcntl, SCM_RIGHTS, close_range) is
 // counted under a wrong heading or not at all.
 #pragma once

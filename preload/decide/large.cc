@@ -226,18 +226,11 @@ bool move(const File& file) {
 
 }  // namespace
 
-ssize_t read_chunks(int fd, const struct iovec* parts, int n, off_t offset) {
-  const File file(fd);
-  ssize_t sum = 0;
-  for (size_t left = bytes_of(parts, n); left > 0; ++parts) {
-    const size_t len = parts->iov_len < left ? parts->iov_len : left;
-    const ssize_t got = read_part(file, parts->iov_base, len, offset + sum);
-    if (got < 0) return -1;  // all of it from the PFS: a file gives no short reads
-    sum += got;
-    if (got < static_cast<ssize_t>(len)) break;
-    left -= len;
-  }
-  return sum > 0 ? sum : -1;
+bool read_at(int fd, const struct iovec* parts, int n, off_t offset, ssize_t* got) {
+  const size_t bytes = offset < 0 ? 0 : bytes_of(parts, n);
+  if (bytes == 0) return false;
+  *got = read_parts(File(fd), parts, bytes, offset);
+  return true;
 }
 
 // The range is taken by moving the position beyond it, which the kernel does at once, and read with an

@@ -10,12 +10,12 @@
 
 namespace monarch::preload {
 
-// As preadv(2). Waits, bounded, for chunks that are not yet staged. -1: ask the PFS, as for everything in
-// doubt.
-ssize_t read_chunks(int fd, const struct iovec* parts, int n, off_t offset);
-// As readv(2), with its errno, from the descriptor's own position on, which the kernel keeps: several threads
-// and processes that share the descriptor get different bytes, as natively. False: ask the PFS, the position
-// is where it was.
+// As preadv(2), with its errno: from chunks, and what is in doubt from the PFS. Waits, bounded, for chunks
+// that are not yet staged. False: the arguments are the kernel's to refuse.
+bool read_at(int fd, const struct iovec* parts, int n, off_t offset, ssize_t* got);
+// As readv(2), likewise, from the descriptor's own position on, which the kernel keeps: several threads and
+// processes that share the descriptor get different bytes, as natively. False: ask the PFS, the position is
+// where it was.
 bool read_on(int fd, const struct iovec* parts, int n, ssize_t* got);
 // As sendfile(2), likewise.
 bool send_on(int to, int fd, off_t* offset, size_t bytes, ssize_t* sent);

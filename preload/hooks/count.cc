@@ -40,46 +40,42 @@ ssize_t counted(int fd, Read read) {
 // Whether it is a large file's descriptor, which cannot be moved to the copy now.
 bool in_chunks(int fd) { return __builtin_expect(class_of(fd) == kLarge, 0) && !move_to_copy(fd); }
 
-// For reads with an offset: from the chunks. -1: from the descriptor.
-ssize_t from_chunks(int fd, const struct iovec* parts, int n, off_t offset) {
-  return in_chunks(fd) ? read_chunks(fd, parts, n, offset) : -1;
-}
-// For reads from the descriptor's own position, likewise.
+// For reads from the descriptor's own position: from the chunks. False: from the descriptor.
 bool from_chunks_on(int fd, const struct iovec* parts, int n, ssize_t* got) {
   if (!in_chunks(fd)) return false;
   const UsesPosition now(fd);
   return read_on(fd, parts, n, got);
 }
 
-// What the descriptor itself gives to a read with an offset.
+// What a read with an offset gives: from the chunks, or by `read`, from the descriptor.
 template <typename Read>
-ssize_t counted_at(int fd, Read read) {
+ssize_t counted_at(int fd, const struct iovec* parts, int n, off_t offset, Read read) {
+  ssize_t got;
+  if (in_chunks(fd) && read_at(fd, parts, n, offset, &got)) return got;
   follow_changes(fd);
-  const ssize_t got = read();
+  got = read();
   const unsigned char c = class_of(fd);
   if (__builtin_expect(c != kNone, 0) && got > 0)
     add_read(c == kLarge ? kPfs : c, static_cast<uint64_t>(got));
   return got;
 }
 
-// `room`: of the buffer, where the caller says it (__pread_chk).
+// `room`: of the buffer, where the caller says it (__pread_chk), and libc ends the program.
 template <typename... Room>
 ssize_t read_at(Hook hook, int fd, void* buffer, size_t bytes, off_t offset, Room... room) {
-  const bool fits = ((bytes <= room) && ...);
   const struct iovec part = {buffer, bytes};
-  if (const ssize_t got = fits ? from_chunks(fd, &part, 1, offset) : -1; got >= 0) return got;
-  return counted_at(fd, [&] { return call_next<ssize_t>(hook, fd, buffer, bytes, offset, room...); });
+  const int parts = ((bytes <= room) && ...) ? 1 : 0;
+  return counted_at(fd, &part, parts, offset,
+                    [&] { return call_next<ssize_t>(hook, fd, buffer, bytes, offset, room...); });
 }
 ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offset) {
-  if (const ssize_t got = from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, [&] { return call_next<ssize_t>(hook, fd, parts, n, offset); });
+  return counted_at(fd, parts, n, offset, [&] { return call_next<ssize_t>(hook, fd, parts, n, offset); });
 }
+// With flags no chunk serves it; the offset -1 is the descriptor's own position.
 ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offset, int flags) {
   const auto itself = [&] { return call_next<ssize_t>(hook, fd, parts, n, offset, flags); };
   if (ssize_t got; offset == -1 && !flags && from_chunks_on(fd, parts, n, &got)) return got;
-  if (offset < 0) return counted(fd, itself);
-  if (const ssize_t got = flags ? -1 : from_chunks(fd, parts, n, offset); got >= 0) return got;
-  return counted_at(fd, itself);
+  return offset < 0 ? counted(fd, itself) : counted_at(fd, flags ? nullptr : parts, n, offset, itself);
 }
 
 ssize_t send(Hook hook, int to, int from, off_t* offset, size_t bytes) {
