@@ -16,7 +16,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/client/client.h \
 	%D%/client/environment.cc %D%/client/environment.h \
 	%D%/client/exclude.cc \
-	%D%/client/log.cc %D%/client/log.h \
+	%D%/client/log.cc \
 	%D%/client/room.h \
 	%D%/decide/attributes.cc %D%/decide/attributes.h \
 	%D%/decide/changes.cc %D%/decide/changes.h \

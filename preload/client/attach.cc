@@ -2,7 +2,6 @@
 #include "preload/client/client.h"
 
 #include "preload/client/environment.h"
-#include "preload/client/log.h"
 #include "preload/next/kernel.h"
 
 namespace monarch::preload {
@@ -75,10 +74,7 @@ Outcome connect() {
 }
 
 void say(const char* why) {
-  const char* log = saved_variable("MONARCH_IO_LOG");
-  Line line;
-  line.add(why);
-  if (log) line.write_to(log);
+  if (const char* log = saved_variable("MONARCH_IO_LOG")) write_line(log, {why});
 }
 
 // Before the program can change it.

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <initializer_list>
+#include <string_view>
 
 #include "runtime/layout/board_client.h"
 #include "runtime/layout/catalog_reader.h"
@@ -49,6 +51,11 @@ void find_open_copies();
 // this process runs; whether one of client.exclude, which is set, names the file (client/exclude.cc).
 bool excludes_program(const char* globs);
 bool excludes_file(const Client& client, const RelPath& path);
+
+// For MONARCH_IO_LOG: a line of these words, whatever is in them, with the process's id. `log`: "stderr" or a
+// file, which is opened for appending and closed for each line: no lock, no buffer, no descriptor kept. errno
+// stays as it is.
+void write_line(const char* log, std::initializer_list<std::string_view> words);
 
 // Whether the process belongs to a job (or may yet come to: the agent is starting).
 bool is_attached();

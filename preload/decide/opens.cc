@@ -2,7 +2,6 @@
 // A ladder of early returns, each to the PFS.
 #include "preload/decide/opens.h"
 
-#include "preload/client/log.h"
 #include "preload/decide/changes.h"
 #include "preload/decide/waiting.h"
 #include "preload/next/kernel.h"
@@ -198,20 +197,14 @@ const char* name_of(TaskCounter counter) {
   return kNames[static_cast<uint32_t>(counter)];
 }
 
+// One line per open.
 APART void log_open(const Client& c, const RelPath& path, const Answer& answer) {
-  Line line;
   const char* root = root_path(c, path.root);
-  if (root) line.add(root);
-  line.add("/");
-  line.add(path.path, path.len);
-  if (answer.placed) {
-    line.add(": tier ");
-    line.add(c.catalog.facts().tiers[answer.tier].name);
-  } else {
-    line.add(": PFS, ");
-    line.add(name_of(answer.why));
-  }
-  line.write_to(c.log);
+  write_line(c.log, {root ? root : "",
+                     "/",
+                     {path.path, path.len},
+                     answer.placed ? ": tier " : ": PFS, ",
+                     answer.placed ? c.catalog.facts().tiers[answer.tier].name : name_of(answer.why)});
 }
 
 // While the agent lives, its directories are there, and nobody else can take their names.
