@@ -53,18 +53,9 @@ void note(const Directory& directory, bool below) {
   if (now != seen) directory.slot->store(now, std::memory_order_relaxed);
 }
 
-// No dataset, and its files' descriptors cost something. The second byte tells most other paths.
+// No dataset, and its files' descriptors cost something.
 bool of_kernel(const char* path) {
-  switch (path[1]) {
-    case 'd':
-      return begins(path, "/dev/");
-    case 'p':
-      return begins(path, "/proc/");
-    case 's':
-      return begins(path, "/sys/");
-    default:
-      return false;
-  }
+  return begins(path, "/dev/") || begins(path, "/proc/") || begins(path, "/sys/");
 }
 
 // The path without symbolic links of what is open as `fd`, if that is on a root's device.

@@ -106,36 +106,9 @@ int descriptor_meant(int dirfd, const char* path, int flags) {
   return fd >= 0 ? fd : kNoDescriptor;
 }
 
-namespace {
-
-// Whether a component of `path`, which begins with a slash, begins with a dot. By words that lie in one page
-// each; sanitizers see a read beside the text.
-__attribute__((no_sanitize("address", "thread"))) bool has_dotted_name(const char* path) {
-  using Word __attribute__((may_alias)) = uint64_t;
-  constexpr uint64_t kOnes = 0x0101010101010101, kHighs = kOnes << 7, kDots = kOnes * '.';
-  const uintptr_t before = reinterpret_cast<uintptr_t>(path) % sizeof(Word);
-  const char* p = path - before;
-  for (uint64_t skip = (uint64_t{1} << 8 * before) - 1;; p += sizeof(Word), skip = 0) {
-    // 0 of '\0', '.' and few more.
-    const uint64_t others = (*reinterpret_cast<const Word*>(p) | skip) & ~kDots;
-    for (uint64_t found = (others - kOnes) & ~others & kHighs; found != 0; found &= found - 1) {
-      const char* at = p + __builtin_ctzll(found) / 8;
-      if (*at == '\0') return false;
-      if (*at == '.' && at[-1] == '/') return true;
-    }
-  }
-}
-
-__attribute__((noinline)) bool names_link_to_descriptor(const char* path) {
-  return strstr(path, "/fd/") || strstr(path, "/dev/std");
-}
-
-}  // namespace
-
 __attribute__((hot)) bool has_link_to_descriptor(const char* path) {
-  constexpr char kShared[] = "/dev/shm/";
-  return begins(path, kShared) ? has_dotted_name(path + sizeof kShared - 2)  // none, without a ".."
-                               : names_link_to_descriptor(path);
+  if (begins(path, "/dev/shm/")) return strstr(path, "/../");  // where datasets and tiers may be
+  return strstr(path, "/fd/") || strstr(path, "/dev/std");
 }
 
 bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st) {
