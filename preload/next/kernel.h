@@ -57,8 +57,9 @@ inline int open_own(int dirfd, const char* path, int flags) {
 }
 
 // What is open as `fd`, as far as `mask` (STATX_...) asks; where the kernel knows it, without asking the PFS.
-// No path costs a tenth less than an empty one; before Linux 6.11 it is EFAULT.
+// No path costs a tenth less than an empty one; before Linux 6.11 it is EFAULT. errno stays as it is.
 inline bool look_at(int fd, unsigned mask, struct statx* st) {
+  const KeepErrno errno_stays;
   static std::atomic<const char*> path{nullptr};
   const char* const none = path.load(std::memory_order_relaxed);
   if (syscall(SYS_statx, fd, none, AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask, st) == 0) return true;
