@@ -25,6 +25,9 @@ nobase_dist_doc_DATA = \
 	%D%/performance/overhead-many.svg \
 	%D%/performance/overhead.svg \
 	%D%/performance/partial.svg \
+	%D%/performance/peers.svg \
+	%D%/performance/reads-1g.svg \
+	%D%/performance/reads.svg \
 	%D%/performance/scale.svg \
 	%D%/performance/start.svg \
 	%D%/performance/tuning.svg \
