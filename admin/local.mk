@@ -6,8 +6,11 @@ monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_
 monarchctl_LDADD = $(libmonarch)
 monarchctl_SOURCES = \
 	%D%/commands.h \
+	%D%/config.cc \
 	%D%/container.cc \
 	%D%/monarchctl.cc \
+	%D%/output.cc \
+	%D%/output.h \
 	%D%/report.cc \
 	%D%/report.h \
 	%D%/run.cc \

@@ -11,6 +11,12 @@ namespace {
 constexpr int kUsage = 2;        // exit status for a command line that makes no sense
 constexpr int kRunFailed = 125;  // `monarchctl run`: as env(1) and timeout(1) do
 
+// What was typed, as far as it was understood.
+std::string command_of(const CLI::App& app) {
+  for (const CLI::App* sub : app.get_subcommands()) return app.get_name() + " " + command_of(*sub);
+  return app.get_name();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -27,14 +33,16 @@ int main(int argc, char** argv) {
   CLI::App* container = app.add_subcommand(
       "container-args", "print the arguments with which a container tool shows Monarch to a container");
   monarch::admin::add_container_args(container, &status);
+  CLI::App* config = app.add_subcommand("config", "check the configuration, or show what it means");
+  monarch::admin::add_config(config, &status);
   CLI::App* version = app.add_subcommand("version", "print the version");
   version->callback([] { std::puts("monarchctl " PACKAGE_VERSION); });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    const char* command = run->parsed() ? "monarchctl run" : "monarchctl";
-    std::fprintf(stderr, "%s: %s; see '%s --help'\n", command, e.what(), command);
+    const std::string command = command_of(app);
+    std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), e.what(), command.c_str());
     return run->parsed() ? kRunFailed : kUsage;
   }
   return status;

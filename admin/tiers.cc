@@ -2,15 +2,14 @@
 // monarchctl tiers: which directories of this node are tiers, which are not, and why.
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/output.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/size.h"
@@ -23,8 +22,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int kFailure = 1, kPartial = 4;
-constexpr char kDefaultConfig[] = SYSCONFDIR "/monarch/monarch.conf";
+constexpr int kPartial = 4;
 
 struct TiersOptions {
   std::string config;
@@ -56,21 +54,13 @@ ordered_json to_json(const Candidate& c) {
           {"tier", tier}};
 }
 
-void print_json(const std::vector<Candidate>& candidates, const std::string& config) {
+void print_all(const std::vector<Candidate>& candidates, const std::string& config) {
   ordered_json list = ordered_json::array();
   for (const Candidate& c : candidates) list.push_back(to_json(c));
   const ordered_json all = {{"version", PACKAGE_VERSION},
                             {"config", config.empty() ? ordered_json() : ordered_json(config)},
                             {"tiers", list}};
-  // A mount point may hold any bytes.
-  std::puts(all.dump(2, ' ', false, ordered_json::error_handler_t::replace).c_str());
-}
-
-// One word in a line of a table.
-std::string word(const std::string& text) {
-  std::string out;
-  for (const char c : escaped(text)) out += c == ' ' ? "\\040" : std::string(1, c);
-  return out.empty() ? "-" : out;
+  print_json(all);
 }
 
 // Refuses what no job would have.
@@ -90,7 +80,7 @@ void look_closer(std::vector<Candidate>* found) {
   }
 }
 
-void print_table(const std::vector<Candidate>& candidates) {
+void print_candidates(const std::vector<Candidate>& candidates) {
   std::vector<std::vector<std::string>> rows = {
       {"PATH", "DEVICE", "MEDIUM", "FSTYPE", "SIZE", "FREE", "NUMA", "CHOSEN", "REASON"}};
   for (const Candidate& c : candidates)
@@ -98,35 +88,23 @@ void print_table(const std::vector<Candidate>& candidates) {
         {word(c.path), word(c.device), c.medium ? medium_name(*c.medium) : "-", word(c.fstype),
          c.size ? format_size(c.size) : "-", c.size && !c.mount_point.empty() ? format_size(c.free) : "-",
          c.numa_node >= 0 ? std::to_string(c.numa_node) : "-", c.chosen ? "yes" : "no", escaped(c.reason)});
-  std::vector<size_t> widths(rows[0].size());
-  for (const auto& row : rows)
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i + 1 < row.size(); ++i)
-      line += row[i] + std::string(widths[i] - row[i].size() + 2, ' ');
-    std::puts((line + row.back()).c_str());
-  }
+  print_table(rows);
 }
 
 int tiers(TiersOptions options) {
-  const auto fail = [](const Error& error) {
-    std::fprintf(stderr, "monarchctl tiers: %s\n", escaped(error.text).c_str());
-    return kFailure;
-  };
   struct stat st;
   if (options.config.empty() && (::stat(kDefaultConfig, &st) == 0 || errno != ENOENT))
     options.config = kDefaultConfig;
   std::vector<TierConfig> configured;
   if (!options.config.empty()) {
     Result<Config> config = load_config(options.config);
-    if (!config.ok()) return fail(config.error());
+    if (!config.ok()) return fail("tiers", config.error());
     configured = config->tiers;
   }
   Result<std::vector<Candidate>> found = discover({}, configured);
-  if (!found.ok()) return fail(found.error());
+  if (!found.ok()) return fail("tiers", found.error());
   look_closer(&*found);
-  options.json ? print_json(*found, options.config) : print_table(*found);
+  options.json ? print_all(*found, options.config) : print_candidates(*found);
   const size_t usable = chosen(*found).size();
   if (usable == 0) {
     std::fprintf(stderr, "monarchctl tiers: this node has no tier; name one in %s, as [tier.NAME]\n",

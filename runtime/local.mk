@@ -47,6 +47,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/config/dataset_rules.h \
 	%D%/config/policy_keys.cc \
 	%D%/config/policy_keys.h \
+	%D%/config/show.cc \
+	%D%/config/show.h \
 	%D%/config/values.h \
 	%D%/hierarchy/discovery.cc \
 	%D%/hierarchy/discovery.h \

@@ -67,17 +67,28 @@ def options_of(*command):
     return sorted(set(re.findall(r"^ +(?:-\w,)?(--[a-z-]+)", run.stdout, flags=re.M)))
 
 
+def subcommands_of(*command):
+    """The names below that command, as its --help has them."""
+    run = subprocess.run([f"{BUILD}/{command[0]}", *command[1:], "--help"], capture_output=True, text=True, check=True)
+    return re.findall(r"^  ([\w-]+)  ", run.stdout.split("Subcommands:")[1], flags=re.M) if "Subcommands:" in run.stdout else []
+
+
+def subcommands(*above):
+    """All subcommands of monarchctl, and theirs, as lists of words."""
+    names = subcommands_of("monarchctl", *above)
+    return [[*above, name] for name in names] + [words for name in names for words in subcommands(*above, name)]
+
+
 def counters(which):
     block = text_of("runtime/layout/board_layout.h").split(f"#define MONARCH_{which}_COUNTERS(X)")[1].split("\n\n")[0]
     return re.findall(r"X\((\w+),", block)
 
 
 def options():
-    for names, where in [(("monarchctl",), "monarchctl.1"), (("monarchctl", "run"), "monarchctl.1"),
-                         (("monarchctl", "tiers"), "monarchctl.1"), (("monarchctl", "container-args"), "monarchctl.1"), (("monarchd",), "monarchd.8")]:
+    commands = subcommands_of("monarchctl")
+    for names, where in [(("monarchctl",), "monarchctl.1"), (("monarchd",), "monarchd.8"),
+                         *((("monarchctl", *words), "monarchctl.1") for words in subcommands())]:
         result(missing(options_of(*names), tagged(where), where), f"the options of {' '.join(names)} are in {where}")
-    run = subprocess.run([f"{BUILD}/monarchctl", "--help"], capture_output=True, text=True, check=True)
-    commands = re.findall(r"^  ([\w-]+)  ", run.stdout.split("Subcommands:")[1], flags=re.M)
     headings = re.findall(r"^\.SS monarchctl ([\w-]+)", page("monarchctl.1"), flags=re.M)
     result(missing(commands, headings, "monarchctl.1"), "the subcommands of monarchctl are in monarchctl.1")
     result(missing(headings, commands, "monarchctl --help"), "monarchctl.1 describes no other")

@@ -238,6 +238,7 @@ scripts = \
 	%D%/bench.t \
 	%D%/cgroup.t \
 	%D%/containers.t \
+	%D%/ctl.t \
 	%D%/demo.t \
 	%D%/differential.t \
 	%D%/docs.t \

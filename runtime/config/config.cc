@@ -21,6 +21,7 @@
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/config/policy_keys.h"
+#include "runtime/config/show.h"
 #include "runtime/config/values.h"
 #include "runtime/layout/catalog_layout.h"
 
@@ -169,19 +170,16 @@ struct Reading {
   int line = 0;
   uint64_t least_quota = 0;
   Config config;
-  std::set<std::string> seen;   // "section.key"
-  std::set<std::string> given;  // the same, of those that words say
+  ConfigTrace* trace = nullptr;
+  std::set<std::string> given;  // "section.key", of those that words say
   std::vector<int> tier_lines;  // where each tier began
   Status failure;               // the first
-  int failed_line = 0;
 
   Error at(int where, const std::string& text) const {
+    trace->failed_line = where;
     return bad_input(file + ":" + std::to_string(where) + ": " + text);
   }
-  void fail(const std::string& text) {
-    failure = at(line, text);
-    failed_line = line;
-  }
+  void fail(const std::string& text) { failure = at(line, text); }
 };
 
 Status set_agent_key(AgentConfig* agent, const std::string& key, const std::string& value) {
@@ -280,7 +278,9 @@ Status set_key(Reading* in, const std::string& section, const std::string& key, 
   PolicySection* policy = find_policy(&in->config, section);
   const std::string name = canonical_section(section) + "." + key;
   if (in->given.count(name)) return {};
-  if (!in->seen.insert(name).second && !(policy && is_list_of_policy(key)))
+  const bool again = !in->trace->lines.insert_or_assign(name, in->line).second;
+  in->trace->failed_key = name;
+  if (again && !(policy && is_list_of_policy(key)))
     return bad_input("'" + key + "' is given twice in [" + section + "]");
   if (policy) return set_policy_key(policy, key, value, in->line);
   if (section.empty()) return bad_input("'" + key + "' stands before the first [section]");
@@ -304,6 +304,7 @@ int on_key(void* user, const char* section, const char* key, const char* value) 
   if (!in->failure.ok()) return 1;
   const Status s = set_key(in, section, key, value);
   if (!s.ok()) in->fail(s.error().text);
+  if (s.ok()) in->trace->failed_key.clear();
   return 1;
 }
 
@@ -366,6 +367,7 @@ Status set_words(Reading* in, const std::vector<Word>& words) {
     Status s = begin_section(in, word.section);
     if (s.ok()) s = set_key(in, word.section, word.key, word.value);
     if (!s.ok()) return word.error(s.error().text);
+    in->trace->failed_key.clear();
   }
   return {};
 }
@@ -459,7 +461,7 @@ Status check_whole(const Reading& in) {
   for (size_t i = 0; i < tiers.size(); ++i) {
     const std::string title = "[tier." + tiers[i].name + "]";
     if (tiers[i].path.empty()) return in.at(in.tier_lines[i], title + " has no path");
-    if (!in.seen.count("tier." + tiers[i].name + ".quota"))
+    if (!in.trace->lines.count("tier." + tiers[i].name + ".quota"))
       return in.at(in.tier_lines[i], title + " has no quota; write for example quota = 100G");
     for (size_t j = 0; j < i; ++j)
       if (tiers[j].path == tiers[i].path)
@@ -472,7 +474,7 @@ Status check_whole(const Reading& in) {
   return {};
 }
 
-Result<Config> read_config(const std::string& source, uint64_t least_quota) {
+Result<Config> read_config(const std::string& source, uint64_t least_quota, ConfigTrace* trace) {
   const size_t words_at = std::min(source.find('\n'), source.size());
   const std::string file = source.substr(0, words_at);
   const Result<std::vector<Word>> words = parse_words(source.substr(std::min(words_at + 1, source.size())));
@@ -490,10 +492,12 @@ Result<Config> read_config(const std::string& source, uint64_t least_quota) {
   in.file = file;
   in.stream = stream.get();
   in.least_quota = least_quota;
+  in.trace = trace;
   for (const Word& word : *words) in.given.insert(canonical_section(word.section) + "." + word.key);
   const int bad_line = ini_parse_stream(&read_line, &in, &on_key, &in);
   if (std::ferror(stream.get())) return errno_error("read " + file, EIO);
-  if (!in.failure.ok() && (bad_line <= 0 || in.failed_line < bad_line)) return in.failure.error();
+  if (!in.failure.ok() && (bad_line <= 0 || trace->failed_line < bad_line)) return in.failure.error();
+  if (bad_line > 0) trace->failed_key.clear();
   if (bad_line > 0) return in.at(bad_line, "neither [section], key = value nor a comment");
   if (bad_line < 0) return Error{ENOMEM, "read " + file + ": inih ran out of memory"};
   in.line = 0;
@@ -504,7 +508,14 @@ Result<Config> read_config(const std::string& source, uint64_t least_quota) {
 
 }  // namespace
 
-Result<Config> load_config(const std::string& source) { return read_config(source, kBlock); }
+Result<Config> load_config(const std::string& source) {
+  ConfigTrace trace;
+  return load_config(source, &trace);
+}
+
+Result<Config> load_config(const std::string& source, ConfigTrace* trace) {
+  return read_config(source, kBlock, trace);
+}
 
 std::string with_words(const std::string& file, const std::vector<std::string>& words) {
   std::string source = file;
@@ -512,7 +523,10 @@ std::string with_words(const std::string& file, const std::vector<std::string>& 
   return source;
 }
 
-Result<Config> load_agent_conf(const std::string& file) { return read_config(file, 0); }
+Result<Config> load_agent_conf(const std::string& file) {
+  ConfigTrace trace;
+  return read_config(file, 0, &trace);
+}
 
 Config load_config_or_defaults(const std::string& source) {
   Result<Config> config = load_config(source);

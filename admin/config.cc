@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl config: whether monarch.conf is right, and what it means.
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "admin/commands.h"
+#include "admin/output.h"
+#include "build_config.h"
+#include "runtime/base/escape.h"
+#include "runtime/base/size.h"
+#include "runtime/config/show.h"
+#include "runtime/node/state.h"
+
+namespace monarch::admin {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMostLine = 198;  // bytes, monarch.conf(5)
+
+struct ConfigOptions {
+  std::string file = kDefaultConfig;
+  std::vector<std::string> words;
+  bool json = false;
+};
+
+std::string section_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
+std::string key_of(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
+// What is not an error of the file's, but will be one for a job.
+std::vector<std::string> doubts_of(const Config& config, const std::string& file) {
+  std::vector<std::string> doubts;
+  struct stat st;
+  if (::stat(file.c_str(), &st) == 0 && S_ISREG(st.st_mode) && st.st_uid != 0)
+    doubts.push_back(file + " is user " + std::to_string(st.st_uid) +
+                     "'s: jobs of Slurm, for which root reads it, go without Monarch; run chown root " +
+                     file);
+  std::vector<TierConfig> before;
+  for (const TierConfig& tier : config.tiers) {
+    const std::string what = "tier " + tier.name + ": " + tier.path;
+    const auto doubt = [&](const std::string& why) { doubts.push_back(what + ": " + why); };
+    const TierConfig* same = same_directory(before, tier);
+    struct statvfs fs;
+    if (::stat(tier.path.c_str(), &st) != 0) {
+      doubt(std::string(std::strerror(errno)) + "; on nodes where this is so, jobs go without the tier");
+    } else if (!S_ISDIR(st.st_mode)) {
+      doubt("not a directory; name one");
+    } else if (same) {
+      doubt("the directory of tier " + same->name + ", too; jobs go without the second one");
+    } else if (const Status jobs = check_tier_jobs(tier.path); !jobs.ok()) {
+      doubt(jobs.error().text);
+    } else if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
+      doubt("all can write it and it is not sticky; run chmod +t " + tier.path);
+    } else if (tier.kind == TierConfig::Kind::kDirectory && ::statvfs(tier.path.c_str(), &fs) == 0 &&
+               tier.quota.percent < 0 && tier.quota.bytes > fs.f_blocks * fs.f_frsize) {
+      doubt("the quota of " + format_size(tier.quota.bytes) + " is more than the file system has (" +
+            format_size(fs.f_blocks * fs.f_frsize) + "); write for example quota = 80%");
+    }
+    before.push_back(tier);
+  }
+  return doubts;
+}
+
+ordered_json key_or_null(const std::string& name, const char* what) {
+  if (name.empty()) return {};
+  return what == std::string("section") ? section_of(name) : key_of(name);
+}
+
+int refused(const char* command, const ConfigOptions& options, const ConfigTrace& trace, const Error& error) {
+  if (options.json)
+    print_json({{"version", PACKAGE_VERSION},
+                {"file", options.file},
+                {"valid", false},
+                {"line", trace.failed_line > 0 ? ordered_json(trace.failed_line) : ordered_json()},
+                {"section", key_or_null(trace.failed_key, "section")},
+                {"key", key_or_null(trace.failed_key, "key")},
+                {"error", error.text}});
+  std::string remedy = "; see monarch.conf(5)";
+  if (!trace.failed_key.empty())
+    remedy = "; mend " + key_of(trace.failed_key) + " in [" + section_of(trace.failed_key) +
+             "], see monarch.conf(5)";
+  else if (error.code == ENOENT)
+    remedy = "; jobs need the file, which may be empty, or name another one: monarchctl " +
+             std::string(command) + " FILE";
+  else if (error.code == EACCES)
+    remedy = "; ask root";
+  return fail(command, error.text + (error.code == EPERM ? "" : remedy));
+}
+
+// `use`: prints what is to be printed of a configuration that is right.
+template <typename Use>
+int with_config(const char* command, const ConfigOptions& options, const Use& use) {
+  ConfigTrace trace;
+  const Result<Config> config = load_config(with_words(options.file, options.words), &trace);
+  if (!config.ok()) return refused(command, options, trace, config.error());
+  use(*config, trace);
+  return 0;
+}
+
+int check(const ConfigOptions& options) {
+  return with_config("config check", options, [&](const Config& config, const ConfigTrace&) {
+    const std::vector<std::string> doubts = doubts_of(config, options.file);
+    if (options.json) {
+      print_json({{"version", PACKAGE_VERSION},
+                  {"file", options.file},
+                  {"valid", true},
+                  {"tiers", config.tiers.size()},
+                  {"policies", config.policies.size()},
+                  {"warnings", doubts}});
+      return;
+    }
+    std::printf("%s: %s: %zu tiers%s, %zu sections of policy\n", escaped(options.file).c_str(),
+                paint(Colour::kGood, "valid").c_str(), config.tiers.size(),
+                config.tiers.empty() ? " (those that 'monarchctl tiers' chooses are used)" : "",
+                config.policies.size());
+    for (const std::string& doubt : doubts)
+      std::printf("%s: %s\n", paint(Colour::kDoubtful, "warning").c_str(), escaped(doubt).c_str());
+  });
+}
+
+// The line; nothing: it is not in the file.
+std::optional<int> line_of(const ConfigTrace& trace, const ConfigValue& value) {
+  const auto at = trace.lines.find(value.section + "." + value.key);
+  if (at == trace.lines.end()) return {};
+  return at->second;
+}
+
+const char* source_of(const std::optional<int>& line) {
+  return !line ? "default" : *line == 0 ? "--set" : "file";
+}
+
+void show_json(const ConfigOptions& options, const std::vector<ConfigValue>& values,
+               const ConfigTrace& trace) {
+  ordered_json list = ordered_json::array();
+  for (const ConfigValue& v : values) {
+    const std::optional<int> line = line_of(trace, v);
+    ordered_json value;
+    if (v.values && v.kind == ConfigValue::Kind::kSingle) value = v.values->front();
+    if (v.values && v.kind == ConfigValue::Kind::kList) {
+      value = ordered_json::array();
+      for (const std::string& text : *v.values)
+        if (!text.empty()) value.push_back(text);
+    }
+    list.push_back({{"section", v.section},
+                    {"key", v.key},
+                    {"value", value},
+                    {"source", source_of(line)},
+                    {"line", line && *line > 0 ? ordered_json(*line) : ordered_json()}});
+  }
+  print_json({{"version", PACKAGE_VERSION}, {"file", options.file}, {"values", list}});
+}
+
+// As a file that means the same: what is not said in it is a comment.
+void show_text(const ConfigOptions& options, const std::vector<ConfigValue>& values,
+               const ConfigTrace& trace) {
+  std::string section;
+  for (const ConfigValue& v : values) {
+    if (v.section != section)
+      std::printf("%s%s\n", section.empty() ? "" : "\n",
+                  paint(Colour::kHeading, "[" + v.section + "]").c_str());
+    section = v.section;
+    const std::optional<int> line = line_of(trace, v);
+    const std::string from =
+        line && *line > 0 ? options.file + ":" + std::to_string(*line) : std::string(source_of(line));
+    if (!v.values) {
+      std::printf("# %s is not set\n", v.key.c_str());
+      continue;
+    }
+    for (const std::string& value : *v.values) {
+      std::string text = v.key + " = " + value;
+      text += std::string(text.size() < 32 ? 32 - text.size() : 1, ' ') + "; " + escaped(from);
+      if (text.size() > kMostLine) text = v.key + " = " + value;
+      std::puts(text.c_str());
+    }
+  }
+}
+
+int show(const ConfigOptions& options) {
+  return with_config("config show", options, [&](const Config& config, const ConfigTrace& trace) {
+    const std::vector<ConfigValue> values = values_of(config);
+    options.json ? show_json(options, values, trace) : show_text(options, values, trace);
+  });
+}
+
+void add_verb(CLI::App* app, const char* name, const char* text, int (*run)(const ConfigOptions&),
+              int* status) {
+  auto options = std::make_shared<ConfigOptions>();
+  CLI::App* verb = app->add_subcommand(name, text);
+  verb->add_option("FILE", options->file, std::string("default: ") + kDefaultConfig);
+  verb->add_flag("--json", options->json, "print as JSON");
+  verb->add_option("--set", options->words,
+                   "SECTION.KEY=VALUE, which goes before what the file says, as in plugstack.conf")
+      ->allow_extra_args(false);
+  verb->footer("Exit status: 0 if the configuration is valid, 1 if it is not, 2 for wrong usage.");
+  verb->callback([options, run, status] { *status = run(*options); });
+}
+
+}  // namespace
+
+void add_config(CLI::App* app, int* status) {
+  app->require_subcommand(1);
+  add_verb(app, "check", "read the configuration as monarchd does, and say what is wrong with it", check,
+           status);
+  add_verb(app, "show", "print every key with its value, and where that comes from", show, status);
+}
+
+}  // namespace monarch::admin

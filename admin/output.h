@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// How all subcommands print.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace monarch::admin {
+
+inline constexpr int kFailure = 1, kUsage = 2;
+inline constexpr char kDefaultConfig[] = SYSCONFDIR "/monarch/monarch.conf";
+inline constexpr char kDefaultState[] = RUNSTATEDIR "/monarch";
+
+// "monarchctl COMMAND: text" to standard error, on one line; returns kFailure.
+int fail(const char* command, const std::string& text);
+inline int fail(const char* command, const Error& error) { return fail(command, error.text); }
+
+// Bytes that are not UTF-8, as paths may have, are replaced.
+void print_json(const nlohmann::ordered_json& json);
+
+// One word in a line of a table; "-" for nothing.
+std::string word(const std::string& text);
+// Columns are as wide as they have to be; the last one may have any text of one line.
+void print_table(const std::vector<std::vector<std::string>>& rows);
+
+// On a terminal, unless NO_COLOR is set or the terminal is dumb; elsewhere the text as it is.
+enum class Colour { kGood, kDoubtful, kBad, kHeading };
+std::string paint(Colour colour, const std::string& text);
+
+}  // namespace monarch::admin

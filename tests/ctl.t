@@ -1,0 +1,208 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""monarchctl's subcommands that look at a node, a configuration or a report: as text, as JSON, and their errors."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import e2e
+from e2e import BUILD, SOURCE, contains, equal, ok, scratch
+
+TOOL = f"{BUILD}/monarchctl"
+
+
+def ctl(*words, before=(), **options):
+    """(exit code, standard output, standard error)"""
+    code, out, err = e2e.execute([*before, TOOL, *words], **options)
+    return code, out.decode(), err
+
+
+def as_json(*words, **options):
+    code, out, err = ctl(*words, "--json", **options)
+    try:
+        return code, json.loads(out), err
+    except json.JSONDecodeError:
+        return code, {}, f"{out!r} {err}"
+
+
+def fails(name, words, parts, want=1, **options):
+    """One line on standard error that names the subcommand and has these parts, and nothing else."""
+    code, out, err = ctl(*words, **options)
+    ok(code == want and out == "" and err.startswith("monarchctl") and err.count("\n") == 1,
+       f"refused in one line: {name}", f"exit code {code}", out, err)
+    contains(err, parts, f"the message tells: {name}")
+
+
+def written(name, text, mode=0o644):
+    path = f"{scratch()}/{name}"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(path, mode)
+    return path
+
+
+# Every key has a value that is not its default, and lists are in several lines.
+WHOLE = """[tier.fast]
+path = {tier}
+quota = 1536K
+share = equal
+job_capacity = 30%
+medium = nvme
+driver = tmpfs
+min_free = 0.5%
+[agent]
+threads = 3
+walk_threads = 2
+watch_directories = 0
+stage_wait_max = 8M
+stage_wait = 0
+stage_again = 7
+prefetch = off
+prefetch_burst = 3G
+consistency = open
+metadata = pass
+pfs_bandwidth = 1234567
+pfs_opens = 5000
+pfs_stats = 1
+tier_bandwidth = 1G
+background_io = idle
+max_files = 77
+memory_max = 512M
+run_size = none
+log = /var/log/x.log
+log_level = debug
+[peer]
+enabled = on
+network = fd00::/64
+ports = 2000-3000
+bandwidth = 1M
+encrypt = on
+[accounting]
+account = spool
+spool_days = 1
+spool_lines = 2
+[policy]
+enabled = off
+allow_users = a, b
+allow_users = c
+deny_users = d
+allow_groups =
+deny_groups = e
+allow_datasets = /x:/y
+deny_datasets = /x/z
+tiers = fast
+job_capacity = 1G
+max_files = 5
+pfs_bandwidth = 1K
+pfs_opens = none
+pfs_stats = 3
+[policy.partition.GPU]
+enabled = on
+"""
+
+
+def values_of(told):
+    return {(v["section"], v["key"]): v["value"] for v in told.get("values", [])}
+
+
+def config_show():
+    file = written("whole.conf", WHOLE.format(tier=scratch("fast")))
+    code, told, err = as_json("config", "show", file)
+    equal((code, err, told.get("file")), (0, "", file), "config show --json")
+    values = values_of(told)
+    lines = WHOLE.splitlines()
+    wrong = [v for v in told["values"] if not v["section"].startswith("policy.") and
+             (v["source"] != "file" or not lines[v["line"] - 1].startswith(v["key"] + " ="))]
+    equal(wrong, [], "each value has the line that it is from")
+    equal({key: values.get(key) for key in [("tier.fast", "quota"), ("tier.fast", "min_free"), ("agent", "stage_wait_max"),
+                                            ("agent", "run_size"), ("agent", "pfs_bandwidth"), ("policy", "pfs_opens"),
+                                            ("policy", "allow_users"), ("policy", "allow_groups"), ("policy", "tiers")]},
+          {("tier.fast", "quota"): "1536K", ("tier.fast", "min_free"): "0.5%", ("agent", "stage_wait_max"): "8M",
+           ("agent", "run_size"): "none", ("agent", "pfs_bandwidth"): "1234567", ("policy", "pfs_opens"): "none",
+           ("policy", "allow_users"): ["a", "b", "c"], ("policy", "allow_groups"): [], ("policy", "tiers"): "fast"},
+          "values are exact")
+    empty = written("empty.conf", "")
+    code, told, err = as_json("config", "show", empty)
+    defaults = values_of(told)
+    equal({v["source"] for v in told.get("values", [])}, {"default"}, "of an empty file, all are defaults", err)
+    equal([key for key, value in defaults.items() if value == values[key] and value is not None], [],
+          "the file of this test says something else than the default of each key")
+    keys = set()
+    for name in "config", "policy_keys":
+        with open(f"{SOURCE}/runtime/config/{name}.cc", encoding="utf-8") as source:
+            keys.update(re.findall(r'key == "(\w+)"', source.read()))
+    with open(f"{SOURCE}/runtime/config/policy_keys.cc", encoding="utf-8") as source:
+        keys.update(re.findall(r'"((?:allow|deny)_\w+)"[,}]', source.read()))
+    equal(keys ^ {key for _, key in values}, set(), "every key is shown")
+    for name, first in ("whole", file), ("empty", empty):
+        code, text, err = ctl("config", "show", first)
+        again = written(f"{name}.again", text)
+        equal((code, err, values_of(as_json("config", "show", again)[1])), (0, "", values_of(as_json("config", "show", first)[1])),
+              f"what it prints of the {name} one is a file that means the same", text)
+    contains(ctl("config", "show", file)[1], [f"; {file}:10\n"], "a line tells where its value is from")
+    code, told, err = as_json("config", "show", file, "--set", "agent.threads=9")
+    equal([(v["value"], v["source"], v["line"]) for v in told.get("values", []) if v["key"] == "threads"], [("9", "--set", None)],
+          "--set goes before the file", err)
+    ok("\033" not in ctl("config", "show", file)[1], "no colours but on a terminal")
+
+
+def on_terminal(*words, **environment):
+    """What a terminal gets, as `script` made one."""
+    env = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {"TERM": "xterm", **environment}
+    run = subprocess.run(["script", "-qec", " ".join([TOOL, *words]), "/dev/null"], env=env, capture_output=True, check=False,
+                         stdin=subprocess.DEVNULL, timeout=e2e.PATIENCE)
+    return run.stdout.decode()
+
+
+def colours():
+    file = written("colours.conf", "")
+    ok("\033[32m" in on_terminal("config", "check", file), "colours on a terminal")
+    ok("\033" not in on_terminal("config", "check", file, NO_COLOR="1"), "none with NO_COLOR")
+    ok("\033" not in on_terminal("config", "check", file, TERM="dumb"), "none on a dumb terminal")
+
+
+def config_check():
+    tier = scratch("checked")
+    good = written("good.conf", f"[tier.a]\npath = {tier}\nquota = 10%\n")
+    code, out, err = ctl("config", "check", good)
+    ok(code == 0 and err == "" and "warning" not in out, "config check of a valid file", out, err)
+    contains(out, [good, "valid", "1 tiers"], "it says what is there")
+    equal(as_json("config", "check", good)[:2][1].get("warnings"), [], "--json: no warnings")
+    for name, text, line, key, parts in [
+            ("a bad value", "[agent]\n\nthreads = many\n", 3, ("agent", "threads"), ["'many' is not a number from 1 to 256", "mend threads in [agent]"]),
+            ("an unknown key", "[peer]\nportz = 1\n", 2, ("peer", "portz"), ["known are enabled"]),
+            ("an unknown section", "[agnet]\n", 1, (None, None), ["known are [accounting]", "monarch.conf(5)"]),
+            ("no quota", f"[agent]\n[tier.a]\npath = {tier}\n", 2, (None, None), ["write for example quota = 100G"]),
+            ("a line that is none", "[agent]\nthreads = 2\nhello\n", 3, (None, None), ["neither [section]"]),
+            ("a tier of policy", "[policy]\ntiers = x\n", 2, (None, None), ["no section [tier.x]; add it"]),
+            ("an error before a line that is none", "[agent]\nthreads = x\nhello\n", 2, ("agent", "threads"), ["'x' is not"])]:
+        file = written("bad.conf", text)
+        fails(name, ["config", "check", file], [f"{file}:{line}: ", *parts])
+        code, told, _ = as_json("config", "check", file)
+        equal((code, told.get("valid"), told.get("line"), told.get("section"), told.get("key")), (1, False, line, *key),
+              f"--json tells file, line and key: {name}")
+        fails(f"config show, {name}", ["config", "show", file], [f"{file}:{line}: "])
+    fails("no file", ["config", "check", f"{tier}/none"], ["No such file", "which may be empty"])
+    fails("others can write it", ["config", "check", written("open.conf", "", 0o666)], ["run chmod go-w"])
+    fails("a bad word", ["config", "check", good, "--set", "agent.threads=0"], ["plugstack.conf: agent.threads=0: ", "mend threads"])
+    fails("no verb", ["config"], ["see 'monarchctl config --help'"], want=2)
+    fails("no such option", ["config", "check", "--frob"], ["see 'monarchctl config check --help'"], want=2)
+    os.mkdir(f"{tier}/open")
+    os.chmod(f"{tier}/open", 0o777)
+    doubtful = written("doubtful.conf", "".join(f"[tier.{name}]\npath = {path}\nquota = {quota}\n" for name, path, quota in [
+        ("a", f"{tier}/none", "1G"), ("b", good, "1G"), ("c", f"{tier}/open", "1G"), ("d", tier, "1P")]))
+    if os.geteuid() == 0:
+        os.chown(doubtful, 65534, 65534)
+        code, told, err = as_json("config", "check", doubtful, before=e2e.NOBODY)
+    else:
+        code, told, err = as_json("config", "check", doubtful)
+    equal(code, 0, "what a job will lack is a warning", err)
+    contains("\n".join(told.get("warnings", [])), ["run chown root", "none: No such file", "not a directory; name one", "run chmod +t",
+                                                   "the quota of 1.00P is more than the file system has"], "the warnings tell")
+
+
+e2e.main(config_show, config_check, colours)
