@@ -8,10 +8,13 @@ monarchctl_SOURCES = \
 	%D%/commands.h \
 	%D%/config.cc \
 	%D%/container.cc \
+	%D%/jobs.cc \
+	%D%/jobs.h \
 	%D%/monarchctl.cc \
 	%D%/output.cc \
 	%D%/output.h \
 	%D%/report.cc \
 	%D%/report.h \
 	%D%/run.cc \
+	%D%/status.cc \
 	%D%/tiers.cc

@@ -28,6 +28,9 @@ int main(int argc, char** argv) {
   CLI::App* run =
       app.add_subcommand("run", "run a command with its dataset staged, without Slurm and without root");
   monarch::admin::add_run(run, &status);
+  CLI::App* job_status =
+      app.add_subcommand("status", "show the jobs with Monarch on this node, and how far they are");
+  monarch::admin::add_status(job_status, &status);
   CLI::App* tiers = app.add_subcommand("tiers", "show which directories of this node are tiers, and why");
   monarch::admin::add_tiers(tiers, &status);
   CLI::App* container = app.add_subcommand(

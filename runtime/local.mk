@@ -97,6 +97,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/job_options.h \
 	%D%/node/job_peers.cc \
 	%D%/node/job_peers.h \
+	%D%/node/job_status.cc \
+	%D%/node/job_status.h \
 	%D%/node/keeper.cc \
 	%D%/node/keeper.h \
 	%D%/node/launch.cc \

@@ -205,4 +205,121 @@ def config_check():
                                                    "the quota of 1.00P is more than the file system has"], "the warnings tell")
 
 
-e2e.main(config_show, config_check, colours)
+# ---- status
+
+
+def job_of(told, name):
+    return next((job for job in told.get("jobs", []) if job["job"] == name), {})
+
+
+def awaited(name, state, words=(), **options):
+    """The job in `status --json`, once it has that state."""
+    found = {}
+
+    def look():
+        found.update(job_of(as_json("status", *words, **options)[1], name))
+        return found.get("state") == state
+
+    ok(e2e.wait_until(look), f"{name} gets {state}", found)
+    return found
+
+
+def status_of_run():
+    dataset, tier = scratch("status.data"), scratch("status.tier")
+    size = e2e.make_tree(dataset, 40)
+    script = 'find "$1" -type f -exec cat {} + >/dev/null; cat "$1/new" 2>/dev/null; echo up; read x'
+    process = e2e.start([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--", "sh", "-c", script, "sh", dataset],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment())
+    equal(process.stdout.readline(), b"up\n", "a run with Monarch")
+    name = f"run.{process.pid}"
+    job = awaited(name, "staged-in")
+    equal((job["files"], job["bytes"]["staged"], job["bytes"]["all"], job["bytes"]["estimated"]),
+          ({"staged": 40, "all": 40, "percent": 100}, size, size, False), "status: all is staged")
+    equal((job["opens_tier"], [t["name"] for t in job["tiers"]], job["tiers"][0]["placed_bytes"], job["tiers"][0]["granted"]),
+          (40, ["t"], size, 1 << 30), "status: opens and the tier")
+    ok(job["opens"] > 40 and sum(job["fallbacks"].values()) == job["opens"] - 40 and job["fallbacks"]["absent"] >= 1,
+       "status: each open on the PFS has its reason", job)
+    code, out, err = ctl("status", name)
+    equal((code, err), (0, ""), "status JOBID")
+    contains(out, ["staged-in", "40 of 40 (100%)", "on the PFS: fallback_absent", "GRANTED", "1.00G"], "it tells files, fallbacks and tiers")
+    code, out, err = ctl("status")
+    ok(code == 0 and re.search(rf"^{re.escape(name)} .* 100% .* staged-in$", out, flags=re.M), "status lists the job in a line", out, err)
+    if os.geteuid() == 0 and not e2e.why_not_nobody():
+        equal(job_of(as_json("status", before=e2e.NOBODY)[1], name), {}, "another user does not see it")
+    run_dir = e2e.run_dirs(process.pid)[0]
+    agent = e2e.children(process.pid, "monarchd")[0]
+    os.kill(agent, 9)
+    job = awaited(name, "agent-died")
+    equal(job["files"]["staged"], 40, "after the agent's death the numbers are there")
+    contains(ctl("status", name)[1], ["agent-died", "the rest from the PFS"], "it says what that means")
+    os.truncate(f"{run_dir}/board", 100)
+    equal(job_of(as_json("status")[1], name).get("state"), "unknown", "a board that is none")
+    process.communicate(b"\n", timeout=e2e.PATIENCE)
+    fails("a job that is not there", ["status", name], [f"no job {name}", "monarchctl status"])
+    equal([j for j in as_json("status")[1]["jobs"] if j["job"] == name], [], "after its end it is not there")
+
+
+def status_of_slurm():
+    """As root's helpers begin a job, without Slurm."""
+    if os.geteuid() != 0:
+        return e2e.skip("jobs of Slurm", "needs root")
+    if why := e2e.why_not_nobody():
+        return e2e.skip("jobs of Slurm", why)
+    base = scratch("node")
+    os.chmod(base, 0o755)
+    state, tier, data = (f"{base}/{part}" for part in ("state", "tier", "data"))
+    os.mkdir(tier)
+    os.chmod(tier, 0o1777)
+    e2e.make_tree(data, 30)
+    subprocess.run(["chmod", "-R", "a+rX", data], check=True)
+    config, log = written("node/monarch.conf", f"[tier.nvme]\npath = {tier}\nquota = 100M\nmin_free = 0\n"), f"{base}/log"
+    number = str(os.getpid() * 10 + 7)
+    where, words = ["--state-dir", state], ["--state-dir", state, "--job", number, "--cluster", "c-1", "--node", "n1.x", "--log", log]
+    equal(as_json("status", *where)[1].get("jobs") is not None and os.path.exists(state), False, "status makes no state directory")
+    code, out, err = e2e.execute([f"{BUILD}/monarchd", "--prolog", *words, "--datasets", data])
+    equal(code, 0, "a prolog", err)
+    equal(awaited(number, "pending", where)["node"], "n1.x", "the prolog's job")
+    start = ["--start", *words, "--config", config, "--uid", "65534", "--gid", "65534", "--datasets"]
+    e2e.execute([f"{BUILD}/monarchd", *start, f"{base}/none"])
+    job = awaited(number, "failed", where)
+    contains(job.get("reason") or "", ["/none: No such file"], "a job without an agent, and why")
+    code, out, err = e2e.execute([f"{BUILD}/monarchd", *start, data])
+    equal(code, 0, "a job", out, err)
+    job = awaited(number, "staged-in", where)
+    equal((job["user"], job["cluster"], job["node"], job["files"]["staged"], job["tiers"][0]["name"]),
+          ("nobody", "c-1", "n1.x", 30, "nvme"), "root sees the user's job")
+    run_dir = job["run_dir"]
+    job = awaited(number, "staged-in", where, before=e2e.NOBODY)
+    equal((job["cluster"], job["node"], job["files"]["staged"]), ("c-1", "n1.x", 30), "so does its owner")
+    with open(f"{state}/jobs/c-1.{number}.n1.x/record.json", encoding="utf-8") as record:
+        os.kill(json.load(record)["pid"], 9)
+    awaited(number, "agent-died", where)
+    equal(job_of(as_json("status", before=e2e.NOBODY)[1], number), {}, "no process tells the owner of it")
+    task = e2e.start([*e2e.NOBODY, "sleep", "100"], env={"PATH": "/usr/bin:/bin", "MONARCH_IO_RUN_DIR": run_dir})
+    awaited(number, "agent-died", where, before=e2e.NOBODY)
+    e2e.end(task)
+    board = f"{run_dir}/board"
+    with open(board, "rb") as file:
+        whole = bytearray(file.read())
+    spoilt = whole[:]
+    spoilt[:1 << 16] = whole[:64] + b"\xff" * ((1 << 16) - 64)
+    for name, make in [("numbers that no agent has", None), ("a FIFO", os.mkfifo),
+                       ("a link to what only root reads", lambda path: os.symlink("/etc/shadow", path))]:
+        if make:
+            os.remove(board)
+            make(board)
+        else:
+            with open(board, "wb") as file:
+                file.write(spoilt)
+        job = job_of(as_json("status", *where, seconds=20)[1], number)
+        equal((job.get("state"), "files" in job), ("unknown", False), f"root believes nothing: {name}", job)
+    os.remove(board)
+    equal(job_of(as_json("status", *where)[1], number).get("state"), "allocating", "no board yet")
+    code, _, err = e2e.execute([f"{BUILD}/monarchd", "--epilog", *words, "--config", config, "--account-program", ""])
+    equal(code, 0, "its epilog", err)
+    ok(e2e.wait_until(lambda: as_json("status", *where)[1].get("jobs") is not None and
+                      not job_of(as_json("status", *where)[1], number)), "and it is gone")
+    return None
+
+
+e2e.main(config_show, config_check, colours, status_of_run, status_of_slurm)

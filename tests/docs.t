@@ -136,8 +136,12 @@ def statistics():
         result(missing(counters(which), tagged("monarchctl.1"), "monarchctl.1"), f"the {which.lower()} counters are in monarchctl.1")
     fields = re.findall(r'\{"(\w+)",', text_of("admin/report.cc"))
     result(missing(fields, tagged("monarchctl.1"), "monarchctl.1"), "the report's fields are in monarchctl.1")
-    fields = re.findall(r'\{"(\w+)",', text_of("admin/tiers.cc"))
-    result(missing(fields, page("monarchctl.1"), "monarchctl.1"), "the fields of tiers --json are in monarchctl.1")
+    for file in sorted(glob.glob(f"{SOURCE}/admin/*.cc")):
+        source = text_of(os.path.relpath(file, SOURCE))
+        if fields := re.findall(r'\{"(\w+)",|out\["(\w+)"\]', source):
+            names = [one or other for one, other in fields]
+            result([name for name in names if not re.search(rf"\b{name}\b", page("monarchctl.1"))],
+                   f"the fields that {os.path.basename(file)} prints are in monarchctl.1")
     line = text_of("runtime/node/accounting.cc").split("std::string comment_line(")[1].split("\n}\n")[0]
     fields = sorted(set(re.findall(r"(\w+)=[\d{]", line)))
     result(missing(fields, tagged("monarch.7"), "monarch.7"), "the fields of sacct's line are in monarch.7")

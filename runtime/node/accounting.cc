@@ -67,7 +67,8 @@ NodeCounts all_nodes(const JobCounters& counters) {
 // What is to be said only if there is any of it.
 std::string if_any(const char* name, uint64_t n) { return n == 0 ? "" : fmt::format(" {}={}", name, n); }
 
-// What the owner's board has before its parking words.
+}  // namespace
+
 Result<std::unique_ptr<Board>> read_board(const std::string& run_dir) {
   const std::string path = run_dir + "/board";
   const Fd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
@@ -86,8 +87,6 @@ Result<std::unique_ptr<Board>> read_board(const std::string& run_dir) {
   return board;
 }
 
-}  // namespace
-
 Result<GrantedBytes> read_granted(const std::string& run_dir) {
   const Result<std::unique_ptr<Board>> board = read_board(run_dir);
   if (!board.ok()) return board.error();
@@ -96,19 +95,16 @@ Result<GrantedBytes> read_granted(const std::string& run_dir) {
   return granted;
 }
 
-Result<JobCounters> read_counters(const std::string& run_dir) {
-  const Result<std::unique_ptr<Board>> read = read_board(run_dir);
-  if (!read.ok()) return read.error();
-  const Board* const board = read->get();
+JobCounters counters_of(const Board& board) {
   JobCounters c{};
   c.magic = kJobCountersMagic;
-  for (uint32_t i = 0; i < kAgentCounters; ++i) c.agent[i] = value(board->agent[i]);
-  for (uint32_t i = 0; i < kMaxTiers; ++i) c.placed_bytes[i] = value(board->placed_bytes[i]);
-  c.nodes = value(board->nodes);
-  const OthersTotals others = others_of(*board);
+  for (uint32_t i = 0; i < kAgentCounters; ++i) c.agent[i] = value(board.agent[i]);
+  for (uint32_t i = 0; i < kMaxTiers; ++i) c.placed_bytes[i] = value(board.placed_bytes[i]);
+  c.nodes = value(board.nodes);
+  const OthersTotals others = others_of(board);
   c.ended = others.ended;
   c.others = others.counts;
-  for (const CounterShard& s : board->shards) {
+  for (const CounterShard& s : board.shards) {
     for (uint32_t i = 0; i < kTaskCounters; ++i) c.task[i] += value(s.task[i]);
     for (uint32_t i = 0; i < kMaxTiers; ++i) {
       c.opens_tier[i] += value(s.opens_tier[i]);
@@ -117,6 +113,12 @@ Result<JobCounters> read_counters(const std::string& run_dir) {
     }
   }
   return c;
+}
+
+Result<JobCounters> read_counters(const std::string& run_dir) {
+  const Result<std::unique_ptr<Board>> board = read_board(run_dir);
+  if (!board.ok()) return board.error();
+  return counters_of(**board);
 }
 
 bool plausible(const JobCounters& c) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "runtime/base/result.h"
@@ -29,8 +30,11 @@ struct JobCounters {
 };
 inline constexpr uint64_t kJobCountersMagic = 0x31435f4843524e4d;
 
-// Reads the sums from the board of `run_dir`, without mapping it: O_NOFOLLOW, a regular file of the right
-// size and version, pread(2). Run as the job's owner.
+// Reads what the board of `run_dir` has before its parking words, without mapping it: O_NOFOLLOW, a regular
+// file of the right size and version, pread(2). Run as the job's owner.
+Result<std::unique_ptr<Board>> read_board(const std::string& run_dir);
+JobCounters counters_of(const Board& board);
+// Both.
 Result<JobCounters> read_counters(const std::string& run_dir);
 
 // Likewise of what the agent tells about its tiers (Board::granted).

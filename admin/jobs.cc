@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "admin/jobs.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <set>
+
+#include "runtime/base/fd.h"
+#include "runtime/hierarchy/tier.h"
+#include "runtime/layout/shared_map.h"
+#include "runtime/node/identity.h"
+#include "runtime/node/removal.h"
+#include "runtime/node/state.h"
+
+namespace monarch::admin {
+namespace {
+
+constexpr int kReadPatienceMs = 1000;
+constexpr useconds_t kBetweenLooksUs = 1000000;
+
+std::vector<std::string> names_in(const std::string& path) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), &::closedir);
+  if (!dir) return names;
+  while (const dirent* e = ::readdir(dir.get()))
+    if (e->d_name[0] != '.') names.push_back(e->d_name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_number(const std::string& text) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i <= text.size();) {
+    const size_t end = std::min(text.find(at, i), text.size());
+    parts.push_back(text.substr(i, end - i));
+    i = end + 1;
+  }
+  return parts;
+}
+
+// monarch-run.UID.PID.RANDOM
+bool name_run(const std::string& name, Job* job) {
+  const std::string prefix = kUserDirPrefix;
+  if (name.rfind(prefix, 0) != 0) return false;
+  const std::vector<std::string> parts = split(name.substr(prefix.size()), '.');
+  if (parts.size() != 3 || !is_number(parts[0]) || !is_number(parts[1])) return false;
+  job->id = "run." + parts[1];
+  return true;
+}
+
+// CLUSTER.JOB.RESTART.NODE, where the name of the node may have dots.
+bool name_slurm(const std::string& name, Job* job) {
+  const std::vector<std::string> parts = split(name, '.');
+  for (size_t i = 1; i + 2 < parts.size(); ++i) {
+    if (!is_number(parts[i]) || !is_number(parts[i + 1])) continue;
+    const size_t at = name.find("." + parts[i] + "." + parts[i + 1] + ".");
+    job->id = parts[i];
+    job->restart = static_cast<uint32_t>(std::strtoul(parts[i + 1].c_str(), nullptr, 10));
+    job->cluster = name.substr(0, at);
+    job->node = name.substr(at + parts[i].size() + parts[i + 1].size() + 3);
+    return true;
+  }
+  return false;
+}
+
+// Directories that may be a run directory of the caller's: of monarchd's command lines, and of the
+// environment of the caller's processes.
+std::set<std::string> told_by_processes() {
+  std::set<std::string> found;
+  const std::string variable = "MONARCH_IO_RUN_DIR=";
+  for (const std::string& pid : names_in("/proc")) {
+    if (!is_number(pid)) continue;
+    const auto words_of = [&](const char* file) {
+      std::ifstream in("/proc/" + pid + "/" + file, std::ios::binary);
+      return split(std::string(std::istreambuf_iterator<char>(in), {}), '\0');
+    };
+    const std::vector<std::string> words = words_of("cmdline");
+    const std::string program = words[0].substr(words[0].rfind('/') + 1);
+    for (size_t i = 0; program == "monarchd" && i + 1 < words.size(); ++i)
+      if (words[i] == "--run-dir") found.insert(words[i + 1]);
+    for (const std::string& word : words_of("environ"))
+      if (word.rfind(variable, 0) == 0) found.insert(word.substr(variable.size()));
+  }
+  return found;
+}
+
+std::vector<std::string> run_bases() {
+  std::vector<std::string> bases = {"/dev/shm", "/tmp"};
+  const char* dir = ::getenv("TMPDIR");
+  if (dir && *dir && dir != bases[0] && dir != bases[1]) bases.push_back(dir);
+  return bases;
+}
+
+// The directories of `monarchctl run`, by whomever.
+std::set<std::string> run_directories() {
+  std::set<std::string> found;
+  for (const std::string& base : run_bases())
+    for (const std::string& name : names_in(base))
+      if (name.rfind(kUserDirPrefix, 0) == 0) found.insert(base + "/" + name);
+  return found;
+}
+
+// As the caller, who trusts what is the caller's alone.
+std::optional<Job> own_job(const std::string& run_dir) {
+  Job job;
+  RunDirectory dir{run_dir.c_str()};
+  int fd = -1;
+  const std::string name = run_dir.substr(run_dir.rfind('/') + 1);
+  if (run_dir.empty() || run_dir[0] != '/' || (!name_run(name, &job) && !name_slurm(name, &job)) ||
+      open_run_directory(&dir, &fd) != RunDirectoryIs::kOwn)
+    return {};
+  ::close(fd);
+  job.run_dir = run_dir;
+  job.uid = ::geteuid();
+  job.gid = ::getegid();
+  return job;
+}
+
+std::vector<Job> own_jobs() {
+  std::set<std::string> directories = told_by_processes();
+  directories.merge(run_directories());
+  std::vector<Job> jobs;
+  for (const std::string& directory : directories)
+    if (std::optional<Job> job = own_job(directory)) jobs.push_back(std::move(*job));
+  return jobs;
+}
+
+Job job_of(const JobRecord& record) {
+  Job job;
+  job.id = std::to_string(record.job.job);
+  job.cluster = record.job.cluster;
+  job.node = record.job.node;
+  job.uid = record.user.uid;
+  job.gid = record.user.gid;
+  job.nodes = record.nodes;
+  job.restart = record.restart;
+  job.run_dir = record.run_dir;
+  return job;
+}
+
+// CLUSTER.JOB.NODE, of which there is no record; the name of the node may have dots.
+Job job_of_key(const StateDir& state, const std::string& key) {
+  Job job;
+  const std::vector<std::string> parts = split(key, '.');
+  for (size_t i = 1; i + 1 < parts.size() && job.id.empty(); ++i)
+    if (is_number(parts[i])) job.id = parts[i];
+  const size_t at = key.find("." + job.id + ".");
+  job.cluster = key.substr(0, at);
+  if (at != std::string::npos) job.node = key.substr(at + job.id.size() + 2);
+  if (job.id.empty()) job.id = key;
+  const Result<std::string> failed = state.read("jobs/" + key + "/failed");
+  job.state = failed.ok() ? JobState::kFailed : JobState::kPending;
+  if (failed.ok()) {  // a line that tells the run, then the reason
+    const size_t reason = failed->find('\n') + 1;
+    job.reason = failed->substr(reason, failed->find('\n', reason) - reason);
+  }
+  return job;
+}
+
+// What is read as another user, which `own` is not.
+std::vector<Job> jobs_of_users() {
+  std::vector<Job> jobs;
+  for (const std::string& directory : run_directories()) {
+    Job job;
+    struct stat st;
+    if (!name_run(directory.substr(directory.rfind('/') + 1), &job) || ::lstat(directory.c_str(), &st) != 0 ||
+        !S_ISDIR(st.st_mode))
+      continue;
+    job.run_dir = directory;
+    job.uid = st.st_uid;
+    job.gid = st.st_gid;
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+std::vector<Job> all_jobs(const std::string& state_dir) {
+  std::vector<Job> jobs = jobs_of_users();
+  if (::access((state_dir + "/jobs").c_str(), F_OK) != 0) return jobs;
+  const Result<StateDir> state = StateDir::open(state_dir);
+  if (!state.ok()) return jobs;
+  for (const std::string& key : state->jobs()) {
+    const Result<JobRecord> record = state->read_record(key);
+    jobs.push_back(record.ok() ? job_of(*record) : job_of_key(*state, key));
+    if (!record.ok() && record.error().code != ENOENT) {
+      jobs.back().state = JobState::kUnknown;
+      jobs.back().reason = record.error().text;
+    }
+  }
+  for (const std::string& removal : state->removals()) {
+    const Result<JobRecord> record = state->read_removal(removal);
+    if (!record.ok()) continue;
+    jobs.push_back(job_of(*record));
+    uint64_t occupied = 0;
+    for (const TierRecord& tier : record->tiers) occupied += tier.occupied.value_or(0);
+    jobs.back().run_dir.clear();
+    jobs.back().state = JobState::kTeardown;
+    jobs.back().reason = "its copies are being removed";
+    if (record->given_up > 0)
+      jobs.back().reason = "what it left cannot be removed yet (tried " + std::to_string(record->given_up) +
+                           " times, " + std::to_string(occupied) + " bytes); see the log of root's helpers";
+  }
+  return jobs;
+}
+
+// Root as the owner. What a child of the owner's hands on is believed only as far as plausible() goes.
+Result<JobStatus> look(const Job& job) {
+  if (::geteuid() != 0 || job.uid == 0) return read_status(job.run_dir);
+  struct Told {
+    int64_t error;
+    JobStatus status;
+  } told{};
+  const bool came = run_as({job.uid, job.gid, {}}, kReadPatienceMs, &told, sizeof told, [&](int fd) {
+    Result<JobStatus> read = read_status(job.run_dir);
+    Told tell{read.ok() ? 0 : read.error().code, read.ok() ? *read : JobStatus{}};
+    return ::write(fd, &tell, sizeof tell) == sizeof tell;
+  });
+  if (!came) return Error{EIO, "its owner's files cannot be read in a second"};
+  if (told.error != 0)
+    return errno_error("read " + job.run_dir + "/board",
+                       told.error > 0 && told.error < 4096 ? static_cast<int>(told.error) : EIO);
+  return told.status;
+}
+
+void look_at(Job* job) {
+  const Result<JobStatus> read = look(*job);
+  job->status.reset();
+  if (read.ok() && plausible(*read)) job->status = *read;
+  if (read.ok() && !job->status) job->reason = "the numbers in its owner's files are none of an agent's";
+  if (!read.ok()) job->reason = read.error().text;
+  if (!job->status)
+    job->state = !read.ok() && read.error().code == ENOENT ? JobState::kAllocating : JobState::kUnknown;
+}
+
+uint64_t copied(const JobStatus& status) {
+  return status.counters[AgentCounter::agent_bytes_pfs] + status.counters[AgentCounter::peer_bytes];
+}
+
+// Files of which is decided whether and where they are placed.
+uint64_t settled(const JobCounters& c) {
+  return c[AgentCounter::staged_files] + c[AgentCounter::no_fit_files] + c[AgentCounter::pass_files] +
+         c[AgentCounter::source_errors] + c[AgentCounter::dropped_files];
+}
+
+JobState state_of(const JobStatus& status, bool moved) {
+  if (!status.alive) return status.closed ? JobState::kTeardown : JobState::kAgentDied;
+  if (moved) return JobState::kStagingIn;
+  if (status.walked && settled(status.counters) >= status.counters[AgentCounter::walk_files])
+    return JobState::kStagedIn;
+  return JobState::kRunning;
+}
+
+}  // namespace
+
+const char* state_name(JobState state) {
+  switch (state) {
+    case JobState::kPending:
+      return "pending";
+    case JobState::kAllocating:
+      return "allocating";
+    case JobState::kStagingIn:
+      return "staging-in";
+    case JobState::kStagedIn:
+      return "staged-in";
+    case JobState::kRunning:
+      return "running";
+    case JobState::kTeardown:
+      return "teardown";
+    case JobState::kFailed:
+      return "failed";
+    case JobState::kAgentDied:
+      return "agent-died";
+    case JobState::kUnknown:
+      return "unknown";
+  }
+  return "?";
+}
+
+std::vector<Job> find_jobs(const std::string& state_dir) {
+  std::vector<Job> jobs = ::geteuid() == 0 ? all_jobs(state_dir) : own_jobs();
+  for (Job& job : jobs)
+    if (!job.run_dir.empty()) look_at(&job);
+  if (std::none_of(jobs.begin(), jobs.end(), [](const Job& j) { return j.status && j.status->alive; })) {
+    for (Job& job : jobs)
+      if (job.status) job.state = state_of(*job.status, false);
+    return jobs;
+  }
+  std::vector<std::optional<JobStatus>> before;
+  for (const Job& job : jobs) before.push_back(job.status);
+  ::usleep(kBetweenLooksUs);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    Job& job = jobs[i];
+    if (!before[i]) continue;
+    look_at(&job);
+    if (!job.status) {  // it has ended meanwhile
+      job.state = JobState::kTeardown;
+      continue;
+    }
+    const uint64_t now = copied(*job.status), then = copied(*before[i]);
+    if (job.status->alive) job.bytes_per_second = (now - std::min(then, now)) * 1000000 / kBetweenLooksUs;
+    job.state = state_of(*job.status, now > then || job.status->progress != before[i]->progress);
+  }
+  return jobs;
+}
+
+std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whole) {
+  if (!whole || *whole == 0) return {};
+  return 100.0 * static_cast<double>(std::min(part, *whole)) / static_cast<double>(*whole);
+}
+
+Progress progress_of(const Job& job) {
+  Progress p;
+  if (!job.status) return p;
+  const JobCounters& c = job.status->counters;
+  const uint64_t found = c[AgentCounter::walk_files],
+                 opened = c[AgentCounter::staged_files] + c[AgentCounter::no_fit_files];
+  const uint64_t gone =
+      c[AgentCounter::evicted_files] + c[AgentCounter::staged_again] + c[AgentCounter::dropped_files];
+  p.files = c[AgentCounter::staged_files] - std::min(gone, c[AgentCounter::staged_files]);
+  for (const uint64_t bytes : c.placed_bytes) p.bytes += bytes;
+  if (!job.status->walked) return p;
+  p.all_files = found;
+  p.files = std::min(p.files, found);
+  p.estimated = settled(c) < found;
+  if (!p.estimated)
+    p.all_bytes = std::max(c[AgentCounter::dataset_bytes], p.bytes);
+  else if (opened > 0)
+    p.all_bytes =
+        std::max(p.bytes, static_cast<uint64_t>(static_cast<double>(c[AgentCounter::dataset_bytes]) *
+                                                static_cast<double>(found) / static_cast<double>(opened)));
+  if (job.state == JobState::kStagingIn && p.all_bytes && job.bytes_per_second.value_or(0) > 0)
+    p.eta_seconds = (*p.all_bytes - p.bytes + *job.bytes_per_second - 1) / *job.bytes_per_second;
+  return p;
+}
+
+std::string user_name(uid_t uid) {
+  const passwd* entry = ::getpwuid(uid);
+  return entry ? entry->pw_name : std::to_string(uid);
+}
+
+}  // namespace monarch::admin

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The jobs with Monarch on this node, as far as the caller may see them: root all, a user the own ones.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/node/job_status.h"
+
+namespace monarch::admin {
+
+// In the words of Slurm's burst buffers, where these have one; monarchctl(1) defines them.
+enum class JobState {
+  kPending,     // asked for, no agent yet
+  kAllocating,  // its agent starts
+  kStagingIn,
+  kStagedIn,
+  kRunning,   // it serves, and copies nothing at the moment
+  kTeardown,  // it has ended, and is cleaned up
+  kFailed,    // it has no agent, for a reason
+  kAgentDied,
+  kUnknown,  // it cannot be read
+};
+const char* state_name(JobState state);
+
+struct Job {
+  std::string id;  // Slurm's number, or "run.PID" of `monarchctl run`
+  std::string cluster, node;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  uint32_t nodes = 1, restart = 0;
+  std::string run_dir;  // empty: it has none
+  JobState state = JobState::kUnknown;
+  std::string reason;               // of kFailed, kTeardown and kUnknown
+  std::optional<JobStatus> status;  // what its owner's files say; plausible()
+  // Of the time between two looks; nothing: it was looked at once.
+  std::optional<uint64_t> bytes_per_second;
+};
+
+// Root looks into `state_dir` and does not make it. A user's jobs are found by the user's processes, their
+// environment and the directories of `monarchctl run`. Files that a job's owner can write are read with the
+// owner's identity. Looks twice, a second apart, if there is a job that may be copying.
+std::vector<Job> find_jobs(const std::string& state_dir);
+
+// What of a job can be told from its numbers.
+struct Progress {
+  uint64_t files = 0, bytes = 0;  // placed now
+  std::optional<uint64_t> all_files, all_bytes;
+  bool estimated = false;  // all_bytes: from the mean size of the files opened so far
+  std::optional<uint64_t> eta_seconds;
+};
+Progress progress_of(const Job& job);
+// part / whole in percent, at most 100; nothing: the whole is not known, or is nothing.
+std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whole);
+
+std::string user_name(uid_t uid);
+
+}  // namespace monarch::admin

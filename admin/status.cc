@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl status: the jobs with Monarch on this node, and how far they are.
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "admin/commands.h"
+#include "admin/jobs.h"
+#include "admin/output.h"
+#include "build_config.h"
+#include "runtime/base/escape.h"
+#include "runtime/base/size.h"
+
+namespace monarch::admin {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct StatusOptions {
+  std::string job, state_dir = kDefaultState;
+  bool json = false;
+};
+
+struct Fallback {
+  const char* name;
+  TaskCounter counter;
+};
+// In the words of the manual, without "fallback_".
+constexpr Fallback kFallbacks[] = {
+    {"no_agent", TaskCounter::fallback_no_agent},   {"timeout", TaskCounter::fallback_timeout},
+    {"ring_full", TaskCounter::fallback_ring_full}, {"no_fit", TaskCounter::fallback_no_fit},
+    {"pass", TaskCounter::fallback_pass},           {"large", TaskCounter::fallback_large},
+    {"dropped", TaskCounter::fallback_dropped},     {"invalid", TaskCounter::fallback_invalid},
+    {"absent", TaskCounter::fallback_absent},       {"excluded", TaskCounter::fallback_excluded},
+    {"mount", TaskCounter::fallback_mount},         {"tier_error", TaskCounter::fallback_tier_error}};
+
+template <typename T>
+ordered_json or_null(const std::optional<T>& value) {
+  return value ? ordered_json(*value) : ordered_json();
+}
+
+struct Opens {
+  uint64_t tier = 0, all = 0;
+};
+Opens opens_of(const JobCounters& c) {
+  Opens opens;
+  for (const uint64_t n : c.opens_tier) opens.tier += n;
+  opens.all = opens.tier + c[TaskCounter::opens_pfs];
+  return opens;
+}
+
+ordered_json tiers_of(const JobStatus& status) {
+  ordered_json tiers = ordered_json::array();
+  const JobCounters& c = status.counters;
+  for (uint32_t i = 0; i < status.tiers; ++i)
+    tiers.push_back({{"name", status.names[i]},
+                     {"granted", status.granted[i]},
+                     {"placed_bytes", c.placed_bytes[i]},
+                     {"opens", c.opens_tier[i]},
+                     {"read_calls", c.read_calls_tier[i]},
+                     {"read_bytes", c.read_bytes_tier[i]}});
+  return tiers;
+}
+
+ordered_json to_json(const Job& job) {
+  const auto text = [](const std::string& t) { return t.empty() ? ordered_json() : ordered_json(t); };
+  const Progress p = progress_of(job);
+  ordered_json out = {
+      {"job", job.id},
+      {"cluster", text(job.cluster)},
+      {"node", text(job.node)},
+      {"nodes", job.nodes},
+      {"restart", job.restart},
+      {"user", job.run_dir.empty() && job.uid == 0 ? ordered_json() : ordered_json(user_name(job.uid))},
+      {"run_dir", text(job.run_dir)},
+      {"state", state_name(job.state)},
+      {"reason", text(job.reason)}};
+  if (!job.status) return out;
+  const JobCounters& c = job.status->counters;
+  const Opens opens = opens_of(c);
+  out["files"] = {{"staged", p.files},
+                  {"all", or_null(p.all_files)},
+                  {"percent", or_null(percent(p.files, p.all_files))}};
+  out["bytes"] = {{"staged", p.bytes},
+                  {"all", or_null(p.all_bytes)},
+                  {"estimated", p.estimated},
+                  {"percent", or_null(percent(p.bytes, p.all_bytes))}};
+  out["bytes_per_second"] = or_null(job.bytes_per_second);
+  out["eta_seconds"] = or_null(p.eta_seconds);
+  out["full"] = job.status->full == 1;
+  out["opens"] = opens.all;
+  out["opens_tier"] = opens.tier;
+  out["hit"] = opens.all ? static_cast<double>(opens.tier) / static_cast<double>(opens.all) : 0.0;
+  out["fallbacks"] = ordered_json::object();
+  for (const Fallback& f : kFallbacks) out["fallbacks"][f.name] = c[f.counter];
+  out["tiers"] = tiers_of(*job.status);
+  return out;
+}
+
+Colour colour_of(JobState state) {
+  switch (state) {
+    case JobState::kStagedIn:
+    case JobState::kRunning:
+      return Colour::kGood;
+    case JobState::kFailed:
+    case JobState::kAgentDied:
+    case JobState::kUnknown:
+      return Colour::kBad;
+    default:
+      return Colour::kDoubtful;
+  }
+}
+
+std::string percent_text(const std::optional<double>& value, bool estimated) {
+  if (!value) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%s%.0f%%", estimated ? "~" : "", *value);
+  return text;
+}
+
+std::string time_text(uint64_t seconds) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%llu:%02u:%02u", static_cast<unsigned long long>(seconds / 3600),
+                static_cast<unsigned>(seconds / 60 % 60), static_cast<unsigned>(seconds % 60));
+  return text;
+}
+
+std::string rate_text(const Job& job) {
+  return job.bytes_per_second ? format_size(*job.bytes_per_second) + "/s" : "-";
+}
+
+std::string hit_text(const Job& job) {
+  if (!job.status) return "-";
+  const Opens opens = opens_of(job.status->counters);
+  return percent_text(percent(opens.tier, opens.all), false);
+}
+
+void print_list(const std::vector<Job>& jobs) {
+  std::vector<std::vector<std::string>> rows = {
+      {"JOB", "USER", "FILES", "STAGED", "RATE", "ETA", "HIT", "PFS-OPENS", "STATE"}};
+  for (const Job& job : jobs) {
+    const Progress p = progress_of(job);
+    const bool told = job.status.has_value();
+    rows.push_back({word(job.id), job.run_dir.empty() && job.uid == 0 ? "-" : word(user_name(job.uid)),
+                    percent_text(percent(p.files, p.all_files), false), told ? format_size(p.bytes) : "-",
+                    rate_text(job), p.eta_seconds ? time_text(*p.eta_seconds) : "-", hit_text(job),
+                    told ? std::to_string(job.status->counters[TaskCounter::opens_pfs]) : "-",
+                    paint(colour_of(job.state), state_name(job.state)) +
+                        (job.reason.empty() ? "" : ": " + escaped(job.reason))});
+  }
+  print_table(rows);
+}
+
+void print_job(const Job& job) {
+  const auto line = [](const char* what, const std::string& text) {
+    std::printf("%-11s %s\n", what, text.c_str());
+  };
+  line("Job", escaped(job.id) + (job.cluster.empty() ? ""
+                                                     : " of cluster " + escaped(job.cluster) + " on node " +
+                                                           escaped(job.node)));
+  if (!job.run_dir.empty() || job.uid != 0) line("User", escaped(user_name(job.uid)));
+  line("State", paint(colour_of(job.state), state_name(job.state)) +
+                    (job.reason.empty() ? "" : ": " + escaped(job.reason)));
+  if (job.state == JobState::kAgentDied)
+    line("",
+         "its agent has ended by itself or was killed: what is placed is read from the tier still, the rest "
+         "from the PFS");
+  if (!job.status) return;
+  const JobCounters& c = job.status->counters;
+  const Progress p = progress_of(job);
+  line("Files", std::to_string(p.files) +
+                    (p.all_files ? " of " + std::to_string(*p.all_files)
+                                 : " (not all are found yet, or none is listed)") +
+                    (p.all_files ? " (" + percent_text(percent(p.files, p.all_files), false) + ")" : ""));
+  line("Bytes",
+       format_size(p.bytes) +
+           (p.all_bytes ? std::string(" of ") + (p.estimated ? "about " : "") + format_size(*p.all_bytes) +
+                              " (" + percent_text(percent(p.bytes, p.all_bytes), p.estimated) + ")"
+                        : "") +
+           (job.status->full ? "; the tiers are full" : ""));
+  if (job.bytes_per_second)
+    line("Rate", rate_text(job) + (p.eta_seconds ? ", all staged in " + time_text(*p.eta_seconds) : ""));
+  const Opens opens = opens_of(c);
+  line("Opens", std::to_string(opens.all) + ", of a tier's copy " + std::to_string(opens.tier) + " (" +
+                    hit_text(job) + ")");
+  for (const Fallback& f : kFallbacks)
+    if (c[f.counter] > 0) line("", std::to_string(c[f.counter]) + " on the PFS: fallback_" + f.name);
+  if (job.status->tiers == 0) return;
+  std::puts("");
+  std::vector<std::vector<std::string>> rows = {{"TIER", "GRANTED", "PLACED", "USED", "OPENS", "READ"}};
+  for (uint32_t i = 0; i < job.status->tiers; ++i)
+    rows.push_back({word(job.status->names[i]), format_size(job.status->granted[i]),
+                    format_size(c.placed_bytes[i]),
+                    percent_text(percent(c.placed_bytes[i], job.status->granted[i]), false),
+                    std::to_string(c.opens_tier[i]), format_size(c.read_bytes_tier[i])});
+  print_table(rows);
+}
+
+int status(const StatusOptions& options) {
+  std::vector<Job> jobs = find_jobs(options.state_dir);
+  if (!options.job.empty()) std::erase_if(jobs, [&](const Job& job) { return job.id != options.job; });
+  if (!options.job.empty() && jobs.empty())
+    return fail("status", "no job " + options.job + " with Monarch on this node" +
+                              (::geteuid() == 0 ? "" : " that is user " + user_name(::geteuid()) + "'s") +
+                              "; 'monarchctl status' lists those that are, and 'squeue -j " + options.job +
+                              "' tells the job's nodes");
+  if (options.json) {
+    ordered_json list = ordered_json::array();
+    for (const Job& job : jobs) list.push_back(to_json(job));
+    print_json({{"version", PACKAGE_VERSION}, {"jobs", list}});
+  } else if (jobs.empty()) {
+    std::puts("no job with Monarch on this node");
+  } else if (options.job.empty()) {
+    print_list(jobs);
+  } else {
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      if (i > 0) std::puts("");
+      print_job(jobs[i]);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_status(CLI::App* app, int* status_of_run) {
+  auto options = std::make_shared<StatusOptions>();
+  app->add_option("JOBID", options->job,
+                  "this job only, with its tiers and fallbacks: Slurm's number, or run.PID");
+  app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
+  app->add_option("--state-dir", options->state_dir,
+                  std::string("root's state directory; default: ") + kDefaultState);
+  app->footer(
+      "Root sees all jobs with Monarch on this node, others their own.\n"
+      "Exit status: 0 if the job is there, or none was named; 1 if it is not; 2 for wrong usage.");
+  app->callback([options, status_of_run] { *status_of_run = status(*options); });
+}
+
+}  // namespace monarch::admin
