@@ -5,9 +5,12 @@ bin_PROGRAMS += monarchctl
 monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS)
 monarchctl_LDADD = $(libmonarch)
 monarchctl_SOURCES = \
+	%D%/bounded.cc \
+	%D%/bounded.h \
 	%D%/commands.h \
 	%D%/config.cc \
 	%D%/container.cc \
+	%D%/doctor.cc \
 	%D%/jobs.cc \
 	%D%/jobs.h \
 	%D%/monarchctl.cc \
@@ -16,5 +19,8 @@ monarchctl_SOURCES = \
 	%D%/report.cc \
 	%D%/report.h \
 	%D%/run.cc \
+	%D%/slurm_facts.cc \
+	%D%/slurm_facts.h \
 	%D%/status.cc \
-	%D%/tiers.cc
+	%D%/tiers.cc \
+	%D%/tiers.h

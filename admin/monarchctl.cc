@@ -33,6 +33,9 @@ int main(int argc, char** argv) {
   monarch::admin::add_status(job_status, &status);
   CLI::App* tiers = app.add_subcommand("tiers", "show which directories of this node are tiers, and why");
   monarch::admin::add_tiers(tiers, &status);
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "check what jobs need on this node, and say how to mend it");
+  monarch::admin::add_doctor(doctor, &status);
   CLI::App* container = app.add_subcommand(
       "container-args", "print the arguments with which a container tool shows Monarch to a container");
   monarch::admin::add_container_args(container, &status);

@@ -10,6 +10,7 @@
 
 #include "admin/commands.h"
 #include "admin/output.h"
+#include "admin/tiers.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/size.h"
@@ -101,9 +102,8 @@ int tiers(TiersOptions options) {
     if (!config.ok()) return fail("tiers", config.error());
     configured = config->tiers;
   }
-  Result<std::vector<Candidate>> found = discover({}, configured);
+  Result<std::vector<Candidate>> found = look_at_tiers(configured);
   if (!found.ok()) return fail("tiers", found.error());
-  look_closer(&*found);
   options.json ? print_all(*found, options.config) : print_candidates(*found);
   const size_t usable = chosen(*found).size();
   if (usable == 0) {
@@ -115,6 +115,12 @@ int tiers(TiersOptions options) {
 }
 
 }  // namespace
+
+Result<std::vector<Candidate>> look_at_tiers(const std::vector<TierConfig>& configured) {
+  Result<std::vector<Candidate>> found = discover({}, configured);
+  if (found.ok()) look_closer(&*found);
+  return found;
+}
 
 void add_tiers(CLI::App* app, int* status) {
   auto options = std::make_shared<TiersOptions>();

@@ -5,6 +5,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -322,4 +323,115 @@ def status_of_slurm():
     return None
 
 
-e2e.main(config_show, config_check, colours, status_of_run, status_of_slurm)
+# ---- doctor
+
+
+SLURM = {"PrologFlags": "Alloc,Contain", "ProctrackType": "proctrack/cgroup", "TaskPlugin": "task/affinity,task/cgroup",
+         "JobContainerType": "job_container/none", "AccountingStorageType": "accounting_storage/slurmdbd"}
+
+
+def plugin_release():
+    """Of the Slurm that the plugin was built for, or "" without one."""
+    if not os.path.exists(f"{BUILD}/spank_monarch.so"):
+        return ""
+    with open("/usr/include/slurm/slurm_version.h", encoding="utf-8") as header:
+        number = int(re.search(r"SLURM_VERSION_NUMBER (0x\w+)", header.read())[1], 16)
+    return f"{number >> 16 & 255}.{number >> 8 & 255:02}"
+
+
+def fake_slurm(release, changes=None, plugstack=None, sacctmgr="exit 0"):
+    """Programs that answer as Slurm's; the environment with which they are found, and plugstack.conf."""
+    base = scratch("fake")
+    os.makedirs(f"{base}/bin", exist_ok=True)
+    os.makedirs(f"{base}/conf/more", exist_ok=True)
+    values = {**SLURM, **(changes or {}), "SLURM_CONF": f"{base}/conf/slurm.conf", "SLURM_VERSION": f"{release}.3-1", "PluginDir": BUILD}
+    for name, text in [("bin/scontrol", "#!/bin/sh\ncat <<'E'\nConfiguration data as of now\n" +
+                        "".join(f"{key:<23} = {value}\n" for key, value in values.items()) + "E\n"),
+                       ("bin/sacctmgr", f"#!/bin/sh\n{sacctmgr}\n"),
+                       ("conf/plugstack.conf", "# nothing else\ninclude more/*.conf\n"),
+                       ("conf/more/monarch.conf", plugstack or "optional spank_monarch.so config={config} state_dir={state}\n")]:
+        written(f"fake/{name}", text.format(config=f"{base}/monarch.conf", state=f"{base}/state") if "/more/" in name else text, 0o755)
+    os.makedirs(f"{base}/tier", exist_ok=True)
+    os.chmod(f"{base}/tier", 0o1777)
+    written("fake/monarch.conf", f"[tier.t]\npath = {base}/tier\nquota = 1G\n")
+    return e2e.native_environment(PATH=f"{base}/bin:{os.environ['PATH']}")
+
+
+def findings(told, level=None):
+    return [(c["check"], c["level"], c["text"], c["remedy"]) for c in told.get("checks", []) if level in (None, c["level"])]
+
+
+def has(found, check, level, parts, name):
+    """Whether there is such a finding, and its remedy, if it is not ok."""
+    some = [f for f in found if f[:2] == (check, level) and all(part in f"{f[2]} -> {f[3]}" for part in parts)]
+    ok(some and (level in ("ok", "skip") or some[0][3]), f"doctor: {name}", *found)
+
+
+def doctor():
+    if e2e.SANITIZER:
+        return e2e.skip("doctor", "an instrumented library cannot be loaded by itself")
+    code, out, err = ctl("doctor", before=["/usr/bin/env", "PATH=/nowhere"])
+    ok(err == "" and re.search(r"^skip plugin    there is no Slurm", out, flags=re.M), "doctor where there is no Slurm", code, out, err)
+    release = plugin_release()
+    if not release:
+        return e2e.skip("doctor with Slurm", "the plugin is not built")
+    env = fake_slurm(release)
+    code, told, err = as_json("doctor", env=env)
+    equal((code, told.get("failed"), err), (0, 0, ""), "doctor of a good node", *findings(told))
+    good = findings(told)
+    for check, part in [("agent", "monarchd, version"), ("library", "libmonarch_preload.so"), ("peers", "libmonarch_peers.so"),
+                        ("plugin", f"spank_monarch.so, for Slurm {release}"), ("config", "fake/monarch.conf"),
+                        ("state", "fake/state is made when"), ("tiers", "fake/tier"), ("slurmdbd", "slurmdbd answers"),
+                        *(("slurm", f"{key} = {value}") for key, value in SLURM.items())]:
+        has(good, check, "ok", [part], f"{check} is good")
+    for check in "io_uring", "openat2", "pidfd", "cgroups":
+        ok([f for f in good if f[0] == check and f[1] in ("ok", "warn")], f"doctor: it looks for {check}")
+    if os.geteuid() == 0 and not e2e.why_not_nobody():
+        os.chmod(f"{scratch('fake')}/monarch.conf", 0o600)
+        os.makedirs(f"{scratch('fake')}/state")
+        code, told, err = as_json("doctor", env=env, before=e2e.NOBODY)
+        equal(code, 0, "doctor as a user", err, *findings(told))
+        has(findings(told), "config", "skip", ["only root can read it"], "a user cannot read the configuration")
+        has(findings(told), "state", "skip", ["only root can see it"], "a user cannot see the state")
+        os.chmod(f"{scratch('fake')}/state", 0o777)
+        has(findings(as_json("doctor", env=env)[1]), "state", "FAIL", ["not only root can write it", "chmod go-w"], "a state directory that all can write")
+        os.rmdir(f"{scratch('fake')}/state")
+        os.chmod(f"{scratch('fake')}/monarch.conf", 0o644)
+    for key, value, parts in [("PrologFlags", "(null)", ["PrologFlags=Contain"]), ("ProctrackType", "proctrack/linuxproc", ["proctrack/cgroup"]),
+                              ("TaskPlugin", "task/none", ["task/cgroup"]), ("JobContainerType", "job_container/tmpfs", ["job_container.conf"]),
+                              ("AccountingStorageType", "accounting_storage/none", ["slurmdbd"])]:
+        code, told, err = as_json("doctor", env=fake_slurm(release, {key: value}))
+        has(findings(told), "slurm", "warn", [f"{key} = {value}", *parts], f"{key} = {value}")
+        equal(code, 0, f"a warning is no failure: {key}")
+    code, told, err = as_json("doctor", env=fake_slurm("99.11"))
+    has(findings(told), "plugin", "FAIL", [f"built for Slurm {release}, and this is 99.11.3", "--with-slurm"], "a plugin for another release")
+    equal(code, 1, "exit code 1")
+    for line, parts in [("optional /nowhere/spank_monarch.so\n", ["/nowhere/spank_monarch.so: No such file"]),
+                        (f"optional {written('spank_monarch.so', 'x')}\n", ["not a 64-bit ELF object"]),
+                        ("optional other.so\n", ["has no line for spank_monarch.so", "add: optional"])]:
+        has(findings(as_json("doctor", env=fake_slurm(release, plugstack=line))[1]), "plugin", "FAIL", parts, f"plugstack.conf: {parts[0]}")
+    code, told, err = as_json("doctor", env=fake_slurm(release, sacctmgr="sleep 100"), seconds=60)
+    has(findings(told), "slurmdbd", "FAIL", ["no answer in 5 s"], "a daemon that hangs")
+    ok(not e2e.execute(["pgrep", "-fx", f"/bin/sh {scratch('fake')}/bin/sacctmgr.*"])[1], "and nothing of the question is left")
+    has(findings(as_json("doctor", env=fake_slurm(release, sacctmgr="echo no connection; exit 1"))[1]), "slurmdbd", "warn",
+        ["no connection"], "slurmdbd is away")
+    env = fake_slurm(release, plugstack="optional spank_monarch.so config={config} agent.threads=0\n")
+    has(findings(as_json("doctor", env=env)[1]), "config", "FAIL", ["agent.threads=0"], "a word of plugstack.conf")
+    written("fake/bad.conf", f"[tier.t]\npath = {scratch('fake')}/none\nquota = 1G\n[peer]\nenabled = on\n")
+    code, told, err = as_json("doctor", "--config", f"{scratch('fake')}/bad.conf", env=fake_slurm(release))
+    has(findings(told), "tiers", "FAIL", ["none", "No such file"], "a tier that is not there")
+    has(findings(told), "peers", "ok", ["libmonarch_peers.so"], "the peers' library")
+    # What is beside the program is looked at first.
+    moved = scratch("moved")
+    for part in "monarchctl", "monarchd":
+        os.link(f"{BUILD}/{part}", f"{moved}/{part}") if os.stat(BUILD).st_dev == os.stat(moved).st_dev else shutil.copy2(f"{BUILD}/{part}", moved)
+    written("moved/libmonarch_preload.so", "x" * 4096)
+    written("moved/libmonarch_peers.so", "x" * 4096)
+    code, out, _ = e2e.execute([f"{moved}/monarchctl", "doctor", "--json", "--config", f"{scratch('fake')}/bad.conf"], env=fake_slurm(release))
+    found = findings(json.loads(out))
+    has(found, "library", "FAIL", ["cannot be loaded"], "a damaged library")
+    has(found, "peers", "FAIL", ["libmonarch_peers.so", "enabled = off in [peer]"], "a damaged library of peers")
+    return None
+
+
+e2e.main(config_show, config_check, colours, status_of_run, status_of_slurm, doctor)

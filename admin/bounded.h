@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Questions to what may hang: a file system, a daemon, another program.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/result.h"
+
+namespace monarch::admin {
+
+// Asks in a child and a process group of its own, beside what else the caller does.
+class Question {
+ public:
+  explicit Question(const std::function<std::string()>& ask);
+  Question(Question&& other) noexcept;
+  Question& operator=(Question&&) = delete;
+  ~Question();  // kills the child and what it has started; one that hangs in the kernel is left behind
+
+  // What `ask` returned, if it has within that time of the question. ETIMEDOUT; ECHILD: the child ended
+  // early.
+  Result<std::string> answer(int patience_ms);
+
+ private:
+  pid_t pid_ = -1;
+  Fd answer_;
+  int64_t asked_ms_ = 0;
+};
+
+// In a Question: runs a program, found as a shell would, without LD_PRELOAD. What it prints, standard error
+// included, at most 1 MiB of it; *status as of waitpid(2), 127 << 8 if there is no such program.
+std::string run_program(const std::vector<std::string>& words, int* status);
+
+}  // namespace monarch::admin

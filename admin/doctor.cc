@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl doctor: what this node lacks for jobs to have Monarch, and how to mend it.
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "admin/bounded.h"
+#include "admin/commands.h"
+#include "admin/output.h"
+#include "admin/slurm_facts.h"
+#include "admin/tiers.h"
+#include "build_config.h"
+#include "runtime/base/escape.h"
+#include "runtime/base/fd.h"
+#include "runtime/base/paths.h"
+#include "runtime/base/uring.h"
+#include "runtime/config/config.h"
+#include "runtime/node/cgroup.h"
+#include "runtime/node/state.h"
+
+namespace monarch::admin {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kPatienceMs = 5000;
+constexpr char kReadme[] = "see \"For administrators\" in Monarch's README.md";
+
+enum class Level { kOk, kSkip, kWarn, kFail };
+constexpr const char* kLevels[] = {"ok", "skip", "warn", "FAIL"};
+
+struct Finding {
+  Level level;
+  std::string text;
+  std::string remedy = {};
+};
+using Findings = std::vector<Finding>;
+
+struct Place {
+  std::string config = kDefaultConfig;  // as load_config() takes it
+  std::string state_dir = kDefaultState;
+  std::optional<Config> read;                // if it is valid
+  std::optional<PluginLine> line;            // of the plugin
+  std::string plugstack;                     // the file; empty: there is no Slurm
+  std::string plugin_dir;                    // Slurm's
+  std::map<std::string, std::string> slurm;  // as scontrol shows it; empty: it cannot be asked
+};
+
+bool is_root() { return ::geteuid() == 0; }
+
+// ---- Monarch's own parts
+
+Findings check_monarchd(const Place&) {
+  const std::string path = part_of_monarch("monarchd", "sbin", SBINDIR);
+  int status;
+  const std::string said = run_program({path, "--version"}, &status);
+  if (status != 0)
+    return {{Level::kFail, path + " does not run: " + said,
+             "install Monarch whole: make install, or its package"}};
+  if (said != "monarchd " PACKAGE_VERSION "\n")
+    return {{Level::kFail, path + " is " + said + ", this is monarchctl " PACKAGE_VERSION,
+             "install one version of both"}};
+  return {{Level::kOk, path + ", version " PACKAGE_VERSION}};
+}
+
+// Bound at once, in a program that does nothing.
+Findings check_library(const Place&) {
+  const std::string path = part_of_monarch("libmonarch_preload.so", "lib/monarch", PKGLIBDIR);
+  struct stat st;
+  if (::stat(path.c_str(), &st) != 0)
+    return {{Level::kFail, path + ": " + std::strerror(errno),
+             "install Monarch whole: make install, or its package"}};
+  if ((st.st_mode & S_IROTH) == 0)
+    return {{Level::kFail, path + ": not all users can read it", "chmod 755 " + path}};
+  int status;
+  const std::string said = run_program({"/usr/bin/env", "LD_BIND_NOW=1", "LD_PRELOAD=" + path, "/bin/true"}, &status);
+  if (status != 0 || !said.empty())
+    return {{Level::kFail, path + " cannot be loaded: " + said,
+             "install Monarch built for this system: its glibc is older, or the file is damaged"}};
+  return {{Level::kOk, path}};
+}
+
+Findings check_peers(const Place& place) {
+  const std::string path = part_of_monarch("libmonarch_peers.so", "lib/monarch", PKGLIBDIR);
+  const bool needed = place.read && place.read->peer.enabled;
+  const Level bad = needed ? Level::kFail : Level::kOk;
+  const std::string why = needed ? "" : "; not needed: [peer] enabled = off";
+  const std::string remedy =
+      needed ? "install it, and OpenSSL 3 and libevent with it, or write enabled = off in [peer]" : "";
+  if (::access(path.c_str(), R_OK) != 0) return {{bad, path + ": " + std::strerror(errno) + why, remedy}};
+  int status;
+  const std::string said = run_program({"/usr/bin/ldd", path}, &status);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+    return {{Level::kSkip, path + ": there is no ldd to tell what it lacks"}};
+  std::istringstream lines(said);
+  for (std::string line; std::getline(lines, line);)
+    if (line.find("not found") != std::string::npos || status != 0)
+      return {{bad, path + ": " + line.substr(std::min(line.size(), line.find_first_not_of(" \t"))) + why,
+               remedy}};
+  return {{Level::kOk, path}};
+}
+
+Findings check_plugin(const Place& place) {
+  if (place.plugstack.empty()) return {{Level::kSkip, "there is no Slurm here that answers"}};
+  const std::string installed = part_of_monarch("spank_monarch.so", "lib/slurm", PKGLIBDIR "/../slurm");
+  if (!place.line)
+    return {{Level::kFail, place.plugstack + ", with what it includes, has no line for spank_monarch.so",
+             "add: optional " + installed + " config=" + kDefaultConfig + "; " + kReadme}};
+  const PluginLine& line = *place.line;
+  const std::string path = line.plugin[0] == '/' ? line.plugin : place.plugin_dir + "/" + line.plugin;
+  const Result<uint32_t> built = number_in(path, "plugin_version");
+  if (!built.ok())
+    return {{Level::kFail, line.file + " names a plugin that cannot be loaded: " + built.error().text,
+             "write its path there; 'make install' puts it to PREFIX/lib/slurm"}};
+  const auto version = place.slurm.find("SLURM_VERSION");
+  if (version == place.slurm.end())
+    return {{Level::kSkip,
+             path + " is built for Slurm " + release_of(*built) + "; Slurm does not tell which it is"}};
+  if (release_of(*built) != release_of(version->second))
+    return {{Level::kFail,
+             path + " is built for Slurm " + release_of(*built) + ", and this is " + version->second,
+             "build Monarch for it: configure --with-slurm=PREFIX"}};
+  return {{Level::kOk, path + ", for Slurm " + release_of(*built)}};
+}
+
+// ---- configuration and state
+
+Findings check_config(const Place& place) {
+  const std::string file = place.config.substr(0, place.config.find('\n'));
+  const Result<Config> config = load_config(place.config);
+  if (config.ok()) return {{Level::kOk, file}};
+  if (config.error().code == EACCES && !is_root()) return {{Level::kSkip, file + ": only root can read it"}};
+  const bool missing = config.error().code == ENOENT;
+  return {{Level::kFail, config.error().text,
+           missing ? "copy PREFIX/share/monarch/monarch.conf.sample to " + file + " as root"
+                   : "monarchctl config check " + file}};
+}
+
+// One that only root can write, if it is there.
+std::optional<Finding> not_roots(const std::string& path, bool* there) {
+  struct stat st;
+  *there = ::lstat(path.c_str(), &st) == 0;
+  if (!*there && errno == ENOENT) return {};
+  if (!*there) return Finding{is_root() ? Level::kFail : Level::kSkip, path + ": " + std::strerror(errno)};
+  if (!S_ISDIR(st.st_mode)) return Finding{Level::kFail, path + ": not a directory", "remove it"};
+  if (st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
+    return Finding{Level::kFail, path + ": not only root can write it",
+                   "chown root " + path + " && chmod go-w " + path};
+  return {};
+}
+
+Findings check_state(const Place& place) {
+  bool there = false;
+  Findings bad;
+  for (size_t at = place.state_dir.find('/', 1);; at = place.state_dir.find('/', at + 1)) {
+    const std::string path = place.state_dir.substr(0, at);
+    struct stat st;
+    const bool above = at != std::string::npos;
+    // What is above may be sticky, as /tmp is, but then somebody else can be first.
+    if (!above || (::stat(path.c_str(), &st) == 0 && !(st.st_mode & S_ISVTX)))
+      if (const std::optional<Finding> f = not_roots(path, &there)) bad.push_back(*f);
+    if (!above) break;
+  }
+  if (!bad.empty()) return bad;
+  if (!there) return {{Level::kOk, place.state_dir + " is made when the first job starts"}};
+  if (!is_root())
+    return {{Level::kOk, place.state_dir},
+            {Level::kSkip, "what is in " + place.state_dir + ": only root can see it"}};
+  const Result<StateDir> state = StateDir::open(place.state_dir);
+  if (!state.ok()) return {{Level::kFail, state.error().text, "see monarchd(8)"}};
+  Findings found = {{Level::kOk, place.state_dir + ": " + std::to_string(state->jobs().size()) + " jobs, " +
+                                     std::to_string(state->removals().size()) + " being removed"}};
+  if (const size_t lines = state->spooled().size(); lines > 0)
+    found.push_back({Level::kWarn,
+                     std::to_string(lines) + " lines wait for sacct in " + place.state_dir + "/spool",
+                     "is slurmdbd there? then: monarchd --flush"});
+  return found;
+}
+
+Findings check_tiers(const Place& place) {
+  const Result<std::vector<Candidate>> found =
+      look_at_tiers(place.read ? place.read->tiers : std::vector<TierConfig>());
+  if (!found.ok()) return {{Level::kFail, found.error().text}};
+  const size_t configured = place.read ? place.read->tiers.size() : 0;
+  Findings all;
+  for (size_t i = 0; i < found->size(); ++i) {
+    const Candidate& c = (*found)[i];
+    if (c.chosen)
+      all.push_back({Level::kOk, "tier " + c.tier.name + ": " + c.path + ": " + c.reason});
+    else if (i < configured)
+      all.push_back({Level::kFail, "tier " + c.tier.name + ": " + c.path + ": " + c.reason,
+                     "monarchctl tiers; monarchctl config check"});
+  }
+  if (chosen(*found).empty())
+    all.push_back(
+        {Level::kFail, "this node has no tier",
+         "name a directory on a local disk in [tier.NAME]; 'monarchctl tiers' tells why none is chosen"});
+  return all;
+}
+
+// ---- the kernel
+
+Findings check_io_uring(const Place&) {
+  alignas(4096) static char buffer[4096];
+  char* const one = buffer;
+  if (Uring::create(&one, 1, sizeof buffer)) return {{Level::kOk, "io_uring"}};
+  return {{Level::kWarn, "no io_uring: the agent copies by read and write, with more threads at work",
+           "sysctl kernel.io_uring_disabled=0, if the site allows it; or a build with liburing"}};
+}
+
+Findings check_openat2(const Place&) {
+  struct open_how how {};
+  how.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  how.resolve = RESOLVE_NO_SYMLINKS;
+  const Fd fd(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof how)));
+  if (fd) return {{Level::kOk, "openat2"}};
+  return {{Level::kWarn,
+           std::string("no openat2 (") + std::strerror(errno) +
+               "): paths are opened part by part, with more calls",
+           "Linux 5.6 or newer, and no seccomp filter that refuses it"}};
+}
+
+Findings check_pidfd(const Place&) {
+  const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (fd) return {{Level::kOk, "pidfd"}};
+  return {{Level::kWarn,
+           std::string("no pidfd_open (") + std::strerror(errno) + "): an agent is ended by its number",
+           "Linux 5.3 or newer"}};
+}
+
+Findings check_cgroups(const Place&) {
+  const Cgroups groups;
+  for (const CgroupHierarchy& h : groups.hierarchies()) {
+    bool memory = !h.unified && h.has("memory");
+    std::ifstream in(h.mount + "/cgroup.controllers");
+    for (std::string controller; h.unified && in >> controller;) memory |= controller == "memory";
+    if (memory)
+      return {{Level::kOk,
+               "memory control groups of version " + std::string(h.unified ? "2" : "1") + ", at " + h.mount}};
+  }
+  return {{Level::kWarn, "no memory control groups: agents are not limited (memory_max)",
+           "boot with cgroup_enable=memory, or mount them"}};
+}
+
+// ---- Slurm
+
+// How a value of slurm.conf is judged: `good` if one of its words (after commas) is one of these.
+struct SlurmRule {
+  const char* key;
+  std::vector<const char*> good;
+  const char* otherwise;
+  const char* remedy;
+};
+const SlurmRule kSlurmRules[] = {
+    {"PrologFlags",
+     {"Contain", "Alloc", "contain", "alloc"},
+     "the agent starts with the job's first processes, which find nothing staged",
+     "PrologFlags=Contain in slurm.conf"},
+    {"ProctrackType",
+     {"proctrack/cgroup"},
+     "what leaves its session may outlive its job, and reads the PFS then",
+     "ProctrackType=proctrack/cgroup in slurm.conf"},
+    {"TaskPlugin",
+     {"task/cgroup"},
+     "jobs are not held to their memory, so that one may drive out the copies of others",
+     "TaskPlugin=task/affinity,task/cgroup in slurm.conf"},
+    {"JobContainerType",
+     {"job_container/none", "(null)", "namespace/none", "N/A"},
+     "each job has mounts of its own: run directories are no tmpfs, and a tier must not be below a directory "
+     "that is private to jobs, as /tmp",
+     "a tier outside the directories of job_container.conf"},
+    {"AccountingStorageType",
+     {"accounting_storage/slurmdbd"},
+     "jobs have no line of Monarch's in sacct; it goes to the log",
+     "AccountingStorageType=accounting_storage/slurmdbd, if sacct is to have it"},
+};
+
+Findings check_slurm(const Place& place) {
+  if (place.slurm.empty())
+    return {{Level::kSkip, "slurm.conf: scontrol is not there, or slurmctld does not answer"}};
+  Findings all;
+  for (const SlurmRule& rule : kSlurmRules) {
+    const auto at = place.slurm.find(rule.key);
+    if (at == place.slurm.end()) continue;  // of another release
+    std::istringstream words(at->second);
+    bool good = false;
+    for (std::string word; std::getline(words, word, ',');)
+      good |= std::any_of(rule.good.begin(), rule.good.end(), [&](const char* g) { return word == g; });
+    const std::string text = std::string(rule.key) + " = " + at->second;
+    if (good)
+      all.push_back({Level::kOk, text});
+    else
+      all.push_back({Level::kWarn, text + ": " + rule.otherwise, rule.remedy});
+  }
+  return all;
+}
+
+Findings check_slurmdbd(const Place& place) {
+  const auto type = place.slurm.find("AccountingStorageType");
+  if (type == place.slurm.end() || type->second != "accounting_storage/slurmdbd")
+    return {{Level::kSkip, "slurmdbd: Slurm has none, or does not answer"}};
+  int status;
+  const std::string said = run_program({"sacctmgr", "-nP", "list", "cluster", "format=cluster"}, &status);
+  if (status == 0) return {{Level::kOk, "slurmdbd answers"}};
+  return {{Level::kWarn, "slurmdbd does not answer: " + said.substr(0, said.find('\n')),
+           "start it; lines for sacct wait meanwhile, and 'monarchd --flush' writes them"}};
+}
+
+struct Check {
+  const char* name;
+  Findings (*run)(const Place&);
+};
+constexpr Check kChecks[] = {
+    {"agent", check_monarchd},   {"library", check_library},   {"peers", check_peers},
+    {"plugin", check_plugin},    {"config", check_config},     {"state", check_state},
+    {"tiers", check_tiers},      {"io_uring", check_io_uring}, {"openat2", check_openat2},
+    {"pidfd", check_pidfd},      {"cgroups", check_cgroups},   {"slurm", check_slurm},
+    {"slurmdbd", check_slurmdbd}};
+
+std::string dump(const Findings& findings) {
+  ordered_json list = ordered_json::array();
+  for (const Finding& f : findings) list.push_back({f.level, f.text, f.remedy});
+  return list.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+Findings parse(const std::string& text) {
+  Findings findings;
+  for (const auto& f : ordered_json::parse(text)) findings.push_back({f[0].get<Level>(), f[1], f[2]});
+  return findings;
+}
+
+Findings answer_of(Question* question) {
+  const Result<std::string> answer = question->answer(kPatienceMs);
+  if (!answer.ok())
+    return {{Level::kFail, answer.error().text,
+             "does a file system or a daemon hang? 'dmesg' and the logs may tell"}};
+  return parse(*answer);
+}
+
+struct DoctorOptions {
+  std::string config, state_dir;
+  bool json = false;
+};
+
+// What the checks look at, as far as it can be told in time.
+Place find_place(const DoctorOptions& options) {
+  Place place;
+  Question asked([] {
+    int status;
+    const std::string text = run_program({"scontrol", "show", "config"}, &status);
+    return status == 0 ? text : std::string();
+  });
+  const Result<std::string> shown = asked.answer(kPatienceMs);
+  if (shown.ok()) place.slurm = parse_show_config(*shown);
+  const auto value = [&](const char* key) {
+    const auto at = place.slurm.find(key);
+    return at == place.slurm.end() ? std::string() : at->second;
+  };
+  const std::string slurm_conf = value("SLURM_CONF"), named = value("PlugStackConfig");
+  place.plugin_dir = value("PluginDir");
+  if (!slurm_conf.empty())
+    place.plugstack =
+        named.rfind('/', 0) == 0 ? named : slurm_conf.substr(0, slurm_conf.rfind('/')) + "/plugstack.conf";
+  Result<std::optional<PluginLine>> line =
+      place.plugstack.empty() ? std::optional<PluginLine>() : find_plugin_line(place.plugstack);
+  if (line.ok()) place.line = *line;
+  if (place.line && !place.line->word("state_dir").empty()) place.state_dir = place.line->word("state_dir");
+  if (place.line && !place.line->word("config").empty()) place.config = place.line->word("config");
+  if (!options.state_dir.empty()) place.state_dir = options.state_dir;
+  if (!options.config.empty()) place.config = options.config;
+  if (place.line) place.config = with_words(place.config, place.line->settings());
+  Result<Config> config = load_config(place.config);
+  if (config.ok()) place.read = config.take();
+  return place;
+}
+
+int doctor(const DoctorOptions& options) {
+  const Place place = find_place(options);
+  std::vector<Question> questions;
+  questions.reserve(std::size(kChecks));
+  for (const Check& check : kChecks) questions.emplace_back([&] { return dump(check.run(place)); });
+  ordered_json list = ordered_json::array();
+  size_t counts[4] = {};
+  constexpr Colour kColours[] = {Colour::kGood, Colour::kDoubtful, Colour::kDoubtful, Colour::kBad};
+  for (size_t i = 0; i < questions.size(); ++i)
+    for (const Finding& f : answer_of(&questions[i])) {
+      const auto level = static_cast<size_t>(f.level);
+      ++counts[level];
+      const ordered_json remedy = f.remedy.empty() ? ordered_json() : ordered_json(f.remedy);
+      list.push_back(
+          {{"check", kChecks[i].name}, {"level", kLevels[level]}, {"text", f.text}, {"remedy", remedy}});
+      if (options.json) continue;
+      std::printf("%s%s %-9s %s\n", paint(kColours[level], kLevels[level]).c_str(),
+                  std::string(4 - std::strlen(kLevels[level]), ' ').c_str(), kChecks[i].name,
+                  escaped(f.text).c_str());
+      if (!f.remedy.empty()) std::printf("               -> %s\n", escaped(f.remedy).c_str());
+      std::fflush(stdout);
+    }
+  const size_t failed = counts[static_cast<size_t>(Level::kFail)];
+  if (options.json)
+    print_json({{"version", PACKAGE_VERSION}, {"failed", failed}, {"checks", list}});
+  else
+    std::printf("%zu failed, %zu warnings, %zu skipped%s\n", failed,
+                counts[static_cast<size_t>(Level::kWarn)], counts[static_cast<size_t>(Level::kSkip)],
+                is_root() ? "" : "; root sees more");
+  return failed > 0 ? kFailure : 0;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App* app, int* status) {
+  auto options = std::make_shared<DoctorOptions>();
+  app->add_flag("--json", options->json, "print as JSON");
+  app->add_option("--config", options->config,
+                  std::string("configuration; default: as plugstack.conf names it, else ") + kDefaultConfig);
+  app->add_option(
+      "--state-dir", options->state_dir,
+      std::string("root's state directory; default: as plugstack.conf names it, else ") + kDefaultState);
+  app->footer(
+      "Changes nothing, and takes some 10 seconds at most.\nExit status: 0 if nothing failed, 1 if something "
+      "did, 2 for wrong usage.");
+  app->callback([options, status] { *status = doctor(*options); });
+}
+
+}  // namespace monarch::admin

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this node's Slurm says of itself, and how Monarch's plugin is set up in it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace monarch::admin {
+
+// "KEY = VALUE" lines of `scontrol show config`.
+std::map<std::string, std::string> parse_show_config(const std::string& text);
+
+// A line for spank_monarch.so in plugstack.conf or a file that it includes.
+struct PluginLine {
+  std::string file;                // where the line is
+  std::string plugin;              // as written
+  std::vector<std::string> words;  // its arguments
+  // That of KEY=VALUE; empty: it has none.
+  std::string word(const std::string& key) const;
+  std::vector<std::string> settings() const;  // SECTION.KEY=VALUE
+};
+// Nothing: there is none. An error if the file is there and cannot be read.
+Result<std::optional<PluginLine>> find_plugin_line(const std::string& plugstack);
+
+// The number in the ELF object's exported variable of that name, 4 bytes; an error says what is wrong with
+// the file. Nothing of it is executed.
+Result<uint32_t> number_in(const std::string& file, const std::string& symbol);
+
+// 0x160508 and "22.05.8-2" as 22.05: plugins fit all releases with the same.
+std::string release_of(uint32_t version_number);
+std::string release_of(const std::string& version);
+
+}  // namespace monarch::admin
