@@ -5,6 +5,8 @@ bin_PROGRAMS += monarchctl
 monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS)
 monarchctl_LDADD = $(libmonarch)
 monarchctl_SOURCES = \
+	%D%/advice.cc \
+	%D%/advice.h \
 	%D%/bounded.cc \
 	%D%/bounded.h \
 	%D%/commands.h \
@@ -22,5 +24,6 @@ monarchctl_SOURCES = \
 	%D%/slurm_facts.cc \
 	%D%/slurm_facts.h \
 	%D%/status.cc \
+	%D%/summary.cc \
 	%D%/tiers.cc \
 	%D%/tiers.h

@@ -45,6 +45,7 @@ namespace {
 
 constexpr int kOwnFailure = 125, kNotExecutable = 126, kNotFound = 127;
 constexpr int kReadyPatienceMs = 30000;         // the PFS may be slow to show the dataset's root
+constexpr char kStandardError[] = "-";          // as a report's name: standard output is the command's
 constexpr char kIdentity[] = "run";             // of a key that a person made
 constexpr std::string_view kAlone = "ready\t";  // and why the agent has no peers
 constexpr int kStopPatienceMs = 5000, kKillPatienceMs = 1000;
@@ -300,8 +301,13 @@ Status write_report(const RunOptions& options, const Board& board, const Config&
   std::vector<TierInReport> tiers;
   for (const TierConfig& t : config.tiers) tiers.push_back({t.name, t.medium});
   const bool first = !options.peers.empty() && options.peer_index == 0;
+  const std::string text = report(board, tiers, first ? Reports::kJob : Reports::kNode).dump(2) + "\n";
+  if (options.report == kStandardError) {
+    std::cerr << text;
+    return std::cerr ? Status() : Status(errno_error("write the report"));
+  }
   std::ofstream out(options.report);
-  out << report(board, tiers, first ? Reports::kJob : Reports::kNode).dump(2) << "\n";
+  out << text;
   out.close();
   if (!out) return errno_error("write the report " + options.report);
   return {};
@@ -350,7 +356,7 @@ Status prepare(const RunOptions& options, Config* config, std::vector<std::strin
   Result<std::optional<JobKey>> checked = check_peers(options, config->peer);
   if (!checked.ok()) return checked.error();
   *key = checked.take();
-  if (!options.report.empty()) {
+  if (!options.report.empty() && options.report != kStandardError) {
     const Fd probe(::open(options.report.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
     if (!probe) return errno_error("--report " + options.report);
   }
@@ -406,7 +412,8 @@ void add_run(CLI::App* app, int* status) {
                   "NAME:PATH:SIZE; SIZE as 500M, 10G or 50%; filled in the order given")
       ->allow_extra_args(false);
   app->add_option("--config", options->config, "configuration, monarch.conf(5)");
-  app->add_option("--report", options->report, "write the counters as JSON to this file");
+  app->add_option("--report", options->report,
+                  "write the counters as JSON to this file; -: to standard error");
   CLI::Option* peers =
       app->add_option("--peers", options->peers,
                       "file with a line ADDRESS:PORT for each node that runs the same, node 0 first");

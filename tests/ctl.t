@@ -434,4 +434,113 @@ def doctor():
     return None
 
 
-e2e.main(config_show, config_check, colours, status_of_run, status_of_slurm, doctor)
+# ---- report
+
+
+def a_report(opens=100, opens_tier=90, tasks=None, agent=None, read_bytes=3000, placed=1000):
+    """As `run --report` writes it."""
+    return {"version": "0", "opens": opens, "opens_tier": opens_tier, "hit": 0.9,
+            "tiers": [{"name": "t", "opens": opens_tier, "read_calls": 300, "read_bytes": read_bytes, "placed_bytes": placed, "granted": 5000}],
+            "tasks": {"opens_pfs": opens - opens_tier, "read_bytes_pfs": 0, **(tasks or {})},
+            "agent": {"agent_bytes_pfs": 1000, "dataset_bytes": 1000, "staged_files": 30, "prefetch_files": 30, "agent_reads_pfs": 30,
+                      "agent_opens_pfs": 30, "walk_dirs": 2, "walk_files": 30, **(agent or {})}}
+
+
+# What each rule of advice holds for, and what it says.
+RULES = [
+    ("nothing-attached", {"opens": 0, "opens_tier": 0}, ["although 30 files were staged", "MONARCH_IO_LOG"]),
+    ("agent-died", {"tasks": {"fallback_no_agent": 10}}, ["10 opens", "memory_max"]),
+    ("tier-failed", {"tasks": {"fallback_tier_error": 1}}, ["a tier failed 1 time:"]),
+    ("pfs-failed", {"agent": {"source_errors": 2}}, ["2 files could not be read"]),
+    ("tier-too-small", {"agent": {"no_fit_files": 3, "dataset_bytes": 1000 + (40 << 30)}}, ["too small by 40.0G for 3 files", "--exclusive"]),
+    ("excluded", {"tasks": {"fallback_excluded": 10}}, ["MONARCH_IO_EXCLUDE"]),
+    ("mounts", {"tasks": {"fallback_mount": 10}}, ["container-args"]),
+    ("large-files", {"tasks": {"fallback_large": 10}}, ["10 opens of large files", "stage_wait_max"]),
+    ("slow-staging", {"tasks": {"fallback_timeout": 10}}, ["--monarch-prefetch=all"]),
+    ("written", {"tasks": {"fallback_invalid": 10}}, ["the job had written"]),
+    ("changed", {"tasks": {"fallback_dropped": 10}}, ["changed on the PFS"]),
+    ("never-opened", {"agent": {"staged_files": 500, "prefetch_files": 500}}, ["400 files were staged and not opened", "--monarch-prefetch=off"]),
+    ("read-once", {"read_bytes": 1000}, ["about once"]),
+    ("good", {}, ["90 opens of 100 were served"]),
+]
+
+
+def report_of_file():
+    for rule, what, parts in RULES:
+        file = written("report.json", json.dumps(a_report(**what)))
+        code, told, err = as_json("report", file)
+        equal((code, told.get("rule"), err), (0, rule, ""), f"advice: {rule}", told.get("advice"))
+        contains(told.get("advice", ""), parts, f"advice: {rule}: what to do")
+        contains(ctl("report", file)[1], [told.get("advice", "?")], f"advice: {rule}, as text")
+    with open(f"{SOURCE}/admin/advice.cc", encoding="utf-8") as source:
+        equal(re.findall(r'^    \{"([\w-]+)",', source.read(), flags=re.M), [rule for rule, _, _ in RULES], "each rule has its case, in this order")
+    for fallback in "no_agent", "excluded", "mount", "large", "timeout", "invalid", "dropped":
+        few = written("few.json", json.dumps(a_report(tasks={f"fallback_{fallback}": 5})))
+        equal(as_json("report", few)[1].get("rule"), "good", f"a twentieth of the opens is not worth a line: {fallback}")
+    file = written("report.json", json.dumps(a_report()))
+    told = as_json("report", file)[1]
+    equal((told["bytes_read"], told["bytes_pfs"], told["epochs"], round(told["spared_percent"], 1), round(told["bound_percent"], 1), told["hit"]),
+          (3000, 1000, 3.0, 66.7, 66.7, 0.9), "bytes, epochs and f(E-1)/E")
+    contains(ctl("report", file)[1], ["1000 instead of 2.93K: 66.7% less", "42 instead of 100: 58.0% less", "read 3.0 times"], "the same as text")
+    code, out, err = ctl("report", "-", stdin=open(file, "rb"))  # pylint: disable=consider-using-with
+    contains(out, ["66.7% less"], "a report by standard input")
+    whole = {**a_report(), "job": {"nodes": 4, "opens": 400, "opens_tier": 300, "read_calls_tier": 9, "read_bytes_tier": 8000,
+                                   "placed_bytes": {"nvme": 1000, "ram": 5}, "tasks": {"opens_pfs": 100}, "agent": {"agent_bytes_pfs": 1000}}}
+    told = as_json("report", written("nodes.json", json.dumps(whole)))[1]
+    equal((told["nodes"], told["opens"], told["bytes_read"], told["placed_bytes"]), (4, 400, 8000, 1005), "of several nodes, all of them")
+    for name, text in [("no JSON", "hello"), ("an array", "[]"), ("something else", '{"a": 1}'), ("a number that is none", json.dumps(a_report(opens=-1))),
+                       ("a number beyond all", json.dumps(a_report(opens=1 << 62))), ("a text", json.dumps(a_report(tasks={"waits": "x"}))),
+                       ("a fraction", json.dumps(a_report(read_bytes=1.5))), ("no counters", '{"tiers": []}'), ("depth", "[" * 100000)]:
+        fails(f"report: {name}", ["report", written("bad.json", text)], ["not a report of 'monarchctl run --report'"])
+    fails("report: no file", ["report", "/nowhere/x"], ["No such file", "name a file"])
+    fails("report: no argument", ["report"], ["--help"], want=2)
+
+
+def report_of_run():
+    dataset, tier = scratch("report.data"), scratch("report.tier")
+    e2e.make_tree(dataset, 30)
+    read = ["sh", "-c", 'for i in 1 2 3; do find "$1" -type f -exec cat {} + >/dev/null; done; echo out', "sh", dataset]
+    words = ["run", *e2e.options([dataset], {"t": (tier, "1G")}), "--report", "-", "--", *read]
+    code, out, err = ctl(*words, env=e2e.environment(), cwd=scratch("cwd"))
+    equal((code, out, os.listdir(scratch("cwd"))), (0, "out\n", []), "run --report -: standard output is the command's, and no file is made")
+    counters = json.loads(err)
+    equal((counters["opens"], counters["opens_tier"]), (90, 90), "the report is on standard error", err)
+    told = as_json("report", written("real.json", err))[1]
+    equal((told.get("rule"), told.get("bytes_pfs"), told.get("bytes_read"), told.get("epochs")),
+          ("good", counters["agent"]["agent_bytes_pfs"], 3 * counters["agent"]["dataset_bytes"], 3), "report of a real run", told)
+    process = e2e.start([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--", "sh", "-c", 'find "$1" -type f -exec cat {} + >/dev/null; echo; read x',
+                         "sh", dataset], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment())
+    process.stdout.readline()
+    code, told, err = as_json("report", f"run.{process.pid}")
+    equal((code, told.get("source"), told.get("opens")), (0, "job", 30), "report of a job that runs", err)
+    process.communicate(b"\n", timeout=e2e.PATIENCE)
+
+
+def report_of_sacct():
+    bins = scratch("sacct")
+    env = e2e.native_environment(PATH=f"{bins}:{os.environ['PATH']}")
+
+    def sacct(line, end="exit 0"):
+        written("sacct/sacct", f"#!/bin/sh\ncat <<'E'\n{line}E\n{end}\n", 0o755)
+
+    good = "COMPLETED|other words monarch=1 hit=91.0% pfs=3.81M/7.63M ops=-50% meta=-50% nvme=3.81M staged=100% nodes=1/1 err=0\n"
+    sacct(good)
+    code, told, err = as_json("report", "4711", env=env)
+    equal((code, told.get("source"), told.get("state"), told.get("line", {}).get("pfs"), told.get("rule")),
+          (0, "sacct", "COMPLETED", "3.81M/7.63M", "good"), "report of sacct's line", err)
+    contains(ctl("report", "4711", env=env)[1], ["Hits        91.0%", "PFS bytes   3.81M/7.63M", "nvme        3.81M"], "the same as text")
+    for rule, old, new in [("errors", "err=0", "err=3"), ("nothing-attached", "3.81M/7.63M", "0/0"), ("not-staged", "staged=100%", "staged=60%"),
+                           ("few-hits", "91.0%", "12.0%"), ("counters-lost", good.split("words ")[1], "monarch=1 counters=lost nodes=1/1 err=1\n")]:
+        sacct(good.replace(old, new))
+        equal(as_json("report", "4711", env=env)[1].get("rule"), rule, f"advice by sacct's line: {rule}")
+    sacct("RUNNING|\n")
+    fails("report: no line", ["report", "4711"], ["no line of Monarch's", "RUNNING"], env=env)
+    sacct("")
+    fails("report: an unknown job", ["report", "4711"], ["sacct does not know it", "monarchctl status"], env=env)
+    sacct("no connection\n", "exit 1")
+    fails("report: sacct fails", ["report", "4711"], ["no connection"], env=env)
+    sacct("", "sleep 100")
+    fails("report: sacct hangs", ["report", "4711"], ["no answer in 10 s"], env=env)
+
+
+e2e.main(config_show, config_check, colours, status_of_run, status_of_slurm, doctor, report_of_file, report_of_run, report_of_sacct)

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "admin/advice.h"
+
+#include <algorithm>
+
+#include "runtime/base/size.h"
+
+namespace monarch::admin {
+namespace {
+
+// So many percent of the opens are worth a line.
+bool many(const Counts& c, const char* fallback) { return c.task(fallback) * 20 > c.opens; }
+
+std::string count(uint64_t n, const char* what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+uint64_t missing(const Counts& c) {
+  const uint64_t all = c.own("dataset_bytes");
+  return all - std::min(all, c.placed_bytes);
+}
+
+struct Rule {
+  const char* name;
+  bool (*holds)(const Counts&);
+  std::string (*text)(const Counts&);
+};
+// In the order of what matters most.
+constexpr Rule kRules[] = {
+    {"nothing-attached", [](const Counts& c) { return c.opens == 0; },
+     [](const Counts& c) {
+       return "no program opened a file of the dataset through Monarch" +
+              (c.own("staged_files") > 0
+                   ? " although " + count(c.own("staged_files"), "file") + " were staged"
+                   : std::string()) +
+              ": does the job read the path that was given, and is the program one that is seen (not static, "
+              "not Go)? "
+              "MONARCH_IO_LOG=stderr tells";
+     }},
+    {"agent-died", [](const Counts& c) { return many(c, "fallback_no_agent"); },
+     [](const Counts& c) {
+       return count(c.task("fallback_no_agent"), "open") +
+              " went to the PFS since the agent had ended early: its log and the kernel's tell why; if "
+              "memory was short, "
+              "raise memory_max";
+     }},
+    {"tier-failed", [](const Counts& c) { return c.own("tier_errors") + c.task("fallback_tier_error") > 0; },
+     [](const Counts& c) {
+       return "a tier failed " + count(c.own("tier_errors") + c.task("fallback_tier_error"), "time") +
+              ": tell the administrator to look at the device (dmesg)";
+     }},
+    {"pfs-failed", [](const Counts& c) { return c.own("source_errors") > 0; },
+     [](const Counts& c) {
+       return count(c.own("source_errors"), "file") +
+              " could not be read from the PFS: the agent's log names the first";
+     }},
+    {"tier-too-small", [](const Counts& c) { return c.own("no_fit_files") > 0; },
+     [](const Counts& c) {
+       return "the tiers were too small by " + format_size(missing(c)) + " for " +
+              count(c.own("no_fit_files"), "file") +
+              ": ask for a larger part of the node (--exclusive, more cores) or more nodes with [peer], or "
+              "name fewer directories";
+     }},
+    {"excluded", [](const Counts& c) { return many(c, "fallback_excluded"); },
+     [](const Counts& c) {
+       return count(c.task("fallback_excluded"), "open") +
+              " went to the PFS because MONARCH_IO_EXCLUDE names the file or the program";
+     }},
+    {"mounts", [](const Counts& c) { return many(c, "fallback_mount"); },
+     [](const Counts& c) {
+       return count(c.task("fallback_mount"), "open") +
+              " went to the PFS because the container mounts something over a part of the dataset: mount it "
+              "elsewhere, see "
+              "'monarchctl container-args'";
+     }},
+    {"large-files", [](const Counts& c) { return many(c, "fallback_large"); },
+     [](const Counts& c) {
+       return count(c.task("fallback_large"), "open") +
+              " of large files came before these were staged: read them later, or raise stage_wait_max or "
+              "stage_wait in monarch.conf";
+     }},
+    {"slow-staging", [](const Counts& c) { return many(c, "fallback_timeout"); },
+     [](const Counts& c) {
+       return count(c.task("fallback_timeout"), "open") +
+              " did not wait any longer for the agent: the PFS is slow, or pfs_bandwidth is; "
+              "--monarch-prefetch=all stages ahead";
+     }},
+    {"written", [](const Counts& c) { return many(c, "fallback_invalid"); },
+     [](const Counts& c) {
+       return count(c.task("fallback_invalid"), "open") +
+              " were of files that the job had written: write results outside of the dataset";
+     }},
+    {"changed", [](const Counts& c) { return many(c, "fallback_dropped"); },
+     [](const Counts& c) {
+       return count(c.task("fallback_dropped"), "open") +
+              " were of files that changed on the PFS meanwhile: do not change a dataset in use";
+     }},
+    {"never-opened",
+     [](const Counts& c) {
+       return c.own("prefetch_files") > 0 && c.opens * 2 < c.own("staged_files") &&
+              c.own("staged_files") >= 20;
+     },
+     [](const Counts& c) {
+       return count(c.own("staged_files") - std::min(c.own("staged_files"), c.opens), "file") +
+              " were staged and not opened through Monarch: programs that are not seen (static, Go) may have "
+              "read them; if the job "
+              "reads a part of the dataset, --monarch-prefetch=off, or name that part";
+     }},
+    {"read-once", [](const Counts& c) { return c.bytes_read() > 0 && c.bytes_pfs() >= c.bytes_read(); },
+     [](const Counts&) {
+       return std::string(
+           "what was read was read about once, which spares the PFS nothing: Monarch is for datasets that a "
+           "job "
+           "reads several times; keep the job's epochs in one job");
+     }},
+    {"good", [](const Counts&) { return true; },
+     [](const Counts& c) {
+       return count(c.opens_tier, "open") + " of " + std::to_string(c.opens) +
+              " were served from a tier: nothing to do";
+     }},
+};
+
+}  // namespace
+
+uint64_t Counts::task(const char* name) const {
+  const auto at = tasks.find(name);
+  return at == tasks.end() ? 0 : at->second;
+}
+
+uint64_t Counts::own(const char* name) const {
+  const auto at = agent.find(name);
+  return at == agent.end() ? 0 : at->second;
+}
+
+Advice advise(const Counts& counts) {
+  for (const Rule& rule : kRules)
+    if (rule.holds(counts)) return {rule.name, rule.text(counts)};
+  return {"good", ""};
+}
+
+}  // namespace monarch::admin

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a job's counters say in one line that its owner can act on.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace monarch::admin {
+
+// Of a node, or of a job's nodes together.
+struct Counts {
+  std::map<std::string, uint64_t> tasks, agent;  // by the names of monarchctl(1)
+  uint64_t opens = 0, opens_tier = 0, read_calls_tier = 0, read_bytes_tier = 0, placed_bytes = 0, nodes = 1;
+
+  uint64_t task(const char* name) const;  // 0: it is not there
+  uint64_t own(const char* name) const;   // the agent's
+
+  // As the formulas of monarch(7).
+  uint64_t bytes_read() const { return read_bytes_tier + task("read_bytes_pfs"); }
+  uint64_t bytes_pfs() const { return own("agent_bytes_pfs") + task("read_bytes_pfs"); }
+  uint64_t calls() const { return read_calls_tier + task("read_calls_pfs"); }
+  uint64_t calls_pfs() const { return own("agent_reads_pfs") + task("read_calls_pfs"); }
+  uint64_t opens_pfs() const { return own("agent_opens_pfs") + own("walk_dirs") + task("opens_pfs"); }
+};
+
+struct Advice {
+  const char* rule;  // its name in monarchctl(1)
+  std::string text;
+};
+// By the first rule that holds.
+Advice advise(const Counts& counts);
+
+}  // namespace monarch::admin

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl report: what a job read from where, what that spared the PFS, and one line of advice.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "admin/advice.h"
+#include "admin/bounded.h"
+#include "admin/commands.h"
+#include "admin/jobs.h"
+#include "admin/output.h"
+#include "admin/report.h"
+#include "build_config.h"
+#include "runtime/base/escape.h"
+#include "runtime/base/size.h"
+
+namespace monarch::admin {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr int kSacctPatienceMs = 10000;
+constexpr size_t kMostFile = 16 << 20;
+constexpr uint64_t kMost = uint64_t{1} << 60;  // that a counter can be
+
+struct ReportOptions {
+  std::string what, state_dir = kDefaultState;
+  bool as_json = false;
+};
+
+// ---- from a report's JSON
+
+// Only whole numbers from 0 to kMost; `good` becomes false for anything else. One that is missing is 0.
+uint64_t number(const json& object, const char* name, bool* good) {
+  const auto at = object.find(name);
+  if (at == object.end()) return 0;
+  if (!at->is_number_unsigned() || at->get<uint64_t>() > kMost) {
+    *good = false;
+    return 0;
+  }
+  return at->get<uint64_t>();
+}
+
+std::map<std::string, uint64_t> numbers(const json& object, const char* name, bool* good) {
+  std::map<std::string, uint64_t> all;
+  const auto at = object.find(name);
+  *good &= at != object.end() && at->is_object();
+  if (!*good) return all;
+  for (const auto& [key, value] : at->items()) all[key] = number(*at, key.c_str(), good);
+  return all;
+}
+
+Result<Counts> counts_of(const std::string& text, const std::string& name) {
+  const Error bad =
+      bad_input(name + ": not a report of 'monarchctl run --report'; name its FILE, or a job's number");
+  const json report = json::parse(text, nullptr, false);
+  if (!report.is_object() || !report.contains("tiers") || !report["tiers"].is_array()) return bad;
+  const json& of = report.contains("job") ? report["job"] : report;  // of all nodes, if they are known
+  if (!of.is_object()) return bad;
+  bool good = true;
+  Counts c;
+  c.tasks = numbers(of, "tasks", &good);
+  c.agent = numbers(of, "agent", &good);
+  c.opens = number(of, "opens", &good);
+  c.opens_tier = number(of, "opens_tier", &good);
+  if (report.contains("job")) {
+    c.nodes = number(of, "nodes", &good);
+    c.read_calls_tier = number(of, "read_calls_tier", &good);
+    c.read_bytes_tier = number(of, "read_bytes_tier", &good);
+    for (const auto& [medium, bytes] : numbers(of, "placed_bytes", &good)) c.placed_bytes += bytes;
+  } else {
+    for (const json& tier : report["tiers"]) {
+      if (!tier.is_object()) return bad;
+      c.read_calls_tier += number(tier, "read_calls", &good);
+      c.read_bytes_tier += number(tier, "read_bytes", &good);
+      c.placed_bytes += number(tier, "placed_bytes", &good);
+    }
+  }
+  if (!good) return bad;
+  return c;
+}
+
+Counts counts_of(const JobStatus& status) {
+  const JobCounters& from = status.counters;
+  Counts c;
+#define X(name, doc) c.tasks[#name] = from[TaskCounter::name] + from.others[TaskCounter::name];
+  MONARCH_TASK_COUNTERS(X)
+#undef X
+#define X(name, doc) c.agent[#name] = from[AgentCounter::name] + from.others[AgentCounter::name];
+  MONARCH_AGENT_COUNTERS(X)
+#undef X
+  c.opens_tier = from.others.opens_tier;
+  c.read_calls_tier = from.others.read_calls_tier;
+  c.read_bytes_tier = from.others.read_bytes_tier;
+  for (uint32_t i = 0; i < kMaxTiers; ++i) {
+    c.opens_tier += from.opens_tier[i];
+    c.read_calls_tier += from.read_calls_tier[i];
+    c.read_bytes_tier += from.read_bytes_tier[i];
+    c.placed_bytes += from.placed_bytes[i];
+  }
+  for (const uint64_t bytes : from.others.placed_bytes) c.placed_bytes += bytes;
+  c.opens = c.opens_tier + c.task("opens_pfs");
+  c.nodes = std::max<uint64_t>(from.nodes, 1);
+  return c;
+}
+
+// ---- what is printed
+
+struct Source {
+  const char* kind;  // file, job or sacct
+  std::string name, state;
+};
+
+double share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+// How much less than without Monarch; below 0: more.
+double spared(uint64_t with_monarch, uint64_t without) {
+  return without == 0 ? 0 : 100 - share(with_monarch, without);
+}
+
+// How often the dataset was read, and what can be spared at most of f of it that is placed, in percent: all
+// but the first time. Nothing: how large it is, is not known.
+struct Bound {
+  double epochs, percent;
+};
+std::optional<Bound> bound_of(const Counts& c) {
+  const uint64_t all = c.own("dataset_bytes");
+  if (all == 0 || c.bytes_read() == 0) return {};
+  const double epochs = static_cast<double>(c.bytes_read()) / static_cast<double>(all);
+  const double placed = std::min(1.0, static_cast<double>(c.placed_bytes) / static_cast<double>(all));
+  return Bound{epochs, epochs > 1 ? 100 * placed * (epochs - 1) / epochs : 0};
+}
+
+ordered_json to_json(const Source& source, const Counts& c, const Advice& advice) {
+  const std::optional<Bound> bound = bound_of(c);
+  return {{"version", PACKAGE_VERSION},
+          {"source", source.kind},
+          {"name", source.name},
+          {"state", source.state.empty() ? ordered_json() : ordered_json(source.state)},
+          {"nodes", c.nodes},
+          {"opens", c.opens},
+          {"opens_tier", c.opens_tier},
+          {"hit", share(c.opens_tier, c.opens) / 100},
+          {"bytes_read", c.bytes_read()},
+          {"bytes_tier", c.read_bytes_tier},
+          {"bytes_pfs", c.bytes_pfs()},
+          {"bytes_peers", c.own("peer_bytes")},
+          {"calls", c.calls()},
+          {"calls_pfs", c.calls_pfs()},
+          {"opens_pfs", c.opens_pfs()},
+          {"meta_pfs", c.task("meta_pfs")},
+          {"meta_served", c.task("meta_served")},
+          {"dataset_bytes", c.own("dataset_bytes")},
+          {"placed_bytes", c.placed_bytes},
+          {"epochs", bound ? ordered_json(bound->epochs) : ordered_json()},
+          {"spared_percent", spared(c.bytes_pfs(), c.bytes_read())},
+          {"bound_percent", bound ? ordered_json(bound->percent) : ordered_json()},
+          {"rule", advice.rule},
+          {"advice", advice.text}};
+}
+
+void line(const char* what, const std::string& text) { std::printf("%-11s %s\n", what, text.c_str()); }
+
+std::string rounded(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", value);
+  return text;
+}
+
+// "1.2G instead of 3.6G: 66.7% less"
+std::string instead(const std::string& now, const std::string& else_, double percent) {
+  return now + " instead of " + else_ + ": " + rounded(percent < 0 ? -percent : percent) + "% " +
+         (percent < 0 ? "more" : "less");
+}
+
+void print(const Source& source, const Counts& c, const Advice& advice) {
+  line("Job", escaped(source.name) + (source.state.empty() ? "" : " (" + source.state + ")") +
+                  (c.nodes > 1 ? ", " + std::to_string(c.nodes) + " nodes" : ""));
+  line("Opens", std::to_string(c.opens) + ", of a tier's copy " + std::to_string(c.opens_tier) + " (" +
+                    rounded(share(c.opens_tier, c.opens)) + "%)");
+  line("Read", format_size(c.bytes_read()) + ": " + format_size(c.read_bytes_tier) + " from tiers, " +
+                   format_size(c.task("read_bytes_pfs")) + " from the PFS");
+  line("Staged",
+       format_size(c.placed_bytes) + " placed" +
+           (c.own("dataset_bytes") > 0 ? " of " + format_size(c.own("dataset_bytes")) + " known" : "") +
+           "; " + format_size(c.own("agent_bytes_pfs")) + " from the PFS" +
+           (c.own("peer_bytes") > 0 ? ", " + format_size(c.own("peer_bytes")) + " from other nodes" : ""));
+  line("PFS bytes", instead(format_size(c.bytes_pfs()), format_size(c.bytes_read()),
+                            spared(c.bytes_pfs(), c.bytes_read())));
+  if (const std::optional<Bound> bound = bound_of(c))
+    line("", "the dataset was read " + rounded(bound->epochs) +
+                 " times; with what is placed, f(E-1)/E = " + rounded(bound->percent) + "% can be spared");
+  line("PFS reads",
+       instead(std::to_string(c.calls_pfs()), std::to_string(c.calls()), spared(c.calls_pfs(), c.calls())));
+  line("PFS opens",
+       instead(std::to_string(c.opens_pfs()), std::to_string(c.opens), spared(c.opens_pfs(), c.opens)) +
+           ", listings included");
+  const uint64_t meta = c.task("meta_served") + c.task("meta_pfs");
+  if (meta > 0)
+    line("PFS stats",
+         instead(std::to_string(c.task("meta_pfs")), std::to_string(meta), spared(c.task("meta_pfs"), meta)));
+  line("Advice",
+       paint(std::string(advice.rule) == "good" ? Colour::kGood : Colour::kDoubtful, escaped(advice.text)));
+}
+
+int tell(const ReportOptions& options, const Source& source, const Counts& counts) {
+  const Advice advice = advise(counts);
+  options.as_json ? print_json(to_json(source, counts, advice)) : print(source, counts, advice);
+  return 0;
+}
+
+// ---- sacct's line
+
+// What monarch(7) documents, by key; empty: it is none.
+std::vector<std::pair<std::string, std::string>> parse_comment(const std::string& comment) {
+  std::vector<std::pair<std::string, std::string>> fields;
+  const size_t at = comment.find("monarch=1");
+  if (at == std::string::npos) return fields;
+  std::istringstream words(comment.substr(at));
+  for (std::string word; words >> word;)
+    if (const size_t is = word.find('='); is != std::string::npos)
+      fields.emplace_back(word.substr(0, is), word.substr(is + 1));
+  return fields;
+}
+
+Advice advise_by_line(const std::vector<std::pair<std::string, std::string>>& fields) {
+  const auto value = [&](const char* key) {
+    for (const auto& [name, text] : fields)
+      if (name == key) return text;
+    return std::string();
+  };
+  if (value("counters") == "lost")
+    return {"counters-lost", "its counters were lost: the agent's log and root's helpers' tell"};
+  const double hit = std::strtod(value("hit").c_str(), nullptr),
+               staged = std::strtod(value("staged").c_str(), nullptr);
+  if (!value("err").empty() && value("err") != "0")
+    return {"errors", value("err") +
+                          " errors inside Monarch, which the job did not see: root's log tells; is a tier's "
+                          "device failing?"};
+  if (value("pfs").rfind("0/0", 0) == 0)
+    return {
+        "nothing-attached",
+        "no program read a file of the dataset through Monarch: does the job read the path that was given?"};
+  if (staged < 100)
+    return {"not-staged", "only " + value("staged") +
+                              " of the files were placed: the tiers were full, or the job was short; "
+                              "'monarchctl status' tells which while a job runs"};
+  if (hit < 50)
+    return {
+        "few-hits",
+        "most opens waited or went to the PFS: the files were read about once, or before they were staged"};
+  return {"good", "nothing to do"};
+}
+
+int tell_line(const ReportOptions& options, const std::string& state, const std::string& comment) {
+  const std::vector<std::pair<std::string, std::string>> fields = parse_comment(comment);
+  if (fields.empty())
+    return fail("report", "job " + options.what + " (" + state +
+                              ") has no line of Monarch's in sacct: it ran without, has not ended, "
+                              "or its line waits on the node (monarchd --flush)");
+  const Advice advice = advise_by_line(fields);
+  if (options.as_json) {
+    ordered_json out = {
+        {"version", PACKAGE_VERSION}, {"source", "sacct"}, {"name", options.what}, {"state", state}};
+    ordered_json told = ordered_json::object();
+    for (const auto& [key, value] : fields) told[key] = value;
+    out["line"] = told;
+    out["rule"] = advice.rule;
+    out["advice"] = advice.text;
+    print_json(out);
+    return 0;
+  }
+  line("Job", options.what + " (" + escaped(state) + "), by its line in sacct");
+  constexpr struct {
+    const char *key, *text;
+  } kTexts[] = {{"hit", "Hits"},       {"pfs", "PFS bytes"}, {"ops", "PFS reads"},
+                {"meta", "PFS opens"}, {"staged", "Staged"}, {"peer", "Peers"},
+                {"nodes", "Nodes"},    {"err", "Errors"},    {"dup", "Twice"}};
+  for (const auto& [key, value] : fields) {
+    const auto* known = std::find_if(std::begin(kTexts), std::end(kTexts),
+                                     [&, &k = key](const auto& t) { return k == t.key; });
+    if (key != "monarch")
+      line(known == std::end(kTexts) ? escaped(key).c_str() : known->text, escaped(value));
+  }
+  line("Advice",
+       paint(std::string(advice.rule) == "good" ? Colour::kGood : Colour::kDoubtful, escaped(advice.text)));
+  return 0;
+}
+
+int report_of_sacct(const ReportOptions& options) {
+  Question asked([&] {
+    int status;
+    const std::string said =
+        run_program({"sacct", "-nPX", "-j", options.what, "-o", "State,SystemComment"}, &status);
+    return (status == 0 ? "=" : "!") + said;
+  });
+  const Result<std::string> answer = asked.answer(kSacctPatienceMs);
+  const std::string hint =
+      "; name a job with Monarch on this node ('monarchctl status'), one that sacct has, or a file of "
+      "'monarchctl run --report'";
+  if (!answer.ok())
+    return fail("report",
+                "job " + options.what + " is not on this node, and sacct: " + answer.error().text + hint);
+  const std::string first = answer->substr(1, answer->find('\n') - 1);
+  if (answer->empty() || (*answer)[0] != '=' || first.empty())
+    return fail("report", "job " + options.what + " is not on this node, and sacct does not know it" +
+                              ((*answer)[0] == '=' || first.empty() ? "" : " (" + first + ")") + hint);
+  const size_t between = first.find('|');
+  return tell_line(options, first.substr(0, between),
+                   between == std::string::npos ? "" : first.substr(between + 1));
+}
+
+// ---- the source
+
+Result<std::string> read_report(const std::string& name) {
+  std::string text;
+  if (name == "-") {
+    text.assign(std::istreambuf_iterator<char>(std::cin), {});
+    return text;
+  }
+  std::ifstream in(name, std::ios::binary);
+  if (!in) return errno_error("read " + name);
+  std::vector<char> room(kMostFile);
+  in.read(room.data(), static_cast<std::streamsize>(room.size()));
+  if (in.bad()) return errno_error("read " + name, EIO);
+  text.assign(room.data(), static_cast<size_t>(in.gcount()));
+  return text;
+}
+
+bool is_job(const std::string& what) {
+  const std::string number = what.rfind("run.", 0) == 0 ? what.substr(4) : what;
+  return !number.empty() && number.find_first_not_of("0123456789_+") == std::string::npos;
+}
+
+int report_verb(const ReportOptions& options) {
+  if (!is_job(options.what) || ::access(options.what.c_str(), F_OK) == 0) {
+    const Result<std::string> text = read_report(options.what);
+    if (!text.ok())
+      return fail(
+          "report",
+          text.error().text + "; name a file that 'monarchctl run --report' has written, or a job's number");
+    const Result<Counts> counts = counts_of(*text, options.what);
+    if (!counts.ok()) return fail("report", counts.error());
+    return tell(options, {"file", options.what, ""}, *counts);
+  }
+  for (const Job& job : find_jobs(options.state_dir))
+    if (job.id == options.what && job.status)
+      return tell(options, {"job", job.id, state_name(job.state)}, counts_of(*job.status));
+  return report_of_sacct(options);
+}
+
+}  // namespace
+
+void add_report(CLI::App* app, int* status) {
+  auto options = std::make_shared<ReportOptions>();
+  app->add_option("WHAT", options->what,
+                  "a file of 'monarchctl run --report', - for standard input; or a job: on this node, or one "
+                  "that sacct has")
+      ->required();
+  app->add_flag("--json", options->as_json, "print every field as JSON; sizes in bytes");
+  app->add_option("--state-dir", options->state_dir,
+                  std::string("root's state directory; default: ") + kDefaultState);
+  app->footer("Exit status: 0 if there is a report, 1 if there is none, 2 for wrong usage.");
+  app->callback([options, status] { *status = report_verb(*options); });
+}
+
+}  // namespace monarch::admin
