@@ -99,13 +99,6 @@ std::set<std::string> told_by_processes() {
   return found;
 }
 
-std::vector<std::string> run_bases() {
-  std::vector<std::string> bases = {"/dev/shm", "/tmp"};
-  const char* dir = ::getenv("TMPDIR");
-  if (dir && *dir && dir != bases[0] && dir != bases[1]) bases.push_back(dir);
-  return bases;
-}
-
 // The directories of `monarchctl run`, by whomever.
 std::set<std::string> run_directories() {
   std::set<std::string> found;
@@ -346,6 +339,13 @@ Progress progress_of(const Job& job) {
   if (job.state == JobState::kStagingIn && p.all_bytes && job.bytes_per_second.value_or(0) > 0)
     p.eta_seconds = (*p.all_bytes - p.bytes + *job.bytes_per_second - 1) / *job.bytes_per_second;
   return p;
+}
+
+std::vector<std::string> run_bases() {
+  std::vector<std::string> bases = {"/dev/shm", "/tmp"};
+  const char* dir = ::getenv("TMPDIR");
+  if (dir && *dir && dir != bases[0] && dir != bases[1]) bases.push_back(dir);
+  return bases;
 }
 
 std::string user_name(uid_t uid) {

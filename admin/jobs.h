@@ -60,4 +60,7 @@ std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whol
 
 std::string user_name(uid_t uid);
 
+// Where `monarchctl run` makes run directories.
+std::vector<std::string> run_bases();
+
 }  // namespace monarch::admin

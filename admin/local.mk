@@ -9,6 +9,7 @@ monarchctl_SOURCES = \
 	%D%/advice.h \
 	%D%/bounded.cc \
 	%D%/bounded.h \
+	%D%/clean.cc \
 	%D%/commands.h \
 	%D%/config.cc \
 	%D%/container.cc \

@@ -43,6 +43,10 @@ int main(int argc, char** argv) {
   monarch::admin::add_container_args(container, &status);
   CLI::App* config = app.add_subcommand("config", "check the configuration, or show what it means");
   monarch::admin::add_config(config, &status);
+  CLI::App* clean = app.add_subcommand("clean", "remove what runs and jobs left behind that were killed");
+  monarch::admin::add_clean(clean, &status);
+  CLI::App* flush = app.add_subcommand("flush", "write the lines that wait for sacct");
+  monarch::admin::add_flush(flush, &status);
   CLI::App* version = app.add_subcommand("version", "print the version");
   version->callback([] { std::puts("monarchctl " PACKAGE_VERSION); });
   try {

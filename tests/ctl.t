@@ -543,4 +543,147 @@ def report_of_sacct():
     fails("report: sacct hangs", ["report", "4711"], ["no answer in 10 s"], env=env)
 
 
-e2e.main(config_show, config_check, colours, status_of_run, status_of_slurm, doctor, report_of_file, report_of_run, report_of_sacct)
+# ---- clean and flush
+
+
+def clean_of_runs():
+    dataset, tier = scratch("clean.data"), scratch("clean.tier")
+    e2e.make_tree(dataset, 5)
+    words = [TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--", "sh", "-c", 'cat "$1"/*.bin >/dev/null; echo; read x', "sh", dataset]
+    runs = [e2e.start(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment()) for _ in range(2)]
+    for run in runs:
+        run.stdout.readline()
+    os.kill(e2e.children(runs[0].pid, "monarchd")[0], 9)
+    e2e.end(runs[0])
+    left = sorted(e2e.traces(runs[0].pid, tier))
+    equal(len(left), 2, "a run that was killed with its agent: run directory and copies are left", left)
+    left = [path for path in left if path.startswith(tier)]  # others' runs on this machine sweep the place of run directories
+
+    def ours(told):
+        return sorted(f["name"] for f in told.get("found", []) if f["name"].startswith(tier))
+
+    equal(ours(as_json("clean", "--dry-run", tier)[1]), [], "what is younger than 10 s may be just beginning")
+    yield
+    e2e.wait_until(lambda: ours(as_json("clean", "--dry-run", tier)[1]))
+    code, told, err = as_json("clean", "--dry-run", tier)
+    equal((code, ours(told), {f["removed"] for f in told["found"]}), (0, left, {False}), "clean --dry-run names them", err)
+    ok(all(os.path.isdir(path) for path in left), "and removes nothing")
+    contains(ctl("clean", "--dry-run", tier)[1], [f"would remove run {path}\n" for path in left], "the same as text")
+    code, out, err = ctl("clean", tier)
+    equal((code, e2e.traces(runs[0].pid, tier)), (0, []), "clean removes them", err)
+    contains(out, [f"removed run {path}\n" for path in left], "and says so")
+    equal(len(e2e.traces(runs[1].pid, tier)), 3, "but nothing of a run that lives")
+    equal(ours(as_json("clean", tier)[1]), [], "again: nothing")
+    runs[1].communicate(b"\n", timeout=e2e.PATIENCE)
+    fails("clean: a directory that is not there", ["clean", f"{tier}/none"], ["none: No such file"])
+
+
+def clean_and_flush_of_jobs():
+    if os.geteuid() != 0:
+        return e2e.skip("what jobs of Slurm left", "needs root")
+    if why := e2e.why_not_nobody():
+        return e2e.skip("what jobs of Slurm left", why)
+    base = scratch("left")
+    os.chmod(base, 0o755)
+    state, tier, data = (f"{base}/{part}" for part in ("state", "tier", "data"))
+    os.mkdir(tier)
+    os.chmod(tier, 0o1777)
+    e2e.make_tree(data, 30)
+    subprocess.run(["chmod", "-R", "a+rX", data], check=True)
+    config = written("left/monarch.conf", f"[tier.nvme]\npath = {tier}\nquota = 100M\nmin_free = 0\n[accounting]\naccount = spool\n")
+    where, ids = ["--state-dir", state], [str(os.getpid() * 10 + n) for n in (3, 4)]
+
+    def monarchd(hook, number, *more):
+        return e2e.execute([f"{BUILD}/monarchd", hook, *where, "--job", number, "--cluster", "c", "--node", "n1", "--log", f"{base}/log",
+                            "--config", config, *more])[0]
+
+    def found(*words):
+        code, told, err = as_json("clean", *where, *words)
+        return code, [(f["kind"], f["name"]) for f in told.get("found", []) if f["kind"] != "run"], err
+
+    equal(found("--dry-run")[1], [], "no state directory")
+    equal([monarchd("--start", n, "--uid", "65534", "--gid", "65534", "--datasets", data) for n in ids], [0, 0], "two jobs")
+    equal(found("--dry-run")[1], [], "jobs that live are not left behind")
+    with open(f"{state}/jobs/c.{ids[0]}.n1/record.json", encoding="utf-8") as record:
+        os.kill(json.load(record)["pid"], 9)
+    dead = [("job", f"c.{ids[0]}.n1")]
+    ok(e2e.wait_until(lambda: found("--dry-run")[1] == dead), "clean --dry-run names the job whose agent and slurmstepds are gone")
+    ok(os.path.exists(f"{tier}/monarch/c.{ids[0]}.0.n1"), "and removes nothing")
+    equal(found(), (0, dead, ""), "clean removes it")
+    equal((os.listdir(f"{tier}/monarch"), os.listdir(f"{state}/jobs"), os.listdir(f"{state}/removing")),
+          ([f"c.{ids[1]}.0.n1"], [f"c.{ids[1]}.n1"], []), "and leaves the job that lives")
+    written("left/account", f"#!/bin/sh\necho \"$@\" >>{base}/lines\n", 0o755)
+    equal(monarchd("--epilog", ids[1], "--account-program", f"{base}/account"), 0, "an epilog whose line is spooled")
+    code, out, err = ctl("flush", *where, "--config", config)
+    equal((code, out), (0, "1 lines for sacct waited, 0 wait\n"), "flush", err)
+    with open(f"{base}/lines", encoding="utf-8") as lines:
+        contains(lines.read(), ["monarch=1 hit="], "wrote the line")
+    equal(as_json("flush", *where, "--config", config)[:2][1].get("waited"), 0, "nothing waits any more")
+    fails("flush as a user", ["flush"], ["run it as root"], before=e2e.NOBODY)
+    return None
+
+
+# ---- plan
+
+
+def plan():
+    data, shut = scratch("plan.data"), scratch("plan.data/shut")
+    sizes = [0, 1, 4096, 4097, 100000, 3 << 20, 20 << 20]
+    for i, size in enumerate(sizes):
+        os.makedirs(f"{data}/d{i}/deep", exist_ok=True)
+        with open(f"{data}/d{i}/deep/{i}", "wb") as file:
+            file.truncate(size)
+    os.link(f"{data}/d4/deep/4", f"{data}/d4/name")
+    os.symlink("/etc", f"{data}/link")
+    words = [data, "--capacity", "1G"]
+    code, told, err = as_json("plan", *words)
+    space = sum((size + 4095) // 4096 * 4096 for size in sizes)
+    equal((code, err, told.get("files"), told.get("bytes"), told.get("space"), told.get("links"), told.get("others"), told.get("directories")),
+          (0, "", len(sizes) + 1, sum(sizes), space, 1, 1, 2 * len(sizes) + 2), "plan: what is there")
+    equal([(b["files"], b["bytes"]) for b in told["sizes"]],
+          [(3, 4097), (1, 4097), (1, 100000), (1, 3 << 20), (1, 20 << 20), (0, 0), (0, 0)], "plan: the sizes")
+    equal(told["calls"], told["files"] + told["directories"] - 1 + told["others"] + told["directories"] + 1, "a call for each file and two for each directory")
+    total = sum(sizes)
+
+    def reads(nodes, epochs, capacity):
+        told = as_json("plan", data, "--capacity", str(capacity), "--nodes", str(nodes), "--epochs", str(epochs))[1]
+        return told, [told[f"pfs_{how}"] / total if told[f"pfs_{how}"] is not None else None for how in ("without", "alone", "peers")]
+
+    def near(got, want, name):
+        return ok(all(g == w or (g is not None and w is not None and abs(g - w) <= 0.005 * max(w, 1)) for g, w in zip(got, want)), name, got, want)
+
+    # What PEERS and the papers have: n(1-(1-1/n)^E) without peers; f(E-1)/E of one node is spared.
+    near(reads(64, 90, space)[1], (90, 64 * (1 - (63 / 64) ** 90), 1), "64 nodes, 90 epochs, all fits: 48.5 times without peers, once with them")
+    near(reads(1, 10, space)[1], (10, 1, None), "one node: once")
+    half = space // 2 // 4096 * 4096
+    told, got = reads(1, 4, half)
+    near(got, (4, 4 - half / space * 3, None), "one node with room for a half")
+    near([told["spared_alone"], told["fits_percent"], told["tiers"][0]["percent"]], [100 * half / space * 3 / 4] + [100 * half / space] * 2, "which is f(E-1)/E")
+    tiny = space * 8 // 100
+    near(reads(64, 20, tiny)[1], (20, sum(1 - min(tiny // 4096 * 4096 / space, 1 - (63 / 64) ** k) for k in range(20)), 1),
+         "64 nodes with room for 8% each")
+    near(reads(4, 20, tiny)[1][2:], (20 - 19 * 4 * (tiny // 4096 * 4096) / space,), "4 nodes that have no room for all together")
+    code, out, err = ctl("plan", *words, "--nodes", "2")
+    contains(out, ["8 files, 23.1M, in 16 directories", "1 links, devices", "capacity", "with [peer] enabled = on", "90.0%"], "plan as text")
+    equal((code, err), (0, ""), "plan: no bar but on a terminal")
+    config = written("plan.conf", f"[tier.a]\npath = {scratch('plan.a')}\nquota = 1M\n[tier.b]\npath = {scratch('plan.b')}\nquota = 2M\n")
+    code, told, err = as_json("plan", data, "--config", config)
+    equal([(t["name"], t["capacity"], t["filled"]) for t in told.get("tiers", [])], [("a", 1 << 20, 1 << 20), ("b", 2 << 20, 2 << 20)], "tiers are filled in their order", err)
+    if os.geteuid() == 0 and not e2e.why_not_nobody():
+        os.chmod(shut, 0)
+        code, out, err = ctl("plan", *words, before=e2e.NOBODY)
+        equal(code, 4, "plan: a part that cannot be listed", out)
+        contains(err, ["1 files or directories", "shut: Permission denied"], "and says which")
+        os.chmod(shut, 0o755)
+    told = as_json("plan", *words, "--rate", "100")[1]
+    ok(told["seconds"] * 100 >= told["calls"] * 0.98, "--rate: no more calls than that", told["calls"], told["seconds"])
+    ok("files" in on_terminal("plan", *words, "--rate", "100").split("\n")[0], "on a terminal it tells how far it is")
+    fails("plan: no dataset", ["plan", f"{data}/none"], ["No such file", "name its directory"])
+    fails("plan: a file", ["plan", f"{data}/d4/name"], ["not a directory; name the directory it is in"])
+    fails("plan: --capacity", ["plan", data, "--capacity", "lots"], ["--capacity: "])
+    fails("plan: --rate", ["plan", data, "--rate", "fast"], ["--rate: "], want=2)
+    fails("plan: --nodes", ["plan", data, "--nodes", "0"], ["at least 1"], want=2)
+
+
+e2e.main(config_show, config_check, colours, clean_of_runs, status_of_run, status_of_slurm, doctor, report_of_file, report_of_run, report_of_sacct,
+         clean_and_flush_of_jobs, plan)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <utility>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
@@ -19,28 +20,34 @@ namespace {
 
 constexpr int64_t kYoungSeconds = 10;  // it may not be locked yet by who made it
 
-bool is_left_over(int base, const char* name) {
-  const Fd dir(::openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+// Its lock, if it is.
+Fd lock_left_over(int base, const char* name) {
+  Fd dir(::openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st {};
-  if (::fstat(dir.get(), &st) != 0 || st.st_uid != ::geteuid()) return false;
+  if (::fstat(dir.get(), &st) != 0 || st.st_uid != ::geteuid()) return Fd();
   const int64_t age = os::clock_ns(CLOCK_REALTIME) / 1000000000 - st.st_ctim.tv_sec;
-  return age >= kYoungSeconds && ::flock(dir.get(), LOCK_EX | LOCK_NB) == 0;
+  return age >= kYoungSeconds && ::flock(dir.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(dir) : Fd();
 }
 
 }  // namespace
 
-Result<int> sweep_user_dirs(const std::string& base) {
+Result<int> for_user_dirs(const std::string& base,
+                          const std::function<bool(int base, const std::string& name)>& handle) {
   const std::string prefix = kUserDirPrefix + std::to_string(::geteuid()) + ".";
   std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(base.c_str()), &::closedir);
   if (!dir) return errno_error("list " + base);
-  int removed = 0;
+  int handled = 0;
   while (const dirent* e = ::readdir(dir.get())) {
     const std::string name = e->d_name;
-    if (name.compare(0, prefix.size(), prefix) != 0 || !is_left_over(::dirfd(dir.get()), name.c_str()))
-      continue;
-    if (remove_tree(::dirfd(dir.get()), name).ok()) ++removed;
+    if (name.compare(0, prefix.size(), prefix) != 0) continue;
+    const Fd lock = lock_left_over(::dirfd(dir.get()), name.c_str());
+    if (lock && handle(::dirfd(dir.get()), name)) ++handled;
   }
-  return removed;
+  return handled;
+}
+
+Result<int> sweep_user_dirs(const std::string& base) {
+  return for_user_dirs(base, [](int dir, const std::string& name) { return remove_tree(dir, name).ok(); });
 }
 
 }  // namespace monarch

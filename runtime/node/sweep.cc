@@ -264,6 +264,16 @@ void make_room_for(const StateDir& state, const std::string& name, const std::ve
   }
 }
 
+std::vector<std::string> dead_jobs(const StateDir& state) {
+  std::vector<std::string> dead;
+  for (const std::string& key : state.jobs()) {
+    const Fd lock = lock_if_free(state.path() + "/jobs/" + key);
+    const Result<JobRecord> record = lock ? state.read_record(key) : Result<JobRecord>(Error{EAGAIN, ""});
+    if (record.ok() && is_dead(*record)) dead.push_back(key);
+  }
+  return dead;
+}
+
 void sweep(const StateDir& state, const JobOnNode& own) {
   std::vector<Removal> removals = unattended_removals(state), dead;
   for (const std::string& key : state.jobs())

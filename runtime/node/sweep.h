@@ -17,6 +17,9 @@ namespace monarch {
 // nothing is waited for.
 void sweep(const StateDir& state, const JobOnNode& own);
 
+// The keys of those jobs that sweep() would remove now; changes nothing.
+std::vector<std::string> dead_jobs(const StateDir& state);
+
 // Gives a record, in removing/, to each directory of `own`'s cluster and node that none names, on the tiers
 // at `tiers` and in run/: the state directory was lost or made anew, or a record was spoilt. They are
 // charged, by what their file system holds until they are measured, and left in place while their jobs have

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl clean: removes what runs and jobs left behind that were killed. monarchctl flush: has root's
+// helper write the lines that wait for sacct.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "admin/commands.h"
+#include "admin/jobs.h"
+#include "admin/output.h"
+#include "admin/tiers.h"
+#include "build_config.h"
+#include "runtime/agent/sweep.h"
+#include "runtime/base/argv.h"
+#include "runtime/base/escape.h"
+#include "runtime/base/log.h"
+#include "runtime/base/paths.h"
+#include "runtime/base/remove_tree.h"
+#include "runtime/config/config.h"
+#include "runtime/node/life.h"
+#include "runtime/node/state.h"
+#include "runtime/node/sweep.h"
+
+namespace monarch::admin {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kPatienceMs = 10000;  // in which what jobs left should be gone
+
+struct CleanOptions {
+  std::vector<std::string> directories;
+  std::string state_dir = kDefaultState;
+  bool dry_run = false, json = false;
+};
+
+struct LeftOver {
+  const char* kind;   // run, job, removal or cgroup
+  std::string name;   // a path, or as root's state directory has it
+  std::string error;  // why it is there still
+};
+
+// Where `monarchctl run` may have put copies and run directories.
+std::set<std::string> places_of_runs(const CleanOptions& options) {
+  std::set<std::string> places(options.directories.begin(), options.directories.end());
+  for (const std::string& base : run_bases()) places.insert(base);
+  const Result<Config> config = load_config(kDefaultConfig);
+  const Result<std::vector<Candidate>> tiers =
+      look_at_tiers(config.ok() ? config->tiers : std::vector<TierConfig>());
+  if (tiers.ok())
+    for (const TierConfig& tier : chosen(*tiers)) places.insert(tier.path);
+  return places;
+}
+
+Status clean_runs(const CleanOptions& options, std::vector<LeftOver>* found) {
+  std::set<std::pair<dev_t, ino_t>> seen;  // a directory may have several paths
+  for (const std::string& place : places_of_runs(options)) {
+    struct stat st;
+    if (::stat(place.c_str(), &st) == 0 && !seen.emplace(st.st_dev, st.st_ino).second) continue;
+    const Result<int> swept = for_user_dirs(place, [&](int base, const std::string& name) {
+      LeftOver left{"run", place + "/" + name, ""};
+      const Status removed = options.dry_run ? Status() : remove_tree(base, name);
+      if (!removed.ok()) left.error = removed.error().text;
+      found->push_back(std::move(left));
+      return removed.ok();
+    });
+    const bool named =
+        std::find(options.directories.begin(), options.directories.end(), place) != options.directories.end();
+    if (!swept.ok() && named) return swept.error();
+  }
+  return {};
+}
+
+std::vector<LeftOver> left_by_jobs(const StateDir& state) {
+  std::vector<LeftOver> left;
+  for (const std::string& key : dead_jobs(state)) left.push_back({"job", key, ""});
+  for (const std::string& name : state.removals())
+    if (lock_if_free(state.path() + "/removing/" + name)) left.push_back({"removal", name, ""});
+  for (const std::string& name : stray_cgroups(state)) left.push_back({"cgroup", name, ""});
+  return left;
+}
+
+// As a job's start does it on the node. What is slow goes on in the background.
+Status clean_jobs(const CleanOptions& options, std::vector<LeftOver>* found) {
+  if (::access((options.state_dir + "/jobs").c_str(), F_OK) != 0) return {};
+  const Result<StateDir> state = StateDir::open(options.state_dir);
+  if (!state.ok()) return state.error();
+  std::vector<LeftOver> left = left_by_jobs(*state);
+  if (!options.dry_run && !left.empty()) {
+    sweep(*state, {});
+    for (int waited = 0; waited < kPatienceMs && !(state->removals().empty() && dead_jobs(*state).empty());
+         waited += 20)
+      ::usleep(20000);
+    std::set<std::string> rest;
+    for (const std::string& name : state->removals()) rest.insert(name);
+    for (const std::string& key : dead_jobs(*state)) rest.insert(key);
+    for (LeftOver& l : left)
+      if (rest.count(l.name) > 0)
+        l.error =
+            "it is not gone in 10 s; the remover goes on, and the log of root's helpers tells what keeps it";
+  }
+  found->insert(found->end(), left.begin(), left.end());
+  return {};
+}
+
+int clean(const CleanOptions& options) {
+  (void)open_log("stderr", "error").ok();
+  std::vector<LeftOver> found;
+  Status done = clean_runs(options, &found);
+  if (done.ok() && ::geteuid() == 0) done = clean_jobs(options, &found);
+  if (!done.ok()) return fail("clean", done.error());
+  bool kept = false;
+  ordered_json list = ordered_json::array();
+  for (const LeftOver& left : found) {
+    kept |= !left.error.empty();
+    list.push_back({{"kind", left.kind},
+                    {"name", left.name},
+                    {"removed", !options.dry_run && left.error.empty()},
+                    {"error", left.error.empty() ? ordered_json() : ordered_json(left.error)}});
+    if (options.json) continue;
+    if (left.error.empty())
+      std::printf("%s %s %s\n", options.dry_run ? "would remove" : "removed", left.kind,
+                  escaped(left.name).c_str());
+    else
+      fail("clean", std::string(left.kind) + " " + left.name + ": " + left.error);
+  }
+  if (options.json)
+    print_json({{"version", PACKAGE_VERSION}, {"dry_run", options.dry_run}, {"found", list}});
+  else if (found.empty())
+    std::puts("nothing is left behind");
+  return kept ? kFailure : 0;
+}
+
+struct FlushOptions {
+  std::string config = kDefaultConfig, state_dir = kDefaultState;
+  bool json = false;
+};
+
+size_t waiting(const std::string& state_dir) {
+  if (::access((state_dir + "/spool").c_str(), F_OK) != 0) return 0;
+  const Result<StateDir> state = StateDir::open(state_dir);
+  return state.ok() ? state->spooled().size() : 0;
+}
+
+int flush_verb(const FlushOptions& options) {
+  if (::geteuid() != 0) return fail("flush", "the lines that wait for sacct are root's: run it as root");
+  const size_t before = waiting(options.state_dir);
+  int status = 0;
+  if (before > 0) {
+    std::vector<std::string> words = {part_of_monarch("monarchd", "sbin", SBINDIR),
+                                      "--flush",
+                                      "--state-dir",
+                                      options.state_dir,
+                                      "--config",
+                                      options.config};
+    const std::vector<char*> argv = argv_of(words);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::dup2(STDERR_FILENO, STDOUT_FILENO);
+      ::execv(argv[0], argv.data());
+      std::fprintf(stderr, "monarchctl flush: run %s: %s\n", argv[0], std::strerror(errno));
+      ::_exit(127);
+    }
+    while (pid > 0 && ::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    if (pid < 0) return fail("flush", errno_error("fork"));
+  }
+  const size_t after = waiting(options.state_dir);
+  if (options.json)
+    print_json({{"version", PACKAGE_VERSION}, {"waited", before}, {"waiting", after}});
+  else
+    std::printf("%zu lines for sacct waited, %zu wait\n", before, after);
+  if (status == 0 && after == 0) return 0;
+  return fail("flush", std::to_string(after) +
+                           " lines wait for sacct still: is slurmdbd there ('monarchctl doctor')?");
+}
+
+}  // namespace
+
+void add_clean(CLI::App* app, int* status) {
+  auto options = std::make_shared<CleanOptions>();
+  app->add_option("DIR", options->directories,
+                  "tiers that 'monarchctl run' was given, besides those of the configuration");
+  app->add_flag("--dry-run", options->dry_run, "remove nothing, and tell what would be removed");
+  app->add_flag("--json", options->json, "print as JSON");
+  app->add_option("--state-dir", options->state_dir,
+                  std::string("root's state directory; default: ") + kDefaultState);
+  app->footer(
+      "Exit status: 0 if nothing is left behind, or --dry-run; 1 if something cannot be removed; 2 for wrong "
+      "usage.");
+  app->callback([options, status] { *status = clean(*options); });
+}
+
+void add_flush(CLI::App* app, int* status) {
+  auto options = std::make_shared<FlushOptions>();
+  app->add_flag("--json", options->json, "print as JSON");
+  app->add_option("--config", options->config, std::string("configuration; default: ") + kDefaultConfig);
+  app->add_option("--state-dir", options->state_dir,
+                  std::string("root's state directory; default: ") + kDefaultState);
+  app->footer("Exit status: 0 if no line waits any more, 1 if some do, 2 for wrong usage.");
+  app->callback([options, status] { *status = flush_verb(*options); });
+}
+
+}  // namespace monarch::admin
