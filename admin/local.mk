@@ -19,6 +19,7 @@ monarchctl_SOURCES = \
 	%D%/monarchctl.cc \
 	%D%/output.cc \
 	%D%/output.h \
+	%D%/plan.cc \
 	%D%/report.cc \
 	%D%/report.h \
 	%D%/run.cc \

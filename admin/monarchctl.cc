@@ -33,6 +33,9 @@ int main(int argc, char** argv) {
   monarch::admin::add_status(job_status, &status);
   CLI::App* report = app.add_subcommand("report", "show what a job read from where, and what to do better");
   monarch::admin::add_report(report, &status);
+  CLI::App* plan =
+      app.add_subcommand("plan", "tell what of a dataset fits on tiers, and what that spares the PFS");
+  monarch::admin::add_plan(plan, &status);
   CLI::App* tiers = app.add_subcommand("tiers", "show which directories of this node are tiers, and why");
   monarch::admin::add_tiers(tiers, &status);
   CLI::App* doctor =

@@ -685,5 +685,56 @@ def plan():
     fails("plan: --nodes", ["plan", data, "--nodes", "0"], ["at least 1"], want=2)
 
 
+# ---- completion
+
+
+def help_of(*words):
+    """The options and the subcommands that --help tells."""
+    text = ctl(*words, "--help")[1]
+    below = text.split("Subcommands:")[1] if "Subcommands:" in text else ""
+    return set(re.findall(r"^ +(?:-\w,)?(--[a-z-]+)", text, flags=re.M)), re.findall(r"^  ([\w-]+)  ", below, flags=re.M)
+
+
+def completed(*words):
+    """What bash offers for the last word."""
+    script = f'. {SOURCE}/etc/completions/bash/monarchctl; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _monarchctl; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    return set(e2e.execute(["bash", "-c", script, "bash", "monarchctl", *words], cwd=scratch("empty"))[1].decode().split())
+
+
+def zsh_options():
+    """{subcommand: the options that zsh is told}"""
+    with open(f"{SOURCE}/etc/completions/zsh/_monarchctl", encoding="utf-8") as file:
+        text = file.read()
+    variables = dict(re.findall(r"(\w+)=[\'\"](--[a-z-]+)\[", text))
+    found = {}
+    for name, body in re.findall(r"^ {16}([\w-]+)\)(.*?);;$", text, flags=re.M | re.S):
+        found[name] = set(re.findall(r"[\'\"*](--[a-z-]+)\[", body)) | {variables[v] for v in re.findall(r"\$(\w+)", body) if v in variables}
+    return found, set(re.findall(r"^ {8}\'([\w-]+):", text, flags=re.M))
+
+
+def completion():
+    options, commands = help_of()
+    equal(completed(""), options | set(commands), "bash: subcommands and options")
+    in_zsh, described = zsh_options()
+    equal((described, set(in_zsh)), (set(commands), set(commands)), "zsh: subcommands")
+    for command in commands:
+        options, below = help_of(command)
+        for verb in below:
+            options |= help_of(command, verb)[0]
+            equal(completed(command, verb, "--"), help_of(command, verb)[0], f"bash: options of {command} {verb}")
+        want = {"--help"} if below else options
+        equal(completed(command, "--") - {"--"}, want, f"bash: options of {command}")
+        ok(not below or completed(command, "") == want | set(below), f"bash: what is below {command}")
+        equal(in_zsh.get(command), options, f"zsh: options of {command}")
+    equal(completed("st"), {"status"}, "bash: a subcommand that has begun")
+    equal(completed("container-args", "b"), {"bwrap"}, "bash: a container tool")
+    tools = e2e.execute([TOOL, "container-args", "--help"])[1].decode()
+    ok(all(tool in tools for tool in completed("container-args", "") - {"--help", "--json"}), "bash: the tools are those of --help", tools)
+    os.makedirs(f"{scratch('empty')}/some")
+    equal((completed("run", "--dataset", "so"), completed("plan", "so"), completed("run", "--tier", "")), ({"some"}, {"some"}, set()),
+          "bash: directories, and what cannot be known")
+    ok("md5sum" in completed("run", "--dataset", "x", "--", "md5s"), "bash: the command after --")
+
+
 e2e.main(config_show, config_check, colours, clean_of_runs, status_of_run, status_of_slurm, doctor, report_of_file, report_of_run, report_of_sacct,
-         clean_and_flush_of_jobs, plan)
+         clean_and_flush_of_jobs, plan, completion)

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl plan: how large a dataset is, what of it fits on tiers, and what the PFS would be spared. Reads
+// names and sizes, no data.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "admin/commands.h"
+#include "admin/output.h"
+#include "admin/tiers.h"
+#include "build_config.h"
+#include "runtime/base/escape.h"
+#include "runtime/base/fd.h"
+#include "runtime/base/os.h"
+#include "runtime/base/paths.h"
+#include "runtime/base/size.h"
+#include "runtime/config/config.h"
+#include "runtime/config/values.h"
+
+namespace monarch::admin {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kPartial = 4;
+constexpr uint64_t kBlock = 4096;  // in which tiers count space
+constexpr int64_t kShowEachNs = 200000000;
+constexpr uint64_t kUpTo[] = {4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, uint64_t{4} << 30, UINT64_MAX};
+
+struct PlanOptions {
+  std::vector<std::string> datasets;
+  std::string capacity, rate = "5000", config = kDefaultConfig;
+  uint32_t nodes = 1, epochs = 10;
+  bool json = false;
+};
+
+struct Bucket {
+  uint64_t files = 0, bytes = 0;
+};
+
+struct Found {
+  uint64_t files = 0, bytes = 0, space = 0, directories = 0, others = 0, links = 0, largest = 0;
+  uint64_t calls = 0, errors = 0;
+  std::string first_error;
+  Bucket sizes[std::size(kUpTo)];
+  double seconds = 0;
+};
+
+// Lists directories one after the other, with so many calls per second to the PFS at most.
+class Walk {
+ public:
+  explicit Walk(uint64_t rate) : rate_(rate), begin_ns_(os::clock_ns(CLOCK_MONOTONIC)) {}
+
+  void below(const std::string& root) {
+    struct stat st;
+    if (!call([&] { return ::stat(root.c_str(), &st); }, root)) return;
+    device_ = st.st_dev;
+    std::deque<std::string> left = {root};
+    for (; !left.empty(); left.pop_front()) list(left.front(), &left);
+  }
+  const Found& end() {
+    if (shown_ns_ != 0) std::fprintf(stderr, "\r\033[K");
+    found_.seconds = static_cast<double>(os::clock_ns(CLOCK_MONOTONIC) - begin_ns_) / 1e9;
+    return found_;
+  }
+
+ private:
+  template <typename Call>
+  bool call(const Call& make, const std::string& path) {
+    ++found_.calls;
+    const int64_t passed = os::clock_ns(CLOCK_MONOTONIC) - begin_ns_;
+    const int64_t due =
+        rate_ == 0
+            ? 0
+            : static_cast<int64_t>(1e9 * static_cast<double>(found_.calls) / static_cast<double>(rate_));
+    if (due > passed) ::usleep(static_cast<useconds_t>((due - passed) / 1000));
+    show();
+    if (make() == 0) return true;
+    if (++found_.errors == 1) found_.first_error = errno_error(path).text;
+    return false;
+  }
+
+  void list(const std::string& path, std::deque<std::string>* left) {
+    std::unique_ptr<DIR, int (*)(DIR*)> dir(nullptr, &::closedir);
+    if (!call([&] { return dir.reset(::opendir(path.c_str())), dir ? 0 : -1; }, path)) return;
+    ++found_.directories;
+    while (const dirent* e = ::readdir(dir.get())) {
+      const std::string name = e->d_name;
+      if (name == "." || name == "..") continue;
+      struct stat st;
+      if (!call([&] { return ::fstatat(::dirfd(dir.get()), name.c_str(), &st, AT_SYMLINK_NOFOLLOW); },
+                path + "/" + name))
+        continue;
+      if (S_ISDIR(st.st_mode) && st.st_dev == device_)
+        left->push_back(path + "/" + name);
+      else if (S_ISREG(st.st_mode) && st.st_dev == device_)
+        add(st);
+      else
+        ++found_.others;
+    }
+  }
+
+  void add(const struct stat& st) {
+    const auto bytes = static_cast<uint64_t>(st.st_size);
+    ++found_.files;
+    if (st.st_nlink > 1 && !linked_.emplace(st.st_ino).second) {  // its names share one copy
+      ++found_.links;
+      return;
+    }
+    found_.bytes += bytes;
+    found_.space += (bytes + kBlock - 1) / kBlock * kBlock;
+    found_.largest = std::max(found_.largest, bytes);
+    size_t i = 0;
+    while (bytes > kUpTo[i]) ++i;
+    ++found_.sizes[i].files;
+    found_.sizes[i].bytes += bytes;
+  }
+
+  void show() {
+    static const bool terminal = ::isatty(STDERR_FILENO) == 1;
+    const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+    if (!terminal || now - shown_ns_ < kShowEachNs) return;
+    shown_ns_ = now;
+    std::fprintf(stderr, "\r\033[K%llu files, %s, %llu directories",
+                 static_cast<unsigned long long>(found_.files), format_size(found_.bytes).c_str(),
+                 static_cast<unsigned long long>(found_.directories));
+  }
+
+  const uint64_t rate_;
+  const int64_t begin_ns_;
+  int64_t shown_ns_ = 0;
+  dev_t device_ = 0;
+  std::set<ino_t> linked_;
+  Found found_;
+};
+
+struct Room {
+  std::string name, path;
+  uint64_t capacity = 0, filled = 0;
+};
+
+Result<std::vector<Room>> rooms_of(const PlanOptions& options) {
+  std::vector<Room> rooms;
+  if (!options.capacity.empty()) {
+    Result<uint64_t> capacity = parse_size(options.capacity);
+    if (!capacity.ok()) return bad_input("--capacity: " + capacity.error().text);
+    rooms.push_back({"capacity", "", *capacity, 0});
+    return rooms;
+  }
+  const Result<Config> config = load_config(options.config);
+  if (!config.ok() && config.error().code != ENOENT) return config.error();
+  const Result<std::vector<Candidate>> tiers =
+      look_at_tiers(config.ok() ? config->tiers : std::vector<TierConfig>());
+  if (!tiers.ok()) return tiers.error();
+  for (const Candidate& c : *tiers)
+    if (c.chosen) rooms.push_back({c.tier.name, c.path, c.tier.quota.of(c.size), 0});
+  if (rooms.empty())
+    return bad_input("this node has no tier; say how much a node has for the job: --capacity SIZE");
+  return rooms;
+}
+
+// In units of the dataset, which each epoch reads once: a node reads another part of it in each, at random.
+struct Reads {
+  double without, alone, peers;
+};
+// `part`: of the dataset, what one node has room for; alone: nodes know nothing of each other.
+Reads reads_of(double part, uint32_t nodes, uint32_t epochs) {
+  Reads reads{static_cast<double>(epochs), 0, 0};
+  const double together = std::min(1.0, part * nodes);
+  for (uint32_t k = 0; k < epochs; ++k) {
+    // What one node has seen of it in k epochs.
+    const double seen = 1 - std::pow(1 - 1.0 / nodes, k);
+    reads.alone += 1 - std::min(part, seen);
+    reads.peers += k == 0 ? 1 : 1 - together;
+  }
+  return reads;
+}
+
+double percent(double part, double whole) { return whole <= 0 ? 0 : 100 * part / whole; }
+
+void print_json_of(const PlanOptions& options, const Found& found, const std::vector<Room>& rooms,
+                   double part, const Reads& reads) {
+  ordered_json sizes = ordered_json::array(), tiers = ordered_json::array();
+  for (size_t i = 0; i < std::size(kUpTo); ++i)
+    sizes.push_back({{"up_to", kUpTo[i] == UINT64_MAX ? ordered_json() : ordered_json(kUpTo[i])},
+                     {"files", found.sizes[i].files},
+                     {"bytes", found.sizes[i].bytes}});
+  for (const Room& room : rooms)
+    tiers.push_back(
+        {{"name", room.name},
+         {"path", room.path.empty() ? ordered_json() : ordered_json(room.path)},
+         {"capacity", room.capacity},
+         {"filled", room.filled},
+         {"percent", percent(static_cast<double>(room.filled), static_cast<double>(found.space))}});
+  const auto bytes = [&](double times) {
+    return static_cast<uint64_t>(times * static_cast<double>(found.bytes));
+  };
+  print_json(
+      {{"version", PACKAGE_VERSION},
+       {"datasets", options.datasets},
+       {"files", found.files},
+       {"bytes", found.bytes},
+       {"space", found.space},
+       {"directories", found.directories},
+       {"others", found.others},
+       {"links", found.links},
+       {"errors", found.errors},
+       {"calls", found.calls},
+       {"seconds", found.seconds},
+       {"sizes", sizes},
+       {"tiers", tiers},
+       {"fits_percent", 100 * part},
+       {"nodes", options.nodes},
+       {"epochs", options.epochs},
+       {"pfs_without", bytes(reads.without)},
+       {"pfs_alone", bytes(reads.alone)},
+       {"pfs_peers", options.nodes > 1 ? ordered_json(bytes(reads.peers)) : ordered_json()},
+       {"spared_alone", percent(reads.without - reads.alone, reads.without)},
+       {"spared_peers", options.nodes > 1 ? ordered_json(percent(reads.without - reads.peers, reads.without))
+                                          : ordered_json()}});
+}
+
+std::string percent_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f%%", value);
+  return text;
+}
+
+void print(const PlanOptions& options, const Found& found, const std::vector<Room>& rooms, double part,
+           const Reads& reads) {
+  const auto bytes = [&](double times) {
+    return format_size(static_cast<uint64_t>(times * static_cast<double>(found.bytes)));
+  };
+  std::printf("%llu files, %s, in %llu directories", static_cast<unsigned long long>(found.files),
+              format_size(found.bytes).c_str(), static_cast<unsigned long long>(found.directories));
+  if (found.others > 0)
+    std::printf("; %llu links, devices and mount points are never staged",
+                static_cast<unsigned long long>(found.others));
+  if (found.links > 0)
+    std::printf("; %llu are further names of others", static_cast<unsigned long long>(found.links));
+  std::printf("\nasked in %.1f s with %llu calls\n\n", found.seconds,
+              static_cast<unsigned long long>(found.calls));
+  std::vector<std::vector<std::string>> rows = {{"SIZE", "FILES", "BYTES", "OF-ALL"}};
+  for (size_t i = 0; i < std::size(kUpTo); ++i)
+    rows.push_back(
+        {kUpTo[i] == UINT64_MAX ? "more" : "<=" + format_size(kUpTo[i]), std::to_string(found.sizes[i].files),
+         format_size(found.sizes[i].bytes),
+         percent_text(percent(static_cast<double>(found.sizes[i].bytes), static_cast<double>(found.bytes)))});
+  print_table(rows);
+  std::puts("");
+  rows = {{"TIER", "ROOM", "FILLED", "OF-ALL"}};
+  for (const Room& room : rooms)
+    rows.push_back(
+        {word(room.name), format_size(room.capacity), format_size(room.filled),
+         percent_text(percent(static_cast<double>(room.filled), static_cast<double>(found.space)))});
+  print_table(rows);
+  if (part < 1)
+    std::printf(
+        "%s does not fit on a node, whose tiers have room for %s of it\n",
+        format_size(found.space - static_cast<uint64_t>(part * static_cast<double>(found.space))).c_str(),
+        percent_text(100 * part).c_str());
+  std::printf("\nRead from the PFS in %u epochs on %u nodes:\n", options.epochs, options.nodes);
+  rows = {{"HOW", "BYTES", "SPARED"}, {"without Monarch", bytes(reads.without), "-"}};
+  rows.push_back({"with Monarch", bytes(reads.alone),
+                  percent_text(percent(reads.without - reads.alone, reads.without))});
+  if (options.nodes > 1)
+    rows.push_back({"with [peer] enabled = on", bytes(reads.peers),
+                    percent_text(percent(reads.without - reads.peers, reads.without))});
+  print_table(rows);
+}
+
+int plan(PlanOptions options) {
+  if (options.nodes == 0 || options.epochs == 0)
+    return fail("plan", "--nodes and --epochs are at least 1"), kUsage;
+  const Result<uint64_t> rate = parse_rate(options.rate);
+  if (!rate.ok()) return fail("plan", "--rate: " + rate.error().text), kUsage;
+  for (std::string& dataset : options.datasets) {
+    Result<std::string> path = absolute_path(dataset);
+    struct stat st;
+    if (!path.ok()) return fail("plan", path.error());
+    if (::stat(path->c_str(), &st) != 0)
+      return fail("plan", errno_error("dataset " + *path).text + "; name its directory");
+    if (!S_ISDIR(st.st_mode))
+      return fail("plan", "dataset " + *path + ": not a directory; name the directory it is in");
+    dataset = path.take();
+  }
+  Result<std::vector<Room>> rooms = rooms_of(options);
+  if (!rooms.ok()) return fail("plan", rooms.error());
+  Walk walk(*rate);
+  for (const std::string& dataset : options.datasets) walk.below(dataset);
+  const Found& found = walk.end();
+  uint64_t left = found.space;
+  for (Room& room : *rooms) left -= room.filled = std::min(room.capacity / kBlock * kBlock, left);
+  const double part = found.space == 0 ? 1 : 1 - static_cast<double>(left) / static_cast<double>(found.space);
+  const Reads reads = reads_of(part, options.nodes, options.epochs);
+  options.json ? print_json_of(options, found, *rooms, part, reads)
+               : print(options, found, *rooms, part, reads);
+  if (found.errors == 0) return 0;
+  fail("plan", std::to_string(found.errors) +
+                   " files or directories cannot be looked at, and are not in these numbers; the first: " +
+                   found.first_error);
+  return kPartial;
+}
+
+}  // namespace
+
+void add_plan(CLI::App* app, int* status) {
+  auto options = std::make_shared<PlanOptions>();
+  app->add_option("DATASET", options->datasets, "directory of the dataset; several may be given")->required();
+  app->add_option("--capacity", options->capacity,
+                  "what a node has for the job, as 500G; default: the tiers of this node");
+  app->add_option("--nodes", options->nodes, "nodes of the job; default: 1");
+  app->add_option("--epochs", options->epochs, "how often the job reads the dataset; default: 10");
+  app->add_option("--rate", options->rate,
+                  "calls to the file system per second at most, or none; default: 5000");
+  app->add_option("--config", options->config,
+                  std::string("configuration that names the tiers; default: ") + kDefaultConfig);
+  app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
+  app->footer(
+      "Reads names and sizes only.\nExit status: 0, 1 on a failure, 2 for wrong usage, 4 if a part of the "
+      "dataset cannot be listed.");
+  app->callback([options, status] { *status = plan(*options); });
+}
+
+}  // namespace monarch::admin
