@@ -22,6 +22,10 @@ EXTRA_DIST += \
 dist_pkgdata_DATA += %D%/monarch.conf.sample
 plugstackdir = $(pkgdatadir)/plugstack.conf.d
 plugstack_DATA = %D%/plugstack.conf.d/monarch.conf
+bashcompletiondir = $(datadir)/bash-completion/completions
+dist_bashcompletion_DATA = %D%/completions/bash/monarchctl
+zshcompletiondir = $(datadir)/zsh/site-functions
+dist_zshcompletion_DATA = %D%/completions/zsh/_monarchctl
 if INSTALL_TMPFILES
 install-data-hook:
 	$(MKDIR_P) '$(DESTDIR)$(tmpfilesdir)'
