@@ -55,7 +55,6 @@ using Findings = std::vector<Finding>;
 struct Place {
   std::string config = kDefaultConfig;  // as load_config() takes it
   std::string state_dir = kDefaultState;
-  std::optional<Config> read;                // if it is valid
   std::optional<PluginLine> line;            // of the plugin
   std::string plugstack;                     // the file; empty: there is no Slurm
   std::string plugin_dir;                    // Slurm's
@@ -63,6 +62,9 @@ struct Place {
 };
 
 bool is_root() { return ::geteuid() == 0; }
+
+// In a Question: it may be on a file system that hangs. The defaults, if it is not valid.
+Config config_of(const Place& place) { return load_config_or_defaults(place.config); }
 
 // ---- Monarch's own parts
 
@@ -89,7 +91,8 @@ Findings check_library(const Place&) {
   if ((st.st_mode & S_IROTH) == 0)
     return {{Level::kFail, path + ": not all users can read it", "chmod 755 " + path}};
   int status;
-  const std::string said = run_program({"/usr/bin/env", "LD_BIND_NOW=1", "LD_PRELOAD=" + path, "/bin/true"}, &status);
+  const std::string said =
+      run_program({"/usr/bin/env", "LD_BIND_NOW=1", "LD_PRELOAD=" + path, "/bin/true"}, &status);
   if (status != 0 || !said.empty())
     return {{Level::kFail, path + " cannot be loaded: " + said,
              "install Monarch built for this system: its glibc is older, or the file is damaged"}};
@@ -98,7 +101,7 @@ Findings check_library(const Place&) {
 
 Findings check_peers(const Place& place) {
   const std::string path = part_of_monarch("libmonarch_peers.so", "lib/monarch", PKGLIBDIR);
-  const bool needed = place.read && place.read->peer.enabled;
+  const bool needed = config_of(place).peer.enabled;
   const Level bad = needed ? Level::kFail : Level::kOk;
   const std::string why = needed ? "" : "; not needed: [peer] enabled = off";
   const std::string remedy =
@@ -194,10 +197,10 @@ Findings check_state(const Place& place) {
 }
 
 Findings check_tiers(const Place& place) {
-  const Result<std::vector<Candidate>> found =
-      look_at_tiers(place.read ? place.read->tiers : std::vector<TierConfig>());
+  const Config config = config_of(place);
+  const Result<std::vector<Candidate>> found = look_at_tiers(config.tiers);
   if (!found.ok()) return {{Level::kFail, found.error().text}};
-  const size_t configured = place.read ? place.read->tiers.size() : 0;
+  const size_t configured = config.tiers.size();
   Findings all;
   for (size_t i = 0; i < found->size(); ++i) {
     const Candidate& c = (*found)[i];
@@ -269,7 +272,7 @@ struct SlurmRule {
 };
 const SlurmRule kSlurmRules[] = {
     {"PrologFlags",
-     {"Contain", "Alloc", "contain", "alloc"},
+     {"Contain", "contain"},
      "the agent starts with the job's first processes, which find nothing staged",
      "PrologFlags=Contain in slurm.conf"},
     {"ProctrackType",
@@ -358,6 +361,22 @@ struct DoctorOptions {
   bool json = false;
 };
 
+// Slurm's configuration may be on a file system that hangs, too.
+std::optional<PluginLine> find_line(const std::string& plugstack) {
+  if (plugstack.empty()) return {};
+  Question asked([&] {
+    const Result<std::optional<PluginLine>> line = find_plugin_line(plugstack);
+    const bool found = line.ok() && *line;
+    const ordered_json told =
+        found ? ordered_json{(*line)->file, (*line)->plugin, (*line)->words} : ordered_json();
+    return told.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  });
+  const Result<std::string> answer = asked.answer(kPatienceMs);
+  const ordered_json told = answer.ok() ? ordered_json::parse(*answer) : ordered_json();
+  if (told.is_null()) return {};
+  return PluginLine{told[0], told[1], told[2].get<std::vector<std::string>>()};
+}
+
 // What the checks look at, as far as it can be told in time.
 Place find_place(const DoctorOptions& options) {
   Place place;
@@ -377,16 +396,12 @@ Place find_place(const DoctorOptions& options) {
   if (!slurm_conf.empty())
     place.plugstack =
         named.rfind('/', 0) == 0 ? named : slurm_conf.substr(0, slurm_conf.rfind('/')) + "/plugstack.conf";
-  Result<std::optional<PluginLine>> line =
-      place.plugstack.empty() ? std::optional<PluginLine>() : find_plugin_line(place.plugstack);
-  if (line.ok()) place.line = *line;
+  place.line = find_line(place.plugstack);
   if (place.line && !place.line->word("state_dir").empty()) place.state_dir = place.line->word("state_dir");
   if (place.line && !place.line->word("config").empty()) place.config = place.line->word("config");
   if (!options.state_dir.empty()) place.state_dir = options.state_dir;
   if (!options.config.empty()) place.config = options.config;
   if (place.line) place.config = with_words(place.config, place.line->settings());
-  Result<Config> config = load_config(place.config);
-  if (config.ok()) place.read = config.take();
   return place;
 }
 

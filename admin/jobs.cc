@@ -302,6 +302,7 @@ std::vector<Job> find_jobs(const std::string& state_dir) {
     look_at(&job);
     if (!job.status) {  // it has ended meanwhile
       job.state = JobState::kTeardown;
+      job.reason = "it ended just now";
       continue;
     }
     const uint64_t now = copied(*job.status), then = copied(*before[i]);

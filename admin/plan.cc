@@ -305,7 +305,10 @@ int plan(PlanOptions options) {
   for (const std::string& dataset : options.datasets) walk.below(dataset);
   const Found& found = walk.end();
   uint64_t left = found.space;
-  for (Room& room : *rooms) left -= room.filled = std::min(room.capacity / kBlock * kBlock, left);
+  for (Room& room : *rooms) {
+    room.filled = std::min(room.capacity / kBlock * kBlock, left);
+    left -= room.filled;
+  }
   const double part = found.space == 0 ? 1 : 1 - static_cast<double>(left) / static_cast<double>(found.space);
   const Reads reads = reads_of(part, options.nodes, options.epochs);
   options.json ? print_json_of(options, found, *rooms, part, reads)

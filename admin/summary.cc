@@ -184,6 +184,7 @@ std::string rounded(double value) {
 
 // "1.2G instead of 3.6G: 66.7% less"
 std::string instead(const std::string& now, const std::string& else_, double percent) {
+  if (else_ == "0") return now + "; nothing was read through Monarch";
   return now + " instead of " + else_ + ": " + rounded(percent < 0 ? -percent : percent) + "% " +
          (percent < 0 ? "more" : "less");
 }
@@ -272,7 +273,7 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
   if (fields.empty())
     return fail("report", "job " + options.what + " (" + state +
                               ") has no line of Monarch's in sacct: it ran without, has not ended, "
-                              "or its line waits on the node (monarchd --flush)");
+                              "or its line waits on the node (monarchctl flush)");
   const Advice advice = advise_by_line(fields);
   if (options.as_json) {
     ordered_json out = {
@@ -307,6 +308,7 @@ int report_of_sacct(const ReportOptions& options) {
     int status;
     const std::string said =
         run_program({"sacct", "-nPX", "-j", options.what, "-o", "State,SystemComment"}, &status);
+    if (status == 127 << 8) return std::string("!there is no sacct here");
     return (status == 0 ? "=" : "!") + said;
   });
   const Result<std::string> answer = asked.answer(kSacctPatienceMs);

@@ -397,7 +397,7 @@ def doctor():
         has(findings(as_json("doctor", env=env)[1]), "state", "FAIL", ["not only root can write it", "chmod go-w"], "a state directory that all can write")
         os.rmdir(f"{scratch('fake')}/state")
         os.chmod(f"{scratch('fake')}/monarch.conf", 0o644)
-    for key, value, parts in [("PrologFlags", "(null)", ["PrologFlags=Contain"]), ("ProctrackType", "proctrack/linuxproc", ["proctrack/cgroup"]),
+    for key, value, parts in [("PrologFlags", "(null)", ["PrologFlags=Contain"]), ("PrologFlags", "Alloc", ["PrologFlags=Contain"]), ("ProctrackType", "proctrack/linuxproc", ["proctrack/cgroup"]),
                               ("TaskPlugin", "task/none", ["task/cgroup"]), ("JobContainerType", "job_container/tmpfs", ["job_container.conf"]),
                               ("AccountingStorageType", "accounting_storage/none", ["slurmdbd"])]:
         code, told, err = as_json("doctor", env=fake_slurm(release, {key: value}))
@@ -537,6 +537,7 @@ def report_of_sacct():
     fails("report: no line", ["report", "4711"], ["no line of Monarch's", "RUNNING"], env=env)
     sacct("")
     fails("report: an unknown job", ["report", "4711"], ["sacct does not know it", "monarchctl status"], env=env)
+    fails("report: no sacct", ["report", "4711"], ["there is no sacct here"], before=["/usr/bin/env", "PATH=/nowhere"])
     sacct("no connection\n", "exit 1")
     fails("report: sacct fails", ["report", "4711"], ["no connection"], env=env)
     sacct("", "sleep 100")
