@@ -78,13 +78,21 @@ bool name_slurm(const std::string& name, Job* job) {
   return false;
 }
 
+// Whether it is the caller's; an agent's directory in /proc is root's, since its owner may not trace it.
+bool is_callers(const std::string& pid) {
+  std::ifstream in("/proc/" + pid + "/status");
+  for (std::string word; in >> word;)
+    if (uid_t uid = 0; word == "Uid:" && in >> uid) return uid == ::geteuid();
+  return false;
+}
+
 // Directories that may be a run directory of the caller's: of monarchd's command lines, and of the
 // environment of the caller's processes.
 std::set<std::string> told_by_processes() {
   std::set<std::string> found;
   const std::string variable = "MONARCH_IO_RUN_DIR=";
   for (const std::string& pid : names_in("/proc")) {
-    if (!is_number(pid)) continue;
+    if (!is_number(pid) || !is_callers(pid)) continue;  // what others name may hang
     const auto words_of = [&](const char* file) {
       std::ifstream in("/proc/" + pid + "/" + file, std::ios::binary);
       return split(std::string(std::istreambuf_iterator<char>(in), {}), '\0');
