@@ -93,6 +93,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/identity.h \
 	%D%/node/job_dirs.cc \
 	%D%/node/job_dirs.h \
+	%D%/node/job_memory.cc \
+	%D%/node/job_memory.h \
 	%D%/node/job_options.cc \
 	%D%/node/job_options.h \
 	%D%/node/job_peers.cc \

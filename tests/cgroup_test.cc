@@ -241,7 +241,7 @@ TEST(AgentMemory, OtherFileSystemsAreNotInMemory) {
   TierConfig disk;
   disk.quota.bytes = uint64_t{1} << 40;
   disk.path = "/proc";
-  EXPECT_EQ(agent_memory({}, {disk}), uint64_t{2} << 30);
+  EXPECT_EQ(agent_memory({}, {disk}, 0), uint64_t{2} << 30);
 }
 
 TEST_F(CgroupTest, OneIsMadeAlsoIfItsParentIsRemovedMeanwhile) {
@@ -298,13 +298,17 @@ TEST(AgentMemory, IsWhatTheTiersInMemoryTakeAndMore) {
   disk.quota.bytes = uint64_t{1} << 40;
   ram.quota.bytes = uint64_t{16} << 30;
   ram.medium = Medium::kRam;
-  EXPECT_EQ(agent_memory(agent, {disk}), uint64_t{2} << 30);
-  EXPECT_EQ(agent_memory(agent, {disk, ram}), uint64_t{19} << 30);
+  EXPECT_EQ(agent_memory(agent, {disk}, 0), uint64_t{2} << 30);
+  EXPECT_EQ(agent_memory(agent, {disk, ram}, 0), uint64_t{19} << 30);
   ram.medium = Medium::kSsd;
   ram.path = "/dev/shm";  // whatever it is called
-  EXPECT_EQ(agent_memory(agent, {disk, ram}), uint64_t{19} << 30);
+  EXPECT_EQ(agent_memory(agent, {disk, ram}, 0), uint64_t{19} << 30);
+  ram.charge = TierConfig::Charge::kJob;
+  EXPECT_EQ(agent_memory(agent, {disk, ram}, uint64_t{8} << 30), uint64_t{21} << 29)
+      << "no more than the job's";
+  EXPECT_EQ(agent_memory(agent, {disk, ram}, uint64_t{99} << 30), uint64_t{19} << 30);
   agent.memory_max = 0;
-  EXPECT_EQ(agent_memory(agent, {ram}), 0u);
+  EXPECT_EQ(agent_memory(agent, {ram}, uint64_t{8} << 30), 0u);
 }
 
 }  // namespace

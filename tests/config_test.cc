@@ -45,6 +45,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "quota=80%\n"
       "medium=nvme\n"
       "driver=tmpfs\n"
+      "charge=job\n"
       "share=equal\n"
       "min_free=2G\n"
       "[agent]\n"
@@ -79,6 +80,8 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(nvme.medium, Medium::kNvme);
   EXPECT_EQ(nvme.kind, TierConfig::Kind::kTmpfs);
   EXPECT_EQ(ram.kind, TierConfig::Kind::kDirectory);
+  EXPECT_EQ(nvme.charge, TierConfig::Charge::kJob);
+  EXPECT_EQ(ram.charge, TierConfig::Charge::kNode);
   EXPECT_EQ(nvme.min_free.of(1), uint64_t{2} << 30);
   EXPECT_EQ(config->agent.threads, 3);
   EXPECT_EQ(config->agent.walk_threads, 2);
@@ -289,11 +292,31 @@ TEST_F(ConfigFile, TheSampleIsGood) {
   EXPECT_FALSE(config->tiers.empty());
 }
 
+TEST_F(ConfigFile, OneTierInMemoryIsChargedToJobs) {
+  const std::string a = "[tier.a]\npath = /a\nquota = 1G\n";
+  const std::string charged = a + "charge = job\ndriver = tmpfs\n";
+  EXPECT_TRUE(load(charged).ok()) << "in any order";
+  EXPECT_TRUE(load(a + "charge = node\n").ok());
+  EXPECT_EQ(error_of(a + "charge = user\n"), "4: charge 'user' is none of node, job");
+  const std::string only =
+      "4: [tier.a]: charge = job is for driver = tmpfs only; write driver = tmpfs, or charge = node";
+  EXPECT_EQ(error_of(a + "charge = job\n"), only);
+  EXPECT_EQ(error_of(a + "charge = job\nmedium = ram\n"), only) << "whatever is at its path";
+  EXPECT_EQ(error_of(a + "charge = job\ndriver = directory\n"), only);
+  EXPECT_EQ(
+      error_of(charged + "[tier.b]\npath = /b\nquota = 1G\ndriver = tmpfs\ncharge = job\n"),
+      "10: [tier.b]: charge = job, as [tier.a] has: a job has one such tier; write charge = node in one of "
+      "them");
+  EXPECT_TRUE(load(a).ok());
+  EXPECT_EQ(load_config(with_words(file_, {"tier.a.charge=job"})).error().text,
+            "plugstack.conf: " + only.substr(3));
+}
+
 TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";  // lines 1 to 3
   EXPECT_EQ(error_of(tier + "speed = 3\n"),
             "4: unknown key 'speed' in [tier.a]; known are path, quota, share, job_capacity, medium, driver, "
-            "min_free");
+            "charge, min_free");
   EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0),
             0u);
   EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"),

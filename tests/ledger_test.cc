@@ -9,6 +9,7 @@
 #include "runtime/layout/board_layout.h"
 #include "runtime/metadata/board.h"
 #include "runtime/node/job_dirs.h"
+#include "runtime/node/job_memory.h"
 #include "runtime/node/state.h"
 #include "tests/faulty_os.h"
 #include "tests/logged.h"
@@ -413,6 +414,132 @@ TEST_F(LedgerTest, WhileARecordIsSpoiltNothingIsGranted) {
   EXPECT_TRUE(can_grant(state_));
   grant(state_);
   EXPECT_EQ(quota(2), 90 * kMiB);
+}
+
+// Jobs with 640 MiB, of which the margin is 40 MiB, and a tier that is charged to them.
+class ChargedTest : public LedgerTest {
+ protected:
+  // What is used as it begins; nothing: that is not known.
+  uint64_t begin_charged(uint32_t job, std::optional<uint64_t> used, uint32_t cores = 0) {
+    JobRecord r = record(job);
+    (void)state_.lock_job(r.job, true, 0);
+    std::vector<TierConfig> wanted = tiers();
+    wanted[0].charge = TierConfig::Charge::kJob;
+    EXPECT_TRUE(reserve(state_, {cores, 4, 640 * kMiB, 0, used}, &wanted, &r, 1000).ok());
+    EXPECT_EQ(r.memory, 640 * kMiB);
+    EXPECT_TRUE(tell_quotas(state_, r).ok());
+    EXPECT_TRUE(state_.write("jobs/" + r.job.key() + "/serves", "/data").ok());
+    return quota(job);
+  }
+  void uses(uint64_t bytes) {
+    scratch_.file("group/memory.current", std::to_string(bytes) + "\n");
+    scratch_.file("group/memory.stat", "inactive_file 0\nactive_file 0\nfile_dirty 0\nfile_writeback 0\n");
+  }
+  void note(uint32_t job) {
+    EXPECT_TRUE(note_memory_group(state_, record(job).job, scratch_ / "group").ok());
+  }
+  void rests(uint32_t job, int seconds) {
+    change(job, [=](JobRecord* r) { r->tiers[0].room->since -= seconds; });
+  }
+  std::string grants() {
+    return logged(scratch_, [&] { grant(state_); });
+  }
+};
+
+TEST_F(ChargedTest, TheTierIsWithinWhatTheJobLeaves) {
+  EXPECT_EQ(begin_charged(1, 550 * kMiB), 50 * kMiB);
+  EXPECT_EQ(tier_of(1).reserved, 50 * kMiB) << "no more is kept from others";
+  EXPECT_EQ(begin_charged(2, 0), 50 * kMiB) << "of the node's";
+}
+
+TEST_F(ChargedTest, ItGivesWayToTheJobAndGrowsAgain) {
+  EXPECT_EQ(begin_charged(1, 0), 100 * kMiB);
+  note(1);
+  uses(100 * kMiB);
+  EXPECT_FALSE(can_grant(state_)) << "it is large enough for both";
+  uses(520 * kMiB);
+  EXPECT_FALSE(can_grant(state_)) << "half of the margin";
+  uses(521 * kMiB);
+  EXPECT_TRUE(can_grant(state_));
+  std::string log = grants();
+  EXPECT_NE(log.find("JobId=1 node=n1 is asked to give back 21.0M of the tiers: its own memory needs it"),
+            std::string::npos)
+      << log;
+  EXPECT_EQ(told(1), line(79 * kMiB));
+  EXPECT_EQ(quota(1), 100 * kMiB) << "until it has given it back";
+  uses(600 * kMiB);
+  grant(state_);
+  EXPECT_EQ(told(1), line(0));
+  says(1, 0);
+  grant(state_);
+  EXPECT_EQ(quota(1), 0u);
+  EXPECT_FALSE(can_grant(state_));
+  uses(520 * kMiB);
+  EXPECT_FALSE(can_grant(state_)) << "not at once";
+  rests(1, kRoomGrowsSeconds);
+  EXPECT_TRUE(can_grant(state_));
+  log = grants();
+  EXPECT_NE(log.find("JobId=1 node=n1 has 40.0M more of the tiers: its own memory leaves it"),
+            std::string::npos)
+      << log;
+  EXPECT_EQ(told(1), line(40 * kMiB));
+  EXPECT_FALSE(can_grant(state_));
+  rests(1, kRoomGrowsSeconds);
+  EXPECT_EQ(told(1), line(40 * kMiB));
+}
+
+TEST_F(ChargedTest, WhatItLeavesIsOthers) {
+  EXPECT_EQ(begin_charged(1, 0), 100 * kMiB);
+  EXPECT_EQ(begin(2), 0u);
+  note(1);
+  uses(570 * kMiB);
+  grant(state_);
+  EXPECT_EQ(told(1), line(30 * kMiB));
+  says(1, 30 * kMiB);
+  grant(state_);
+  EXPECT_EQ(quota(1), 30 * kMiB);
+  EXPECT_EQ(quota(2), 70 * kMiB);
+}
+
+TEST_F(ChargedTest, WhatCannotBeReadChangesNothing) {
+  EXPECT_EQ(begin_charged(1, 0), 100 * kMiB);
+  note(1);
+  EXPECT_FALSE(can_grant(state_)) << "between two steps there is no group";
+  uses(600 * kMiB);
+  scratch_.file("group/memory.stat", "inactive_file -1\n");
+  EXPECT_FALSE(can_grant(state_));
+  uses(600 * kMiB);
+  EXPECT_TRUE(can_grant(state_));
+}
+
+// No process runs for these jobs.
+TEST_F(ChargedTest, NothingIsGivenBeforeItIsKnownWhatTheJobUses) {
+  EXPECT_EQ(begin_charged(1, {}), 0u);
+  EXPECT_TRUE(can_grant(state_)) << "it is looked for";
+  EXPECT_EQ(grants(), "");
+  EXPECT_TRUE(can_grant(state_)) << "each second";
+  const auto age = [&](const std::string& file, int seconds) {
+    const timespec then[2] = {{::time(nullptr) - seconds, 0}, {::time(nullptr) - seconds, 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, (state_.path() + "/jobs/c.1.n1/" + file).c_str(), then, 0), 0);
+  };
+  age("serves", 12);
+  EXPECT_FALSE(can_grant(state_)) << "and later seldom";
+  age("memory", 12);
+  EXPECT_TRUE(can_grant(state_));
+  const std::string log = grants();
+  EXPECT_NE(
+      log.find("JobId=1 node=n1 goes without the tier that is charged to it: no control group of the job's "
+               "counts its memory; set TaskPlugin=task/cgroup in slurm.conf and ConstrainRAMSpace=yes"),
+      std::string::npos)
+      << log;
+  EXPECT_FALSE(can_grant(state_));
+  age("memory", 12);
+  EXPECT_EQ(grants(), "") << "it is said once";
+  EXPECT_EQ(quota(1), 0u);
+  note(1);
+  uses(0);
+  grant(state_);
+  EXPECT_EQ(quota(1), 100 * kMiB) << "all at once";
 }
 
 TEST_F(LedgerTest, MemoryIsMadeLargerBeforeItIsTold) {

@@ -59,6 +59,7 @@ tests_unit_SOURCES = \
 	%D%/hostile_test.cc \
 	%D%/identity_test.cc \
 	%D%/job_dirs_test.cc \
+	%D%/job_memory_test.cc \
 	%D%/job_options_test.cc \
 	%D%/job_peers_test.cc \
 	%D%/keeper_test.cc \
@@ -271,6 +272,7 @@ scripts = \
 	%D%/slurm.t \
 	%D%/slurm_hostile.t \
 	%D%/slurm_key.t \
+	%D%/slurm_memory.t \
 	%D%/slurm_options.t \
 	%D%/slurm_policy.t \
 	%D%/slurm_shares.t \

@@ -1082,6 +1082,24 @@ def hidden_memory():
     return None
 
 
+def memory_not_tracked():
+    """A tier is not charged to a job of which Slurm does not say what memory it has."""
+    with node("memory_not_tracked") as n:
+        ram = f"{n.dir}/ram"
+        os.mkdir(ram)
+        charged = f"[tier.ram]\npath = {ram}\ndriver = tmpfs\nquota = 8M\nmedium = ram\ncharge = job\n"
+        n.configure(f"{charged}[tier.nvme]\npath = {n.tier}\nquota = 8M\nmin_free = 0\n")
+        contains(n.start(1), ["ready "], "a job of which no memory is known starts")
+        equal([t["name"] for t in n.record(1)["tiers"]], ["nvme"], "it has no tier that is charged to it")
+        equal(os.listdir(ram), [], "and nothing is made there")
+        text = "tier ram is charged to the job's memory, but Slurm does not track memory; set SelectTypeParameters=CR_Core_Memory"
+        contains(n.logged(), [f"JobId=1 goes without it: {text}"], "the log says why, and what to do")
+        n.epilog(1)
+        n.configure(charged)
+        contains(n.start(2), [text], "where there is no other tier the job is told")
+        n.epilog(2)
+
+
 def tier_comes_back():
     """A tier that is unmounted in mid-job: the job goes on, and is removed from it when it is back."""
     with node("away") as n, contextlib.ExitStack() as at_end:
@@ -1610,5 +1628,5 @@ if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, swept_at_boot, name_is_taken, squashed_root, odd_tier,
-         others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, shares, does_not_give_back, hidden_memory, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
+         others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, shares, does_not_give_back, hidden_memory, memory_not_tracked, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths, peers)

@@ -70,6 +70,55 @@ TEST(SharesTest, AJobHasNoMoreThanItsMostWhateverIsFree) {
   EXPECT_EQ(s.quotas(), (Bytes{20, 80})) << "the rest is others'";
 }
 
+TEST(SharesTest, WhatIsMoreThanTheMostIsGivenBackThoughNobodyNeedsIt) {
+  Shares s;
+  s.begin(50 * kMiB);
+  EXPECT_EQ(s.quotas(), Bytes{100});
+  s.claims[0].most = 30 * kMiB;
+  s.go_on();
+  EXPECT_EQ(s.told(), Bytes{30});
+  EXPECT_EQ(s.quotas(), Bytes{100}) << "until it has given it back";
+  EXPECT_EQ(s.claims[0].reserved, 30 * kMiB);
+  s.go_on();
+  EXPECT_EQ(s.told(), Bytes{30}) << "and is not told otherwise";
+  s.claims[0].late = true;
+  s.go_on();
+  EXPECT_EQ(s.told(), Bytes{30});
+  s.claims[0].late = false;
+  s.begin(50 * kMiB);
+  EXPECT_EQ(s.told(), (Bytes{30, 0})) << "what comes is enough for another one";
+  s.give_back_all();
+  EXPECT_EQ(s.quotas(), (Bytes{30, 70}));
+  s.claims[0].most = 0;
+  s.claims[0].share = 50 * kMiB;
+  s.go_on();
+  EXPECT_EQ(s.told(), (Bytes{0, 70}));
+  s.give_back_all();
+  EXPECT_EQ(s.quotas(), (Bytes{0, 100}));
+  s.claims[0].most = 60 * kMiB;
+  s.claims[0].share = 50 * kMiB;
+  s.go_on();
+  EXPECT_EQ(s.claims[0].reserved, 50 * kMiB) << "its share is as it was";
+  EXPECT_EQ(s.told(), (Bytes{0, 50}));
+  s.give_back_all();
+  EXPECT_EQ(s.quotas(), (Bytes{50, 50}));
+}
+
+TEST(SharesTest, WhatIsNotNeededAnyMoreIsAskedForStillIfItIsMoreThanTheMost) {
+  Shares s;
+  s.begin(25 * kMiB);
+  s.begin(75 * kMiB);
+  EXPECT_EQ(s.told(), (Bytes{25, 0}));
+  s.claims[0].most = 60 * kMiB;
+  s.end(1);
+  s.go_on();
+  EXPECT_EQ(s.told(), Bytes{60});
+  s.claims[0].lives = false;
+  s.claims[0].told = 100 * kMiB;
+  s.go_on();
+  EXPECT_EQ(s.told(), Bytes{100}) << "who has ended gives nothing back";
+}
+
 TEST(SharesTest, AloneAJobHasAllThatIsFree) {
   Shares s;
   s.left.stuck = 10 * kMiB;

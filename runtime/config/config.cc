@@ -102,6 +102,12 @@ Result<TierConfig::Share> parse_share(const std::string& text) {
   return bad_input("share '" + text + "' is none of cpus, memory, equal, whole");
 }
 
+Result<TierConfig::Charge> parse_charge(const std::string& text) {
+  for (const auto charge : {TierConfig::Charge::kNode, TierConfig::Charge::kJob})
+    if (text == charge_name(charge)) return charge;
+  return bad_input("charge '" + text + "' is none of node, job");
+}
+
 Result<Accounting> parse_accounting(const std::string& text) {
   if (text == "auto") return Accounting::kAuto;
   if (text == "sacct") return Accounting::kSacct;
@@ -238,11 +244,12 @@ Status set_tier_key(TierConfig* tier, const std::string& key, const std::string&
   if (key == "quota") return assign(parse_quota(value), &tier->quota);
   if (key == "medium") return assign(parse_medium(value), &tier->medium);
   if (key == "driver") return assign(parse_kind(value), &tier->kind);
+  if (key == "charge") return assign(parse_charge(value), &tier->charge);
   if (key == "min_free") return assign(parse_quota(value), &tier->min_free);
   if (key == "share") return assign(parse_share(value), &tier->share);
   if (key == "job_capacity") return assign(parse_job_capacity(value), &tier->job_capacity);
   return bad_input("unknown key '" + key + "' in [tier." + tier->name +
-                   "]; known are path, quota, share, job_capacity, medium, driver, min_free");
+                   "]; known are path, quota, share, job_capacity, medium, driver, charge, min_free");
 }
 
 // The tier of section [tier.NAME], or nullptr.
@@ -432,6 +439,10 @@ const char* share_name(TierConfig::Share share) {
   return "?";
 }
 
+const char* charge_name(TierConfig::Charge charge) {
+  return charge == TierConfig::Charge::kJob ? "job" : "node";
+}
+
 Result<Quota> parse_quota(const std::string& text) {
   Quota quota;
   if (text.empty() || text.back() != '%') {
@@ -455,6 +466,26 @@ Result<Quota> parse_job_capacity(const std::string& text) {
 
 namespace {
 
+// A directory's files may be others', too, and nothing binds a job to its quota there; and of two such tiers
+// each would take what the other has.
+Status check_charges(const Reading& in) {
+  const TierConfig* first = nullptr;
+  for (const TierConfig& tier : in.config.tiers) {
+    if (tier.charge != TierConfig::Charge::kJob) continue;
+    const std::string title = "[tier." + tier.name + "]";
+    std::string why;
+    if (tier.kind != TierConfig::Kind::kTmpfs)
+      why = title + ": charge = job is for driver = tmpfs only; write driver = tmpfs, or charge = node";
+    else if (first)
+      why = title + ": charge = job, as [tier." + first->name +
+            "] has: a job has one such tier; write charge = node in one of them";
+    first = &tier;
+    const int line = in.trace->lines.at("tier." + tier.name + ".charge");
+    if (!why.empty()) return line > 0 ? in.at(line, why) : bad_input("plugstack.conf: " + why);
+  }
+  return {};
+}
+
 // What the file says by itself is right; and what is only seen at its end?
 Status check_whole(const Reading& in) {
   const std::vector<TierConfig>& tiers = in.config.tiers;
@@ -467,6 +498,7 @@ Status check_whole(const Reading& in) {
       if (tiers[j].path == tiers[i].path)
         return in.at(in.tier_lines[i], title + " has the path of [tier." + tiers[j].name + "]");
   }
+  MONARCH_TRY(check_charges(in));
   for (const PolicySection& policy : in.config.policies)
     if (const Status s = check_policy(in.config, policy); !s.ok())
       return policy.tiers_line > 0 ? in.at(policy.tiers_line, s.error().text)

@@ -34,6 +34,8 @@ struct TierConfig {
   // kDirectory: directories below `path`. kTmpfs: for each job of Slurm's, root mounts a tmpfs of the job's
   // quota there, which nobody can overfill; `quota` is then a share of the node's memory.
   enum class Kind { kDirectory, kTmpfs } kind = Kind::kDirectory;
+  // kJob, of a tmpfs: a job's copies there and its own memory are together within what Slurm allocated to it.
+  enum class Charge { kNode, kJob } charge = Charge::kNode;
   Quota min_free{0, 5};  // space that is left free on the tier's file system for others
   // What a job of Slurm's has reserved of the quota: as its part of the node's cores or memory is, as much
   // as each other job, or all that nobody else has reserved.
@@ -98,6 +100,7 @@ const char* metadata_name(AgentConfig::Metadata metadata);
 const char* io_name(AgentConfig::Io io);
 const char* kind_name(TierConfig::Kind kind);
 const char* share_name(TierConfig::Share share);
+const char* charge_name(TierConfig::Charge charge);
 
 // Where a job's line goes: into the accounting database, now or when it can be reached; into the spool, for
 // `monarchd --flush`; into the log of root's helpers only; nowhere. kAuto: kSacct if Slurm has slurmdbd, else

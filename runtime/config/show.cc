@@ -82,6 +82,7 @@ void list_tier(const TierConfig& tier, Lister* out) {
   out->add("job_capacity", quota_text(tier.job_capacity));
   out->add("medium", medium_name(tier.medium));
   out->add("driver", kind_name(tier.kind));
+  out->add("charge", charge_name(tier.charge));
   out->add("min_free", quota_text(tier.min_free));
 }
 

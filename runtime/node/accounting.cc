@@ -153,6 +153,7 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters) {
   line += fmt::format(" staged={:.0f}%", share(c[AgentCounter::staged_files], files));
   if (counters->nodes > 1) line += " peer=" + format_size(c[AgentCounter::peer_bytes]);
   line += fmt::format(" {} err={}", nodes, errors);
+  line += if_any("evicted", c[AgentCounter::evicted_files]);
   line += if_any("dup", c[AgentCounter::dup_files]);
   const uint64_t failures =
       c[AgentCounter::peer_errors] + c[AgentCounter::peer_timeouts] + c[AgentCounter::peer_bad];

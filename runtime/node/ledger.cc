@@ -76,6 +76,50 @@ bool is_told(const StateDir& state, const JobRecord& record) {
   return told.ok() && *told == quotas_text(record);
 }
 
+// ---- the memory of jobs that a tier is charged to
+
+constexpr int kEarlySeconds = 10;  // within which a job's first processes come
+constexpr int kLookAgainSeconds = 10;
+
+bool is_charged(const JobRecord& record) {
+  return std::any_of(record.tiers.begin(), record.tiers.end(),
+                     [](const TierRecord& t) { return t.room.has_value(); });
+}
+
+// In the job's directory: its control group, or an empty line; and once it was said in the log that there is
+// none, a second one.
+std::string memory_file(const JobOnNode& job) { return "jobs/" + job.key() + "/memory"; }
+
+std::string memory_group(const StateDir& state, const JobRecord& record) {
+  const Result<std::string> noted = state.read(memory_file(record.job));
+  return noted.ok() ? noted->substr(0, noted->find('\n')) : "";
+}
+
+// Whether the job is one that begins: afterwards it is looked for seldom.
+bool is_early(const StateDir& state, const JobRecord& record) {
+  return age_ms(state, "jobs/" + record.job.key() + "/serves") < kEarlySeconds * 1000;
+}
+
+bool memory_look_is_due(const StateDir& state, const JobRecord& record) {
+  if (!is_charged(record) || !is_running(record.agent) || !memory_group(state, record).empty()) return false;
+  const int64_t last = age_ms(state, memory_file(record.job));
+  return last < 0 || last > kLookAgainSeconds * 1000 || is_early(state, record);
+}
+
+// Of a job between two steps nothing is known: all stays as it is.
+void follow_memory(const StateDir& state, JobRecord* record) {
+  if (!is_charged(*record)) return;
+  const std::string group = memory_group(state, *record);
+  if (group.empty()) return;
+  const Result<uint64_t> used = memory_used(group);
+  if (!used.ok()) return;
+  for (TierRecord& t : record->tiers)
+    if (t.room)
+      t.room = next_room(*t.room, record->memory, *used, std::min(t.limit, t.most), now_ms() / 1000);
+}
+
+uint64_t most_of(const TierRecord& t) { return t.room ? std::min(t.most, t.room->bytes) : t.most; }
+
 bool is_asked(const JobRecord& record) {
   return std::any_of(record.tiers.begin(), record.tiers.end(),
                      [](const TierRecord& t) { return t.asked.has_value(); });
@@ -115,7 +159,7 @@ void divide_tier(const StateDir& state, const Ledger& all, const std::string& pa
       const bool lives = record.agent.pid == 0 || is_running(record.agent);
       tiers.push_back(&t);
       claims.push_back(
-          {t.quota, t.told(), t.share, t.reserved, t.equal, lives, is_late(state, record), t.most});
+          {t.quota, t.told(), t.share, t.reserved, t.equal, lives, is_late(state, record), most_of(t)});
       if (lives) limit = t.limit;  // as who began last was told it
     }
   }
@@ -134,6 +178,7 @@ std::vector<JobRecord> divided(const StateDir& state, const Ledger& all) {
   std::vector<JobRecord> jobs = all.jobs;
   std::sort(jobs.begin(), jobs.end(),
             [](const JobRecord& a, const JobRecord& b) { return a.serial < b.serial; });
+  for (JobRecord& record : jobs) follow_memory(state, &record);
   std::set<std::string> paths;
   for (const JobRecord& record : jobs)
     for (const TierRecord& t : record.tiers) paths.insert(t.path);
@@ -144,7 +189,8 @@ std::vector<JobRecord> divided(const StateDir& state, const Ledger& all) {
 bool same(const JobRecord& a, const JobRecord& b) {
   return std::equal(a.tiers.begin(), a.tiers.end(), b.tiers.begin(), b.tiers.end(),
                     [](const TierRecord& x, const TierRecord& y) {
-                      return x.quota == y.quota && x.reserved == y.reserved && x.asked == y.asked;
+                      return x.quota == y.quota && x.reserved == y.reserved && x.asked == y.asked &&
+                             x.room == y.room;
                     });
 }
 
@@ -160,6 +206,28 @@ std::optional<Locked> lock_running(const StateDir& state, const JobRecord& seen)
   Result<JobRecord> record = state.read_record(seen.job.key());
   if (!record.ok() || record->serial != seen.serial || !is_running(record->agent)) return {};
   return Locked{lock.take(), record.take()};
+}
+
+// Looks at all processes, so the ledger must not be locked.
+void find_memory_groups(const StateDir& state) {
+  for (const JobRecord& record : read_ledger(state).jobs) {
+    if (!memory_look_is_due(state, record)) continue;
+    const std::optional<Locked> locked = lock_running(state, record);
+    if (!locked) continue;
+    const std::string group = find_memory_group(record.job.job);
+    const Result<std::string> noted = state.read(memory_file(record.job));
+    const bool said = noted.ok() && *noted == "\n\n";
+    const bool say = group.empty() && !said && !is_early(state, record);
+    (void)state.write(memory_file(record.job), group + (said || say ? "\n\n" : "\n")).ok();
+    if (say)
+      spdlog::warn(
+          "JobId={} node={} goes without the tier that is charged to it: no control group of the job's "
+          "counts its "
+          "memory; set TaskPlugin=task/cgroup in slurm.conf and ConstrainRAMSpace=yes in cgroup.conf, or "
+          "charge "
+          "= node in monarch.conf",
+          record.job.job, record.job.node);
+  }
 }
 
 Status resize_memory(const JobRecord& record, const TierRecord& tier, uint64_t bytes) {
@@ -180,10 +248,13 @@ void change_to(const StateDir& state, const JobRecord& planned) {
   for (const TierRecord& t : record.tiers)
     if (s.ok() && t.kind == TierConfig::Kind::kTmpfs) s = resize_memory(record, t, t.quota);
   if (s.ok() && !is_told(state, record)) s = tell_quotas(state, record);
-  uint64_t more = 0, back = 0;
+  uint64_t more = 0, back = 0, own_more = 0, own_back = 0;  // what is due to the job's own memory apart
   for (size_t i = 0; i < record.tiers.size(); ++i) {
-    more += record.tiers[i].quota - now.tiers[i].quota;
-    back += now.tiers[i].told() - std::min(now.tiers[i].told(), record.tiers[i].told());
+    const TierRecord &t = record.tiers[i], &was = now.tiers[i];
+    const bool grew = t.room && was.room && t.room->bytes > was.room->bytes;
+    const bool is_most = t.room && t.told() == t.room->bytes;
+    (grew ? own_more : more) += t.quota - was.quota;
+    (is_most ? own_back : back) += was.told() - std::min(was.told(), t.told());
   }
   if (!s.ok()) return spdlog::warn("JobId={} share of the tiers: {}", record.job.job, s.error().text);
   if (more > 0)
@@ -192,6 +263,12 @@ void change_to(const StateDir& state, const JobRecord& planned) {
   if (back > 0)
     spdlog::info("JobId={} node={} is asked to give back {} of the tiers: other jobs have it reserved",
                  record.job.job, record.job.node, format_size(back));
+  if (own_more > 0)
+    spdlog::info("JobId={} node={} has {} more of the tiers: its own memory leaves it", record.job.job,
+                 record.job.node, format_size(own_more));
+  if (own_back > 0)
+    spdlog::info("JobId={} node={} is asked to give back {} of the tiers: its own memory needs it",
+                 record.job.job, record.job.node, format_size(own_back));
 }
 
 // ---- what is given back
@@ -271,11 +348,18 @@ void ask_others(const StateDir& state, const Ledger& all, const std::vector<JobR
     for (size_t i = 0; i < job.tiers.size(); ++i) {
       const TierRecord was = now->tiers[i];
       const uint64_t told = job.tiers[i].told();
+      const std::optional<MemoryRoom> room = job.tiers[i].room;
       job.tiers[i] = was;
+      job.tiers[i].room = room;
       if (told < was.told()) job.tiers[i].asked = told;
     }
     if (!same(*now, job)) change_to(state, job);
   }
+}
+
+MemoryRoom first_room(const NodePart& part, uint64_t most) {
+  if (!part.memory_used) return {};
+  return next_room({}, part.memory, *part.memory_used, most, now_ms() / 1000);
 }
 
 }  // namespace
@@ -319,6 +403,7 @@ std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config) {
 Status reserve(const StateDir& state, const NodePart& part, std::vector<TierConfig>* tiers, JobRecord* record,
                int patience_ms) {
   record->tiers.clear();
+  record->memory = part.memory;
   for (const TierConfig& tier : *tiers) {
     const uint64_t limit = tier.quota.bytes;
     TierRecord t{tier.name, medium_name(tier.medium), tier.path, tier.kind, 0, limit,
@@ -330,6 +415,7 @@ Status reserve(const StateDir& state, const NodePart& part, std::vector<TierConf
     t.share = of_node >= 1 ? limit : std::max(bytes / kBlock, uint64_t{1}) * kBlock;
     t.share = std::min(t.share, t.most);
     t.equal = tier.share == TierConfig::Share::kEqual && !has_all_cores(part);
+    if (tier.charge == TierConfig::Charge::kJob) t.room = first_room(part, std::min(limit, t.most));
     record->tiers.push_back(std::move(t));
   }
   const Result<Fd> lock = state.lock_ledger(patience_ms);
@@ -350,6 +436,10 @@ Status reserve(const StateDir& state, const NodePart& part, std::vector<TierConf
   return {};
 }
 
+Status note_memory_group(const StateDir& state, const JobOnNode& job, const std::string& group) {
+  return state.write(memory_file(job), group + "\n");
+}
+
 Status tell_quotas(const StateDir& state, const JobRecord& record) {
   return state.write(record.grants(), quotas_text(record), kForAgents);
 }
@@ -360,13 +450,14 @@ bool can_grant(const StateDir& state) {
   return std::any_of(planned.begin(), planned.end(), [&](const JobRecord& should) {
     const auto now = std::find_if(all.jobs.begin(), all.jobs.end(),
                                   [&](const JobRecord& r) { return r.job.key() == should.job.key(); });
-    return is_running(now->agent) &&
-           (!is_told(state, *now) || look_is_due(state, *now) || (all.whole && !same(*now, should)));
+    return is_running(now->agent) && (!is_told(state, *now) || look_is_due(state, *now) ||
+                                      memory_look_is_due(state, *now) || (all.whole && !same(*now, should)));
   });
 }
 
 void grant(const StateDir& state) {
   const std::vector<GivenBack> given = ask_agents(state);
+  find_memory_groups(state);
   const Result<Fd> ledger = state.lock_ledger(kGrantPatienceMs);
   if (!ledger.ok()) return;
   Ledger all = read_ledger(state);

@@ -4,6 +4,8 @@
 // gets smaller needs no lock. Jobs of all clusters and node names that share a state directory share the
 // tiers' quotas: a quota belongs to the tier's path. Who gets how much: shares.h.
 //
+// A tier that is charged to its job (`room`) gives way to the job's own memory: see job_memory.h.
+//
 // A running job gives back in three steps: its record and its grants file ask it to, its agent removes copies
 // and says so, and only then its record has less.
 #pragma once
@@ -29,11 +31,14 @@ std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config);
 Status reserve(const StateDir& state, const NodePart& part, std::vector<TierConfig>* tiers, JobRecord* record,
                int patience_ms);
 
+// The control group in which the job's memory counts is that; empty: it is to be looked for.
+Status note_memory_group(const StateDir& state, const JobOnNode& job, const std::string& group);
+
 // Writes what the job may use to where its agent looks for it.
 Status tell_quotas(const StateDir& state, const JobRecord& record);
 
-// Whether a running job can get more, should give something back or is asked to, or was not told what it has.
-// Reads the state directory alone.
+// Whether a running job can get more, should give something back or is asked to, or was not told what it has,
+// or it is not known where its memory counts. Reads the state directory and control groups alone.
 bool can_grant(const StateDir& state);
 // Takes back what running jobs say that they have given back, and gives what is free to those that have less
 // than they may; and tells them. A memory tier is made larger before, and smaller instead of believing

@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <set>
 
 #include "runtime/base/fd.h"
@@ -28,12 +29,15 @@ bool is_in_memory(const std::string& path) {
 
 }  // namespace
 
-uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& tiers) {
+uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& tiers, uint64_t job_memory) {
   if (agent.memory_max != AgentConfig::kMemoryAuto) return agent.memory_max;
   uint64_t sum = kAgentBytes;
-  for (const TierConfig& t : tiers)
-    if (t.kind == TierConfig::Kind::kTmpfs || t.medium == Medium::kRam || is_in_memory(t.path))
-      sum += t.quota.bytes + t.quota.bytes / kReserveShare;
+  for (const TierConfig& t : tiers) {
+    if (t.kind != TierConfig::Kind::kTmpfs && t.medium != Medium::kRam && !is_in_memory(t.path)) continue;
+    const bool charged = t.charge == TierConfig::Charge::kJob;
+    const uint64_t bytes = charged ? std::min(t.quota.bytes, job_memory) : t.quota.bytes;
+    sum += bytes + bytes / kReserveShare;
+  }
   return sum;
 }
 

@@ -12,8 +12,9 @@
 
 namespace monarch {
 
-// What the agent's group is limited to, in bytes; 0: nothing. `tiers` are the job's, with quotas in bytes.
-uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& tiers);
+// What the agent's group is limited to, in bytes; 0: nothing. `tiers` are the job's, with quotas in bytes;
+// `job_memory` is what Slurm allocated to the job, which one that is charged to it cannot exceed.
+uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& tiers, uint64_t job_memory);
 
 // Kills the job's agent and all that it was made to start, and removes their group. Waits at most
 // `patience_ms`. False: the agent is still there, and hangs in the kernel.

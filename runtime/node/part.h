@@ -15,7 +15,8 @@ namespace monarch {
 // slurm.conf's cores and the machine's memory.
 struct NodePart {
   uint32_t cores = 0, node_cores = 0;
-  uint64_t memory = 0, node_memory = 0;  // bytes
+  uint64_t memory = 0, node_memory = 0;      // bytes
+  std::optional<uint64_t> memory_used = {};  // of the job's; nothing: not known yet
 };
 
 bool has_all_cores(const NodePart& part);

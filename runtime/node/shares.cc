@@ -28,6 +28,7 @@ uint64_t reserved(const Claim& c) { return c.reserved; }
 
 void reserve_shares(uint64_t limit, std::vector<Claim>* claims) {
   for (Claim& c : *claims) {
+    c.share = std::min(c.share, c.most);
     c.reserved = c.lives ? std::min(c.reserved, c.share) : c.quota;
     c.told = std::min(c.told, c.quota);
   }
@@ -92,9 +93,12 @@ uint64_t missing(const Claim& c, uint64_t least) {
   return bytes >= std::min(least, c.reserved) ? bytes : 0;
 }
 
-// Sets what agents are told, so that what is needed comes, and no more than that is given back.
+// Sets what agents are told, so that what is needed comes, and no more than that is given back; but whatever
+// is more than somebody's most.
 void ask_back(uint64_t needed, uint64_t coming, uint64_t least, std::vector<Claim>* claims) {
-  for (Claim& c : *claims) c.told = std::max(c.told, needed == 0 ? c.quota : std::min(c.reserved, c.quota));
+  const auto allowed = [](const Claim& c) { return c.lives ? std::min(c.quota, c.most) : c.quota; };
+  for (Claim& c : *claims)
+    c.told = std::min(allowed(c), std::max(c.told, needed == 0 ? c.quota : std::min(c.reserved, c.quota)));
   const auto asked = [](const Claim& c) { return c.late ? 0 : c.quota - c.told; };
   const auto above = [](const Claim& c) { return c.lives && !c.late ? less(c.told, c.reserved) : 0; };
   coming += sum(*claims, asked);
@@ -105,8 +109,9 @@ void ask_back(uint64_t needed, uint64_t coming, uint64_t least, std::vector<Clai
       c.told -= std::min(above(c), part / kBlock * kBlock);
     }
   } else if (coming - needed >= least) {
-    const uint64_t all = sum(*claims, asked), back = std::min(coming - needed, all);
-    for (Claim& c : *claims) c.told += proportion(back, asked(c), all);
+    const auto more = [&](const Claim& c) { return c.late ? 0 : less(allowed(c), c.told); };
+    const uint64_t all = sum(*claims, more), back = std::min(coming - needed, all);
+    for (Claim& c : *claims) c.told += proportion(back, more(c), all);
   }
 }
 

@@ -16,7 +16,7 @@ struct Claim {
   bool equal = false;          // has the same reserved as all of these
   bool lives = true;           // else it gets nothing, and gives nothing back
   bool late = false;           // was asked, and has not given back in time: nobody counts on that
-  uint64_t most = UINT64_MAX;  // what it gets, whatever is free; the share is no more
+  uint64_t most = UINT64_MAX;  // what it gets, whatever is free; may get less while it has more
 };
 
 // What jobs that have ended still occupy: what is being removed, and what nobody could remove.
@@ -28,6 +28,7 @@ struct Leftovers {
 // - Who has less reserved than his share reserves what nobody has reserved.
 // - What is free goes to who has less than he has reserved, and then to all, so that their quotas are as
 //   what they have reserved.
+// - Who has more than his most is asked to give that back, whether anybody needs it or not.
 // - If that is not enough for what is reserved, and no removal is about to free as much, who has more than he
 //   has reserved is asked to give back, in proportion to what that is; and not any more once it is enough.
 // Quotas only grow. The sum of all and of what is left over is at most `limit` if it was before, and else

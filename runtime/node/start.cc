@@ -14,8 +14,10 @@
 #include "runtime/base/paths.h"
 #include "runtime/config/config.h"
 #include "runtime/node/agent_conf.h"
+#include "runtime/node/cgroup.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/job_facts.h"
+#include "runtime/node/job_memory.h"
 #include "runtime/node/job_options.h"
 #include "runtime/node/job_peers.h"
 #include "runtime/node/launch.h"
@@ -75,6 +77,33 @@ std::vector<TierConfig> those_entered(const StartRequest& request, const std::ve
   return kept;
 }
 
+// A tier is charged only to a job whose memory is known: what Slurm allocated, and what is used of that.
+// `part` learns the latter, unless the job has no control group yet. `without`: why the job goes without it.
+std::vector<TierConfig> those_charged(const StateDir& state, const JobOnNode& job,
+                                      std::vector<TierConfig> tiers, NodePart* part, std::string* without) {
+  const auto charged = [](const TierConfig& t) { return t.charge == TierConfig::Charge::kJob; };
+  const auto tier = std::find_if(tiers.begin(), tiers.end(), charged);
+  if (tier == tiers.end()) return tiers;
+  const char* why = nullptr;
+  if (part->memory == 0)
+    why = "Slurm does not track memory; set SelectTypeParameters=CR_Core_Memory in slurm.conf";
+  else if (!memory_is_counted(Cgroups()))
+    why = "no control groups count memory on this node; mount them";
+  if (why) {
+    *without = fmt::format("tier {} is charged to the job's memory, but {}, or charge = node in monarch.conf",
+                           tier->name, why);
+    spdlog::warn("JobId={} goes without it: {}", job.job, *without);
+    std::erase_if(tiers, charged);
+    return tiers;
+  }
+  const std::string group = find_memory_group(job.job);
+  if (const Status s = note_memory_group(state, job, group); !s.ok())
+    spdlog::warn("JobId={} {}", job.job, s.error().text);
+  if (const Result<uint64_t> used = memory_used(group); !group.empty() && used.ok())
+    part->memory_used = *used;
+  return tiers;
+}
+
 // The directories and the agent of a job that has none yet; waits no longer than that for the ledger, and for
 // the agent. `record` says what was made, also on an error; `started`, what is to be said of its peers.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
@@ -84,10 +113,14 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   std::vector<Removal> unrecorded = take_unrecorded(state, request.job, paths_of(tiers));
   make_room_for(state, record->name, paths_of(tiers));
   remove_in_background(state, std::move(unrecorded), 0);
-  tiers = those_entered(request, tiers);
-  const uint64_t memory = agent_memory(config.agent, tiers);  // also for what may be granted later
+  NodePart part = request.part;
+  std::string without;
+  tiers = those_charged(state, request.job, those_entered(request, tiers), &part, &without);
+  if (tiers.empty() && !without.empty()) return Error{ENODEV, without};
+  // Also for what may be granted later.
+  const uint64_t memory = agent_memory(config.agent, tiers, part.memory);
   // Recorded before anything is made, so that the epilog finds it whatever happens to this process.
-  MONARCH_TRY(reserve(state, request.part, &tiers, record, patience.ledger_ms));
+  MONARCH_TRY(reserve(state, part, &tiers, record, patience.ledger_ms));
   std::vector<TierConfig> usable;
   for (const TierConfig& tier : tiers) {
     const Status made = make_job_dir(state, tier, record->name, request.user);

@@ -195,6 +195,7 @@ TierRecord tier_of(const json& t) {
   tier.share = t.value("share", tier.reserved);
   tier.equal = t.value("equal", false);
   tier.most = t.value("most", UINT64_MAX);
+  if (t.contains("room")) tier.room = {t.at("room").get<uint64_t>(), t.value("room_since", int64_t{0})};
   if (t.contains("asked")) tier.asked = t.at("asked").get<uint64_t>();
   if (tier.told() >= tier.quota) tier.asked.reset();
   if (t.contains("occupied")) tier.occupied = t.at("occupied").get<uint64_t>();
@@ -287,6 +288,8 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
     if (!t.file_system.empty()) tiers.back()["file_system"] = t.file_system;
     if (t.equal) tiers.back()["equal"] = true;
     if (t.most != UINT64_MAX) tiers.back()["most"] = t.most;
+    if (t.room) tiers.back()["room"] = t.room->bytes;
+    if (t.room) tiers.back()["room_since"] = t.room->since;
     if (t.asked) tiers.back()["asked"] = *t.asked;
     if (t.occupied) tiers.back()["occupied"] = *t.occupied;
   }
@@ -309,6 +312,7 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                  {"config", r.of_cluster.config},
                  {"account_program", r.of_cluster.account_program}};
   if (r.peers) record["peers"] = true;
+  if (r.memory > 0) record["memory"] = r.memory;
   if (r.unrecorded) record["unrecorded"] = true;
   if (r.next_try > 0) {
     record["given_up"] = r.given_up;
@@ -366,6 +370,7 @@ Result<JobRecord> StateDir::record_at(const std::string& below) const {
     r.first_node = j.at("first_node").get<bool>();
     r.of_cluster = {j.value("slurm_conf", ""), j.value("config", ""), j.value("account_program", "")};
     r.peers = j.value("peers", false);
+    r.memory = j.value("memory", uint64_t{0});
     r.unrecorded = j.value("unrecorded", false);
     r.given_up = j.value("given_up", 0u);
     r.next_try = j.value("next_try", int64_t{0});

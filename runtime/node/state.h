@@ -5,7 +5,8 @@
 //   STATE/jobs/            0700, root's
 //   STATE/jobs/CLUSTER.JOB.NODE/   one per job: lock; wanted (the option, as the prolog saw it); peers (key
 //                          and nodes, likewise); record.json and serves (the datasets) of its agent, or
-//                          failed (why there is none)
+//                          failed (why there is none); memory (the job's control group, if a tier is charged
+//                          to it)
 //   STATE/removing/        0700, root's: what is being removed, a directory of jobs/ each, as NAME.SERIAL
 //   STATE/grants/          0711, root's
 //   STATE/grants/NAME      0644, root's: the job's quotas, for its agent (runtime/hierarchy/grant.h)
@@ -24,6 +25,7 @@
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
 #include "runtime/node/identity.h"
+#include "runtime/node/job_memory.h"
 
 namespace monarch {
 
@@ -49,6 +51,7 @@ struct TierRecord {
   uint64_t share = 0, reserved = 0;
   bool equal = false;
   uint64_t most = UINT64_MAX;
+  std::optional<MemoryRoom> room = {};  // it is charged to the job, whose memory leaves that
   uint64_t told() const { return asked.value_or(quota); }
   uint64_t charged() const { return occupied.value_or(quota); }
 };
@@ -71,6 +74,7 @@ struct JobRecord {
   std::string boot;
   std::string run_dir;
   std::vector<TierRecord> tiers;
+  uint64_t memory = 0;     // bytes that Slurm allocated to the job here; 0: not known
   uint64_t serial = 0;     // differs between all that have this name
   uint32_t nodes = 1;      // of the job
   bool first_node = true;  // this is the job's first node
