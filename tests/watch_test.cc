@@ -5,7 +5,9 @@
 #include <time.h>
 
 #include "runtime/metadata/board.h"
+#include "runtime/node/cgroup.h"
 #include "runtime/node/epilog.h"
+#include "runtime/node/job_memory.h"
 #include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
@@ -116,6 +118,56 @@ TEST_F(WatchTest, AJobThatRunsIsLookedAtOnce) {
   EXPECT_TRUE(need_look()) << "the one that was seen is gone";
   watch();
   EXPECT_FALSE(need_look());
+}
+
+// Real groups, of the machine's, with the name that Slurm gives them.
+class MemoryGroups {
+ public:
+  explicit MemoryGroups(uint32_t job) : name_("job_" + std::to_string(job)) {
+    const Cgroups all;
+    for (const CgroupHierarchy& h : all.hierarchies())
+      if (h.has("memory")) base_ = h.mount + "/monarch-test-" + std::to_string(::getpid());
+  }
+  ~MemoryGroups() {
+    for (auto dir = made_.rbegin(); dir != made_.rend(); ++dir)
+      EXPECT_TRUE(eventually([&] { return ::rmdir(dir->c_str()) == 0; })) << *dir;
+  }
+  bool can() const { return !base_.empty(); }
+  // Puts it into the job's group of that cluster.
+  std::string put(const std::string& cluster, pid_t process) {
+    const std::string job = base_ + "/" + cluster + "/" + name_, step = job + "/step_0";
+    for (const std::string& dir : {base_, base_ + "/" + cluster, job, step})
+      if (::mkdir(dir.c_str(), 0755) == 0) made_.push_back(dir);
+    std::ofstream(step + "/cgroup.procs") << process << std::flush;
+    return job;
+  }
+
+ private:
+  const std::string name_;
+  std::string base_;
+  std::vector<std::string> made_;
+};
+
+TEST_F(WatchTest, AJobsMemoryCountsInTheGroupOfItsTasks) {
+  MemoryGroups groups(id(1));
+  if (!groups.can()) GTEST_SKIP() << "no memory controller of version 1";
+  EXPECT_EQ(find_memory_group(id(1)), "");
+  const Stepd first = start_stepd(1, "extern", "r"), other = start_stepd(2, "0", "r");
+  EXPECT_EQ(find_memory_group(id(1)), "") << "there is none yet";
+  groups.put("a", other.tasks[0]);
+  EXPECT_EQ(find_memory_group(id(1)), "") << "that is of another job's process";
+  const std::string mine = groups.put("a", first.tasks[0]);
+  EXPECT_EQ(find_memory_group(id(1)), mine);
+  EXPECT_TRUE(memory_used(mine).ok());
+  const Stepd second = start_stepd(1, "0");
+  groups.put("a", second.pid);
+  EXPECT_EQ(find_memory_group(id(1)), mine) << "a slurmstepd is in it itself with version 2";
+  groups.put("b", second.pid);
+  EXPECT_EQ(find_memory_group(id(1)), "") << "jobs of two clusters";
+  for (const Stepd* stepd : {&first, &other, &second}) {
+    for (const pid_t task : stepd->tasks) ::kill(task, SIGKILL);
+    end(stepd->pid);
+  }
 }
 
 TEST_F(WatchTest, WhatHasNoAgentIsNotLookedAt) {

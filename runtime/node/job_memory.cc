@@ -110,7 +110,8 @@ std::string memory_group_of(const Cgroups& groups, uint32_t job, const std::stri
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     if (line.substr(first + 1, second - first - 1) != h->controllers) continue;
-    const std::string path = job_path(line.substr(second + 1), job), group = h->mount + path;
+    const std::string path = job_path(line.substr(second + 1), job);
+    std::string group = h->mount + path;
     struct stat st;
     if (path.empty() || ::lstat(group.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != 0) continue;
     if (::access(usage_file(group).c_str(), F_OK) == 0) return group;
