@@ -183,10 +183,11 @@ TEST_F(CommentLine, OfSeveralNodesHasTheirSums) {
             "peer=5.00M nodes=2/3 err=4");
   counters_.ended = 2;
   other(AgentCounter::dup_files) = 1;
+  at(AgentCounter::evicted_files) = 7;
   at(AgentCounter::peer_errors) = 2;
   other(AgentCounter::peer_timeouts) = 3;
   other(AgentCounter::peer_bad) = 4;
-  EXPECT_EQ(line().substr(line().find("nodes=")), "nodes=3/3 err=4 dup=1 peererr=9");
+  EXPECT_EQ(line().substr(line().find("nodes=")), "nodes=3/3 err=4 evicted=7 dup=1 peererr=9");
   counters_.ended = kMostCount;
   EXPECT_NE(line().find(" nodes=3/3 "), std::string::npos) << "not more than there are: " << line();
 }

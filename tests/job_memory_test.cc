@@ -192,18 +192,59 @@ TEST(MemoryRoomTest, ItGetsSmallerAtOnceWhenHalfOfTheMarginIsUsed) {
 TEST(MemoryRoomTest, ItGrowsLaterByHalfOfWhatIsFree) {
   const MemoryRoom none = {0, 100};
   EXPECT_EQ(next_room(none, 16 * kGiB, 7 * kGiB, UINT64_MAX, 109), none) << "no sooner than that";
-  EXPECT_EQ(next_room(none, 16 * kGiB, 7 * kGiB, UINT64_MAX, 110), (MemoryRoom{4 * kGiB, 110}));
-  EXPECT_EQ(next_room({4 * kGiB, 110}, 16 * kGiB, 7 * kGiB, UINT64_MAX, 120), (MemoryRoom{6 * kGiB, 120}));
-  EXPECT_EQ(next_room({6 * kGiB, 120}, 16 * kGiB, 7 * kGiB, UINT64_MAX, 130), (MemoryRoom{7 * kGiB, 130}));
-  EXPECT_EQ(next_room({7 * kGiB, 130}, 16 * kGiB, 7 * kGiB, UINT64_MAX, 140), (MemoryRoom{8 * kGiB, 140}))
+  const auto grown = [](uint64_t bytes, int64_t since) {
+    return MemoryRoom{bytes, since, kLeastRoomWait, true};
+  };
+  EXPECT_EQ(next_room(none, 16 * kGiB, 7 * kGiB, UINT64_MAX, 110), grown(4 * kGiB, 110));
+  EXPECT_EQ(next_room({4 * kGiB, 110}, 16 * kGiB, 7 * kGiB, UINT64_MAX, 120), grown(6 * kGiB, 120));
+  EXPECT_EQ(next_room({6 * kGiB, 120}, 16 * kGiB, 7 * kGiB, UINT64_MAX, 130), grown(7 * kGiB, 130));
+  EXPECT_EQ(next_room({7 * kGiB, 130}, 16 * kGiB, 7 * kGiB, UINT64_MAX, 140), grown(8 * kGiB, 140))
       << "the last step is a whole one";
   const MemoryRoom most = {8 * kGiB, 140};
   EXPECT_EQ(next_room(most, 16 * kGiB, 7 * kGiB, UINT64_MAX, 500), most);
   EXPECT_EQ(next_room(most, 16 * kGiB, 6 * kGiB + 4096, UINT64_MAX, 500), most)
       << "not for less than a margin";
-  EXPECT_EQ(next_room(most, 16 * kGiB, 6 * kGiB, UINT64_MAX, 500), (MemoryRoom{9 * kGiB, 500}));
-  EXPECT_EQ(next_room({100 * kMiB, 1}, 16 * kGiB, 0, 101 * kMiB, 500), (MemoryRoom{101 * kMiB, 500}))
+  EXPECT_EQ(next_room(most, 16 * kGiB, 6 * kGiB, UINT64_MAX, 500), grown(9 * kGiB, 500));
+  EXPECT_EQ(next_room({100 * kMiB, 1}, 16 * kGiB, 0, 101 * kMiB, 500), grown(101 * kMiB, 500))
       << "but up to the tier's own";
+}
+
+TEST(MemoryRoomTest, WhatHasToBeTakenBackAgainIsGivenLater) {
+  MemoryRoom room = {0, 100};
+  const auto next = [&](uint64_t used, int64_t now) {
+    room = next_room(room, 16 * kGiB, used, UINT64_MAX, now);
+  };
+  next(7 * kGiB, 110);
+  next(16 * kGiB, 111);
+  EXPECT_EQ(room, (MemoryRoom{0, 111, 40, false}));
+  next(15 * kGiB, 112);
+  EXPECT_EQ(room.since, 111) << "it has nothing more to give back";
+  next(7 * kGiB, 150);
+  EXPECT_EQ(room.bytes, 0u);
+  next(7 * kGiB, 151);
+  EXPECT_EQ(room, (MemoryRoom{4 * kGiB, 151, 20, true}));
+  next(12 * kGiB, 152);
+  EXPECT_EQ(room, (MemoryRoom{3 * kGiB, 152, 80, false}));
+  next(13 * kGiB, 153);
+  EXPECT_EQ(room, (MemoryRoom{2 * kGiB, 153, 80, false})) << "for all that was given at once, once";
+  EXPECT_EQ(next_room({kGiB, 1, 500, true}, 16 * kGiB, 16 * kGiB, UINT64_MAX, 2),
+            (MemoryRoom{0, 2, 600, false}));
+  EXPECT_EQ(next_room({0, 1, INT64_MAX, true}, 16 * kGiB, 0, UINT64_MAX, 601).wait, 300)
+      << "no longer than that";
+  EXPECT_EQ(next_room({0, INT64_MIN, INT64_MIN, true}, 16 * kGiB, 0, UINT64_MAX, 5).wait, kLeastRoomWait);
+}
+
+// One that has and frees 8 GiB each 20 s.
+TEST(MemoryRoomTest, AJobThatGoesUpAndDownIsFollowedEverMoreSeldom) {
+  MemoryRoom room = next_room({}, 16 * kGiB, 0, UINT64_MAX, 1);
+  int changes = 0;
+  for (int second = 2; second <= 3600; ++second) {
+    const MemoryRoom before = room;
+    room = next_room(room, 16 * kGiB, second / 10 % 2 == 0 ? 8 * kGiB : 0, UINT64_MAX, second);
+    changes += before.bytes != room.bytes;
+  }
+  EXPECT_LE(changes, 25) << "every 10 s it would be 360";
+  EXPECT_GE(changes, 10) << "but it is";
 }
 
 TEST(MemoryRoomTest, OnlyAJobWhoseUseGoesUpAndDownByMoreThanHalfAMarginIsFollowed) {

@@ -438,7 +438,7 @@ class ChargedTest : public LedgerTest {
   void note(uint32_t job) {
     EXPECT_TRUE(note_memory_group(state_, record(job).job, scratch_ / "group").ok());
   }
-  void rests(uint32_t job, int seconds) {
+  void rests(uint32_t job, int64_t seconds) {
     change(job, [=](JobRecord* r) { r->tiers[0].room->since -= seconds; });
   }
   std::string grants() {
@@ -476,7 +476,7 @@ TEST_F(ChargedTest, ItGivesWayToTheJobAndGrowsAgain) {
   EXPECT_FALSE(can_grant(state_));
   uses(520 * kMiB);
   EXPECT_FALSE(can_grant(state_)) << "not at once";
-  rests(1, kRoomGrowsSeconds);
+  rests(1, kLeastRoomWait);
   EXPECT_TRUE(can_grant(state_));
   log = grants();
   EXPECT_NE(log.find("JobId=1 node=n1 has 40.0M more of the tiers: its own memory leaves it"),
@@ -484,7 +484,7 @@ TEST_F(ChargedTest, ItGivesWayToTheJobAndGrowsAgain) {
       << log;
   EXPECT_EQ(told(1), line(40 * kMiB));
   EXPECT_FALSE(can_grant(state_));
-  rests(1, kRoomGrowsSeconds);
+  rests(1, kLeastRoomWait);
   EXPECT_EQ(told(1), line(40 * kMiB));
 }
 

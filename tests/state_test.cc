@@ -490,7 +490,7 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   r.tiers.push_back(
       {"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, "0123", 7, 6, 5, true});
   r.tiers.push_back({"ram", "ram", "/ram", TierConfig::Kind::kTmpfs, 30, 40, 5, ""});
-  r.tiers[1].room = {9, 8};
+  r.tiers[1].room = {9, 8, 70, true};
   r.memory = uint64_t{1} << 40;
   ASSERT_TRUE(state_.write_record(r).ok());
   std::string text = contents(path_ + "/jobs/c.7.n1/record.json");
@@ -518,7 +518,7 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   EXPECT_EQ(read->tiers[0].reserved, 5u);
   EXPECT_TRUE(read->tiers[0].equal);
   EXPECT_FALSE(read->tiers[0].room);
-  EXPECT_EQ(read->tiers[1].room, (MemoryRoom{9, 8}));
+  EXPECT_EQ(read->tiers[1].room, (MemoryRoom{9, 8, 70, true}));
   EXPECT_EQ(read->memory, uint64_t{1} << 40);
   EXPECT_EQ(read->tiers[1].told(), 30u);
   EXPECT_EQ(read->tiers[1].reserved, 0u);

@@ -161,12 +161,14 @@ MemoryRoom next_room(const MemoryRoom& last, uint64_t allocated, uint64_t used, 
   const uint64_t margin = memory_margin(allocated), free = less(allocated, used);
   const uint64_t whole = std::min(less(free, margin), most) / kBlock * kBlock;
   if (last.since == 0) return {whole, now};
-  if (whole < last.bytes && (last.bytes > most || sum(last.bytes, margin / 2) > free)) return {whole, now};
+  const int64_t wait = std::clamp(last.wait, kLeastRoomWait, kMostRoomWait);
+  if (whole < last.bytes && (last.bytes > most || sum(last.bytes, margin / 2) > free))
+    return {whole, now, last.grew ? std::min(4 * wait, kMostRoomWait) : wait, false};
   // Where the tier itself allows no more, no margin is asked for beyond that.
   const bool enough = whole > last.bytes && (whole - last.bytes >= margin || whole == most / kBlock * kBlock);
-  if (!enough || now - last.since < kRoomGrowsSeconds) return last;
-  const uint64_t more = whole - last.bytes;
-  return {more < 2 * margin ? whole : last.bytes + more / 2 / kBlock * kBlock, now};
+  if (!enough || last.since > now - wait) return last;
+  const uint64_t more = whole - last.bytes, step = more < 2 * margin ? more : more / 2 / kBlock * kBlock;
+  return {last.bytes + step, now, std::max(wait / 2, kLeastRoomWait), true};
 }
 
 }  // namespace monarch

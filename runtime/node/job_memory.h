@@ -31,19 +31,23 @@ Result<uint64_t> memory_used(const std::string& group);
 // core fills no more with new pages between two of the keeper's looks.
 uint64_t memory_margin(uint64_t allocated);
 
+constexpr int64_t kLeastRoomWait = 10, kMostRoomWait = 600;  // seconds
+
 // What the job's memory leaves to the tier.
 struct MemoryRoom {
   uint64_t bytes = 0;
-  int64_t since = 0;  // seconds of CLOCK_MONOTONIC, not 0; 0: what the job uses is not known yet
+  int64_t since = 0;              // seconds of CLOCK_MONOTONIC, not 0; 0: what the job uses is not known yet
+  int64_t wait = kLeastRoomWait;  // so long it does not grow
+  bool grew = false;              // it is larger than before
   bool operator==(const MemoryRoom&) const = default;
 };
-
-constexpr int kRoomGrowsSeconds = 10;
 
 // The room at `now`, where it was `last`, of a job that uses `used` of `allocated` bytes, for a tier that has
 // `most` at most. Does not follow each change: it gets smaller at once, by all that lacks to a whole margin,
 // when half of the margin is used up; and larger when a whole margin is free beyond it, by half of what is
-// free, no sooner than kRoomGrowsSeconds after the last change.
+// free, no sooner than `wait` after the last change. That is four times as long each time when what was given
+// has to be taken back, and half as long each time when more is given: copies that go and come cost the PFS
+// more than they spare it.
 MemoryRoom next_room(const MemoryRoom& last, uint64_t allocated, uint64_t used, uint64_t most, int64_t now);
 
 }  // namespace monarch

@@ -195,7 +195,9 @@ TierRecord tier_of(const json& t) {
   tier.share = t.value("share", tier.reserved);
   tier.equal = t.value("equal", false);
   tier.most = t.value("most", UINT64_MAX);
-  if (t.contains("room")) tier.room = {t.at("room").get<uint64_t>(), t.value("room_since", int64_t{0})};
+  if (t.contains("room"))
+    tier.room = {t.at("room").get<uint64_t>(), t.value("room_since", int64_t{0}),
+                 t.value("room_wait", kLeastRoomWait), t.value("room_grew", false)};
   if (t.contains("asked")) tier.asked = t.at("asked").get<uint64_t>();
   if (tier.told() >= tier.quota) tier.asked.reset();
   if (t.contains("occupied")) tier.occupied = t.at("occupied").get<uint64_t>();
@@ -290,6 +292,8 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
     if (t.most != UINT64_MAX) tiers.back()["most"] = t.most;
     if (t.room) tiers.back()["room"] = t.room->bytes;
     if (t.room) tiers.back()["room_since"] = t.room->since;
+    if (t.room) tiers.back()["room_wait"] = t.room->wait;
+    if (t.room) tiers.back()["room_grew"] = t.room->grew;
     if (t.asked) tiers.back()["asked"] = *t.asked;
     if (t.occupied) tiers.back()["occupied"] = *t.occupied;
   }
