@@ -222,10 +222,8 @@ void find_memory_groups(const StateDir& state) {
     if (say)
       spdlog::warn(
           "JobId={} node={} goes without the tier that is charged to it: no control group of the job's "
-          "counts its "
-          "memory; set TaskPlugin=task/cgroup in slurm.conf and ConstrainRAMSpace=yes in cgroup.conf, or "
-          "charge "
-          "= node in monarch.conf",
+          "counts its memory; set TaskPlugin=task/cgroup in slurm.conf and ConstrainRAMSpace=yes in "
+          "cgroup.conf, or charge = node in monarch.conf",
           record.job.job, record.job.node);
   }
 }
