@@ -86,7 +86,7 @@ int refused(const char* command, const ConfigOptions& options, const ConfigTrace
                 {"key", key_or_null(trace.failed_key, "key")},
                 {"error", error.text}});
   std::string remedy = "; see monarch.conf(5)";
-  if (!trace.failed_key.empty())
+  if (!trace.failed_key.empty() && trace.failed_key[0] != '.')  // of a section
     remedy = "; mend " + key_of(trace.failed_key) + " in [" + section_of(trace.failed_key) +
              "], see monarch.conf(5)";
   else if (error.code == ENOENT)

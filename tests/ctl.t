@@ -178,6 +178,7 @@ def config_check():
             ("an unknown key", "[peer]\nportz = 1\n", 2, ("peer", "portz"), ["known are enabled"]),
             ("an unknown section", "[agnet]\n", 1, (None, None), ["known are [accounting]", "monarch.conf(5)"]),
             ("no quota", f"[agent]\n[tier.a]\npath = {tier}\n", 2, (None, None), ["write for example quota = 100G"]),
+            ("a key of no section", "threads = 1\n", 1, ("", "threads"), ["stands before the first [section]; see monarch.conf(5)"]),
             ("a line that is none", "[agent]\nthreads = 2\nhello\n", 3, (None, None), ["neither [section]"]),
             ("a tier of policy", "[policy]\ntiers = x\n", 2, (None, None), ["no section [tier.x]; add it"]),
             ("an error before a line that is none", "[agent]\nthreads = x\nhello\n", 2, ("agent", "threads"), ["'x' is not"])]:
