@@ -249,6 +249,7 @@ void set_command_environment(const std::string& run_dir) {
   const std::string ours = part_of_monarch("libmonarch_preload.so", "lib/monarch", PKGLIBDIR);
   ::setenv("LD_PRELOAD", (own && *own ? std::string(own) + ":" + ours : ours).c_str(), 1);
   ::setenv("MONARCH_IO_RUN_DIR", run_dir.c_str(), 1);
+  ::setenv("MONARCH_IO_STATE", (run_dir + "/state").c_str(), 1);
 }
 
 volatile sig_atomic_t command_pid = -1;

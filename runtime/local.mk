@@ -14,6 +14,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/agent/load_peers.h \
 	%D%/agent/membership.cc \
 	%D%/agent/membership.h \
+	%D%/agent/progress.cc \
+	%D%/agent/progress.h \
 	%D%/agent/sweep.cc \
 	%D%/agent/sweep.h \
 	%D%/base/argv.h \
@@ -66,6 +68,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/layout/board_layout.h \
 	%D%/layout/catalog_layout.h \
 	%D%/layout/catalog_reader.h \
+	%D%/layout/globs.h \
 	%D%/layout/groups.h \
 	%D%/layout/path_hash.h \
 	%D%/layout/shared_map.h \

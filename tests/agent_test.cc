@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <set>
 
 #include "runtime/base/fd.h"
 #include "runtime/layout/board_client.h"
@@ -86,6 +88,16 @@ class AgentTest : public ::testing::Test {
   bool nothing_is_left() const {
     return !fs::exists(options_.run_dir) && fs::is_empty(scratch_ / "fast") &&
            fs::is_empty(scratch_ / "slow");
+  }
+  // A line KEY=VALUE of its state file.
+  std::string told(const std::string& key) const {
+    std::ifstream in(options_.run_dir + "/state");
+    for (std::string line; std::getline(in, line);)
+      if (line.starts_with(key + "=")) return line.substr(key.size() + 1);
+    return "";
+  }
+  bool tells(const std::string& state) const {
+    return eventually([&] { return told("state") == state; });
   }
   static uint64_t staged(const BoardFile& board) { return total(*board.get(), AgentCounter::staged_files); }
 
@@ -307,6 +319,100 @@ TEST_F(AgentTest, ListsADatasetOnlyToPrefetch) {
   ASSERT_EQ(start(), "ready\n");
   const BoardFile shared = board();
   EXPECT_TRUE(eventually([&] { return staged(shared) == 1; })) << "nobody asked for it";
+}
+
+TEST_F(AgentTest, TellsHowFarStagingIs) {
+  options_.leave = true;
+  ASSERT_EQ(start(), "ready\n");
+  EXPECT_TRUE(tells("allocated")) << "nothing is staged ahead";
+  EXPECT_EQ(told("percent"), "0");
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(ended(), 0);
+  EXPECT_EQ(told("state"), "teardown");
+  fs::remove_all(options_.run_dir);
+  fs::remove_all(scratch_ / "fast/job");
+  fs::remove_all(scratch_ / "slow/job");
+  scratch_.dir("run");
+  scratch_.file("pfs/below/two", noise(5000, 2));
+  scratch_.file("pfs/below/empty", "");
+  options_.config.agent.prefetch = AgentConfig::Prefetch::kAuto;
+  ASSERT_EQ(start(), "ready\n");
+  EXPECT_TRUE(tells("staged-in"));
+  EXPECT_EQ(contents(options_.run_dir + "/state"),
+            "state=staged-in\npercent=100\nfiles=3\nstaged_files=3\nbytes=70536\nstaged_bytes=70536\n"
+            "no_room=0\nfailed=0\n");
+}
+
+TEST_F(AgentTest, TellsWhatIsNotStaged) {
+  options_.grants = scratch_.file("grants", "");
+  scratch_.file("pfs/large", noise(3 << 20, 2));
+  for (TierConfig& tier : options_.config.tiers) tier.quota.bytes = 100000;
+  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
+  ASSERT_EQ(start(), "ready\n");
+  EXPECT_TRUE(tells("staged-in")) << "it is over";
+  EXPECT_EQ(told("percent"), "2");
+  EXPECT_EQ(told("no_room") + told("failed") + told("staged_files"), "101");
+  grant("slow 4194304\n");
+  EXPECT_TRUE(eventually([&] { return told("percent") == "100"; })) << "there is room by now";
+  EXPECT_EQ(told("no_room") + told("failed") + told("staged_files"), "002");
+}
+
+TEST_F(AgentTest, WhatIsExcludedIsNeverStaged) {
+  scratch_.file("pfs/a.log", noise(1000, 2));
+  scratch_.file("pfs/raw/b", noise(1000, 3));
+  fs::create_directory_symlink(scratch_ / "pfs", scratch_ / "other");
+  options_.datasets = {scratch_ / "other"};
+  for (const std::string& globs : {std::string("*.log:raw/*"), "*.log:" + (scratch_ / "pfs/raw/*"),
+                                   "*.log:" + (scratch_ / "other/raw/b")}) {
+    scratch_.dir("run");
+    options_.config.agent.exclude = globs;
+    options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
+    ASSERT_EQ(start(), "ready\n");
+    EXPECT_TRUE(tells("staged-in"));
+    EXPECT_EQ(told("percent") + " " + told("files") + " " + told("failed"), "100 1 0") << globs;
+    {
+      const BoardFile shared = board();
+      for (const char* name : {"a.log", "raw/b"}) {
+        post_request(shared.get(), rel(name));
+        EXPECT_TRUE(eventually([&] { return total(*shared.get(), AgentCounter::requests) > 0; }));
+        set_invalid(shared.get(), rel(name).hash);  // as if the job wrote it
+        post_request(shared.get(), rel(name));
+      }
+      EXPECT_TRUE(eventually([&] { return total(*shared.get(), AgentCounter::requests) == 4; }));
+      ::usleep(50000);
+      EXPECT_EQ(staged(shared), 1u) << globs;
+      EXPECT_EQ(total(*shared.get(), AgentCounter::agent_opens_pfs), 1u) << globs;
+    }
+    ::kill(pid_, SIGTERM);
+    EXPECT_EQ(ended(), 0);
+  }
+}
+
+TEST_F(AgentTest, TellsThatPrefetchRests) {
+  for (int i = 0; i < 20; ++i) scratch_.file("pfs/" + std::to_string(i), noise(1000, i));
+  options_.config.agent.prefetch = AgentConfig::Prefetch::kAuto;
+  options_.config.agent.prefetch_burst = 300000;  // four opens
+  ASSERT_EQ(start(), "ready\n");
+  EXPECT_TRUE(tells("suspended"));
+  EXPECT_NE(told("percent"), "100");
+  EXPECT_EQ(told("files"), "21");
+}
+
+TEST_F(AgentTest, ALargeFileCountsAsItComes) {
+  scratch_.file("pfs/one", noise(16 * kChunkBytes, 1));
+  options_.config.tiers[0].quota.bytes = 17 * kChunkBytes;
+  options_.config.agent.stage_wait_max = 65536;
+  options_.config.agent.pfs_bandwidth = 4 * kChunkBytes;
+  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
+  ASSERT_EQ(start(), "ready\n");
+  std::set<std::string> seen;
+  EXPECT_TRUE(eventually([&] {
+    seen.insert(told("percent"));
+    return told("state") == "staged-in";
+  }));
+  EXPECT_EQ(told("percent"), "100");
+  for (const char* end : {"", "0", "100"}) seen.erase(end);
+  EXPECT_FALSE(seen.empty()) << "it is told meanwhile";
 }
 
 TEST_F(AgentTest, TasksAnswerFromListingsOnlyWhereBothAreWanted) {

@@ -21,6 +21,7 @@
 #include "build_config.h"
 #include "runtime/agent/grant_watch.h"
 #include "runtime/agent/load_peers.h"
+#include "runtime/agent/progress.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
@@ -64,6 +65,7 @@ struct Service {
   std::string why_alone;  // though the job has other nodes
   std::unique_ptr<PlacementHandler> placement;
   std::unique_ptr<Walker> walker;
+  std::unique_ptr<ProgressFile> progress;
   std::atomic<bool> stopping{false};
   std::thread requests, locality;
 };
@@ -176,7 +178,7 @@ Status check_roots(const Config& config, const Dataset& dataset) {
   return {};
 }
 
-Status start(const AgentOptions& options, Service* service) {
+Status start(const AgentOptions& options, int run_dir, Service* service) {
   std::optional<LoadingPeers> library;
   if (options.peers) library.emplace(options.peers_library);
   Result<Dataset> dataset = Dataset::open(options.datasets);
@@ -230,6 +232,10 @@ Status start(const AgentOptions& options, Service* service) {
   if (const int error = os::start_thread(&service->requests, [service] { serve_requests(service); });
       error != 0)
     return errno_error("start the thread that serves requests", error);
+  service->progress = std::make_unique<ProgressFile>(
+      ProgressFile::Parts{run_dir, shared, service->catalog.get(), source_of(*service), service->walker.get(),
+                          service->placement.get(), config.prefetch, service->hierarchy->tiers().size()});
+  service->progress->start();
   // Not before the agent is ready: it takes longer than all else. Without it the agent is slower.
   (void)os::start_thread(&service->locality, [service, &options] {
     try {
@@ -305,6 +311,7 @@ void stop(Service* service) {
   std::future<void> quiet = steps->quiet.get_future(), finished = steps->done.get_future();
   std::thread ending;
   const int error = os::start_thread(&ending, [service, steps] {
+    service->progress->stop();
     service->walker->stop();
     service->placement->stop();
     steps->quiet.set_value();
@@ -384,7 +391,7 @@ int run_agent(const AgentOptions& options) {
   ::flock(run_dir.get(), LOCK_SH | LOCK_NB);  // no sweep takes it for a left-over
 
   auto service = std::make_unique<Service>();
-  const Status started = start(options, service.get());
+  const Status started = start(options, run_dir.get(), service.get());
   if (!started.ok()) {
     spdlog::error("{}", started.error().text);
     tell_ready(options.ready_fd, started.error().text);

@@ -100,6 +100,7 @@ enum class Reason : uint8_t {
   kTierError = 8,    // the tier failed while it was written
   kWritten = 9,      // the job opened it for writing (its invalid bit is set)
   kEvicted = 10,     // its copy was removed, and somebody has that open still
+  kExcluded = 11,    // the job is to read it on the PFS
 };
 
 // The state word: bits 0-7 State, 8-15 Reason, 16-23 tier number (kPlaced only), 24-31 zero, 32-63

@@ -138,6 +138,11 @@ void Walker::stop() {
   for (std::thread& t : threads) t.join();
 }
 
+bool Walker::has_ended() {
+  const MutexLock hold(lock_);
+  return std::all_of(unfinished_.begin(), unfinished_.end(), [](uint64_t n) { return n == 0; });
+}
+
 bool Walker::ended_of(uint32_t root) {
   if (unfinished_[root] == 0 && !stopping_ && !incomplete_[root]) catalog_->set_walked(root);
   const bool all = std::all_of(unfinished_.begin(), unfinished_.end(), [](uint64_t n) { return n == 0; });

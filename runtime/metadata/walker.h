@@ -79,6 +79,8 @@ class Walker {
   void start(int threads, WalkSink* sink = nullptr) EXCLUDES(lock_);
   // Ends the walk where it is and waits for its threads; a thread inside a hanging PFS call is waited for.
   void stop() EXCLUDES(lock_);
+  // Whether all that could be read was, here or by another node. Any thread.
+  bool has_ended() EXCLUDES(lock_);
 
  private:
   struct Directory {

@@ -56,6 +56,8 @@ class FileStager {
   bool is_regular(Ref ref, const std::string& path);
   // What the path leads to, without an open of it. False: errno says why.
   bool look(Ref ref, const std::string& path, struct stat* st) const;
+  // Whether the job is to read it on the PFS.
+  bool is_excluded(Ref ref) const;
   // Tasks find the copy of `after` from now on where they found `before`.
   void replace(Ref before, Ref after);
   // What was asked for is there, or not. Where much is not, tasks are to look before they ask: what is not

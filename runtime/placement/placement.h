@@ -54,6 +54,8 @@ class PlacementHandler {
   void room_grew();
   // The catalog has grown: there may be more to prefetch. Any thread.
   void catalog_grew() { queue_.catalog_grew(); }
+  // Whether prefetch has read what it may until the job has read more. Any thread.
+  bool prefetch_rests() { return queue_.is_poor(); }
 
  private:
   struct Worker {

@@ -138,6 +138,11 @@ void WorkQueue::wake() {
   work_.notify_all();
 }
 
+bool WorkQueue::is_poor() {
+  const MutexLock hold(lock_);
+  return prefetching_ && is_poor_;
+}
+
 bool WorkQueue::next(Work* work) {
   if (!demanded_.empty()) {
     *work = std::move(demanded_.front());

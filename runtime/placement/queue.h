@@ -99,6 +99,8 @@ class WorkQueue {
   void pass_over(uint64_t bytes) EXCLUDES(lock_);
   // What take() waits for may have come, such as another time at which to look.
   void wake() EXCLUDES(lock_);
+  // Whether prefetch rests since it cannot pay for more.
+  bool is_poor() EXCLUDES(lock_);
 
  private:
   // Two threads are kept free for demand, so that it never waits for a large background copy.

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/agent/progress.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+using Is = Progress::State;
+
+constexpr int64_t kSecondNs = 1'000'000'000, kNapNs = kSecondNs / 5;
+// Looking at a large catalog takes a while: so much longer it is left alone.
+constexpr int64_t kRest = 50;
+constexpr char kNew[] = "state.new";
+
+const char* name_of(Is state) {
+  switch (state) {
+    case Is::kAllocated:
+      return "allocated";
+    case Is::kStagingIn:
+      return "staging-in";
+    case Is::kSuspended:
+      return "suspended";
+    case Is::kStagedIn:
+      return "staged-in";
+    case Is::kTeardown:
+      return "teardown";
+  }
+  return "";
+}
+
+// Changes whenever a file is found, placed or given up.
+uint64_t activity(const Board& board) {
+  uint64_t sum = board.header.full.load(std::memory_order_relaxed);
+  for (const std::atomic<uint64_t>& counter : board.agent) sum += counter.load(std::memory_order_relaxed);
+  return sum;
+}
+
+// What a pass over the catalog has found.
+struct Counted {
+  Progress progress;
+  uint64_t waiting = 0;  // files that are to be staged
+  uint64_t unsized = 0;  // those of them whose size nobody knows yet
+};
+
+bool is_closed(const Catalog& catalog, uint64_t word) {
+  const Chunks* chunks = catalog.reader().chunks(chunks_of(word));
+  return chunks && chunks->closed.load(std::memory_order_acquire) != 0;
+}
+
+void count(const Catalog& catalog, const Entry& e, uint64_t word, bool full, Counted* found) {
+  Progress& p = found->progress;
+  const uint64_t bytes = e.size.load(std::memory_order_relaxed);
+  const State state = state_of(word);
+  if (reason_of(word) == Reason::kExcluded) return;
+  ++p.files;
+  p.bytes += bytes;
+  found->unsized += state == State::kKnown && bytes == 0;
+  if (state == State::kPlaced) {
+    ++p.staged_files;
+    p.staged_bytes += bytes;
+  } else if (state == State::kNoFit) {
+    ++(reason_of(word) == Reason::kTierError ? p.failed : p.no_room);
+  } else if (state == State::kPass || state == State::kDropped) {
+    ++p.failed;
+  } else if ((state == State::kKnown && full) || (state == State::kLarge && is_closed(catalog, word))) {
+    ++p.no_room;
+  } else {
+    ++found->waiting;
+  }
+}
+
+int percent_of(const Counted& found, uint64_t placed_bytes, bool over) {
+  const Progress& p = found.progress;
+  if (over && p.staged_files == p.files) return 100;
+  // Those of which nobody knows the size are taken for as large as the others.
+  const uint64_t sized = p.files - found.unsized;
+  const double mean = sized > 0 ? static_cast<double>(p.bytes) / static_cast<double>(sized) : 0;
+  const double all = static_cast<double>(p.bytes) + mean * static_cast<double>(found.unsized);
+  // Of files that are not whole the board alone knows what is there.
+  const auto staged = static_cast<double>(std::max(p.staged_bytes, placed_bytes));
+  const double part =
+      all > 0 ? staged / all : static_cast<double>(p.staged_files) / static_cast<double>(p.files);
+  return static_cast<int>(std::clamp(100 * part, 0.0, 99.0));
+}
+
+}  // namespace
+
+std::string progress_text(const Progress& p) {
+  return fmt::format(
+      "state={}\npercent={}\nfiles={}\nstaged_files={}\nbytes={}\nstaged_bytes={}\nno_room={}\nfailed={}\n",
+      name_of(p.state), p.percent, p.files, p.staged_files, p.bytes, p.staged_bytes, p.no_room, p.failed);
+}
+
+// Its own catalog is the user's to write, too: what it says may be wrong, and stays a number.
+Progress ProgressFile::look() const {
+  Counted found;
+  const bool walked = parts_.walker->has_ended();  // before the files are counted
+  const bool full = parts_.board->header.full.load(std::memory_order_relaxed) != 0;
+  parts_.catalog->walk(0, [&](Ref ref) {
+    const Entry& e = parts_.catalog->entry(ref);
+    const uint64_t word = e.state.load(std::memory_order_acquire);
+    if (e.type.load(std::memory_order_relaxed) == DT_REG && again_of(word) == 0 &&
+        parts_.source->is_ours(ref))
+      count(*parts_.catalog, e, word, full, &found);
+    return !stopping_;
+  });
+  Progress& p = found.progress;
+  uint64_t placed = 0;
+  for (size_t i = 0; i < parts_.tiers; ++i)
+    placed += parts_.board->placed_bytes[i].load(std::memory_order_relaxed);
+  const bool over = walked && found.waiting == 0;
+  if (walked) p.percent = percent_of(found, placed, over);
+  if (parts_.prefetch == AgentConfig::Prefetch::kOff)
+    p.state = Is::kAllocated;
+  else if (over)
+    p.state = Is::kStagedIn;
+  else
+    p.state = parts_.placement->prefetch_rests() ? Is::kSuspended : Is::kStagingIn;
+  p.staged_bytes = std::max(p.staged_bytes, std::min(placed, p.bytes));
+  return p;
+}
+
+// By another file that takes its name, so that a reader sees one or the other.
+void ProgressFile::write(const Progress& progress) {
+  const std::string text = progress_text(progress);
+  Fd file(::openat(parts_.run_dir, kNew, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const bool filled =
+      file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  if (filled && ::renameat(parts_.run_dir, kNew, parts_.run_dir, kStateFile) == 0) {
+    written_ = true;
+    return;
+  }
+  if (!written_) spdlog::warn("{}: {}", kStateFile, std::strerror(errno));
+  ::unlinkat(parts_.run_dir, kNew, 0);
+}
+
+void ProgressFile::start() {
+  const int error = os::start_thread(&thread_, [this] { run(); });
+  if (error == 0) return;
+  spdlog::warn("{} tells nothing: {}", kStateFile, std::strerror(error));
+  Progress nothing;
+  nothing.state = Is::kAllocated;  // who waits goes on
+  write(nothing);
+}
+
+void ProgressFile::stop() {
+  {
+    const MutexLock hold(lock_);
+    if (stopping_.exchange(true)) return;
+  }
+  stopped_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  Progress last;
+  last.state = Is::kTeardown;
+  write(last);
+}
+
+bool ProgressFile::sleep(int64_t ns) {
+  MutexLock hold(lock_);
+  const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + ns;
+  for (int64_t now = end - ns; !stopping_ && now < end; now = os::clock_ns(CLOCK_MONOTONIC))
+    stopped_.wait_for(&hold, std::chrono::nanoseconds(end - now));
+  return !stopping_;
+}
+
+void ProgressFile::run() {
+  Progress told;
+  int64_t told_ns = 0, rest = 0;
+  uint64_t seen = 0;
+  bool first = true;
+  do {
+    const int64_t begin = os::clock_ns(CLOCK_MONOTONIC);
+    const uint64_t now = activity(*parts_.board);
+    const bool is_moving = told.state == Is::kStagingIn;
+    rest = is_moving ? kNapNs : kSecondNs;
+    if (!first && !is_moving && now == seen) continue;
+    try {
+      const Progress progress = look();
+      rest = std::max(rest, kRest * (os::clock_ns(CLOCK_MONOTONIC) - begin));
+      if (stopping_) return;
+      const bool is_due = first || progress.state != told.state || begin - told_ns >= kSecondNs;
+      if (!first && progress != told && !is_due) continue;  // looked at once more, soon
+      seen = now;
+      if (first || progress != told) {
+        write(progress);
+        told = progress;
+        told_ns = begin;
+        first = false;
+      }
+    } catch (const std::bad_alloc&) {  // the next look tells
+    }
+  } while (sleep(rest));
+}
+
+}  // namespace monarch

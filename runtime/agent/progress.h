@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far this node's staging is, in a small file of the run directory for the job's scripts and for
+// --monarch-wait (monarch(7), MONARCH_IO_STATE).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include "runtime/base/mutex.h"
+#include "runtime/base/result.h"
+#include "runtime/metadata/board.h"
+#include "runtime/metadata/catalog.h"
+#include "runtime/metadata/walker.h"
+#include "runtime/placement/placement.h"
+
+namespace monarch {
+
+inline constexpr char kStateFile[] = "state";
+
+struct Progress {
+  // As Slurm calls those of its burst buffers.
+  enum class State {
+    kAllocated,  // nothing is staged ahead: what programs open is staged
+    kStagingIn,
+    kSuspended,  // prefetch rests until programs have read more
+    kStagedIn,   // nothing is left to stage ahead; what was not staged had no room, or could not be read
+    kTeardown,
+  } state = State::kStagingIn;
+  int percent = 0;  // of the bytes; 100: all files; 0 as long as not all directories are listed
+  // Regular files that are this node's to stage, as far as listed, and what they hold, as far as known.
+  uint64_t files = 0, bytes = 0;
+  uint64_t staged_files = 0, staged_bytes = 0;
+  uint64_t no_room = 0, failed = 0;  // files that are not staged
+  bool operator==(const Progress&) const = default;
+};
+// Lines KEY=VALUE.
+std::string progress_text(const Progress& progress);
+
+class ProgressFile {
+ public:
+  // What it looks at; all outlive stop(). `prefetch`: as the agent does it.
+  struct Parts {
+    int run_dir = -1;
+    const Board* board = nullptr;
+    Catalog* catalog = nullptr;
+    Source* source = nullptr;
+    Walker* walker = nullptr;
+    PlacementHandler* placement = nullptr;
+    AgentConfig::Prefetch prefetch = AgentConfig::Prefetch::kAuto;
+    size_t tiers = 0;
+  };
+  explicit ProgressFile(const Parts& parts) : parts_(parts) {}
+  ~ProgressFile() { stop(); }
+
+  // Makes the file, and keeps it true by a thread of its own: at most once a second while something changes,
+  // and when the state does. What cannot be written is left as it was.
+  void start() EXCLUDES(lock_);
+  // Says kTeardown.
+  void stop() EXCLUDES(lock_);
+
+ private:
+  void run() EXCLUDES(lock_);
+  Progress look() const;
+  void write(const Progress& progress);
+  bool sleep(int64_t ns) EXCLUDES(lock_);  // false: it is to stop
+
+  const Parts parts_;
+  std::thread thread_;
+  bool written_ = false;  // ever
+  std::atomic<bool> stopping_{false};
+  Mutex lock_;
+  Condition stopped_;
+};
+
+}  // namespace monarch
