@@ -18,7 +18,8 @@ spank_monarch_so_SOURCES = \
 	%D%/plugin.h \
 	%D%/spank_monarch.cc \
 	%D%/submit.cc \
-	%D%/task.cc
+	%D%/task.cc \
+	%D%/wait.cc
 endif
 
 EXTRA_DIST += %D%/spank_monarch.map

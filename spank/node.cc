@@ -18,7 +18,19 @@ constexpr uint32_t kBatchStep = 0xfffffffb;  // SLURM_BATCH_SCRIPT
 
 // What the agent's start told, for the tasks of this step.
 char run_dir[4096], preload[4096], remark[4096], without[16384];
+Wait wait_here;
+bool required, first_step;
 bool tried;
+
+// "PERCENT SECONDS"; what else stands there is nothing to wait for.
+Wait wait_in(const char* text) {
+  constexpr int kMostSeconds = 604800;
+  Wait wait = {0, 0};
+  const bool whole = sscanf(text, "%d %d", &wait.percent, &wait.seconds) == 2;
+  if (!whole || wait.percent < 1 || wait.percent > 100 || wait.seconds < 0 || wait.seconds > kMostSeconds)
+    return {0, 0};
+  return wait;
+}
 
 // The relative number of a node of the job; 0 for the first.
 uint32_t node_id(spank_t sp) {
@@ -85,8 +97,10 @@ void start(spank_t sp, const char* datasets) {
       spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS ||
       spank_get_item(sp, S_JOB_GID, &gid) != ESPANK_SUCCESS)
     return;
+  first_step = is_first_step(sp);
   if (uid == 0) {
     slurm_info("monarch: JobId=%u is root's: it runs without Monarch", job);
+    if (first_step && node_id(sp) == 0) strcpy(without, "it is root's");
     return;
   }
   spank_get_item(sp, S_SLURM_RESTART_COUNT, &restart);
@@ -107,6 +121,7 @@ void start(spank_t sp, const char* datasets) {
   if (datasets[0] && job_options()[0]) arguments.add("--options", job_options());
   uint32_t step = kExternStep;
   spank_get_item(sp, S_JOB_STEPID, &step);
+  if (step != kExternStep) arguments.add("--tasks");
   if (step != kExternStep && node_id(sp) == 0) arguments.add("--tell");
   if (jobs_have_own_mounts()) arguments.add("--own-mounts");
   arguments.tell(nodes_in_step(sp));
@@ -116,6 +131,10 @@ void start(spank_t sp, const char* datasets) {
   if (strncmp(answer, "ready ", 6) == 0) {
     if (char* tab = strchr(answer, '\t')) {
       *tab = '\0';
+      if (char* second = strchr(tab + 1, '\t')) {
+        *second = '\0';
+        wait_here = wait_in(second + 1);
+      }
       snprintf(remark, sizeof remark, "%s", tab + 1);
     }
     const char* second = strrchr(answer, ' ');
@@ -125,9 +144,10 @@ void start(spank_t sp, const char* datasets) {
       run_dir[first_len] = '\0';
       strcpy(preload, second + 1);
     }
-  } else if (strncmp(answer, "tell ", 5) == 0) {
+  } else if (strncmp(answer, "tell ", 5) == 0 || strncmp(answer, "fail ", 5) == 0) {
     strcpy(without, answer + 5);  // its room is that of the answer
-  } else if (!answer[0] && is_first_step(sp)) {
+    required = *answer == 'f';
+  } else if (!answer[0] && first_step) {
     snprintf(without, sizeof without, "its helper did not answer");
   }
   const char* why = without[0] ? without : strncmp(answer, "off ", 4) == 0 ? answer + 4 : "";
@@ -149,7 +169,10 @@ void start_if_noted(spank_t sp) {
 const char* started_run_dir() { return run_dir; }
 const char* preload_library() { return preload; }
 const char* agents_remark() { return remark; }
+Wait wait_of_step() { return wait_here; }
 const char* why_without() { return without; }
+bool is_required() { return required; }
+bool is_jobs_first_step() { return first_step; }
 
 void note_in_prolog() {
   const char* job = trusted("SLURM_JOB_ID");

@@ -10,7 +10,7 @@
 namespace monarch::spank {
 namespace {
 
-Request the_request = {"", false, Check::kError, "", "", ""};
+Request the_request = {"", false, Check::kError, "", "", "", "", "", "", ""};
 Settings the_settings = {
     SYSCONFDIR "/monarch/monarch.conf", RUNSTATEDIR "/monarch", SBINDIR "/monarchd", "syslog", {}, 0};
 
@@ -126,6 +126,85 @@ int take_tiers(int, const char* value, int remote) {
   return ESPANK_SUCCESS;
 }
 
+// A number without sign, blanks or leading zeros, of at most `most`; 0: it is none.
+unsigned long number_in(const char* text, const char** end, unsigned long most) {
+  unsigned long n = 0;
+  const char* at = text;
+  for (; *text != '0' && *at >= '0' && *at <= '9' && n <= most; ++at)
+    n = 10 * n + static_cast<unsigned long>(*at - '0');
+  *end = at;
+  return n <= most ? n : 0;
+}
+
+int take_wait(int, const char* value, int remote) {
+  const char *text = value ? value : "", *end = "";
+  if (!is_word(text, "none|full") && (number_in(text, &end, 100) == 0 || strcmp(end, "%") != 0))
+    return refuse(remote, "--monarch-wait: not one of none, full, 1% to 100%", text);
+  strcpy(the_request.wait, text);
+  return ESPANK_SUCCESS;
+}
+
+int take_wait_timeout(int, const char* value, int remote) {
+  const char *text = value ? value : "", *end = "";
+  if (number_in(text, &end, 604800) == 0 || *end)
+    return refuse(remote,
+                  "--monarch-wait-timeout: not a number of seconds from 1 to 604800, which is a week; "
+                  "--monarch-wait=none does not wait",
+                  text);
+  strcpy(the_request.wait_timeout, text);
+  return ESPANK_SUCCESS;
+}
+
+// Bytes of "10G", "1.5T", "4096" as monarchd reads them; negative: it is none.
+double size_at(const char* text, const char** end) {
+  constexpr char kUnits[] = "KMGTP";
+  double size = 0, place = 1;
+  const char* at = text;
+  for (; *at >= '0' && *at <= '9'; ++at) size = 10 * size + (*at - '0');
+  if (at == text) return -1;
+  if (*at == '.')
+    for (++at; *at >= '0' && *at <= '9'; ++at) size += (place /= 10) * (*at - '0');
+  const char upper = *at >= 'a' && *at <= 'z' ? static_cast<char>(*at - 32) : *at;
+  if (const char* unit = upper ? strchr(kUnits, upper) : nullptr) {
+    for (const char* u = kUnits; u <= unit; ++u) size *= 1024;
+    at += strncmp(at + 1, "iB", 2) == 0 ? 3 : at[1] == 'B' ? 2 : 1;
+  }
+  *end = at;
+  return size < 9e18 ? size : -1;
+}
+
+// MIN[:MAX][,require]
+int take_capacity(int, const char* value, int remote) {
+  const char *text = value ? value : "", *end = "";
+  const double least = size_at(text, &end);
+  double most = least;
+  if (least >= 0 && *end == ':') most = size_at(end + 1, &end);
+  if (strlen(text) >= sizeof the_request.capacity || least < 0 || most < 0 ||
+      (*end && strcmp(end, ",require") != 0))
+    return refuse(remote,
+                  "--monarch-capacity: not MIN[:MAX][,require] of sizes; write for example 200G, 100G:1T or "
+                  "200G,require",
+                  text);
+  if (most < least || most < 1)
+    return refuse(remote, "--monarch-capacity: MAX is less than MIN, or nothing; leave out MAX for no limit",
+                  text);
+  strcpy(the_request.capacity, text);
+  return ESPANK_SUCCESS;
+}
+
+// They are a word among others for monarchd.
+int take_exclude(int, const char* value, int remote) {
+  const char* text = value ? value : "";
+  if (strlen(text) >= kExcludeBytes) return refuse(remote, "--monarch-exclude: longer than 1023 bytes", "");
+  if (strspn(text, ":") == strlen(text))
+    return refuse(remote, "--monarch-exclude: no pattern given; write for example '*.log:raw/*'", text);
+  for (const char* at = text; *at; ++at)
+    if (static_cast<unsigned char>(*at) <= ' ' || *at == 127)
+      return refuse(remote, "--monarch-exclude: a blank in a pattern; write ? in its place", text);
+  strcpy(the_request.exclude, text);
+  return ESPANK_SUCCESS;
+}
+
 char dataset_name[] = "monarch-dataset", dataset_argument[] = "PATH[:PATH...]",
      dataset_usage[] = "stage these directories into the node's own storage while the job runs";
 char no_name[] = "no-monarch", no_usage[] = "run without Monarch, whatever the environment says";
@@ -137,6 +216,15 @@ char consistency_name[] = "monarch-consistency", consistency_argument[] = "job|o
      consistency_usage[] = "whether each open asks the file system if the file has changed (open)";
 char tiers_name[] = "monarch-tiers", tiers_argument[] = "NAME[,NAME...]",
      tiers_usage[] = "use these of a node's tiers, and fill them in this order";
+char wait_name[] = "monarch-wait", wait_argument[] = "none|NN%|full",
+     wait_usage[] = "begin once so much of the dataset is staged; implies --monarch-prefetch=all";
+char wait_timeout_name[] = "monarch-wait-timeout", wait_timeout_argument[] = "SECONDS",
+     wait_timeout_usage[] = "begin by then in any case (default 1800)";
+char capacity_name[] = "monarch-capacity", capacity_argument[] = "MIN[:MAX][,require]",
+     capacity_usage[] =
+         "without Monarch, or failing, where a node gives less than MIN; never more than MAX of it";
+char exclude_name[] = "monarch-exclude", exclude_argument[] = "PATTERN[:PATTERN...]",
+     exclude_usage[] = "read files with such names on their file system";
 
 spank_option options[] = {
     {dataset_name, dataset_argument, dataset_usage, 1, 0, &take_datasets},
@@ -145,6 +233,10 @@ spank_option options[] = {
     {prefetch_name, prefetch_argument, prefetch_usage, 1, 0, &take_prefetch},
     {consistency_name, consistency_argument, consistency_usage, 1, 0, &take_consistency},
     {tiers_name, tiers_argument, tiers_usage, 1, 0, &take_tiers},
+    {wait_name, wait_argument, wait_usage, 1, 0, &take_wait},
+    {wait_timeout_name, wait_timeout_argument, wait_timeout_usage, 1, 0, &take_wait_timeout},
+    {capacity_name, capacity_argument, capacity_usage, 1, 0, &take_capacity},
+    {exclude_name, exclude_argument, exclude_usage, 1, 0, &take_exclude},
 };
 
 // An option's twin, and the variable by which Slurm itself takes an option from the environment and hands it
@@ -161,6 +253,10 @@ constexpr Twin twins[] = {
     {"MONARCH_IO_OPT_PREFETCH", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_prefetch", true},
     {"MONARCH_IO_OPT_CONSISTENCY", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_consistency", true},
     {"MONARCH_IO_OPT_TIERS", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_tiers", true},
+    {"MONARCH_IO_OPT_WAIT", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_wait", true},
+    {"MONARCH_IO_OPT_WAIT_TIMEOUT", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_wait_timeout", true},
+    {"MONARCH_IO_OPT_CAPACITY", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_capacity", true},
+    {"MONARCH_IO_OPT_EXCLUDE", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_exclude", true},
 };
 
 // SECTION.KEY=VALUE, which monarchd looks at.
@@ -245,7 +341,7 @@ void hide_options(spank_t sp) {
 }
 
 const char* job_options() {
-  static char text[kTiersBytes + 64];
+  static char text[kOptionsBytes];
   size_t n = 0;
   const auto add = [&](const char* key, const char* value) {
     if (value[0])
@@ -255,6 +351,10 @@ const char* job_options() {
   add("prefetch", the_request.prefetch);
   add("consistency", the_request.consistency);
   add("tiers", the_request.tiers);
+  add("wait", the_request.wait);
+  add("wait_timeout", the_request.wait_timeout);
+  add("capacity", the_request.capacity);
+  add("exclude", the_request.exclude);
   return text;
 }
 

@@ -16,6 +16,8 @@ namespace monarch::spank {
 
 inline constexpr size_t kDatasetBytes = 16384;
 inline constexpr size_t kTiersBytes = 512;
+inline constexpr size_t kExcludeBytes = 1024;
+inline constexpr size_t kOptionsBytes = kTiersBytes + kExcludeBytes + 256;
 inline constexpr int kMostDatasets = 16;             // kMaxRoots of the runtime
 inline constexpr int kPathBytes = 4096;              // with the final 0
 inline constexpr uint32_t kExternStep = 0xfffffffc;  // SLURM_EXTERN_CONT
@@ -30,6 +32,8 @@ struct Request {
   Check check;   // --monarch-check
   // The values of --monarch-prefetch, --monarch-consistency and --monarch-tiers; "": not given.
   char prefetch[8], consistency[8], tiers[kTiersBytes];
+  char wait[8], wait_timeout[8];              // --monarch-wait and --monarch-wait-timeout, likewise
+  char capacity[64], exclude[kExcludeBytes];  // --monarch-capacity and --monarch-exclude
 };
 Request& request();
 // Whether the job is to have Monarch.
@@ -84,16 +88,30 @@ void start_without_option(spank_t sp);
 // What the start told, for the tasks; empty without an agent.
 const char* started_run_dir();
 const char* preload_library();
+// What a step's tasks are to wait for on this node: so many percent, for so many seconds at most.
+struct Wait {
+  int percent;  // 0: nothing
+  int seconds;
+};
+Wait wait_of_step();
 // For the user, of an agent that serves: that a dataset of this step's is not one of its, since an earlier
 // step started it; or, once, why it has no peers.
 const char* agents_remark();
 // For the user, if the job runs without Monarch on this node, and nobody has told so yet.
 const char* why_without();
+// Whether the user wants the tasks to fail then.
+bool is_required();
+// Of the steps that have the job's output, the first, and an agent was to be started for it.
+bool is_jobs_first_step();
 
 // task.cc: in a task, as the user; and in a task's sbatch or salloc, whose job is another.
-void set_task_environment(spank_t sp);
+// False: the task goes without an agent.
+bool set_task_environment(spank_t sp);
 void tell_user(spank_t sp);
 void drop_task_environment();
+
+// wait.cc: in a task, as the user.
+void wait_until_staged(spank_t sp, const char* run_dir, Wait wait);
 
 // epilog.cc: in slurmd's epilog; and at the end of a step, if it is the extern step and stands for the
 // epilog.

@@ -3,6 +3,7 @@
 // and what its failure costs, is in doc/slurm.md. Every hook returns ESPANK_SUCCESS: a job never fails and
 // a node never drains because of Monarch.
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "spank/plugin.h"
 
@@ -61,8 +62,10 @@ MONARCH_PUBLIC int slurm_spank_task_post_fork(spank_t sp, int, char**) {
 // The task itself, as the user, before it executes.
 MONARCH_PUBLIC int slurm_spank_task_init(spank_t sp, int, char**) {
   if (spank_context() == S_CTX_REMOTE) {
-    set_task_environment(sp);
+    const bool served = set_task_environment(sp);
     tell_user(sp);
+    if (is_required()) _exit(1);  // the task's own process: the user has asked for that
+    if (served && wait_of_step().percent > 0) wait_until_staged(sp, started_run_dir(), wait_of_step());
   }
   return ESPANK_SUCCESS;
 }

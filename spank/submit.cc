@@ -154,11 +154,22 @@ bool read_finding(int fd, Finding* finding) {
   return true;
 }
 
+// What each option alone cannot tell.
+bool check_together() {
+  const bool waits = request().wait[0] && strcmp(request().wait, "none") != 0;
+  if (!waits || strcmp(request().prefetch, "off") != 0) return true;
+  slurm_error("--monarch-wait=%s waits for what --monarch-prefetch=off does not stage; leave out one of them",
+              request().wait);
+  return false;
+}
+
 }  // namespace
 
 void check_at_submit() {
+  const bool in_job = spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID");
+  if (!in_job && !check_together()) exit(1);  // as below
   // Inside a job the option has come from the job, which was checked.
-  if (request().check == Check::kOff || (spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID"))) return;
+  if (request().check == Check::kOff || in_job) return;
   int ends[2];
   if (pipe(ends) != 0) return;
   const pid_t pid = fork();

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 namespace monarch {
 namespace {
 
@@ -69,6 +71,84 @@ TEST(JobOptions, WhatTheAdminSwitchedOffStaysOff) {
   EXPECT_EQ(config.agent.prefetch, Prefetch::kOff);
 }
 
+TEST(JobOptions, WhoWaitsWantsAllThatIsThere) {
+  Config config = config_with({"nvme"}, Prefetch::kOn);
+  EXPECT_EQ(outcome_of("wait=80% prefetch=auto", &config), "");
+  EXPECT_EQ(config.agent.prefetch, Prefetch::kAuto);
+  EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAll});
+  config = config_with({"nvme"});
+  EXPECT_EQ(outcome_of("wait=none wait_timeout=5", &config), "");
+  EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAuto});
+  config = config_with({"nvme"}, Prefetch::kOff);
+  EXPECT_EQ(outcome_of("wait=full", &config),
+            "--monarch-wait has no effect on n1, whose configuration says prefetch = off");
+  EXPECT_EQ(config.agent.prefetch, Prefetch::kOff);
+  const auto waits = [](const char* text) {
+    const Result<JobOptions> options = parse_job_options(text);
+    return options.ok() ? std::make_pair(options->wait_percent, options->wait_seconds)
+                        : std::make_pair(-1, -1);
+  };
+  EXPECT_EQ(waits(""), std::make_pair(0, 1800));
+  EXPECT_EQ(waits("wait=full"), std::make_pair(100, 1800));
+  EXPECT_EQ(waits("wait=7% wait_timeout=604800"), std::make_pair(7, 604800));
+  EXPECT_EQ(waits("wait=full wait=none"), std::make_pair(0, 1800));
+}
+
+TEST(JobOptions, NodesThatDoNotKnowOfEachOtherStageNothingAhead) {
+  for (const bool together : {false, true})
+    for (const uint32_t nodes : {1u, 2u}) {
+      Config config = config_with({"nvme"});
+      config.peer.enabled = together;
+      const Result<std::string> remark = apply_options(*parse_job_options("wait=full"), "n1", &config, nodes);
+      ASSERT_TRUE(remark.ok());
+      EXPECT_EQ(*remark, together || nodes == 1
+                             ? ""
+                             : "--monarch-wait has no effect on n1: the job has 2 nodes, which "
+                               "get no files from each other here (monarch.conf: [peer])");
+      EXPECT_EQ(*apply_options({}, "n1", &config, nodes), "") << "nobody asked for it";
+    }
+}
+
+TEST(JobOptions, CapacityHasBounds) {
+  using Bounds = std::tuple<uint64_t, uint64_t, bool>;
+  const auto bounds = [](const char* text) {
+    const Result<JobOptions> o = parse_job_options(text);
+    return o.ok() ? Bounds{o->least, o->most, o->require} : Bounds{1, 1, false};
+  };
+  EXPECT_EQ(bounds(""), Bounds(0, UINT64_MAX, false));
+  EXPECT_EQ(bounds("capacity=1K"), Bounds(1024, UINT64_MAX, false));
+  EXPECT_EQ(bounds("capacity=1K:2K"), Bounds(1024, 2048, false));
+  EXPECT_EQ(bounds("capacity=0:2K,require"), Bounds(0, 2048, true));
+}
+
+TEST(JobOptions, NoMoreThanTheMostIsTakenOfTheFirstTiersFirst) {
+  const auto left = [](uint64_t most, Quota of_first) {
+    Config config = config_with({"a", "b", "c"});
+    for (TierConfig& t : config.tiers) t.quota = Quota{1000, -1};
+    config.tiers[0].job_capacity = of_first;
+    limit_capacity(most, &config.tiers);
+    std::string text;
+    for (const TierConfig& t : config.tiers)
+      text += t.name + std::to_string(t.job_capacity.of(t.quota.bytes)) + " ";
+    return text;
+  };
+  const Quota all{0, 100};
+  EXPECT_EQ(left(UINT64_MAX, all), "a1000 b1000 c1000 ");
+  EXPECT_EQ(left(5000, all), "a1000 b1000 c1000 ");
+  EXPECT_EQ(left(3000, all), "a1000 b1000 c1000 ");
+  EXPECT_EQ(left(2999, all), "a1000 b1000 c999 ");
+  EXPECT_EQ(left(2000, all), "a1000 b1000 ");
+  EXPECT_EQ(left(700, all), "a700 ");
+  EXPECT_EQ(left(700, Quota{0, 50}), "a500 b200 ");
+  EXPECT_EQ(left(700, Quota{5000, -1}), "a700 ");
+}
+
+TEST(JobOptions, WhatIsExcludedIsTheAgentsToKnow) {
+  Config config = config_with({"nvme"});
+  EXPECT_EQ(outcome_of("exclude=*.log:a=b/*", &config), "");
+  EXPECT_EQ(config.agent.exclude, "*.log:a=b/*");
+}
+
 TEST(JobOptions, ConsistencyIsTheUsers) {
   Config config = config_with({"nvme"});
   EXPECT_EQ(outcome_of("consistency=open", &config), "");
@@ -100,8 +180,31 @@ TEST(JobOptions, TiersAreThoseNamedInThatOrder) {
 
 TEST(JobOptions, WhatIsNotKnownIsAnError) {
   Config config = config_with({"nvme"});
-  for (const char* text : {"prefetch", "prefetch=", "prefetch=on", "prefetch=all consistency=never",
-                           "tiers=", "colour=red", "=", "prefetch==all"})
+  for (const char* text : {"prefetch",
+                           "prefetch=",
+                           "prefetch=on",
+                           "prefetch=all consistency=never",
+                           "tiers=",
+                           "colour=red",
+                           "=",
+                           "prefetch==all",
+                           "wait=",
+                           "wait=0%",
+                           "wait=101%",
+                           "wait=80",
+                           "wait=%",
+                           "wait=-1%",
+                           "wait=1%%",
+                           "wait_timeout=0",
+                           "capacity=",
+                           "capacity=2K:1K",
+                           "capacity=0:0",
+                           "capacity=1K,",
+                           "capacity=1K,required",
+                           "capacity=:1K",
+                           "exclude=",
+                           "wait_timeout=604801",
+                           "wait_timeout=x"})
     EXPECT_TRUE(outcome_of(text, &config).starts_with("parse: the job's options hold '")) << text;
   EXPECT_EQ(outcome_of("tiers=" + std::string(65, ','), &config).substr(0, 6), "parse:");
 }

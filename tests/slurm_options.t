@@ -78,18 +78,94 @@ def in_a_step():
     equal(conf_of(cluster.output(number).decode())[0]["prefetch"], "off", "a step's option: what the agent is told")
 
 
+def contents(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def told(text):
+    """What Monarch told a job in its output."""
+    return [line for line in text.splitlines() if line.startswith("monarch: ")]
+
+
+def waits():
+    """The batch script begins with all staged, and a step of it does not wait once more; so do both tasks of an srun of its own."""
+    show = "grep -E '^(state|percent|staged_files)=' $MONARCH_IO_STATE | paste -s -d ' '"
+    for words, env in ((["--monarch-wait=full"], {}), (["--export=NONE", "--monarch-wait=full"], {}), ([], {"MONARCH_IO_OPT_WAIT": "100%"})):
+        out, number = job(*words, script=f"{show}; srun /bin/true", env=env)
+        contains(out, [f"state=staged-in percent=100 staged_files={FILES}\n"], f"{words or env}: all is staged when the script begins")
+        equal([re.sub(r" after \d+ s \(20 files, [^)]*\)", "", line) for line in told(out) if " or in " not in line],
+              ["monarch: node1: 100% of the dataset is staged: the job begins"], f"{words or env}: it is told once")
+        equal(cluster.calls_for(number).count("--epilog"), 1, f"{words or env}: the job is ended")
+    code, out, err = cluster.execute(["srun", "-n2", "--exclusive", f"--monarch-dataset={data}", "--monarch-wait=100%", "sh", "-c", show])
+    equal((code, sorted(out.decode().splitlines())), (0, 2 * [f"state=staged-in percent=100 staged_files={FILES}"]), "srun: each task waits", err)
+    equal(len(told(err.decode() if isinstance(err, bytes) else err)), 1, "srun: one task tells")
+    out, _ = job("--monarch-wait=full", "--monarch-wait-timeout=60", env={"MONARCH_IO_QUIET": "1"}, script=show)
+    equal(out, f"state=staged-in percent=100 staged_files={FILES}\n", "MONARCH_IO_QUIET: it waits, and tells nothing")
+
+
+def waits_in_vain():
+    """A PFS that gives little: the time ends the wait, and so does scancel; where nothing is prefetched, there is none."""
+    slow = f"[tier.nvme]\npath = {cluster.tier}\nquota = 100M\nmin_free = 0\n[agent]\npfs_bandwidth = 1K\n"
+    cluster.configure(slow)
+    out, _ = job("--monarch-wait=full", "--monarch-wait-timeout=3", script="grep ^state= $MONARCH_IO_STATE")
+    contains(out, ["the time of --monarch-wait-timeout is over; staging goes on\nstate=staging-in\n"], "the time is over: the job begins")
+    number = cluster.submit([f"--monarch-dataset={data}", "--monarch-wait=full"], "touch began")
+    e2e.wait_until(lambda: os.path.exists(f"{cluster.out}/{number}") and b"the job begins at 100%" in cluster.output(number), 60)
+    contains(cluster.output(number).decode(), ["the job begins at 100%, or in 1"], "a job that waits says so")
+    cluster.execute(["scancel", str(number)])
+    equal(cluster.wait(number, 20), "CANCELLED", "scancel ends a job that waits")
+    ok(not os.path.exists(f"{cluster.out}/began"), "its script has not begun")
+    code, out, err = cluster.execute(["timeout", "-s", "INT", "--foreground", "4", "srun", "--quit-on-interrupt", f"--monarch-dataset={data}",
+                                      "--monarch-wait=full", "touch", "began"])
+    ok(code != "hung" and not os.path.exists(f"{cluster.out}/began"), "srun that waits can be interrupted", code, out, err)
+    cluster.configure(slow + "prefetch = off\n")
+    out, _ = job("--monarch-wait=full", script="grep ^state= $MONARCH_IO_STATE")
+    contains(out, ["monarch: --monarch-wait has no effect on node1, whose configuration says prefetch = off\nstate=allocated\n"],
+             "nothing is prefetched: nothing is waited for")
+
+
+def capacity():
+    """Less than it needs: without Monarch, or not at all, as the job wants it; and never more than it wants."""
+    out, _ = job("--monarch-capacity=1K:64K")
+    equal((conf_of(out)[1], re.findall(r"^quota = (.*)$", out, flags=re.M)), (["nvme"], ["65536"]), "no more than MAX is taken")
+    out, _ = job("--monarch-capacity=150M")
+    equal(conf_of(out)[1], ["nvme", "ssd"], "MIN counts all tiers together")
+    out, _ = job("--monarch-capacity=1T", script=f"echo ran; echo $MONARCH_IO_RUN_DIR; ls {data} >/dev/null")
+    why = "node1 has 200M of its tiers for the job now, less than the 1.00T that --monarch-capacity asks for"
+    equal(out, f"monarch: the job runs without Monarch on node1: {why}\nran\n\n", "less than MIN: without Monarch, and it is told")
+    number = cluster.submit([f"--monarch-dataset={data}", "--monarch-capacity=1T,require"], "echo ran")
+    equal(cluster.wait(number), "FAILED", "less than MIN with ,require: the job fails")
+    equal(cluster.output(number).decode(), f"monarch: the job fails, as --monarch-capacity has ,require, on node1: {why}\n",
+          "it does not begin, and is told why")
+    code, out, _ = cluster.execute(["srun", "--exclusive", f"--monarch-dataset={data}", "--monarch-capacity=1T,require", "echo", "ran"])
+    equal((code, out), (1, b""), "srun: its tasks fail")
+
+
+def excluded():
+    """What is excluded is read on the PFS, and is no part of what is waited for."""
+    names = sorted(os.path.relpath(f"{d}/{f}", data) for d, _, files in os.walk(data) for f in files)
+    for globs in names[0], f"nothing:{names[0]}", f"{data}/{names[0]}":
+        out, number = job("--monarch-wait=full", f"--monarch-exclude={globs}", env={"MONARCH_IO_LOG": f"{cluster.out}/log"},
+                          script=f"grep -E '^(percent|files)=' $MONARCH_IO_STATE; cat {data}/{names[0]} >copy; cat {data}/{names[1]} >/dev/null")
+        contains(out, [f"percent=100\nfiles={FILES - 1}\n"], f"{globs}: the others are staged")
+        lines = contents(f"{cluster.out}/log").decode()
+        os.unlink(f"{cluster.out}/log")
+        ok(re.search(rf"{names[0]}: PFS", lines) and re.search(rf"{names[1]}: tier nvme", lines), f"{globs}: where they are read", lines)
+        equal(contents(f"{cluster.out}/copy"), contents(f"{data}/{names[0]}"), f"{globs}: its bytes")
+        equal(cluster.log_of(number).count("runs without"), 0, f"{globs}: with Monarch")
+
+
 def only_some_tiers():
     """The job goes on with what there is, and its output says so once, though it has several steps."""
     out, _ = job("--monarch-tiers=ram,ssd", script=f"srun true; srun true; {SHOW}")
     equal(conf_of(out)[1], ["ssd"], "a tier that the node has not: the others are used")
-    told = [line for line in out.splitlines() if line.startswith("monarch: ")]
-    equal(told, ["monarch: node1 has no tier ram; it has nvme,ssd"], "a tier that the node has not: it is told once")
+    equal(told(out), ["monarch: node1 has no tier ram; it has nvme,ssd"], "a tier that the node has not: it is told once")
 
 
 def no_tier():
     out, number = job("--monarch-tiers=ram", script=f"find {data} -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum")
-    told = [line for line in out.splitlines() if line.startswith("monarch: ")]
-    equal(told, ["monarch: the job runs without Monarch on node1: node1 has no tier ram; it has nvme,ssd: name one of these in "
+    equal(told(out), ["monarch: the job runs without Monarch on node1: node1 has no tier ram; it has nvme,ssd: name one of these in "
                  "--monarch-tiers, or leave it out"], "no tier is left: it is told")
     equal(len(out.splitlines()), FILES + 1, "no tier is left: the job runs all the same")
     contains(cluster.log_of(number), ["has no tier ram"], "no tier is left: the admin's log")
@@ -105,12 +181,14 @@ def prefetch_of_the_admin():
 def refused():
     before = cluster.execute(["squeue", "-h", "-a", "-o", "%A"])[1]
     for word, parts in (("--monarch-prefetch=on", ["auto, all, off", "'on'"]), ("--monarch-consistency=never", ["job, open"]),
-                        ("--monarch-tiers=a,,b", ["separated by commas", "monarchctl tiers"])):
+                        ("--monarch-tiers=a,,b", ["separated by commas", "monarchctl tiers"]),
+                        ("--monarch-wait=80", ["none, full, 1% to 100%"]), ("--monarch-wait-timeout=0", ["seconds", "604800"]),
+                        ("--monarch-capacity=2G:1G", ["MAX is less than MIN"]), ("--monarch-exclude=a b", ["write ? in its place"])):
         for command in (["sbatch", "--wrap=true"], ["salloc", "true"], ["srun", "true"]):
             code, out, err = cluster.execute([command[0], f"--monarch-dataset={data}", word, *command[1:]])
             ok(code not in (0, "hung") and not out, f"{command[0]} refuses {word}", code, out, err)
             contains(err, [word.split("=", maxsplit=1)[0], *parts], f"{command[0]} refuses {word}: the message")
-        name = "MONARCH_IO_OPT_" + word.split("=", maxsplit=1)[0].rsplit("-", maxsplit=1)[1].upper()
+        name = "MONARCH_IO_OPT_" + word.split("=", maxsplit=1)[0].removeprefix("--monarch-").replace("-", "_").upper()
         for value in word.split("=")[1], "":
             code, out, err = cluster.execute(["sbatch", f"--monarch-dataset={data}", "--wrap=true"], env={name: value})
             ok(code not in (0, "hung") and not out, f"sbatch refuses {name}={value}", code, out, err)
@@ -125,4 +203,5 @@ if reason := slurm_lab.why_no_slurm():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(as_configured, by_option, by_twin, in_a_step, only_some_tiers, no_tier, refused, prefetch_of_the_admin, leaves_nothing)
+e2e.main(as_configured, by_option, by_twin, in_a_step, only_some_tiers, no_tier, refused, capacity, excluded, waits, waits_in_vain, prefetch_of_the_admin,
+         leaves_nothing)

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the SPANK plugin does. What it does inside the real Slurm is slurm.t's.
+#include <sys/file.h>
+
+#include "runtime/base/fd.h"
 #include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
 #include "tests/spank_fixture.h"
@@ -24,7 +27,7 @@ TEST_F(SpankPlugin, RegistersItsOptionsWhereAJobIsSubmittedOrRuns) {
     load();
     init(context);
     const bool known = context == S_CTX_LOCAL || context == S_CTX_REMOTE || context == S_CTX_ALLOCATOR;
-    EXPECT_EQ(fake_.options.size(), known ? 6u : 0u) << context;
+    EXPECT_EQ(fake_.options.size(), known ? 10u : 0u) << context;
   }
 }
 
@@ -99,10 +102,22 @@ TEST_F(SpankPlugin, TakesOnlyKnownValuesOfTheOtherOptions) {
       {"monarch-prefetch", {"auto", "all", "off"}},
       {"monarch-consistency", {"job", "open"}},
       {"monarch-tiers", {"nvme", "nvme,ram", "a-b_C0"}},
+      {"monarch-wait", {"none", "full", "1%", "80%", "100%"}},
+      {"monarch-wait-timeout", {"1", "600", "604800"}},
+      {"monarch-capacity", {"1", "10G", "1.5t", "10G:20G", "10GiB:10GB,require", "0:1K", "512K,require"}},
+      {"monarch-exclude", {"*.log", "*.log:raw/*", ":a:", "[a-z]?", "/data/x"}},
   };
   const std::map<const char*, std::vector<const char*>> bad = {
       {"monarch-prefetch", {"", "al", "on", "auto|all", "all ", "offf"}},
       {"monarch-consistency", {"", "jo", "none", "job|open", "opens"}},
+      {"monarch-capacity",
+       {"", "0", "10G:", ":10G", "10G:5G", "10X", "10G,", "10G,require,", "-1", "10%", "0.5", "10 ", "1e5",
+        "99999999999999999999", "1G:2G:3G", "require", "10G require", "9P9"}},
+      {"monarch-exclude", {"", ":", "::", "a b", "a\tb", "a\n"}},
+      {"monarch-wait",
+       {"", "0%", "101%", "80", "%", "08%", "-1%", "80%%", "80 %", "all", "none|full",
+        "99999999999999999999%"}},
+      {"monarch-wait-timeout", {"", "0", "01", "-1", "604801", "1s", " 1", "99999999999999999999"}},
       {"monarch-tiers", {"", ",", "a,", ",a", "a,,b", "a b", "a=b", "a.b"}},
   };
   for (const auto& [name, values] : good)
@@ -114,10 +129,13 @@ TEST_F(SpankPlugin, TakesOnlyKnownValuesOfTheOtherOptions) {
       EXPECT_EQ(option(name, value, 1), ESPANK_BAD_ARG) << name << value;
       EXPECT_EQ(said(), "") << "on a node nobody reads it";
       EXPECT_EQ(option(name, value), ESPANK_BAD_ARG) << name << value;
-      EXPECT_TRUE(has(said(), (std::string("--") + name + ": not ").c_str())) << said();
+      EXPECT_TRUE(has(said(), std::string("--") + name + ": ") && has(said(), value)) << said();
     }
     EXPECT_EQ(option(name, nullptr), ESPANK_BAD_ARG);
   }
+  EXPECT_EQ(option("monarch-exclude", std::string(1024, 'a').c_str()), ESPANK_BAD_ARG);
+  EXPECT_EQ(option("monarch-exclude", std::string(1023, 'a').c_str()), ESPANK_SUCCESS);
+  EXPECT_EQ(option("monarch-capacity", ("1" + std::string(63, ' ')).c_str()), ESPANK_BAD_ARG);
   EXPECT_EQ(option("monarch-tiers", std::string(512, 'a').c_str()), ESPANK_BAD_ARG);
   EXPECT_EQ(option("monarch-tiers", std::string(511, 'a').c_str()), ESPANK_SUCCESS);
 }
@@ -129,6 +147,10 @@ TEST_F(SpankPlugin, HandsTheOtherOptionsToItsHelpers) {
   hook("job_prolog");
   EXPECT_TRUE(has(arguments(), " --datasets /data --options prefetch=all tiers=a,b\n")) << arguments();
   load();
+  fake_.given = {{"monarch-dataset", "/data"}, {"monarch-wait", "80%"}, {"monarch-wait-timeout", "60"}};
+  hook("job_prolog");
+  EXPECT_TRUE(has(arguments(), " --options wait=80% wait_timeout=60\n")) << arguments();
+  load();
   fake_.given = {{"monarch-consistency", "open"}};
   hook("job_prolog");
   EXPECT_EQ(arguments(), "") << "no dataset";
@@ -138,7 +160,11 @@ TEST_F(SpankPlugin, HandsTwinsOfTheOtherOptionsToSlurm) {
   ::setenv("MONARCH_IO_OPT_PREFETCH", "off", 1);
   ::setenv("MONARCH_IO_OPT_CONSISTENCY", "open", 1);
   ::setenv("MONARCH_IO_OPT_TIERS", "ram", 1);
+  ::setenv("MONARCH_IO_OPT_WAIT", "full", 1);
+  ::setenv("MONARCH_IO_OPT_WAIT_TIMEOUT", "60", 1);
   init(S_CTX_LOCAL);
+  EXPECT_STREQ(::getenv("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_wait"), "full");
+  EXPECT_STREQ(::getenv("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_wait_timeout"), "60");
   EXPECT_STREQ(::getenv("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_prefetch"), "off");
   EXPECT_STREQ(::getenv("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_consistency"), "open");
   EXPECT_STREQ(::getenv("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_tiers"), "ram");
@@ -255,6 +281,29 @@ TEST_F(SpankPlugin, RefusesWhatCannotBeRead) {
   EXPECT_TRUE(has(said(), "it is the root directory")) << said();
   EXPECT_EQ(submit("/" + std::string(300, 'a')), 1);
   EXPECT_TRUE(has(said(), "add --monarch-check=off")) << said();
+}
+
+TEST_F(SpankPlugin, RefusesToWaitForWhatIsNotStaged) {
+  const auto submit_with = [&](const char* prefetch, const char* wait, spank_context_t context) {
+    load();
+    return in_child([&] {
+      init(context);
+      option("monarch-check", "off");
+      option("monarch-dataset", "/data");
+      option("monarch-prefetch", prefetch);
+      option("monarch-wait", wait);
+      hook("init_post_opt");
+      return 0;
+    });
+  };
+  for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_LOCAL}) {
+    EXPECT_EQ(submit_with("off", "80%", context), 1);
+    EXPECT_TRUE(has(said(), "--monarch-wait=80% waits for what --monarch-prefetch=off")) << said();
+    EXPECT_EQ(submit_with("off", "none", context), 0);
+    EXPECT_EQ(submit_with("auto", "80%", context), 0);
+  }
+  ::setenv("SLURM_JOB_ID", "7", 1);
+  EXPECT_EQ(submit_with("off", "80%", S_CTX_LOCAL), 0) << "a step, which has its job's";
 }
 
 TEST_F(SpankPlugin, WarnsOrSaysNothingWhereTheUserWantsIt) {
@@ -458,7 +507,7 @@ TEST_F(SpankPlugin, AStepStartsTheAgentOnce) {
   const std::string once = arguments();
   EXPECT_TRUE(once.starts_with("--start ") &&
               once.ends_with(" --job 7 --cluster cluster --node n1 --restart 2 --uid 1000 --gid 100 --groups "
-                             "100,4294967294 --nodes 4 --node-id 3 --datasets /data --reply-fd 3\n"))
+                             "100,4294967294 --nodes 4 --node-id 3 --datasets /data --tasks --reply-fd 3\n"))
       << once;
   hook("init_post_opt");
   EXPECT_EQ(arguments(), once) << "Slurm hands over srun's options twice";
@@ -565,6 +614,13 @@ TEST_F(SpankPlugin, TheFirstNodeTellsUnlessItsStepHasNoOutput) {
   EXPECT_FALSE(has(arguments(), " --tell ")) << arguments();
 }
 
+TEST_F(SpankPlugin, OnlyAStepWithTasksCanWait) {
+  step({{S_JOB_NODEID, 1}});
+  EXPECT_TRUE(has(arguments(), " --tasks ")) << arguments();
+  step({{S_JOB_STEPID, kExternStep}});
+  EXPECT_FALSE(has(arguments(), " --tasks ")) << arguments();
+}
+
 TEST_F(SpankPlugin, TellsWhereJobsHaveMountsOfTheirOwn) {
   for (const char* type : {"", "job_container/none", "namespace/none"}) {
     std::string text = type;
@@ -620,7 +676,8 @@ TEST_F(SpankPlugin, AnAnswerThatIsNoneMakesNoTaskUseIt) {
     scratch_.file("answer", answer + "\n");
     helper("/bin/cat $here/answer >&3");
     step();
-    EXPECT_EQ(told(), "") << answer;
+    const std::string text = told();
+    EXPECT_TRUE(text.empty() || has(text, ": its programs do not see ")) << answer << text;
     EXPECT_TRUE(fake_.environment.empty()) << answer;
   }
 }
@@ -800,6 +857,229 @@ TEST_F(SpankPlugin, DatasetsThatTheAgentDoesNotServeAreTold) {
   EXPECT_EQ(fake_.environment["MONARCH_IO_RUN_DIR"], scratch_ / "run");
   fake_.environment["SLURM_HET_SIZE"] = "2";
   EXPECT_EQ(told(), "") << "of a component that nobody asked";
+}
+
+TEST_F(SpankPlugin, TasksThatDoNotSeeTheAgentAreToldOnce) {
+  const auto text = [&](const char* what) {
+    return "monarch: the job runs without Monarch on n1: its programs do not see " + (scratch_ / what) +
+           " (a private /tmp or a container?)\n";
+  };
+  step();
+  std::filesystem::remove(scratch_ / "libmonarch_preload.so");
+  EXPECT_EQ(told(), text("libmonarch_preload.so"));
+  std::filesystem::remove(scratch_ / "run");
+  EXPECT_EQ(told(), text("run"));
+  step({{S_JOB_STEPID, 1}});
+  EXPECT_EQ(told(), "") << "a later step";
+  step({{S_JOB_STEPID, 0}, {S_TASK_ID, 1}});
+  EXPECT_EQ(told(), "");
+}
+
+TEST_F(SpankPlugin, RootsJobsAreTold) {
+  step({{S_JOB_UID, 0}});
+  EXPECT_EQ(told(), "monarch: the job runs without Monarch on n1: it is root's\n");
+  step({{S_JOB_NODEID, 1}});
+  EXPECT_EQ(told(), "");
+  step({{S_JOB_NODEID, 0}, {S_JOB_STEPID, 1}});
+  EXPECT_EQ(told(), "");
+}
+
+TEST_F(SpankPlugin, TasksFailWhereTheUserWantsIt) {
+  helper("echo 'fail n1 has too little' >&3");
+  step();
+  const auto run = [&](const char* hook_name) {
+    return in_child([&] { return ::alarm(20), function(hook_name)(nullptr, 0, nullptr), 77; });
+  };
+  EXPECT_EQ(run("task_init"), 1);
+  EXPECT_EQ(run("exit"), 77) << "nothing of slurmstepd's own ends";
+  EXPECT_TRUE(has(said(), "runs without Monarch on this node: n1 has too little")) << said();
+  for (const char* answer : {"tell n1 has too little", "off n1 has too little", "failed"}) {
+    helper(std::string("echo '") + answer + "' >&3");
+    step();
+    EXPECT_EQ(run("task_init"), 77) << answer;
+  }
+}
+
+// ---- waiting
+
+class SpankWait : public SpankPlugin {
+ protected:
+  SpankWait() : agent_(::open((scratch_ / "run").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    ::flock(agent_.get(), LOCK_SH);  // as an agent that lives does
+  }
+  // A step whose answer has that to wait for.
+  void step_that_waits(const std::string& wait, const std::map<spank_item, uint32_t>& items = {}) {
+    helper("printf 'ready %s %s\\t\\t" + wait + "\\n' $here/run $here/libmonarch_preload.so >&3");
+    step(items);
+  }
+  void tell(const std::string& state, int percent, const std::string& more = "") const {
+    scratch_.file("run/state.new", "state=" + state + "\npercent=" + std::to_string(percent) +
+                                       "\nfiles=9\nstaged_files=7\nbytes=9999\nstaged_bytes=2048\n" + more);
+    ::rename((scratch_ / "run/state.new").c_str(), (scratch_ / "run/state").c_str());
+  }
+  static std::string line(const std::string& percent, const std::string& end) {
+    return "monarch: n1: " + percent + "% of the dataset is staged after 0 s (7 files, 2.0K): " + end + "\n";
+  }
+  Fd agent_;
+};
+
+TEST_F(SpankWait, BeginsOnceEnoughIsStaged) {
+  tell("staging-in", 80);
+  step_that_waits("80 60");
+  EXPECT_EQ(told(), line("80", "the job begins"));
+  tell("staging-in", 79);
+  Threads later(1, [&](uint32_t) {
+    ::usleep(300000);
+    tell("staging-in", 81);
+  });
+  step_that_waits("80 60");
+  EXPECT_EQ(told(), line("81", "the job begins"));
+  later.join();
+  EXPECT_EQ(fake_.environment["MONARCH_IO_STATE"], scratch_ / "run/state");
+}
+
+TEST_F(SpankWait, BeginsWhenNoMoreWillBeStaged) {
+  step_that_waits("100 60");
+  tell("staged-in", 99, "no_room=0\nfailed=2\n");
+  EXPECT_EQ(told(), line("99", "no more can be: 0 files have no room, 2 cannot be staged"));
+  for (const char* state : {"allocated", "suspended"}) {
+    tell(state, 0);
+    EXPECT_EQ(told(), line("0", "no more is staged ahead, see --monarch-prefetch in monarch(7)")) << state;
+  }
+  tell("teardown", 0);
+  EXPECT_EQ(told(), line("0", "its agent has ended"));
+}
+
+TEST_F(SpankWait, RoomMayCome) {
+  step_that_waits("100 60");
+  tell("staged-in", 10, "no_room=2\nfailed=0\n");
+  Threads later(1, [&](uint32_t) {
+    ::usleep(500000);
+    tell("staged-in", 100);
+  });
+  EXPECT_EQ(told(), line("100", "the job begins"));
+  later.join();
+  tell("staged-in", 10, "no_room=2\nfailed=0\n");
+  const std::string all = told();
+  EXPECT_TRUE(has(all, "no more can be: 2 files have no room, 0 cannot be staged\n")) << all;
+}
+
+TEST_F(SpankWait, BeginsInTime) {
+  step_that_waits("100 1");
+  tell("staging-in", 42);
+  EXPECT_TRUE(has(told(),
+                  "n1: 42% of the dataset is staged after 1 s (7 files, 2.0K): the time of "
+                  "--monarch-wait-timeout is over; staging goes on\n"));
+  std::filesystem::remove(scratch_ / "run/state");
+  EXPECT_TRUE(has(told(), "is over, and the agent has told nothing"));
+  step_that_waits("100 0");
+  tell("staging-in", 42);
+  EXPECT_EQ(told(), line("42", "the time of --monarch-wait-timeout is over; staging goes on"));
+}
+
+TEST_F(SpankWait, TellsHowItGoes) {
+  step_that_waits("100 3");
+  tell("staging-in", 42);
+  const std::string all = told();
+  EXPECT_TRUE(has(
+      all, "monarch: n1: 42% of the dataset is staged (7 files, 2.0K); the job begins at 100%, or in 1 s\n"))
+      << all;
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 2) << all;
+}
+
+TEST_F(SpankWait, AnAgentThatHasEndedIsNotWaitedFor) {
+  step_that_waits("100 60");
+  tell("staging-in", 42);
+  agent_.reset();
+  EXPECT_TRUE(has(told(), "its agent has ended\n"));
+}
+
+TEST_F(SpankWait, OneTaskTalks) {
+  tell("staging-in", 80);
+  step_that_waits("80 60", {{S_JOB_NODEID, 1}});
+  EXPECT_EQ(told(), "") << "not the first node";
+  step_that_waits("81 0", {{S_JOB_NODEID, 1}});
+  EXPECT_EQ(told(), line("80", "the time of --monarch-wait-timeout is over; staging goes on"))
+      << "it has less than was asked for";
+  step_that_waits("81 0", {{S_JOB_NODEID, 0}, {S_TASK_ID, 1}});
+  EXPECT_EQ(told(), "");
+  step_that_waits("81 0", {{S_TASK_ID, 0}});
+  fake_.environment["MONARCH_IO_QUIET"] = "";
+  EXPECT_EQ(told(), "");
+}
+
+TEST_F(SpankWait, WhatIsNothingToWaitForIsNot) {
+  for (const char* wait : {"", "0 60", "101 60", "80", "x", "80 -1", "80 604801", "-5 60"}) {
+    step_that_waits(wait);
+    EXPECT_EQ(told(), "") << wait;
+    EXPECT_EQ(fake_.environment["MONARCH_IO_RUN_DIR"], scratch_ / "run") << wait;
+  }
+  step_that_waits("100 60");
+  std::filesystem::remove_all(scratch_ / "run");
+  EXPECT_TRUE(has(told(), "do not see")) << "a task that has no agent";
+}
+
+TEST_F(SpankWait, WhatTheFileSaysIsBelievedWithinBounds) {
+  step_that_waits("100 1");
+  for (const std::string& text :
+       {std::string(), std::string("percent=100\nstate=staged-in\n"), std::string(5000, 'x'),
+        "state=" + std::string(2000, 'y'), std::string("state=staging-in\npercent=-\n"),
+        std::string("state=staging-in\n\n\npercent\npercent=\n")}) {
+    scratch_.file("run/state", text);
+    EXPECT_FALSE(told().empty()) << text;
+  }
+}
+
+TEST_F(SpankWait, ASignalEndsIt) {
+  step_that_waits("100 600");
+  tell("staging-in", 1);
+  const pid_t pid = ::fork();
+  if (pid == 0) {  // as slurmstepd's child is
+    sigset_t term;
+    ::sigemptyset(&term);
+    ::sigaddset(&term, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &term, nullptr);
+    ::signal(SIGTERM, SIG_IGN);
+    function("task_init")(nullptr, 0, nullptr);
+    ::_exit(0);
+  }
+  ::usleep(300000);
+  EXPECT_EQ(::kill(pid, SIGTERM), 0);
+  int status = 0;
+  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  tell("staging-in", 100);
+  EXPECT_EQ(in_child([&] {
+              sigset_t term, now;
+              ::sigemptyset(&term);
+              ::sigaddset(&term, SIGTERM);
+              ::sigprocmask(SIG_BLOCK, &term, nullptr);
+              const auto handler = [](int) {};
+              ::signal(SIGHUP, handler);
+              function("task_init")(nullptr, 0, nullptr);
+              ::sigprocmask(SIG_BLOCK, nullptr, &now);
+              const bool blocked = ::sigismember(&now, SIGTERM) == 1 && ::sigismember(&now, SIGHUP) == 0;
+              return blocked && ::signal(SIGHUP, SIG_DFL) == +handler ? 0 : 1;
+            }),
+            0)
+      << "afterwards all is as it was";
+}
+
+TEST_F(SpankWait, NobodyReadsWhatItTells) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  while (::write(ends[1], ends, sizeof ends) > 0) continue;
+  ASSERT_EQ(::fcntl(ends[1], F_SETFL, 0), 0);
+  step_that_waits("100 0");
+  tell("staging-in", 1);
+  EXPECT_EQ(in_child([&] {
+              ::alarm(20);
+              ::dup2(ends[1], STDERR_FILENO);
+              return function("task_init")(nullptr, 0, nullptr);
+            }),
+            0);
+  ::close(ends[0]);
+  ::close(ends[1]);
 }
 
 TEST_F(SpankPlugin, ATasksOwnLibrariesComeFirst) {

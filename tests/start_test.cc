@@ -164,6 +164,31 @@ TEST_F(StartTest, AJobThatHasItsAgentKeepsIt) {
   EXPECT_EQ(on_tier(), Names{r.name});
 }
 
+TEST_F(StartTest, TheFirstStepWithTasksIsToldToWait) {
+  const JobRecord r = begin_serving("/data");
+  const auto now_ms = [] { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; };
+  const auto wait = [&](bool tasks) {
+    StartRequest step = request("");
+    step.tasks = tasks;
+    const Result<Started> started = start_agent(step);
+    EXPECT_TRUE(started.ok());
+    return started.ok() ? std::make_pair(started->wait_percent, started->wait_seconds)
+                        : std::make_pair(-1, -1);
+  };
+  EXPECT_EQ(wait(true), std::make_pair(0, 0)) << "nobody asked for it";
+  ASSERT_TRUE(state_.write("jobs/c.1.n1/wait", "80 " + std::to_string(now_ms() + 59000)).ok());
+  EXPECT_EQ(wait(false), std::make_pair(0, 0)) << "the extern step, which has none";
+  const auto [percent, seconds] = wait(true);
+  EXPECT_EQ(percent, 80);
+  EXPECT_GE(seconds, 1);
+  EXPECT_LE(seconds, 59);
+  EXPECT_EQ(wait(true), std::make_pair(0, 0)) << "the next one";
+  ASSERT_TRUE(state_.write("jobs/c.1.n1/wait", "80 " + std::to_string(now_ms() - 1000)).ok());
+  EXPECT_EQ(wait(true), std::make_pair(80, 0)) << "the time is over";
+  ASSERT_TRUE(state_.write("jobs/c.1.n1/wait", "80").ok());
+  EXPECT_EQ(wait(true), std::make_pair(0, 0));
+}
+
 TEST_F(StartTest, TheLastRunIsClearedAway) {
   configure();
   const JobRecord r = begin_serving("/data");
@@ -262,7 +287,8 @@ TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
   ASSERT_EQ(r->tiers.size(), 1u);
   EXPECT_EQ(r->tiers[0].name, "open");
   const std::string log = contents(scratch_ / "logged");
-  EXPECT_NE(log.find("tier closed (" + closed + ") does not answer within 500 ms"), std::string::npos) << log;
+  EXPECT_NE(log.find("tier closed (" + closed + "): it does not answer within 500 ms"), std::string::npos)
+      << log;
   EXPECT_EQ(log.find("cannot be entered"), std::string::npos) << log;
   EXPECT_NE(log.find("is not ready after 500 ms"), std::string::npos)
       << "what was waited for counts: " << log;

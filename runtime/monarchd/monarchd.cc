@@ -38,7 +38,7 @@ struct Options {
   monarch::AgentOptions agent;
   monarch::PeerArguments peers;
   std::vector<std::string> tiers;
-  std::string config, log, datasets_file;
+  std::string config, log, datasets_file, exclude_file;
 
   bool as_user = false;  // the agent becomes request.user first
   bool prolog = false, start = false, epilog = false, flush = false, keep = false, sweep = false,
@@ -77,6 +77,11 @@ int run_as_agent(Options& o) {
       if (!path.empty()) o.agent.datasets.push_back(path);
     if (in.bad() || o.agent.datasets.empty()) return fail({EINVAL, o.datasets_file + ": no dataset in it"});
   }
+  if (!o.exclude_file.empty()) {
+    std::ifstream in(o.exclude_file, std::ios::binary);
+    if (!std::getline(in, o.agent.config.agent.exclude))
+      return fail({EINVAL, o.exclude_file + ": no pattern in it"});
+  }
   if (!o.peers.file.empty()) {
     Result<monarch::PeerMembership> peers = monarch::read_membership(o.peers, o.agent.config.peer);
     if (!peers.ok()) return fail(peers.error());
@@ -102,14 +107,25 @@ std::string remark(const Options& o, const monarch::Started& started) {
 }
 
 // Tells the plugin in one line: "ready RUN_DIR PRELOAD", with a tab and a text for the user if there is one,
-// or "off" and the reason, or, if the user is to be told, "tell" and the reason.
+// and after another one the percentage and the seconds that the step's tasks are to wait for, or "off" and
+// the reason, or, if the user is to be told, "tell" and the reason, or "fail" and the reason, if the job is
+// to fail.
 int reply(const Options& o, const Result<monarch::Started>& started) {
-  const bool tell = o.tell && !started.ok() && monarch::is_to_be_told(o.request, started.error().text);
+  const bool fails = !started.ok() && o.request.tasks && monarch::is_required(o.request);
+  const bool tell =
+      o.tell && !started.ok() && !fails && monarch::is_to_be_told(o.request, started.error().text);
   const std::string said = started.ok() ? remark(o, *started) : "";
-  const std::string line = started.ok()
-                               ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so" +
-                                     (said.empty() ? "" : "\t") + monarch::escaped(said) + "\n"
-                               : (tell ? "tell " : "off ") + monarch::escaped(started.error().text) + "\n";
+  const std::string wait =
+      started.ok() && started->wait_percent > 0
+          ? "\t" + std::to_string(started->wait_percent) + " " + std::to_string(started->wait_seconds)
+          : "";
+  const std::string line =
+      started.ok() ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so" +
+                         (said.empty() && wait.empty() ? "" : "\t") + monarch::escaped(said) + wait + "\n"
+                   : (fails  ? "fail "
+                      : tell ? "tell "
+                             : "off ") +
+                         monarch::escaped(started.error().text) + "\n";
   if (o.reply_fd >= 0 && ::write(o.reply_fd, line.data(), line.size()) < 0) return 1;
   if (started.ok()) {
     if (started->fresh)
@@ -199,6 +215,9 @@ int main(int argc, char** argv) {
   app.add_option("--datasets-file", o.datasets_file,
                  "file with PATH[:PATH...], since a command line is seen by all")
       ->group("Agent");
+  app.add_option("--exclude-file", o.exclude_file,
+                 "file with PATTERN[:PATTERN...] of files that are not staged")
+      ->group("Agent");
   app.add_option("--grants", o.agent.grants, "file by which root tells quotas")->group("Agent");
   app.add_option("--tier", o.tiers, "NAME:PATH:SIZE, added after the configuration's tiers")
       ->allow_extra_args(false)
@@ -255,6 +274,7 @@ int main(int argc, char** argv) {
       ->group("Root");
   app.add_flag("--tell", o.tell, "with --start: this step can tell the user why there is no agent")
       ->group("Root");
+  app.add_flag("--tasks", o.request.tasks, "with --start: the step has tasks, which can wait")->group("Root");
   app.add_flag("--own-mounts", o.request.own_mounts, "with --start: the job has a mount namespace of its own")
       ->group("Root");
   app.add_option("--reply-fd", o.reply_fd, "descriptor that is told what --start did")->group("Root");

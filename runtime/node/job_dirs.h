@@ -22,7 +22,8 @@ Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::st
 // configuration; since all users can see a command line, the datasets, PATH[:PATH...]; and the job's nodes, a
 // line NAME ADDRESS each. It is a tmpfs of its own of `bytes`, so that the user cannot fill what it is in; if
 // `bytes` is 0, or the kernel refuses (which the log says), a plain directory.
-inline constexpr char kAgentConf[] = "agent.conf", kDatasets[] = "datasets", kPeers[] = "peers";
+inline constexpr char kAgentConf[] = "agent.conf", kDatasets[] = "datasets", kPeers[] = "peers",
+                      kExclude[] = "exclude";
 using RunFiles = std::vector<std::pair<const char*, std::string>>;
 Status make_run_dir(const std::string& path, uint64_t bytes, const RunFiles& files, const User& user);
 

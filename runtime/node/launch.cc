@@ -86,6 +86,8 @@ bool wait_recorded() {
     words.insert(words.end(),
                  {"--peers", record.run_dir + "/" + kPeers, "--peer-index", std::to_string(peers->own),
                   "--peer-identity", peers->identity, "--peer-key-fd", std::to_string(kKeyFd)});
+  if (const std::string exclude = record.run_dir + "/" + kExclude; ::access(exclude.c_str(), F_OK) == 0)
+    words.insert(words.end(), {"--exclude-file", exclude});
   const std::vector<char*> argv = argv_of(words);
   char path[] = "PATH=/usr/bin:/bin";
   char* environment[] = {path, nullptr};

@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <optional>
+#include <sstream>
 
 #include "runtime/base/escape.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
+#include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/cgroup.h"
@@ -62,17 +65,30 @@ struct Patience {
   int ledger_ms, ready_ms;
 };
 
+// For the user.
+void add_remark(const std::string& text, std::string* remark) {
+  *remark += (remark->empty() ? "" : "; ") + text;
+}
+
+// The job goes without a tier that is configured, as the log tells, too.
+void leave_out(const StartRequest& request, const TierConfig& tier, const std::string& why,
+               std::string* remark) {
+  spdlog::warn("JobId={} tier {} ({}): {}: the job goes without it", request.job.job, tier.name, tier.path,
+               why);
+  add_remark(fmt::format("{} goes without tier {}: {}", request.job.node, tier.name, why), remark);
+}
+
 // The agent is the job owner's: with a tier that it cannot enter it would not start.
-std::vector<TierConfig> those_entered(const StartRequest& request, const std::vector<TierConfig>& tiers) {
+std::vector<TierConfig> those_entered(const StartRequest& request, const std::vector<TierConfig>& tiers,
+                                      std::string* remark) {
   const std::vector<bool> enters = can_enter(request.user, paths_of(tiers), kTierPatienceMs);
   std::vector<TierConfig> kept;
   for (size_t i = 0; i < tiers.size(); ++i) {
     if (enters[i])
       kept.push_back(tiers[i]);
     else
-      spdlog::warn(
-          "JobId={} tier {} ({}) cannot be entered by user {}: the job goes without it; run chmod o+x",
-          request.job.job, tiers[i].name, tiers[i].path, request.user.uid);
+      leave_out(request, tiers[i],
+                fmt::format("it cannot be entered by user {}; run chmod o+x", request.user.uid), remark);
   }
   return kept;
 }
@@ -104,30 +120,49 @@ std::vector<TierConfig> those_charged(const StateDir& state, const JobOnNode& jo
   return tiers;
 }
 
+// What the job has of the tiers, or has reserved and gets once others have given it back.
+uint64_t capacity_of(const JobRecord& record) {
+  uint64_t bytes = 0;
+  for (const TierRecord& t : record.tiers) bytes += std::max(t.quota, t.reserved);
+  return bytes;
+}
+
+Status check_capacity(const JobRecord& record, const JobOptions& options) {
+  const uint64_t bytes = capacity_of(record);
+  if (bytes >= options.least) return {};
+  return Error{ENOSPC, fmt::format("{} has {} of its tiers for the job now, less than the {} that "
+                                   "--monarch-capacity asks for",
+                                   record.job.node, format_size(bytes), format_size(options.least))};
+}
+
 // The directories and the agent of a job that has none yet; waits no longer than that for the ledger, and for
 // the agent. `record` says what was made, also on an error; `started`, what is to be said of its peers.
 Status start_fresh(const StateDir& state, const StartRequest& request, const Config& config,
-                   const std::string& datasets, PeerSearch* search, Patience patience, JobRecord* record,
-                   Started* started) {
+                   const JobOptions& options, const std::string& datasets, PeerSearch* search,
+                   Patience patience, JobRecord* record, Started* started) {
   std::vector<TierConfig> tiers = tiers_for(request.job, config);
   std::vector<Removal> unrecorded = take_unrecorded(state, request.job, paths_of(tiers));
   make_room_for(state, record->name, paths_of(tiers));
   remove_in_background(state, std::move(unrecorded), 0);
+  tiers = those_entered(request, tiers, &started->remark);
   NodePart part = request.part;
   std::string without;
-  tiers = those_charged(state, request.job, those_entered(request, tiers), &part, &without);
+  tiers = those_charged(state, request.job, std::move(tiers), &part, &without);
   if (tiers.empty() && !without.empty()) return Error{ENODEV, without};
+  if (!without.empty()) add_remark(request.job.node + " goes without a tier: " + without, &started->remark);
+  limit_capacity(options.most, &tiers);
   // Also for what may be granted later.
   const uint64_t memory = agent_memory(config.agent, tiers, part.memory);
   // Recorded before anything is made, so that the epilog finds it whatever happens to this process.
   MONARCH_TRY(reserve(state, part, &tiers, record, patience.ledger_ms));
+  MONARCH_TRY(check_capacity(*record, options));
   std::vector<TierConfig> usable;
   for (const TierConfig& tier : tiers) {
     const Status made = make_job_dir(state, tier, record->name, request.user);
     if (made.ok()) {
       usable.push_back(tier);
     } else {
-      spdlog::warn("JobId={} {}", request.job.job, made.error().text);
+      leave_out(request, tier, made.error().text, &started->remark);
       std::erase_if(record->tiers, [&](const TierRecord& t) { return t.name == tier.name; });
     }
   }
@@ -138,6 +173,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   RunFiles files = {{kAgentConf, agent_conf(config, usable, {request.nodes, found.ok()})},
                     {kDatasets, datasets}};
   if (found.ok()) files.emplace_back(kPeers, found->nodes);
+  if (!options.exclude.empty()) files.emplace_back(kExclude, options.exclude);
   record->peers = found.ok();
   const uint64_t run_size = request.own_mounts ? 0 : config.agent.run_size;
   MONARCH_TRY(make_run_dir(record->run_dir, run_size, files, request.user));
@@ -153,7 +189,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
 
 // Leaves out the tiers whose file systems do not answer; true: all do. Before anything is locked: it takes a
 // moment.
-bool keep_answering(const StateDir& state, const StartRequest& request, Config* config) {
+bool keep_answering(const StateDir& state, const StartRequest& request, Config* config, std::string* remark) {
   const std::vector<bool> answers = probe(state, paths_of(config->tiers), kTierPatienceMs);
   std::vector<TierConfig> kept;
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -161,8 +197,7 @@ bool keep_answering(const StateDir& state, const StartRequest& request, Config* 
     if (answers[i])
       kept.push_back(tier);
     else
-      spdlog::warn("JobId={} tier {} ({}) does not answer within {} ms: the job goes without it",
-                   request.job.job, tier.name, tier.path, kTierPatienceMs);
+      leave_out(request, tier, fmt::format("it does not answer within {} ms", kTierPatienceMs), remark);
   }
   config->tiers = std::move(kept);
   return config->tiers.size() == answers.size();
@@ -173,6 +208,7 @@ std::string serves_file(const JobOnNode& job) { return "jobs/" + job.key() + "/s
 std::string no_peers_file(const JobOnNode& job) { return "jobs/" + job.key() + "/no_peers"; }
 std::string options_file(const JobOnNode& job) { return "jobs/" + job.key() + "/options"; }
 std::string remark_file(const JobOnNode& job) { return "jobs/" + job.key() + "/remark"; }
+std::string wait_file(const JobOnNode& job) { return "jobs/" + job.key() + "/wait"; }
 std::string failed_file(const JobOnNode& job) { return "jobs/" + job.key() + "/failed"; }
 
 // ENOENT: nothing is wanted.
@@ -283,6 +319,27 @@ void note_failure(const StateDir& state, const JobRecord& record, const StartReq
   if (!noted.ok()) spdlog::warn("JobId={} {}", record.job.job, noted.error().text);
 }
 
+// For the first step with tasks: how much it waits for, and until when, in milliseconds of CLOCK_MONOTONIC.
+Status note_wait(const StateDir& state, const JobOnNode& job, const JobOptions& options) {
+  if (options.wait_percent == 0) {
+    ::unlink((state.path() + "/" + wait_file(job)).c_str());  // of a run before
+    return {};
+  }
+  const int64_t until = now_ms() + int64_t{options.wait_seconds} * 1000;
+  return state.write(wait_file(job), fmt::format("{} {}", options.wait_percent, until));
+}
+
+void take_wait(const StateDir& state, const StartRequest& request, Started* started) {
+  if (!request.tasks) return;
+  std::istringstream in(read_or_empty(state, wait_file(request.job)));
+  int percent = 0;
+  int64_t until = 0;
+  if (!(in >> percent >> until)) return;
+  ::unlink((state.path() + "/" + wait_file(request.job)).c_str());
+  started->wait_percent = percent;
+  started->wait_seconds = static_cast<int>(std::clamp<int64_t>((until - now_ms() + 999) / 1000, 0, INT_MAX));
+}
+
 // What is asked of others when a job begins; each question takes as long as all else, so all begin first.
 class Questions {
  public:
@@ -305,14 +362,16 @@ class Questions {
     const JobFacts& facts = facts_->answer();
     *ready_ms -= static_cast<int>(now_ms() - begin);
     Result<Config> mine = apply_policy(*config, facts, datasets);
-    const Result<JobOptions> options = parse_job_options(options_of(state_, request_));
+    Result<JobOptions> options = parse_job_options(options_of(state_, request_));
     if (!mine.ok() || !options.ok()) return mine.ok() ? options.error() : mine.error();
     if (mine->tiers.empty()) return mine;  // the user is told of that
-    const Result<std::string> applied = apply_options(*options, request_.job.node, &*mine);
+    options_ = options.take();
+    const Result<std::string> applied = apply_options(options_, request_.job.node, &*mine, request_.nodes);
     if (!applied.ok()) return applied.error();
-    *remark = *applied;
+    if (!applied->empty()) add_remark(*applied, remark);
     return mine;
   }
+  const JobOptions& options() const { return options_; }  // as decided
   uint32_t cores() { return cores_ ? cores_->answer(kCoresPatienceMs) : 0; }
   void note() const {
     if (facts_) facts_->note();
@@ -325,6 +384,7 @@ class Questions {
   std::optional<PeerSearch> search_;
   std::optional<CoresQuestion> cores_;
   std::optional<JobQuestion> facts_;
+  JobOptions options_;
 };
 
 }  // namespace
@@ -342,6 +402,13 @@ Status note_wanted(const StartRequest& request) {
   else
     MONARCH_TRY(state->write(options_file(request.job), request.options));
   return state->write(wanted_file(request.job), request.datasets);
+}
+
+bool is_required(const StartRequest& request) {
+  const Result<StateDir> state = StateDir::open(request.state_dir);
+  if (!state.ok()) return false;
+  const Result<JobOptions> options = parse_job_options(options_of(*state, request));
+  return options.ok() && options->require;
 }
 
 bool is_to_be_told(const StartRequest& request, const std::string& reason) {
@@ -370,7 +437,7 @@ Result<Started> start_agent(const StartRequest& asked) {
       return before.error();
     questions.ask(config);
     const bool configured = config.ok() && !config->tiers.empty();
-    if (configured && !keep_answering(*state, request, &*config)) ready_ms -= kTierPatienceMs;
+    if (configured && !keep_answering(*state, request, &*config, &remark)) ready_ms -= kTierPatienceMs;
     if (configured && config->tiers.empty()) config = Error{ETIMEDOUT, "no tier of this node answers"};
     sweep(*state, request.job);
     (void)questions.cores();
@@ -383,12 +450,14 @@ Result<Started> start_agent(const StartRequest& asked) {
   if (!datasets.ok()) return datasets.error();
   if (Result<JobRecord> last = state->read_record(request.job.key()); last.ok()) {
     if (is_started(*state, request)) {
-      return Started{last->run_dir,
+      Started joined{last->run_dir,
                      false,
                      "",
                      not_served(*state, request),
                      read_or_empty(*state, no_peers_file(request.job)),
                      read_or_empty(*state, remark_file(request.job))};
+      take_wait(*state, request, &joined);
+      return joined;
     }
     MONARCH_TRY(clear_last_run(*state, last.take(), &lock));
   }
@@ -405,17 +474,19 @@ Result<Started> start_agent(const StartRequest& asked) {
   JobRecord record = new_record(*state, request);
   const int ledger_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
   Started fresh{record.run_dir, true, "", "", "", remark};
-  Status started = config.ok() ? start_fresh(*state, request, *config, *datasets, questions.search(),
-                                             {ledger_ms, ready_ms}, &record, &fresh)
+  Status started = config.ok() ? start_fresh(*state, request, *config, questions.options(), *datasets,
+                                             questions.search(), {ledger_ms, ready_ms}, &record, &fresh)
                                : Status(config.error());
   if (started.ok()) note_anchor(*state, request.job);
   if (started.ok() && !fresh.alone.empty()) started = state->write(no_peers_file(request.job), fresh.alone);
-  if (started.ok() && !remark.empty()) started = state->write(remark_file(request.job), remark);
+  if (started.ok() && !fresh.remark.empty()) started = state->write(remark_file(request.job), fresh.remark);
+  if (started.ok()) started = note_wait(*state, request.job, questions.options());
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
     note_failure(*state, record, request, tried_with(*state, request, *datasets), started.error().text);
     return started.error();
   }
+  take_wait(*state, request, &fresh);
   return fresh;
 }
 

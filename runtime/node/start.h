@@ -20,6 +20,7 @@ struct StartRequest {
   uint32_t restart = 0;
   uint32_t nodes = 1;
   bool first_node = true;
+  bool tasks = false;       // the step that starts it has tasks
   bool own_mounts = false;  // the job has a mount namespace: what is mounted later may not be seen there
   User user;
   OfCluster of_cluster;
@@ -39,11 +40,17 @@ struct Started {
   std::string unserved;  // for the user: datasets that the agent, started by another step, does not know
   std::string alone;     // likewise: why it has no peers though the job has other nodes
   std::string remark;    // likewise: what the job does not get of what its options ask for
+  // What the step's tasks are to wait for: so many percent of the dataset, for so many seconds at most. 0:
+  // nothing. Only the first step with tasks is told.
+  int wait_percent = 0, wait_seconds = 0;
 };
 // Starts the job's agent unless it has been started: makes its directories, writes the record, becomes the
 // user in a child, and waits a while for the agent to be ready. ENOENT: nothing is wanted. EALREADY: it
 // failed before, in another step, with this text. On an error nothing is left but a note of it.
 Result<Started> start_agent(const StartRequest& request);
+
+// Whether the job is to fail where it cannot have its agent.
+bool is_required(const StartRequest& request);
 
 // Whether the user is to be told now why the job's agent could not be started, or has no peers: once for each
 // reason, in a run of the job on this node.

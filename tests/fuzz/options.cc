@@ -9,8 +9,10 @@
 #define PKGLIBEXECDIR "/nonexistent"
 #include "spank/options.cc"  // NOLINT(bugprone-suspicious-include)
 
+#include <algorithm>
 #include <vector>
 
+#include "runtime/node/job_options.h"
 #include "tests/fuzz/targets.h"
 
 namespace {
@@ -42,7 +44,7 @@ void options(const uint8_t* data, size_t size) {
       lines.back() += c;
   }
   spank::request() = {};
-  for (size_t i = 0; i < lines.size() && i < 8; ++i) {
+  for (size_t i = 0; i < lines.size() && i < 20; ++i) {
     const spank_option& o = registered[i % registered.size()];
     const char* value = o.has_arg ? lines[i].c_str() : nullptr;
     const std::string before = spank::request().datasets;
@@ -53,7 +55,11 @@ void options(const uint8_t* data, size_t size) {
   const std::string datasets = spank::request().datasets;
   FUZZ_CHECK(datasets.size() < spank::kDatasetBytes);
   FUZZ_CHECK(strpbrk(spank::request().tiers, " =") == nullptr);  // words for monarchd
-  FUZZ_CHECK(strlen(spank::job_options()) < spank::kTiersBytes + 64);
+  FUZZ_CHECK(strlen(spank::job_options()) < spank::kOptionsBytes);
+  // monarchd understands what the plugin took, but for too many tiers.
+  const std::string tiers = spank::request().tiers;
+  FUZZ_CHECK(parse_job_options(spank::job_options()).ok() ||
+             std::count(tiers.begin(), tiers.end(), ',') > 63);
   for (size_t at = 0; at < datasets.size(); at = std::min(datasets.find(':', at), datasets.size()) + 1)
     FUZZ_CHECK(datasets[at] == '/');
 

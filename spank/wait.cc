@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// --monarch-wait: a task of the job's first step on a node waits, as the user and before it executes, until
+// enough of the dataset is staged there. It sleeps and reads a small file that the job's agent writes
+// (MONARCH_IO_STATE): a signal ends it as it ends any task, and its time is bounded whatever that file says.
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "spank/plugin.h"
+
+namespace monarch::spank {
+namespace {
+
+constexpr int64_t kLookMs = 200;
+constexpr int64_t kNoAnswerMs = 60000;  // for the agent to tell anything at all
+constexpr int64_t kRoomMs = 5000;       // for other jobs' space to become free, where some lacks
+constexpr int64_t kFirstLineMs = 2000, kMostBetweenLinesMs = 60000;
+
+int64_t now_ms() {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<int64_t>(t.tv_sec) * 1000 + t.tv_nsec / 1000000;
+}
+
+struct State {
+  char name[16];
+  unsigned long long percent, staged_files, staged_bytes, no_room, failed;
+};
+
+// The value of a line KEY=VALUE; 0 if there is none.
+unsigned long long number_of(const char* text, const char* key) {
+  const size_t n = strlen(key);
+  for (const char* line = text; line; line = strchr(line, '\n')) {
+    line += *line == '\n';
+    if (strncmp(line, key, n) == 0 && line[n] == '=') return strtoull(line + n + 1, nullptr, 10);
+  }
+  return 0;
+}
+
+// False: the agent has not told anything yet.
+bool read_state(const char* run_dir, State* state) {
+  constexpr char kFirst[] = "state=";
+  static char path[kPathBytes + 8];
+  char text[1024];
+  snprintf(path, sizeof path, "%s/state", run_dir);
+  const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  const ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+  if (fd >= 0) close(fd);
+  if (n <= 0) return false;
+  text[n] = '\0';
+  if (strncmp(text, kFirst, sizeof kFirst - 1) != 0) return false;
+  const char* name = text + sizeof kFirst - 1;
+  snprintf(state->name, sizeof state->name, "%.*s", static_cast<int>(strcspn(name, "\n")), name);
+  state->percent = number_of(text, "percent");
+  state->staged_files = number_of(text, "staged_files");
+  state->staged_bytes = number_of(text, "staged_bytes");
+  state->no_room = number_of(text, "no_room");
+  state->failed = number_of(text, "failed");
+  return true;
+}
+
+// The agent keeps a lock on the directory from before it tells anything.
+bool is_gone(const char* run_dir) {
+  const int fd = open(run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return true;
+  const bool gone = flock(fd, LOCK_EX | LOCK_NB) == 0;
+  close(fd);
+  return gone;
+}
+
+const char* size_text(unsigned long long bytes, char* out, size_t room) {
+  constexpr char kUnits[] = " KMGTPE";
+  double size = static_cast<double>(bytes);
+  int unit = 0;
+  for (; size >= 1000 && kUnits[unit + 1]; ++unit) size /= 1024;
+  if (unit == 0)
+    snprintf(out, room, "%llu bytes", bytes);
+  else
+    snprintf(out, room, "%.1f%c", size, kUnits[unit]);
+  return out;
+}
+
+// Nothing is written that would have to be waited for.
+void say(const char* text) {
+  struct pollfd p = {STDERR_FILENO, POLLOUT, 0};
+  if (poll(&p, 1, 0) == 1 && p.revents == POLLOUT) dprintf(STDERR_FILENO, "monarch: %s\n", text);
+}
+
+// A signal that ends a job ends who waits at once: slurmstepd has the task block it or handle it until it
+// executes, and would kill it only after KillWait. Afterwards all is as it was.
+class Ending {
+ public:
+  Ending() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < kCount; ++i) {
+      struct sigaction by_default = {};
+      by_default.sa_handler = SIG_DFL;
+      sigaction(kSignals[i], &by_default, &before_[i]);
+      sigaddset(&set, kSignals[i]);
+    }
+    sigprocmask(SIG_UNBLOCK, &set, &mask_);
+  }
+  Ending(const Ending&) = delete;
+  ~Ending() {
+    sigprocmask(SIG_SETMASK, &mask_, nullptr);
+    for (int i = 0; i < kCount; ++i) sigaction(kSignals[i], &before_[i], nullptr);
+  }
+
+ private:
+  static constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  static constexpr int kCount = sizeof kSignals / sizeof *kSignals;
+  struct sigaction before_[kCount];
+  sigset_t mask_;
+};
+
+class Waiting {
+ public:
+  Waiting(const char* run_dir, Wait wait) : run_dir_(run_dir), wait_(wait) {}
+
+  // Looks once. False: there is nothing more to wait for, for the reason in `why_`.
+  bool goes_on() {
+    const int64_t now = now_ms();
+    if (read_state(run_dir_, &state_)) {
+      told_ = true;
+      if (state_.percent >= static_cast<unsigned long long>(wait_.percent)) return false;
+      if (strcmp(state_.name, "staging-in") == 0)
+        over_since_ms_ = now;
+      else if (strcmp(state_.name, "staged-in") != 0 || state_.no_room == 0 ||
+               now - over_since_ms_ >= kRoomMs)
+        return end_by_itself();
+      if (now - looked_ms_ >= 1000) {
+        looked_ms_ = now;
+        if (is_gone(run_dir_)) return end("its agent has ended");
+      }
+    } else if (now - begin_ms_ >= kNoAnswerMs) {
+      return end("its agent has told nothing for 60 s");
+    }
+    if (now - begin_ms_ < wait_.seconds * int64_t{1000}) return true;
+    return end(told_ ? "the time of --monarch-wait-timeout is over; staging goes on"
+                     : "the time of --monarch-wait-timeout is over, and the agent has told nothing");
+  }
+
+  bool has_enough() const { return !why_[0]; }
+  bool is_line_due() {
+    if (now_ms() - begin_ms_ < next_line_ms_) return false;
+    next_line_ms_ += next_line_ms_ < kMostBetweenLinesMs ? next_line_ms_ : kMostBetweenLinesMs;
+    return true;
+  }
+  void tell() const {
+    char size[32], text[512], end[128];
+    const int64_t ms = now_ms() - begin_ms_;
+    if (has_enough())
+      snprintf(end, sizeof end, "the job begins");
+    else
+      snprintf(end, sizeof end, "%s", why_);
+    snprintf(text, sizeof text, "%s: %llu%% of the dataset is staged after %lld s (%llu files, %s): %s",
+             trusted("SLURMD_NODENAME"), state_.percent, static_cast<long long>(ms / 1000),
+             state_.staged_files, size_text(state_.staged_bytes, size, sizeof size), end);
+    say(text);
+  }
+  void tell_progress() const {
+    char size[32], text[512];
+    const int64_t left = wait_.seconds - (now_ms() - begin_ms_) / 1000;
+    snprintf(text, sizeof text,
+             "%s: %llu%% of the dataset is staged (%llu files, %s); the job begins at %d%%, or in %lld s",
+             trusted("SLURMD_NODENAME"), state_.percent, state_.staged_files,
+             size_text(state_.staged_bytes, size, sizeof size), wait_.percent, static_cast<long long>(left));
+    say(text);
+  }
+
+ private:
+  bool end(const char* why) {
+    snprintf(why_, sizeof why_, "%s", why);
+    return false;
+  }
+  bool end_by_itself() {
+    if (strcmp(state_.name, "staged-in") == 0)
+      snprintf(why_, sizeof why_, "no more can be: %llu files have no room, %llu cannot be staged",
+               state_.no_room, state_.failed);
+    else if (strcmp(state_.name, "teardown") == 0)
+      return end("its agent has ended");
+    else
+      return end("no more is staged ahead, see --monarch-prefetch in monarch(7)");
+    return false;
+  }
+
+  const char* const run_dir_;
+  const Wait wait_;
+  const int64_t begin_ms_ = now_ms();
+  int64_t over_since_ms_ = begin_ms_, looked_ms_ = begin_ms_, next_line_ms_ = kFirstLineMs;
+  State state_ = {};
+  bool told_ = false;
+  char why_[120] = "";  // "": enough is staged
+};
+
+}  // namespace
+
+void wait_until_staged(spank_t sp, const char* run_dir, Wait wait) {
+  uint32_t task = 0, node = 0;
+  char value[8];
+  const bool talks = spank_get_item(sp, S_TASK_ID, &task) == ESPANK_SUCCESS && task == 0 &&
+                     spank_getenv(sp, "MONARCH_IO_QUIET", value, sizeof value) == ESPANK_ENV_NOEXIST;
+  // Progress is told by one node; that less is staged than was wanted, by each.
+  const bool is_first = spank_get_item(sp, S_JOB_NODEID, &node) != ESPANK_SUCCESS || node == 0;
+  const Ending by_signals;
+  Waiting waiting(run_dir, wait);
+  while (waiting.goes_on()) {
+    if (talks && is_first && waiting.is_line_due()) waiting.tell_progress();
+    const struct timespec nap = {0, kLookMs * 1000000};
+    nanosleep(&nap, nullptr);
+  }
+  if (talks && (is_first || !waiting.has_enough())) waiting.tell();
+}
+
+}  // namespace monarch::spank
