@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -94,7 +95,7 @@ void say(const char* text) {
 }
 
 // A signal that ends a job ends who waits at once: slurmstepd has the task block it or handle it until it
-// executes, and would kill it only after KillWait. Afterwards all is as it was.
+// executes, and proctrack/linuxproc sends none to what is called slurmstepd. Afterwards all is as it was.
 class Ending {
  public:
   Ending() {
@@ -107,9 +108,12 @@ class Ending {
       sigaddset(&set, kSignals[i]);
     }
     sigprocmask(SIG_UNBLOCK, &set, &mask_);
+    prctl(PR_GET_NAME, name_);
+    prctl(PR_SET_NAME, "monarch-wait");
   }
   Ending(const Ending&) = delete;
   ~Ending() {
+    prctl(PR_SET_NAME, name_);
     sigprocmask(SIG_SETMASK, &mask_, nullptr);
     for (int i = 0; i < kCount; ++i) sigaction(kSignals[i], &before_[i], nullptr);
   }
@@ -119,6 +123,7 @@ class Ending {
   static constexpr int kCount = sizeof kSignals / sizeof *kSignals;
   struct sigaction before_[kCount];
   sigset_t mask_;
+  char name_[16] = "";
 };
 
 class Waiting {
