@@ -369,6 +369,7 @@ class Questions {
     const Result<std::string> applied = apply_options(options_, request_.job.node, &*mine, request_.nodes);
     if (!applied.ok()) return applied.error();
     if (!applied->empty()) add_remark(*applied, remark);
+    if (mine->agent.prefetch == AgentConfig::Prefetch::kOff) options_.wait_percent = 0;  // the user is told
     return mine;
   }
   const JobOptions& options() const { return options_; }  // as decided
