@@ -106,7 +106,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
 TEST_F(ConfigFile, ReadsWhatThereIsToPeers) {
   const Result<Config> none = load("");
   ASSERT_TRUE(none.ok());
-  EXPECT_FALSE(none->peer.enabled);
+  EXPECT_TRUE(none->peer.enabled);
   EXPECT_EQ(none->peer.network, "");
   EXPECT_EQ(none->peer.first_port, 64000);
   EXPECT_EQ(none->peer.last_port, 64999);

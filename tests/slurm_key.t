@@ -28,7 +28,7 @@ WAITS = f"{SEEN} >$SLURM_JOB_ID.$SLURM_PROCID; touch on.$SLURM_JOB_ID.$SLURM_PRO
 def begin():
     global cluster, data
     cluster = Cluster()
-    configure("on")
+    configure()
     with open(cluster.monarchd, encoding="utf-8") as file:
         begin_, rest = file.read().split("\n", 1)
     with open(cluster.monarchd, "w", encoding="utf-8") as file:
@@ -37,8 +37,9 @@ def begin():
     data = Dataset(scratch())
 
 
-def configure(enabled):
-    cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = 256M\nmedium = nvme\n[peer]\nenabled = {enabled}\n")
+def configure(peer=""):
+    """Peers are on unless `peer`, what there is to say of them, says otherwise."""
+    cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = 256M\nmedium = nvme\n[peer]\n{peer}\n")
 
 
 def quoted(script):
@@ -288,7 +289,7 @@ def without():
 
 def switched_off():
     yield
-    configure("off")
+    configure("enabled = off")
     job = cluster.submit(["-N2", f"--monarch-dataset={data.path}"], "srun -Q -n2 true")
     equal(cluster.wait(job), "COMPLETED", "enabled = off: how Slurm says that it ended")
     equal(cluster.log_of(job).count(" agent started; no peers: [peer] enabled = off\n"), 2, "enabled = off: the log says so", cluster.log_of(job))

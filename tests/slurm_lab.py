@@ -63,10 +63,10 @@ def install(slurm=""):
 class Cluster:
     """Slurm on this machine, each of its nodes with a tier of its own; a file or directory of each below scratch()."""
 
-    def __init__(self, slurm="", name="", peers=None):
+    def __init__(self, slurm="", name="", peers=None, more=""):
         """`slurm`: the directory where a Slurm is installed; "": the system's. `name`: of a directory below scratch() for all of it.
-        `peers`: the peers_lab.Peers that it runs on; else all nodes are at 127.0.0.1."""
-        self.slurm, self._name, self._peers = slurm, name, peers
+        `peers`: the peers_lab.Peers that it runs on; else all nodes are at 127.0.0.1. `more`: what monarch.conf says beside its tier."""
+        self.slurm, self._name, self._peers, self._more = slurm, name, peers, more
         self._at_hub = peers.at("hub") if peers else []
         self.prefix = install(slurm)
         self.tier = self.new_tier("tier")
@@ -158,7 +158,7 @@ class Cluster:
     def configure(self, text=None):
         """Writes monarch.conf, which each job's beginning reads."""
         with open(self.config, "w", encoding="utf-8") as file:
-            file.write(text or f"[tier.nvme]\npath = {self.tier}\nquota = 256M\nmedium = nvme\n")
+            file.write(text or f"[tier.nvme]\npath = {self.tier}\nquota = 256M\nmedium = nvme\n{self._more}")
 
     def install_monarchd(self):
         with open(self.monarchd, "w", encoding="utf-8") as file:

@@ -115,7 +115,7 @@ struct SpoolConfig {
 
 // How the agents of a job's nodes reach each other.
 struct PeerConfig {
-  bool enabled = false;
+  bool enabled = true;
   std::string
       network;  // ADDRESS/BITS: data goes by the node's address in it; empty: by the one in slurm.conf
   // An agent listens on one of these.
