@@ -209,6 +209,7 @@ noinst_LIBRARIES += %D%/libpeer.a
 	%D%/peer/serve.h \
 	%D%/peer/share_walk.cc \
 	%D%/peer/share_walk.h \
+	%D%/peer/slowness.h \
 	%D%/peer/socket.cc \
 	%D%/peer/socket.h \
 	%D%/peer/told_values.cc \

@@ -106,6 +106,7 @@ tests_unit_SOURCES = \
 	%D%/scratch.h \
 	%D%/share_walk_test.cc \
 	%D%/shares_test.cc \
+	%D%/slowness_test.cc \
 	%D%/slurmstepds_test.cc \
 	%D%/spool_test.cc \
 	%D%/start_test.cc \

@@ -266,7 +266,7 @@ TEST_P(PeerDataTest, AReaderThatStopsIsLeft) {
   EXPECT_EQ(came.how, Fetched::kGone);
   EXPECT_EQ(came.bytes.size(), 2 * kMiB);
   follow = Follow::kYes;
-  EXPECT_EQ(get("f").how, Fetched::kBusy) << "the rest may come later";
+  EXPECT_EQ(get("f").how, Fetched::kNotYet) << "the rest may come later";
   held.set(3);
   EXPECT_EQ(get("f").how, Fetched::kOk);
   EXPECT_EQ(connections, 1) << "the connection is as good as before";
@@ -313,6 +313,25 @@ TEST_P(PeerDataTest, TheThirdOneIsSentAway) {
   for (std::thread& t : gets) t.join();
   EXPECT_EQ(how.count(Fetched::kOk), 4u);
   EXPECT_EQ(serve->serving(), 0u);
+}
+
+// Who asked for something else would have to guess why there is no answer.
+TEST_P(PeerDataTest, WhereAllSendTheNextOneIsToldSo) {
+  constexpr int kMost = 16;
+  for (int i = 0; i <= kMost; ++i) hold("f" + std::to_string(i), noise(2 * kMiB, 1)).set(1);
+  std::vector<std::thread> gets;
+  std::atomic<int> ok{0};
+  for (int i = 0; i < kMost; ++i)
+    gets.emplace_back([&, i] {
+      Fetch one{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}};
+      ok += get_by(&one, "f" + std::to_string(i)).how == Fetched::kOk;
+    });
+  EXPECT_TRUE(eventually([&] { return serve->serving() == kMost; }));
+  EXPECT_EQ(get("f" + std::to_string(kMost)).how, Fetched::kBusy);
+  for (auto& [name, held] : files) held.set(2);
+  for (std::thread& t : gets) t.join();
+  EXPECT_EQ(ok, kMost);
+  EXPECT_EQ(get("f" + std::to_string(kMost)).how, Fetched::kOk);
 }
 
 TEST_P(PeerDataTest, AnAgentThatCameAnewIsAskedByANewConnection) {

@@ -86,11 +86,10 @@ TEST_F(DirectoryTest, TheFirstOneReadsAndTheOthersFollow) {
 
 TEST_F(DirectoryTest, AReaderThatMovesKeepsItsLease) {
   const uint64_t id = lease(want(1, 5, 0));
-  for (int64_t now = 1500; now <= 9000; now += 1500) directory.progress(key(1), 5, id, now * kMs);
+  for (int64_t now = 1500; now <= 9000; now += 1500) directory.progress(key(1), 5, now * kMs);
   EXPECT_EQ(std::get<Busy>(want(1, 6, 10900)).reader, 5u);
-  directory.progress(key(1), 5, id + 1, 10950 * kMs);  // no lease of its
-  directory.progress(key(1), 6, id, 10950 * kMs);
-  directory.progress(key(2), 5, id, 10950 * kMs);
+  directory.progress(key(1), 6, 10950 * kMs);
+  directory.progress(key(2), 5, 10950 * kMs);
   EXPECT_NE(lease(want(1, 6, 11000)), id);
   EXPECT_EQ(directory.read_again(), 1u);
 }
@@ -98,7 +97,7 @@ TEST_F(DirectoryTest, AReaderThatMovesKeepsItsLease) {
 TEST_F(DirectoryTest, ALostLeaseStaysLost) {
   const uint64_t first = lease(want(1, 5, 0)), second = lease(want(1, 6, 2000));
   EXPECT_EQ(directory.read_again(), 1u);
-  directory.progress(key(1), 5, first, 3900 * kMs);
+  directory.progress(key(1), 5, 3900 * kMs);
   EXPECT_EQ(std::get<Busy>(want(1, 7, 3999)).reader, 6u);
   done(1, 5, first, ReadResult::kNotHeld);
   EXPECT_EQ(std::get<Busy>(want(1, 7, 3999)).reader, 6u) << "the end of another one's lease";
@@ -116,7 +115,7 @@ TEST_F(DirectoryTest, BothHoldItIfALateReaderEnds) {
 TEST_F(DirectoryTest, WhatIsReadByAnotherNodesLeaseIsFollowed) {
   directory.reading({key(1), 5, 77}, 0);
   EXPECT_EQ(std::get<Busy>(want(1, 6, 1000)).reader, 5u);
-  directory.progress(key(1), 5, 77, 1500 * kMs);
+  directory.progress(key(1), 5, 1500 * kMs);
   EXPECT_EQ(std::get<Busy>(want(1, 6, 3400)).reader, 5u);
   std::vector<FileInReading> all;
   directory.for_each_read(3400 * kMs, [&](const FileInReading& file) { all.push_back(file); });
@@ -208,7 +207,7 @@ TEST_F(DirectoryTest, AnnouncedWhileItIsReadItIsGotFromTheHolder) {
   directory.announce({key(1), 6, identity()});
   EXPECT_EQ(directory.read_again(), 0u);
   EXPECT_EQ(holders(want(1, 7)), std::vector<NodeIndex>{6});
-  directory.progress(key(1), 5, id, 0);
+  directory.progress(key(1), 5, 0);
   done(1, 5, id, ReadResult::kHeld);
   EXPECT_EQ(holders(want(1, 7)), (std::vector<NodeIndex>{6, 5}));
 }

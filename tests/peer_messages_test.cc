@@ -94,7 +94,8 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   EXPECT_EQ(count.turn, 20u);
   EXPECT_EQ(count.last, 1);
   EXPECT_EQ(std::memcmp(&count.counts, &counted.counts, sizeof count.counts), 0);
-  const Get get = sent(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 21, Follow::kYes});
+  const Get get = sent(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 21, Follow::kYes, 22});
+  EXPECT_EQ(get.inode, 22u);
   EXPECT_EQ(get.root, 19u);
   EXPECT_EQ(get.path.size(), kMostPeerPath);
   EXPECT_EQ(get.offset, 20u);

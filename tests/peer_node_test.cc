@@ -308,6 +308,31 @@ TEST_F(PeerWalkTest, AnotherNodeGoesOnWithTheWalk) {
   EXPECT_EQ(nodes_[2]->counter(AgentCounter::walk_dirs), 0u);
 }
 
+TEST_F(PeerNodeTest, TheNamesOfOneFileAreReadOnce) {
+  file("a", 3 * kMiB + 5);
+  for (const char* name : {"b", "c"}) {
+    ASSERT_EQ(::link((pfs_ + "/a").c_str(), (pfs_ + "/" + name).c_str()), 0);
+    names_.emplace_back(name);
+  }
+  start(3);
+  for (const NodeIndex node : {0u, 1u, 2u}) EXPECT_TRUE(nodes_[node]->place(names_[node]));
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(sum(AgentCounter::peer_bytes), 2 * bytes_);
+  epoch({2, 0, 1});
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
+}
+
+TEST_F(PeerNodeTest, WhatIsMarkedByAnyOfItsNamesIsNotSent) {
+  file("a", 1000);
+  ASSERT_EQ(::link((pfs_ + "/a").c_str(), (pfs_ + "/b").c_str()), 0);
+  start(2);
+  EXPECT_TRUE(nodes_[0]->place("a"));
+  set_invalid(nodes_[0]->board(), rel("a").hash, kChangedFiles);  // nobody is told yet
+  EXPECT_TRUE(nodes_[1]->place("b"));
+  EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
+}
+
 TEST_F(PeerNodeTest, WhatANodeTakesWithItIsReadAgain) {
   small_files();
   start(3);
@@ -506,21 +531,58 @@ TEST_F(PeerNodeTest, ACopyThatHasRottenIsFoundOut) {
   EXPECT_EQ(sum(AgentCounter::peer_bad), 1u);
 }
 
-TEST_F(PeerNodeTest, WhatANodeDoesNotGiveInTimeCountsAsReadAgain) {
-  file("f", 100000);
+// Both wait for the same file, whose first read takes so long.
+class PeerSlowPfsTest : public PeerNodeTest {
+ protected:
+  void place_by_both(useconds_t first_read_us) {
+    file("f", 100000);
+    start(2);
+    std::atomic<int> reads{0};
+    const Intercept slow(Call::kPread, [&](Arguments&) {
+      if (reads++ == 0) ::usleep(first_read_us);
+      return 0;
+    });
+    nodes_[0]->placement->demand(rel("f"));
+    EXPECT_TRUE(eventually([&] { return reads > 0; }));
+    EXPECT_TRUE(nodes_[1]->place("f"));
+    EXPECT_TRUE(eventually([&] { return nodes_[0]->state("f") == State::kPlaced; }));
+    for (const auto& node : nodes_) node->account(0);
+  }
+};
+
+TEST_F(PeerSlowPfsTest, WhoIsSlowWithinItsLeaseIsWaitedFor) {
+  place_by_both(1200000);
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
+}
+
+TEST_F(PeerSlowPfsTest, WhatANodeDoesNotGiveInTimeCountsAsReadAgain) {
+  place_by_both(3500000);
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 2 * bytes_);
+  EXPECT_EQ(sum(AgentCounter::dup_files), 1u);
+}
+
+// Each file takes longer than a lease if it waits for its turn; none of them is lost by that.
+TEST_F(PeerNodeTest, WhoWaitsForThePfsBehindOthersKeepsItsLeases) {
+  config_.threads = 1;
+  for (int i = 0; i < 6; ++i) file("f" + std::to_string(i), 100000);
   start(2);
-  std::atomic<int> reads{0};
-  const Intercept slow(Call::kPread, [&](Arguments&) {
-    if (reads++ == 0) ::usleep(1200000);
+  std::atomic<int> now{0}, most{0};
+  const Intercept slow(Call::kPread, [&](Arguments& call) {
+    if (call.bytes < 100000) return 0;
+    most = std::max<int>(most, ++now);
+    ::usleep(600000);
+    --now;
     return 0;
   });
-  nodes_[0]->placement->demand(rel("f"));
-  EXPECT_TRUE(eventually([&] { return reads > 0; }));
-  EXPECT_TRUE(nodes_[1]->place("f"));
-  EXPECT_TRUE(eventually([&] { return nodes_[0]->state("f") == State::kPlaced; }));
-  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 2 * bytes_);
-  EXPECT_EQ(nodes_[1]->counter(AgentCounter::dup_files), 1u);
-  EXPECT_EQ(sum(AgentCounter::dup_files), 1u);
+  for (const std::string& name : names_) nodes_[0]->placement->demand(rel(name));
+  EXPECT_TRUE(eventually([&] { return now > 0; }));
+  ::usleep(300000);  // it has asked for all of them
+  for (const std::string& name : names_) EXPECT_TRUE(nodes_[1]->place(name));
+  for (const auto& node : nodes_) node->account(0);
+  EXPECT_EQ(most, 1);
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
 }
 
 TEST_F(PeerNodeTest, WithoutRoomThePfsHasIt) {

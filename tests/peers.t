@@ -155,6 +155,26 @@ def once():
            reports)
 
 
+def linked():
+    """The names of one file, each opened on another node first."""
+    if without_slowfs():
+        return
+    nodes = Nodes("linked", 3, files=1, config="prefetch = off")
+    with open(f"{nodes.data}/name0", "wb") as out:
+        out.write(random.Random(0).randbytes(3 << 20))
+    for i in (1, 2):
+        os.link(f"{nodes.data}/name0", f"{nodes.data}/name{i}")
+    nodes.want = nodes.native()
+    nodes.start_all()
+    before = nodes.pfs_reads()["read_bytes"]
+    for index in (0, 1, 2):
+        nodes.jobs[index].run(["cat", f"{nodes.pfs.mount}/name{index}"])
+    equal(nodes.pfs_reads()["read_bytes"] - before, 3 << 20, "the names of one file are read once on the PFS")
+    nodes.expect_right("names of one file", 0, 1, 2)
+    ok(nodes.pfs_reads()["read_bytes"] - before <= (3 << 20) + nodes.bytes, "by all their names", nodes.pfs_reads(), nodes.bytes)
+    nodes.end()
+
+
 def killed():
     if without_slowfs():
         return
@@ -588,5 +608,5 @@ def quiet():
 
 
 if __name__ == "__main__":
-    e2e.main(once, accounted, accounted_with_faults, killed, stopped, strangers, squatter, other_version, changed, changed_in_turn, told, late, walked, walker_ends, cut, full,
+    e2e.main(once, linked, accounted, accounted_with_faults, killed, stopped, strangers, squatter, other_version, changed, changed_in_turn, told, late, walked, walker_ends, cut, full,
              quiet)

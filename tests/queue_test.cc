@@ -94,6 +94,40 @@ bool operator==(const Work& a, const Work& b) {
   return a.ref == b.ref && a.why == b.why && a.chunk == b.chunk && a.change == b.change;
 }
 
+// What comes from other nodes is waited for by more threads than the PFS is to see.
+TEST_F(QueueTest, AThreadForMoreTakesOnlyWhatSomebodyWaitsFor) {
+  (void)catalog_->add(rel("f"), DT_REG);
+  for (int i = 0; i < config_.threads; ++i) {
+    queue().demand(kOne);
+    EXPECT_EQ(take().ref, kOne);
+  }
+  chunks_[kOne] = 1;
+  queue().fill(kOne, WorkQueue::Place::kWanted);
+  std::atomic<Ref> taken{0};
+  std::atomic<int> others{0};
+  std::thread more([&, mine = copier()] {
+    while (const std::optional<Work> work = queue().take(mine, WorkQueue::Thread::kMore)) {
+      others += work->why != Why::kDemand && work->why != Why::kChunk;
+      taken = work->ref;
+      queue().done(*work, mine);
+    }
+  });
+  queue().demand(kThree);
+  EXPECT_TRUE(eventually([&] { return taken == kThree; })) << "all usual ones work";
+  queue().demand_chunk(kTwo, 5);
+  EXPECT_TRUE(eventually([&] { return taken == kTwo; }));
+  queue().wake();
+  queue().demand(kThree);
+  EXPECT_TRUE(eventually([&] { return taken == kThree; }));
+  EXPECT_EQ(others, 0);
+  done();
+  EXPECT_TRUE(take() == (Work{kOne, Why::kFill, 0}));
+  done();
+  context_->stopping = true;
+  queue().wake();
+  more.join();
+}
+
 TEST_F(QueueTest, WhatSomebodyWaitsForComesFirst) {
   config_.threads = 10;
   const Ref file = catalog_->add(rel("f"), DT_REG);

@@ -33,12 +33,11 @@ Directory::Answer Directory::grant(Entry* entry, NodeIndex reader, int64_t now_n
   return Read{entry->lease};
 }
 
-void Directory::progress(const FileKey& key, NodeIndex reader, uint64_t lease, int64_t now_ns) {
+void Directory::progress(const FileKey& key, NodeIndex reader, int64_t now_ns) {
   const auto at = entries_.find(key);
   if (at == entries_.end()) return;
   Entry& entry = at->second;
-  if (entry.state == State::kRead && entry.reader == reader && entry.lease == lease)
-    entry.until_ns = now_ns + kLeaseNs;
+  if (entry.state == State::kRead && entry.reader == reader) entry.until_ns = now_ns + kLeaseNs;
 }
 
 void Directory::done(const Done& done, NodeIndex reader) {

@@ -30,8 +30,9 @@ class Directory {
   // A node needs the file, and has room for it. The first one is to read it; `now_ns` is CLOCK_MONOTONIC.
   Answer want(const FileKey& key, NodeIndex asks, int64_t now_ns);
 
-  // A reader tells that it moves. A lease that it has lost stays lost.
-  void progress(const FileKey& key, NodeIndex reader, uint64_t lease, int64_t now_ns);
+  // A reader tells that it moves, by whichever lease: it may have got a second one, of the deputy's, where
+  // the answer was late. One that another reader has been given since stays lost.
+  void progress(const FileKey& key, NodeIndex reader, int64_t now_ns);
   // A reader has ended; also without a lease, or with one that it has lost.
   void done(const Done& done, NodeIndex reader);
 

@@ -59,12 +59,12 @@ Result<Fetch::Connection> Fetch::dial_at(NodeIndex node, const std::string& host
   Result<Fd> socket = begin_to_connect(host, port);
   if (!socket.ok()) return socket.error();
   pollfd at = {socket->get(), POLLOUT, 0};
-  if (::poll(&at, 1, peers.connect_ms) != 1) return Error{ETIMEDOUT, "it does not answer"};
+  if (::poll(&at, 1, limit_ms(peers.connect_ms)) != 1) return Error{ETIMEDOUT, "it does not answer"};
   MONARCH_TRY(end_connecting(socket->get()));
   Hello hello = peers.hello;
   hello.lane = Lane::kData;
   Handshake handshake(*peers.tls, socket.take(), Handshake::Side::kDials, hello, peers.after);
-  MONARCH_TRY(handshake.wait(peers.handshake_ms));
+  MONARCH_TRY(handshake.wait(limit_ms(peers.handshake_ms)));
   if (handshake.theirs().node != node) return Error{ECONNREFUSED, "another node is there"};
   return Connection{node, handshake.take_socket(), handshake.take_tls()};
 }
@@ -103,7 +103,7 @@ Fetched Fetch::get(NodeIndex from, const Get& get, char* buffer, const Receiver&
     const Fetched fetched = get_on(&*connection, get, buffer, receiver, &answered);
     // One that was kept may have ended meanwhile: that says nothing of the node.
     if (kept && fetched == Fetched::kBroken && !answered) continue;
-    if (fetched <= Fetched::kBusy) keep(std::move(*connection));
+    if (fetched <= Fetched::kNotYet) keep(std::move(*connection));
     return fetched;
   }
 }
@@ -112,15 +112,21 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
                       bool* answered) const {
   Wire wire(connection->socket.get(), connection->tls.get());
   char bytes[MessageHeader::kBytes];
-  Status done = wire.send(encode(get), options_.answer_ms);
-  if (done.ok()) done = wire.receive(bytes, sizeof bytes, options_.answer_ms);
+  const int answer_ms = limit_ms(options_.answer_ms);
+  int64_t began_ns = os::clock_ns(CLOCK_MONOTONIC);
+  const auto took = [&] {
+    if (options_.slowness)
+      options_.slowness->took(os::clock_ns(CLOCK_MONOTONIC) - began_ns, options_.answer_ms);
+  };
+  Status done = wire.send(encode(get), answer_ms);
+  if (done.ok()) done = wire.receive(bytes, sizeof bytes, answer_ms);
   if (!done.ok()) return meaning(done.error());
+  took();
   *answered = true;
   const std::optional<MessageHeader> header = decode_header({bytes, sizeof bytes});
   if (!header || header->type != MessageType::kGot) return Fetched::kBroken;
   std::string body(header->body_bytes, '\0');
-  if (done = wire.receive(body.data(), body.size(), options_.answer_ms); !done.ok())
-    return meaning(done.error());
+  if (done = wire.receive(body.data(), body.size(), answer_ms); !done.ok()) return meaning(done.error());
   const std::optional<Got> got = decode<Got>(body);
   if (!got) return Fetched::kBroken;
   switch (got->result) {
@@ -139,12 +145,13 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
   for (uint64_t offset = get.offset; offset < *end; offset += kPieceBytes) {
     const uint64_t wanted = std::min(kPieceBytes, *end - offset);
     char head[PieceHeader::kBytes];
-    if (done = wire.receive(head, sizeof head, options_.answer_ms); !done.ok()) return meaning(done.error());
+    began_ns = os::clock_ns(CLOCK_MONOTONIC);
+    if (done = wire.receive(head, sizeof head, answer_ms); !done.ok()) return meaning(done.error());
     const std::optional<PieceHeader> piece = decode_piece({head, sizeof head});
-    if (piece && piece->bytes == 0) return get.follow != Follow::kNo ? Fetched::kBusy : Fetched::kGone;
+    if (piece && piece->bytes == 0) return get.follow != Follow::kNo ? Fetched::kNotYet : Fetched::kGone;
     if (!piece || piece->bytes != wanted) return Fetched::kBroken;
-    if (done = wire.receive_slowly(buffer, wanted, options_.answer_ms); !done.ok())
-      return meaning(done.error());
+    if (done = wire.receive_slowly(buffer, wanted, answer_ms); !done.ok()) return meaning(done.error());
+    took();
     if (check_of_piece(buffer, wanted) != piece->check) return Fetched::kWrong;
     if (!receiver.piece(offset, buffer, wanted, piece->check)) return Fetched::kRefused;
   }

@@ -15,6 +15,7 @@
 #include "runtime/peer/control.h"
 #include "runtime/peer/handshake.h"
 #include "runtime/peer/messages.h"
+#include "runtime/peer/slowness.h"
 
 namespace monarch {
 
@@ -22,7 +23,8 @@ enum class Fetched {
   kOk,
   kGone,         // the node has it not, or not any more
   kChanged,      // the job has changed it
-  kBusy,         // it serves others, or has not more of it yet
+  kBusy,         // it serves others
+  kNotYet,       // it is reading the file, and has not more of it yet
   kUnreachable,  // there is no connection
   kLate,         // it did not go on in time
   kBroken,       // the connection ended, or what came is no answer
@@ -35,10 +37,11 @@ struct FetchOptions {
   // The port where the node's agent was met; 0: not yet.
   std::function<uint16_t(NodeIndex)> port;
   int answer_ms = 500;  // for the first byte, and for some of each piece; see Wire::receive_slowly()
-  size_t most_idle = 16;
+  size_t most_idle = 64;
   // Where it listens for data, too, which is tried first; empty: nowhere else. nullptr: none does.
   std::function<std::string(NodeIndex)> data_address = nullptr;
   int elsewhere_ms = 60000;  // so long is one that cannot be reached not tried again
+  Slowness* slowness = nullptr;
 };
 
 // What becomes of a file that comes.
@@ -65,6 +68,7 @@ class Fetch {
     Fd socket;
     Tls tls;
   };
+  int limit_ms(int ms) const { return options_.slowness ? options_.slowness->limit_ms(ms) : ms; }
   Result<Connection> dial(NodeIndex node) EXCLUDES(lock_);
   Result<Connection> dial_at(NodeIndex node, const std::string& host, uint16_t port) const;
   std::optional<Connection> take_idle(NodeIndex node) EXCLUDES(lock_);

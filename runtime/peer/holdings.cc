@@ -80,12 +80,20 @@ class Holdings::FileThatComes : public ServedFile {
   const uint32_t root_;
 };
 
-void Holdings::begin(Ref ref, const FileIdentity& identity, const std::shared_ptr<Fd>& copy) {
+FileKey Holdings::key_of(Ref ref, bool names, const FileIdentity& identity) const {
+  const uint32_t root = options_.catalog->root_of(ref);
+  return names ? key_of_inode(root, identity.inode) : file_key(root, options_.catalog->path_of(ref));
+}
+
+void Holdings::begin(Ref ref, const FileIdentity& identity, bool names, const std::shared_ptr<Fd>& copy) {
   const MutexLock hold(lock_);
+  // Another name that is whole stays: who follows this one might wait for a node that waits for it.
+  if (names) named_.try_emplace(key_of(ref, names, identity), ref);
   std::shared_ptr<Coming>& coming = coming_[ref];
   if (!coming) {
     coming = std::make_shared<Coming>();
     coming->identity = identity;
+    coming->names = names;
     coming->missing = (identity.bytes + kPieceBytes - 1) / kPieceBytes;
     coming->checks.resize(coming->missing);
     coming->wanted.resize(coming->missing);
@@ -115,21 +123,34 @@ std::optional<FileIdentity> Holdings::copied(Ref ref, int tier) {
   if (coming->missing > 0) return {};
   std::vector<uint64_t> checks;
   for (const std::optional<uint64_t>& check : coming->checks) checks.push_back(check.value_or(0));
-  Held held{coming->identity, tier, checks.empty() ? 0 : checks[0], nullptr};
+  Held held{coming->identity, tier, coming->names, checks.empty() ? 0 : checks[0], nullptr};
   held.identity.check = check_of(checks);
   if (checks.size() > 1) held.all = std::make_shared<const std::vector<uint64_t>>(std::move(checks));
   held_[ref] = held;
+  if (held.names) named_[key_of(ref, held.names, held.identity)] = ref;
   return held.identity;
 }
 
-bool Holdings::given_up(Ref ref) {
+FileKey Holdings::forget(Ref ref, bool names, const FileIdentity& identity) {
+  const FileKey key = key_of(ref, names, identity);
+  const auto named = names ? named_.find(key) : named_.end();
+  if (named != named_.end() && named->second == ref) named_.erase(named);
+  return key;
+}
+
+std::optional<FileKey> Holdings::given_up(Ref ref) {
   const MutexLock hold(lock_);
   if (const auto at = coming_.find(ref); at != coming_.end()) {
+    (void)forget(ref, at->second->names, at->second->identity);
     at->second->ended = true;
     coming_.erase(at);
     grew_.notify_all();
   }
-  return held_.erase(ref) > 0;
+  const auto held = held_.find(ref);
+  if (held == held_.end()) return {};
+  const FileKey key = forget(ref, held->second.names, held->second.identity);
+  held_.erase(held);
+  return key;
 }
 
 void Holdings::doubt(const FileKey& key) {
@@ -138,14 +159,22 @@ void Holdings::doubt(const FileKey& key) {
   if (doubted_.size() < kMostDoubts) doubted_.insert(key);
 }
 
+Ref Holdings::entry_of(const Get& get, const FileKey& key) {
+  if (get.inode != 0) {
+    const MutexLock hold(lock_);
+    if (const auto at = named_.find(key); at != named_.end()) return at->second;
+  }
+  return options_.catalog->reader().find(rel_path(get.root, get.path.data(), get.path.size())).ref;
+}
+
 std::unique_ptr<ServedFile> Holdings::open(const Get& get, GetResult* why) {
   *why = GetResult::kGone;
   if (get.root >= options_.roots || get.extent != 0 || get.path.size() >= kPathBytes ||
       !is_clean_relative(get.path.data(), get.path.size()))
     return nullptr;
   const RelPath path = rel_path(get.root, get.path.data(), get.path.size());
-  const Ref ref = options_.catalog->reader().find(path).ref;
-  const FileKey key = file_key(get.root, get.path);
+  const FileKey key = get.inode != 0 ? key_of_inode(get.root, get.inode) : file_key(get.root, get.path);
+  const Ref ref = entry_of(get, key);
   Held held;
   std::shared_ptr<Coming> coming;
   bool doubted = false;
@@ -161,7 +190,10 @@ std::unique_ptr<ServedFile> Holdings::open(const Get& get, GetResult* why) {
     doubted = doubted_.count(key) != 0;
   }
   // This node's tasks may have marked what the others have not heard of yet.
-  if (is_marked(*options_.board, path, (coming ? coming->identity : held.identity).inode)) {
+  const std::string own = options_.catalog->path_of(ref);
+  const uint64_t inode = (coming ? coming->identity : held.identity).inode;
+  if (is_marked(*options_.board, path, inode) ||
+      (own != get.path && is_marked(*options_.board, rel_path(get.root, own.data(), own.size()), inode))) {
     *why = GetResult::kChanged;
     return nullptr;
   }
@@ -206,13 +238,12 @@ void Holdings::drop(Ref ref) {
 }
 
 void Holdings::for_each(const std::function<void(const HeldFile&)>& each) {
-  std::vector<std::pair<Ref, FileIdentity>> all;
+  std::vector<std::pair<Ref, Held>> all;
   {
     const MutexLock hold(lock_);
-    for (const auto& [ref, held] : held_) all.emplace_back(ref, held.identity);
+    for (const auto& [ref, held] : held_) all.emplace_back(ref, held);
   }
-  for (const auto& [ref, identity] : all)
-    each({file_key(options_.catalog->root_of(ref), options_.catalog->path_of(ref)), 0, identity});
+  for (const auto& [ref, held] : all) each({key_of(ref, held.names, held.identity), 0, held.identity});
 }
 
 }  // namespace monarch

@@ -39,14 +39,15 @@ class Holdings {
   explicit Holdings(HoldingsOptions options) : options_(std::move(options)) {}
 
   // This node begins to get a file, or goes on: those who ask are served from `copy`, as long as the caller
-  // keeps it.
-  void begin(Ref ref, const FileIdentity& identity, const std::shared_ptr<Fd>& copy) EXCLUDES(lock_);
+  // keeps it. `names`: the file has several; see key_of_inode().
+  void begin(Ref ref, const FileIdentity& identity, bool names, const std::shared_ptr<Fd>& copy)
+      EXCLUDES(lock_);
   // A piece of it is in the copy.
   void piece(Ref ref, uint64_t number, uint64_t check) EXCLUDES(lock_);
   // The copy is whole, and has its name on the tier. Nothing: the pieces that are known are not all.
   std::optional<FileIdentity> copied(Ref ref, int tier) EXCLUDES(lock_);
-  // Nothing of it will come, or it is gone. True: it was a whole one.
-  bool given_up(Ref ref) EXCLUDES(lock_);
+  // Nothing of it will come, or it is gone. Its key, if it was a whole one.
+  std::optional<FileKey> given_up(Ref ref) EXCLUDES(lock_);
   // Its bytes are to be looked at before it is sent again.
   void doubt(const FileKey& key) EXCLUDES(lock_);
 
@@ -61,6 +62,7 @@ class Holdings {
   struct Held {
     FileIdentity identity;
     int tier = 0;
+    bool names = false;
     uint64_t first = 0;                                // check value of the first piece
     std::shared_ptr<const std::vector<uint64_t>> all;  // of all, if there are several
   };
@@ -70,11 +72,17 @@ class Holdings {
     std::vector<std::optional<uint64_t>> checks;
     std::vector<bool> wanted;  // pieces that were asked of `wanted`
     uint64_t missing = 0;
+    bool names = false;
     bool ended = false;
   };
 
   // Reads the copy and compares its check values.
   static bool is_right(ServedFile* file);
+  FileKey key_of(Ref ref, bool names, const FileIdentity& identity) const;
+  // The file has not this name here any more; its key.
+  FileKey forget(Ref ref, bool names, const FileIdentity& identity) REQUIRES(lock_);
+  // Under which name this node has what is asked for.
+  Ref entry_of(const Get& get, const FileKey& key) EXCLUDES(lock_);
   // What was found wrong: no task finds the copy any more.
   void drop(Ref ref) EXCLUDES(lock_);
 
@@ -83,6 +91,7 @@ class Holdings {
   Condition grew_;
   std::unordered_map<Ref, Held> held_ GUARDED_BY(lock_);
   std::map<Ref, std::shared_ptr<Coming>> coming_ GUARDED_BY(lock_);
+  std::map<FileKey, Ref> named_ GUARDED_BY(lock_);  // files with several names
   std::set<FileKey> doubted_ GUARDED_BY(lock_);
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/peer/key.h"
 
+#include <string>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -17,6 +19,9 @@ FileKey file_key(uint32_t root, std::string_view path, uint32_t extent) {
   const XXH128_hash_t hash = XXH3_128bits_withSeed(path.data(), path.size(), uint64_t{root} << 32 | extent);
   return {hash.high64, hash.low64};
 }
+
+// No path begins like this.
+FileKey key_of_inode(uint32_t root, uint64_t inode) { return file_key(root, "/" + std::to_string(inode)); }
 
 NodeIndex home_of(const FileKey& key, uint32_t nodes) { return share(key.high, nodes); }
 

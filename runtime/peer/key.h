@@ -24,6 +24,9 @@ struct FileKey {
 // that is dealt with as a whole.
 FileKey file_key(uint32_t root, std::string_view path, uint32_t extent = 0);
 
+// The key of a file with several names, whichever of them it is asked for by.
+FileKey key_of_inode(uint32_t root, uint64_t inode);
+
 // Where the entry is, of `nodes` nodes, at least one; each has the same share. By multiplication and shift: a
 // node finds its share of a million files in milliseconds.
 NodeIndex home_of(const FileKey& key, uint32_t nodes);

@@ -17,7 +17,7 @@
 
 namespace monarch {
 
-constexpr uint16_t kPeerVersion = 2;  // agents of another one do not talk to each other
+constexpr uint16_t kPeerVersion = 3;  // agents of another one do not talk to each other
 
 // Numbers are not used again. 32 and more: connections of data.
 enum class MessageType : uint16_t {
@@ -360,9 +360,10 @@ struct Get {
   std::string path;
   uint64_t offset = 0, bytes = 0;
   Follow follow = Follow::kNo;
+  uint64_t inode = 0;  // of a file with several names, which may be there by another one; 0: it has one
   static void fields(auto& field, auto& m) {
     field(m.root), field(m.extent), field(m.path, kMostPeerPath), field(m.offset), field(m.bytes);
-    field(m.follow, Follow::kUrgent);
+    field(m.follow, Follow::kUrgent), field(m.inode);
   }
 };
 enum class GetResult : uint8_t {

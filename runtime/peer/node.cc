@@ -163,7 +163,7 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   handlers.counted = [this](NodeIndex from, const Count& count) { report_->take(from, count); };
   peers_.emplace(std::move(options), std::move(handlers));
   source_.emplace(parts_.catalog, parts_.dataset, parts_.board, parts_.pfs, &*peers_, &*holdings_, &*told_,
-                  job.bandwidth);
+                  job.bandwidth, config.threads);
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -18,9 +19,11 @@ namespace monarch {
 namespace {
 
 constexpr int kMostFailures = 3;  // of nodes, before the PFS is asked
-// How long the node that reads a file may have no more of it; the home tells when another one reads it.
-constexpr int64_t kPatienceNs = 5'000'000'000, kTasksPatienceNs = 500'000'000, kAskAgainNs = 200'000'000;
-constexpr unsigned kNapUs = 5000;
+// How long nothing of a file may come from the node that reads it: it has no more of it yet, or others get it
+// before. Meanwhile the home is asked again and again; it sends another node to the PFS once the reader's
+// lease has ended. Who read it there earlier, too, would make a slow PFS slower.
+constexpr int64_t kPatienceNs = 30'000'000'000, kAskAgainNs = 200'000'000;
+constexpr unsigned kNapUs = 5000, kLongestNapUs = 80000;
 constexpr int64_t kTellEveryNs = 500'000'000;  // of a lease that ends after 2 s
 
 // The nodes that follow read it by this, whatever flags the writer's has. nullptr: none can follow.
@@ -61,6 +64,7 @@ class PeerSource::File : public SourceFile {
   std::shared_ptr<Way> way_ GUARDED_BY(lock_);
   std::shared_ptr<Fd> copy_ GUARDED_BY(lock_);
   FileIdentity identity_ GUARDED_BY(lock_);
+  bool names_ GUARDED_BY(lock_) = false;  // it has several
 };
 
 bool PeerSource::File::values(struct stat* st) const {
@@ -82,8 +86,11 @@ Status PeerSource::File::begin(const CopyRange& range) {
     return Error{ESTALE, std::string(kSource) + "it has another size now"};
   identity_ = identity_of(st);
   copy_ = open_again(range.copy);
-  source_->holdings_->begin(ref_, identity_, copy_);
-  way_ = source_->way_of(ref_, file_key(source_->catalog_->root_of(ref_), path_));
+  // By the same number another device below the root may have another file.
+  const uint32_t root = source_->catalog_->root_of(ref_);
+  names_ = st.st_nlink > 1 && st.st_dev == source_->dataset_->roots[root].dev;
+  source_->holdings_->begin(ref_, identity_, names_, copy_);
+  way_ = source_->way_of(ref_, names_ ? key_of_inode(root, st.st_ino) : file_key(root, path_));
   return {};
 }
 
@@ -99,6 +106,8 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   const CopyRange all = range;
   const uint64_t end = range.offset + range.bytes;
   int64_t moved_ns = os::clock_ns(CLOCK_MONOTONIC);
+  int64_t asked_ns = moved_ns;
+  unsigned nap_us = kNapUs;
   bool sent_here = false;  // since no other node has it as it is
   for (int failures = 0; failures < kMostFailures && !copier->is_stopping();) {
     const bool waits = !range.paced || copier->hurried();  // somebody does
@@ -118,16 +127,22 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
     } else if (came > 0) {
       range.offset += came;
       range.bytes = end - range.offset;
-      moved_ns = os::clock_ns(CLOCK_MONOTONIC);
+      asked_ns = moved_ns = os::clock_ns(CLOCK_MONOTONIC);
+      nap_us = kNapUs;
     }
-    if (fetched != Fetched::kBusy && fetched != Fetched::kOk) {
+    if (fetched != Fetched::kBusy && fetched != Fetched::kNotYet && fetched != Fetched::kOk) {
       ++failures;
       forget(way.get());
     } else if (came == 0) {
-      const int64_t waited_ns = os::clock_ns(CLOCK_MONOTONIC) - moved_ns;
-      if (waited_ns > (waits ? kTasksPatienceNs : kPatienceNs)) break;
-      if (waited_ns > kAskAgainNs) forget(way.get());
-      ::usleep(kNapUs);
+      const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+      if (now - moved_ns > kPatienceNs) break;
+      if (now - asked_ns > kAskAgainNs) {
+        forget(way.get());
+        asked_ns = now;
+      }
+      ::usleep(nap_us);
+      // Who is busy is not to be busy with answers.
+      if (fetched == Fetched::kBusy) nap_us = std::min(2 * nap_us, kLongestNapUs);
     }
   }
   if (!sent_here && !copier->is_stopping()) source_->note_again(way.get());
@@ -138,12 +153,13 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
                               uint64_t* came, Status* tier) {
   FileIdentity own;
   FileKey key;
+  Get get;
   {
     const MutexLock hold(lock_);
     own = identity_;
     key = way_->key;
+    if (names_) get.inode = own.inode;
   }
-  Get get;
   get.root = source_->catalog_->root_of(ref_);
   get.path = path_;
   get.offset = range.offset;
@@ -173,6 +189,37 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
   return fetched;
 }
 
+// A place among those who read the PFS at a time. A lease does not end while others are before, as long as
+// these move: the PFS hangs for none of them.
+class PeerSource::Reader {
+ public:
+  Reader(PeerSource* source, Way* way, const Copier& copier) : source_(source) {
+    constexpr std::chrono::milliseconds kLook{100};
+    uint64_t pieces = source->pieces_;
+    MutexLock hold(source->reading_);
+    while (source->reads_ >= source->readers_ && !copier.is_stopping()) {
+      source->read_.wait_for(&hold, kLook);
+      if (const uint64_t now = source->pieces_; way && now != pieces) {
+        pieces = now;
+        hold.unlock();
+        source->note_progress(way, 0);
+        hold.lock();
+      }
+    }
+    ++source->reads_;
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+  ~Reader() {
+    const MutexLock hold(source_->reading_);
+    --source_->reads_;
+    source_->read_.notify_one();
+  }
+
+ private:
+  PeerSource* const source_;
+};
+
 // The file is what was examined: it may have been replaced since.
 Status PeerSource::File::open_on_pfs(const Copier& copier) {
   const MutexLock hold(opening_);
@@ -192,15 +239,16 @@ Status PeerSource::File::open_on_pfs(const Copier& copier) {
 }
 
 Status PeerSource::File::read(CopyRange range, Copier* copier) {
-  MONARCH_TRY(open_on_pfs(*copier));
-  {
-    const MutexLock hold(opening_);
-    range.source = on_pfs_.get();  // it stays
-  }
   std::shared_ptr<Way> way;
   {
     const MutexLock hold(lock_);
     way = way_;
+  }
+  const Reader reader(source_, way.get(), *copier);
+  MONARCH_TRY(open_on_pfs(*copier));
+  {
+    const MutexLock hold(opening_);
+    range.source = on_pfs_.get();  // it stays
   }
   if (way) {
     const MutexLock hold(way->lock);
@@ -209,6 +257,7 @@ Status PeerSource::File::read(CopyRange range, Copier* copier) {
   if (way)
     range.copied = [&](uint64_t offset, std::string_view piece) {
       source_->holdings_->piece(ref_, offset / kPieceBytes, check_of_piece(piece.data(), piece.size()));
+      ++source_->pieces_;
       source_->note_progress(way.get(), offset + piece.size());
     };
   return copier->copy(range);
@@ -305,7 +354,7 @@ void PeerSource::copied(Ref ref, int tier) noexcept try {
 
 void PeerSource::given_up(Ref ref) noexcept try {
   const std::shared_ptr<Way> way = end_way(ref);
-  const bool held = holdings_->given_up(ref);
+  const std::optional<FileKey> held = holdings_->given_up(ref);
   if (way) {
     uint64_t lease = 0;
     {
@@ -314,7 +363,7 @@ void PeerSource::given_up(Ref ref) noexcept try {
     }
     peers_->done({way->key, lease, ReadResult::kNotHeld, {}});
   }
-  if (held) peers_->lost(key_of(ref));
+  if (held) peers_->lost(*held);
 } catch (const std::exception& error) {
   spdlog::warn("tell of a copy that is none: {}", error.what());
 }

@@ -3,6 +3,7 @@
 // and the others get it from here. What no node gives in time is read from the PFS within the same copy().
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,9 +24,10 @@ namespace monarch {
 
 class PeerSource : public Source {
  public:
-  // All outlive it. `bandwidth`: bytes per second of what nobody waits for; 0: no limit.
+  // All outlive it. `bandwidth`: bytes per second of what nobody waits for; 0: no limit. `readers`: so many
+  // files are read on the PFS at a time.
   PeerSource(Catalog* catalog, const Dataset* dataset, Board* board, PfsSource* pfs, Peers* peers,
-             Holdings* holdings, ToldValues* told, uint64_t bandwidth)
+             Holdings* holdings, ToldValues* told, uint64_t bandwidth, int readers)
       : catalog_(catalog),
         dataset_(dataset),
         board_(board),
@@ -33,10 +35,12 @@ class PeerSource : public Source {
         peers_(peers),
         holdings_(holdings),
         told_(told),
+        readers_(readers),
         rate_(bandwidth) {}
 
   std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
                                    const Copier& copier) override;
+  int more_at_a_time() const override { return 8; }
   // A node prefetches what it is the home of.
   bool is_ours(Ref ref) override;
   void copied(Ref ref, int tier) noexcept override;
@@ -44,6 +48,7 @@ class PeerSource : public Source {
 
  private:
   class File;
+  class Reader;
   // What the others say of a file that is being copied here. Several threads may copy parts of it.
   struct Way {
     FileKey key;
@@ -72,7 +77,12 @@ class PeerSource : public Source {
   Peers* const peers_;
   Holdings* const holdings_;
   ToldValues* const told_;
+  const int readers_;
   Throttle rate_;
+  Mutex reading_;
+  Condition read_;  // one of them has
+  int reads_ GUARDED_BY(reading_) = 0;
+  std::atomic<uint64_t> pieces_{0};  // that were read on the PFS
   Mutex lock_;
   std::map<Ref, std::shared_ptr<Way>> ways_ GUARDED_BY(lock_);
 };

@@ -41,6 +41,7 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
   hears.late = [this](NodeIndex node) {
     const MutexLock hold(lock_);
     members_.answered_late(node);
+    slowness_.answered_late();
   };
   hears.data = [this](NodeIndex, Fd socket, Tls tls) { handlers_.data(std::move(socket), std::move(tls)); };
   hears.rings = [this] {
@@ -53,6 +54,7 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
   fetches.peers = options_.peers;
   fetches.port = [this](NodeIndex node) { return port_of(node); };
   fetches.answer_ms = options_.piece_ms;
+  fetches.slowness = &slowness_;
   fetches.data_address = [this](NodeIndex node) { return data_address_of(node); };
   fetch_ = std::make_unique<Fetch>(std::move(fetches));
 }
@@ -154,7 +156,10 @@ Peers::Where Peers::ask(const FileKey& key, Purpose purpose, int patience_ms) {
       keeper = *found;
     }
     if (keeper == own_) return locate_here(key);
-    const Result<Reply> reply = control_->ask(keeper, encode(Want{key, purpose}), patience_ms);
+    const int64_t asked_ns = now_ns();
+    const Result<Reply> reply = control_->ask(keeper, encode(Want{key, purpose}),
+                                              std::max(patience_ms, slowness_.limit_ms(options_.answer_ms)));
+    if (reply.ok()) slowness_.took(now_ns() - asked_ns, options_.answer_ms);
     const std::optional<Where> where = reply.ok() ? meaning_of(*reply) : std::nullopt;
     const MutexLock hold(lock_);
     if (where) {
@@ -186,7 +191,11 @@ std::string Peers::wanted(NodeIndex from, const Want& want) {
     look = home != own_ && members_.can_ask(home, now_ns());
     if (home != own_) uninformed_.insert(home);
   }
-  if (look) control_->tell(home, encode(Ping()));
+  // Others may be asking the home meanwhile, which was only late: it sends nobody else to read the file.
+  if (const Read* read = std::get_if<Read>(&answer); look && read && read->lease != 0)
+    control_->tell(home, encode(Reading{{{want.key, from, read->lease}}}));
+  else if (look)
+    control_->tell(home, encode(Ping()));
   return std::visit([](const auto& message) { return encode(message); }, answer);
 }
 
@@ -204,7 +213,7 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
     case MessageType::kProgress:
       on(decode<Progress>(body), [&](const Progress& p) {
         const MutexLock hold(lock_);
-        directory_.progress(p.key, from, p.lease, now_ns());
+        directory_.progress(p.key, from, now_ns());
       });
       break;
     case MessageType::kDone:
@@ -525,6 +534,7 @@ bool Peers::note(const FileKey& key, NodeIndex holder, Fetched fetched) {
         ++counts_.errors;
         break;
       case Fetched::kBusy:
+      case Fetched::kNotYet:
         break;
       case Fetched::kChanged:
       case Fetched::kRefused:

@@ -22,6 +22,7 @@
 #include "runtime/peer/directory.h"
 #include "runtime/peer/fetch.h"
 #include "runtime/peer/members.h"
+#include "runtime/peer/slowness.h"
 
 namespace monarch {
 
@@ -95,8 +96,8 @@ class Peers {
 
   // Gets what `get` names from one of the holders, or goes on with another one; `key` is that of the file.
   // `get.follow` counts where the holder is still reading. kOk: all is there, and as it was when it was read
-  // on the PFS. kBusy: the rest may come later. kWrong: nothing of what came counts. `buffer` has room for
-  // kPieceBytes.
+  // on the PFS. kBusy, kNotYet: the rest may come later. kWrong: nothing of what came counts. `buffer` has
+  // room for kPieceBytes.
   Fetched get(const FileKey& key, const Where& where, const Get& get, char* buffer, const Receiver& receiver)
       EXCLUDES(lock_);
 
@@ -160,6 +161,7 @@ class Peers {
   const int64_t began_ns_;
   const NodeIndex own_;
   const uint32_t count_;
+  Slowness slowness_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Fetch> fetch_;
 

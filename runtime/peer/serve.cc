@@ -22,9 +22,11 @@ class Serve::Turn {
     const int most = bytes <= kPieceBytes ? serve->options_.most_of_small : serve->options_.most_of_large;
     const MutexLock hold(serve->lock_);
     int& now = serve->served_[key];
-    got_ = now < most;
+    got_ = now < most && (serve->options_.threads < 2 ||
+                          serve->serving_ + 1 < static_cast<uint32_t>(serve->options_.threads));
     now += got_;
     if (got_) ++serve->serving_;
+    if (now == 0) serve->served_.erase(key);
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -51,22 +53,35 @@ Status Serve::start() {
   epoll_event event = {EPOLLIN, {.fd = stop_.get()}};
   if (!epoll_ || !stop_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stop_.get(), &event) != 0)
     return errno_error("prepare to serve peers");
-  for (int i = 0; i < options_.threads; ++i) {
-    std::thread thread;
-    if (const int error = os::start_thread(&thread, [this] { run(); }); error != 0) {
-      if (threads_.empty()) return errno_error("start a thread that serves peers", error);
-      break;
-    }
-    threads_.push_back(std::move(thread));
-  }
+  const MutexLock hold(lock_);
+  threads_.reserve(static_cast<size_t>(options_.threads));
+  return add_thread();
+}
+
+Status Serve::add_thread() {
+  std::thread thread;
+  if (const int error = os::start_thread(&thread, [this] { run(); }); error != 0)
+    return errno_error("start a thread that serves peers", error);
+  threads_.push_back(std::move(thread));
   return {};
+}
+
+// Where no more can be made, those that there are serve all.
+void Serve::add_thread_if_all_work() {
+  if (waiting_ > 0) return;
+  const MutexLock hold(lock_);
+  if (!stopping_ && threads_.size() < static_cast<size_t>(options_.threads)) (void)add_thread().ok();
 }
 
 void Serve::stop() {
   stopping_ = true;
   if (stop_) (void)::eventfd_write(stop_.get(), 1);
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  std::vector<std::thread> threads;
+  {
+    const MutexLock hold(lock_);
+    threads.swap(threads_);
+  }
+  for (std::thread& thread : threads) thread.join();
   const MutexLock hold(lock_);
   connections_.clear();
 }
@@ -83,7 +98,10 @@ void Serve::add(Fd socket, Tls tls) {
 void Serve::run() {
   while (!stopping_) {
     epoll_event event;
-    if (::epoll_wait(epoll_.get(), &event, 1, -1) != 1 || event.data.fd == stop_.get()) continue;
+    ++waiting_;
+    const int n = ::epoll_wait(epoll_.get(), &event, 1, -1);
+    --waiting_;
+    if (n != 1 || event.data.fd == stop_.get()) continue;
     Connection* connection = nullptr;
     {
       const MutexLock hold(lock_);
@@ -92,6 +110,7 @@ void Serve::run() {
     // Of what TLS has read already, epoll would not tell.
     bool goes_on = false;
     try {
+      add_thread_if_all_work();
       goes_on = serve_one(connection);
       while (goes_on && Wire(event.data.fd, connection->tls.get()).has_more())
         goes_on = serve_one(connection);

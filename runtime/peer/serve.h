@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends what this node has to the others: a few threads, each of which answers one Get at a time. A
-// connection that asks for nothing keeps none of them.
+// Sends what this node has to the others: threads, each of which answers one Get at a time, and which become
+// more as more nodes ask at a time. A connection that asks for nothing keeps none of them.
 #pragma once
 
 #include <atomic>
@@ -35,9 +35,12 @@ class ServedFile {
 struct ServeOptions {
   // Opens what is asked for; nullptr, and `*why` is told. Any of the threads.
   std::function<std::unique_ptr<ServedFile>(const Get& get, GetResult* why)> open;
-  int threads = 4;
-  int piece_ms = 500;  // for some of each piece to be taken by the peer
-  int wait_ms = 20;    // for the reader to have a piece: who wants it asks again
+  // So many at most. One of them does not send: it tells who asks in vain that all others do, since a node
+  // that waits for an answer cannot tell who is busy from who hangs.
+  int threads = 17;
+  int piece_ms =
+      2500;          // for some of each piece to be taken by the peer, which waits for as long in a full link
+  int wait_ms = 20;  // for the reader to have a piece: who wants it asks again
   // So many at a time get the same file: the others do better with another holder.
   int most_of_large = 2, most_of_small = 8;
 };
@@ -65,6 +68,8 @@ class Serve {
     Tls tls;
   };
   class Turn;
+  Status add_thread() REQUIRES(lock_);
+  void add_thread_if_all_work() EXCLUDES(lock_);
   void run();
   // False: it is to be hung up on.
   bool serve_one(Connection* connection);
@@ -72,11 +77,12 @@ class Serve {
 
   const ServeOptions options_;
   Fd epoll_, stop_;
-  std::vector<std::thread> threads_;
+  std::atomic<int> waiting_{0};  // threads
   std::atomic<uint32_t> serving_{0};
   std::atomic<uint64_t> sent_files_{0}, sent_bytes_{0};
   std::atomic<bool> stopping_{false};
   Mutex lock_;
+  std::vector<std::thread> threads_ GUARDED_BY(lock_);
   std::map<int, std::unique_ptr<Connection>> connections_ GUARDED_BY(lock_);  // by socket
   std::map<FileKey, int> served_ GUARDED_BY(lock_);                           // how often at the moment
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/placement/copier.h"
 
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -44,6 +45,12 @@ char* Copier::buffer(unsigned piece) {
     buffers_[piece].reset(static_cast<char*>(std::aligned_alloc(kBlock, kPiece)));
   }
   return buffers_[piece].get();
+}
+
+void Copier::rest() {
+  uring_.reset();  // it has pinned them
+  for (const auto& buffer : buffers_)
+    if (buffer) (void)::madvise(buffer.get(), kPiece, MADV_DONTNEED);
 }
 
 // False: the copying is to end.

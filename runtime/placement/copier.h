@@ -67,6 +67,8 @@ class Copier {
 
   // Somebody waits for what is being copied now: it no longer keeps to the rates. Any thread.
   void hurry() { hurry_.store(true, std::memory_order_relaxed); }
+  // Nothing is copied for a while: gives memory back.
+  void rest();
   // Before a new piece of work.
   void begin() { hurry_.store(false, std::memory_order_relaxed); }
   bool hurried() const { return hurry_.load(std::memory_order_relaxed); }

@@ -30,10 +30,7 @@ PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const
 Status PlacementHandler::start() {
   context_.threads = context_.config.threads;
   for (int i = 0; i < context_.config.threads; ++i) {
-    workers_.push_back(std::make_unique<Worker>(&context_, rates_));
-    Worker* worker = workers_.back().get();
-    if (const int error = os::start_thread(&worker->thread, [this, worker] { run(worker); }); error != 0) {
-      workers_.pop_back();
+    if (const int error = add_worker(WorkQueue::Thread::kUsual); error != 0) {
       if (workers_.empty()) return errno_error("start a copy thread", error);
       spdlog::warn("{} copy threads instead of {}: {}", workers_.size(), context_.config.threads,
                    std::strerror(error));
@@ -41,7 +38,18 @@ Status PlacementHandler::start() {
       break;
     }
   }
+  for (int i = 0; i < context_.source->more_at_a_time(); ++i)
+    if (add_worker(WorkQueue::Thread::kMore) != 0) break;
   return {};
+}
+
+int PlacementHandler::add_worker(WorkQueue::Thread kind) {
+  workers_.push_back(std::make_unique<Worker>(&context_, rates_));
+  Worker* worker = workers_.back().get();
+  worker->kind = kind;
+  const int error = os::start_thread(&worker->thread, [this, worker] { run(worker); });
+  if (error != 0) workers_.pop_back();
+  return error;
 }
 
 void PlacementHandler::move_to(const std::string& processors) {
@@ -93,7 +101,7 @@ void PlacementHandler::demand_chunk(const RelPath& path, uint32_t chunk) try {
 }
 
 void PlacementHandler::run(Worker* worker) {
-  while (const std::optional<Work> work = queue_.take(&worker->copier)) {
+  while (const std::optional<Work> work = queue_.take(&worker->copier, worker->kind)) {
     set_io_priority(work->background() ? context_.config.background_io : AgentConfig::Io::kNormal);
     try {
       if (worker->moves != moves_) move(worker);

@@ -61,10 +61,13 @@ class PlacementHandler {
   struct Worker {
     Worker(PlacementContext* context, Rates* rates) : copier(context->board, rates, &context->stopping) {}
     Copier copier;
+    WorkQueue::Thread kind = WorkQueue::Thread::kUsual;
     int moves = 0;  // how many of move_to() it has followed
     std::thread thread;
   };
 
+  // 0, or an error.
+  int add_worker(WorkQueue::Thread kind);
   void hurry(Ref ref, const RelPath& path);
   void run(Worker* worker);
   void do_work(const Work& work, Copier* copier);

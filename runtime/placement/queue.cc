@@ -24,18 +24,33 @@ uint64_t lesser_size(uint64_t a, uint64_t b) { return a == 0 ? b : std::min(a, b
 WorkQueue::WorkQueue(PlacementContext* context, Questions ask)
     : context_(context),
       ask_(std::move(ask)),
-      prefetching_(context->config.prefetch != AgentConfig::Prefetch::kOff) {}
+      prefetching_(context->config.prefetch != AgentConfig::Prefetch::kOff) {
+  working_.reserve(static_cast<size_t>(context->config.threads + context->source->more_at_a_time()));
+}
 
-std::optional<Work> WorkQueue::take(Copier* copier) {
+std::optional<Work> WorkQueue::take(Copier* copier, Thread thread) {
   MutexLock hold(lock_);
   Work work;
-  while (!context_->stopping && !next(&work)) {
+  bool rested = false;  // a thread for more may sleep for long
+  while (!context_->stopping && !next(thread, &work)) {
+    if (thread == Thread::kMore) {
+      if (rested) {
+        more_.wait(&hold);
+      } else {
+        hold.unlock();
+        copier->rest();
+        hold.lock();
+        rested = true;
+      }
+      continue;
+    }
     if (!wait_for_work(&hold)) continue;
     looking_ = true;
     return Work{0, Why::kLook};
   }
   if (context_->stopping) return {};
-  working_.push_back({copier, work.ref});
+  working_.push_back({copier, work.ref, thread});
+  usual_ += thread == Thread::kUsual;
   copier->begin();
   background_ += work.background();
   return work;
@@ -47,7 +62,10 @@ void WorkQueue::done(const Work& work, Copier* copier) {
     looking_ = false;
     return;
   }
-  std::erase_if(working_, [&](const Working& w) { return w.copier == copier; });
+  const auto at =
+      std::find_if(working_.begin(), working_.end(), [&](const Working& w) { return w.copier == copier; });
+  usual_ -= at->thread == Thread::kUsual;
+  working_.erase(at);
   background_ -= work.background();
   if (work.why == Why::kAgain) waiting_again_.erase(work.ref);
   if (work.background()) work_.notify_one();  // a place for background work is free again
@@ -56,7 +74,7 @@ void WorkQueue::done(const Work& work, Copier* copier) {
 void WorkQueue::demand(Ref ref) {
   const MutexLock hold(lock_);
   demanded_.push_back({ref, Why::kDemand});
-  work_.notify_one();
+  wake_for_demand();
 }
 
 void WorkQueue::hurry(Ref ref) {
@@ -66,16 +84,16 @@ void WorkQueue::hurry(Ref ref) {
     demanded_.push_back(std::move(*at));
     demanded_.back().why = Why::kDemand;
     in_line_.erase(at);
-    return work_.notify_one();
+    return wake_for_demand();
   }
-  for (const auto& [copier, works_on] : working_)
-    if (works_on == ref) copier->hurry();
+  for (const Working& working : working_)
+    if (working.ref == ref) working.copier->hurry();
 }
 
 void WorkQueue::demand_chunk(Ref ref, uint32_t chunk) {
   const MutexLock hold(lock_);
   demanded_chunks_.emplace_back(ref, chunk);
-  work_.notify_one();
+  wake_for_demand();
 }
 
 void WorkQueue::fill(Ref ref, Place place) {
@@ -136,6 +154,7 @@ void WorkQueue::start_over(Prefetch prefetch) {
 void WorkQueue::wake() {
   const MutexLock hold(lock_);
   work_.notify_all();
+  more_.notify_all();
 }
 
 bool WorkQueue::is_poor() {
@@ -143,7 +162,16 @@ bool WorkQueue::is_poor() {
   return prefetching_ && is_poor_;
 }
 
-bool WorkQueue::next(Work* work) {
+// Something was put into the queue. A thread that works comes back by itself.
+void WorkQueue::wake_for_demand() {
+  if (demanded_.size() + demanded_chunks_.size() + static_cast<size_t>(usual_) <=
+      static_cast<size_t>(context_->threads))
+    work_.notify_one();
+  else
+    more_.notify_one();
+}
+
+bool WorkQueue::next(Thread thread, Work* work) {
   if (!demanded_.empty()) {
     *work = std::move(demanded_.front());
     demanded_.pop_front();
@@ -154,6 +182,7 @@ bool WorkQueue::next(Work* work) {
     demanded_chunks_.pop_front();
     return true;
   }
+  if (thread == Thread::kMore) return false;
   return (has_wanted_place() && next_to_fill(Fill::kWanted, work)) ||
          (has_background_place() && next_background(work));
 }
@@ -162,7 +191,7 @@ bool WorkQueue::has_background_place() const { return background_ < std::max(1, 
 
 // What nobody waits for may keep all its places for long, where the admin's rate is low.
 bool WorkQueue::has_wanted_place() const {
-  return wanted_ > 0 && static_cast<int>(working_.size()) < std::max(1, context_->threads - 1);
+  return wanted_ > 0 && usual_ < std::max(1, context_->threads - 1);
 }
 
 bool WorkQueue::next_to_fill(Fill which, Work* work) {

@@ -64,9 +64,11 @@ class WorkQueue {
   };
   WorkQueue(PlacementContext* context, Questions ask);
 
+  // A thread for more takes what somebody waits for, while all others work.
+  enum class Thread { kUsual, kMore };
   // Waits until there is work for a thread with this copier, which is the caller's until done(). Nothing: the
   // context is stopping.
-  std::optional<Work> take(Copier* copier) EXCLUDES(lock_);
+  std::optional<Work> take(Copier* copier, Thread thread = Thread::kUsual) EXCLUDES(lock_);
   void done(const Work& work, Copier* copier) EXCLUDES(lock_);
 
   // An open waits for a file: a kQueued one (demand), or one that is in work or in line for nobody (hurry).
@@ -107,7 +109,8 @@ class WorkQueue {
   bool has_background_place() const REQUIRES(lock_);
   // All threads but one may fill what somebody waits for as a whole: that one is kept for demand.
   bool has_wanted_place() const REQUIRES(lock_);
-  bool next(Work* work) REQUIRES(lock_);
+  bool next(Thread thread, Work* work) REQUIRES(lock_);
+  void wake_for_demand() REQUIRES(lock_);
   // A chunk of a large file that was begun: of any, or of one that somebody waits for as a whole.
   enum class Fill { kAny, kWanted };
   bool next_to_fill(Fill which, Work* work) REQUIRES(lock_);
@@ -122,7 +125,7 @@ class WorkQueue {
   const Questions ask_;
 
   Mutex lock_;
-  Condition work_;
+  Condition work_, more_;  // for which threads wait
   std::deque<Work> demanded_ GUARDED_BY(lock_);
   std::deque<Work> in_line_ GUARDED_BY(lock_);  // opened and kStaging, waiting for their turn
   int turns_ GUARDED_BY(lock_) = 0;             // threads that have one
@@ -138,7 +141,9 @@ class WorkQueue {
   struct Working {
     Copier* copier;
     Ref ref;
+    Thread thread;
   };
+  int usual_ GUARDED_BY(lock_) = 0;                 // threads that work, but for those for more
   std::vector<Working> working_ GUARDED_BY(lock_);  // who works on what; has room for all threads
   uint64_t cursor_ GUARDED_BY(lock_) = 0;           // how far prefetch is in the catalog's log
   int background_ GUARDED_BY(lock_) = 0;            // threads that work on something that nobody waits for

@@ -40,6 +40,8 @@ class Source {
   // Opens the file of an entry, which has this path below its root. nullptr: errno says why.
   virtual std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
                                            const Copier& copier) = 0;
+  // So many files more than there are copy threads may come at a time, since they do not come from the PFS.
+  virtual int more_at_a_time() const { return 0; }
   // Whether this node is to stage the entry though nobody has asked for it.
   virtual bool is_ours(Ref ref) = 0;
   // The copy of an entry is whole, and has its name on the tier.
