@@ -15,7 +15,8 @@
 #   unlock FILE                     release the lock and remove FILE
 #   unlocked CMD ARG...             run CMD, which makes a daemon of itself, without the locks' descriptors
 #   spawn CMD ARG...                start CMD as a daemon, without them too; SPAWNED is its pid
-#   wait_for SECONDS CMD ARG...     repeat CMD until it succeeds; 1 after SECONDS
+#   wait_for SECONDS CMD ARG...     repeat CMD until it succeeds; 1 after SECONDS, on a machine MONARCH_TEST_SLOW times as slow after
+#                                   as many times that
 #   record_pid FILE [PID]           remember in FILE.start which process FILE's pid means (PID: write FILE too)
 #   pid_alive FILE NAME             does the process that FILE means live, and is its name NAME?
 #   stop_pid FILE NAME [SECONDS]    end that process (TERM, KILL after 10 s) and remove FILE; never another one
@@ -153,7 +154,7 @@ spawn() {
 # ---- waiting and processes
 
 wait_for() {
-    local end=$((${EPOCHREALTIME/[^0-9]/} + $1 * 1000000))
+    local end=$((${EPOCHREALTIME/[^0-9]/} + $1 * ${MONARCH_TEST_SLOW:-1} * 1000000))
     shift
     until "$@"; do
         [ "${EPOCHREALTIME/[^0-9]/}" -lt "$end" ] || return 1

@@ -14,6 +14,7 @@ EXTRA_DIST += \
 	%D%/lab.d/pfs \
 	%D%/lab.d/slurm \
 	%D%/lab.d/slurm-config.sh \
+	%D%/lab.d/vm \
 	%D%/lib.sh \
 	%D%/mutate \
 	%D%/scratch.sh

@@ -99,6 +99,9 @@ class VersionTwo:
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         if self.holder.stdout.readline() != b"up\n":
             raise RuntimeError("no namespace with cgroup v2")
+        for controller in "memory", "cpuset":  # where version 1 has it, there is none
+            with contextlib.suppress(OSError):
+                put(f"{self.top}/cgroup.subtree_control", f"+{controller}")
 
     def enter(self, group):
         return ["sh", "-c", f'echo 0 >{self.top}/{group}/cgroup.procs; exec nsenter -t {self.holder.pid} -C -m "$@"', "sh"]
@@ -134,9 +137,10 @@ class Node:
         self.step = f"step-{self.key}{os.getpid()}"
         for base in machine.bases:
             os.mkdir(f"{base}/{self.step}")
-            if os.path.exists(f"{base}/cpuset.mems"):
-                put(f"{base}/{self.step}/cpuset.cpus", "0")
+            if os.path.exists(f"{base}/cpuset.mems"):  # version 1; of version 2, the root has no such file
                 put(f"{base}/{self.step}/cpuset.mems", read(f"{base}/cpuset.mems"))
+            if os.path.exists(f"{base}/{self.step}/cpuset.cpus"):
+                put(f"{base}/{self.step}/cpuset.cpus", "0")
 
     def configure(self, more=""):
         put(self.config, f"[tier.ram]\npath = {self.tier}\ndriver = tmpfs\nmedium = ram\nquota = {QUOTA}\n{more}")
@@ -175,7 +179,8 @@ class Node:
 
     def limits(self):
         """Those of the agents' memory."""
-        return [int(read(file)) for path in self.groups("cluster.") for file in glob.glob(f"{path}/memory.limit_in_bytes")]
+        files = [file for path in self.groups("cluster.") for name in ("limit_in_bytes", "max") for file in glob.glob(f"{path}/memory.{name}")]
+        return [int(read(file).replace("max", str(1 << 62))) for file in files]
 
     def in_step(self):
         """What keeps slurmstepd from removing its step's groups; the keeper leaves them as it begins."""
@@ -253,7 +258,7 @@ def own_group(name):
         status = dict(line.split(":\t", 1) for line in read(f"/proc/{pid}/status").splitlines())
         equal((status["Uid"].split(), status["Gid"].split(), status["Groups"].split(), status["NoNewPrivs"], int(status["CapEff"], 16)),
               ([str(UID)] * 4, [str(UID)] * 4, ["7", str(UID)], "1", 0), name("it is the owner's, for good"))
-        if os.path.exists(f"{n.machine.bases[0]}/cpuset.cpus") or any("cpuset" in base for base in n.machine.bases):
+        if any(os.path.exists(f"{base}/{n.step}/cpuset.cpus") for base in n.machine.bases):
             equal(status["Cpus_allowed_list"], "0", name("it has the job's processors"))
         for limit in n.limits():
             equal(limit, (2 << 30) + QUOTA + QUOTA // 16, name("its memory is limited"))
@@ -261,7 +266,8 @@ def own_group(name):
         ok(str(pid).encode() in found, name("ps -C monarchd finds it"), found)
         equal(n.epilog(1)[0], 0, name("the epilog succeeds"))
         ok(wait_until(lambda: not n.groups()), name("its groups are gone"), n.groups())
-        equal(n.logged().count("warning"), 0, name("the log has no warning"), n.logged())
+        warnings = [line for line in n.logged().splitlines() if "warning" in line and not (e2e.SLOW > 1 and "is not ready after" in line)]
+        equal(warnings, [], name("the log has no warning"), n.logged())
         n.configure("[agent]\nmemory_max = 64M\n")
         n.start(2)
         limits = n.limits()

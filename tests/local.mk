@@ -6,6 +6,7 @@
 
 TEST_EXTENSIONS = .t
 TEST_TIMEOUT = 900
+tests/vm.log: TEST_TIMEOUT = 14400
 
 tap_driver = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_DRIVER = $(tap_driver)
@@ -279,6 +280,7 @@ scripts = \
 	%D%/slurm_shares.t \
 	%D%/slurm_versions.t \
 	%D%/stress.t \
+	%D%/vm.t \
 	%D%/writes.t
 EXTRA_DIST += \
 	%D%/e2e.py \

@@ -6,9 +6,11 @@ one that is installed in the directory MONARCH_TEST_SLURM, a newer one, with ver
 import contextlib
 import functools
 import glob
+import hashlib
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 
@@ -23,7 +25,7 @@ NEWER = os.environ.get("MONARCH_TEST_SLURM", "")
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 # Seconds for a job of less than one to begin, to end and to give its node back.  With something left in a step newer Slurms
 # wait for a minute (UnkillableStepTimeout).
-SOON = 20
+SOON = 20 * e2e.SLOW
 cluster = data = None
 
 
@@ -169,7 +171,7 @@ def two_steps(name):
     agent = cluster.agent(job)
     cluster.wait_running(job, f"half.{job}")
     # Where it was in the step's group, Slurm killed it with what the step left.
-    ok(not wait_until(lambda: state_of(agent) in "XZ", 3), f"{name}: the agent lives between them")
+    ok(not wait_until(lambda: state_of(agent) in "XZ", 3 * e2e.SLOW), f"{name}: the agent lives between them")
     with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
         pass
     code, out, err = e2e.finish(process, slurm_lab.PATIENCE)
@@ -261,28 +263,135 @@ def memory(name):
     cluster.gone(name)
 
 
+def memory_max(name):
+    """An agent at its limit stages no more; one beyond is killed, alone."""
+    name += ", memory_max"
+    big = scratch("big")
+    content = [os.urandom(4 << 20) for _ in range(25)]
+    for number, part in enumerate(content):
+        with open(f"{big}/{number:02}", "wb") as file:
+            file.write(part)
+    cluster.configure(f"[tier.ram]\npath = {cluster.tier}\ndriver = tmpfs\nmedium = ram\nquota = 256M\n[agent]\nmemory_max = 64M\n")
+    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={big}"],
+                         f"cat {big}/* | md5sum; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; cat {big}/* | md5sum")
+    agent = cluster.agent(job)
+    cluster.wait_running(job, f"half.{job}")
+    print(f"# {name}: the agent at its limit is {state_of(agent)}")  # X: by copies that were under way when it came near
+    for path in glob.glob(f"{cluster.groups('lab.')[0]}/memory.max"):  # of version 1, a limit cannot be below what is used
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("1M")
+        ok(wait_until(lambda: state_of(agent) in "XZ"), f"{name}: an agent that needs more is killed", cluster.log_of(job))
+    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
+        pass
+    right = hashlib.md5(b"".join(content)).hexdigest().encode() + b"  -\n"
+    equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", right * 2), f"{name}: its job goes on, and its bytes are right", cluster.jobs(job))
+    cluster.configure()
+    shutil.rmtree(big)
+    cluster.gone(name)
+
+
+def limits(name):
+    """The agent's processors are its job's, and its limits are those of its own group, in each hierarchy that has them."""
+    name += ", limits"
+    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"],
+                         f"{data.read()}; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done")
+    cluster.wait_running(job, f"half.{job}")
+    agent = cluster.agent(job)
+    own = [path for path in cluster.groups() if str(agent) in read(f"{path}/cgroup.procs").split()]
+    equal(len(own), len(cluster.roots), f"{name}: the agent is in one group of its own in each hierarchy", *own, read(f"/proc/{agent}/cgroup"))
+    most = [read(file).strip() for path in own for file in (f"{path}/memory.max", f"{path}/memory.limit_in_bytes") if os.path.exists(file)]
+    cores = [read(f"{path}/cpuset.cpus").strip() for path in own if os.path.exists(f"{path}/cpuset.cpus")]
+    allowed = re.search(r"(?m)^Cpus_allowed_list:\t(.*)$", read(f"/proc/{agent}/status")).group(1)
+    print(f"# {name}: {own}, memory {most}, processors {cores}")
+    equal((most, cores), ([str(2 << 30)], [allowed]), f"{name}: it has a limit of memory, and the job's processors")
+    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
+        pass
+    cluster.wait(job)
+    cluster.gone(name)
+
+
+def restarts(name):
+    """systemd neither ends nor moves the agent when it reads its units again, and when slurmd starts anew or is killed."""
+    name += ", restarts"
+    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"],
+                         f"{data.read()}; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; {data.read()}")
+    cluster.wait_running(job, f"half.{job}")
+    agent = cluster.agent(job)
+    slurmd = cluster.status()["daemons"][f"slurmd@{cluster.node_names[0]}"]["pid"]
+    unit = re.search(r"^0::/system\.slice/(monarch-lab-.*\.service)", read(f"/proc/{slurmd}/cgroup"), re.MULTILINE).group(1)
+    def seen():
+        group = cluster.groups("lab.")[0]
+        files = [f"{group}/{file}" for file in ("memory.max", "cpuset.cpus") if os.path.exists(f"{group}/{file}")]
+        return state_of(agent) not in "XZ", read(f"/proc/{agent}/cgroup"), [read(file) for file in files]
+    before = seen()
+    for words in (["daemon-reload"], ["restart", unit], ["kill", "--kill-who=main", "--signal=KILL", unit], ["restart", unit]):
+        done = e2e.execute(["systemctl", *words])
+        equal(done[0], 0, f"{name}: systemctl {words[0]}", done)
+        time.sleep(3)
+        equal(seen(), before, f"{name}: the agent stays as it is after systemctl {words[0]}")
+    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
+        pass
+    equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", data.sums * 2), f"{name}: the job ends, its bytes are right")
+    cluster.gone(name)
+
+
+def stepd_killed(name):
+    """Where a job's slurmstepds are killed, nothing of Monarch's stays."""
+    name += ", slurmstepd killed"
+    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"], f"{data.read()}; touch half.$SLURM_JOB_ID; sleep 60")
+    cluster.wait_running(job, f"half.{job}")
+    agent = cluster.agent(job)
+    found = subprocess.run(["pgrep", "-f", rf"^slurmstepd: \[{job}\."], stdout=subprocess.PIPE, check=True).stdout.split()
+    for pid in found:
+        os.kill(int(pid), 9)
+    ok(wait_until(lambda: state_of(agent) in "XZ", 60 * e2e.SLOW), f"{name}: the agent ends", cluster.log_of(job))
+    cluster.execute(["scancel", "--signal=KILL", str(job)])
+    cluster.execute(["scancel", str(job)])
+    cluster.wait(job)
+    cluster.nothing_left(name)
+    ok(wait_until(lambda: not cluster.groups()), f"{name}: no group of Monarch's is left", *cluster.groups())
+
+
 # ---- which Slurm, and how it is configured
 
 
-def under(flags, options, *tests):
+def under(flags, options, *tests, where=""):
     """Runs tests with those PrologFlags."""
     cluster.begin("--prolog-flags", flags, "--nodes", "1", *options)
     for test in tests:
-        named = functools.partial(test, f"{cluster.version()}, PrologFlags={flags}")
+        named = functools.partial(test, f"{cluster.version()}, PrologFlags={flags}{where}")
         named.__name__ = f"{test.__name__}, {flags}"
         e2e.together(named)
 
 
-def system():
-    """The system's Slurm, with what is mounted at /sys/fs/cgroup, on most machines its systemd's; and with version 2."""
-    global cluster
+def constrained():
+    """Options with which Slurm limits memory and processors."""
     file = f"{scratch()}/task_cgroup.conf"
     with open(file, "w", encoding="utf-8") as out:
         out.write("TaskPlugin=task/cgroup\n")
+    return ["--slurm-conf", file, "--cgroup-line", "ConstrainRAMSpace=yes", "--cgroup-line", "ConstrainCores=yes"]
+
+
+def system():
+    """The system's Slurm, with what is mounted at /sys/fs/cgroup; and with version 2."""
+    global cluster
     cluster = Lab(name="system")
-    under("Contain", ["--slurm-conf", file, "--cgroup-line", "ConstrainRAMSpace=yes", "--cgroup-line", "ConstrainCores=yes"],
-          few_in_a_row, suspended, escape, memory)
-    under("none", ["--cgroup", "v2", "--preload", f"{BUILD}/tests/only_v2.so"], few_in_a_row, two_steps, suspended)
+    under("Contain", constrained(), few_in_a_row, suspended, escape, limits, memory, memory_max)
+    preload = ["--preload", f"{BUILD}/tests/only_v2.so"] if os.path.isdir("/sys/fs/cgroup/freezer") else []
+    under("none", ["--cgroup", "v2", *preload], few_in_a_row, two_steps, suspended)
+    cluster.down()
+
+
+def systemd():
+    """The system's Slurm, as sites have it: slurmd is a unit of systemd's, and has it make the scope of its slurmstepds."""
+    global cluster
+    tests = few_in_a_row, limits, restarts, memory, memory_max, suspended, escape, stepd_killed
+    if not os.path.isdir("/run/systemd/system"):
+        for test in tests:
+            e2e.skip(f"slurmd as a unit of systemd's: {test.__name__.replace('_', ' ')}", "systemd does not run here; tests/vm.t has a machine where it does")
+        return
+    cluster = Lab(name="systemd")
+    under("Contain", [*constrained(), "--systemd", "yes"], *tests, where=", slurmd of systemd")
     cluster.down()
 
 
@@ -310,4 +419,4 @@ if reason := slurm_lab.why_no_slurm():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 data = Dataset(scratch())
-e2e.main(system, newer)
+e2e.main(system, systemd, newer)

@@ -116,7 +116,7 @@ write_config() {
     if [ "$cgroup_version" = v1 ]; then
         printf '%s\n' CgroupPlugin=cgroup/v1 CgroupAutomount=no "${cgroup_lines[@]}"
     else
-        printf '%s\n' CgroupPlugin=cgroup/v2 IgnoreSystemd=yes "${cgroup_lines[@]}"
+        printf '%s\n' CgroupPlugin=cgroup/v2 "IgnoreSystemd=$([ "$systemd" = no ] && echo yes || echo no)" "${cgroup_lines[@]}"
     fi >"$base/etc/cgroup.conf"
     # slurmd appends the node's name
     [ "$job_container" = none ] || printf '%s\n' AutoBasePath=true "BasePath=$base/tmp" >"$base/etc/job_container.conf"

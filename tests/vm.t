@@ -1,0 +1,163 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""dev/lab vm; and in its machines, which have systemd and, most of them, control groups of version 2 with all controllers, the
+tests that concern these."""
+
+import json
+import glob
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import slurm_lab  # pylint: disable=wrong-import-position
+from e2e import BUILD, SOURCE, contains, equal, ok, scratch, skip, wait_until  # pylint: disable=wrong-import-position
+
+ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
+INSIDE = "MONARCH_VM_BOOT" in os.environ
+SECONDS = 3600  # for the longest of the tests, in a machine whose processors are emulated
+# Version, test, its functions.
+PARTS = (("v2", "cgroup.t", ()), ("v2", "slurm_versions.t", ("systemd",)), ("v2", "slurm_versions.t", ("system",)), ("hybrid", "cgroup.t", ()))
+
+
+def vm(*words, seconds=SECONDS, **more):
+    return e2e.execute([f"{SOURCE}/dev/lab", "vm", *words], seconds, **more)
+
+
+def options():
+    """What is refused, before a machine is started."""
+    for words, why in ((("run", "--cgroup", "v3", "true"), "--cgroup v3: v2, v1 or hybrid"), (("run", "--memory", "3", "true"), "a number and M or G"),
+                       (("run", "--memory"), "its value is missing"), (("run", "--nothing", "3", "true"), "unknown option --nothing"),
+                       (("run", "--seconds", "0", "true"), "--seconds 0"), (("run", "--reboots", "x", "true"), "--reboots x"), (("run",), "which command?"), (("walk",), "unknown command walk")):
+        code, _, err = vm(*words, seconds=e2e.PATIENCE)
+        equal(code, 1, f"vm {' '.join(words)} is refused", err)
+        contains(err, [why], f"vm {' '.join(words)}: it says why")
+
+
+def machines():
+    """The processes of machines that this test started."""
+    found = subprocess.run(["pgrep", "-f", f"{scratch()}/monarch-vm"], stdout=subprocess.PIPE, check=False).stdout
+    return [int(pid) for pid in found.split()]
+
+
+def interrupted():
+    """One that is interrupted, or killed, leaves nothing behind."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+        name = signal.Signals(number).name
+        process = e2e.start([f"{SOURCE}/dev/lab", "vm", "run", "true"], env=e2e.native_environment(MONARCH_VM_DIR=scratch()), stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        ok(wait_until(lambda: subprocess.run(["pgrep", "-f", f"^qemu-system.*{scratch()}/monarch-vm"], stdout=subprocess.DEVNULL, check=False).returncode == 0),
+           f"a machine starts, {name}")
+        os.kill(process.pid, number)
+        ok(wait_until(lambda process=process: process.poll() is not None), f"it ends by {name}")
+        ok(wait_until(lambda: not machines()), f"nothing of it runs, {name}", machines())
+        if number != signal.SIGKILL:
+            equal(glob.glob(f"{scratch()}/monarch-vm*"), [], f"its directory is gone, {name}")
+
+
+def command():
+    """Output, exit code and time limit; and a reboot, after which Monarch clears away what the one before left."""
+    code, out, err = vm("run", "--seconds", "900", "--", "sh", "-c", "echo one; pwd; echo two >&2; cat; exit 7")
+    equal((code, out.decode()), (7, f"one\n{os.getcwd()}\ntwo\n"), "the command's output and exit code are the machine's", err)
+    code, _, err = vm("run", "--seconds", "5", "--", "true")
+    equal(code, 124, "it ends after --seconds", err)
+    results("after a reboot", *vm("run", "--seconds", "900", "--reboots", "1", "--", *environment(), f"{SOURCE}/tests/vm.t", "rebooted"))
+    code, out, err = vm("run", "--seconds", "900", "--", "sh", "-c", "echo $MONARCH_VM_BOOT; systemctl reboot --force --force; sleep 600")
+    equal((code, out), (125, b"1\n"), "without --reboots a reboot is the end", err)
+
+
+def environment():
+    return ["env", f"MONARCH_BUILDDIR={BUILD}", f"MONARCH_SRCDIR={SOURCE}", "MONARCH_TEST_INSTALLED=1", "MONARCH_TEST_ALL=1",
+            f"MONARCH_TEST_SLOW={1 if glob.glob('/sys/module/kvm_[ai][mn][dt]*') else 10}",
+            f"MONARCH_TEST_SLURM={os.environ.get('MONARCH_TEST_SLURM', '')}"]
+
+
+def results(name, code, out, err):
+    """Tells the results of a test that ran in a machine as one's own."""
+    lines = out.decode(errors="replace").splitlines()
+    count = 0
+    for number, line in enumerate(lines):
+        found = re.match(r"(not )?ok \d+ - (.*?)(?: # SKIP (.*))?$", line)
+        if not found:
+            continue
+        count += 1
+        if found.group(3):
+            skip(f"{name}: {found.group(2)}", found.group(3))
+        else:
+            more = []
+            for detail in lines[number + 1:]:
+                if not detail.startswith("#  "):
+                    break
+                more.append(detail[4:])
+            ok(not found.group(1), f"{name}: {found.group(2)}", *more)
+    equal((code, f"1..{count}" in lines), (0, True), f"{name}: the test ran to its end in the machine", err, "\n".join(lines[-30:]))
+
+
+def groups():
+    """The tests of control groups, in machines."""
+    slurm_lab.install()
+    if os.environ.get("MONARCH_TEST_SLURM"):
+        slurm_lab.install(os.environ["MONARCH_TEST_SLURM"])
+    parts = PARTS + ((("v2", "slurm_versions.t", ("newer",)),) if os.environ.get("MONARCH_TEST_SLURM") else ())
+    for version, test, functions in parts:
+        name = " ".join([f"{test}, control groups {version}", *functions])
+        results(name, *vm("run", "--cgroup", version, "--memory", "4G", "--seconds", str(SECONDS), "--", *environment(), f"{SOURCE}/build-aux/test-limit",
+                          str(SECONDS - 300), f"{SOURCE}/tests/{test}", *functions))
+
+
+def rebooted():
+    """In a machine: it crashes in mid-job; the next job's start removes what was the last one's."""
+    base = "/srv/monarch"
+    state, tier, data, conf = (f"{base}/{name}" for name in ("state", "tier", "data", "conf"))
+    def start(job):
+        ends = os.pipe()
+        subprocess.run([f"{BUILD}/monarchd", "--start", "--state-dir", state, "--job", str(job), "--node", "n1", "--log", f"{base}/log", "--config", conf,
+                        "--uid", "65534", "--gid", "65534", "--groups", "65534", "--datasets", data, "--reply-fd", str(ends[1])],
+                       stdin=subprocess.DEVNULL, pass_fds=[ends[1]], check=True)
+        os.close(ends[1])
+        with os.fdopen(ends[0], encoding="utf-8") as answer:
+            return answer.readline()
+    def left(job):
+        return [path for path in glob.glob(f"{state}/*/cluster.{job}.*") + glob.glob(f"{tier}/monarch/*.{job}.*") + glob.glob(f"/sys/fs/cgroup/monarch/*.{job}.*")]
+    if os.environ["MONARCH_VM_BOOT"] == "1":
+        os.makedirs(state, 0o755)
+        os.makedirs(tier)
+        os.chmod(tier, 0o1777)
+        e2e.make_tree(data, 30)
+        subprocess.run(["chmod", "-R", "a+rX", base], check=True)
+        with open(conf, "w", encoding="utf-8") as file:
+            file.write(f"[tier.nvme]\npath = {tier}\nquota = 64M\nmedium = nvme\n")
+        start(1)
+        with open(f"{base}/left", "w", encoding="utf-8") as file:
+            json.dump(left(1), file)
+        os.sync()
+        with open("/proc/sysrq-trigger", "w", encoding="utf-8") as file:
+            file.write("b")
+        time.sleep(600)
+    with open(f"{base}/left", encoding="utf-8") as file:
+        before = json.load(file)
+    ok(len(before) >= 3, "a job had a record, a directory on the tier and a control group before", before)
+    equal(sorted(left(1)), sorted(path for path in before if not path.startswith("/sys/")), "the first two are there after the crash")
+    contains(start(2), ["ready "], "a job starts")
+    ok(wait_until(lambda: not left(1)), "what was the last boot's is gone", left(1))
+    ok(len(left(2)) >= 3, "and the new one's is there", left(2))
+
+
+if INSIDE:
+    e2e.main(rebooted)
+_, why, _ = vm("check", seconds=e2e.PATIENCE)
+why = why.decode().strip()
+if not why and e2e.SANITIZER:
+    why = "instrumented programs are too slow in it"
+if why:
+    for case in (interrupted, command, groups):
+        skip(case.__name__, why)
+    e2e.main(options)
+if not ALL:
+    for case in (command, groups):
+        skip(case.__name__, "it takes minutes: MONARCH_TEST_ALL=1")
+e2e.main(options, interrupted, *((command, groups) if ALL else ()))
