@@ -76,8 +76,8 @@ constexpr Rule kRules[] = {
     {"large-files", [](const Counts& c) { return many(c, "fallback_large"); },
      [](const Counts& c) {
        return count(c.task("fallback_large"), "open") +
-              " of large files came before these were staged: read them later, or raise stage_wait_max or "
-              "stage_wait in monarch.conf";
+              " of large files came before these were staged: begin later, by --monarch-wait=full, or raise "
+              "stage_wait_max or stage_wait in monarch.conf";
      }},
     {"slow-staging", [](const Counts& c) { return many(c, "fallback_timeout"); },
      [](const Counts& c) {

@@ -456,7 +456,7 @@ RULES = [
     ("tier-too-small", {"agent": {"no_fit_files": 3, "dataset_bytes": 1000 + (40 << 30)}}, ["too small by 40.0G for 3 files", "--exclusive"]),
     ("excluded", {"tasks": {"fallback_excluded": 10}}, ["MONARCH_IO_EXCLUDE"]),
     ("mounts", {"tasks": {"fallback_mount": 10}}, ["container-args"]),
-    ("large-files", {"tasks": {"fallback_large": 10}}, ["10 opens of large files", "stage_wait_max"]),
+    ("large-files", {"tasks": {"fallback_large": 10}}, ["10 opens of large files", "--monarch-wait=full"]),
     ("slow-staging", {"tasks": {"fallback_timeout": 10}}, ["--monarch-prefetch=all"]),
     ("written", {"tasks": {"fallback_invalid": 10}}, ["the job had written"]),
     ("changed", {"tasks": {"fallback_dropped": 10}}, ["changed on the PFS"]),
