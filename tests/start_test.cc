@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "runtime/base/os.h"
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/life.h"
