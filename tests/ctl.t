@@ -54,6 +54,7 @@ share = equal
 job_capacity = 30%
 medium = nvme
 driver = tmpfs
+charge = job
 min_free = 0.5%
 [agent]
 threads = 3
@@ -77,7 +78,7 @@ run_size = none
 log = /var/log/x.log
 log_level = debug
 [peer]
-enabled = on
+enabled = off
 network = fd00::/64
 ports = 2000-3000
 bandwidth = 1M
@@ -239,11 +240,13 @@ def status_of_run():
           ({"staged": 40, "all": 40, "percent": 100}, size, size, False), "status: all is staged")
     equal((job["opens_tier"], [t["name"] for t in job["tiers"]], job["tiers"][0]["placed_bytes"], job["tiers"][0]["granted"]),
           (40, ["t"], size, 1 << 30), "status: opens and the tier")
-    ok(job["opens"] > 40 and sum(job["fallbacks"].values()) == job["opens"] - 40 and job["fallbacks"]["absent"] >= 1,
+    # As long as the walk goes on, the agent is asked for it.
+    absent = [reason for reason in ("absent", "pass") if job["fallbacks"][reason]]
+    ok(job["opens"] > 40 and sum(job["fallbacks"].values()) == job["opens"] - 40 and bool(absent),
        "status: each open on the PFS has its reason", job)
     code, out, err = ctl("status", name)
     equal((code, err), (0, ""), "status JOBID")
-    contains(out, ["staged-in", "40 of 40 (100%)", "on the PFS: fallback_absent", "GRANTED", "1.00G"], "it tells files, fallbacks and tiers")
+    contains(out, ["staged-in", "40 of 40 (100%)", f"on the PFS: fallback_{absent[0]}", "GRANTED", "1.00G"], "it tells files, fallbacks and tiers")
     code, out, err = ctl("status")
     ok(code == 0 and re.search(rf"^{re.escape(name)} .* 100% .* staged-in$", out, flags=re.M), "status lists the job in a line", out, err)
     if os.geteuid() == 0 and not e2e.why_not_nobody():

@@ -70,7 +70,7 @@ def started():
         equal([line.split("] ")[1] for line in lines], [f"{file}: tier t"], f"{how}: from the tier")
         got = variables(job.run([LAUNCH, how, ENV, "-u_"])[1])
         want = {"LD_PRELOAD": re.search(r"[^: ]+/libmonarch_preload.so", job.env[b"LD_PRELOAD"].decode())[0],
-                "MONARCH_IO_RUN_DIR": job.run_dir}
+                "MONARCH_IO_RUN_DIR": job.run_dir, "MONARCH_IO_STATE": f"{job.run_dir}/state"}
         equal(got, want, f"{how}: nothing else comes back")
     # A program that is itself a file of the dataset, by its descriptor.
     for how in "fexecve", "fexecve, cloexec", "execveat, descriptor":
