@@ -286,8 +286,9 @@ def environment_twin():
     out = cluster.output(job)
     ok(out.startswith(data.sums * 2), "MONARCH_IO_OPT_DATASET: the bytes are right", out)
     rest = out[2 * len(data.sums):].decode().splitlines()
-    equal(rest[:-1], [f"preload={cluster.prefix}/lib/monarch/libmonarch_preload.so",
-                      f"MONARCH_IO_RUN_DIR={cluster.state}/run/lab.{job}.0.{cluster.jobs(job)[0]['NodeList']}"],
+    run_dir = f"{cluster.state}/run/lab.{job}.0.{cluster.jobs(job)[0]['NodeList']}"
+    equal(rest[:-1], [f"preload={cluster.prefix}/lib/monarch/libmonarch_preload.so", f"MONARCH_IO_RUN_DIR={run_dir}",
+                      f"MONARCH_IO_STATE={run_dir}/state"],
           "MONARCH_IO_OPT_DATASET: tasks do not see it")
     check_line("MONARCH_IO_OPT_DATASET", job, data, 2)
     inner = int(rest[-1])
@@ -339,7 +340,7 @@ def user_preload():
     ok(out.startswith(data.sums * 2), "LD_PRELOAD of the user's: the bytes are right", out)
     lines = out[2 * len(data.sums):].decode().splitlines()
     equal(lines[0], f"preload={own}:{cluster.prefix}/lib/monarch/libmonarch_preload.so", "LD_PRELOAD of the user's: it is kept")
-    ok(len(lines) == 4 and min(map(int, lines[2:])) > 0, "LD_PRELOAD of the user's: both are loaded", *lines)
+    ok(len(lines) == 5 and min(map(int, lines[3:])) > 0, "LD_PRELOAD of the user's: both are loaded", *lines)
 
 
 def many_datasets():
@@ -387,7 +388,9 @@ def by_root():
     check_job("sbatch --uid", job, data, 2)
     check_line("sbatch --uid", job, data, 2)
     equal(cluster.wait(own), "COMPLETED", "root's own job: how Slurm says that it ended")
-    equal(cluster.output(own), b"0\npreload=\n", "root's own job: it runs, without Monarch")
+    node = cluster.jobs(own)[0]["NodeList"]
+    equal(cluster.output(own).decode(), f"monarch: the job runs without Monarch on {node}: it is root's\n0\npreload=\n",
+          "root's own job: it runs, without Monarch, and is told")
     equal(cluster.calls_for(own).count("--start"), 0, "root's own job: no agent", cluster.calls_for(own))
 
 
@@ -782,7 +785,11 @@ def bad_tiers():
     cluster.configure(f"{text}[tier.good]\npath = {cluster.tier}\nquota = 64M\nmedium = nvme\n")
     data = local_dataset()
     job = cluster.submit([f"--monarch-dataset={data.path}"], data.read(2))
-    check_job("one tier can be used", job, data, 2)
+    equal(cluster.wait(job), "COMPLETED", "one tier can be used: how Slurm says that it ended")
+    told, _, sums = cluster.output(job).partition(b"\n")
+    equal(sums, data.sums * 2, "one tier can be used: the bytes are right")
+    contains(told.decode(), ["monarch: ", "goes without tier plain: it cannot be entered", f"goes without tier loose: {loose}: "],
+             "one tier can be used: the job is told of the others")
     check_line("one tier can be used", job, data, 2)
     equal(tree_state(loose), before, "a tier that cannot be used is untouched")
     cluster.configure()

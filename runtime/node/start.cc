@@ -71,8 +71,9 @@ void add_remark(const std::string& text, std::string* remark) {
 }
 
 // The job goes without a tier that is configured, as the log tells, too.
-void leave_out(const StartRequest& request, const TierConfig& tier, const std::string& why,
-               std::string* remark) {
+void leave_out(const StartRequest& request, const TierConfig& tier, std::string why, std::string* remark) {
+  const std::string named = "tier " + tier.name + ": ";
+  if (why.starts_with(named)) why.erase(0, named.size());
   spdlog::warn("JobId={} tier {} ({}): {}: the job goes without it", request.job.job, tier.name, tier.path,
                why);
   add_remark(fmt::format("{} goes without tier {}: {}", request.job.node, tier.name, why), remark);
