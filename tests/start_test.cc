@@ -169,7 +169,7 @@ TEST_F(StartTest, TheFirstStepWithTasksIsToldToWait) {
   const JobRecord r = begin_serving("/data");
   const auto now_ms = [] { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; };
   const auto wait = [&](bool tasks) {
-    StartRequest step = request("");
+    StartRequest step = request("/data");
     step.tasks = tasks;
     const Result<Started> started = start_agent(step);
     EXPECT_TRUE(started.ok());
