@@ -145,7 +145,7 @@ def config_show():
         again = written(f"{name}.again", text)
         equal((code, err, values_of(as_json("config", "show", again)[1])), (0, "", values_of(as_json("config", "show", first)[1])),
               f"what it prints of the {name} one is a file that means the same", text)
-    contains(ctl("config", "show", file)[1], [f"; {file}:10\n"], "a line tells where its value is from")
+    contains(ctl("config", "show", file)[1], [f"; {file}:{1 + lines.index('threads = 3')}\n"], "a line tells where its value is from")
     code, told, err = as_json("config", "show", file, "--set", "agent.threads=9")
     equal([(v["value"], v["source"], v["line"]) for v in told.get("values", []) if v["key"] == "threads"], [("9", "--set", None)],
           "--set goes before the file", err)
