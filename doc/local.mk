@@ -56,6 +56,9 @@ EXTRA_DIST += \
 	%D%/performance/overhead-many.json \
 	%D%/performance/overhead.json \
 	%D%/performance/partial.json \
+	%D%/performance/peers.json \
+	%D%/performance/reads-1g.json \
+	%D%/performance/reads.json \
 	%D%/performance/scale.json \
 	%D%/performance/start.json \
 	%D%/performance/tuning.json
