@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
 
 #include "runtime/base/fd.h"
 
@@ -35,7 +38,19 @@ struct Squatter {
   uint16_t port = 0;
 };
 
-inline uint16_t free_port() { return Squatter().port; }
+// One that nobody listens at, below those that the kernel gives to other tests' connections meanwhile.
+inline uint16_t free_port() {
+  constexpr uint32_t kFirst = 20000, kPorts = 12000;
+  static std::atomic<uint32_t> next{static_cast<uint32_t>(::getpid()) * 16};
+  for (uint32_t tried = 0; tried < kPorts; ++tried) {
+    const auto port = static_cast<uint16_t>(kFirst + next++ % kPorts);
+    const sockaddr_in at = loopback(port);
+    const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) return port;
+  }
+  ADD_FAILURE() << "no port is free";
+  return 0;
+}
 
 // A socket that is connected to the port.
 inline Fd dial(uint16_t port) {
