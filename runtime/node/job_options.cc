@@ -94,11 +94,10 @@ Result<JobOptions> parse_job_options(const std::string& text) {
       options.consistency = value;
     else if (key == "tiers" && !value.empty() && listed(value).size() <= kMostTiers)
       options.tiers = listed(value);
-    else if (key == "wait" && take_wait(value, &options.wait_percent))
-      continue;
     else if (key == "wait_timeout" && number_in(value, kMostWaitSeconds) != 0)
       options.wait_seconds = number_in(value, kMostWaitSeconds);
-    else if (key == "capacity" && take_capacity(value, &options))
+    else if ((key == "wait" && take_wait(value, &options.wait_percent)) ||
+             (key == "capacity" && take_capacity(value, &options)))
       continue;
     else if (key == "exclude" && !value.empty())
       options.exclude = value;

@@ -25,7 +25,8 @@ WorkQueue::WorkQueue(PlacementContext* context, Questions ask)
     : context_(context),
       ask_(std::move(ask)),
       prefetching_(context->config.prefetch != AgentConfig::Prefetch::kOff) {
-  working_.reserve(static_cast<size_t>(context->config.threads + context->source->more_at_a_time()));
+  working_.reserve(static_cast<size_t>(context->config.threads) +
+                   static_cast<size_t>(context->source->more_at_a_time()));
 }
 
 std::optional<Work> WorkQueue::take(Copier* copier, Thread thread) {
