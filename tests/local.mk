@@ -177,6 +177,7 @@ fuzzed_sources = \
 	runtime/metadata/board.cc \
 	runtime/metadata/catalog.cc \
 	runtime/node/accounting.cc \
+	runtime/node/job_options.cc \
 	runtime/node/spool.cc \
 	runtime/node/state.cc \
 	runtime/peer/messages.cc

@@ -135,7 +135,8 @@ class MemoryGroups {
   bool can() const { return !base_.empty(); }
   // Puts it into the job's group of that cluster.
   std::string put(const std::string& cluster, pid_t process) {
-    const std::string job = base_ + "/" + cluster + "/" + name_, step = job + "/step_0";
+    std::string job = base_ + "/" + cluster + "/" + name_;
+    const std::string step = job + "/step_0";
     for (const std::string& dir : {base_, base_ + "/" + cluster, job, step})
       if (::mkdir(dir.c_str(), 0755) == 0) made_.push_back(dir);
     std::ofstream(step + "/cgroup.procs") << process << std::flush;
