@@ -600,7 +600,8 @@ void bad_paths() {
     told("execve", execve(bad, files, nullptr));
     if (number == 0) continue;
     told("execve with", execve("/bin/false", files, const_cast<char**>(reinterpret_cast<char* const*>(bad))));
-    told("freopen to write", freopen(bad, "w", fopen("/dev/null", "r")) ? 0 : -1);
+    FILE* const replaced = fopen("/dev/null", "r");
+    told("freopen to write", freopen(bad, "w", replaced) ? 0 : -1);  // which closes it, too
   }
   fclose(stream);
 }
