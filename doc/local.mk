@@ -9,6 +9,7 @@ nobase_dist_doc_DATA = \
 	README.md \
 	%D%/coverage.md \
 	%D%/design.md \
+	%D%/peers.md \
 	%D%/performance.md \
 	%D%/performance/epochs-demand.svg \
 	%D%/performance/epochs-first.svg \

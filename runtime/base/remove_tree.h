@@ -14,7 +14,7 @@ namespace monarch {
 // mounts: they are emptied and removed, those that were made read-only as well. A missing tree is success.
 // What fails is passed over; the first error is returned, with the path in the tree as far as it is known.
 // Large trees are removed by several threads: on some file systems an unlink waits for milliseconds
-// (doc/design.md has figures). The threads end before it returns.
+// (dev/bench removal measures it). The threads end before it returns.
 Status remove_tree(int dirfd, const std::string& name);
 
 // What becomes of the pages of a file in memory before it is removed: whoever has it open keeps what is left.

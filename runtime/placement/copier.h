@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a range of a PFS file and writes it to the same place of a tier's copy, in the way that is best for
-// the tier and the size (doc/design.md, "Copying").
+// the tier and the size (doc/design.md, "A file's way to a tier").
 #pragma once
 
 #include <atomic>
