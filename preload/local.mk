@@ -23,6 +23,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/decide/descriptors.cc %D%/decide/descriptors.h \
 	%D%/decide/large.cc %D%/decide/large.h \
 	%D%/decide/listings.cc %D%/decide/listings.h \
+	%D%/decide/locks.cc %D%/decide/locks.h \
 	%D%/decide/opens.cc %D%/decide/opens.h \
 	%D%/decide/returns.cc %D%/decide/returns.h \
 	%D%/decide/waiting.h \

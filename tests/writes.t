@@ -507,6 +507,65 @@ try: fcntl.flock(b, fcntl.LOCK_EX | fcntl.LOCK_NB); print("not excluded")
 except BlockingIOError: print("excluded")
 fcntl.flock(b, fcntl.LOCK_SH | fcntl.LOCK_NB); print("shared")
 """
+# Locks on what was opened as a copy and as the PFS's file ("c", as flock(1) does), in each pair, by descriptors of this
+# process and of a child; waiting, interrupted, and by a shell whose descriptor outlives the program that locked it.
+LOCKS_BESIDE = """
+import fcntl, os, signal, subprocess, sys, time
+f = sys.argv[1]
+flags = {"o": os.O_RDONLY, "c": os.O_RDONLY | os.O_CREAT}
+kinds = {"S": fcntl.LOCK_SH, "X": fcntl.LOCK_EX}
+def attempt(fd, kind):
+    try: fcntl.flock(fd, kind | fcntl.LOCK_NB); return True
+    except BlockingIOError: return False
+for one in "oc":
+    for first in "SX":
+        for other in "oc":
+            for second in "SX":
+                a, b = os.open(f, flags[one]), os.open(f, flags[other])
+                got = [attempt(a, kinds[first]), attempt(b, kinds[second]), attempt(a, kinds[second]), attempt(b, fcntl.LOCK_SH)]
+                fcntl.flock(a, fcntl.LOCK_UN)
+                print(one + first, other + second, got, attempt(b, fcntl.LOCK_EX))
+                os.close(a), os.close(b)
+for one, other in ("oc", "co", "oo"):
+    a, b = os.open(f, flags[one]), os.open(f, flags[other])
+    fcntl.flock(a, fcntl.LOCK_EX)
+    pid = os.fork()
+    if pid == 0:
+        os.close(a)
+        b = os.open(f, flags[other])
+        fcntl.flock(b, fcntl.LOCK_SH)
+        os._exit(0 if os.path.exists(sys.argv[2]) else 1)
+    time.sleep(0.3)
+    print("waits", os.waitpid(pid, os.WNOHANG)[0])
+    open(sys.argv[2], "w").close()
+    fcntl.flock(a, fcntl.LOCK_UN)
+    print("until it is free", os.waitpid(pid, 0)[1])
+    os.unlink(sys.argv[2])
+    class Rings(Exception): pass
+    def ring(*_): raise Rings
+    signal.signal(signal.SIGALRM, ring)
+    fcntl.flock(a, fcntl.LOCK_EX)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try: fcntl.flock(b, fcntl.LOCK_EX); print("it got it")
+    except Rings: print("interrupted")
+    print("and has nothing", attempt(a, fcntl.LOCK_EX))
+    os.close(a), os.close(b)
+shell = '(flock -n 9 && flock -n "$1" echo both; flock -n -s "$1" echo shared; flock -u 9; flock -n "$1" echo free) 9<"$1";' \\
+        ' flock -n "$1" echo end'
+print(subprocess.run(["bash", "-c", shell, "-", f], stdout=subprocess.PIPE).stdout)
+"""
+
+
+def locks_beside():
+    root = scratch("beside.data")
+    e2e.make_tree(root, 2)
+    job = e2e.Job(options([root], {"t": (e2e.memory("beside.tier") or scratch("beside.tier"), "1G")}))
+    command = [PYTHON, "-c", LOCKS_BESIDE, f"{root}/0000.bin", f"{scratch('beside.out')}/told"]
+    native = e2e.execute(command)
+    equal(native[0], 0, "locks on a copy and on its file: natively", native)
+    equal(job.run(command), native, "locks on a copy and on its file exclude each other as on one file")
+    ended = job.end()
+    ok(ended["opens_tier"] >= 16 and "invalidations" not in ended, "the copy serves on", ended)
 
 
 def file_systems_and_locks():
@@ -873,6 +932,6 @@ print(a, len(open(sys.argv[1], "rb").read()))
     agent.wait(e2e.PATIENCE)
 
 
-e2e.main(refused, by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, file_systems_and_locks, by_mount,
+e2e.main(refused, by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, locks_beside, file_systems_and_locks, by_mount,
          by_two_names, not_the_owner, directories, unreadable, large_files, race, links_to_descriptors, inherited, unseen,
          more_than_inotify_tells, before_the_agent)

@@ -54,21 +54,6 @@ struct Source {
   uint64_t word = 0;   // the entry's state that said so
 };
 
-// Opens the copy; -1: it cannot be, or another user has put something there.
-int open_copy(Ref ref, Source source) {
-  const JobFacts& facts = the_client.catalog.facts();
-  if (source.tier >= facts.tier_count) return -1;
-  const auto& where = facts.tiers[source.tier];
-  Room room;
-  char* path = room.take(where.len + 1 + kPartNameBytes);
-  if (!path) return -1;
-  memcpy(path, where.path, where.len);
-  path[where.len] = '/';
-  (source.whole ? copy_name : part_name)(ref, path + where.len + 1);
-  const int fd = open_own(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW);
-  return fd < 0 || is_own_part(the_client, source.tier, fd) ? fd : not_opened(fd);
-}
-
 // Makes sure that bytes [offset, offset + bytes) are on a tier. False: not, or not in time.
 bool ensure(const File& file, uint64_t offset, uint64_t bytes, Source* source) {
   const CatalogReader& catalog = the_client.catalog;
@@ -99,8 +84,9 @@ template <typename Use>
 ssize_t on_copy(const File& file, size_t bytes, off_t offset, Use use) {
   Source source;
   if (!ensure(file, static_cast<uint64_t>(offset), bytes, &source)) return -1;
-  int fd = open_copy(file.ref, source);
-  if (fd < 0 && !source.whole) fd = open_copy(file.ref, {source.tier, true});  // it came to be whole just now
+  int fd = open_copy(the_client, file.ref, source.tier, source.whole);
+  if (fd < 0 && !source.whole)
+    fd = open_copy(the_client, file.ref, source.tier);  // it came to be whole just now
   if (fd < 0) return -1;
   const Own copy(fd);
   // Else it may be a later partial copy, in which other chunks are.
@@ -325,7 +311,7 @@ int open_whole(int fd) {
   if (state_of(word) != State::kPlaced || is_given_up(file)) return -1;
   const KeepErrno errno_stays;
   Original original;
-  const int copy = is_source(file) ? open_copy(file.ref, {tier_of(word), true}) : -1;
+  const int copy = is_source(file) ? open_copy(the_client, file.ref, tier_of(word)) : -1;
   const bool same = copy >= 0 && original_of_descriptor(copy, &original) && original.entry == file.entry;
   return same ? copy : not_opened(copy);
 }

@@ -244,6 +244,20 @@ bool is_own_part(const Client& client, uint32_t tier, int fd) {
   return names_hold(client, tier) || prove(client, tier, 0, fd);
 }
 
+int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole) {
+  const JobFacts& facts = client.catalog.facts();
+  if (tier >= facts.tier_count) return -1;
+  const auto& where = facts.tiers[tier];
+  Room room;
+  char* path = room.take(where.len + 1 + kPartNameBytes);
+  if (!path) return -1;
+  memcpy(path, where.path, where.len);
+  path[where.len] = '/';
+  (whole ? copy_name : part_name)(ref, path + where.len + 1);
+  const int fd = open_own(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW);
+  return fd < 0 || is_own_part(client, tier, fd) ? fd : not_opened(fd);
+}
+
 void count_copy_opened(Client* client, uint32_t tier) {
   client->catalog.map_identities();  // fstat may come when no descriptor is left
   my_shard(client->board).opens_tier[tier].fetch_add(1, std::memory_order_relaxed);

@@ -32,6 +32,10 @@ bool is_the_copy(const Client& client, const Answer& answer, int fd);
 // The same of a partial copy, which is not known by its inode.
 bool is_own_part(const Client& client, uint32_t tier, int fd);
 
+// A descriptor of the copy of an entry on a tier, for the caller to close; -1: it cannot be opened, or
+// another user has put something there. Changes errno.
+int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole = true);
+
 // Counts what became of the open of a copy. On failure the PFS is tried next.
 void count_copy_opened(Client* client, uint32_t tier);
 void count_copy_failed(Client* client, const Answer& answer);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lock family: locks on a file that the job changed, and its end, are those of the file on the PFS.
+// The lock family: locks on a file that the job changed, and its end, are those of the file on the PFS;
+// flock(2) of a copy and of its file exclude each other.
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include "preload/decide/large.h"
+#include "preload/decide/locks.h"
 #include "preload/decide/returns.h"
 #include "preload/next/next.h"
 
@@ -23,6 +25,19 @@ int control(Hook hook, int fd, int command, void* argument) {
   const int result = next<int(int, int, ...)>(hook)(fd, command, argument);
   if (result >= 0 && (command == F_DUPFD || command == F_DUPFD_CLOEXEC)) duplicated(fd, result);
   return result;
+}
+
+int lock_file(Hook hook, int fd, int operation) {
+  will_lock(fd, operation);
+  follow_changes(fd);
+  const auto lock = [&](int what) { return call_next<int>(hook, fd, what); };
+  for (int result;;) {
+    result = lock(operation);
+    if (result != 0 || !is_locked_beside(fd, operation)) return result;
+    lock(LOCK_UN);  // else two that wait for each other's would do so for ever
+    if ((operation & LOCK_NB) != 0) return errno = EWOULDBLOCK, -1;
+    if (!wait_for_lock_beside(fd, operation)) return -1;
+  }
 }
 
 off_t seek(Hook hook, int fd, off_t offset, int from) {
@@ -44,7 +59,7 @@ off_t seek(Hook hook, int fd, off_t offset, int from) {
 CONTROL_HOOK(fcntl)
 CONTROL_HOOK(fcntl64)
 
-HOOK_AFTER(follow_changes(fd), int, flock, (int fd, int operation) noexcept, fd, operation)
+HOOK(int, flock, (int fd, int operation) noexcept, lock_file, fd, operation)
 HOOK_AFTER(follow_changes(fd), int, lockf, (int fd, int command, off_t bytes), fd, command, bytes)
 HOOK_AFTER(follow_changes(fd), int, lockf64, (int fd, int command, off64_t bytes), fd, command, bytes)
 HOOK(off_t, lseek, (int fd, off_t offset, int from) noexcept, seek, fd, offset, from)

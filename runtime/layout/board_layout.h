@@ -36,7 +36,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 11;                // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 12;                // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -245,6 +245,9 @@ struct BoardHeader {
   std::atomic<uint64_t> progress;               // pieces copied by the agent: while it grows, the queue moves
   // CLOCK_MONOTONIC: until then opens do not wait, since one waited in vain; 0 again once a copy succeeds.
   std::atomic<int64_t> stalled_until_ns;
+  // Of which files somebody has wanted an exclusive lock by flock(2): bit mark_of_inode % 64
+  // (preload/decide/locks.h).
+  std::atomic<uint64_t> locked;
 };
 
 struct Board {
