@@ -17,4 +17,5 @@ EXTRA_DIST += \
 	%D%/lab.d/vm \
 	%D%/lib.sh \
 	%D%/mutate \
-	%D%/scratch.sh
+	%D%/scratch.sh \
+	%D%/slurm-versions

@@ -33,7 +33,8 @@ nobase_dist_doc_DATA = \
 	%D%/performance/start.svg \
 	%D%/performance/tuning.svg \
 	%D%/security.md \
-	%D%/slurm.md
+	%D%/slurm.md \
+	%D%/slurm-versions.md
 
 dist_man_MANS += \
 	%D%/monarch.7 \

@@ -275,6 +275,7 @@ scripts = \
 	%D%/slurm.t \
 	%D%/slurm_hostile.t \
 	%D%/slurm_key.t \
+	%D%/slurm_life.t \
 	%D%/slurm_memory.t \
 	%D%/slurm_options.t \
 	%D%/slurm_policy.t \

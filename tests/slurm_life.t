@@ -1,0 +1,293 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a site: Slurm's daemons are killed and started again at any moment, nodes go down and come back, the configuration is
+read anew, Monarch is replaced, while jobs with Monarch run and end. MONARCH_TEST_ALL=1: more of each."""
+
+import contextlib
+import glob
+import os
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import slurm_lab  # pylint: disable=wrong-import-position
+from e2e import contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+from slurm_lab import Cluster, Dataset  # pylint: disable=wrong-import-position
+
+ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
+# Slurm's own retries are minutes apart: slurmctld asks a node that did not answer each MessageTimeout, and has what a
+# job's end lost told again by the next ping.
+LINES = "MessageTimeout=5\nSlurmdTimeout=30\nTCPTimeout=2\nEpilogMsgTime=100\nKillWait=5\nBatchStartTimeout=10\n"
+KINDS = ("slurmctld", "slurmd", "slurmdbd", "munged")
+cluster = data = None
+
+
+class Site(Cluster):
+    """One whose daemons can be killed and started again."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self._again = {}  # daemon: its process, where this test has started it
+
+    def name_of(self, kind):
+        return f"slurmd@{self.node_names[0]}" if kind == "slurmd" else kind
+
+    def kill(self, kind, how=signal.SIGKILL):
+        """Kills a daemon; what restart() is to be given."""
+        name = self.name_of(kind)
+        process = self._again.pop(name, None)
+        pid = process.pid if process else self.status()["daemons"][name]["pid"]
+        with open(f"/proc/{pid}/cmdline", "rb") as line, open(f"/proc/{pid}/environ", "rb") as environment:
+            command = line.read().split(b"\0")[:-1]
+            env = dict(word.split(b"=", 1) for word in environment.read().split(b"\0") if b"=" in word)
+        if kind == "munged":
+            command = ["setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", *command]
+        os.kill(pid, how)
+        wait_until(lambda: process.poll() is not None if process else not os.path.exists(f"/proc/{pid}"))
+        return name, command, env
+
+    def save(self, job):
+        """Has slurmctld save what it knows of jobs, which it may do late: killed, it would run a job anew whose beginning it forgot."""
+        with open(self.conf, encoding="utf-8") as file:
+            state = re.search(r"(?mi)^StateSaveLocation=(.*)$", file.read()).group(1)
+        now = time.time()
+        def saved():
+            self.execute(["scontrol", "update", f"jobid={job}", f"comment={time.time()}"], root=True)
+            return wait_until(lambda: os.stat(f"{state}/job_state").st_mtime > now, 1)
+        wait_until(saved, 60)
+
+    def restart(self, killed):
+        name, command, env = killed
+        self._again[name] = e2e.start(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def works(self):
+        """Waits until all nodes are idle again."""
+        return wait_until(lambda: self.nodes() and set(self.nodes().values()) == {"idle"}, slurm_lab.PATIENCE)
+
+    def down(self):
+        for process in self._again.values():
+            e2e.end(process)
+        self._again.clear()
+        super().down()
+
+
+def submit(*options, rest=""):
+    """A job that reads, waits for go.ID, and reads again; then tells that it is done."""
+    job = cluster.submit(["-w", cluster.node_names[0], "--no-requeue", f"--monarch-dataset={data.path}", *options],
+                         f"{data.read()}; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; "
+                         f"{data.read()}; {rest}touch done.$SLURM_JOB_ID")
+    cluster.wait_running(job, f"half.{job}")
+    return job
+
+
+def go(job):
+    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
+        pass
+
+
+def check(name, job, lines=("monarch=1 ",)):
+    """It ended well, is accounted, and has left nothing."""
+    begin = time.monotonic()
+    equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", data.sums * 2), f"{name}: the job ends, its bytes are right", cluster.jobs(job))
+    ok(cluster.works(), f"{name}: its node is free, and not drained", cluster.nodes())
+    contains(cluster.comment(job, slurm_lab.PATIENCE), lines, f"{name}: the line in sacct")
+    cluster.nothing_left(name)
+    print(f"# {name}: {time.monotonic() - begin:.1f} s until all that")
+
+
+def next_job(name):
+    job = submit()
+    go(job)
+    check(f"{name}, the next job", job, ["monarch=1 ", "hit="])
+
+
+def killed_in_mid_job(kind):
+    name = f"{kind} is killed in mid-job"
+    job = submit()
+    if kind == "slurmctld":
+        cluster.save(job)
+    killed = cluster.kill(kind)
+    time.sleep(0.5)
+    cluster.restart(killed)
+    go(job)
+    check(name, job)
+
+
+def killed_at_the_end(kind):
+    name = f"{kind} is away as a job ends"
+    job = submit()
+    if kind == "slurmctld":
+        cluster.save(job)
+    killed = cluster.kill(kind)
+    go(job)
+    cluster.wait_running(job, f"done.{job}")
+    time.sleep(1)
+    cluster.restart(killed)
+    check(name, job)
+
+
+def daemons():
+    for kind in KINDS:
+        killed_in_mid_job(kind)
+        if ALL or kind != "slurmdbd":  # tests/slurm.t has that
+            killed_at_the_end(kind)
+
+
+def stopped():
+    """Daemons that an admin stops, and starts again, as an upgrade of Slurm does."""
+    job = submit()
+    killed = [cluster.kill(kind, signal.SIGTERM) for kind in ("slurmd", "slurmctld", "slurmdbd")]
+    time.sleep(0.5)
+    for daemon in reversed(killed):
+        cluster.restart(daemon)
+    go(job)
+    check("all of Slurm is stopped and started again", job)
+
+
+def reconfigured():
+    """monarch.conf and Slurm's configuration are read anew in mid-job."""
+    job = submit()
+    cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = 1M\nmedium = nvme\n")
+    equal(cluster.execute(["scontrol", "reconfigure"], root=True)[0], 0, "scontrol reconfigure")
+    go(job)
+    check("reconfigured", job)
+    cluster.configure("[tier.nvme]\npath = nowhere\n")
+    equal(cluster.execute(["scontrol", "reconfigure"], root=True)[0], 0, "scontrol reconfigure")
+    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"], data.read(2))
+    equal((cluster.wait(job), cluster.output(job).endswith(data.sums * 2)), ("COMPLETED", True), "with a wrong monarch.conf jobs run", cluster.jobs(job))
+    cluster.configure()
+    next_job("reconfigured")
+
+
+def node_down():
+    """An admin sets a node down in mid-job, and resumes it."""
+    job = submit()
+    node = cluster.node_names[0]
+    cluster.execute(["scontrol", "update", f"nodename={node}", "state=down", "reason=test"], root=True)
+    equal(cluster.wait(job), "NODE_FAIL", "a node is set down: its job ends")
+    wait_until(lambda: not cluster.left(), slurm_lab.PATIENCE)
+    equal(cluster.left(), [], "a node is set down: nothing is left on it")
+    cluster.execute(["scontrol", "update", f"nodename={node}", "state=resume"], root=True)
+    ok(cluster.works(), "a node is resumed", cluster.nodes())
+    next_job("a node was down")
+
+
+def replaced():
+    """Monarch is replaced in mid-job, as a package manager does: by files of the same names. The job keeps its agent."""
+    job = submit()
+    for directory, _, names in os.walk(cluster.prefix):
+        for name in names:
+            path = f"{directory}/{name}"
+            if os.path.islink(path) or not re.search(r"/(bin|sbin|lib|libexec)/", path):
+                continue
+            shutil.copy2(path, path + ".new")
+            os.rename(path + ".new", path)
+    go(job)
+    check("Monarch is replaced in mid-job", job)
+
+
+def other_version():
+    """The job's agent is of a version whose files this one does not read: what begins then reads the PFS, and the epilog cleans."""
+    job = submit()
+    run = cluster.record(job)["run_dir"]
+    for name in "board", "catalog":
+        with open(f"{run}/{name}", "r+b") as file:
+            magic, version = struct.unpack("<QI", file.read(12))
+            ok(magic and 0 < version < 1000, f"another version: {name} has one", version)
+            file.seek(8)
+            file.write(struct.pack("<I", version + 1))
+    go(job)
+    equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", data.sums * 2), "another version: the job ends, its bytes are right", cluster.jobs(job))
+    wait_until(lambda: " monarch=1 " in cluster.log_of(job))
+    contains(cluster.log_of(job), ["counters=lost"], "another version: the line tells that its counters cannot be read")
+    cluster.nothing_left("another version")
+
+
+def configless():
+    """slurmd has its configuration, plugstack.conf included, from slurmctld."""
+    conf = f"{scratch()}/configless.conf"
+    with open(conf, "w", encoding="utf-8") as file:
+        file.write(LINES + "SlurmctldParameters=enable_configless\n")
+    cluster.down()
+    cluster.up("--prolog-flags", "Contain", "--nodes", "1", "--slurm-conf", conf)
+    _, command, env = cluster.kill("slurmd", signal.SIGTERM)
+    slurmctld = cluster.kill("slurmctld", signal.SIGTERM)
+    with open(cluster.conf, "r+", encoding="utf-8") as file:
+        text = re.sub(r"(?m)^PlugStackConfig=.*\n", "", file.read())  # it is beside slurm.conf
+        file.seek(0)
+        file.write(text)
+        file.truncate()
+    cluster.restart(slurmctld)
+    # What slurmd needs before it has its configuration, and where it keeps that, are the machine's own.
+    places = 'mkdir -p /run/slurm /run/munge; mount -t tmpfs none /run/slurm; mount -t tmpfs none /run/munge; ln -s "$0" /run/munge/munge.socket.2; exec "$@"'
+    socket = re.search(r"(?m)^AuthInfo=socket=(.*)$", text).group(1)
+    env.pop(b"SLURM_CONF")
+    env[b"MONARCH_LAB"] = os.fsencode(cluster.conf)
+    port = re.search(r"(?m)^SlurmctldPort=(\d+)", text).group(1)
+    command = ["unshare", "-m", "sh", "-c", places, socket, *command, "--conf-server", f"127.0.0.1:{port}"]
+    cluster.restart((cluster.name_of("slurmd"), command, env))
+    time.sleep(1)
+    if not cluster.works():
+        ok(False, "configless: slurmd starts", cluster.nodes())
+        return
+    next_job("configless")
+
+
+def random_kills():
+    """Anything of Slurm's and of Monarch's is killed at any moment of a job; the next job is well."""
+    seed = int(os.environ.get("MONARCH_TEST_SEED", time.time_ns() % 1000000))
+    draw = random.Random(seed)
+    print(f"# MONARCH_TEST_SEED={seed}")
+    for number in range(20 if ALL else 3):
+        kinds = draw.sample((*KINDS, "monarchd", "slurmstepd"), draw.randint(1, 3))
+        moment = draw.uniform(0, 1.5)
+        name = f"{number + 1}: {', '.join(kinds)} killed after {moment:.1f} s"
+        job = cluster.submit(["-w", cluster.node_names[0], "--no-requeue", f"--monarch-dataset={data.path}"], data.read(2) + "; sleep 0.3")
+        time.sleep(moment)
+        killed = []
+        for kind in kinds:
+            if kind in KINDS:
+                killed.append(cluster.kill(kind))
+                continue
+            pattern = f"^[^ ]*monarchd .*{cluster.state}" if kind == "monarchd" else rf"^slurmstepd: \[{job}\."
+            for pid in subprocess.run(["pgrep", "-f", pattern], stdout=subprocess.PIPE, check=False).stdout.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+        time.sleep(draw.uniform(0, 1))
+        for daemon in killed:
+            cluster.restart(daemon)
+        # A job whose slurmstepd was killed stays with Slurm until its time limit, or until somebody cancels it.
+        if not wait_until(lambda job=job: set(cluster.state_of(job).split(",")) <= slurm_lab.ENDED, 10 * e2e.SLOW):
+            cluster.execute(["scancel", str(job)], root=True)
+        state = cluster.wait(job)
+        ok(state in slurm_lab.ENDED, f"{name}: the job ends", cluster.jobs(job))
+        if state == "COMPLETED":
+            equal(cluster.output(job), data.sums * 2, f"{name}: its bytes are right")
+        if not cluster.works():  # Slurm itself may take a node for failed whose daemon was away, and wait for an admin
+            print(f"# {name}: {cluster.nodes()}")
+            cluster.execute(["scontrol", "update", f"nodename={cluster.node_names[0]}", "state=resume"], root=True)
+            cluster.works()
+        if "slurmctld" in kinds:  # it may have forgotten the run: no row of the job's is that run's
+            for line in glob.glob(f"{cluster.state}/spool/*.json"):
+                os.unlink(line)
+        wait_until(lambda: not cluster.left(), slurm_lab.PATIENCE)  # lines that wait for slurmdbd are tried ever more seldom
+        cluster.nothing_left(name)
+        next_job(name)
+
+
+if reason := slurm_lab.why_no_slurm():
+    print(f"1..0 # SKIP {reason}")
+    sys.exit(0)
+with open(f"{scratch()}/life.conf", "w", encoding="utf-8") as lines:
+    lines.write(LINES)
+cluster = Site()
+data = Dataset(scratch())
+cluster.up("--prolog-flags", "Contain", "--nodes", "1", "--slurm-conf", f"{scratch()}/life.conf")
+e2e.main(daemons, stopped, reconfigured, node_down, replaced, other_version, random_kills, configless)
