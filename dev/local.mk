@@ -17,5 +17,6 @@ EXTRA_DIST += \
 	%D%/lab.d/vm \
 	%D%/lib.sh \
 	%D%/mutate \
+	%D%/package \
 	%D%/scratch.sh \
 	%D%/slurm-versions
