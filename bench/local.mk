@@ -36,6 +36,7 @@ EXTRA_DIST += \
 	%D%/partial \
 	%D%/peer_nodes.py \
 	%D%/peers \
+	%D%/picture.py \
 	%D%/reads \
 	%D%/removal \
 	%D%/scale \

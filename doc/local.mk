@@ -7,6 +7,7 @@ nobase_dist_doc_DATA = \
 	CONTRIBUTING.md \
 	LICENSE \
 	README.md \
+	%D%/admin-guide.md \
 	%D%/coverage.md \
 	%D%/design.md \
 	%D%/peers.md \
@@ -19,6 +20,7 @@ nobase_dist_doc_DATA = \
 	%D%/performance/epochs-large.svg \
 	%D%/performance/epochs-processes.svg \
 	%D%/performance/epochs-small.svg \
+	%D%/performance/gain.svg \
 	%D%/performance/memory.svg \
 	%D%/performance/metadata.svg \
 	%D%/performance/neighbour.svg \
@@ -34,7 +36,9 @@ nobase_dist_doc_DATA = \
 	%D%/performance/tuning.svg \
 	%D%/security.md \
 	%D%/slurm.md \
-	%D%/slurm-versions.md
+	%D%/slurm-versions.md \
+	%D%/troubleshooting.md \
+	%D%/user-guide.md
 
 dist_man_MANS += \
 	%D%/monarch.7 \

@@ -4,7 +4,10 @@
 templates = \
 	%D%/monarch-sweep.service \
 	%D%/monarch.tmpfiles.conf \
-	%D%/plugstack.conf.d/monarch.conf
+	%D%/plugstack.conf.d/monarch.conf \
+	%D%/sites/diskless-ram/plugstack.conf \
+	%D%/sites/exclusive-nvme/plugstack.conf \
+	%D%/sites/shared-ssd/plugstack.conf
 
 $(templates): Makefile
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && \
@@ -13,15 +16,38 @@ $(templates): Makefile
 %D%/monarch-sweep.service: %D%/monarch-sweep.service.in
 %D%/monarch.tmpfiles.conf: %D%/monarch.tmpfiles.conf.in
 %D%/plugstack.conf.d/monarch.conf: %D%/plugstack.conf.d/monarch.conf.in
+%D%/sites/diskless-ram/plugstack.conf: %D%/sites/diskless-ram/plugstack.conf.in
+%D%/sites/exclusive-nvme/plugstack.conf: %D%/sites/exclusive-nvme/plugstack.conf.in
+%D%/sites/shared-ssd/plugstack.conf: %D%/sites/shared-ssd/plugstack.conf.in
 CLEANFILES += $(templates)
 EXTRA_DIST += \
 	%D%/monarch-sweep.service.in \
 	%D%/monarch.tmpfiles.conf.in \
-	%D%/plugstack.conf.d/monarch.conf.in
+	%D%/plugstack.conf.d/monarch.conf.in \
+	%D%/sites/diskless-ram/plugstack.conf.in \
+	%D%/sites/exclusive-nvme/plugstack.conf.in \
+	%D%/sites/shared-ssd/plugstack.conf.in
 
 dist_pkgdata_DATA += %D%/monarch.conf.sample
 plugstackdir = $(pkgdatadir)/plugstack.conf.d
 plugstack_DATA = %D%/plugstack.conf.d/monarch.conf
+# Of three kinds of site, and scripts of jobs: tests/guides.t runs them.
+diskless_ramdir = $(pkgdatadir)/sites/diskless-ram
+dist_diskless_ram_DATA = %D%/sites/diskless-ram/monarch.conf
+diskless_ram_DATA = %D%/sites/diskless-ram/plugstack.conf
+exclusive_nvmedir = $(pkgdatadir)/sites/exclusive-nvme
+dist_exclusive_nvme_DATA = %D%/sites/exclusive-nvme/monarch.conf
+exclusive_nvme_DATA = %D%/sites/exclusive-nvme/plugstack.conf
+shared_ssddir = $(pkgdatadir)/sites/shared-ssd
+dist_shared_ssd_DATA = %D%/sites/shared-ssd/monarch.conf
+shared_ssd_DATA = %D%/sites/shared-ssd/plugstack.conf
+sbatchdir = $(pkgdatadir)/sbatch
+dist_sbatch_DATA = \
+	%D%/sbatch/array.sh \
+	%D%/sbatch/container.sh \
+	%D%/sbatch/pytorch-ddp.sh \
+	%D%/sbatch/salloc.sh \
+	%D%/sbatch/wait.sh
 bashcompletiondir = $(datadir)/bash-completion/completions
 dist_bashcompletion_DATA = %D%/completions/bash/monarchctl
 zshcompletiondir = $(datadir)/zsh/site-functions

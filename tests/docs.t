@@ -216,6 +216,139 @@ def coverage():
         result(sorted(set(told) ^ set(run.stdout.splitlines())) + ["no rows"] * (not told), f"doc/coverage.md has the table of {test}")
 
 
+# ---- doc/troubleshooting.md and the messages in the code
+
+# Where a job is told something, or the reason in it; and what stands before the texts there.
+ERRORS = r"\b(?:Error\{[^,{}]+,|bad_input\(|refusal\()"
+TOLD = {
+    "spank/options.cc": r"\brefuse\(\s*remote,|slurm_error\((?=\"%s is set)",
+    "spank/submit.cc": r"\bslurm_(?:error|info)\(|\bsnprintf\(out, room,|\breturn (?=\")",
+    "spank/task.cc": r"\bdprintf\(STDERR_FILENO,",
+    "spank/node.cc": r"\bstrcpy\(without,|\bsnprintf\(without, sizeof without,",
+    "spank/wait.cc": r"\breturn end\(|\bsnprintf\((?:text|why_|end), sizeof \w+,",
+    "runtime/node/start.cc": ERRORS + r"|\bleave_out\(|\badd_remark\(|\bwhy = |return missing \+|fmt::format\((?=\"tier)",
+    "runtime/node/policy.cc": ERRORS,
+    "runtime/node/job_options.cc": ERRORS + r"|\bremark = fmt::format\(|\bfmt::format\((?=\"\{\} has no tier)",
+    "runtime/node/job_peers.cc": ERRORS,
+    "runtime/node/job_dirs.cc": ERRORS,
+    "runtime/node/state.cc": r"\bError\{(?:EPERM|errno|ENAMETOOLONG|EREMOTE|ETIMEDOUT),",
+    "runtime/config/dataset_rules.cc": ERRORS,
+    "runtime/config/config.cc": ERRORS[:-1] + r"|errno_error\()(?=[^;]*?(?:dataset \"|lies inside))",
+    "runtime/hierarchy/discovery.cc": r"\bError\{EPERM, path \+ (?=\": )",
+    "runtime/monarchd/monarchd.cc": r"\btext \+=",
+    "runtime/agent/load_peers.cc": ERRORS,
+    "runtime/agent/agent.cc": r"\bgo_alone\(",
+    "runtime/peer/socket.cc": r"errno_error\((?=\"listen)",
+    "preload/client/attach.cc": r"Phase::kOff,",
+}
+NOT_TOLD = ("[peer] enabled = off", "allow_ and deny_", "unknown error")  # by the functions' other branches, or a part of another text
+OF_OTHERS = ("read FILE", "--monarch-dataset: PATH: No such", "--monarch-dataset: PATH: Permission", "--monarch-dataset: PATH: Not a")  # errno's text
+
+
+def literals(text, at):
+    """The string literals of the expression that begins there; those that follow each other at once are one."""
+    depth, found, joins = 0, [], False
+    token = re.compile(r'"((?:\\.|[^"\\])*)"|\'(?:\\.|[^\'\\])\'|(\s+)|(.)', re.S)
+    while at < len(text):
+        m = token.match(text, at)
+        at = m.end()
+        if m[1] is not None:
+            found += [""] * (not joins)
+            found[-1] += m[1].replace('\\"', '"').replace("\\n", "")
+            joins = True
+        elif m[3]:
+            joins = False
+            depth += (m[3] in "([{") - (m[3] in ")]}")
+            if depth < 0 or (depth == 0 and m[3] == ";"):
+                break
+    return found
+
+
+SHORTEST = 9  # characters of a part of a message that can be looked for
+
+
+def parts_of(text, gaps):
+    """What stands between the gaps, without what is too short."""
+    parts = [" ".join(part.replace("%%", "%").split()).strip(" :,'()") for part in re.split(gaps, text)]
+    return [part for part in parts if len(part) >= SHORTEST and " " in part]
+
+
+def troubleshooting():
+    """Each message that a job is told has an entry, and each entry is of a message that there is. An entry may leave out a remedy, and,
+    by "...", the rest."""
+    text = text_of("doc/troubleshooting.md")
+    quoted = [" ".join(words.split()) for words in re.findall(r"`([^`]+)`", text)]
+    begun = [part for words in quoted if "..." in words for part in parts_of(words, r"\.\.\.|; |\b[A-Z]{2,}\b|\bN\b")]
+    entries = [" ".join(entry.split()) for item in re.findall(r"^- ((?:`[^`]+`(?:, |,\n *)?)+)", text, flags=re.M)
+               for entry in re.findall(r"`([^`]+)`", item)]
+    faults, said, pieces = [], "", set()
+    for file, before in TOLD.items():
+        source = text_of(file)
+        told = [literal for place in re.finditer(before, source) for literal in literals(source, place.end())]
+        gaps = r"\{[^{}]*\}|%(?:\.\*s|ll?[ud]|[udsx])"
+        for piece in [part for literal in told for part in parts_of(literal.split("; ")[0], gaps)]:
+            pieces.add(piece)
+            if piece not in NOT_TOLD and not any(piece in words for words in quoted) and not piece.startswith(tuple(begun)):
+                faults.append(f"no entry: {piece} ({file})")
+        faults += [f"{file}: no message found"] * (not any(parts_of(literal, gaps) for literal in told))
+        said += "\n" + "\n".join(" ".join(literal.replace("%%", "%").split()) for literal in told)
+    result(sorted(set(faults)), "doc/troubleshooting.md has all that a job is told")
+    stale = [f"{entry}: {part}" for entry in entries for part in parts_of(entry, r"\.\.\.|; |\b[A-Z]{2,}\b|\bN\b|N%") if part not in said and not any(piece in part for piece in pieces)]
+    result([fault for fault in stale if not fault.startswith(OF_OTHERS)] + ["no entries"] * (not entries), "and no message that there is not")
+    names = [name for which in ("TASK", "AGENT") for name in counters(which)
+             if re.match("fallback_|invalidations|chunk_fallbacks|peer_(?!files|bytes)|dup_|evicted_|no_fit|dropped|put_off|.*_errors$", name)]
+    result(missing(names, " ".join(quoted), "troubleshooting.md"), "and all counters that name a reason")
+    rules = re.findall(r'^ +\{"([a-z-]+)", \[', text_of("admin/advice.cc"), flags=re.M)
+    rules += re.findall(r'return \{?\s*"([a-z-]+)",\s', text_of("admin/summary.cc"))
+    result(missing(rules, re.findall(r"`([a-z-]+)`", text), "troubleshooting.md"), "and all advice of monarchctl report")
+
+
+# ---- code in the guides
+
+GUIDES = ["README.md", *(f"doc/{name}.md" for name in ("user-guide", "admin-guide", "troubleshooting"))]
+
+
+def guides():
+    """Each block of code says which test runs it, or that none does; tests/guides.t has these tests."""
+    tests = re.findall(r"^def (\w+)\(", text_of("tests/guides.t"), flags=re.M)
+    listed = re.findall(r"\w+", text_of("tests/guides.t").split("e2e.main(")[1])
+    used = set()
+    for path in GUIDES:
+        faults = []
+        for mark, block in re.findall(r"(?:^|\n)([^\n]*)\n\n((?:    [^\n]*\n+)+)", text_of(path)):
+            run = re.fullmatch(r"<!-- run by tests/guides\.t: (\w+) -->", mark)
+            if run and (run[1] not in tests or run[1] not in listed):
+                faults.append(f"tests/guides.t does not run {run[1]}")
+            elif not run and not re.fullmatch(r"(?:\*Not run by our tests.*\*|<!-- shown: .+ -->)", mark):
+                faults.append(f"neither run nor marked: {block.splitlines()[0].strip()} ...")
+            used.update(run[1:] if run else [])
+        result(faults, f"{path}: the code in it is run by a test, or marked")
+    result(["nothing is run"] * (not used), "tests/guides.t runs code of the guides")
+
+
+def anchors():
+    """Links to headings."""
+    def slug(heading):
+        return re.sub(r"[^\w -]", "", heading.replace("`", "")).strip().lower().replace(" ", "-")
+    headings = {path: {slug(h) for h in re.findall(r"^#+ (.*)$", text_of(path), flags=re.M)} for path in DOCUMENTS}
+    for path in DOCUMENTS:
+        faults = []
+        for to, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", text_of(path)):
+            other = os.path.normpath(os.path.join(os.path.dirname(path), to)) if to else path
+            if "://" not in to and anchor not in headings.get(other, ()):
+                faults.append(f"{to}#{anchor}")
+        result(faults, f"{path}: the headings that it links to exist")
+
+
+def picture():
+    """README's picture shows the figures that doc/performance has."""
+    sys.path.insert(0, f"{SOURCE}/bench")
+    sys.dont_write_bytecode = True
+    import picture as drawing  # pylint: disable=import-outside-toplevel
+    result([] if drawing.svg(f"{SOURCE}/doc/performance") == text_of("doc/performance/gain.svg") else ["run dev/bench all --table"],
+           "doc/performance/gain.svg is of the figures beside it")
+
+
 # The folders, from the ground up. An include leads to its own folder, or to one further down.
 FLOORS = [["runtime/base", "runtime/layout"], ["runtime/config"], ["runtime/hierarchy", "runtime/metadata"], ["runtime/placement"],
           ["runtime/peer"], ["runtime/agent", "runtime/node"], ["runtime/monarchd", "admin"]]
@@ -267,8 +400,8 @@ def changelog():
            "CHANGELOG.md has a section for this version")
 
 
-for test in (options, plugin, environment, config, statistics, rendering, places, installed, security, coverage, layers,
-             changelog):
+for test in (options, plugin, environment, config, statistics, rendering, places, anchors, installed, security, coverage,
+             troubleshooting, guides, picture, layers, changelog):
     try:
         test()
     except Exception as error:  # pylint: disable=broad-except
