@@ -250,6 +250,7 @@ scripts = \
 	%D%/exports.t \
 	%D%/faults.t \
 	%D%/again.t \
+	%D%/guides.t \
 	%D%/hard_links.t \
 	%D%/held.t \
 	%D%/hostile.t \

@@ -1,0 +1,435 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The code in README.md and in the guides, and the samples in etc/, as they stand there: only names of directories differ, and the
+programs that they run are small. tests/docs.t sees to it that each block of code names its function here."""
+
+import glob
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import slurm_lab  # pylint: disable=wrong-import-position
+from e2e import BUILD, SOURCE, contains, equal, ok, scratch, skip, wait_until
+from slurm_lab import Cluster, fields
+
+FILES = 30
+# Reads all files twice, and says what they hold; started as a rank of torch.distributed, by its sampler and with a model on all ranks.
+TRAIN = """
+import hashlib, os, sys
+root, ranks = sys.argv[1], int(os.environ.get("WORLD_SIZE", "1"))
+files = sorted(os.path.join(d, name) for d, _, names in os.walk(root) for name in names)
+def read(at):
+    with open(files[at], "rb") as file: return file.read()
+if ranks > 1:
+    import torch
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    sampler = torch.utils.data.DistributedSampler(files, shuffle=True)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        total = torch.zeros(1, dtype=torch.int64)
+        for at in sampler:
+            total += len(read(at))
+            model(torch.ones(1)).sum().backward()
+        torch.distributed.all_reduce(total)
+        if os.environ["RANK"] == "0": print("epoch", epoch, int(total))
+else:
+    for epoch in range(2): print(hashlib.sha256(b"".join(map(read, range(len(files))))).hexdigest())
+"""
+SHELL = '#!/bin/sh\nset -- "${1:-DATA}"\nfor epoch in 0 1; do find "$1" -type f | LC_ALL=C sort | while read -r file; do cat "$file"; done | sha256sum | cut -d " " -f 1; done\n'
+PREPARE = "sleep 0.1\n"
+
+cluster = data = expected = None
+
+
+def text_of(path):
+    with open(f"{SOURCE}/{path}", encoding="utf-8") as file:
+        return file.read()
+
+
+def blocks(path, name):
+    """The code in that document that names the function."""
+    found = re.findall(rf"<!-- run by tests/guides\.t: {name} -->\n\n((?:    [^\n]*\n+)+)", text_of(path))
+    if not found:
+        raise RuntimeError(f"{path} has no code for {name}")
+    return [re.sub(r"^    ", "", block, flags=re.M).rstrip("\n") + "\n" for block in found]
+
+
+def shell(script, **more):
+    """As e2e.execute, with the built programs before all others in PATH."""
+    env = e2e.environment(**{**more, "PATH": f"{BUILD}:{os.environ['PATH']}"})
+    return e2e.execute(["bash", "-euc", script], env=env, cwd=scratch())
+
+
+def make_data():
+    global data, expected
+    if data is None:
+        data = scratch("imagenet")
+        e2e.make_tree(data, FILES)
+        subprocess.run(["chmod", "-R", "a+rX", data], check=True)
+        names = sorted(os.path.join(d, name) for d, _, names in os.walk(data) for name in names)
+        whole = b"".join(open(name, "rb").read() for name in names)  # pylint: disable=consider-using-with
+        expected = 2 * f"{hashlib.sha256(whole).hexdigest()}\n"
+    return data
+
+
+# ---- without Slurm
+
+
+def first_use():
+    """README's session at a terminal: what is printed there is what is printed."""
+    (session,) = blocks("README.md", "first_use")
+    for old, new in (("/tmp/pets", scratch("pets")), ("/tmp/tier", scratch("first-tier")), ("/tmp/report.json", f"{scratch()}/first.json"),
+                     ("build/install/bin/", f"{BUILD}/"), ("./dev/build", "true")):
+        session = session.replace(old, new)
+    steps = re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$).*\n)*)", session, flags=re.M)
+    said = []
+    for command, _ in steps:
+        code, out, err = shell(command)
+        equal(code, 0, f"README, a first use: {command.split()[0]} ...", err)
+        said.append(out.decode())
+    plain = [re.sub(r"\b[0-9a-f]{32}\b", "SUM", text) for text in said]
+    equal(plain, [re.sub(r"\b[0-9a-f]{32}\b", "SUM", want) for _, want in steps], "README, a first use: what it prints")
+    sums = re.findall(r"\b[0-9a-f]{32}\b", "".join(said))
+    ok(len(sums) == 2 and sums[0] == sums[1], "and both reads have the same sum", sums)
+
+
+def plan():
+    (command,) = blocks("doc/user-guide.md", "plan")
+    code, out, err = shell(command.replace("/lustre/imagenet", make_data()))
+    equal(code, 0, "user-guide, plan", err)
+    contains(out.decode(), [f"{FILES} files", "in 90 epochs on 4 nodes"], "it tells of the dataset")
+
+
+def config_with(name, text):
+    path = f"{scratch()}/{name}.conf"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def tier_directory():
+    (command,) = blocks("doc/admin-guide.md", "tier_directory")
+    if os.geteuid() != 0:
+        return skip("admin-guide, the directory of a tier", "needs root")
+    path = f"{scratch()}/made-tier"
+    code, _, err = shell(command.replace("/scratch", path))
+    equal(code, 0, "admin-guide, the directory of a tier", err)
+    config = config_with("made", f"[tier.nvme]\npath = {path}\nquota = 80%\n")
+    code, out, err = shell(f"monarchctl tiers --config {config}")
+    equal(code, 0, "it can be a tier", out.decode(), err)
+    return contains(out.decode(), ["configured, quota"], "and is one")
+
+
+def look():
+    (commands,) = blocks("doc/admin-guide.md", "look")
+    config = config_with("look", f"[tier.ssd]\npath = {scratch('look')}\nquota = 1G\n")
+    os.chmod(scratch("look"), 0o1777)
+    for command in commands.splitlines():
+        words = f"{command} {config}" if command.endswith("check") else f"{command} --config {config} "
+        code, out, err = shell(words)
+        good = code == 0 or (command.endswith("doctor") and b"FAIL" in out) or (os.geteuid() != 0 and command.endswith("tiers"))
+        ok(good and out, f"admin-guide, {command}", code, out.decode(), err)
+
+
+def policies():
+    tier = f"[tier.nvme]\npath = {scratch('policy')}\nquota = 1G\n"
+    for text in blocks("doc/admin-guide.md", "policies"):
+        code, out, err = shell(f"monarchctl config check {config_with('policy', tier + text)}")
+        equal(code, 0, f"admin-guide, {' '.join(text.split())}: it is valid", out.decode(), err)
+    rows = re.findall(r"^\| .* \| (`\[.*`.*) \|$", text_of("doc/admin-guide.md").split("## Policy recipes")[1].split("\n## ")[0], flags=re.M)
+    more = f"[tier.ram]\npath = {scratch('policy-ram')}\nquota = 1G\ndriver = tmpfs\n"
+    for row in rows:
+        words = [word for word in re.findall(r"`([^`]+)`", row)]
+        whole = {"[tier.nvme]": tier, "[tier.ram]": more}
+        for word in words:
+            if word.startswith("["):
+                section = word
+                whole.setdefault(section, f"{section}\n")
+            else:
+                key = word.split(" = ")[0]
+                whole[section] = re.sub(rf"^{key} = .*\n", "", whole[section], flags=re.M) + word + "\n"
+        code, out, err = shell(f"monarchctl config check {config_with('recipe', ''.join(whole.values()))}")
+        equal(code, 0, f"admin-guide, recipe {', '.join(words)}: it is valid", out.decode(), err)
+    ok(len(rows) >= 9, "admin-guide has recipes", rows)
+
+
+def sites():
+    """monarch.conf of each sample, as the nodes would read it."""
+    for path in sorted(glob.glob(f"{SOURCE}/etc/sites/*/monarch.conf")):
+        copy = config_with("site", text_of(os.path.relpath(path, SOURCE)))
+        code, out, err = shell(f"monarchctl config check {copy}")
+        equal(code, 0, f"{os.path.relpath(path, SOURCE)}: it is valid", out.decode(), err)
+    code, out, err = shell(f"monarchctl config check {config_with('sample', text_of('etc/monarch.conf.sample'))}")
+    equal(code, 0, "etc/monarch.conf.sample: it is valid", out.decode(), err)
+
+
+def for_admins():
+    (text,) = blocks("README.md", "for_admins")
+    code, out, err = shell(f"monarchctl config check {config_with('readme', text)}")
+    equal(code, 0, "README, monarch.conf: it is valid", out.decode(), err)
+
+
+# ---- with Slurm
+
+
+def lab():
+    """The cluster, in which each job counts its memory."""
+    global cluster
+    if cluster is None:
+        made = Cluster()
+        with open(f"{scratch()}/extra.conf", "w", encoding="utf-8") as file:
+            file.write("TaskPlugin=task/cgroup\n")
+        made.up("--nodes", "2", "--cpus", "4", "--prolog-flags", "Contain", "--cgroup-line", "ConstrainRAMSpace=yes",
+                "--slurm-conf", f"{scratch()}/extra.conf")
+        for name, text in ("train.py", TRAIN), ("train.sh", SHELL.replace("DATA", make_data())), ("prepare.sh", PREPARE):
+            with open(f"{made.out}/{name}", "w", encoding="utf-8") as file:
+                file.write(text)
+        cluster = made
+    return cluster
+
+
+def adapted(script, *more):
+    for old, new in ("/lustre/imagenet", make_data()), *more:
+        if old not in script:
+            raise RuntimeError(f"the script has no {old}")
+        script = script.replace(old, new)
+    return script
+
+
+def run(command, **env):
+    """A command of the job's user, who has monarchctl in PATH."""
+    return lab().execute(["bash", "-euc", f"PATH={lab().prefix}/bin:$PATH; {command}"], env={"HOME": lab().out, **env})
+
+
+def submitted(name, script, *options, **env):
+    """The id of a job of that script."""
+    path = f"{lab().out}/{name}.sh"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(script)
+    code, out, err = run(f"sbatch --parsable --output=%x.%j.out --job-name={name} {' '.join(options)} {path}", **env)
+    equal(code, 0, f"{name}: it is submitted", err)
+    return int(out)
+
+
+def output(name, job):
+    with open(f"{lab().out}/{name}.{job}.out", encoding="utf-8") as file:
+        return file.read()
+
+
+def served(name, job, want, medium="nvme"):
+    """The job printed that, and its line in the log says that it was served; that line."""
+    equal(lab().wait(job), "COMPLETED", f"{name}: how it ends", output(name, job))
+    equal(output(name, job), want, f"{name}: its output")
+    log = lab().log_of(job)
+    line = "".join(re.findall(r" (monarch=1 .*)", log)[:1])
+    got = fields(line)
+    ok("hit" in got and got.get("err") == "0" and medium in got, f"{name}: it was served", line, log)
+    return got
+
+
+def for_users():
+    (commands,) = blocks("README.md", "for_users")
+    parts = [scratch(name) for name in ("train", "val")]
+    commands = adapted(commands, ("/lustre/train", parts[0]), ("/lustre/val", parts[1]))
+    lines = commands.splitlines()
+    started = [run(line.replace("sbatch ", "sbatch --parsable --output=%x.%j.out ")) for line in lines[:-1]]
+    equal([code for code, _, _ in started], [0, 0], "README, for users: jobs are submitted", started)
+    for job in [int(out) for _, out, _ in started]:
+        equal((lab().wait(job), output("train.sh", job)), ("COMPLETED", expected), "README, for users: how it ends")
+        contains(lab().comment(job), ["monarch=1 hit="], "README, for users: it has a line in sacct")
+        code, out, err = run(lines[-1].replace("4711", str(job)))
+        equal(code, 0, "README, for users: sacct", err)
+        contains(out.decode(), ["SystemComment", "monarch=1 hit="], "README, for users: sacct shows it")
+
+
+def first_job():
+    (script,) = blocks("doc/user-guide.md", "first_job")
+    got = served("first_job", submitted("first_job", adapted(script), "--exclusive"), expected)
+    equal(got.get("staged"), "100%", "first_job: all is staged", got)
+
+
+def status():
+    (command,) = blocks("doc/user-guide.md", "status")
+    job = submitted("status", f"#!/bin/bash\n#SBATCH --monarch-dataset={make_data()}\ncat $(find {data} -type f) >/dev/null\ntouch status.begun\n"
+                    "while [ ! -e status.end ]; do sleep 0.1; done\n")
+    lab().wait_running(job, "status.begun")
+    code, out, err = run(command.replace("4711", str(job)))
+    equal(code, 0, "user-guide, status", err)
+    contains(out.decode(), [str(job), "staged-in"], "it tells of the job")
+    with open(f"{lab().out}/status.end", "w", encoding="utf-8"):
+        pass
+    equal(lab().wait(job), "COMPLETED", "user-guide, status: how the job ends")
+
+
+def by_default():
+    (command,) = blocks("doc/admin-guide.md", "by_default")
+    script = f"#!/bin/bash\npython3 train.py {make_data()}\n"
+    (name, value), = re.findall(r"^export (\w+)=(.*)$", adapted(command), flags=re.M)
+    served("by_default", submitted("by_default", script, **{name: value}), expected)
+    job = submitted("without", script, "--no-monarch", **{name: value})
+    equal((lab().wait(job), output("without", job)), ("COMPLETED", expected), "--no-monarch: how it ends")
+    equal(lab().log_of(job), "", "--no-monarch: it has no Monarch")
+
+
+def week():
+    (command,) = blocks("doc/admin-guide.md", "week")
+    job = submitted("week", f"#!/bin/bash\n#SBATCH --monarch-dataset={make_data()}\npython3 train.py {data}\n")
+    served("week", job, expected)
+    wait_until(lambda: "monarch=1" in lab().comment(job))
+    code, out, err = lab().execute(["sh", "-c", command], root=True)
+    equal(code, 0, "admin-guide, the jobs of a week", err)
+    ok(all("|monarch=1 " in line for line in out.decode().splitlines()), "it lists the lines", out.decode())
+
+
+def container():
+    """The guide's command, with bubblewrap."""
+    (command,) = blocks("doc/user-guide.md", "container")
+    if not shutil.which("bwrap"):
+        return skip("user-guide, a container", "no bwrap")
+    if not os.path.islink("/bin"):
+        return skip("user-guide, a container", "/bin is no link here")
+    script = adapted(command)
+    job = submitted("container", f"#!/bin/bash\n#SBATCH --monarch-dataset={data}\n{script}")
+    return served("container", job, expected)
+
+
+# ---- the samples
+
+
+def sample(name, *more):
+    return adapted(text_of(f"etc/sbatch/{name}.sh"), *more)
+
+
+def wait():
+    """The script begins its training when half is staged, or more; without Monarch at once."""
+    got = served("wait", submitted("wait", sample("wait"), "--exclusive"), expected)
+    equal(got.get("staged"), "100%", "wait: all is staged", got)
+    job = submitted("wait", sample("wait"), "--no-monarch")
+    equal((lab().wait(job), output("wait", job)), ("COMPLETED", expected), "wait, without Monarch: it does not wait")
+
+
+def array():
+    job = submitted("array", sample("array"))
+    wait_until(lambda: set(lab().state_of(job).split(",")) <= slurm_lab.ENDED, slurm_lab.PATIENCE)
+    records = lab().jobs(job)
+    equal((len(records), {record["JobState"] for record in records}), (4, {"COMPLETED"}), "array: how its elements end", records)
+    for record in records:
+        number = record["JobId"]
+        with open(f"{lab().out}/array.{number}.out", encoding="utf-8") as file:
+            equal(file.read(), expected, f"array: output of element {record['ArrayTaskId']}")
+        log = lab().log_of(number)
+        ok(" monarch=1 hit=" in log, "array: it was served", log)
+
+
+def salloc():
+    path = f"{lab().out}/salloc.sh"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(sample("salloc"))
+    code, out, err = run(f"bash {path} srun python3 train.py {data}")
+    equal((code, out.decode()), (0, expected), "salloc: its step", err)
+    job = int(re.search(r"Granted job allocation (\d+)", err)[1])
+    wait_until(lambda: " monarch=1 hit=" in lab().log_of(job))
+    ok(" monarch=1 hit=" in lab().log_of(job), "salloc: it was served", lab().log_of(job))
+
+
+def pytorch_ddp():
+    """All nodes of the lab are this machine, and have no names in DNS."""
+    if e2e.execute(["/usr/bin/python3", "-c", "import torch"], 120)[0] != 0:
+        return skip("pytorch-ddp", "no torch (Debian: python3-torch)")
+    script = sample("pytorch-ddp", ('$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)', "127.0.0.1"))
+    job = submitted("pytorch-ddp", script, GLOO_SOCKET_IFNAME="lo")
+    size = sum(os.path.getsize(os.path.join(d, name)) for d, _, names in os.walk(data) for name in names)
+    served("pytorch-ddp", job, f"epoch 0 {size}\nepoch 1 {size}\n")
+    line = lab().comment(job)
+    return equal(fields(line).get("nodes"), "2/2", "pytorch-ddp: sacct has sums of both nodes", line)
+
+
+def image(path):
+    """A root file system with what train.sh needs."""
+    for directory in "proc", "dev", "tmp", "etc", "sys", "run", "home", "root", "usr/bin", "var/tmp", "mnt/0":
+        os.makedirs(f"{path}/{directory}", exist_ok=True)
+    os.symlink("usr/bin", f"{path}/bin")
+    for name in "passwd", "group", "hosts", "resolv.conf", "hostname", "localtime":
+        with open(f"{path}/etc/{name}", "wb"):
+            pass
+    programs = [os.path.realpath(shutil.which(name)) for name in ("sh", "find", "sort", "cat", "sha256sum", "cut")]
+    for name, program in zip(("sh", "find", "sort", "cat", "sha256sum", "cut"), programs):
+        shutil.copy(program, f"{path}/usr/bin/{name}")
+    for program in *programs, f"{BUILD}/libmonarch_preload.so":
+        out = subprocess.run(["ldd", program], stdout=subprocess.PIPE, check=True).stdout.decode()
+        for library in re.findall(r"(/[^ ]+) \(0x", out):
+            os.makedirs(path + os.path.dirname(library), exist_ok=True)
+            shutil.copy(os.path.realpath(library), path + library)
+    shutil.copy(f"{lab().out}/train.sh", f"{path}/train.sh")
+
+
+def charliecloud():
+    if not shutil.which("ch-run"):
+        return skip("container.sh", "no ch-run")
+    image(f"{lab().out}/image")
+    subprocess.run(["chown", "-R", f"{lab().user.pw_uid}:{lab().user.pw_gid}", f"{lab().out}/image"], check=True)
+    works = run(f"ch-run {lab().out}/image -- true || ch-run {lab().out}/image -- cat /train.sh")
+    if works[0] != 0:
+        return skip("container.sh", f"ch-run runs no container here: {works[2].strip()[-200:]}")
+    script = sample("container", ("sh train.sh", "sh /train.sh"))
+    return served("charliecloud", submitted("charliecloud", script), expected)
+
+
+def site(name, medium, path, *options):
+    """A job of a cluster with a sample's two files: what differs are the places."""
+    with open(f"{lab().prefix}/share/monarch/sites/{name}/plugstack.conf", encoding="utf-8") as file:
+        (line,) = [text.strip() for text in file if text.startswith("optional ")]
+    plugstack = f"{os.path.dirname(lab().conf)}/plugstack.conf"
+    with open(plugstack, encoding="utf-8") as file:
+        before = file.read()
+    words = line.split()
+    ok(os.path.exists(words[1]), f"{name}: the plugin is where its plugstack.conf says", line)
+    here = {"config": lab().config, "state_dir": lab().state, "log": lab().log, "monarchd": lab().monarchd}
+    named = dict(word.split("=", 1) for word in words[2:])
+    equal(set(named) - set(here), set(), f"{name}: it has only words that the plugin knows")
+    kept = [f"{key}={value}" for key, value in here.items()]  # the lab's, in the place of the sample's
+    config = text_of(f"etc/sites/{name}/monarch.conf")
+    lab().configure(adapted(config.replace("path = " + path, f"path = {lab().tier}") + "# /lustre/imagenet\n"))
+    with open(plugstack, "w", encoding="utf-8") as file:
+        file.write(" ".join([*words[:2], *kept]) + "\n")
+    try:
+        job = submitted(name, f"#!/bin/bash\n#SBATCH --monarch-dataset={data}\npython3 train.py {data}\n", *options)
+        served(name, job, expected, medium)
+    finally:
+        with open(plugstack, "w", encoding="utf-8") as file:
+            file.write(before)
+        lab().configure()
+
+
+def site_nvme():
+    site("exclusive-nvme", "nvme", "/scratch", "--exclusive")
+
+
+def site_ssd():
+    site("shared-ssd", "ssd", "/local")
+
+
+def site_ram():
+    if not os.path.isdir("/sys/fs/cgroup/memory") and not os.path.exists("/sys/fs/cgroup/memory.max"):
+        return skip("diskless-ram", "no control groups count memory here")
+    return site("diskless-ram", "ram", "/var/lib/monarch", "--mem=400M")
+
+
+def leaves_nothing():
+    lab().nothing_left("all jobs of the guides")
+
+
+WITH_SLURM = (for_users, first_job, status, by_default, week, container, wait, array, salloc, pytorch_ddp, charliecloud, site_nvme, site_ssd, site_ram,
+              leaves_nothing)
+if why := slurm_lab.why_no_slurm():
+    for test in WITH_SLURM:
+        skip(test.__name__, why)
+    WITH_SLURM = ()
+e2e.main(first_use, plan, tier_directory, look, policies, sites, for_admins, *WITH_SLURM)
