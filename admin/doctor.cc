@@ -40,7 +40,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int kPatienceMs = 5000;
-constexpr char kReadme[] = "see \"For administrators\" in Monarch's README.md";
+constexpr char kReadme[] = "see \"Install\" in Monarch's doc/admin-guide.md";
 
 enum class Level { kOk, kSkip, kWarn, kFail };
 constexpr const char* kLevels[] = {"ok", "skip", "warn", "FAIL"};
