@@ -28,4 +28,5 @@ monarchctl_SOURCES = \
 	%D%/status.cc \
 	%D%/summary.cc \
 	%D%/tiers.cc \
-	%D%/tiers.h
+	%D%/tiers.h \
+	%D%/version.cc

@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   CLI::App* flush = app.add_subcommand("flush", "write the lines that wait for sacct");
   monarch::admin::add_flush(flush, &status);
   CLI::App* version = app.add_subcommand("version", "print the version");
-  version->callback([] { std::puts("monarchctl " PACKAGE_VERSION); });
+  monarch::admin::add_version(version, &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -25,15 +25,19 @@
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/output.h"
 #include "admin/report.h"
+#include "admin/tiers.h"
 #include "build_config.h"
 #include "runtime/agent/membership.h"
 #include "runtime/agent/sweep.h"
 #include "runtime/base/argv.h"
+#include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/pipe.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/metadata/board.h"
@@ -45,7 +49,7 @@ namespace {
 
 constexpr int kOwnFailure = 125, kNotExecutable = 126, kNotFound = 127;
 constexpr int kReadyPatienceMs = 30000;         // the PFS may be slow to show the dataset's root
-constexpr char kStandardError[] = "-";          // as a report's name: standard output is the command's
+constexpr char kStandardOutput[] = "-";         // as a report's name: behind what the command wrote
 constexpr char kIdentity[] = "run";             // of a key that a person made
 constexpr std::string_view kAlone = "ready\t";  // and why the agent has no peers
 constexpr int kStopPatienceMs = 5000, kKillPatienceMs = 1000;
@@ -55,6 +59,7 @@ struct RunOptions {
   std::string config, report;
   std::string peers, peer_key;  // files
   uint32_t peer_index = 0;
+  bool json = false;  // the report, on standard output
 };
 
 std::string run_base() {
@@ -118,8 +123,8 @@ class AgentProcess {
   AgentProcess& operator=(const AgentProcess&) = delete;
   ~AgentProcess() { stop(); }
 
-  // Starts it and waits until it serves. The error is the agent's own.
-  Status start(const RunOptions& options, const std::vector<std::string>& datasets,
+  // Starts it and waits until it serves. The error is the agent's own. `config`: a file, or "".
+  Status start(const RunOptions& options, const std::string& config, const std::vector<std::string>& datasets,
                const std::optional<JobKey>& key, const RunDirs& dirs) {
     int ready[2], life[2];
     if (::pipe2(ready, O_CLOEXEC) != 0) return errno_error("pipe");
@@ -136,7 +141,7 @@ class AgentProcess {
                                       std::to_string(ready_write.get()),
                                       "--lifeline-fd",
                                       std::to_string(life_read.get())};
-    if (!options.config.empty()) words.insert(words.end(), {"--config", options.config});
+    if (!config.empty()) words.insert(words.end(), {"--config", config});
     for (const std::string& t : options.tiers) words.insert(words.end(), {"--tier", t});
     for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
     Fd key_read;
@@ -303,10 +308,11 @@ Status write_report(const RunOptions& options, const Board& board, const Config&
   for (const TierConfig& t : config.tiers) tiers.push_back({t.name, t.medium});
   const bool first = !options.peers.empty() && options.peer_index == 0;
   const std::string text = report(board, tiers, first ? Reports::kJob : Reports::kNode).dump(2) + "\n";
-  if (options.report == kStandardError) {
-    std::cerr << text;
-    return std::cerr ? Status() : Status(errno_error("write the report"));
+  if (options.json || options.report == kStandardOutput) {
+    std::cout << text << std::flush;
+    if (!std::cout) return errno_error("write the report");
   }
+  if (options.report.empty() || options.report == kStandardOutput) return {};
   std::ofstream out(options.report);
   out << text;
   out.close();
@@ -334,30 +340,88 @@ Result<std::optional<JobKey>> check_peers(const RunOptions& options, const PeerC
   return std::optional<JobKey>(*key);
 }
 
-// Everything before the command runs. `config`, `datasets` and `key` are filled in.
-Status prepare(const RunOptions& options, Config* config, std::vector<std::string>* datasets,
-               std::optional<JobKey>* key) {
+// What `monarchctl tiers` chooses, of that what this user and these datasets can have; says which.
+Result<std::vector<TierConfig>> choose_tiers(const std::vector<std::string>& datasets) {
+  std::vector<TierConfig> configured;
+  if (::access(kDefaultConfig, F_OK) == 0) {
+    Result<Config> config = load_config(kDefaultConfig);
+    if (!config.ok()) return Error{config.error().code, config.error().text + "; or give --tier"};
+    configured = std::move(config->tiers);
+  }
+  const Result<std::vector<Candidate>> found = look_at_tiers(configured);
+  if (!found.ok()) return found.error();
+  std::vector<TierConfig> tiers;
+  for (const Candidate& c : *found) {
+    if (!c.chosen) continue;
+    Config alone;
+    alone.tiers = {c.tier};
+    const Result<std::vector<std::string>> apart = check_paths(alone, datasets);
+    Status usable = apart.ok() ? check_writable(alone) : Status(apart.error());
+    // Of the agent's configuration, where it goes, a line ends there.
+    if (usable.ok() && c.path.find(';') != std::string::npos) usable = bad_input(c.path + " has a ';'");
+    if (usable.ok()) tiers.push_back(c.tier);
+    const std::string what = usable.ok()
+                                 ? escaped(c.path) + ", quota " + format_size(c.tier.quota.of(c.size)) +
+                                       ", as 'monarchctl tiers' chooses"
+                                 : "not used: " + escaped(usable.error().text);
+    std::fprintf(stderr, "monarchctl run: tier %s: %s\n", c.tier.name.c_str(), what.c_str());
+  }
+  if (tiers.empty())
+    return bad_input(
+        "no tier can be chosen on this node, see 'monarchctl tiers'; give --tier NAME:PATH:SIZE, for example "
+        "--tier ssd:/tmp:10G");
+  return tiers;
+}
+
+// The agent's configuration: the user's, and the tiers that were chosen.
+Status write_config(const std::string& path, const std::string& user_file,
+                    const std::vector<TierConfig>& tiers) {
+  std::ofstream out(path);
+  if (!user_file.empty()) out << std::ifstream(user_file).rdbuf() << "\n";
+  const auto text = [](const Quota& q) {
+    return q.percent < 0 ? std::to_string(q.bytes) : std::to_string(q.percent) + "%";
+  };
+  for (const TierConfig& t : tiers)
+    out << "[tier." << t.name << "]\npath = " << t.path << "\ndriver = " << kind_name(t.kind)
+        << "\nquota = " << text(t.quota) << "\nmedium = " << medium_name(t.medium)
+        << "\nmin_free = " << text(t.min_free) << "\n";
+  out.close();
+  return out ? Status() : Status(errno_error("write " + path));
+}
+
+// What is known before anything is made.
+struct Prepared {
+  Config config;
+  std::vector<std::string> datasets;
+  std::optional<JobKey> key;
+  bool chosen = false;  // the tiers, by us
+};
+
+Status prepare(const RunOptions& options, Prepared* out) {
   if (!options.config.empty()) {
     Result<Config> loaded = load_config(options.config);
     if (!loaded.ok()) return loaded.error();
-    *config = loaded.take();
+    out->config = loaded.take();
   }
   for (const std::string& text : options.tiers) {
     Result<TierConfig> tier = parse_tier_option(text);
     if (!tier.ok()) return tier.error();
-    MONARCH_TRY(add_tier(config, tier.take()));
+    MONARCH_TRY(add_tier(&out->config, tier.take()));
   }
-  if (config->tiers.empty())
-    return bad_input(
-        "no tier: give --tier NAME:PATH:SIZE, for example --tier ssd:/tmp:10G, or --config FILE");
-  Result<std::vector<std::string>> roots = check_paths(*config, options.datasets);
+  Result<std::vector<std::string>> roots = check_paths(out->config, options.datasets);
   if (!roots.ok()) return roots.error();
-  MONARCH_TRY(check_writable(*config));
-  *datasets = roots.take();
-  Result<std::optional<JobKey>> checked = check_peers(options, config->peer);
+  MONARCH_TRY(check_writable(out->config));
+  out->datasets = roots.take();
+  out->chosen = out->config.tiers.empty();
+  if (out->chosen) {
+    Result<std::vector<TierConfig>> tiers = choose_tiers(out->datasets);
+    if (!tiers.ok()) return tiers.error();
+    out->config.tiers = tiers.take();
+  }
+  Result<std::optional<JobKey>> checked = check_peers(options, out->config.peer);
   if (!checked.ok()) return checked.error();
-  *key = checked.take();
-  if (!options.report.empty() && options.report != kStandardError) {
+  out->key = checked.take();
+  if (!options.report.empty() && options.report != kStandardOutput) {
     const Fd probe(::open(options.report.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
     if (!probe) return errno_error("--report " + options.report);
   }
@@ -366,10 +430,14 @@ Status prepare(const RunOptions& options, Config* config, std::vector<std::strin
 
 // What the command is served by. That it cannot be had (limits, no memory, no room) is no fault of the
 // command's.
-Result<BoardFile> start(const RunOptions& options, const std::vector<std::string>& datasets,
-                        const std::optional<JobKey>& key, RunDirs* dirs, AgentProcess* agent) {
+Result<BoardFile> start(const RunOptions& options, const Prepared& job, RunDirs* dirs, AgentProcess* agent) {
   MONARCH_TRY(dirs->make());
-  MONARCH_TRY(agent->start(options, datasets, key, *dirs));
+  std::string file = options.config;
+  if (job.chosen) {
+    file = dirs->run_dir() + "/agent.conf";
+    MONARCH_TRY(write_config(file, options.config, job.config.tiers));
+  }
+  MONARCH_TRY(agent->start(options, file, job.datasets, job.key, *dirs));
   dirs->lock_tiers();
   return BoardFile::open(dirs->run_dir());
 }
@@ -379,14 +447,12 @@ int run(const RunOptions& options) {
     std::fprintf(stderr, "monarchctl run: %s\n", error.text.c_str());
     return kOwnFailure;
   };
-  Config config;
-  std::vector<std::string> datasets;
-  std::optional<JobKey> key;
-  if (const Status s = prepare(options, &config, &datasets, &key); !s.ok()) return fail(s.error());
-  sweep(config);
-  RunDirs dirs(config, random_id());
+  Prepared job;
+  if (const Status s = prepare(options, &job); !s.ok()) return fail(s.error());
+  sweep(job.config);
+  RunDirs dirs(job.config, random_id());
   AgentProcess agent;
-  Result<BoardFile> board = start(options, datasets, key, &dirs, &agent);
+  Result<BoardFile> board = start(options, job, &dirs, &agent);
   if (!board.ok()) {
     std::fprintf(stderr, "monarchctl run: %s; the command runs without Monarch\n",
                  board.error().text.c_str());
@@ -394,8 +460,8 @@ int run(const RunOptions& options) {
   }
   const int status = run_command(options.command, dirs.run_dir());
   agent.stop();
-  if (!options.report.empty())
-    if (const Status s = write_report(options, *board->get(), config); !s.ok()) {
+  if (options.json || !options.report.empty())
+    if (const Status s = write_report(options, *board->get(), job.config); !s.ok()) {
       std::fprintf(stderr, "monarchctl run: %s\n", s.error().text.c_str());
       if (status == 0) return kOwnFailure;
     }
@@ -410,11 +476,13 @@ void add_run(CLI::App* app, int* status) {
       ->required()
       ->allow_extra_args(false);
   app->add_option("--tier", options->tiers,
-                  "NAME:PATH:SIZE; SIZE as 500M, 10G or 50%; filled in the order given")
+                  "NAME:PATH:SIZE; SIZE as 500M, 10G or 50%; filled in the order given; default: as "
+                  "'monarchctl tiers' chooses")
       ->allow_extra_args(false);
   app->add_option("--config", options->config, "configuration, monarch.conf(5)");
   app->add_option("--report", options->report,
-                  "write the counters as JSON to this file; -: to standard error");
+                  "write the counters as JSON to this file; -: to standard output");
+  app->add_flag("--json", options->json, "as --report -, also beside a --report FILE");
   CLI::Option* peers =
       app->add_option("--peers", options->peers,
                       "file with a line ADDRESS:PORT for each node that runs the same, node 0 first");

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import e2e
@@ -506,18 +507,71 @@ def report_of_run():
     read = ["sh", "-c", 'for i in 1 2 3; do find "$1" -type f -exec cat {} + >/dev/null; done; echo out', "sh", dataset]
     words = ["run", *e2e.options([dataset], {"t": (tier, "1G")}), "--report", "-", "--", *read]
     code, out, err = ctl(*words, env=e2e.environment(), cwd=scratch("cwd"))
-    equal((code, out, os.listdir(scratch("cwd"))), (0, "out\n", []), "run --report -: standard output is the command's, and no file is made")
-    counters = json.loads(err)
-    equal((counters["opens"], counters["opens_tier"]), (90, 90), "the report is on standard error", err)
-    told = as_json("report", written("real.json", err))[1]
+    equal((code, err, out[:4], os.listdir(scratch("cwd"))), (0, "", "out\n", []), "run --report -: the command's output comes first, and no file is made")
+    counters = json.loads(out[4:])
+    equal((counters["opens"], counters["opens_tier"]), (90, 90), "the report is on standard output", out)
+    told = as_json("report", written("real.json", out[4:]))[1]
     equal((told.get("rule"), told.get("bytes_pfs"), told.get("bytes_read"), told.get("epochs")),
           ("good", counters["agent"]["agent_bytes_pfs"], 3 * counters["agent"]["dataset_bytes"], 3), "report of a real run", told)
+    file, reading = f"{scratch()}/both.json", ["sh", "-c", 'find "$1" -type f -exec cat {} + >/dev/null; exit 3', "sh", dataset]
+    code, out, err = ctl("run", *e2e.options([dataset], {"t": (tier, "1G")}), "--json", "--report", file, "--", *reading, env=e2e.environment())
+    with open(file, encoding="utf-8") as stream:
+        equal((code, err, json.loads(out)), (3, "", json.load(stream)), "run --json, beside a file: both have the report, and the exit code is the command's")
+    with open("/dev/full", "wb") as full:  # as a pipe that nobody reads, or a full disk
+        run = subprocess.run([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--json", "--", "true"], stdout=full, stderr=subprocess.PIPE,
+                             env=e2e.environment(), check=False)
+    equal((run.returncode, run.stderr.decode().count("write the report")), (125, 1), "run --json: that it cannot be written is told", run.stderr)
     process = e2e.start([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--", "sh", "-c", 'find "$1" -type f -exec cat {} + >/dev/null; echo; read x',
                          "sh", dataset], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment())
     process.stdout.readline()
     code, told, err = as_json("report", f"run.{process.pid}")
     equal((code, told.get("source"), told.get("opens")), (0, "job", 30), "report of a job that runs", err)
     process.communicate(b"\n", timeout=e2e.PATIENCE)
+
+
+def run_without_tier():
+    """The tiers that `tiers` chooses; this user's and this dataset's are left out."""
+    code, chosen, err = as_json("tiers")
+    dataset = e2e.memory("data")
+    if code == 1 or dataset is None:
+        return e2e.skip("run without --tier", "no tier here" if code == 1 else "no /dev/shm")
+    e2e.make_tree(dataset, 20)
+    show = 'echo "# $MONARCH_IO_RUN_DIR"; cat "$MONARCH_IO_RUN_DIR/agent.conf"; find "$1" -type f -exec cat {} + >/dev/null'
+    code, out, err = ctl("run", "--dataset", dataset, "--json", "--", "sh", "-c", show, "sh", dataset, env=e2e.environment())
+    conf, report = out.split("\n{", 1)
+    report = json.loads("{" + report)
+    names = [t["tier"]["name"] for t in chosen["tiers"] if t["chosen"]]
+    equal((code, re.findall(r"^\[tier\.(.*)\]$", conf, flags=re.M), [t["name"] for t in report["tiers"]]), (0, names, names), "run without --tier: as `tiers` chooses", err, conf)
+    equal([(re.search(rf"\[tier\.{t['tier']['name']}\]\npath = (.*)\n(?:.*\n)*?medium = (.*)", conf).groups()) for t in chosen["tiers"] if t["chosen"]],
+          [(t["path"], t["medium"]) for t in chosen["tiers"] if t["chosen"]], "with path and medium", conf)
+    ok(report["opens_tier"] > 0 and report["tasks"]["opens_pfs"] == 0, "the files are on it", report)
+    said = [re.sub(r"quota [^,]*", "quota SIZE", line) for line in err.splitlines()]
+    equal(said, [f"monarchctl run: tier {t['tier']['name']}: {t['path']}, quota SIZE, as 'monarchctl tiers' chooses" for t in chosen["tiers"] if t["chosen"]],
+          "and it says so")
+    run_dir = re.search(r"^# (.*)", conf)[1]
+    places = [run_dir, *(f"{t['path']}/{os.path.basename(run_dir)}" for t in chosen["tiers"] if t["chosen"])]
+    equal([path for path in places if os.path.exists(path)], [], "nothing is left")
+    config = written("threads.conf", "[agent]\nthreads = 3\n")
+    code, out, err = ctl("run", "--dataset", dataset, "--config", config, "--", "sh", "-c", show, "sh", dataset, env=e2e.environment())
+    ok(code == 0 and "threads = 3\n" in out and "[tier." in out, "run --config without tiers: its keys, and the tiers that are chosen", err, out)
+    with tempfile.TemporaryDirectory(dir=next(t["path"] for t in chosen["tiers"] if t["chosen"])) as inside:
+        code, out, err = ctl("run", "--dataset", inside, "--", "true", env=e2e.environment())
+        contains(err, [f"tier {names[0]}: not used: ", "it is there already"], "a tier that holds the dataset is not used")
+        equal(code, 125 if len(names) == 1 else 0, "and the others are, if there are any", err)
+        ok(len(names) > 1 or "no tier can be chosen on this node, see 'monarchctl tiers'; give --tier NAME:PATH:SIZE" in err, "it says what to do", err)
+    return None
+
+
+def version():
+    code, out, _ = ctl("version")
+    told = as_json("version")[1]
+    equal((code, out), (0, f"monarchctl {told.get('version')}\n"), "version, as text and as JSON")
+    numbers = {}
+    for name, file, constant in (("catalog", "runtime/layout/catalog_layout.h", "kCatalogVersion"),
+                                 ("board", "runtime/layout/board_layout.h", "kBoardVersion"), ("peer_messages", "runtime/peer/messages.h", "kPeerVersion")):
+        with open(f"{SOURCE}/{file}", encoding="utf-8") as stream:
+            numbers[name] = int(re.search(rf"{constant} = (\d+);", stream.read())[1])
+    equal({name: told.get(name) for name in numbers}, numbers, "the versions of what parts share")
 
 
 def report_of_sacct():
@@ -741,5 +795,5 @@ def completion():
     ok("md5sum" in completed("run", "--dataset", "x", "--", "md5s"), "bash: the command after --")
 
 
-e2e.main(config_show, config_check, colours, clean_of_runs, status_of_run, status_of_slurm, doctor, report_of_file, report_of_run, report_of_sacct,
+e2e.main(config_show, config_check, colours, clean_of_runs, status_of_run, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, version, report_of_sacct,
          clean_and_flush_of_jobs, plan, completion)

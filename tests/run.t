@@ -114,7 +114,6 @@ def refusals():
     none_inside = "lies inside the"
     for name, words, parts in [
         ("no dataset", ["--tier", f"t:{tier}:1G"], ["--dataset"]),
-        ("no tier", options([dataset], {}), ["no tier", "--tier"]),
         ("an unknown option", [*options([dataset], tiers), "--frobnicate"], ["--frobnicate"]),
         ("a missing dataset", options([none], tiers), ["dataset", none, "No such file"]),
         ("one of two datasets missing", options([dataset, none], tiers), ["dataset", none, "No such file"]),
