@@ -261,6 +261,17 @@ Findings check_cgroups(const Place&) {
            "boot with cgroup_enable=memory, or mount them"}};
 }
 
+Findings check_selinux(const Place&) {
+  int status;
+  std::string mode = run_program({"getenforce"}, &status);
+  mode = mode.substr(0, mode.find('\n'));
+  if (status != 0) return {{Level::kOk, "no SELinux"}};
+  if (mode != "Enforcing") return {{Level::kOk, "SELinux: " + mode}};
+  return {
+      {Level::kWarn, "SELinux: Enforcing: Monarch was not tried with it, and brings no policy",
+       "setenforce 0 for a trial on one node; 'ausearch -m avc -c monarchd' lists what would be refused"}};
+}
+
 // ---- Slurm
 
 // How a value of slurm.conf is judged: `good` if one of its words (after commas) is one of these.
@@ -330,11 +341,11 @@ struct Check {
   Findings (*run)(const Place&);
 };
 constexpr Check kChecks[] = {
-    {"agent", check_monarchd},   {"library", check_library},   {"peers", check_peers},
-    {"plugin", check_plugin},    {"config", check_config},     {"state", check_state},
-    {"tiers", check_tiers},      {"io_uring", check_io_uring}, {"openat2", check_openat2},
-    {"pidfd", check_pidfd},      {"cgroups", check_cgroups},   {"slurm", check_slurm},
-    {"slurmdbd", check_slurmdbd}};
+    {"agent", check_monarchd}, {"library", check_library},   {"peers", check_peers},
+    {"plugin", check_plugin},  {"config", check_config},     {"state", check_state},
+    {"tiers", check_tiers},    {"io_uring", check_io_uring}, {"openat2", check_openat2},
+    {"pidfd", check_pidfd},    {"cgroups", check_cgroups},   {"selinux", check_selinux},
+    {"slurm", check_slurm},    {"slurmdbd", check_slurmdbd}};
 
 std::string dump(const Findings& findings) {
   ordered_json list = ordered_json::array();

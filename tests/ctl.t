@@ -344,7 +344,7 @@ def plugin_release():
     return f"{number >> 16 & 255}.{number >> 8 & 255:02}"
 
 
-def fake_slurm(release, changes=None, plugstack=None, sacctmgr="exit 0"):
+def fake_slurm(release, changes=None, plugstack=None, sacctmgr="exit 0", selinux="exit 127"):
     """Programs that answer as Slurm's; the environment with which they are found, and plugstack.conf."""
     base = scratch("fake")
     os.makedirs(f"{base}/bin", exist_ok=True)
@@ -352,7 +352,7 @@ def fake_slurm(release, changes=None, plugstack=None, sacctmgr="exit 0"):
     values = {**SLURM, **(changes or {}), "SLURM_CONF": f"{base}/conf/slurm.conf", "SLURM_VERSION": f"{release}.3-1", "PluginDir": BUILD}
     for name, text in [("bin/scontrol", "#!/bin/sh\ncat <<'E'\nConfiguration data as of now\n" +
                         "".join(f"{key:<23} = {value}\n" for key, value in values.items()) + "E\n"),
-                       ("bin/sacctmgr", f"#!/bin/sh\n{sacctmgr}\n"),
+                       ("bin/sacctmgr", f"#!/bin/sh\n{sacctmgr}\n"), ("bin/getenforce", f"#!/bin/sh\n{selinux}\n"),
                        ("conf/plugstack.conf", "# nothing else\ninclude more/*.conf\n"),
                        ("conf/more/monarch.conf", plugstack or "optional spank_monarch.so config={config} state_dir={state}\n")]:
         written(f"fake/{name}", text.format(config=f"{base}/monarch.conf", state=f"{base}/state") if "/more/" in name else text, 0o755)
@@ -408,6 +408,9 @@ def doctor():
         code, told, err = as_json("doctor", env=fake_slurm(release, {key: value}))
         has(findings(told), "slurm", "warn", [f"{key} = {value}", *parts], f"{key} = {value}")
         equal(code, 0, f"a warning is no failure: {key}")
+    for selinux, level, parts in [("exit 127", "ok", ["no SELinux"]), ("echo Permissive", "ok", ["SELinux: Permissive"]),
+                                  ("echo Enforcing", "warn", ["SELinux: Enforcing", "setenforce 0", "ausearch"])]:
+        has(findings(as_json("doctor", env=fake_slurm(release, selinux=selinux))[1]), "selinux", level, parts, f"SELinux: {selinux}")
     code, told, err = as_json("doctor", env=fake_slurm("99.11"))
     has(findings(told), "plugin", "FAIL", [f"built for Slurm {release}, and this is 99.11.3", "--with-slurm"], "a plugin for another release")
     equal(code, 1, "exit code 1")
