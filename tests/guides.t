@@ -241,6 +241,7 @@ def for_users():
     lines = commands.splitlines()
     started = [run(line.replace("sbatch ", "sbatch --parsable --output=%x.%j.out ")) for line in lines[:-1]]
     equal([code for code, _, _ in started], [0, 0], "README, for users: jobs are submitted", started)
+    yield  # sacct has their lines later
     for job in [int(out) for _, out, _ in started]:
         equal((lab().wait(job), output("train.sh", job)), ("COMPLETED", expected), "README, for users: how it ends")
         contains(lab().comment(job), ["monarch=1 hit="], "README, for users: it has a line in sacct")
@@ -282,6 +283,7 @@ def week():
     (command,) = blocks("doc/admin-guide.md", "week")
     job = submitted("week", f"#!/bin/bash\n#SBATCH --monarch-dataset={make_data()}\npython3 train.py {data}\n")
     served("week", job, expected)
+    yield
     wait_until(lambda: "monarch=1" in lab().comment(job))
     code, out, err = lab().execute(["sh", "-c", command], root=True)
     equal(code, 0, "admin-guide, the jobs of a week", err)
@@ -341,14 +343,16 @@ def salloc():
 
 def pytorch_ddp():
     """All nodes of the lab are this machine, and have no names in DNS."""
-    if e2e.execute(["/usr/bin/python3", "-c", "import torch"], 120)[0] != 0:
-        return skip("pytorch-ddp", "no torch (Debian: python3-torch)")
+    if e2e.execute(["/usr/bin/python3", "-c", "import importlib.util as u; assert u.find_spec('torch')"])[0] != 0:
+        skip("pytorch-ddp", "no torch (Debian: python3-torch)")
+        return
     script = sample("pytorch-ddp", ('$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)', "127.0.0.1"))
     job = submitted("pytorch-ddp", script, GLOO_SOCKET_IFNAME="lo")
+    yield
     size = sum(os.path.getsize(os.path.join(d, name)) for d, _, names in os.walk(data) for name in names)
     served("pytorch-ddp", job, f"epoch 0 {size}\nepoch 1 {size}\n")
     line = lab().comment(job)
-    return equal(fields(line).get("nodes"), "2/2", "pytorch-ddp: sacct has sums of both nodes", line)
+    equal(fields(line).get("nodes"), "2/2", "pytorch-ddp: sacct has sums of both nodes", line)
 
 
 def image(path):
@@ -453,7 +457,7 @@ def leaves_nothing():
     lab().nothing_left("all jobs of the guides")
 
 
-WITH_SLURM = (for_users, first_job, status, by_default, week, container, wait, array, salloc, pytorch_ddp, charliecloud, site_nvme, site_ssd, site_ram, upgrade,
+WITH_SLURM = (for_users, pytorch_ddp, first_job, status, by_default, week, container, wait, array, salloc, charliecloud, site_nvme, site_ssd, site_ram, upgrade,
               leaves_nothing)
 if why := slurm_lab.why_no_slurm():
     for test in WITH_SLURM:
