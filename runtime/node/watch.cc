@@ -201,8 +201,10 @@ void watch_jobs(const KeeperRequest& request, const StateDir& state) {
     follow(state, key, *record, tasks_of(state, stepds, *record) == Tasks::kStopped);
     if (!stepds.empty()) note_seen(state, key, stepds.front());
     if (!is_over(state, key, !stepds.empty())) continue;
-    spdlog::info("JobId={} node={} is over: no slurmstepd, and no epilog came", record->job.job,
-                 record->job.node);
+    spdlog::info(
+        "JobId={} node={} is over: no slurmstepd, and no epilog came; if the plugin's line is newer than "
+        "slurmd, restart slurmd",
+        record->job.job, record->job.node);
     const Status ended = end_job(
         {request.state_dir, record->job, record->of_cluster.account_program, record->of_cluster.config});
     if (!ended.ok()) spdlog::warn("JobId={} {}", record->job.job, ended.error().text);
