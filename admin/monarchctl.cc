@@ -57,6 +57,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
     const std::string command = command_of(app);
+    if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
+      std::fprintf(stderr, "monarchctl: there is no subcommand '%s'; see 'monarchctl --help'\n", argv[1]);
+      return kUsage;
+    }
     std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), e.what(), command.c_str());
     return run->parsed() ? kRunFailed : kUsage;
   }

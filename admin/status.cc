@@ -231,7 +231,17 @@ int status(const StatusOptions& options) {
 void add_status(CLI::App* app, int* status_of_run) {
   auto options = std::make_shared<StatusOptions>();
   app->add_option("JOBID", options->job,
-                  "this job only, with its tiers and fallbacks: Slurm's number, or run.PID");
+                  "this job only, with its tiers and fallbacks: Slurm's number, or run.PID")
+      ->check(CLI::Validator(
+          [](const std::string& id) {
+            const std::string number = id.substr(id.rfind("run.", 0) == 0 ? 4 : 0);
+            if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos)
+              return std::string();
+            return "'" + id +
+                   "' is no job; give its number, as 4711 (an element of an array has its own, as 'squeue -O "
+                   "JobID' tells), or run.PID";
+          },
+          ""));
   app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
   app->add_option("--state-dir", options->state_dir,
                   std::string("root's state directory; default: ") + kDefaultState);

@@ -99,7 +99,8 @@ int tiers(TiersOptions options) {
   std::vector<TierConfig> configured;
   if (!options.config.empty()) {
     Result<Config> config = load_config(options.config);
-    if (!config.ok()) return fail("tiers", config.error());
+    if (!config.ok())
+      return fail("tiers", config.error().text + "; mend it, or name another one by --config FILE");
     configured = config->tiers;
   }
   Result<std::vector<Candidate>> found = look_at_tiers(configured);

@@ -262,6 +262,10 @@ def status_of_run():
     equal(job_of(as_json("status")[1], name).get("state"), "unknown", "a board that is none")
     process.communicate(b"\n", timeout=e2e.PATIENCE)
     fails("a job that is not there", ["status", name], [f"no job {name}", "monarchctl status"])
+    for name in "4711_3", "run.", "run.x", "job", "-1":
+        fails(f"no job: {name}", ["status", name], ["see 'monarchctl status --help'", *(["squeue -O JobID"] if name[0] != "-" else [])], want=2)
+    fails("no subcommand", ["stauts", "4711"], ["there is no subcommand 'stauts'; see 'monarchctl --help'"], want=2)
+    fails("no configuration", ["tiers", "--config", f"{scratch()}/none.conf"], ["none.conf: No such file", "--config FILE"])
     equal([j for j in as_json("status")[1]["jobs"] if j["job"] == name], [], "after its end it is not there")
 
 
