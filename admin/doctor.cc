@@ -264,7 +264,7 @@ Findings check_cgroups(const Place&) {
 Findings check_selinux(const Place&) {
   int status;
   std::string mode = run_program({"getenforce"}, &status);
-  mode = mode.substr(0, mode.find('\n'));
+  mode.resize(std::min(mode.find('\n'), mode.size()));
   if (status != 0) return {{Level::kOk, "no SELinux"}};
   if (mode != "Enforcing") return {{Level::kOk, "SELinux: " + mode}};
   return {

@@ -426,39 +426,11 @@ def site_ram():
     return site("diskless-ram", "ram", "/var/lib/monarch", "--mem=400M")
 
 
-# As if Monarch had been replaced by one with another layout while the job runs.
-UPGRADE = """#!/bin/bash
-#SBATCH --monarch-dataset=DATA
-export PYTHONDONTWRITEBYTECODE=1
-python3 train.py DATA
-python3 -c "
-import struct
-with open('$MONARCH_IO_RUN_DIR/board', 'r+b') as board:
-    magic, version = struct.unpack('<QI', board.read(12))
-    board.seek(8)
-    board.write(struct.pack('<I', version + 1))
-"
-MONARCH_IO_LOG=$PWD/upgrade.log python3 train.py DATA
-"""
-
-
-def upgrade():
-    """What admin-guide.md says of programs, epilogs and copies when the board has another version."""
-    job = submitted("upgrade", UPGRADE.replace("DATA", make_data()))
-    equal((lab().wait(job), output("upgrade", job)), ("COMPLETED", 2 * expected), "another version in mid-job: the job reads right bytes")
-    with open(f"{lab().out}/upgrade.log", encoding="utf-8") as file:
-        log = file.read()
-    ok("not redirected: the run directory is of another version, or not usable" in log and ": tier " not in log,
-       "another version in mid-job: programs that begin then read the PFS", log)
-    contains(lab().log_of(job), [" monarch=1 counters=lost nodes=1/1 err=1"], "another version in mid-job: its line")
-
-
 def leaves_nothing():
     lab().nothing_left("all jobs of the guides")
 
 
-WITH_SLURM = (for_users, pytorch_ddp, first_job, status, by_default, week, container, wait, array, salloc, charliecloud, site_nvme, site_ssd, site_ram, upgrade,
-              leaves_nothing)
+WITH_SLURM = (for_users, pytorch_ddp, first_job, status, by_default, week, container, wait, array, salloc, charliecloud, site_nvme, site_ssd, site_ram, leaves_nothing)
 if why := slurm_lab.why_no_slurm():
     for test in WITH_SLURM:
         skip(test.__name__, why)
