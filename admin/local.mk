@@ -29,4 +29,6 @@ monarchctl_SOURCES = \
 	%D%/summary.cc \
 	%D%/tiers.cc \
 	%D%/tiers.h \
-	%D%/version.cc
+	%D%/version.cc \
+	%D%/wait.cc \
+	%D%/wait.h

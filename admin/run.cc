@@ -28,6 +28,7 @@
 #include "admin/output.h"
 #include "admin/report.h"
 #include "admin/tiers.h"
+#include "admin/wait.h"
 #include "build_config.h"
 #include "runtime/agent/membership.h"
 #include "runtime/agent/sweep.h"
@@ -52,6 +53,8 @@ constexpr int kReadyPatienceMs = 30000;         // the PFS may be slow to show t
 constexpr char kStandardOutput[] = "-";         // as a report's name: behind what the command wrote
 constexpr char kIdentity[] = "run";             // of a key that a person made
 constexpr std::string_view kAlone = "ready\t";  // and why the agent has no peers
+constexpr char kStageAll[] = "agent.prefetch_burst=4096P";  // AgentConfig::kBurstAll
+constexpr int kMostWaitSeconds = 604800;
 constexpr int kStopPatienceMs = 5000, kKillPatienceMs = 1000;
 
 struct RunOptions {
@@ -60,6 +63,7 @@ struct RunOptions {
   std::string peers, peer_key;  // files
   uint32_t peer_index = 0;
   bool json = false;  // the report, on standard output
+  StagingWait staged;
 };
 
 std::string run_base() {
@@ -142,6 +146,7 @@ class AgentProcess {
                                       "--lifeline-fd",
                                       std::to_string(life_read.get())};
     if (!config.empty()) words.insert(words.end(), {"--config", config});
+    if (options.staged.percent > 0) words.insert(words.end(), {"--set", kStageAll});
     for (const std::string& t : options.tiers) words.insert(words.end(), {"--tier", t});
     for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
     Fd key_read;
@@ -177,6 +182,12 @@ class AgentProcess {
     }
     ready_write.reset();
     return wait_ready(ready_read);
+  }
+
+  bool lives() const {
+    siginfo_t info = {};
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == 0;
   }
 
   // SIGTERM, and SIGKILL if it does not end; reaps it. One that hangs in a PFS call ends when that returns:
@@ -320,6 +331,16 @@ Status write_report(const RunOptions& options, const Board& board, const Config&
   return {};
 }
 
+// Of --wait; negative: it is none.
+int percent_of(const std::string& text) {
+  if (text == "none") return 0;
+  if (text == "full") return 100;
+  int percent = 0, end = 0;
+  const bool whole = std::sscanf(text.c_str(), "%3d%%%n", &percent, &end) == 1 && end > 0 &&
+                     static_cast<size_t>(end) == text.size();
+  return whole && percent >= 1 && percent <= 100 ? percent : -1;
+}
+
 void sweep(const Config& config) {
   // Left-overs of earlier runs, if any; what another user left is not ours to remove.
   (void)sweep_user_dirs(run_base()).ok();
@@ -433,9 +454,10 @@ Status prepare(const RunOptions& options, Prepared* out) {
 Result<BoardFile> start(const RunOptions& options, const Prepared& job, RunDirs* dirs, AgentProcess* agent) {
   MONARCH_TRY(dirs->make());
   std::string file = options.config;
-  if (job.chosen) {
+  if (job.chosen || (options.staged.percent > 0 && file.empty())) {  // --set goes before a file
     file = dirs->run_dir() + "/agent.conf";
-    MONARCH_TRY(write_config(file, options.config, job.config.tiers));
+    MONARCH_TRY(
+        write_config(file, options.config, job.chosen ? job.config.tiers : std::vector<TierConfig>()));
   }
   MONARCH_TRY(agent->start(options, file, job.datasets, job.key, *dirs));
   dirs->lock_tiers();
@@ -458,6 +480,8 @@ int run(const RunOptions& options) {
                  board.error().text.c_str());
     return run_command(options.command, "");
   }
+  if (options.staged.percent > 0)
+    wait_until_staged(dirs.run_dir(), options.staged, [&] { return agent.lives(); });
   const int status = run_command(options.command, dirs.run_dir());
   agent.stop();
   if (options.json || !options.report.empty())
@@ -483,6 +507,17 @@ void add_run(CLI::App* app, int* status) {
   app->add_option("--report", options->report,
                   "write the counters as JSON to this file; -: to standard output");
   app->add_flag("--json", options->json, "as --report -, also beside a --report FILE");
+  app->add_option_function<std::string>(
+         "--wait", [options](const std::string& text) { options->staged.percent = percent_of(text); },
+         "none, NN% or full: begin once so much of the dataset is staged; stages all of it")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return percent_of(text) >= 0 ? std::string() : "'" + text + "' is not none, full, or 1% to 100%";
+          },
+          ""));
+  app->add_option("--wait-timeout", options->staged.seconds, "seconds that --wait takes at most")
+      ->capture_default_str()
+      ->check(CLI::Range(1, kMostWaitSeconds));
   CLI::Option* peers =
       app->add_option("--peers", options->peers,
                       "file with a line ADDRESS:PORT for each node that runs the same, node 0 first");

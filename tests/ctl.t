@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """monarchctl's subcommands that look at a node, a configuration or a report: as text, as JSON, and their errors."""
 
+import glob
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -569,6 +571,52 @@ def run_without_tier():
     return None
 
 
+def run_waits():
+    """The command begins once so much is staged, or when no more is, with a bar on a terminal."""
+    dataset, tier = scratch("wait.data"), scratch("wait.tier")
+    for number in range(40):
+        with open(f"{dataset}/{number}", "wb") as file:
+            file.write(bytes([number]) * 100000)
+    begins = r"monarchctl run: (\d+)% of the dataset is staged after \d+ s \((\d+) files, [^)]*\): (.*)\n"
+    slow = written("wait.slow", "[agent]\npfs_bandwidth = 1M\nprefetch_burst = 64K\n")
+    off = written("wait.off", "[agent]\nprefetch = off\n")
+
+    def run(size, *words, command=("true",), **options):
+        code, out, err = ctl("run", *e2e.options([dataset], {"t": (tier, size)}), *words, "--", *command, env=e2e.environment(), **options)
+        found = re.fullmatch(begins, err)
+        ok(code == 0 and found, f"run {' '.join(words[:3])}: one line on standard error", code, err)
+        return (int(found[1]), int(found[2]), found[3], out) if found else (-1, -1, "", out)
+
+    show = ("sh", "-c", 'grep -E "^(state|percent)=" "$MONARCH_IO_STATE"')
+    equal(run("1G", "--wait", "full", command=show), (100, 40, "the command begins", "state=staged-in\npercent=100\n"), "--wait full: all is staged when the command begins")
+    percent, files, why, _ = run("1G", "--wait", "30%", "--config", slow)
+    ok(30 <= percent < 100 and files < 40 and why == "the command begins", "--wait 30%: it does not wait for more", percent, files, why)
+    percent, _, why, _ = run("1M", "--wait", "full")
+    ok(percent < 100 and re.fullmatch(r"no more can be: \d+ files have no room, 0 cannot be staged", why), "where there is no room it begins", percent, why)
+    equal(run("1G", "--wait", "1%", "--config", off)[0::2][:2], (0, "no more is staged ahead, as prefetch = off in the configuration"), "where nothing is prefetched it begins")
+    equal(run("1G", "--wait", "full", "--wait-timeout", "1", "--config", slow)[2], "the time of --wait-timeout is over; staging goes on", "it waits no longer than it may")
+    shown = on_terminal("run", *e2e.options([dataset], {"t": (tier, "1G")}), "--wait", "30%", "--config", slow, "--", "true", LD_PRELOAD=e2e.SANITIZER)
+    lines = re.split(r"\r\x1b\[K", shown)
+    ok(any(re.fullmatch(r"\[#* *\] +\d+%  \d+ files, \S+, \S+/s", line) for line in lines) and re.fullmatch(begins, lines[-1].replace("\r\n", "\n")),
+       "on a terminal a bar tells how far it is, and is gone at the end", lines)
+    ok(max(map(len, lines[:-1])) < 80, "and fits into a line", lines)
+    for name, kill in ("the agent is killed", lambda process: os.kill(e2e.children(process.pid, "monarchd")[0], signal.SIGKILL)), \
+                      ("it is interrupted", lambda process: os.killpg(process.pid, signal.SIGINT)):
+        process = e2e.start([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--wait", "full", "--config", slow, "--", "echo", "begun"],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=e2e.environment())
+        e2e.wait_until(lambda: glob.glob(f"{tier}/monarch-run.*.{process.pid}.*/*"))
+        kill(process)
+        code, out, err = e2e.finish(process)
+        if name == "it is interrupted":
+            equal((code, out), (-signal.SIGINT, b""), f"{name}: the command does not begin", err)
+        else:
+            ok(code == 0 and out == b"begun\n" and ": the agent has ended\n" in err, f"{name}: the command begins", code, err)
+        ok(e2e.wait_until(lambda: not e2e.traces(process.pid, tier)), f"{name}: nothing is left", e2e.traces(process.pid, tier))
+    for word in "0%", "101%", "50", "all", "", "5%%", "-1%":
+        fails(f"--wait {word}", ["run", "--dataset", dataset, f"--wait={word}", "--", "true"], ["--wait: ", "none, full, or 1% to 100%"], want=125)
+    fails("--wait-timeout 0", ["run", "--dataset", dataset, "--wait-timeout", "0", "--", "true"], ["--wait-timeout: "], want=125)
+
+
 def version():
     code, out, _ = ctl("version")
     told = as_json("version")[1]
@@ -802,5 +850,5 @@ def completion():
     ok("md5sum" in completed("run", "--dataset", "x", "--", "md5s"), "bash: the command after --")
 
 
-e2e.main(config_show, config_check, colours, clean_of_runs, status_of_run, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, version, report_of_sacct,
+e2e.main(config_show, config_check, colours, clean_of_runs, status_of_run, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, run_waits, version, report_of_sacct,
          clean_and_flush_of_jobs, plan, completion)

@@ -107,6 +107,17 @@ def plan():
     contains(out.decode(), [f"{FILES} files", "in 90 epochs on 4 nodes"], "it tells of the dataset")
 
 
+def without_slurm():
+    (commands,) = blocks("doc/user-guide.md", "without_slurm")
+    for old, new in ("/lustre/imagenet", make_data()), ("/scratch:", f"{scratch('own-tier')}:"):
+        commands = commands.replace(old, new)
+    with open(f"{scratch()}/train.sh", "w", encoding="utf-8") as file:
+        file.write(f"find {data} -type f -exec cat {{}} + >/dev/null\n")
+    code, out, err = shell(commands)
+    equal((code, err.count(": the command begins\n")), (0, 1), "user-guide, without Slurm", err)
+    contains(out.decode(), [f"of a tier's copy {FILES} (100.0%)", "Advice"], "its report is explained")
+
+
 def config_with(name, text):
     path = f"{scratch()}/{name}.conf"
     with open(path, "w", encoding="utf-8") as file:
@@ -435,4 +446,4 @@ if why := slurm_lab.why_no_slurm():
     for test in WITH_SLURM:
         skip(test.__name__, why)
     WITH_SLURM = ()
-e2e.main(first_use, plan, tier_directory, look, policies, sites, for_admins, *WITH_SLURM)
+e2e.main(first_use, plan, tier_directory, look, policies, sites, for_admins, without_slurm, *WITH_SLURM)

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "admin/wait.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+
+#include "runtime/agent/progress.h"
+#include "runtime/base/os.h"
+#include "runtime/base/size.h"
+
+namespace monarch::admin {
+namespace {
+
+constexpr int kLookMs = 200;
+constexpr int kCells = 30;  // of the bar: with the numbers a line has less than 80 columns
+
+int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
+
+// The agent's file, line by line; empty: it has told nothing yet.
+class Told {
+ public:
+  explicit Told(const std::string& file) {
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);)
+      if (const size_t at = line.find('='); at != std::string::npos)
+        values_[line.substr(0, at)] = line.substr(at + 1);
+  }
+  std::string text(const char* key) const {
+    const auto at = values_.find(key);
+    return at == values_.end() ? "" : at->second;
+  }
+  uint64_t number(const char* key) const { return std::strtoull(text(key).c_str(), nullptr, 10); }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+// Why there is nothing more to wait for; "": there is.
+std::string why_over(const Told& told) {
+  const std::string state = told.text("state");
+  if (state.empty() || state == "staging-in") return "";
+  if (state == "staged-in")
+    return "no more can be: " + told.text("no_room") + " files have no room, " + told.text("failed") +
+           " cannot be staged";
+  if (state == "teardown") return "the agent has ended";
+  return "no more is staged ahead, as prefetch = off in the configuration";
+}
+
+void draw(const Told& told, int64_t ms) {
+  const auto percent = static_cast<int>(std::min<uint64_t>(told.number("percent"), 100));
+  const int full = kCells * percent / 100;
+  const uint64_t staged = told.number("staged_bytes"),
+                 rate = ms > 0 ? staged * 1000 / static_cast<uint64_t>(ms) : 0;
+  std::fprintf(stderr, "\r\033[K[%s%s] %3d%%  %llu files, %s, %s/s", std::string(full, '#').c_str(),
+               std::string(kCells - full, ' ').c_str(), percent,
+               static_cast<unsigned long long>(told.number("staged_files")), format_size(staged).c_str(),
+               format_size(rate).c_str());
+}
+
+}  // namespace
+
+void wait_until_staged(const std::string& run_dir, StagingWait wait, const std::function<bool()>& lives) {
+  const bool terminal = ::isatty(STDERR_FILENO) == 1;
+  const int64_t begin = now_ms();
+  std::string why;
+  for (;;) {
+    const bool alive = lives();  // before its last word is read
+    const Told told(run_dir + "/" + kStateFile);
+    const int64_t ms = now_ms() - begin;
+    const bool enough = told.number("percent") >= static_cast<uint64_t>(wait.percent);
+    if (!enough) why = why_over(told);
+    if (!enough && why.empty() && !alive) why = "the agent has ended";
+    if (!enough && why.empty() && ms >= wait.seconds * int64_t{1000})
+      why = "the time of --wait-timeout is over; staging goes on";
+    if (terminal) draw(told, ms);
+    if (enough || !why.empty()) {
+      if (terminal) std::fprintf(stderr, "\r\033[K");
+      std::fprintf(
+          stderr, "monarchctl run: %llu%% of the dataset is staged after %lld s (%llu files, %s): %s\n",
+          static_cast<unsigned long long>(told.number("percent")), static_cast<long long>(ms / 1000),
+          static_cast<unsigned long long>(told.number("staged_files")),
+          format_size(told.number("staged_bytes")).c_str(), enough ? "the command begins" : why.c_str());
+      return;
+    }
+    ::usleep(kLookMs * 1000);
+  }
+}
+
+}  // namespace monarch::admin
