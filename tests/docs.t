@@ -314,7 +314,7 @@ def guides():
     listed = re.findall(r"\w+", text_of("tests/guides.t").split("\nWITH_SLURM = ")[1])
     used = set()
     for path in GUIDES:
-        faults = []
+        faults = ["code between fences: indent it by four"] * ("\n```" in text_of(path))
         for mark, block in re.findall(r"(?:^|\n)([^\n]*)\n\n((?:    [^\n]*\n+)+)", text_of(path)):
             run = re.fullmatch(r"<!-- run by tests/guides\.t: (\w+) -->", mark)
             if run and (run[1] not in tests or run[1] not in listed):

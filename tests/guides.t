@@ -329,7 +329,7 @@ def wait():
 
 
 def array():
-    job = submitted("array", sample("array"))
+    job = submitted("array", sample("array", ("--monarch-capacity=50G", "--monarch-capacity=1M")))
     wait_until(lambda: set(lab().state_of(job).split(",")) <= slurm_lab.ENDED, slurm_lab.PATIENCE)
     records = lab().jobs(job)
     equal((len(records), {record["JobState"] for record in records}), (4, {"COMPLETED"}), "array: how its elements end", records)
@@ -390,7 +390,7 @@ def charliecloud():
         return skip("container.sh", "no ch-run")
     image(f"{lab().out}/image")
     subprocess.run(["chown", "-R", f"{lab().user.pw_uid}:{lab().user.pw_gid}", f"{lab().out}/image"], check=True)
-    works = run(f"ch-run {lab().out}/image -- true || ch-run {lab().out}/image -- cat /train.sh")
+    works = run(f"ch-run {lab().out}/image -- cat /train.sh")
     if works[0] != 0:
         return skip("container.sh", f"ch-run runs no container here: {works[2].strip()[-200:]}")
     script = sample("container", ("sh train.sh", "sh /train.sh"))

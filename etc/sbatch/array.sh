@@ -9,8 +9,8 @@
 #SBATCH --cpus-per-task=2
 #SBATCH --time=01:00:00
 #SBATCH --monarch-dataset=/lustre/imagenet
-# An element that gets less than this of the node's tiers runs without Monarch.
-#SBATCH --monarch-capacity=1M
+# An element that gets less than this of the node's tiers, because others have the rest, runs without Monarch.
+#SBATCH --monarch-capacity=50G
 
 set -euo pipefail
 rates=(0.1 0.03 0.01 0.003)
