@@ -578,7 +578,7 @@ def run_waits():
         with open(f"{dataset}/{number}", "wb") as file:
             file.write(bytes([number]) * 100000)
     begins = r"monarchctl run: (\d+)% of the dataset is staged after \d+ s \((\d+) files, [^)]*\): (.*)\n"
-    slow = written("wait.slow", "[agent]\npfs_bandwidth = 1M\nprefetch_burst = 64K\n")
+    slow = written("wait.slow", "[agent]\npfs_bandwidth = 400K\nprefetch_burst = 64K\n")
     off = written("wait.off", "[agent]\nprefetch = off\n")
 
     def run(size, *words, command=("true",), **options):
@@ -589,13 +589,13 @@ def run_waits():
 
     show = ("sh", "-c", 'grep -E "^(state|percent)=" "$MONARCH_IO_STATE"')
     equal(run("1G", "--wait", "full", command=show), (100, 40, "the command begins", "state=staged-in\npercent=100\n"), "--wait full: all is staged when the command begins")
-    percent, files, why, _ = run("1G", "--wait", "30%", "--config", slow)
-    ok(30 <= percent < 100 and files < 40 and why == "the command begins", "--wait 30%: it does not wait for more", percent, files, why)
+    percent, files, why, _ = run("1G", "--wait", "10%", "--config", slow)
+    ok(10 <= percent < 100 and files < 40 and why == "the command begins", "--wait 10%: it does not wait for more", percent, files, why)
     percent, _, why, _ = run("1M", "--wait", "full")
     ok(percent < 100 and re.fullmatch(r"no more can be: \d+ files have no room, 0 cannot be staged", why), "where there is no room it begins", percent, why)
     equal(run("1G", "--wait", "1%", "--config", off)[0::2][:2], (0, "no more is staged ahead, as prefetch = off in the configuration"), "where nothing is prefetched it begins")
     equal(run("1G", "--wait", "full", "--wait-timeout", "1", "--config", slow)[2], "the time of --wait-timeout is over; staging goes on", "it waits no longer than it may")
-    shown = on_terminal("run", *e2e.options([dataset], {"t": (tier, "1G")}), "--wait", "30%", "--config", slow, "--", "true", LD_PRELOAD=e2e.SANITIZER)
+    shown = on_terminal("run", *e2e.options([dataset], {"t": (tier, "1G")}), "--wait", "10%", "--config", slow, "--", "true", LD_PRELOAD=e2e.SANITIZER)
     lines = re.split(r"\r\x1b\[K", shown)
     ok(any(re.fullmatch(r"\[#* *\] +\d+%  \d+ files, \S+, \S+/s", line) for line in lines) and re.fullmatch(begins, lines[-1].replace("\r\n", "\n")),
        "on a terminal a bar tells how far it is, and is gone at the end", lines)
