@@ -8,6 +8,8 @@ nobase_dist_doc_DATA = \
 	LICENSE \
 	README.md \
 	%D%/admin-guide.md \
+	%D%/troubleshooting.md \
+	%D%/user-guide.md \
 	%D%/coverage.md \
 	%D%/design.md \
 	%D%/peers.md \
@@ -36,9 +38,7 @@ nobase_dist_doc_DATA = \
 	%D%/performance/tuning.svg \
 	%D%/security.md \
 	%D%/slurm.md \
-	%D%/slurm-versions.md \
-	%D%/troubleshooting.md \
-	%D%/user-guide.md
+	%D%/slurm-versions.md
 
 dist_man_MANS += \
 	%D%/monarch.7 \

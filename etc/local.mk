@@ -31,6 +31,10 @@ EXTRA_DIST += \
 dist_pkgdata_DATA += %D%/monarch.conf.sample
 plugstackdir = $(pkgdatadir)/plugstack.conf.d
 plugstack_DATA = %D%/plugstack.conf.d/monarch.conf
+bashcompletiondir = $(datadir)/bash-completion/completions
+dist_bashcompletion_DATA = %D%/completions/bash/monarchctl
+zshcompletiondir = $(datadir)/zsh/site-functions
+dist_zshcompletion_DATA = %D%/completions/zsh/_monarchctl
 # Of three kinds of site, and scripts of jobs: tests/guides.t runs them.
 diskless_ramdir = $(pkgdatadir)/sites/diskless-ram
 dist_diskless_ram_DATA = %D%/sites/diskless-ram/monarch.conf
@@ -48,10 +52,6 @@ dist_sbatch_DATA = \
 	%D%/sbatch/pytorch-ddp.sh \
 	%D%/sbatch/salloc.sh \
 	%D%/sbatch/wait.sh
-bashcompletiondir = $(datadir)/bash-completion/completions
-dist_bashcompletion_DATA = %D%/completions/bash/monarchctl
-zshcompletiondir = $(datadir)/zsh/site-functions
-dist_zshcompletion_DATA = %D%/completions/zsh/_monarchctl
 if INSTALL_TMPFILES
 install-data-hook:
 	$(MKDIR_P) '$(DESTDIR)$(tmpfilesdir)'
