@@ -266,6 +266,7 @@ scripts = \
 	%D%/monarchd.t \
 	%D%/node.t \
 	%D%/os_calls.t \
+	%D%/packages.t \
 	%D%/paths.t \
 	%D%/peers.t \
 	%D%/programs.t \
