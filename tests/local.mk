@@ -288,6 +288,7 @@ scripts = \
 	%D%/writes.t
 EXTRA_DIST += \
 	%D%/e2e.py \
+	%D%/images.py \
 	%D%/matrix/Reader.java \
 	%D%/matrix/datasets.py \
 	%D%/matrix/formats.py \

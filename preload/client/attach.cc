@@ -57,7 +57,7 @@ Outcome connect() {
   Outcome outcome = {Phase::kOn};
   if (!is_made(*board))
     outcome = kLater;
-  else if (!is_this_board(*board) || !the_client.catalog.open(run))
+  else if (!is_this_board(*board) || !the_client.catalog.open(run, &see_from_here))
     outcome =
         is_this_board(*board) && agent_lives(*board)
             ? kLater

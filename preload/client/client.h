@@ -44,6 +44,9 @@ inline Client* client(Retry retry = Retry::kInAWhile) {
 // Marks what this process has open for writing when it attaches, before it is served anything: what it
 // inherited, or opened before there was a catalog (decide/changes.cc).
 void mark_what_is_open(Client* c);
+// Before that, in a mount namespace other than the agent's, such as a container's: has the facts say where
+// the roots and the copies' directories are there, if they are mounted elsewhere (resolve/mounts.cc).
+void see_from_here(JobFacts* facts);
 // After it has attached: what it has open of copies (decide/returns.cc).
 void find_open_copies();
 

@@ -18,6 +18,9 @@ std::atomic<int64_t> next_look{0};  // monotonic
 std::atomic<uint32_t> hidden{0};
 static_assert(kMaxRoots <= 32);
 
+// The words of a line of mountinfo.
+constexpr int kDevice = 2, kPoint = 4;
+
 // mountinfo writes white space and backslashes as three octal digits.
 void unescape(char* text) {
   char* out = text;
@@ -32,7 +35,6 @@ void unescape(char* text) {
 
 // Hides the root if something is mounted below the prefix. False: that cannot be told.
 bool look_below(const Prefix& prefix) {
-  constexpr int kPoint = 4;  // of the words of a line
   Room path;
   const size_t all = true_path(AT_FDCWD, prefix.path, 0, &path);
   const size_t len = all == 1 ? 0 : all;  // "/"
@@ -67,7 +69,114 @@ RARE bool look(const JobFacts& facts, const RelPath& path) {
          (seen == kOther && (hidden.load(std::memory_order_acquire) >> path.root & 1) != 0);
 }
 
+// A directory that the agent saw, and its path there.
+struct Seen {
+  uint64_t dev, ino;
+  const char* path;
+};
+
+bool is_at(const Seen& directory, const char* path) {
+  struct statx st;
+  return syscall(SYS_statx, AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_INO, &st) == 0 &&
+         device_of(st) == directory.dev && st.stx_ino == directory.ino;
+}
+
+// Its path here, in `room`, if that is `point` or below it as its path there ends; nullptr: it is not.
+const char* path_at(const char* point, const Seen& directory, Room* room) {
+  const size_t len = strcmp(point, "/") == 0 ? 0 : strlen(point);
+  char* const text = room->take(kPathBytes);
+  for (const char* end = directory.path; text; ++end) {
+    const size_t more = strlen(end);
+    if ((*end == '/' || !*end) && len + more > 0 && len + more < kPathBytes) {
+      memcpy(text, point, len);
+      memcpy(text + len, end, more + 1);
+      if (is_at(directory, text)) return text;
+    }
+    if (!*end) break;
+  }
+  return nullptr;
+}
+
+// Another name of what the prefix names.
+void add_name(JobFacts* facts, const Prefix& prefix, const char* name) {
+  for (uint32_t i = 0; i < facts->prefix_count; ++i)
+    if (strcmp(facts->prefixes[i].path, name) == 0) return;
+  if (facts->prefix_count == kMaxPrefixes) return;
+  Prefix& own = facts->prefixes[facts->prefix_count++];
+  memcpy(&own, &prefix, sizeof own);
+  own.len = static_cast<uint32_t>(strlen(name));
+  memcpy(own.path, name, own.len + 1);
+}
+
+// They are too large for the stack.
+void swap(Prefix* a, Prefix* b) {
+  auto* x = reinterpret_cast<char*>(a);
+  auto* y = reinterpret_cast<char*>(b);
+  for (size_t i = 0; i < sizeof *a; ++i) {
+    const char byte = x[i];
+    x[i] = y[i];
+    y[i] = byte;
+  }
+}
+
+// The names that lead elsewhere here, of roots that have been found, go; the others are sorted as the agent
+// has them, the longest first: what is below two of them is the inner one's.
+void sort_names(JobFacts* facts, uint32_t known, uint32_t elsewhere) {
+  for (uint32_t i = known, all = facts->prefix_count; i-- > 0;) {
+    bool found = false;
+    for (uint32_t k = known; k < all; ++k) found |= facts->prefixes[k].root == facts->prefixes[i].root;
+    if (found && (elsewhere >> i & 1) != 0) facts->prefixes[i].len = 0;
+  }
+  Prefix* const p = facts->prefixes;
+  for (uint32_t i = 1; i < facts->prefix_count; ++i)
+    for (uint32_t k = i; k > 0 && p[k - 1].len < p[k].len; --k) swap(&p[k - 1], &p[k]);
+  while (facts->prefix_count > 0 && p[facts->prefix_count - 1].len == 0) --facts->prefix_count;
+}
+
 }  // namespace
+
+void see_from_here(JobFacts* facts) {
+  const KeepErrno errno_stays;
+  const uint64_t own = namespace_inode("/proc/self/ns/mnt");
+  if (own == 0 || own == facts->mount_namespace) return;
+  const auto prefix_seen = [facts](uint32_t i) {
+    return Seen{facts->prefixes[i].dev, facts->prefixes[i].ino, facts->prefixes[i].path};
+  };
+  const auto tier_seen = [facts](uint32_t i) {
+    return Seen{facts->tiers[i].dev, facts->tiers[i].ino, facts->tiers[i].path};
+  };
+  const uint32_t known = facts->prefix_count;
+  uint32_t elsewhere = 0, tiers_elsewhere = 0;
+  for (uint32_t i = 0; i < known; ++i)
+    elsewhere |= uint32_t{!is_at(prefix_seen(i), facts->prefixes[i].path)} << i;
+  for (uint32_t i = 0; i < facts->tier_count; ++i)
+    tiers_elsewhere |= uint32_t{!is_at(tier_seen(i), facts->tiers[i].path)} << i;
+  uint64_t device = 0;
+  (void)each_word("/proc/self/mountinfo", [&](int number, char* word) {
+    const char* const colon = strchr(word, ':');
+    if (number == kDevice && colon)
+      device = gnu_dev_makedev(static_cast<unsigned>(number_in(word)),
+                               static_cast<unsigned>(number_in(colon + 1)));
+    if (number != kPoint) return;
+    unescape(word);
+    Room room;
+    for (uint32_t i = 0; i < known; ++i)
+      if (facts->prefixes[i].dev == device)
+        if (const char* name = path_at(word, prefix_seen(i), &room))
+          add_name(facts, facts->prefixes[i], name);
+    for (uint32_t i = 0; i < facts->tier_count; ++i) {
+      auto& tier = facts->tiers[i];
+      if (tier.dev != device || (tiers_elsewhere >> i & 1) == 0) continue;
+      const char* const name = path_at(word, tier_seen(i), &room);
+      if (!name) continue;
+      tier.len = static_cast<uint32_t>(strlen(name));
+      memcpy(tier.path, name, tier.len + 1);
+      tier.unsafe = 1;
+      tiers_elsewhere &= ~(1u << i);
+    }
+  });
+  if (facts->prefix_count > known) sort_names(facts, known, elsewhere);
+}
 
 bool may_be_hidden(const Client& client, const RelPath& path) {
   return __builtin_expect(space.load(std::memory_order_acquire) != kOfAgent, 0) &&

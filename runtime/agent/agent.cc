@@ -178,6 +178,17 @@ Status check_roots(const Config& config, const Dataset& dataset) {
   return {};
 }
 
+// A line for each directory that the job's tasks have to see to be served: for the plugin, in a task whose
+// mount namespace is the job's own. Without it nobody is told.
+void note_directories(int run_dir, const Service& service) {
+  std::string text;
+  for (const PrefixView& p : service.dataset->prefixes) text += p.path + "\n";
+  for (const Tier& t : service.hierarchy->tiers()) text += t.copies_path() + "\n";
+  const Fd file(::openat(run_dir, "directories", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    spdlog::warn("directories: {}", std::strerror(errno));
+}
+
 Status start(const AgentOptions& options, int run_dir, Service* service) {
   std::optional<LoadingPeers> library;
   if (options.peers) library.emplace(options.peers_library);
@@ -195,7 +206,7 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
   tell_granted(*service);
   std::vector<TierView> views;
   for (const Tier& t : service->hierarchy->tiers())
-    views.push_back({t.name(), t.copies_path(), t.device(), t.unsafe()});
+    views.push_back({t.name(), t.copies_path(), t.device(), t.unsafe(), t.inode()});
   MONARCH_TRY(declare_alive(service->board->get()));
   Result<std::unique_ptr<Catalog>> catalog =
       Catalog::create(options.run_dir, service->dataset->root_views(), service->dataset->prefixes, views,
@@ -208,6 +219,7 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
                        options.config.agent.max_files == 0 ? UINT64_MAX : options.config.agent.max_files});
   if (!catalog.ok()) return catalog.error();
   service->catalog = catalog.take();
+  note_directories(run_dir, *service);
 
   Board* shared = service->board->get();
   service->watch = std::make_unique<ChangeWatch>(

@@ -34,6 +34,7 @@ Tier::Tier(Tier&& other) noexcept
       copies_path_(std::move(other.copies_path_)),
       copies_(std::move(other.copies_)),
       device_(other.device_),
+      inode_(other.inode_),
       quota_(other.quota_.load()),
       unsafe_(other.unsafe_),
       floor_(other.floor_),
@@ -67,6 +68,7 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
   if (os::flock(tier.copies_.get(), LOCK_SH | LOCK_NB) != 0)
     return errno_error(what + "lock " + tier.copies_path_);
   tier.device_ = st.st_dev;
+  tier.inode_ = st.st_ino;
   struct stat above;
   const bool looked = os::fstatat(tier.copies_.get(), "..", &above, AT_SYMLINK_NOFOLLOW) == 0;
   const bool keeps = looked && (above.st_uid == 0 || above.st_uid == ::geteuid()) &&

@@ -37,6 +37,7 @@ class Tier {
   const Driver& driver() const { return *driver_; }
   const std::string& copies_path() const { return copies_path_; }  // where the copies are
   uint64_t device() const { return device_; }                      // st_dev of the copies
+  uint64_t inode() const { return inode_; }                        // st_ino of that directory
   uint64_t quota() const { return quota_.load(std::memory_order_relaxed); }
   // Root has told how much the job may use; what is used beyond it stays, and nothing more is reserved until
   // enough is released. True: it is more than before.
@@ -116,7 +117,7 @@ class Tier {
   std::unique_ptr<Driver> driver_;
   std::string copies_path_;
   Fd copies_;
-  uint64_t device_ = 0;
+  uint64_t device_ = 0, inode_ = 0;
   std::atomic<uint64_t> quota_{0};
   bool unsafe_ = false;
   uint64_t floor_ = 0;

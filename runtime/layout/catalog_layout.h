@@ -42,7 +42,7 @@
 namespace monarch {
 
 inline constexpr char kCatalogMagic[8] = {'M', 'O', 'N', 'A', 'R', 'C', 'H', 'C'};
-inline constexpr uint32_t kCatalogVersion = 6;  // readers refuse any other
+inline constexpr uint32_t kCatalogVersion = 7;  // readers refuse any other
 
 inline constexpr uint32_t kMaxRoots = 16;     // dataset roots of one job
 inline constexpr uint32_t kMaxPrefixes = 32;  // absolute paths under which a root is known
@@ -260,7 +260,7 @@ struct Prefix {
 // A tier as tasks see it. The copy of the Entry with Ref R is <path>/RR/RRRRRRRR: R in eight lower-case
 // hexadecimal digits, in a directory named by the last two of them.
 struct TierPath {
-  uint64_t dev;  // st_dev of the tier's file system
+  uint64_t dev, ino;  // st_dev and st_ino of the job's directory of copies
   uint32_t len;
   uint32_t unsafe;  // 1: others can put another directory in its place: each copy is to be proved
   uint32_t reserved;

@@ -55,7 +55,7 @@ struct JobFacts {
     uint64_t dev;
   } roots[kMaxRoots];
   struct {
-    uint64_t dev;
+    uint64_t dev, ino;
     uint32_t len, unsafe;
     char name[sizeof TierPath::name];
     char path[kPathBytes];
@@ -100,6 +100,7 @@ inline bool take_facts(const CatalogHeader& h, JobFacts* f) {
   for (uint32_t i = 0; i < f->root_count; ++i) f->roots[i].dev = read_once(h.roots[i].dev);
   for (uint32_t i = 0; i < f->tier_count; ++i) {
     f->tiers[i].dev = read_once(h.tiers[i].dev);
+    f->tiers[i].ino = read_once(h.tiers[i].ino);
     f->tiers[i].len = read_once(h.tiers[i].len);
     f->tiers[i].unsafe = read_once(h.tiers[i].unsafe);
     if (!take_text(h.tiers[i].path, f->tiers[i].len, f->tiers[i].path)) return false;
@@ -121,8 +122,9 @@ class CatalogReader {
   // Maps the header, and copies what it says for good; several threads may do it at once, and none waits for
   // another. `dir` must outlive the reader. False if there is no ready catalog of this version.
   bool open(const char* dir) { return open(RunDirectory{dir}); }
-  // The same of a directory of which something was mapped before.
-  bool open(RunDirectory at) {
+  // The same of a directory of which something was mapped before. `adapt` may change the facts before anybody
+  // sees them.
+  bool open(RunDirectory at, void (*adapt)(JobFacts*) = nullptr) {
     auto* h = static_cast<const CatalogHeader*>(map_shared(&at, "catalog", sizeof(CatalogHeader), false));
     if (!h) return false;
     Opened* mine = nullptr;
@@ -132,6 +134,7 @@ class CatalogReader {
                       h->ready.load(std::memory_order_acquire) && (mine = room_for_opened()) &&
                       take_facts(*h, &mine->facts);
     if (good) mine->header = h, mine->dir = at;
+    if (good && adapt) adapt(&mine->facts);
     const bool first =
         good && __atomic_compare_exchange_n(&opened_, &none, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     if (!first) syscall(SYS_munmap, h, sizeof(CatalogHeader));

@@ -127,6 +127,7 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
     if (!fits_path(t.path)) return Error{ENAMETOOLONG, "tier path " + t.path + " is too long"};
     TierPath& tier = h->tiers[h->tier_count++];
     tier.dev = t.dev;
+    tier.ino = t.ino;
     tier.unsafe = t.unsafe ? 1 : 0;
     tier.len = static_cast<uint32_t>(t.path.size());
     std::memcpy(tier.name, t.name.c_str(), std::min(t.name.size(), sizeof tier.name - 1));

@@ -24,6 +24,7 @@ struct TierView {
   std::string path;  // where the copies are
   uint64_t dev;
   bool unsafe = false;  // others can put another directory in its place
+  uint64_t ino = 0;     // of that directory; 0: tasks do not look for it elsewhere
 };
 
 struct RootView {
