@@ -13,6 +13,7 @@
 
 #include "admin/commands.h"
 #include "runtime/base/escape.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/result.h"
 #include "runtime/layout/catalog_reader.h"
 
@@ -21,10 +22,11 @@ namespace {
 
 constexpr int kFailure = 1;
 constexpr std::string_view kLibrary = "/libmonarch_preload.so";
+constexpr char kHook[] = "enroot-hook";
 
 using Arguments = std::vector<std::string>;
 
-// A path that is to be in the container as it is on the node.
+// A path that is to be in the container, in general as it is on the node.
 struct Bind {
   std::string path;
   bool writable = false, is_file = false;
@@ -52,8 +54,12 @@ std::string preloaded_library() {
   return "";
 }
 
-Result<std::vector<Bind>> binds() {
-  const std::string run_dir = variable("MONARCH_IO_RUN_DIR"), library = preloaded_library();
+Result<std::vector<Bind>> binds(const ContainerOptions& options) {
+  const std::string run_dir = variable("MONARCH_IO_RUN_DIR");
+  std::string library = preloaded_library();
+  // pyxis starts enroot without LD_PRELOAD.
+  if (library.empty() && options.tool == kHook)
+    library = part_of_monarch("libmonarch_preload.so", "lib/monarch", PKGLIBDIR);
   if (run_dir.empty() || library.empty())
     return Error{ENOENT,
                  "this is no task of a job with Monarch; call it in the script of a job that was submitted "
@@ -117,11 +123,28 @@ Arguments for_apptainer(const std::vector<Bind>& binds) {
 
 Arguments for_pyxis(const std::vector<Bind>& binds) { return {"--container-mounts=" + joined(binds, ",")}; }
 
+// Lines for enroot-mount(1). All is mounted in a tmpfs that enroot has made in each container, so that
+// nothing is made in its root file system; the copies' directories are found there, and the hook tells of the
+// others.
+Arguments for_hook(const std::vector<Bind>& binds) {
+  Arguments out;
+  for (const Bind& b : binds) {
+    const std::string name = b.writable  ? "run"
+                             : b.is_file ? std::string(kLibrary.substr(1))
+                                         : "tier" + std::to_string(out.size());
+    out.push_back(b.path + " /var/run/monarch.job/" + name +
+                  " none x-create=" + (b.is_file ? "file" : "dir") + ",bind," + (b.writable ? "rw" : "ro") +
+                  ",nosuid,nodev,private");
+  }
+  return out;
+}
+
 using Writer = Arguments (*)(const std::vector<Bind>&);
 const std::map<std::string, Writer>& writers() {
   static const std::map<std::string, Writer> all = {
-      {"apptainer", for_apptainer}, {"bwrap", for_bwrap},   {"charliecloud", for_charliecloud},
-      {"enroot", for_enroot},       {"podman", for_podman}, {"pyxis", for_pyxis}};
+      {"apptainer", for_apptainer}, {"bwrap", for_bwrap}, {"charliecloud", for_charliecloud},
+      {"enroot", for_enroot},       {kHook, for_hook},    {"podman", for_podman},
+      {"pyxis", for_pyxis}};
   return all;
 }
 
@@ -135,7 +158,7 @@ int container_args(const ContainerOptions& options) {
     std::fprintf(stderr, "monarchctl container-args: %s\n", escaped(text).c_str());
     return kFailure;
   };
-  const Result<std::vector<Bind>> found = binds();
+  const Result<std::vector<Bind>> found = binds(options);
   if (!found.ok()) return fail(found.error().text);
   for (const Bind& b : *found)
     if (!is_plain(b.path))
@@ -148,7 +171,7 @@ int container_args(const ContainerOptions& options) {
     return 0;
   }
   std::string line;
-  for (const std::string& a : arguments) line += (line.empty() ? "" : " ") + a;
+  for (const std::string& a : arguments) line += (line.empty() ? "" : options.tool == kHook ? "\n" : " ") + a;
   std::puts(line.c_str());
   return 0;
 }
@@ -163,7 +186,7 @@ void add_container_args(CLI::App* app, int* status) {
   app->add_flag("--json", options->json, "print a JSON array of the arguments");
   app->footer(
       "In a job's script:  bwrap $(monarchctl container-args bwrap) ... python train.py\n"
-      "The dataset must be mounted in the container, too, at the path that it has on the node.\n"
+      "The dataset must be mounted in the container, too, at whatever path.\n"
       "Exit status: 0, 1 where there is no Monarch, 2 for wrong usage.");
   app->callback([options, status] { *status = container_args(*options); });
 }

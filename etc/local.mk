@@ -2,6 +2,7 @@
 # Samples for the administrator, the directory in /run, and the unit that cleans up at boot.
 
 templates = \
+	%D%/enroot/50-monarch.sh \
 	%D%/monarch-sweep.service \
 	%D%/monarch.tmpfiles.conf \
 	%D%/plugstack.conf.d/monarch.conf \
@@ -13,6 +14,7 @@ $(templates): Makefile
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && \
 	$(SED) -e 's|[@]bindir[@]|$(bindir)|g' -e 's|[@]libdir[@]|$(libdir)|g' -e 's|[@]sbindir[@]|$(sbindir)|g' -e 's|[@]sysconfdir[@]|$(sysconfdir)|g' \
 		-e 's|[@]runstatedir[@]|$(runstatedir)|g' $(srcdir)/$@.in > $@.tmp && mv $@.tmp $@
+%D%/enroot/50-monarch.sh: %D%/enroot/50-monarch.sh.in
 %D%/monarch-sweep.service: %D%/monarch-sweep.service.in
 %D%/monarch.tmpfiles.conf: %D%/monarch.tmpfiles.conf.in
 %D%/plugstack.conf.d/monarch.conf: %D%/plugstack.conf.d/monarch.conf.in
@@ -21,6 +23,7 @@ $(templates): Makefile
 %D%/sites/shared-ssd/plugstack.conf: %D%/sites/shared-ssd/plugstack.conf.in
 CLEANFILES += $(templates)
 EXTRA_DIST += \
+	%D%/enroot/50-monarch.sh.in \
 	%D%/monarch-sweep.service.in \
 	%D%/monarch.tmpfiles.conf.in \
 	%D%/plugstack.conf.d/monarch.conf.in \
@@ -31,6 +34,12 @@ EXTRA_DIST += \
 dist_pkgdata_DATA += %D%/monarch.conf.sample
 plugstackdir = $(pkgdatadir)/plugstack.conf.d
 plugstack_DATA = %D%/plugstack.conf.d/monarch.conf
+enroothookdir = $(pkgdatadir)/enroot
+enroothook_SCRIPTS = %D%/enroot/50-monarch.sh
+if INSTALL_ENROOT_HOOK
+sitehookdir = $(enrootsysconfdir)/hooks.d
+sitehook_SCRIPTS = %D%/enroot/50-monarch.sh
+endif
 bashcompletiondir = $(datadir)/bash-completion/completions
 dist_bashcompletion_DATA = %D%/completions/bash/monarchctl
 zshcompletiondir = $(datadir)/zsh/site-functions

@@ -104,9 +104,14 @@ bool is_required();
 // Of the steps that have the job's output, the first, and an agent was to be started for it.
 bool is_jobs_first_step();
 
-// task.cc: in a task, as the user; and in a task's sbatch or salloc, whose job is another.
-// False: the task goes without an agent.
-bool set_task_environment(spank_t sp);
+// task.cc: in slurmstepd, before a plugin such as pyxis starts a container for the step's tasks: sets what
+// enroot's hook needs of the step's environment.
+void tell_containers(spank_t sp);
+// In a task, as root, before any plugin enters a container.
+void keep_run_dir();
+// In a task, as the user; and in a task's sbatch or salloc, whose job is another.
+// The run directory, as the task sees it; nullptr: it goes without an agent.
+const char* set_task_environment(spank_t sp);
 void tell_user(spank_t sp);
 void drop_task_environment();
 

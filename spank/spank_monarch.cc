@@ -37,10 +37,12 @@ MONARCH_PUBLIC int slurm_spank_init_post_opt(spank_t sp, int, char**) {
       check_at_submit();
       make_job_key(sp);
     }
-  } else if (context == S_CTX_REMOTE && wanted()) {
-    start_in_step(sp);
-  } else if (context == S_CTX_REMOTE && !request().refused) {
-    start_without_option(sp);
+  } else if (context == S_CTX_REMOTE) {
+    if (wanted())
+      start_in_step(sp);
+    else if (!request().refused)
+      start_without_option(sp);
+    tell_containers(sp);
   }
   return ESPANK_SUCCESS;
 }
@@ -59,13 +61,19 @@ MONARCH_PUBLIC int slurm_spank_task_post_fork(spank_t sp, int, char**) {
   return ESPANK_SUCCESS;
 }
 
+// The task itself, as root; before other plugins' task_init.
+MONARCH_PUBLIC int slurm_spank_task_init_privileged(spank_t, int, char**) {
+  if (spank_context() == S_CTX_REMOTE) keep_run_dir();
+  return ESPANK_SUCCESS;
+}
+
 // The task itself, as the user, before it executes.
 MONARCH_PUBLIC int slurm_spank_task_init(spank_t sp, int, char**) {
   if (spank_context() == S_CTX_REMOTE) {
-    const bool served = set_task_environment(sp);
+    const char* run_dir = set_task_environment(sp);
     tell_user(sp);
     if (is_required()) _exit(1);  // the task's own process: the user has asked for that
-    if (served && wait_of_step().percent > 0) wait_until_staged(sp, started_run_dir(), wait_of_step());
+    if (run_dir && wait_of_step().percent > 0) wait_until_staged(sp, run_dir, wait_of_step());
   }
   return ESPANK_SUCCESS;
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The environment that makes a task use its job's agent, or not.
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +17,21 @@ namespace {
 constexpr size_t kListBytes = 65536;
 char list[kListBytes], rest[kListBytes + 4096];  // of a task, which has one thread
 const char* hidden = "";                         // what it does not see of its job's agent
+char unseen[kPathBytes];  // a directory of the dataset's or of copies that it does not see
 
-// `from` (separated by colons or spaces) without our library, wherever it is installed.
-void without_library(const char* from, char* out) {
+// Whether so many bytes of LD_PRELOAD are the path of our library, wherever that is installed.
+bool is_library(const char* path, size_t len) {
   constexpr char kName[] = "/libmonarch_preload.so";
   constexpr size_t kNameLen = sizeof kName - 1;
+  return len > kNameLen && strncmp(path + len - kNameLen, kName, kNameLen) == 0;
+}
+
+// `from` (separated by colons or spaces) without our library.
+void without_library(const char* from, char* out) {
   size_t n = 0;
   while (*from) {
     const size_t len = strcspn(from, ": ");
-    const bool ours = len > kNameLen && strncmp(from + len - kNameLen, kName, kNameLen) == 0;
-    if (len > 0 && !ours) {
+    if (len > 0 && !is_library(from, len)) {
       if (n > 0) out[n++] = ':';
       memcpy(out + n, from, len);
       n += len;
@@ -32,6 +39,49 @@ void without_library(const char* from, char* out) {
     from += len + (from[len] != '\0');
   }
   out[n] = '\0';
+}
+
+// What a task is to load, and the run directory, as it sees them.
+struct Seen {
+  const char *library, *run_dir;
+  bool in_container;
+};
+
+// Where a plugin before us, such as pyxis, has entered a container, enroot's hook has shown both there
+// elsewhere, and named them in the task's environment.
+Seen seen_by_task(spank_t sp) {
+  static char library[kPathBytes], run_dir[kPathBytes];
+  const Seen on_node = {preload_library(), started_run_dir(), false};
+  if (access(on_node.library, R_OK) == 0 ||
+      spank_getenv(sp, "MONARCH_IO_RUN_DIR", run_dir, sizeof run_dir) != ESPANK_SUCCESS ||
+      spank_getenv(sp, "LD_PRELOAD", list, sizeof list) != ESPANK_SUCCESS)
+    return on_node;
+  for (const char* at = list; *at; at += *at == ':' || *at == ' ') {
+    const size_t len = strcspn(at, ": ");
+    if (is_library(at, len) && len < sizeof library) {
+      memcpy(library, at, len);
+      library[len] = '\0';
+      if (access(library, R_OK) == 0) return {library, run_dir, true};
+    }
+    at += len;
+  }
+  return on_node;
+}
+
+// The first of the directories that the agent has listed in its run directory which the task does not see, as
+// in a job's own /tmp, in `unseen`. The list is the user's own file, and only the user is told.
+void look_for_directories(const char* run_dir) {
+  snprintf(rest, sizeof rest, "%s/directories", run_dir);
+  const int fd = open(rest, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+  const ssize_t n = fd >= 0 ? read(fd, list, sizeof list - 1) : -1;
+  if (fd >= 0) close(fd);
+  if (n > 0) list[n] = '\0';
+  char* line = list;
+  for (char* end; n > 0 && !unseen[0] && (end = strchr(line, '\n')); line = end + 1) {
+    *end = '\0';
+    if (access(line, F_OK) != 0 && errno == ENOENT)
+      snprintf(unseen, sizeof unseen, "%.*s", kPathBytes - 1, line);
+  }
 }
 
 // A step of a job with Monarch that is to go without.
@@ -45,9 +95,38 @@ void unset_environment(spank_t sp) {
   }
   spank_unsetenv(sp, "MONARCH_IO_RUN_DIR");
   spank_unsetenv(sp, "MONARCH_IO_STATE");
+  spank_unsetenv(sp, "MONARCH_IO_PRELOAD");
+}
+
+// The run directory, as the node has it; -1: not there.
+int node_run_dir = -1;
+
+// Whether nobody has told this job so on this node.
+bool is_first_to_tell() {
+  if (node_run_dir < 0) return is_jobs_first_step();
+  const int fd = openat(node_run_dir, "told", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd >= 0) close(fd);
+  return fd >= 0;
 }
 
 }  // namespace
+
+void keep_run_dir() {
+  if (*started_run_dir())
+    node_run_dir = open(started_run_dir(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+void tell_containers(spank_t sp) {
+  if (request().refused || (wanted() && !started_run_dir()[0])) return unset_environment(sp);
+  if (!started_run_dir()[0]) return;
+  spank_setenv(sp, "MONARCH_IO_RUN_DIR", started_run_dir(), 1);
+  rest[0] = '\0';
+  if (spank_getenv(sp, "LD_PRELOAD", list, sizeof list) == ESPANK_SUCCESS) without_library(list, rest);
+  if (rest[0])
+    spank_setenv(sp, "MONARCH_IO_PRELOAD", rest, 1);
+  else
+    spank_unsetenv(sp, "MONARCH_IO_PRELOAD");
+}
 
 void tell_user(spank_t sp) {
   uint32_t task = 0;
@@ -61,28 +140,36 @@ void tell_user(spank_t sp) {
     dprintf(STDERR_FILENO, "monarch: the job %s on %s: %s\n",
             is_required() ? "fails, as --monarch-capacity has ,require," : "runs without Monarch",
             trusted("SLURMD_NODENAME"), why_without());
-  if (hidden[0] && is_jobs_first_step())
+  if (hidden[0] && is_first_to_tell())
     dprintf(STDERR_FILENO,
             "monarch: the job runs without Monarch on %s: its programs do not see %s (a private /tmp or a "
             "container?)\n",
             trusted("SLURMD_NODENAME"), hidden);
+  if (unseen[0] && is_jobs_first_step())
+    dprintf(STDERR_FILENO,
+            "monarch: the job's programs on %s do not see %s (a private /tmp or /dev/shm?): what is there is "
+            "not served; the "
+            "administrator can choose a tier, or you a dataset, elsewhere\n",
+            trusted("SLURMD_NODENAME"), unseen);
   // In a heterogeneous job each step has the first component's option from the environment: nobody asked for
   // it.
   if (agents_remark()[0] && !has("SLURM_HET_SIZE")) dprintf(STDERR_FILENO, "monarch: %s\n", agents_remark());
 }
 
-bool set_task_environment(spank_t sp) {
+const char* set_task_environment(spank_t sp) {
   hide_options(sp);
   hide_job_key(sp);
-  const char* run_dir = started_run_dir();
-  const char* library = preload_library();
+  const Seen seen = seen_by_task(sp);
+  const char *library = seen.library, *run_dir = seen.run_dir;
   // A job's private /tmp, or a container, may hide either from its tasks.
   const bool sees_library = access(library, R_OK) == 0, sees_run_dir = access(run_dir, R_OK | X_OK) == 0;
-  const bool started = sees_library && sees_run_dir;
-  if (*run_dir && !request().refused) hidden = started ? "" : sees_run_dir ? library : run_dir;
+  const bool started = *started_run_dir() && sees_library && sees_run_dir;
+  if (*started_run_dir() && !request().refused) hidden = started ? "" : sees_run_dir ? library : run_dir;
   // srun hands on the environment of the batch script, which may have an agent where this task has none.
   if (request().refused || (wanted() && !started)) unset_environment(sp);
-  if (request().refused || !started) return false;
+  if (request().refused || !started) return nullptr;
+  // In a container they may be elsewhere.
+  if (jobs_have_own_mounts() && !seen.in_container) look_for_directories(run_dir);
   // After the user's own: a sanitizer's runtime must come first, and wrappers such as Darshan's see the
   // program's calls before they are redirected.
   rest[0] = '\0';
@@ -94,7 +181,7 @@ bool set_task_environment(spank_t sp) {
   static char state[kPathBytes + 8];
   snprintf(state, sizeof state, "%s/state", run_dir);
   spank_setenv(sp, "MONARCH_IO_STATE", state, 1);
-  return true;
+  return run_dir;
 }
 
 void drop_task_environment() {

@@ -270,6 +270,7 @@ scripts = \
 	%D%/paths.t \
 	%D%/peers.t \
 	%D%/programs.t \
+	%D%/pyxis.t \
 	%D%/removal.t \
 	%D%/run.t \
 	%D%/safety.t \

@@ -78,6 +78,8 @@ class Cluster:
         self.log = f"{base}/monarchd.log"
         self.monarchd = f"{base}/monarchd"  # notes each run by the plugin, and how long epilogs take, in `calls`
         self.calls = f"{base}/calls"
+        self.before, self.after = [], []  # lines of plugstack.conf before the plugin's and behind it; each up() sets them
+        self.path = ""  # a directory whose programs slurmd finds, too
         self.words = ""  # more of the plugin's words in plugstack.conf; each up() sets them
         self.config = f"{base}/monarch.conf"
         self.configure()
@@ -90,7 +92,8 @@ class Cluster:
         line = (f"optional {self.prefix}/lib/slurm/spank_monarch.so config={self.config} state_dir={self.state} "
                 f"monarchd={self.monarchd} log={self.log} {self.words}".rstrip())
         result = subprocess.run(
-            [f"{SOURCE}/dev/lab", "slurm", "up", "--dir", self._dir, "--plugstack-line", line,
+            [f"{SOURCE}/dev/lab", "slurm", "up", "--dir", self._dir, *(word for own in (*self.before, line, *self.after) for word in ("--plugstack-line", own)),
+             *(["--path", self.path] if self.path else []),
              *(["--slurm", self.slurm] if self.slurm else []), *(["--peers", self._peers.directory] if self._peers else []), *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300 * e2e.SLOW, check=False)
         if result.returncode != 0:

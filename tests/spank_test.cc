@@ -875,6 +875,76 @@ TEST_F(SpankPlugin, TasksThatDoNotSeeTheAgentAreToldOnce) {
   EXPECT_EQ(told(), "");
 }
 
+TEST_F(SpankPlugin, APluginThatStartsContainersFindsTheRunDirectoryInTheStep) {
+  const auto step_with = [&](const char* preload) {
+    load();
+    fake_.environment["MONARCH_IO_PRELOAD"] = "/of/the/batch/script.so";
+    if (preload) fake_.environment["LD_PRELOAD"] = preload;
+    init(S_CTX_REMOTE);
+    option("monarch-dataset", "/data", 1);
+    hook("init_post_opt");
+  };
+  step_with(nullptr);
+  EXPECT_EQ(fake_.environment["MONARCH_IO_RUN_DIR"], scratch_ / "run");
+  EXPECT_EQ(fake_.environment.count("MONARCH_IO_PRELOAD"), 0u);
+  step_with("/a.so:/opt/libmonarch_preload.so /b.so");
+  EXPECT_EQ(fake_.environment["MONARCH_IO_PRELOAD"], "/a.so:/b.so");
+  helper("echo 'off no tier' >&3");
+  step_with("/a.so:/opt/libmonarch_preload.so /b.so");
+  EXPECT_EQ(fake_.environment.count("MONARCH_IO_RUN_DIR") + fake_.environment.count("MONARCH_IO_PRELOAD"),
+            0u);
+  EXPECT_EQ(fake_.environment["LD_PRELOAD"], "/a.so:/b.so");
+}
+
+TEST_F(SpankPlugin, InAContainerTheLibraryIsWhereItsHookHasPutIt) {
+  const std::string there = scratch_ / "other/libmonarch_preload.so";
+  scratch_.dir("other");
+  step();
+  std::filesystem::rename(scratch_ / "libmonarch_preload.so", there);
+  std::filesystem::rename(scratch_ / "run", scratch_ / "other/run");
+  fake_.environment["MONARCH_IO_RUN_DIR"] = scratch_ / "other/run";
+  fake_.environment["LD_PRELOAD"] = "/a.so:/absent/libmonarch_preload.so:" + there;
+  EXPECT_EQ(told(), "");
+  EXPECT_EQ(fake_.environment["LD_PRELOAD"], "/a.so:" + there);
+  EXPECT_EQ(fake_.environment["MONARCH_IO_RUN_DIR"], scratch_ / "other/run");
+  EXPECT_EQ(fake_.environment["MONARCH_IO_STATE"], scratch_ / "other/run/state");
+  std::filesystem::remove(there);
+  EXPECT_TRUE(has(told(), "do not see " + (scratch_ / "run"))) << read("stderr");
+  EXPECT_EQ(fake_.environment["LD_PRELOAD"], "/a.so");
+}
+
+TEST_F(SpankPlugin, DirectoriesThatTasksDoNotSeeAreToldWhereJobsHaveMountsOfTheirOwn) {
+  scratch_.file("run/directories", scratch_.path() + "\n" + (scratch_ / "absent") + "\n/absent\n");
+  std::string type = "job_container/tmpfs";
+  step();
+  EXPECT_EQ(told(), "");
+  namespace_type(slurm_conf) = type.data();
+  step();
+  EXPECT_TRUE(has(told(), "n1 do not see " + (scratch_ / "absent") + " (")) << read("stderr");
+  EXPECT_EQ(fake_.environment["MONARCH_IO_RUN_DIR"], scratch_ / "run") << "what they see is served";
+  step({{S_TASK_ID, 1}});
+  EXPECT_EQ(told(), "");
+  for (const std::string& list :
+       {std::string(), std::string("/absent"), std::string(70000, 'x'), scratch_.path() + "\n"}) {
+    scratch_.file("run/directories", list);
+    step({{S_TASK_ID, 0}});
+    EXPECT_EQ(told(), "") << list.size();
+  }
+  namespace_type(slurm_conf) = nullptr;
+}
+
+TEST_F(SpankPlugin, WhatTasksInContainersDoNotSeeIsToldOnceInWhicheverStep) {
+  const auto task = [&] { function("task_init_privileged")(nullptr, 0, nullptr); };  // keeps a descriptor
+  step({{S_JOB_STEPID, 1}});
+  task();
+  std::filesystem::remove(scratch_ / "libmonarch_preload.so");
+  EXPECT_TRUE(has(told(), "do not see " + (scratch_ / "libmonarch_preload.so"))) << read("stderr");
+  EXPECT_EQ(told(), "");
+  step({{S_JOB_STEPID, 2}});
+  task();
+  EXPECT_EQ(told(), "");
+}
+
 TEST_F(SpankPlugin, RootsJobsAreTold) {
   step({{S_JOB_UID, 0}});
   EXPECT_EQ(told(), "monarch: the job runs without Monarch on n1: it is root's\n");
