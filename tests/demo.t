@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -26,27 +27,40 @@ def why_not():
     return slurm_lab.why_no_slurm() or e2e.why_no_glusterfs()
 
 
-def demo():
-    slurm_lab.install()
+def run(name, *words):
+    """The demo with these options and small; what it prints."""
     done = subprocess.run([f"{SOURCE}/dev/demo", "--no-build", "--json", "--files", str(FILES), "--epochs", str(EPOCHS),
-                           "--latency-us", "200"], env={**os.environ, "MONARCH_BUILD": BUILD}, stdin=subprocess.DEVNULL,
+                           "--latency-us", "200", *words], env={**os.environ, "MONARCH_BUILD": BUILD}, stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=PATIENCE, check=False)
-    equal(done.returncode, 0, "the demo's claims hold", done.stderr)
+    equal(done.returncode, 0, f"{name}: the demo's claims hold", done.stderr)
     result = json.loads(done.stdout)
     opens = {mode: [epoch["pfs_opens"] for epoch in found["epochs"]] for mode, found in result["modes"].items()}
-    equal(opens, {"native": [FILES] * EPOCHS, "monarch": [FILES] + [0] * (EPOCHS - 1)}, "what the servers opened")
+    equal(opens, {"native": [FILES] * EPOCHS, "monarch": [FILES] + [0] * (EPOCHS - 1)}, f"{name}: what the servers opened")
+    own = re.search(r"/\S+/monarch-demo\.\w+", done.stderr)
+    ok(own, f"{name}: it tells where it works", done.stderr)
+    with open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
+        equal([line for line in mounts if own.group() in line], [], f"{name}: no mount is left")
+    ok(not os.path.exists(own.group()), f"{name}: nor its directory")
+    return result
+
+
+def demo():
+    slurm_lab.install()
+    result = run("in Slurm")
     alone, peers = (result["two_nodes"][mode]["pfs_bytes"] for mode in ("two-alone", "two-peers"))
     ok(peers < 0.6 * alone, "two nodes that are peers ask the servers for half", peers, alone)
     ok("monarch=1" in json.dumps(result), "sacct's line is shown", result)
-    own = re.search(r"/\S+/monarch-demo\.\w+", done.stderr)
-    ok(own, "it tells where it works", done.stderr)
-    with open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
-        equal([line for line in mounts if own.group() in line], [], "no mount is left")
-    ok(not os.path.exists(own.group()), "nor its directory")
+
+
+def container():
+    if not shutil.which("bwrap"):
+        return skip("in a container", "no bwrap (dev/deps containers)")
+    slurm_lab.install()
+    return run("in a container", "--container")
 
 
 why = why_not()
 if why:
     skip("dev/demo", why)
     e2e.main()
-e2e.main(demo)
+e2e.main(demo, container)
