@@ -11,6 +11,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
@@ -224,8 +225,42 @@ def in_slurm():
     return cluster.nothing_left("in Slurm")
 
 
+def own_mounts():
+    """Slurm gives each job its own /tmp and /dev/shm: what its programs do not see of datasets and tiers the job is told, once."""
+    reason = slurm_lab.why_no_slurm()
+    memory = e2e.memory("tier")
+    if reason or not memory:
+        return skip("job_container/tmpfs", reason or "no /dev/shm")
+    cluster, root = slurm_lab.Cluster(name="own"), data()
+    if cluster.prefix.startswith("/tmp/"):
+        return skip("job_container/tmpfs", "Monarch is installed in /tmp, which jobs do not see then")
+    os.chmod(memory, 0o1777)
+    cluster.up("--nodes", "1", "--prolog-flags", "Contain", "--job-container", "tmpfs")
+    script = f"srun -Q sh -c '{READ.format(root)}'; {READ.format(root)}"
+    native = e2e.execute(["sh", "-c", READ.format(root)])[1]
+    for tier, told in (cluster.tier, 0), (memory, 1):
+        cluster.configure(f"[tier.own]\npath = {tier}\nquota = 64M\nmedium = ram\n")
+        job = cluster.submit([f"--monarch-dataset={root}"], script)
+        name = f"job_container/tmpfs, {'a tier that is hidden' if told else 'all is seen'}"
+        equal(cluster.wait(job), "COMPLETED", f"{name}: how the job ends", cluster.output(job))
+        lines = cluster.output(job).splitlines(True)
+        said = [line.decode() for line in lines if line.startswith(b"monarch: ")]
+        equal(b"".join(line for line in lines if not line.startswith(b"monarch: ")), 2 * native, f"{name}: right bytes")
+        equal([line.split("do not see ")[1].startswith(f"{tier}/") for line in said], [True] * told, f"{name}: told once", said)
+        hit = re.search(r" monarch=1 hit=([\d.]+)%", cluster.log_of(job))
+        equal(hit and hit[1], "0.0" if told else "100.0", f"{name}: what is served", cluster.log_of(job))
+    with tempfile.TemporaryDirectory(prefix="monarch-test.", dir="/tmp") as hidden:
+        os.chmod(hidden, 0o755)
+        job = cluster.submit([f"--monarch-dataset={hidden}"], "true")
+        equal(cluster.wait(job), "COMPLETED", "job_container/tmpfs, a dataset that is hidden: how the job ends")
+        said = cluster.output(job).decode()
+        equal(said.count("monarch: "), 1, "job_container/tmpfs, a dataset that is hidden: told once", said)
+        contains(said, [f"do not see {hidden} "], "job_container/tmpfs, a dataset that is hidden: which")
+    return cluster.nothing_left("job_container/tmpfs", memory)
+
+
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
 e2e.main(bubblewrap, charliecloud, podman, other_users, something_mounted_below, another_libc, tells_what_is_wrong,
-         for_tools_that_are_not_here, in_slurm)
+         for_tools_that_are_not_here, in_slurm, own_mounts)
