@@ -186,6 +186,8 @@ noinst_LIBRARIES += %D%/libpeer.a
 	%D%/peer/directory.h \
 	%D%/peer/fetch.cc \
 	%D%/peer/fetch.h \
+	%D%/peer/gathering.cc \
+	%D%/peer/gathering.h \
 	%D%/peer/handshake.cc \
 	%D%/peer/handshake.h \
 	%D%/peer/holdings.cc \

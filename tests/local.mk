@@ -86,6 +86,7 @@ tests_unit_SOURCES = \
 	%D%/peer_control_test.cc \
 	%D%/peer_data_test.cc \
 	%D%/peer_directory_test.cc \
+	%D%/peer_gathering_test.cc \
 	%D%/peer_handshake_test.cc \
 	%D%/peer_members_test.cc \
 	%D%/peer_messages_test.cc \

@@ -371,6 +371,25 @@ TEST_F(ControlTest, WhoSaysWhatIsNoMessageIsHungUpOn) {
   EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
 }
 
+TEST_F(ControlTest, WhoAsksAndDoesNotReadIsHungUpOn) {
+  const auto one = start(0, {}, [](ControlHandlers* hear) {
+    hear->message = [](NodeIndex, const MessageHeader&, std::string_view) {
+      return encode(List{1, 2, 3, WalkState::kWalks, std::string(List::kMostParts, 'x')});
+    };
+  });
+  Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
+                  Handshake::After::kClear);
+  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+  const Fd socket = dials.take_socket();
+  const std::string question = encode(Walk{1, 0});
+  int asked = 0;
+  EXPECT_TRUE(eventually([&] {
+    while (asked < 20000 && ::send(socket.get(), question.data(), question.size(), MSG_DONTWAIT) > 0) ++asked;
+    return one->seen(&Agent::gone) == std::vector<NodeIndex>{1};
+  })) << "what it does not read would fill the memory: "
+      << asked;
+}
+
 TEST_F(ControlTest, AMessageInPiecesIsOne) {
   const auto one = start(0);
   Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),

@@ -117,15 +117,6 @@ TEST_F(DirectoryTest, WhatIsReadByAnotherNodesLeaseIsFollowed) {
   EXPECT_EQ(std::get<Busy>(want(1, 6, 1000)).reader, 5u);
   directory.progress(key(1), 5, 1500 * kMs);
   EXPECT_EQ(std::get<Busy>(want(1, 6, 3400)).reader, 5u);
-  std::vector<FileInReading> all;
-  directory.for_each_read(3400 * kMs, [&](const FileInReading& file) { all.push_back(file); });
-  ASSERT_EQ(all.size(), 1u);
-  EXPECT_EQ(all[0].key, key(1));
-  EXPECT_EQ(all[0].reader, 5u);
-  EXPECT_EQ(all[0].lease, 77u);
-  all.clear();
-  directory.for_each_read(3500 * kMs, [&](const FileInReading& file) { all.push_back(file); });
-  EXPECT_TRUE(all.empty()) << "its lease has ended";
   done(1, 5, 77, ReadResult::kNotHeld);
   EXPECT_EQ(directory.size(), 0u);
 }
@@ -212,22 +203,18 @@ TEST_F(DirectoryTest, AnnouncedWhileItIsReadItIsGotFromTheHolder) {
   EXPECT_EQ(holders(want(1, 7)), (std::vector<NodeIndex>{6, 5}));
 }
 
-TEST_F(DirectoryTest, AllHoldersCanBeHandedOver) {
+TEST_F(DirectoryTest, WhatIsKnownOfAFile) {
+  NodeIndex reader = 0;
+  int64_t until = 0;
+  const auto known = [&](int n, int64_t now) { return directory.known(key(n), now, &reader, &until); };
+  EXPECT_EQ(known(1, 0), Directory::Known::kNo);
   directory.announce({key(1), 5, identity(1)});
-  directory.announce({key(1), 6, identity(1)});
-  directory.announce({key(2), 7, identity(2)});
-  (void)want(3, 5);
-  for (const NodeIndex node : {5u, 6u}) directory.announce({key(4), node, identity(node)});
-  Directory other(kMany, 1);
-  int told = 0;
-  directory.for_each_held([&](const HeldFile& file) {
-    ++told;
-    other.announce(file);
-  });
-  EXPECT_EQ(told, 3);
-  EXPECT_EQ(other.size(), 2u);
-  EXPECT_EQ(holders(other.want(key(1), 9, 0)), (std::vector<NodeIndex>{5, 6}));
-  EXPECT_EQ(std::get<Have>(other.want(key(2), 9, 0)).identity, identity(2));
+  EXPECT_EQ(known(1, 0), Directory::Known::kYes);
+  directory.reading({key(2), 7, 0}, 100);
+  EXPECT_EQ(known(2, 99 + Directory::kLeaseNs), Directory::Known::kYes);
+  EXPECT_EQ(known(2, 100 + Directory::kLeaseNs), Directory::Known::kSilent);
+  EXPECT_EQ(reader, 7u);
+  EXPECT_EQ(until, 100 + Directory::kLeaseNs);
 }
 
 TEST_F(DirectoryTest, EachOfManyHoldersIsNamedAboutAsOften) {

@@ -80,10 +80,18 @@ class Node {
     serve_ = std::make_unique<Serve>(ServeOptions{
         .open = [this](const Get& get, GetResult* why) { return open(get, why); }, .piece_ms = kPatienceMs});
     PeersHandlers handlers;
-    handlers.for_each_held = [this](const std::function<void(const HeldFile&)>& each) {
+    handlers.held = [this](uint64_t, uint64_t from, const std::function<bool(const FileKey&)>& takes) {
+      constexpr uint64_t kPage = 7;
       const std::lock_guard hold(lock_);
-      for (const auto& [name, copy] : copies_)
-        if (copy->whole) each({file_key(0, name), own_, copy->identity});
+      HeldPage page;
+      page.log = 1;
+      page.from = from;
+      page.next = std::min<uint64_t>(from + kPage, log_.size());
+      page.ended = page.next == log_.size();
+      for (uint64_t at = from; at < page.next; ++at)
+        if (const auto copy = copies_.find(log_[at]); copy != copies_.end() && takes(file_key(0, log_[at])))
+          page.files.push_back({file_key(0, log_[at]), 0, copy->second->identity});
+      return page;
     };
     handlers.changed = [this](const Mark& mark) {
       while (deaf) ::usleep(1000);
@@ -220,6 +228,7 @@ class Node {
     copy->checks = checks;
     copy->whole = true;
     copies_[name] = std::move(copy);
+    log_.push_back(name);
     grew_.notify_all();
   }
 
@@ -230,6 +239,7 @@ class Node {
   std::mutex lock_;
   std::condition_variable grew_;
   std::map<std::string, std::unique_ptr<Copy>> copies_;
+  std::vector<std::string> log_;
   std::vector<uint32_t> changed_;
 };
 
@@ -247,7 +257,7 @@ class PeersTest : public ::testing::Test {
     tls = made.take();
     options.peers.tls = &tls;
     options.peers.connect_ms = options.peers.handshake_ms = options.answer_ms = options.piece_ms =
-        kPatienceMs;
+        options.later_ms = kPatienceMs;
   }
   void start(NodeIndex own) {
     nodes[own] = std::make_unique<Node>(own, options, &pfs);
@@ -361,6 +371,66 @@ TEST_F(PeersTest, AHomeThatComesLateIsTold) {
   start(3);
   epoch({3});
   EXPECT_EQ(pfs.reads(), before) << "it gets all, also what it is the home of";
+}
+
+TEST_F(PeersTest, WhatAHomeThatComesLateHasNotHeardItAsksFor) {
+  for (const NodeIndex node : {0u, 1u, 2u}) start(node);
+  epoch({0});
+  start(3);
+  epoch({1, 2, 3});
+  EXPECT_EQ(pfs.reads(), kFiles) << "also what others ask it for at once";
+}
+
+TEST_F(PeersTest, AHomeThatComesAnewIsTold) {
+  start_all();
+  epoch({0});
+  nodes[3].reset();
+  start(3);
+  epoch({1, 2, 3});
+  EXPECT_EQ(pfs.reads(), kFiles);
+}
+
+// What it was the home of its deputies keep from then on, and who holds it tells them.
+TEST_F(PeersTest, WhatANodeThatIsGoneWasTheHomeOfIsNotReadAgain) {
+  start_all();
+  epoch({0});
+  nodes[3].reset();
+  epoch({1, 2});
+  EXPECT_EQ(pfs.reads(), kFiles);
+  start(3);
+  epoch({3});
+  EXPECT_EQ(pfs.reads(), kFiles) << "and it hears of it when it is back";
+}
+
+TEST_F(PeersTest, ADeputyHearsWhatIsBeingRead) {
+  start_all();
+  const std::string name = file_of(3, 2);
+  nodes[0]->reading_us = 500000;
+  std::thread reads([&] { EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name)); });
+  EXPECT_TRUE(eventually([&] { return pfs.reads() == 1; }));
+  nodes[3].reset();
+  EXPECT_TRUE(nodes[1]->read(name) == pfs_content(name));
+  reads.join();
+  EXPECT_EQ(pfs.reads(), 1);
+}
+
+TEST_F(PeersTest, WhatTheHomeHeardIsFoundWhileItHangs) {
+  options.answer_ms = 300;
+  start_all();
+  std::vector<std::string> names;
+  for (const std::string& name : pfs.names())
+    if (home_of(file_key(0, name), kNodes) == 1) names.push_back(name);
+  for (const std::string& name : names) EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
+  EXPECT_TRUE(nodes[0]->read(names.at(0)) == pfs_content(names.at(0)));
+  const int before = pfs.reads();
+  nodes[1]->deaf = true;
+  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
+  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
+  ::usleep(50000);
+  for (const NodeIndex node : {0u, 3u})
+    for (const std::string& name : names) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
+  EXPECT_EQ(pfs.reads(), before);
+  nodes[1]->deaf = false;
 }
 
 // Nodes of a job come within some time: the first ones read before the homes are there.

@@ -54,7 +54,8 @@ bool is_absent(int error) {
 
 bool is_answer(MessageType type) {
   return type == MessageType::kHave || type == MessageType::kRead || type == MessageType::kBusy ||
-         type == MessageType::kPass || type == MessageType::kPong || type == MessageType::kList;
+         type == MessageType::kPass || type == MessageType::kLater || type == MessageType::kPong ||
+         type == MessageType::kList;
 }
 
 void set_number(std::string* message, uint64_t number) {
@@ -129,7 +130,8 @@ class Control::Loop {
 
   void connected(NodeIndex node, Fd socket, Tls tls);
   void read(Connection* connection);
-  void received(Connection* connection, const MessageHeader& header, std::string_view body);
+  // False: the other end does not read what it asks for.
+  bool received(Connection* connection, const MessageHeader& header, std::string_view body);
   void hang_up(Connection* connection);
   void answer(const MessageHeader& header, NodeIndex node, Result<Reply> reply) EXCLUDES(lock_);
   void fail_waiting(std::optional<NodeIndex> node, const Error& why) EXCLUDES(lock_);
@@ -559,26 +561,30 @@ void Control::Loop::read(Connection* connection) try {
     ::evbuffer_drain(in, MessageHeader::kBytes);
     std::string body(header->body_bytes, '\0');
     ::evbuffer_remove(in, body.data(), body.size());
-    received(connection, *header, body);
+    if (!received(connection, *header, body)) return hang_up(connection);
   }
 } catch (const std::bad_alloc&) {
   spdlog::warn("peers: out of memory");
   hang_up(connection);
 }
 
-void Control::Loop::received(Connection* connection, const MessageHeader& header, std::string_view body) {
-  if (is_answer(header.type)) return answer(header, connection->node, Reply{header, std::string(body)});
+bool Control::Loop::received(Connection* connection, const MessageHeader& header, std::string_view body) {
+  if (is_answer(header.type)) {
+    answer(header, connection->node, Reply{header, std::string(body)});
+    return true;
+  }
   if (header.type == MessageType::kPing) {
     std::string pong = encode(Pong());
     set_number(&pong, header.number);
     // After what was told before: who has the answer has that, too.
-    return post(
-        [this, node = connection->node, text = std::move(pong)]() mutable { send(node, std::move(text)); });
+    post([this, node = connection->node, text = std::move(pong)]() mutable { send(node, std::move(text)); });
+    return true;
   }
   std::string reply = handlers_.message(connection->node, header, body);
-  if (reply.empty()) return;
+  if (reply.empty()) return true;
   set_number(&reply, header.number);
-  ::bufferevent_write(connection->stream.get(), reply.data(), reply.size());
+  if (::evbuffer_get_length(::bufferevent_get_output(connection->stream.get())) > kMostUnsent) return false;
+  return ::bufferevent_write(connection->stream.get(), reply.data(), reply.size()) == 0;
 }
 
 void Control::Loop::hang_up(Connection* connection) {
@@ -617,6 +623,8 @@ void Control::tell(NodeIndex node, std::string message) {
 void Control::ring_after(int ms) {
   loop_->post([loop = loop_.get(), ms] { loop->ring_after(ms); });
 }
+
+void Control::soon(std::function<void()> work) { loop_->post(std::move(work)); }
 
 Result<Reply> Control::ask(NodeIndex node, std::string message, int patience_ms) {
   return loop_->ask(node, std::move(message), patience_ms);

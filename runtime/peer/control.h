@@ -77,6 +77,8 @@ class Control {
   void tell(NodeIndex node, std::string message);
   // Any thread. Rings once, so much later; sooner if it is to ring sooner anyway.
   void ring_after(int ms);
+  // Any thread. Calls `work` in the control's thread, as a handler, after what that has to do now.
+  void soon(std::function<void()> work);
   // Any thread but the control's own. Sends `message`, with a number, and waits for the answer. ETIMEDOUT:
   // there was none; another error: the node cannot be reached.
   Result<Reply> ask(NodeIndex node, std::string message, int patience_ms);

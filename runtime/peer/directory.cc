@@ -33,6 +33,17 @@ Directory::Answer Directory::grant(Entry* entry, NodeIndex reader, int64_t now_n
   return Read{entry->lease};
 }
 
+Directory::Known Directory::known(const FileKey& key, int64_t now_ns, NodeIndex* reader,
+                                  int64_t* until_ns) const {
+  const auto at = entries_.find(key);
+  if (at == entries_.end()) return Known::kNo;
+  const Entry& entry = at->second;
+  if (entry.state != State::kRead || now_ns < entry.until_ns) return Known::kYes;
+  *reader = entry.reader;
+  *until_ns = entry.until_ns;
+  return Known::kSilent;
+}
+
 void Directory::progress(const FileKey& key, NodeIndex reader, int64_t now_ns) {
   const auto at = entries_.find(key);
   if (at == entries_.end()) return;
@@ -54,22 +65,12 @@ void Directory::announce(const HeldFile& file) {
   if (entries_.size() < most_) hold(&entries_[file.key], file.holder, file.identity);
 }
 
-void Directory::for_each_held(const std::function<void(const HeldFile&)>& each) const {
-  for (const auto& [key, entry] : entries_)
-    for (uint8_t i = 0; i < entry.holders; ++i) each({key, entry.holder[i], entry.identity});
-}
-
 void Directory::reading(const FileInReading& file, int64_t now_ns) {
   if (entries_.count(file.key) != 0 || entries_.size() >= most_) return;
   Entry& entry = entries_[file.key];
   entry.reader = file.reader;
   entry.lease = file.lease;
   entry.until_ns = now_ns + kLeaseNs;
-}
-
-void Directory::for_each_read(int64_t now_ns, const std::function<void(const FileInReading&)>& each) const {
-  for (const auto& [key, entry] : entries_)
-    if (entry.state == State::kRead && now_ns < entry.until_ns) each({key, entry.reader, entry.lease});
 }
 
 void Directory::hold(Entry* entry, NodeIndex holder, const FileIdentity& identity) {

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <random>
 #include <unordered_map>
 #include <variant>
@@ -30,6 +29,15 @@ class Directory {
   // A node needs the file, and has room for it. The first one is to read it; `now_ns` is CLOCK_MONOTONIC.
   Answer want(const FileKey& key, NodeIndex asks, int64_t now_ns);
 
+  // What there is to say of the file without asking anybody.
+  enum class Known {
+    kNo,
+    kSilent,  // a node was sent to read it, whose lease has ended
+    kYes,
+  };
+  // `*reader`, `*until_ns`: of kSilent.
+  Known known(const FileKey& key, int64_t now_ns, NodeIndex* reader, int64_t* until_ns) const;
+
   // A reader tells that it moves, by whichever lease: it may have got a second one, of the deputy's, where
   // the answer was late. One that another reader has been given since stays lost.
   void progress(const FileKey& key, NodeIndex reader, int64_t now_ns);
@@ -38,12 +46,8 @@ class Directory {
 
   // A node holds the file. Where the holders do not agree what it is, nobody shares it.
   void announce(const HeldFile& file);
-  // Calls `each` with each holder that is known of each file.
-  void for_each_held(const std::function<void(const HeldFile&)>& each) const;
   // A node reads the file, by a lease of another node's or none. Of a file that is known it changes nothing.
   void reading(const FileInReading& file, int64_t now_ns);
-  // Calls `each` with each file that is being read.
-  void for_each_read(int64_t now_ns, const std::function<void(const FileInReading&)>& each) const;
   // The holder has it no longer.
   void lost(const FileKey& key, NodeIndex holder);
   // The node is gone, with what it held and read.

@@ -127,6 +127,7 @@ std::optional<FileIdentity> Holdings::copied(Ref ref, int tier) {
   held.identity.check = check_of(checks);
   if (checks.size() > 1) held.all = std::make_shared<const std::vector<uint64_t>>(std::move(checks));
   held_[ref] = held;
+  note_held(ref);
   if (held.names) named_[key_of(ref, held.names, held.identity)] = ref;
   return held.identity;
 }
@@ -237,13 +238,45 @@ void Holdings::drop(Ref ref) {
   (void)given_up(ref);
 }
 
-void Holdings::for_each(const std::function<void(const HeldFile&)>& each) {
-  std::vector<std::pair<Ref, Held>> all;
+// Once most of what it has is gone, a new one is begun.
+void Holdings::note_held(Ref ref) {
+  constexpr size_t kFew = 1000;
+  if (log_.size() > kFew + 2 * held_.size()) {
+    log_.clear();
+    for (const auto& [held, file] : held_) log_.push_back(held);
+    ++log_number_;
+  }
+  log_.push_back(ref);
+}
+
+HeldPage Holdings::page(uint64_t log, uint64_t from, const std::function<bool(const FileKey&)>& takes) {
+  constexpr uint64_t kMostLooks = 4096;
+  HeldPage page;
+  std::vector<std::pair<Ref, Held>> some;
+  uint64_t begin = 0;
   {
     const MutexLock hold(lock_);
-    for (const auto& [ref, held] : held_) all.emplace_back(ref, held);
+    page.log = log_number_;
+    begin = log == log_number_ ? std::min<uint64_t>(from, log_.size()) : 0;
+    const uint64_t end = std::min<uint64_t>(begin + kMostLooks, log_.size());
+    for (uint64_t at = begin; at < end; ++at) {
+      const auto held = held_.find(log_[at]);
+      some.emplace_back(log_[at], held == held_.end() ? Held() : held->second);
+    }
+    page.ended = end == log_.size();
   }
-  for (const auto& [ref, held] : all) each({key_of(ref, held.names, held.identity), 0, held.identity});
+  page.from = page.next = begin;
+  for (const auto& [ref, held] : some) {
+    if (page.files.size() == Gathered::kMost) {
+      page.ended = false;
+      break;
+    }
+    ++page.next;
+    if (held.identity.bytes == 0) continue;  // not held any more; an empty file is no peer's
+    const FileKey key = key_of(ref, held.names, held.identity);
+    if (takes(key)) page.files.push_back({key, 0, held.identity});
+  }
+  return page;
 }
 
 }  // namespace monarch

@@ -53,8 +53,10 @@ class Holdings {
 
   // For a node that asks; see ServeOptions.
   std::unique_ptr<ServedFile> open(const Get& get, GetResult* why) EXCLUDES(lock_);
-  // Calls `each` with each file that this node has; the holder is not filled in.
-  void for_each(const std::function<void(const HeldFile&)>& each) EXCLUDES(lock_);
+  // What this node has of the files that are taken, from a place in its log on, and not more than takes some
+  // milliseconds. Another log than `log` is begun anew.
+  HeldPage page(uint64_t log, uint64_t from, const std::function<bool(const FileKey&)>& takes)
+      EXCLUDES(lock_);
 
  private:
   class FileOnTier;
@@ -85,11 +87,14 @@ class Holdings {
   Ref entry_of(const Get& get, const FileKey& key) EXCLUDES(lock_);
   // What was found wrong: no task finds the copy any more.
   void drop(Ref ref) EXCLUDES(lock_);
+  void note_held(Ref ref) REQUIRES(lock_);
 
   const HoldingsOptions options_;
   Mutex lock_;
   Condition grew_;
   std::unordered_map<Ref, Held> held_ GUARDED_BY(lock_);
+  std::vector<Ref> log_ GUARDED_BY(lock_);  // what came to be held, also what is not any more
+  uint64_t log_number_ GUARDED_BY(lock_) = 1;
   std::map<Ref, std::shared_ptr<Coming>> coming_ GUARDED_BY(lock_);
   std::map<FileKey, Ref> named_ GUARDED_BY(lock_);  // files with several names
   std::set<FileKey> doubted_ GUARDED_BY(lock_);

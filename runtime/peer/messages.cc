@@ -22,6 +22,7 @@ bool is_known(MessageType type) {
     case MessageType::kRead:
     case MessageType::kBusy:
     case MessageType::kPass:
+    case MessageType::kLater:
     case MessageType::kProgress:
     case MessageType::kDone:
     case MessageType::kAnnounce:
@@ -30,6 +31,9 @@ bool is_known(MessageType type) {
     case MessageType::kList:
     case MessageType::kWalk:
     case MessageType::kReading:
+    case MessageType::kMissed:
+    case MessageType::kGather:
+    case MessageType::kGathered:
     case MessageType::kCount:
     case MessageType::kTold:
     case MessageType::kHeard:

@@ -17,7 +17,7 @@
 
 namespace monarch {
 
-constexpr uint16_t kPeerVersion = 3;  // agents of another one do not talk to each other
+constexpr uint16_t kPeerVersion = 4;  // agents of another one do not talk to each other
 
 // Numbers are not used again. 32 and more: connections of data.
 enum class MessageType : uint16_t {
@@ -30,6 +30,7 @@ enum class MessageType : uint16_t {
   kRead = 10,
   kBusy = 11,
   kPass = 12,
+  kLater = 13,
   kProgress = 16,
   kDone = 17,
   kAnnounce = 18,
@@ -39,8 +40,11 @@ enum class MessageType : uint16_t {
   kWalk = 22,
   kCount = 24,
   kReading = 26,
+  kMissed = 27,
   kTold = 28,
   kHeard = 29,
+  kGather = 30,
+  kGathered = 31,
   kGet = 32,
   kGot = 33,
 };
@@ -122,7 +126,7 @@ struct Pong {
 
 enum class Purpose : uint8_t { kDemand, kPrefetch };
 
-// "I need this file and have room for it": to its home, which answers with one of the next four at once.
+// "I need this file and have room for it": to its home, which answers with one of the next five at once.
 struct Want {
   static constexpr MessageType kType = MessageType::kWant;
   FileKey key;
@@ -159,6 +163,12 @@ struct Pass {
   static void fields(auto&, auto&) {}
 };
 
+// Who has it is just being asked: ask again, a few milliseconds later.
+struct Later {
+  static constexpr MessageType kType = MessageType::kLater;
+  static void fields(auto&, auto&) {}
+};
+
 // A reader to the home: how far it is, and how it ended.
 struct Progress {
   static constexpr MessageType kType = MessageType::kProgress;
@@ -181,7 +191,7 @@ struct Done {
   }
 };
 
-// To a home that was away: who holds what of that home's share, from a holder or the deputy.
+// To a home: who holds what of its share, from the deputy.
 struct HeldFile {
   FileKey key;
   NodeIndex holder = 0;
@@ -195,7 +205,8 @@ struct Announce {
   static void fields(auto& field, auto& m) { field(m.files, kMost); }
 };
 
-// The same of files that are being read, with the readers' leases; one of 0 was given by nobody.
+// The same of files that are being read, with the readers' leases; one of 0 was given by nobody. From a
+// deputy that has given them.
 struct FileInReading {
   FileKey key;
   NodeIndex reader = 0;
@@ -207,6 +218,43 @@ struct Reading {
   static constexpr size_t kMost = 256;
   std::vector<FileInReading> files;
   static void fields(auto& field, auto& m) { field(m.files, kMost); }
+};
+
+// "What do you hold of the share of `share`?": that node itself asks, or one that is its deputy, which means
+// those files whose deputy it is.
+struct Gather {
+  static constexpr MessageType kType = MessageType::kGather;
+  NodeIndex share = 0;
+  uint64_t log = 0, from = 0;  // as it was told to go on; 0: from the beginning
+  static void fields(auto& field, auto& m) { field(m.share), field(m.log), field(m.from); }
+};
+// The answer. All holders and readers are the sender itself.
+struct Gathered {
+  static constexpr MessageType kType = MessageType::kGathered;
+  static constexpr size_t kMost = 256;  // of each
+  NodeIndex share = 0;
+  uint64_t log = 0, from = 0;  // where this begins
+  uint64_t next = 0;           // to go on from
+  uint8_t ended = 0;           // 1: there is no more at the moment
+  uint8_t earlier = 0;  // 1: the job was at work before the home was, or without it: all are to be asked
+  std::vector<HeldFile> files;
+  std::vector<FileInReading> reading;
+  static void fields(auto& field, auto& m) {
+    field(m.share), field(m.log), field(m.from), field(m.next), field(m.ended, uint8_t{1}),
+        field(m.earlier, uint8_t{1});
+    field(m.files, kMost), field(m.reading, kMost);
+  }
+};
+// No message: what is held, as Gathered has it.
+struct HeldPage {
+  uint64_t log = 0, from = 0, next = 0;
+  bool ended = true;
+  std::vector<HeldFile> files;  // Gathered::kMost at most; the holder is not filled in
+};
+// To a home: the sender had to do without it for a while.
+struct Missed {
+  static constexpr MessageType kType = MessageType::kMissed;
+  static void fields(auto&, auto&) {}
 };
 
 // A node to the home: that holder has it no longer, or what it sent was wrong.

@@ -142,7 +142,9 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   told.ring_after = [this](int ms) { peers_->ring_after(ms); };
   told_.emplace(std::move(told));
   PeersHandlers handlers;
-  handlers.for_each_held = [this](const auto& each) { holdings_->for_each(each); };
+  handlers.held = [this](uint64_t log, uint64_t from, const auto& takes) {
+    return holdings_->page(log, from, takes);
+  };
   handlers.changed = [this](const Mark& mark) { changes_.take(mark); };
   handlers.changes = [this] { return changes_.all(); };
   handlers.doubted = [this](const FileKey& key) { holdings_->doubt(key); };

@@ -2,6 +2,7 @@
 #include "runtime/peer/peers.h"
 
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <climits>
@@ -15,6 +16,14 @@ namespace {
 
 // A job's nodes do not begin at the same moment: that one is not there yet is no error.
 constexpr int64_t kBeginNs = 60'000'000'000;
+// Of a home that comes so much later it is not assumed that nobody went without it.
+constexpr int64_t kTogetherNs = 2'000'000'000;
+
+// Where nobody waits, or what may be in vain takes longer, so many times as long.
+constexpr int kMostTimes = 5;
+
+// Between two questions to a node that asks others itself.
+constexpr unsigned kFirstNapUs = 500, kLongestNapUs = 8000;
 
 int64_t now_ns() { return os::clock_ns(CLOCK_MONOTONIC); }
 
@@ -28,6 +37,7 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
       count_(static_cast<uint32_t>(options_.peers.nodes.size())),
       directory_(options_.entries, options_.peers.hello.incarnation),
       members_(own_, count_),
+      gathering_(&members_),
       random_(static_cast<std::minstd_rand::result_type>(options_.peers.hello.incarnation)),
       ports_(count_) {
   ControlHandlers hears;
@@ -117,22 +127,38 @@ std::optional<Peers::Where> Peers::meaning_of(const Reply& reply) const {
   }
 }
 
-// Should this node have come late, its deputies know of its files: each tells when it is met.
-Peers::Where Peers::locate_here(const FileKey& key) {
-  const NodeIndex deputy = deputy_of(key, count_);
-  bool meet = false;
+std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex asks) {
+  const NodeIndex home = home_of(key, count_), deputy = deputy_of(key, count_);
+  const int64_t now = now_ns(), patience_ns = int64_t{slowness_.limit_ms(options_.answer_ms)} * 1000000;
+  std::vector<NodeIndex> ask;
+  std::optional<Directory::Answer> answer;
   {
     const MutexLock hold(lock_);
-    meet = deputy != own_ && ports_[deputy] == 0 && members_.can_ask(deputy, now_ns());
+    NodeIndex reader = 0;
+    int64_t until_ns = 0;
+    const Directory::Known known = directory_.known(key, now, &reader, &until_ns);
+    const bool silent = known == Directory::Known::kSilent && home != own_;
+    if (silent) gathering_.doubt(home, reader, until_ns);
+    const bool asks_others = known == Directory::Known::kNo || silent;
+    if (!asks_others || !gathering_.waits(home, deputy, now, patience_ns, &ask))
+      answer = directory_.want(key, asks, now);
   }
-  if (meet) (void)port_of(deputy);
+  for (const NodeIndex node : ask) gather_from(node, home);
+  return answer;
+}
+
+Peers::Where Peers::locate_here(const FileKey& key, int patience_ms) {
+  const int64_t until = now_ns() + int64_t{patience_ms} * 1000000;
+  for (unsigned nap_us = kFirstNapUs; now_ns() < until; nap_us = std::min(2 * nap_us, kLongestNapUs)) {
+    if (const std::optional<Directory::Answer> answer = answer_to(key, own_)) return meaning_of(*answer);
+    ::usleep(nap_us);
+  }
   const MutexLock hold(lock_);
   return meaning_of(directory_.want(key, own_, now_ns()));
 }
 
 Peers::Where Peers::locate(const FileKey& key, Purpose purpose, uint64_t bytes) {
   constexpr uint64_t kBytesPerMs = 50'000;  // of a PFS, if it is slow
-  constexpr int kMostTimes = 5;
   const int most_ms = kMostTimes * options_.answer_ms;
   const auto reading_ms = static_cast<int>(std::min<uint64_t>(bytes / kBytesPerMs, INT_MAX));
   Where where =
@@ -147,7 +173,10 @@ Peers::Where Peers::locate(const FileKey& key, Purpose purpose, uint64_t bytes) 
 
 Peers::Where Peers::ask(const FileKey& key, Purpose purpose, int patience_ms) {
   constexpr int kMostAttempts = 3;  // the home, once more if a connection was broken, and its deputy
-  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+  const int later_ms = purpose == Purpose::kPrefetch ? kMostTimes * options_.later_ms : options_.later_ms;
+  const int64_t until = now_ns() + int64_t{later_ms} * 1000000;
+  unsigned nap_us = kFirstNapUs;
+  for (int attempt = 0; attempt < kMostAttempts;) {
     NodeIndex keeper = own_;
     {
       const MutexLock hold(lock_);
@@ -155,22 +184,32 @@ Peers::Where Peers::ask(const FileKey& key, Purpose purpose, int patience_ms) {
       if (!found) break;
       keeper = *found;
     }
-    if (keeper == own_) return locate_here(key);
+    if (keeper == own_) return locate_here(key, later_ms);
     const int64_t asked_ns = now_ns();
     const Result<Reply> reply = control_->ask(keeper, encode(Want{key, purpose}),
                                               std::max(patience_ms, slowness_.limit_ms(options_.answer_ms)));
     if (reply.ok()) slowness_.took(now_ns() - asked_ns, options_.answer_ms);
     const std::optional<Where> where = reply.ok() ? meaning_of(*reply) : std::nullopt;
-    const MutexLock hold(lock_);
-    if (where) {
-      members_.answered(keeper);
-      return *where;
+    const bool later = reply.ok() && reply->header.type == MessageType::kLater;
+    {
+      const MutexLock hold(lock_);
+      if (where || later) {
+        members_.answered(keeper);
+      } else if (reply.ok()) {
+        members_.wrong(keeper);
+      } else if (reply.error().code == ETIMEDOUT) {
+        ++counts_.timeouts;
+        members_.late(keeper, now_ns());
+      }
     }
-    if (reply.ok()) {
-      members_.wrong(keeper);
-    } else if (reply.error().code == ETIMEDOUT) {
-      ++counts_.timeouts;
-      members_.late(keeper, now_ns());
+    if (where) return *where;
+    if (!later) {
+      ++attempt;
+    } else if (now_ns() < until) {
+      ::usleep(nap_us);
+      nap_us = std::min(2 * nap_us, kLongestNapUs);
+    } else {
+      break;
     }
   }
   const MutexLock hold(lock_);
@@ -183,20 +222,20 @@ Peers::Where Peers::ask(const FileKey& key, Purpose purpose, int patience_ms) {
 std::string Peers::wanted(NodeIndex from, const Want& want) {
   const NodeIndex home = home_of(want.key, count_);
   bool look = false;
-  Directory::Answer answer;
+  const std::optional<Directory::Answer> answer = answer_to(want.key, from);
+  if (!answer) return encode(Later());
   {
     const MutexLock hold(lock_);
-    answer = directory_.want(want.key, from, now_ns());
     // As its deputy, this node looks after the home: it hears of all once it can be reached.
     look = home != own_ && members_.can_ask(home, now_ns());
     if (home != own_) uninformed_.insert(home);
   }
   // Others may be asking the home meanwhile, which was only late: it sends nobody else to read the file.
-  if (const Read* read = std::get_if<Read>(&answer); look && read && read->lease != 0)
+  if (const Read* read = std::get_if<Read>(&*answer); look && read && read->lease != 0)
     control_->tell(home, encode(Reading{{{want.key, from, read->lease}}}));
   else if (look)
     control_->tell(home, encode(Ping()));
-  return std::visit([](const auto& message) { return encode(message); }, answer);
+  return std::visit([](const auto& message) { return encode(message); }, *answer);
 }
 
 std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::string_view body) {
@@ -239,6 +278,20 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
           if (file.reader < count_) directory_.reading(file, now_ns());
       });
       break;
+    case MessageType::kGather:
+      on(decode<Gather>(body), [&](const Gather& gather) { reply = encode(gathered_for(from, gather)); });
+      break;
+    case MessageType::kGathered:
+      on(decode<Gathered>(body), [&](const Gathered& gathered) {
+        if (!take(from, gathered)) wrong(from);
+      });
+      break;
+    case MessageType::kMissed:
+      on(decode<Missed>(body), [&](const Missed&) {
+        const MutexLock hold(lock_);
+        gathering_.missed(from, now_ns());
+      });
+      break;
     case MessageType::kLost:
       on(decode<Lost>(body), [&](const Lost& lost) {
         if (lost.holder == own_ && from != own_) handlers_.doubted(lost.key);
@@ -279,18 +332,19 @@ void Peers::met(const Hello& hello) {
     const MutexLock hold(lock_);
     if (members_.met(hello.node, hello.incarnation)) {
       directory_.gone(hello.node);
+      gathering_.gone(hello.node);
       uninformed_.insert(hello.node);
     }
     members_.answered(hello.node);
     ports_[hello.node] = hello.port;
     data_addresses_.erase(hello.node);
     if (!hello.data_address.empty()) data_addresses_[hello.node] = hello.data_address;
-    uninformed = uninformed_.erase(hello.node) > 0;
+    uninformed = uninformed_.count(hello.node) > 0;
     parted_.erase(hello.node);
   }
   for (const Mark& mark : handlers_.changes()) control_->tell(hello.node, encode(mark));
   handlers_.met(hello.node, hello.incarnation);
-  if (uninformed) hand_over(hello.node);
+  if (uninformed) control_->tell(hello.node, encode(Missed()));
 }
 
 // Whatever it was: its leases end at once, and what it held is read again by who asks first. If it is there
@@ -301,6 +355,7 @@ void Peers::gone(NodeIndex node) {
   {
     const MutexLock hold(lock_);
     directory_.gone(node);
+    gathering_.gone(node);
     uninformed_.insert(node);
     parted_.insert(node);
   }
@@ -313,6 +368,7 @@ void Peers::unreachable(NodeIndex node, bool refused) {
     const MutexLock hold(lock_);
     counts_.errors += ports_[node] != 0 || now_ns() - began_ns_ > kBeginNs;
     members_.unreachable(node, now_ns(), refused);
+    gathering_.parted(node);
     uninformed_.insert(node);
     parted_.insert(node);
   }
@@ -344,36 +400,65 @@ void Peers::pass_on(const HeldFile& file) {
   control_->tell(home, encode(Announce{{file}}));
 }
 
-template <typename Message, typename File>
-void Peers::tell_in_parts(NodeIndex node, const std::vector<File>& files) {
-  for (size_t at = 0; at < files.size(); at += Message::kMost) {
-    const auto begin = files.begin() + static_cast<ptrdiff_t>(at);
-    const auto end = begin + static_cast<ptrdiff_t>(std::min(Message::kMost, files.size() - at));
-    control_->tell(node, encode(Message{{begin, end}}));
-  }
+// ---- who holds what
+
+bool Peers::is_of(const FileKey& key, NodeIndex home, NodeIndex keeper) const {
+  return home_of(key, count_) == home && (keeper == home || deputy_of(key, count_) == keeper);
 }
 
-void Peers::hand_over(NodeIndex home) {
-  std::vector<HeldFile> files;
-  std::vector<FileInReading> reading;
-  const auto add = [&](const HeldFile& file) {
-    if (home_of(file.key, count_) == home) files.push_back(file);
-  };
-  const auto add_read = [&](const FileInReading& file) {
-    if (home_of(file.key, count_) == home) reading.push_back(file);
-  };
+// What is being read comes first: it is held before it is not read any more.
+Gathered Peers::gathered_for(NodeIndex asks, const Gather& gather) {
+  Gathered gathered;
+  gathered.share = gather.share;
+  const auto takes = [&](const FileKey& key) { return is_of(key, gather.share, asks); };
   {
     const MutexLock hold(lock_);
-    directory_.for_each_held(add);
-    for (const auto& [key, lease] : reading_) add_read({key, own_, lease});
-    directory_.for_each_read(now_ns(), add_read);
+    for (const auto& [key, lease] : reading_)
+      if (takes(key) && gathered.reading.size() < Gathered::kMost)
+        gathered.reading.push_back({key, own_, lease});
   }
-  handlers_.for_each_held([&](HeldFile file) {
-    file.holder = own_;
-    add(file);
-  });
-  tell_in_parts<Announce>(home, files);
-  tell_in_parts<Reading>(home, reading);
+  HeldPage page = handlers_.held(gather.log, gather.from, takes);
+  gathered.log = page.log;
+  gathered.from = page.from;
+  gathered.next = page.next;
+  gathered.ended = page.ended ? 1 : 0;
+  gathered.files = std::move(page.files);
+  for (HeldFile& file : gathered.files) file.holder = own_;
+  if (asks != gather.share) return gathered;
+  const MutexLock hold(lock_);
+  const bool missed = uninformed_.erase(asks) > 0;
+  gathered.earlier = missed || now_ns() - began_ns_ > kTogetherNs ? 1 : 0;
+  return gathered;
+}
+
+bool Peers::take(NodeIndex from, const Gathered& gathered) {
+  const int64_t now = now_ns();
+  const auto is_sent = [&](const FileKey& key, NodeIndex who) {
+    return who == from && is_of(key, gathered.share, own_);
+  };
+  for (const HeldFile& file : gathered.files)
+    if (!is_sent(file.key, file.holder)) return false;
+  for (const FileInReading& file : gathered.reading)
+    if (!is_sent(file.key, file.reader)) return false;
+  bool more = false, right = false;
+  {
+    const MutexLock hold(lock_);
+    for (const HeldFile& file : gathered.files) directory_.announce(file);
+    for (const FileInReading& file : gathered.reading) directory_.reading(file, now);
+    right = gathering_.heard(from, gathered, now, &more);
+  }
+  if (more) gather_from(from, gathered.share);
+  return right;
+}
+
+void Peers::gather_from(NodeIndex node, NodeIndex home) {
+  Gather question;
+  {
+    const MutexLock hold(lock_);
+    question = gathering_.question(home, node);
+  }
+  if (node != own_) return control_->tell(node, encode(question));
+  control_->soon([this, question] { (void)take(own_, gathered_for(own_, question)); });
 }
 
 // ---- what this node tells

@@ -21,6 +21,7 @@
 #include "runtime/peer/control.h"
 #include "runtime/peer/directory.h"
 #include "runtime/peer/fetch.h"
+#include "runtime/peer/gathering.h"
 #include "runtime/peer/members.h"
 #include "runtime/peer/slowness.h"
 
@@ -33,12 +34,13 @@ struct PeersOptions {
   int piece_ms = 500;        // for the first byte of a file, and for some of each piece
   int list_ms = 500;         // for a part of the walk
   int last_ms = 300;         // for the last that is told of counters
+  int later_ms = 250;        // for a home, or its deputy, that asks the others itself, if a task waits
 };
 
 // What the node itself is asked; any thread. They are short, and do not call Peers.
 struct PeersHandlers {
-  // Calls `each` with each file that this node holds; the holder is filled in.
-  std::function<void(const std::function<void(const HeldFile&)>& each)> for_each_held;
+  // What this node holds of the files that are taken, from a place in its log on; see Gather.
+  std::function<HeldPage(uint64_t log, uint64_t from, const std::function<bool(const FileKey&)>& takes)> held;
   // The job has changed files on another node.
   std::function<void(const Mark& mark)> changed;
   // All changes that this node knows of.
@@ -137,12 +139,16 @@ class Peers {
   void gone(NodeIndex node) EXCLUDES(lock_);
   void unreachable(NodeIndex node, bool refused) EXCLUDES(lock_);
   void remind_later() EXCLUDES(lock_);
-  void hand_over(NodeIndex home) EXCLUDES(lock_);
-  template <typename Message, typename File>
-  void tell_in_parts(NodeIndex node, const std::vector<File>& files);
+  Gathered gathered_for(NodeIndex asks, const Gather& gather) EXCLUDES(lock_);
+  // What a node holds has been told: false, if none says that.
+  bool take(NodeIndex from, const Gathered& gathered) EXCLUDES(lock_);
+  void gather_from(NodeIndex node, NodeIndex home) EXCLUDES(lock_);
+  bool is_of(const FileKey& key, NodeIndex home, NodeIndex keeper) const;
 
   Where ask(const FileKey& key, Purpose purpose, int patience_ms) EXCLUDES(lock_);
-  Where locate_here(const FileKey& key) EXCLUDES(lock_);
+  Where locate_here(const FileKey& key, int patience_ms) EXCLUDES(lock_);
+  // Nothing: others are being asked.
+  std::optional<Directory::Answer> answer_to(const FileKey& key, NodeIndex asks) EXCLUDES(lock_);
   // Who is to be asked about the file now; notes the home that does not hear of it.
   std::optional<NodeIndex> keeper_of(const FileKey& key) REQUIRES(lock_);
   void tell_keeper(const FileKey& key, const std::string& message) EXCLUDES(lock_);
@@ -168,6 +174,7 @@ class Peers {
   Mutex lock_;
   Directory directory_ GUARDED_BY(lock_);
   Members members_ GUARDED_BY(lock_);
+  Gathering gathering_ GUARDED_BY(lock_);
   std::minstd_rand random_ GUARDED_BY(lock_);
   std::vector<uint16_t> ports_ GUARDED_BY(lock_);                      // 0: not met yet
   std::map<NodeIndex, std::string> data_addresses_ GUARDED_BY(lock_);  // of those met that have one

@@ -44,6 +44,8 @@ void look_as(MessageType type, std::string_view body) {
       return look<Busy>(body);
     case MessageType::kPass:
       return look<Pass>(body);
+    case MessageType::kLater:
+      return look<Later>(body);
     case MessageType::kProgress:
       return look<Progress>(body);
     case MessageType::kDone:
@@ -60,6 +62,12 @@ void look_as(MessageType type, std::string_view body) {
       return look<Walk>(body);
     case MessageType::kReading:
       return look<Reading>(body);
+    case MessageType::kMissed:
+      return look<Missed>(body);
+    case MessageType::kGather:
+      return look<Gather>(body);
+    case MessageType::kGathered:
+      return look<Gathered>(body);
     case MessageType::kCount:
       return look<Count>(body);
     case MessageType::kTold:

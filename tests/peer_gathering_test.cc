@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whom a keeper of entries asks what there is, and for how long it says nothing.
+#include "runtime/peer/gathering.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kPatience = 100, kSecond = Members::kSecond;
+using Nodes = std::vector<NodeIndex>;
+
+class GatheringTest : public ::testing::Test {
+ protected:
+  static constexpr NodeIndex kOwn = 1, kNodes = 5;
+  // Whom it asks for a file of this home and deputy; whether it waits.
+  Nodes ask(NodeIndex home, NodeIndex deputy, bool waits) {
+    Nodes asked;
+    EXPECT_EQ(gathering.waits(home, deputy, now, kPatience, &asked), waits);
+    return asked;
+  }
+  bool hear(NodeIndex node, NodeIndex home, uint64_t next, uint8_t ended = 1, uint8_t earlier = 0,
+            std::optional<uint64_t> from = {}) {
+    Gathered gathered;
+    gathered.share = home;
+    gathered.from = from.value_or(gathering.question(home, node).from);
+    gathered.log = 7;
+    gathered.next = next;
+    gathered.ended = ended;
+    gathered.earlier = earlier;
+    more = false;
+    return gathering.heard(node, gathered, now, &more);
+  }
+  int64_t now = 10 * kSecond;
+  bool more = false;
+  Members members{kOwn, kNodes};
+  Gathering gathering{&members};
+};
+
+TEST_F(GatheringTest, AHomeAsksTheDeputyOfAFileFirst) {
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{}) << "it has been asked";
+  EXPECT_TRUE(hear(3, kOwn, 0));
+  EXPECT_FALSE(more);
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "nobody went without it";
+  EXPECT_EQ(ask(kOwn, 4, true), Nodes{4});
+}
+
+TEST_F(GatheringTest, AndAllNodesIfTheyWentWithoutIt) {
+  (void)ask(kOwn, 3, true);
+  EXPECT_TRUE(hear(3, kOwn, 5, 1, 1));
+  EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 4}));
+  for (const NodeIndex node : {0u, 2u}) EXPECT_TRUE(hear(node, kOwn, 5));
+  EXPECT_EQ(ask(kOwn, 4, true), Nodes{});
+  EXPECT_TRUE(hear(4, kOwn, 5));
+  EXPECT_EQ(ask(kOwn, 4, false), Nodes{});
+}
+
+TEST_F(GatheringTest, WhatIsLongIsAskedForInParts) {
+  (void)ask(kOwn, 3, true);
+  EXPECT_EQ(gathering.question(kOwn, 3).from, 0u);
+  EXPECT_TRUE(hear(3, kOwn, 256, 0));
+  EXPECT_TRUE(more);
+  EXPECT_EQ(gathering.question(kOwn, 3).from, 256u);
+  EXPECT_EQ(gathering.question(kOwn, 3).log, 7u);
+  now += kPatience - 1;
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{});
+  EXPECT_TRUE(hear(3, kOwn, 300));
+  EXPECT_FALSE(more);
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
+}
+
+TEST_F(GatheringTest, NobodyGoesRoundInCircles) {
+  EXPECT_FALSE(hear(3, kOwn, 5)) << "nobody has asked for anything";
+  (void)ask(kOwn, 3, true);
+  EXPECT_TRUE(hear(3, kOwn, 5, 0));
+  EXPECT_FALSE(hear(3, kOwn, 5, 0)) << "it says the same again";
+  EXPECT_FALSE(more);
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
+}
+
+// It was asked twice, since the first question seemed lost.
+TEST_F(GatheringTest, AnAnswerThatComesTwiceIsOne) {
+  (void)ask(kOwn, 3, true);
+  EXPECT_TRUE(hear(3, kOwn, 256, 0));
+  EXPECT_TRUE(hear(3, kOwn, 256, 0, 0, 0));
+  EXPECT_FALSE(more);
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{}) << "the rest is still to come";
+  EXPECT_TRUE(hear(3, kOwn, 300));
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
+  EXPECT_TRUE(hear(3, kOwn, 400, 0));
+  EXPECT_FALSE(more);
+}
+
+TEST_F(GatheringTest, AnotherLogIsBegunAnew) {
+  (void)ask(kOwn, 3, true);
+  EXPECT_TRUE(hear(3, kOwn, 256, 0));
+  Gathered another;
+  another.share = kOwn;
+  another.log = 8;
+  another.next = 9;
+  EXPECT_TRUE(gathering.heard(3, another, now, &more));
+  EXPECT_TRUE(more);
+  EXPECT_EQ(gathering.question(kOwn, 3).log, 8u);
+  EXPECT_EQ(gathering.question(kOwn, 3).from, 9u);
+}
+
+TEST_F(GatheringTest, WhoDoesNotAnswerIsNotWaitedForLong) {
+  (void)ask(kOwn, 3, true);
+  now += kPatience + 1;
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
+  now += Gathering::kAskAgainNs;
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
+  members.unreachable(3, now);
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "who is away has nothing";
+  now += Members::kFirstRetry;
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
+}
+
+TEST_F(GatheringTest, ADeputyAsksAllButTheHome) {
+  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4}));
+  for (const NodeIndex node : {0u, 1u, 2u, 4u}) EXPECT_TRUE(hear(node, 3, 9));
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  EXPECT_EQ(ask(3, 2, false), Nodes{}) << "it is not the deputy";
+}
+
+TEST_F(GatheringTest, WhileTheHomeMayBeInUseADeputyAsksAgain) {
+  (void)ask(3, kOwn, true);
+  for (const NodeIndex node : {0u, 1u, 2u, 4u}) EXPECT_TRUE(hear(node, 3, 9));
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  members.unreachable(3, now);
+  now += Members::kFirstRetry - 1;
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{}) << "nobody else uses it";
+  now += Gathering::kFreshNs + 1;
+  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4}));
+  EXPECT_EQ(gathering.question(3, 2).from, 9u) << "what has come since";
+}
+
+TEST_F(GatheringTest, AReaderThatIsSilentMayHaveToldTheHome) {
+  (void)ask(3, kOwn, true);
+  for (const NodeIndex node : {0u, 1u, 2u, 4u}) EXPECT_TRUE(hear(node, 3, 9));
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  now += 10;
+  gathering.doubt(3, 2, now);
+  EXPECT_EQ(ask(3, kOwn, true), Nodes{2});
+  EXPECT_TRUE(hear(2, 3, 9));
+  gathering.doubt(3, 2, now);
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{}) << "once";
+}
+
+TEST_F(GatheringTest, WhoIsGoneIsAskedForAll) {
+  (void)ask(kOwn, 3, true);
+  EXPECT_TRUE(hear(3, kOwn, 5));
+  gathering.gone(3);
+  EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 3, 4}));
+  EXPECT_EQ(gathering.question(kOwn, 3).from, 0u);
+}
+
+TEST_F(GatheringTest, AHomeIsToldThatItMissedSomething) {
+  (void)ask(kOwn, 3, true);
+  EXPECT_TRUE(hear(3, kOwn, 5));
+  gathering.missed(3, now);
+  EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 3, 4}));
+  for (const NodeIndex node : {0u, 2u, 3u, 4u}) EXPECT_TRUE(hear(node, kOwn, 5));
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
+  gathering.missed(2, now + 1);
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{2}) << "the others have just been asked";
+  EXPECT_TRUE(hear(2, kOwn, 5));
+  now += Gathering::kFreshNs + 1;
+  gathering.missed(2, now);
+  EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 3, 4}));
+}
+
+TEST_F(GatheringTest, WhatWasAskedOfWhoIsAwayIsAskedAnew) {
+  (void)ask(3, kOwn, true);
+  gathering.parted(2);
+  EXPECT_EQ(ask(3, kOwn, true), Nodes{2});
+  for (const NodeIndex node : {0u, 1u, 2u, 4u}) EXPECT_TRUE(hear(node, 3, 9));
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  gathering.parted(3);
+  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4})) << "the home was there meanwhile";
+}
+
+TEST_F(GatheringTest, NotEveryHomeCanBeGone) {
+  constexpr NodeIndex kMany = 100;
+  Members many(kOwn, kMany);
+  Gathering of_many(&many);
+  size_t shares = 0;
+  for (NodeIndex home = 2; home < kMany; ++home) {
+    Nodes asked;
+    shares += of_many.waits(home, kOwn, now, kPatience, &asked) ? 1 : 0;
+  }
+  EXPECT_EQ(shares, Gathering::kMostShares);
+  Nodes asked;
+  EXPECT_TRUE(of_many.waits(kOwn, 3, now, kPatience, &asked)) << "its own is never left out";
+  EXPECT_FALSE(of_many.waits(kMany, kOwn, now, kPatience, &asked));
+}
+
+}  // namespace
+}  // namespace monarch
