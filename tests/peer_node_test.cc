@@ -6,12 +6,16 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <random>
@@ -333,6 +337,32 @@ TEST_F(PeerNodeTest, WhatIsMarkedByAnyOfItsNamesIsNotSent) {
   EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
 }
 
+// More than a message has.
+TEST_F(PeerNodeTest, AHomeThatComesLateHearsOfAllThatIsHeld) {
+  constexpr int kFiles = 1500;
+  for (int i = 0; i < kFiles; ++i) file(std::to_string(i), 100);
+  start(2);
+  nodes_[1].reset();
+  epoch({0});
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  start_one(1);
+  epoch({1});
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::peer_files), static_cast<uint64_t>(kFiles));
+  expect_right(1);
+}
+
+TEST_F(PeerNodeTest, ADeputyHearsOfAllThatIsHeld) {
+  constexpr int kFiles = 1500;
+  for (int i = 0; i < kFiles; ++i) file(std::to_string(i), 100);
+  start(3);
+  epoch({0});
+  nodes_[2].reset();
+  epoch({1});
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::peer_files), static_cast<uint64_t>(kFiles));
+}
+
 TEST_F(PeerNodeTest, WhatANodeTakesWithItIsReadAgain) {
   small_files();
   start(3);
@@ -562,6 +592,30 @@ TEST_F(PeerSlowPfsTest, WhatANodeDoesNotGiveInTimeCountsAsReadAgain) {
   EXPECT_EQ(sum(AgentCounter::dup_files), 1u);
 }
 
+// Whatever becomes of the connections: the reader is there, and its home says so.
+TEST_F(PeerNodeTest, WhoFollowsAReaderDoesNotGiveUpBeforeItsLeaseEnds) {
+  config_.threads = 1;
+  file("f", 4 * kMiB + 5);
+  start(3);
+  std::atomic<int> reads{0}, broken{0};
+  const Intercept slow(Call::kPread, [&](Arguments& call) {
+    if (call.bytes < 5) return 0;
+    ++reads;
+    ::usleep(200000);
+    return 0;
+  });
+  const Intercept piece_by_piece(Call::kUringSubmit, ENOMEM);
+  const Intercept breaks(Call::kSendfile, [&](Arguments&) { return broken++ < 8 ? EIO : 0; });
+  nodes_[0]->placement->demand(rel("f"));
+  EXPECT_TRUE(eventually([&] { return reads > 0; }));
+  for (const NodeIndex node : {1u, 2u}) nodes_[node]->placement->demand(rel("f"));
+  for (const auto& node : nodes_) EXPECT_TRUE(node->place("f"));
+  EXPECT_GE(broken, 8);
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
+  for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
+}
+
 // Each file takes longer than a lease if it waits for its turn; none of them is lost by that.
 TEST_F(PeerNodeTest, WhoWaitsForThePfsBehindOthersKeepsItsLeases) {
   config_.threads = 1;
@@ -593,6 +647,40 @@ TEST_F(PeerNodeTest, WithoutRoomThePfsHasIt) {
   nodes_[0]->placement->demand(rel("f"));
   EXPECT_TRUE(eventually([&] { return nodes_[0]->state("f") == State::kNoFit; }));
   for (const auto& node : nodes_) EXPECT_TRUE(node->place("g"));
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
+}
+
+// All that this process has sent by the connections that it has.
+uint64_t bytes_said() {
+  uint64_t sum = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    tcp_info info = {};
+    socklen_t bytes = sizeof info;
+    if (::getsockopt(std::stoi(entry.path().filename()), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0)
+      sum += info.tcpi_bytes_sent;
+  }
+  return sum;
+}
+
+// Nobody is asked about what there is no room for: neither for the first time nor later.
+TEST_F(PeerNodeTest, WithoutRoomAnywhereNothingIsSaid) {
+  config_.metadata = AgentConfig::Metadata::kPass;  // else nodes tell each other what the PFS says
+  quota_ = kMiB;
+  for (int i = 0; i < 12; ++i) file("full" + std::to_string(i), 2 * kMiB);
+  file("g", 1000);
+  start(3);
+  for (const auto& node : nodes_) EXPECT_TRUE(node->place("g")) << "they have met";
+  ::usleep(100000);  // what they had to say is said
+  const uint64_t said = bytes_said();
+  EXPECT_GT(said, 0u);
+  for (int round = 0; round < 2; ++round)
+    for (const std::string& name : names_)
+      for (const auto& node : nodes_) {
+        node->placement->demand(rel(name));
+        const State state = name == "g" ? State::kPlaced : State::kNoFit;
+        EXPECT_TRUE(eventually([&] { return node->state(name) == state; })) << name;
+      }
+  EXPECT_EQ(bytes_said(), said);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
 }
 

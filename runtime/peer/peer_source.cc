@@ -130,19 +130,22 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
       asked_ns = moved_ns = os::clock_ns(CLOCK_MONOTONIC);
       nap_us = kNapUs;
     }
-    if (fetched != Fetched::kBusy && fetched != Fetched::kNotYet && fetched != Fetched::kOk) {
+    const bool later = fetched == Fetched::kBusy || fetched == Fetched::kNotYet || fetched == Fetched::kOk;
+    // A reader that answers badly, or not at all, may still be reading: its home knows for how long.
+    const bool follows = where.follow && fetched != Fetched::kWrong;
+    if (!later && !follows) {
       ++failures;
       forget(way.get());
     } else if (came == 0) {
       const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
       if (now - moved_ns > kPatienceNs) break;
-      if (now - asked_ns > kAskAgainNs) {
+      if (!later || now - asked_ns > kAskAgainNs) {
         forget(way.get());
         asked_ns = now;
       }
       ::usleep(nap_us);
       // Who is busy is not to be busy with answers.
-      if (fetched == Fetched::kBusy) nap_us = std::min(2 * nap_us, kLongestNapUs);
+      if (fetched == Fetched::kBusy || !later) nap_us = std::min(2 * nap_us, kLongestNapUs);
     }
   }
   if (!sent_here && !copier->is_stopping()) source_->note_again(way.get());
