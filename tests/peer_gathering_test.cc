@@ -114,6 +114,10 @@ TEST_F(GatheringTest, WhoDoesNotAnswerIsNotWaitedForLong) {
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
   now += Gathering::kAskAgainNs;
   EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
+  now += Gathering::kAskAgainNs + 1;
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "each time later";
+  now += Gathering::kAskAgainNs;
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
   members.unreachable(3, now);
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "who is away has nothing";
   now += Members::kFirstRetry;
@@ -155,22 +159,29 @@ TEST_F(GatheringTest, WhoIsGoneIsAskedForAll) {
   (void)ask(kOwn, 3, true);
   EXPECT_TRUE(hear(3, kOwn, 5));
   gathering.gone(3);
-  EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 3, 4}));
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
   EXPECT_EQ(gathering.question(kOwn, 3).from, 0u);
+  gathering.gone(2);
+  EXPECT_TRUE(hear(3, kOwn, 5));
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{2}) << "whoever is the deputy";
 }
 
 TEST_F(GatheringTest, AHomeIsToldThatItMissedSomething) {
   (void)ask(kOwn, 3, true);
   EXPECT_TRUE(hear(3, kOwn, 5));
-  gathering.missed(3, now);
-  EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 3, 4}));
+  gathering.missed(2, false, now);
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{2}) << "it held what it could not tell";
+  EXPECT_TRUE(hear(2, kOwn, 5));
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
+  gathering.missed(3, true, now);
+  EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 3, 4})) << "and others could not, either";
   for (const NodeIndex node : {0u, 2u, 3u, 4u}) EXPECT_TRUE(hear(node, kOwn, 5));
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
-  gathering.missed(2, now + 1);
+  gathering.missed(2, true, now + 1);
   EXPECT_EQ(ask(kOwn, 3, true), Nodes{2}) << "the others have just been asked";
   EXPECT_TRUE(hear(2, kOwn, 5));
   now += Gathering::kFreshNs + 1;
-  gathering.missed(2, now);
+  gathering.missed(2, true, now);
   EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 3, 4}));
 }
 

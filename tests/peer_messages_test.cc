@@ -81,10 +81,11 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   EXPECT_EQ(reading.files[0].key, kKey);
   EXPECT_EQ(reading.files[0].reader, 7u);
   EXPECT_EQ(reading.files[0].lease, 8u);
-  const Gather gather = sent(Gather{1, 2, 3});
+  const Gather gather = sent(Gather{1, 2, 3, 4});
   EXPECT_EQ(gather.share, 1u);
   EXPECT_EQ(gather.log, 2u);
   EXPECT_EQ(gather.from, 3u);
+  EXPECT_EQ(gather.age_ms, 4u);
   const Gathered gathered = sent(Gathered{4, 5, 9, 6, 1, 0, {{kKey, 6, kIdentity}}, {{kKey, 7, 8}}});
   EXPECT_EQ(gathered.share, 4u);
   EXPECT_EQ(gathered.log, 5u);
@@ -96,7 +97,7 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   EXPECT_EQ(gathered.files[0].identity, kIdentity);
   ASSERT_EQ(gathered.reading.size(), 1u);
   EXPECT_EQ(gathered.reading[0].lease, 8u);
-  (void)sent(Missed());
+  EXPECT_EQ(sent(Missed{1}).acted, 1);
   (void)sent(Later());
   EXPECT_EQ(sent(Lost{kKey, 17}).holder, 17u);
   const Mark mark = sent(Mark{5, 1, {18, 0xffffffff}});

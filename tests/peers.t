@@ -447,6 +447,22 @@ def changed_in_turn():
     equal([report["staged_again"] for report in nodes.end()], [0, 0], "no file that another node may write is staged again")
 
 
+def home_gone():
+    """What an agent that was killed was the home of, its deputies find at the nodes that hold it."""
+    if without_slowfs():
+        return
+    nodes = Nodes("home_gone", 4).start_all()
+    nodes.expect_right("all are there", 0)
+    before = nodes.pfs_reads()["read_bytes"]
+    os.kill(nodes.jobs[3].agent(), signal.SIGKILL)
+    nodes.expect_right("a home is gone", 1, 2)
+    equal(nodes.pfs_reads()["read_bytes"] - before, 0, "what another node holds is not read again", nodes.log(1))
+    nodes.jobs[3].kill()
+    nodes.jobs[3] = None
+    subprocess.run(["rm", "-rf", *[f"{nodes.tiers[3]}/{name}" for name in os.listdir(nodes.tiers[3])]], check=True)
+    nodes.end()
+
+
 def late():
     if without_slowfs():
         return
@@ -608,5 +624,5 @@ def quiet():
 
 
 if __name__ == "__main__":
-    e2e.main(once, linked, accounted, accounted_with_faults, killed, stopped, strangers, squatter, other_version, changed, changed_in_turn, told, late, walked, walker_ends, cut, full,
+    e2e.main(once, linked, accounted, accounted_with_faults, killed, stopped, strangers, squatter, other_version, changed, changed_in_turn, told, home_gone, late, walked, walker_ends, cut, full,
              quiet)

@@ -32,33 +32,48 @@ bool Gathering::waits(NodeIndex home, NodeIndex deputy, int64_t now, int64_t pat
       members_->can_ask(home, now))
     ask_anew(share);
   if (share->complete_ns != 0) return false;
-  bool waits = false, complete = share->all;
-  const NodeIndex first = share->all ? 0 : deputy, end = share->all ? members_->count() : deputy + 1;
-  for (NodeIndex node = first; node < end; ++node) {
-    if (node == home) continue;  // what it holds of its own share it has entered
-    Heard& heard = share->nodes[node];
-    if (heard.state == State::kHeard) continue;
-    complete = false;
-    if (!members_->can_ask(node, now)) {
-      heard.state = State::kNot;
-      continue;
-    }
-    if (heard.state == State::kNot || now - heard.moved_ns > kAskAgainNs) {
-      heard.state = State::kAsked;
-      heard.moved_ns = now;
-      ask->push_back(node);
-    }
-    waits |= now - heard.moved_ns <= patience_ns;
+  bool waits = false;
+  const auto look = [&](NodeIndex node) {
+    if (node != home) waits |= waits_for(share, node, now, patience_ns, ask);  // its own it has entered
+  };
+  if (!share->all) {
+    look(deputy);
+    for (const NodeIndex node : share->also) look(node);
+    return waits;
+  }
+  bool complete = true;
+  for (NodeIndex node = 0; node < members_->count(); ++node) {
+    look(node);
+    complete &= node == home || share->nodes[node].state == State::kHeard;
   }
   if (complete) share->complete_ns = now;
   return waits;
 }
 
+bool Gathering::waits_for(Share* share, NodeIndex node, int64_t now, int64_t patience_ns,
+                          std::vector<NodeIndex>* ask) {
+  constexpr int kMostDoublings = 5;
+  Heard& heard = share->nodes[node];
+  if (heard.state == State::kHeard) return false;
+  if (!members_->can_ask(node, now)) {
+    heard.state = State::kNot;
+    return false;
+  }
+  const bool in_vain = heard.state == State::kAsked && now - heard.moved_ns > kAskAgainNs << heard.in_vain;
+  if (in_vain && heard.in_vain < kMostDoublings) ++heard.in_vain;
+  if (heard.state == State::kNot || in_vain) {
+    heard.state = State::kAsked;
+    heard.moved_ns = now;
+    ask->push_back(node);
+  }
+  return now - heard.moved_ns <= patience_ns;
+}
+
 Gather Gathering::question(NodeIndex home, NodeIndex node) const {
   const auto at = shares_.find(home);
-  if (at == shares_.end()) return {home, 0, 0};
+  if (at == shares_.end()) return {home, 0, 0, 0};
   const Heard& heard = at->second.nodes.at(node);
-  return {home, heard.log, heard.next};
+  return {home, heard.log, heard.next, 0};
 }
 
 bool Gathering::heard(NodeIndex node, const Gathered& gathered, int64_t now, bool* more) {
@@ -74,6 +89,7 @@ bool Gathering::heard(NodeIndex node, const Gathered& gathered, int64_t now, boo
   heard.log = gathered.log;
   heard.next = std::max(gathered.from, gathered.next);
   heard.moved_ns = now;
+  heard.in_vain = 0;
   heard.state = gathered.ended != 0 || !moves ? State::kHeard : State::kAsked;
   if (gathered.earlier != 0 && gathered.share == members_->own()) share.all = true;
   *more = heard.state == State::kAsked;
@@ -89,23 +105,22 @@ void Gathering::doubt(NodeIndex home, NodeIndex reader, int64_t since_ns) {
   share->complete_ns = 0;
 }
 
-void Gathering::missed(NodeIndex from, int64_t now) {
+void Gathering::missed(NodeIndex from, bool acted, int64_t now) {
   Share* const share = share_of(members_->own());
   if (!share) return;
-  share->all = true;
   share->complete_ns = 0;
-  // All who know of it say so about then.
-  if (share->missed_ns != 0 && now - share->missed_ns < kFreshNs) {
-    Heard& heard = share->nodes.at(from);
-    if (heard.state == State::kHeard) heard.state = State::kNot;
-    return;
-  }
+  share->also.insert(from);
+  Heard& heard = share->nodes.at(from);
+  if (heard.state == State::kHeard) heard.state = State::kNot;
+  // All deputies say so at about the same time.
+  if (!acted || (share->missed_ns != 0 && now - share->missed_ns < kFreshNs)) return;
+  share->all = true;
   share->missed_ns = now;
   ask_anew(share);
 }
 
 void Gathering::gone(NodeIndex node) {
-  if (Share* const own = share_of(members_->own())) own->all = true;
+  if (Share* const own = share_of(members_->own())) own->also.insert(node);
   for (auto& [home, share] : shares_) {
     share.nodes.at(node) = Heard();
     share.complete_ns = 0;

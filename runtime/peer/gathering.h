@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "runtime/peer/members.h"
@@ -19,7 +20,7 @@ class Gathering {
  public:
   // A deputy's knowledge is as old at most while the home may be in use by other nodes.
   static constexpr int64_t kFreshNs = Members::kSecond;
-  // Who has not answered is asked again after that.
+  // Who has not answered is asked again after that, and twice, four ... 32 times that.
   static constexpr int64_t kAskAgainNs = 2 * Members::kSecond;
   // So many homes can be gone at a time: of what others had the deputies do not ask.
   static constexpr size_t kMostShares = 64;
@@ -38,8 +39,8 @@ class Gathering {
 
   // The home's entry says that the node is reading, and it has been silent: it may have told another one.
   void doubt(NodeIndex home, NodeIndex reader, int64_t since_ns);
-  // A node says that this one has missed something of its own share.
-  void missed(NodeIndex from, int64_t now);
+  // A node says that this one has missed something of its own share; `acted`: as the deputy of others.
+  void missed(NodeIndex from, bool acted, int64_t now);
   // All that it holds is to be asked for anew.
   void gone(NodeIndex node);
   // What was asked of it may be lost, and what it was told as a home.
@@ -51,14 +52,18 @@ class Gathering {
     uint64_t log = 0, next = 0;
     int64_t moved_ns = 0;
     State state = State::kNot;
+    uint8_t in_vain = 0;  // questions in a row
   };
   struct Share {
     std::vector<Heard> nodes;
-    bool all = false;         // else only the deputy of a file is asked
-    int64_t missed_ns = 0;    // when all were to be asked again
-    int64_t complete_ns = 0;  // when all had been heard; 0: they have not
+    bool all = false;          // else only the deputy of a file is asked,
+    std::set<NodeIndex> also;  // and these
+    int64_t missed_ns = 0;     // when all were to be asked again
+    int64_t complete_ns = 0;   // when all had been heard; 0: they have not
   };
   Share* share_of(NodeIndex home);
+  // Whether an answer of the node may come.
+  bool waits_for(Share* share, NodeIndex node, int64_t now, int64_t patience_ns, std::vector<NodeIndex>* ask);
   static void ask_anew(Share* share);
 
   const Members* const members_;

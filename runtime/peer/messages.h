@@ -226,7 +226,11 @@ struct Gather {
   static constexpr MessageType kType = MessageType::kGather;
   NodeIndex share = 0;
   uint64_t log = 0, from = 0;  // as it was told to go on; 0: from the beginning
-  static void fields(auto& field, auto& m) { field(m.share), field(m.log), field(m.from); }
+  uint64_t age_ms = 0;         // how long the agent that asks has been there
+  static constexpr uint64_t kMostAgeMs = uint64_t{1} << 40;
+  static void fields(auto& field, auto& m) {
+    field(m.share), field(m.log), field(m.from), field(m.age_ms, kMostAgeMs);
+  }
 };
 // The answer. All holders and readers are the sender itself.
 struct Gathered {
@@ -236,7 +240,7 @@ struct Gathered {
   uint64_t log = 0, from = 0;  // where this begins
   uint64_t next = 0;           // to go on from
   uint8_t ended = 0;           // 1: there is no more at the moment
-  uint8_t earlier = 0;  // 1: the job was at work before the home was, or without it: all are to be asked
+  uint8_t earlier = 0;         // 1: the home was away, or is anew: all are to be asked
   std::vector<HeldFile> files;
   std::vector<FileInReading> reading;
   static void fields(auto& field, auto& m) {
@@ -254,7 +258,8 @@ struct HeldPage {
 // To a home: the sender had to do without it for a while.
 struct Missed {
   static constexpr MessageType kType = MessageType::kMissed;
-  static void fields(auto&, auto&) {}
+  uint8_t acted = 0;  // 1: and others, whose deputy it was
+  static void fields(auto& field, auto& m) { field(m.acted, uint8_t{1}); }
 };
 
 // A node to the home: that holder has it no longer, or what it sent was wrong.

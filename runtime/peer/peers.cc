@@ -16,8 +16,6 @@ namespace {
 
 // A job's nodes do not begin at the same moment: that one is not there yet is no error.
 constexpr int64_t kBeginNs = 60'000'000'000;
-// Of a home that comes so much later it is not assumed that nobody went without it.
-constexpr int64_t kTogetherNs = 2'000'000'000;
 
 // Where nobody waits, or what may be in vain takes longer, so many times as long.
 constexpr int kMostTimes = 5;
@@ -142,6 +140,10 @@ std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex 
     const bool asks_others = known == Directory::Known::kNo || silent;
     if (!asks_others || !gathering_.waits(home, deputy, now, patience_ns, &ask))
       answer = directory_.want(key, asks, now);
+    if (home != own_) {
+      uninformed_.insert(home);
+      acted_.insert(home);
+    }
   }
   for (const NodeIndex node : ask) gather_from(node, home);
   return answer;
@@ -228,7 +230,6 @@ std::string Peers::wanted(NodeIndex from, const Want& want) {
     const MutexLock hold(lock_);
     // As its deputy, this node looks after the home: it hears of all once it can be reached.
     look = home != own_ && members_.can_ask(home, now_ns());
-    if (home != own_) uninformed_.insert(home);
   }
   // Others may be asking the home meanwhile, which was only late: it sends nobody else to read the file.
   if (const Read* read = std::get_if<Read>(&*answer); look && read && read->lease != 0)
@@ -287,9 +288,9 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
       });
       break;
     case MessageType::kMissed:
-      on(decode<Missed>(body), [&](const Missed&) {
+      on(decode<Missed>(body), [&](const Missed& missed) {
         const MutexLock hold(lock_);
-        gathering_.missed(from, now_ns());
+        gathering_.missed(from, missed.acted != 0, now_ns());
       });
       break;
     case MessageType::kLost:
@@ -328,6 +329,7 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
 
 void Peers::met(const Hello& hello) {
   bool uninformed = false;
+  uint8_t acted = 0;
   {
     const MutexLock hold(lock_);
     if (members_.met(hello.node, hello.incarnation)) {
@@ -340,11 +342,12 @@ void Peers::met(const Hello& hello) {
     data_addresses_.erase(hello.node);
     if (!hello.data_address.empty()) data_addresses_[hello.node] = hello.data_address;
     uninformed = uninformed_.count(hello.node) > 0;
+    acted = acted_.count(hello.node) > 0 ? 1 : 0;
     parted_.erase(hello.node);
   }
   for (const Mark& mark : handlers_.changes()) control_->tell(hello.node, encode(mark));
   handlers_.met(hello.node, hello.incarnation);
-  if (uninformed) control_->tell(hello.node, encode(Missed()));
+  if (uninformed) control_->tell(hello.node, encode(Missed{acted}));
 }
 
 // Whatever it was: its leases end at once, and what it held is read again by who asks first. If it is there
@@ -427,7 +430,9 @@ Gathered Peers::gathered_for(NodeIndex asks, const Gather& gather) {
   if (asks != gather.share) return gathered;
   const MutexLock hold(lock_);
   const bool missed = uninformed_.erase(asks) > 0;
-  gathered.earlier = missed || now_ns() - began_ns_ > kTogetherNs ? 1 : 0;
+  acted_.erase(asks);
+  const int64_t older_ns = now_ns() - began_ns_ - static_cast<int64_t>(gather.age_ms) * 1000000;
+  gathered.earlier = missed || older_ns > kBeginNs ? 1 : 0;
   return gathered;
 }
 
@@ -456,6 +461,7 @@ void Peers::gather_from(NodeIndex node, NodeIndex home) {
   {
     const MutexLock hold(lock_);
     question = gathering_.question(home, node);
+    question.age_ms = static_cast<uint64_t>((now_ns() - began_ns_) / 1000000);
   }
   if (node != own_) return control_->tell(node, encode(question));
   control_->soon([this, question] { (void)take(own_, gathered_for(own_, question)); });

@@ -179,6 +179,7 @@ class Peers {
   std::vector<uint16_t> ports_ GUARDED_BY(lock_);                      // 0: not met yet
   std::map<NodeIndex, std::string> data_addresses_ GUARDED_BY(lock_);  // of those met that have one
   std::set<NodeIndex> uninformed_ GUARDED_BY(lock_);                   // homes that missed something
+  std::set<NodeIndex> acted_ GUARDED_BY(lock_);   // of those, homes that this node was the deputy of
   std::set<NodeIndex> parted_ GUARDED_BY(lock_);  // nodes that may miss changes until they are met
   std::unordered_map<FileKey, uint64_t> reading_ GUARDED_BY(lock_);  // what this node reads, and its leases
   PeerCounts counts_ GUARDED_BY(lock_);
