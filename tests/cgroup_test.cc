@@ -237,6 +237,26 @@ TEST_F(PlainGroups, AreRemovedWithTheirParentOnceEmpty) {
   EXPECT_EQ(in("v1/cgroup.procs"), "") << "it was in no group there";
 }
 
+TEST_F(PlainGroups, WhereTheRootTakesNoProcessTheyAreLeftForThatOfTheFirst) {
+  const auto left = [&](const std::string& of_first) {
+    for (const char* version : {"v1", "v2"}) {
+      scratch_.dir(std::string(version) + "/monarch/a");
+      scratch_.file(std::string(version) + "/init/cgroup.procs", "");
+      std::filesystem::remove(scratch_ / (std::string(version) + "/cgroup.procs"));
+    }
+    Cgroups(scratch_ / "mountinfo", scratch_.file("of_first", of_first)).leave("a");
+    EXPECT_FALSE(std::filesystem::exists(v1_ + "/monarch/a"));
+    EXPECT_FALSE(std::filesystem::exists(v2_ + "/monarch/a"));
+    return in("v1/init/cgroup.procs") + "," + in("v2/init/cgroup.procs");
+  };
+  const std::string v1 = "4:cpuset,memory,freezer:/init\n", v2 = "0::/init\n";
+  EXPECT_EQ(left("9:pids:/x\n" + v1 + v2), "0,0");
+  EXPECT_EQ(left(v2), ",0");
+  EXPECT_EQ(left("4:cpuset,memory:/init\n5:freezer:/init\n"), ",") << "other hierarchies";
+  EXPECT_EQ(left("0::/../init\n"), ",") << "it is outside of the namespace";
+  EXPECT_EQ(left("4:cpuset,memory,freezer\n0:\n\n:\n"), ",");
+}
+
 TEST(AgentMemory, OtherFileSystemsAreNotInMemory) {
   TierConfig disk;
   disk.quota.bytes = uint64_t{1} << 40;
@@ -290,6 +310,41 @@ TEST(RealGroups, WhatIsInThemIsKilled) {
   ::waitpid(member, nullptr, 0);
   groups.remove_if_empty(name);
   if (!entered) GTEST_SKIP() << "no control group can be made here";
+}
+
+// As in a container with a namespace of its own, whose root has given its controllers to its groups.
+TEST(RealGroups, AreLeftWhereTheRootTakesNoProcess) {
+  const Scratch scratch;
+  std::string root, controller;
+  const Cgroups all;
+  for (const CgroupHierarchy& h : all.hierarchies())
+    if (h.unified) root = h.mount + "/unit-test." + std::to_string(::getpid());
+  const auto write = [](const std::string& path, const std::string& text) {
+    return static_cast<bool>(std::ofstream(path) << text << std::flush);
+  };
+  const bool made = !root.empty() && ::mkdir(root.c_str(), 0755) == 0;
+  const bool given = made && ::mkdir((root + "/first").c_str(), 0755) == 0 &&
+                     std::ifstream(root + "/cgroup.controllers") >> controller &&
+                     write(root + "/cgroup.subtree_control", "+" + controller);
+  if (given) {
+    const Cgroups groups(scratch.file("mountinfo", "1 0 0:1 / " + root + " rw - cgroup2 none rw\n"),
+                         scratch.file("of_first", "0::/first\n"));
+    EXPECT_EQ(in_child([&] {
+                if (!groups.make("job", 0).ok() || !groups.enter("job").ok()) return 1;
+                if (write(root + "/cgroup.procs", "0")) return 2;
+                groups.leave("job");
+                std::ifstream in(root + "/first/cgroup.procs");
+                int pid = 0;
+                return in >> pid && pid == ::getpid() ? 0 : 3;
+              }),
+              0);
+    EXPECT_NE(::access((root + "/monarch").c_str(), F_OK), 0) << "and are removed";
+  }
+  for (const char* group : {"/monarch/job", "/monarch", "/first", ""}) {
+    const std::string path = root + group;
+    if (made) eventually([&] { return ::rmdir(path.c_str()) == 0 || errno == ENOENT; });
+  }
+  if (!given) GTEST_SKIP() << "no group with a controller of version 2 can be made here";
 }
 
 TEST(AgentMemory, IsWhatTheTiersInMemoryTakeAndMore) {

@@ -16,6 +16,7 @@
 #include <memory>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/mountinfo.h"
@@ -158,6 +159,19 @@ bool remove_from(const CgroupHierarchy& h, const std::string& name) {
   return gone;
 }
 
+// The directory of the group that the process of this file of /proc is in; "": it is not below the mount. The
+// path of one outside of a control group namespace begins with "/..".
+std::string group_in(const std::string& file, const CgroupHierarchy& h) {
+  const std::string before = ":" + h.controllers + ":";
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {  // ID:CONTROLLERS:PATH
+    const size_t at = std::min(line.find(':'), line.size());
+    if (line.compare(at, before.size(), before) != 0 || line.find("/..") != std::string::npos) continue;
+    return h.mount + line.substr(at + before.size());
+  }
+  return "";
+}
+
 // "make /sys/fs/cgroup/x/monarch: Read-only file system (and in 3 more)"
 Status summary(const std::vector<Error>& errors) {
   if (errors.empty()) return {};
@@ -172,7 +186,7 @@ bool CgroupHierarchy::has(const std::string& controller) const {
   return !unified && ("," + controllers + ",").find("," + controller + ",") != std::string::npos;
 }
 
-Cgroups::Cgroups(const std::string& mountinfo) {
+Cgroups::Cgroups(const std::string& mountinfo, std::string of_first) : of_first_(std::move(of_first)) {
   std::ifstream in(mountinfo);
   for (std::string line; std::getline(in, line);) {
     MountLine m;
@@ -226,7 +240,8 @@ bool Cgroups::end(const std::string& name, int patience_ms) const {
 void Cgroups::leave(const std::string& name) const {
   for (const CgroupHierarchy& h : hierarchies_) {
     if (::access(group(h, name).c_str(), F_OK) != 0) continue;
-    put(h.mount + "/cgroup.procs", "0");
+    // A container's root takes no process once it has given controllers to its groups.
+    if (!put(h.mount + "/cgroup.procs", "0")) put(group_in(of_first_, h) + "/cgroup.procs", "0");
     remove_from(h, name);
   }
 }

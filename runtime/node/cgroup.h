@@ -25,8 +25,10 @@ struct CgroupHierarchy {
 // Root's. All calls are short but end(); none needs a thread.
 class Cgroups {
  public:
-  // The hierarchies in the file `mountinfo` (proc_pid_mountinfo(5)), each once.
-  explicit Cgroups(const std::string& mountinfo = "/proc/self/mountinfo");
+  // The hierarchies in the file `mountinfo` (proc_pid_mountinfo(5)), each once; in the file `of_first` are
+  // the groups of a process that lasts as long as this system (proc_pid_cgroup(5)).
+  explicit Cgroups(const std::string& mountinfo = "/proc/self/mountinfo",
+                   std::string of_first = "/proc/1/cgroup");
   const std::vector<CgroupHierarchy>& hierarchies() const { return hierarchies_; }
 
   // Makes the group `name` in each hierarchy, with the processors and memory nodes of the caller, and a limit
@@ -44,7 +46,8 @@ class Cgroups {
   // `patience_ms` for processes that hang in the kernel.
   bool end(const std::string& name, int patience_ms) const;
 
-  // Moves the calling process to the roots, and removes the group unless others are in it.
+  // Moves the calling process to the roots, or to the first process's groups where these take none, and
+  // removes the group unless others are in it.
   void leave(const std::string& name) const;
 
   // Removes the group in each hierarchy where no process is in it.
@@ -58,6 +61,7 @@ class Cgroups {
 
  private:
   std::vector<CgroupHierarchy> hierarchies_;
+  std::string of_first_;
 };
 
 }  // namespace monarch
