@@ -5,9 +5,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <utility>
 
+#include "runtime/layout/catalog_layout.h"
 #include "runtime/metadata/board.h"
+#include "runtime/node/job_status.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 
@@ -95,6 +101,121 @@ TEST(Counters, ArePlausibleIfAJobCanHaveThem) {
     EXPECT_FALSE(plausible(c));
     *n = 0;
   }
+}
+
+// What root hands on of a job's files, which are its owner's.
+class StatusTest : public ::testing::Test {
+ protected:
+  StatusTest() : board_(*BoardFile::create(scratch_.path())) {
+    std::memcpy(header_->magic, kCatalogMagic, sizeof kCatalogMagic);
+    header_->version = kCatalogVersion;
+    header_->bytes = sizeof(CatalogHeader);
+    header_->ready = 1;
+    header_->root_count = 2;
+    header_->roots[0].walked = header_->roots[1].walked = 1;
+    header_->tier_count = 1;
+    std::strcpy(header_->tiers[0].name, "nvme");
+  }
+  JobStatus status() const {
+    scratch_.file("catalog",
+                  std::string(reinterpret_cast<const char*>(header_.get()), sizeof(CatalogHeader)) + "x");
+    const Result<JobStatus> read = read_status(scratch_.path());
+    EXPECT_TRUE(read.ok());
+    return read.ok() ? *read : JobStatus{};
+  }
+  bool has_catalog() const { return status().tiers != 0; }
+
+  const Scratch scratch_;
+  const BoardFile board_;
+  const std::unique_ptr<CatalogHeader> header_ = std::make_unique<CatalogHeader>();
+};
+
+TEST_F(StatusTest, IsOfBoardAndCatalog) {
+  JobStatus s = status();
+  EXPECT_TRUE(plausible(s));
+  EXPECT_EQ(s.closed + s.full, 0u);
+  EXPECT_EQ(s.walked, 1u);
+  ASSERT_EQ(s.tiers, 1u);
+  EXPECT_STREQ(s.names[0], "nvme");
+  board_->header.closed = 7;
+  board_->header.full = 7;
+  board_->header.progress = UINT64_MAX;
+  board_->granted[0] = 5;
+  header_->roots[1].walked = 0;
+  std::memset(header_->tiers[0].name, 'a', sizeof header_->tiers[0].name);
+  s = status();
+  EXPECT_TRUE(plausible(s)) << "whatever the owner writes there";
+  EXPECT_EQ(s.closed, 1u);
+  EXPECT_EQ(s.full, 1u);
+  EXPECT_EQ(s.granted[0], 5u);
+  EXPECT_EQ(s.walked, 0u);
+  EXPECT_EQ(s.names[0], std::string(sizeof header_->tiers[0].name - 1, 'a'));
+  fs::remove(scratch_ / "board");
+  EXPECT_EQ(read_status(scratch_.path()).error().code, ENOENT);
+}
+
+TEST_F(StatusTest, WhatIsNoCatalogIsNotRead) {
+  const auto refused = [&](auto* field, auto value) {
+    const auto before = std::exchange(*field, value);
+    const bool has = has_catalog();
+    *field = before;
+    return !has;
+  };
+  EXPECT_TRUE(refused(&header_->magic[0], 'x'));
+  EXPECT_TRUE(refused(&header_->version, kCatalogVersion + 1));
+  EXPECT_TRUE(refused(&header_->bytes, uint32_t{1}));
+  EXPECT_TRUE(refused(&header_->root_count, kMaxRoots + 1));
+  EXPECT_TRUE(refused(&header_->tier_count, kMaxTiers + 1));
+  for (const uint32_t ready : {0u, 2u}) {
+    header_->ready = ready;
+    EXPECT_FALSE(has_catalog());
+  }
+  header_->ready = 1;
+  EXPECT_TRUE(has_catalog());
+  const std::string catalog = scratch_ / "catalog";
+  const auto tiers = [&] {
+    const Result<JobStatus> read = read_status(scratch_.path());
+    return read.ok() ? read->tiers : 99;
+  };
+  EXPECT_EQ(tiers(), 1u);
+  fs::resize_file(catalog, sizeof(CatalogHeader) - 1);
+  EXPECT_EQ(tiers(), 0u) << "not yet";
+  fs::rename(catalog, scratch_ / "other");
+  EXPECT_EQ(tiers(), 0u);
+  (void)has_catalog();
+  fs::rename(catalog, scratch_ / "other");
+  ASSERT_EQ(::symlink("other", catalog.c_str()), 0);
+  EXPECT_EQ(tiers(), 0u);
+  fs::remove(catalog);
+  ASSERT_EQ(::mkfifo(catalog.c_str(), 0600), 0);
+  EXPECT_EQ(tiers(), 0u) << "and nobody waits for who writes into it";
+  fs::remove(catalog);
+  ASSERT_EQ(::symlink("/dev/zero", catalog.c_str()), 0);
+  EXPECT_EQ(tiers(), 0u);
+}
+
+TEST_F(StatusTest, IsPlausibleIfAJobCanHaveIt) {
+  const JobStatus good = status();
+  const auto without = [&](const std::function<void(JobStatus*)>& spoil) {
+    JobStatus s = good;
+    spoil(&s);
+    return plausible(s);
+  };
+  EXPECT_TRUE(plausible(good));
+  EXPECT_FALSE(without([](JobStatus* s) { ++s->magic; }));
+  EXPECT_FALSE(without([](JobStatus* s) { ++s->counters.magic; }));
+  EXPECT_FALSE(without([](JobStatus* s) { s->alive = 2; }));
+  EXPECT_FALSE(without([](JobStatus* s) { s->closed = 2; }));
+  EXPECT_FALSE(without([](JobStatus* s) { s->full = 2; }));
+  EXPECT_FALSE(without([](JobStatus* s) { s->walked = 2; }));
+  EXPECT_FALSE(without([](JobStatus* s) { s->progress = kMostCount + 1; }));
+  EXPECT_FALSE(without([](JobStatus* s) { s->tiers = kMaxTiers + 1; }));
+  EXPECT_FALSE(without([](JobStatus* s) { s->granted[kMaxTiers - 1] = kMostCount + 1; }));
+  EXPECT_FALSE(without([](JobStatus* s) { std::strcpy(s->names[0], "a\n"); }));
+  EXPECT_FALSE(without([](JobStatus* s) { s->names[0][0] = '\0'; }));
+  EXPECT_FALSE(without([](JobStatus* s) { std::memset(s->names[0], 'a', sizeof s->names[0]); }));
+  EXPECT_TRUE(without([](JobStatus* s) { std::memset(s->names[1], '\n', sizeof s->names[1]); }))
+      << "no tier's";
 }
 
 class CommentLine : public ::testing::Test {

@@ -2,10 +2,14 @@
 #include "runtime/node/job_memory.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -161,6 +165,80 @@ TEST_F(MemoryGroupTest, OneThatAUserMadeIsNone) {
   EXPECT_EQ(memory_group_of(groups, 7, "4:memory:/slurm/uid_1/job_7/step_0/job_7\n"), mine) << "the first";
   std::filesystem::create_directory_symlink(mine, scratch_ / "memory/job_7");
   EXPECT_EQ(memory_group_of(groups, 7, "4:memory:/job_7\n"), "") << "no link";
+}
+
+// What looks like a job's step, with a child, in groups of the kernel's.
+class FoundGroupTest : public MemoryGroupTest {
+ protected:
+  ~FoundGroupTest() override {
+    for (const pid_t pid : steps_) ::kill(-pid, SIGKILL);
+    for (const pid_t pid : steps_) ::waitpid(pid, nullptr, 0);
+    for (auto at = made_.rbegin(); at != made_.rend(); ++at)
+      eventually([&] { return ::rmdir(at->c_str()) == 0 || errno == ENOENT; });
+  }
+  // A group of the job's, made where memory is counted; "": none can be.
+  std::string make(const std::string& parent) {
+    const Cgroups all;
+    for (const CgroupHierarchy& h : all.hierarchies()) {
+      if (!h.has("memory") && !h.unified) continue;
+      const std::string top = h.mount + "/unit-test." + std::to_string(::getpid()) + parent;
+      const std::string group = top + "/job_" + std::to_string(job_);
+      if (::mkdir(top.c_str(), 0755) != 0 || ::mkdir(group.c_str(), 0755) != 0) continue;
+      made_.insert(made_.end(), {top, group});
+      if (h.has("memory") || ::access((group + "/memory.current").c_str(), F_OK) == 0) return group;
+    }
+    return "";
+  }
+  // The step's process; its child, if `shell`, is in the file `child`.
+  pid_t start(uint32_t job, bool shell) {
+    const std::string title = "slurmstepd: [" + std::to_string(job) + ".0]";
+    const std::string script = "sleep 600 & echo $! >" + (scratch_ / "child.new") + "; mv " +
+                               (scratch_ / "child.new") + " " + (scratch_ / "child") + "; wait";
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::setpgid(0, 0);
+      if (shell) ::execl("/bin/sh", title.c_str(), "-c", script.c_str(), nullptr);
+      ::execl("/bin/sleep", title.c_str(), "600", nullptr);
+      ::_exit(127);
+    }
+    steps_.push_back(pid);
+    EXPECT_TRUE(eventually([&] {
+      return contents("/proc/" + std::to_string(pid) + "/cmdline").starts_with(title) &&
+             (!shell || ::access((scratch_ / "child").c_str(), F_OK) == 0);
+    }));
+    return pid;
+  }
+  static void move(const std::string& pid, const std::string& group) {
+    std::ofstream(group + "/cgroup.procs") << pid << std::flush;
+  }
+
+  const uint32_t job_ = 3000000000u + static_cast<uint32_t>(::getpid());
+
+ private:
+  std::vector<pid_t> steps_;
+  std::vector<std::string> made_;
+};
+
+TEST_F(FoundGroupTest, ByTheProcessesOfItsSteps) {
+  const std::string group = make(""), other = group.empty() ? "" : make(".other");
+  if (other.empty()) GTEST_SKIP() << "no control group that counts memory can be made here";
+  EXPECT_EQ(find_memory_group(job_), "") << "it has no step";
+  const pid_t step = start(job_, true);
+  EXPECT_EQ(find_memory_group(job_), "");
+  const std::string child = contents(scratch_ / "child");
+  move(child, group);
+  EXPECT_EQ(find_memory_group(job_), group) << "its task's";
+  EXPECT_EQ(find_memory_group(job_ + 1), "");
+  const pid_t another = start(job_ + 1, false);
+  move(std::to_string(another), other);
+  EXPECT_EQ(find_memory_group(job_), group) << "another job's step does not count";
+  move(std::to_string(step), other);
+  EXPECT_EQ(find_memory_group(job_), "") << "it is in two";
+  move(child, other);
+  EXPECT_EQ(find_memory_group(job_), other);
+  move(std::to_string(step), group);
+  move(child, std::filesystem::path(group).parent_path());
+  EXPECT_EQ(find_memory_group(job_), group) << "or its own";
 }
 
 TEST(MemoryRoomTest, AMarginIsLeft) {

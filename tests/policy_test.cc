@@ -1,11 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/policy.h"
 
+#include <dlfcn.h>
+#include <grp.h>
+#include <pwd.h>
 #include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 #include "runtime/base/os.h"
 #include "runtime/config/dataset_rules.h"
 #include "tests/node_fixture.h"
+
+namespace {
+
+constexpr int kHangs = -1;
+int users_error, groups_error;  // with which the C library's calls fail
+
+template <class Call>
+Call* next(const char* name) {
+  return reinterpret_cast<Call*>(::dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+extern "C" int getpwuid_r(uid_t uid, passwd* entry, char* room, size_t size, passwd** found) {
+  if (users_error == 0) return next<decltype(getpwuid_r)>("getpwuid_r")(uid, entry, room, size, found);
+  if (users_error == kHangs) ::sleep(60);
+  *found = nullptr;
+  return users_error;
+}
+extern "C" int getgrnam_r(const char* name, group* entry, char* room, size_t size, group** found) {
+  if (groups_error == 0) return next<decltype(getgrnam_r)>("getgrnam_r")(name, entry, room, size, found);
+  if (groups_error == kHangs) ::sleep(60);
+  *found = nullptr;
+  return groups_error;
+}
 
 namespace monarch {
 namespace {
@@ -293,6 +324,22 @@ TEST_F(FactsTest, NamesAreLookedUp) {
   EXPECT_TRUE(nobody.named) << "that it has none is known";
   EXPECT_EQ(nobody.user_name, "");
   EXPECT_TRUE(nobody.groups.empty());
+}
+
+TEST_F(FactsTest, WhatCannotBeLookedUpIsNotKnown) {
+  user_ = {0, 0, {}};
+  const char policy[] = "[policy]\ndeny_groups = root\n";
+  for (int* error : {&users_error, &groups_error}) {
+    for (const int none : {ENOENT, ESRCH, EBADF, EPERM}) {
+      *error = none;
+      EXPECT_TRUE(ask(policy).named) << none;
+    }
+    for (const int fails : {EIO, EMFILE, kHangs}) {
+      *error = fails;
+      EXPECT_FALSE(ask(policy).named) << fails;
+    }
+    *error = 0;
+  }
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ struct FakeSpank {
   int said = -1;  // a file: children of the test write there, too
 };
 extern FakeSpank* slurm;
+extern int seconds_a_look;  // by which CLOCK_MONOTONIC is later whenever somebody looks at it
 
 class SpankPlugin : public testing::Test {
  protected:

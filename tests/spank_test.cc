@@ -1152,6 +1152,37 @@ TEST_F(SpankWait, NobodyReadsWhatItTells) {
   ::close(ends[1]);
 }
 
+TEST_F(SpankWait, ATaskWhoseErrorsNobodyReadsBegins) {
+  step_that_waits("100 0");
+  tell("staging-in", 1);
+  EXPECT_EQ(in_child([&] {
+              int ends[2];
+              if (::pipe2(ends, O_CLOEXEC) != 0) return 99;
+              ::dup2(ends[1], STDERR_FILENO);
+              ::close(ends[0]);
+              return function("task_init")(nullptr, 0, nullptr);
+            }),
+            0);
+}
+
+TEST_F(SpankWait, AnAgentThatTellsNothingIsWaitedForAMinute) {
+  step_that_waits("100 600");
+  seconds_a_look = 7;
+  std::string all = told();
+  EXPECT_TRUE(has(all, "(0 files, 0 bytes): its agent has told nothing for 60 s\n")) << all;
+  EXPECT_FALSE(has(all, "after 4")) << all;
+  seconds_a_look = 0;
+  tell("staging-in", 1);
+  step_that_waits("100 100");
+  seconds_a_look = 7;
+  all = told();
+  seconds_a_look = 0;
+  EXPECT_TRUE(has(all, "the time of --monarch-wait-timeout is over; staging goes on\n")) << all;
+  const auto lines = std::count(all.begin(), all.end(), '\n');
+  EXPECT_GT(lines, 3) << all;
+  EXPECT_LT(lines, 7) << "ever more seldom: " << all;
+}
+
 TEST_F(SpankPlugin, ATasksOwnLibrariesComeFirst) {
   const std::string own = scratch_ / "libmonarch_preload.so";
   const std::pair<std::string, std::string> lists[] = {

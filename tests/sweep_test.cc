@@ -519,6 +519,49 @@ TEST_F(UnrecordedTest, OnlyWhatHadNoRecordMakesRoom) {
   EXPECT_TRUE(exists(scratch_ / ("tier/monarch/" + name(2))));
 }
 
+// As it is after a boot: of any node and cluster.
+TEST_F(UnrecordedTest, OfEarlierBootsIsWhatWasMadeBefore) {
+  const uint32_t second_job = job(2), first_job = job(4);  // a child's are others
+  Names others = {"else", "c.0.0.n1", "c.1.x.n1", "c.1.0.", ".1.0.n1", ".removed.else.7", ".hidden.1.0.n1"};
+  for (const std::string& n : others) fill(scratch_ / ("tier/monarch/" + n));
+  const std::string ours = "c.d." + std::to_string(second_job) + ".3.n.2", alive = name(3), had = name(4),
+                    aside = ".removed." + had + ".77";
+  for (const std::string& n : {ours, aside, alive}) fill(scratch_ / ("tier/monarch/" + n));
+  ASSERT_TRUE(state_.lock_job(record(job(3)).job, true, 0).ok());
+  ASSERT_TRUE(state_.write_record(record(job(3))).ok());
+  const std::vector<std::string> tiers = {scratch_ / "tier"};
+  EXPECT_TRUE(take_of_earlier_boots(state_, tiers).empty()) << "all is of this one";
+  EXPECT_TRUE(in_removing().empty());
+  scratch_.file("stat", "cpu 1 2\nbtime " + std::to_string(::time(nullptr) + 1000) + "\n");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->check(::mount((scratch_ / "stat").c_str(), "/proc/stat", nullptr, MS_BIND, nullptr) == 0, "mount");
+    std::vector<Removal> taken = take_of_earlier_boots(state_, tiers);
+    m->check(taken.size() == 2, std::to_string(taken.size()) + " taken");
+    if (taken.size() != 2) return;
+    const JobRecord &first = taken[0].record, &second = taken[1].record;
+    m->check(first.name == had && first.serial == 77 && first.job.job == first_job, first.name);
+    m->check(second.name == ours && second.job.job == second_job, second.name);
+    m->check(second.job.cluster == "c.d" && second.job.node == "n.2", second.job.key());
+    m->check(second.user.uid == kUid && second.tiers.size() == 1 && second.tiers[0].quota > 0,
+             "it is charged");
+    m->check(remove_in_background(state_, std::move(taken), 60000), "they go");
+    others.push_back(alive);
+    std::sort(others.begin(), others.end());
+    m->check(on_tier() == others, "and nothing else");
+  });
+}
+
+TEST_F(NodeSweepTest, WhoIsDeadIsToldWithoutBeingTouched) {
+  (void)begin(dead(1));
+  JobRecord alive = record(job(2));
+  alive.agent = *identify(::getpid());
+  (void)begin(alive);
+  const Removal held = begin(dead(3));
+  ASSERT_TRUE(state_.lock_job({job(4), "n1", "c"}, true, 0).ok());
+  EXPECT_EQ(dead_jobs(state_), Names{key(1)}) << "it lives, somebody is at work on it, it is noted only";
+  EXPECT_EQ(jobs().size(), 4u);
+}
+
 TEST_F(NodeSweepTest, WhereThereIsNothingToDoNothingIsStarted) {
   sweep_all({});
   EXPECT_TRUE(children().empty());
