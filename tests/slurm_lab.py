@@ -44,10 +44,10 @@ def why_no_slurm():
 def install(slurm=""):
     """Installs what was built, or is built now for the Slurm in that directory, below the build directory; the prefix.
     MONARCH_TEST_INSTALLED=1: that has been done, by who started a slow machine to run the tests in."""
+    build = f"{BUILD}/slurm" if slurm == os.environ.get("MONARCH_TEST_SLURM") else f"{BUILD}/slurm.{os.path.basename(slurm)}"
     if os.environ.get("MONARCH_TEST_INSTALLED") == "1":
-        return install_prefix(f"{BUILD}/slurm" if slurm else BUILD)
+        return install_prefix(build if slurm else BUILD)
     if slurm:
-        build = f"{BUILD}/slurm"
         result = subprocess.run([f"{SOURCE}/dev/build", "--dir", build, "--", f"--with-slurm={slurm}"], stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         if result.returncode != 0:
