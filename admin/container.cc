@@ -125,16 +125,18 @@ Arguments for_pyxis(const std::vector<Bind>& binds) { return {"--container-mount
 
 // Lines for enroot-mount(1). All is mounted in a tmpfs that enroot has made in each container, so that
 // nothing is made in its root file system; the copies' directories are found there, and the hook tells of the
-// others.
+// others. The place has the run directory's name: a job that joins another one's container does not find that
+// one's there.
 Arguments for_hook(const std::vector<Bind>& binds) {
+  const std::string& run_dir = binds.front().path;
+  const std::string place = "/var/run/monarch." + run_dir.substr(run_dir.rfind('/') + 1) + "/";
   Arguments out;
   for (const Bind& b : binds) {
     const std::string name = b.writable  ? "run"
                              : b.is_file ? std::string(kLibrary.substr(1))
                                          : "tier" + std::to_string(out.size());
-    out.push_back(b.path + " /var/run/monarch.job/" + name +
-                  " none x-create=" + (b.is_file ? "file" : "dir") + ",bind," + (b.writable ? "rw" : "ro") +
-                  ",nosuid,nodev,private");
+    out.push_back(b.path + " " + place + name + " none x-create=" + (b.is_file ? "file" : "dir") + ",bind," +
+                  (b.writable ? "rw" : "ro") + ",nosuid,nodev,private");
   }
   return out;
 }

@@ -99,7 +99,9 @@ def all_mounts(image):
     below = f"/mnt/{os.path.basename(root)}"
     return [step([(root, root)], root, image=image), step([(root, root, "ro")], root, image=image),
             step([(root, "/data")], "/data", image=image), step([(root, "/data", "ro")], "/data", image=image),
-            step([(above, above)], root, image=image), step([(above, "/mnt", "ro")], below, image=image),
+            step([(root, "/data")], "/data", "--container-remap-root", image=image), step([(root, "/data")], "/data", "--container-readonly", image=image),
+            # at two paths
+            step([(above, above), (root, "/data")], "/data", image=image), step([(above, above)], root, image=image), step([(above, "/mnt", "ro")], below, image=image),
             # made by the first, begun again by the next
             step([(root, root)], root, "--container-name=kept", image=image), step([(root, "/data")], "/data", "--container-name=kept")]
 
@@ -111,12 +113,40 @@ def either_order():
         start(*order)
         hook(True)
         served(name, all_mounts(image))
+        whole_script(name, image)
         root_file_system(name, image)
+        another_container(name, image)
         another_libc(name)
         no_hook(name, image, order)
         refused(name, image)
     by_enroot(image)
     debian()
+
+
+def whole_script(name, image):
+    """sbatch --container-image: the script itself is in the container."""
+    job = cluster.submit([f"--monarch-dataset={pfs.mount}", f"--container-image={image}", "--no-container-mount-home",
+                          f"--container-mounts={pfs.mount}:/data"], f"for i in 1 2; do ({READ.format('/data')}); done",
+                         env={"XDG_RUNTIME_DIR": f"{cluster.out}/run", "XDG_CONFIG_HOME": f"{cluster.out}/config"})
+    equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", 2 * want()), f"{name}: a script in a container: right bytes", cluster.log_of(job))
+    line = slurm_lab.fields(cluster.comment(job))
+    equal((line.get("hit"), line.get("err")), ("100.0%", "0"), f"{name}: a script in a container: all is served", line)
+
+
+def another_container(name, image):
+    """A step that joins the container of one that runs: it is served, too."""
+    mounts = f"--container-image={image} --no-container-mount-home --container-name=shared --container-mounts={pfs.mount}:/data"
+    env = {"XDG_RUNTIME_DIR": f"{cluster.out}/run", "XDG_CONFIG_HOME": f"{cluster.out}/config"}
+    command, wait = shlex.quote(READ.format("/data")), " ".join(map(str, range(300)))
+    script = f"srun -Q --overlap {mounts} sh -c '>{{0}}.began; for n in {wait}; do test -e {{0}}.go || sleep 0.1; done' & " \
+             f"for n in {wait}; do test -e {{0}}.began || sleep 0.1; done; " \
+             f"srun -Q --overlap --container-name=shared sh -c {command}; >{{0}}.go; wait"
+    file = f"{cluster.out}/{name.replace(' ', '-')}"
+    job = cluster.submit([f"--monarch-dataset={pfs.mount}"],
+                         script.format(file).replace(f"{pfs.mount}:/data", f"{pfs.mount}:/data,{cluster.out}:{cluster.out}"), env=env)
+    equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", want()), f"{name}: a step that joins a container: right bytes", cluster.log_of(job))
+    equal(slurm_lab.fields(cluster.comment(job)).get("hit"), "100.0%", f"{name}: a step that joins a container: all is served", cluster.log_of(job))
+    subprocess.run(["sh", "-c", f"rm -rf {cluster.out}/.local/share/enroot/*_shared"], check=True)
 
 
 def tree(name):
