@@ -177,6 +177,12 @@ class PeerNodeTest : public ::testing::Test {
       for (const std::string& name : names) EXPECT_TRUE(nodes_[who[i]]->place(name)) << name;
     });
   }
+  // All at once.
+  void place_all(NodeIndex node) {
+    for (const std::string& name : names_) nodes_[node]->placement->demand(rel(name));
+    for (const std::string& name : names_)
+      EXPECT_TRUE(eventually([&] { return nodes_[node]->state(name) == State::kPlaced; })) << name;
+  }
   void expect_right(NodeIndex node) {
     for (const std::string& name : names_)
       EXPECT_TRUE(contents(nodes_[node]->copy(name)) == contents(pfs_ + "/" + name)) << name;
@@ -339,26 +345,26 @@ TEST_F(PeerNodeTest, WhatIsMarkedByAnyOfItsNamesIsNotSent) {
 
 // More than a message has.
 TEST_F(PeerNodeTest, AHomeThatComesLateHearsOfAllThatIsHeld) {
-  constexpr int kFiles = 1500;
+  constexpr int kFiles = 900;
   for (int i = 0; i < kFiles; ++i) file(std::to_string(i), 100);
   start(2);
   nodes_[1].reset();
-  epoch({0});
+  place_all(0);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   start_one(1);
-  epoch({1});
+  place_all(1);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   EXPECT_EQ(nodes_[1]->counter(AgentCounter::peer_files), static_cast<uint64_t>(kFiles));
   expect_right(1);
 }
 
 TEST_F(PeerNodeTest, ADeputyHearsOfAllThatIsHeld) {
-  constexpr int kFiles = 1500;
+  constexpr int kFiles = 900;
   for (int i = 0; i < kFiles; ++i) file(std::to_string(i), 100);
   start(3);
-  epoch({0});
+  place_all(0);
   nodes_[2].reset();
-  epoch({1});
+  place_all(1);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   EXPECT_EQ(nodes_[1]->counter(AgentCounter::peer_files), static_cast<uint64_t>(kFiles));
 }
