@@ -106,7 +106,7 @@ TEST(Counters, ArePlausibleIfAJobCanHaveThem) {
 // What root hands on of a job's files, which are its owner's.
 class StatusTest : public ::testing::Test {
  protected:
-  StatusTest() : board_(*BoardFile::create(scratch_.path())) {
+  StatusTest() : board_(BoardFile::create(scratch_.path()).take()) {
     std::memcpy(header_->magic, kCatalogMagic, sizeof kCatalogMagic);
     header_->version = kCatalogVersion;
     header_->bytes = sizeof(CatalogHeader);

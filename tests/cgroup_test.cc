@@ -255,6 +255,11 @@ TEST_F(PlainGroups, WhereTheRootTakesNoProcessTheyAreLeftForThatOfTheFirst) {
   EXPECT_EQ(left("4:cpuset,memory:/init\n5:freezer:/init\n"), ",") << "other hierarchies";
   EXPECT_EQ(left("0::/../init\n"), ",") << "it is outside of the namespace";
   EXPECT_EQ(left("4:cpuset,memory,freezer\n0:\n\n:\n"), ",");
+  for (const char* group : {"v1/monarch/a", "v2/monarch/a"}) scratch_.dir(group);
+  for (const char* file : {"v1/cgroup.procs", "v2/cgroup.procs"}) scratch_.file(file, "");
+  Cgroups(scratch_ / "mountinfo", scratch_.file("of_first", v1 + v2)).leave("a");
+  EXPECT_EQ(in("v1/cgroup.procs") + in("v2/cgroup.procs"), "00");
+  EXPECT_EQ(in("v1/init/cgroup.procs") + in("v2/init/cgroup.procs"), "") << "where it takes one they are not";
 }
 
 TEST(AgentMemory, OtherFileSystemsAreNotInMemory) {

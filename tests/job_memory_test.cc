@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -98,6 +99,23 @@ TEST_F(JobMemoryTest, WhatIsNotANumberTellsNothing) {
   EXPECT_FALSE(used_old("9000\n", kNewStat).ok()) << "each version has its own names";
   EXPECT_EQ(memory_used(scratch_ / "none").error().code, ENOENT);
   EXPECT_EQ(memory_used(group("", "", kNewStat)).error().code, ENOENT);
+  const std::string no_stat = group("memory.current", "1\n", kNewStat);
+  std::filesystem::remove(no_stat + "/memory.stat");
+  EXPECT_EQ(memory_used(no_stat).error().code, ENOENT);
+  scratch_.dir("directory/memory.current");
+  EXPECT_EQ(memory_used(scratch_ / "directory").error().code, EISDIR);
+}
+
+TEST_F(JobMemoryTest, WithoutTheProcessesThereIsNoGroup) {
+  const int status = in_child([] {
+    const auto hide = [](CallArguments a) {
+      return std::string(reinterpret_cast<const char*>(a[1])) == "/proc" ? EMFILE : 0;
+    };
+    if (!before_call(SYS_openat, hide)) return 99;
+    return find_memory_group(1).empty() ? 0 : 1;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
 }
 
 class MemoryGroupTest : public JobMemoryTest {

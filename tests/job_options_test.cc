@@ -141,6 +141,13 @@ TEST(JobOptions, NoMoreThanTheMostIsTakenOfTheFirstTiersFirst) {
   EXPECT_EQ(left(700, all), "a700 ");
   EXPECT_EQ(left(700, Quota{0, 50}), "a500 b200 ");
   EXPECT_EQ(left(700, Quota{5000, -1}), "a700 ");
+  std::vector<TierConfig> tiers = config_with({"a", "empty"}).tiers;
+  tiers[0].quota = Quota{1000, -1};
+  limit_capacity(UINT64_MAX, &tiers);
+  EXPECT_EQ(tiers.size(), 2u) << "without a limit all is as configured";
+  limit_capacity(1000, &tiers);
+  ASSERT_EQ(tiers.size(), 1u);
+  EXPECT_EQ(tiers[0].job_capacity.percent, 100) << "that is no limit of it";
 }
 
 TEST(JobOptions, WhatIsExcludedIsTheAgentsToKnow) {
@@ -151,6 +158,9 @@ TEST(JobOptions, WhatIsExcludedIsTheAgentsToKnow) {
 
 TEST(JobOptions, ConsistencyIsTheUsers) {
   Config config = config_with({"nvme"});
+  config.agent.consistency = AgentConfig::Consistency::kOpen;
+  EXPECT_EQ(outcome_of("prefetch=off", &config), "");
+  EXPECT_EQ(config.agent.consistency, AgentConfig::Consistency::kOpen) << "or as configured";
   EXPECT_EQ(outcome_of("consistency=open", &config), "");
   EXPECT_EQ(config.agent.consistency, AgentConfig::Consistency::kOpen);
   EXPECT_EQ(outcome_of("consistency=job", &config), "");

@@ -6,6 +6,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "runtime/layout/board_layout.h"
 #include "runtime/metadata/board.h"
 #include "runtime/node/job_dirs.h"
@@ -295,7 +297,11 @@ TEST_F(LedgerTest, FreedSpaceGoesToTheEarliestThatRuns) {
   pin(1, 40 * kMiB);
   change(2, [](JobRecord* r) { r->serial = 5000; });  // it began after 3
   EXPECT_TRUE(can_grant(state_));
-  grant(state_);
+  const std::string log = logged(scratch_, [&] { grant(state_); });
+  EXPECT_NE(log.find("JobId=3 node=n1 has 60.0M more of the tiers: other jobs gave it back\n"),
+            std::string::npos)
+      << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << "and nothing else: " << log;
   EXPECT_EQ(quota(1), 40 * kMiB);
   EXPECT_EQ(quota(2), 0u);
   EXPECT_EQ(quota(3), 60 * kMiB);
@@ -467,9 +473,13 @@ TEST_F(ChargedTest, ItGivesWayToTheJobAndGrowsAgain) {
       << log;
   EXPECT_EQ(told(1), line(79 * kMiB));
   EXPECT_EQ(quota(1), 100 * kMiB) << "until it has given it back";
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << "and nothing else: " << log;
   uses(600 * kMiB);
   grant(state_);
   EXPECT_EQ(told(1), line(0));
+  told_before(1, 2);
+  grant(state_);
+  EXPECT_EQ(quota(1), 100 * kMiB) << "an agent that says nothing has given nothing back";
   says(1, 0);
   grant(state_);
   EXPECT_EQ(quota(1), 0u);
@@ -542,6 +552,141 @@ TEST_F(ChargedTest, NothingIsGivenBeforeItIsKnownWhatTheJobUses) {
   EXPECT_EQ(quota(1), 100 * kMiB) << "all at once";
 }
 
+TEST_F(LedgerTest, WhatOneJobHasGivenBackIsNoOthers) {
+  const auto has_more_than_its_share = [&](uint32_t job) {
+    change(job, [](JobRecord* r) {
+      r->tiers[0].quota = 50 * kMiB;
+      r->tiers[0].share = r->tiers[0].reserved = 10 * kMiB;
+    });
+  };
+  EXPECT_EQ(begin(1), 100 * kMiB);
+  EXPECT_EQ(begin(2), 0u);
+  for (const uint32_t job : {1u, 2u}) has_more_than_its_share(job);
+  EXPECT_EQ(begin(3), 0u);
+  EXPECT_EQ(told(1) + told(2), line(10 * kMiB) + line(10 * kMiB));
+  says(1, 10 * kMiB);
+  says(2, 50 * kMiB);
+  grant(state_);
+  EXPECT_EQ(quota(1), 10 * kMiB);
+  EXPECT_EQ(quota(2), 50 * kMiB);
+  EXPECT_EQ(quota(3), 40 * kMiB);
+}
+
+TEST_F(LedgerTest, NobodyIsToldOfMoreBeforeItIsRecorded) {
+  EXPECT_EQ(begin(1), 100 * kMiB);
+  EXPECT_EQ(begin(2), 0u);
+  pin(1, 40 * kMiB);
+  (void)begin(3);
+  EXPECT_EQ(told(2), line(0)) << "what is free is the keeper's to give";
+  EXPECT_EQ(quota(2), 0u);
+}
+
+TEST_F(LedgerTest, AJobGetsItsOwnWhoeverBeganLater) {
+  EXPECT_EQ(begin(5), 100 * kMiB);
+  EXPECT_EQ(begin(1), 0u);
+}
+
+TEST_F(LedgerTest, WhileARecordIsSpoiltNobodyIsAskedForAnything) {
+  EXPECT_EQ(begin(1, 1), 100 * kMiB);
+  scratch_.file("state/jobs/c.3.n1/record.json", "{");
+  EXPECT_EQ(begin(2, 2), 0u);
+  EXPECT_EQ(told(1), line(100 * kMiB));
+}
+
+TEST_F(LedgerTest, WhatHasEndedIsToldNothing) {
+  EXPECT_EQ(begin(1), 100 * kMiB);
+  change(1, [](JobRecord* r) { ++r->agent.start_time; });
+  ASSERT_TRUE(state_.write(record(1).grants(), "nvme 5\n").ok());
+  grant(state_);
+  EXPECT_EQ(told(1), "nvme 5\n");
+}
+
+// Its limit is as it was when it began.
+TEST_F(LedgerTest, WhatATierHasIsWhatWhoRunsWasTold) {
+  EXPECT_EQ(begin(1), 100 * kMiB);
+  EXPECT_EQ(begin(2), 0u);
+  pin(1, 50 * kMiB);
+  change(2, [](JobRecord* r) {
+    r->tiers[0].limit = 10 * kMiB;
+    ++r->agent.start_time;
+  });
+  grant(state_);
+  EXPECT_EQ(quota(1), 100 * kMiB);
+}
+
+TEST_F(LedgerTest, ARecordThatIsAnotherRunsByNowIsLeftAlone) {
+  EXPECT_EQ(begin(1), 100 * kMiB);
+  pin(1, 40 * kMiB);
+  const int status = in_child([&] {
+    const auto begin_anew = [&](CallArguments a) {
+      std::error_code none;
+      const std::string path =
+          std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(a[0]), none).string();
+      if (path.find("/jobs/c.1.n1") == std::string::npos) return 0;
+      change(1, [](JobRecord* r) { r->serial = 77; });
+      return 0;
+    };
+    if (!before_call(SYS_flock, begin_anew)) return 99;
+    grant(state_);
+    return 0;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(state_.read_record("c.1.n1")->serial, 77u);
+  EXPECT_EQ(quota(1), 40 * kMiB);
+}
+
+TEST_F(LedgerTest, AJobHasNoMoreThanItsCapacity) {
+  const auto capped = [&](uint32_t job, Quota capacity) {
+    JobRecord r = record(job);
+    (void)state_.lock_job(r.job, true, 0);
+    std::vector<TierConfig> wanted = tiers();
+    wanted[0].job_capacity = capacity;
+    EXPECT_TRUE(reserve(state_, {}, &wanted, &r, 1000).ok());
+    EXPECT_TRUE(tell_quotas(state_, r).ok());
+    return quota(job);
+  };
+  EXPECT_EQ(capped(1, Quota{0, 25}), 25 * kMiB);
+  EXPECT_EQ(tier_of(1).most, 25 * kMiB);
+  EXPECT_EQ(capped(2, Quota{5 * kMiB + 1, -1}), 5 * kMiB) << "in blocks";
+  EXPECT_EQ(capped(3, Quota{1, -1}), 4096u) << "a block at least";
+  EXPECT_EQ(capped(4, Quota{0, 100}), 70 * kMiB - 4096);
+  EXPECT_EQ(tier_of(4).most, UINT64_MAX) << "whatever the tier has";
+}
+
+TEST_F(ChargedTest, OfATierThatIsNotItGetsAsEver) {
+  JobRecord r = record(1);
+  (void)state_.lock_job(r.job, true, 0);
+  std::vector<TierConfig> wanted = tiers();
+  wanted.push_back(tiers()[0]);
+  wanted[0].name = "ram";
+  wanted[0].path = scratch_.dir("ram");
+  wanted[0].charge = TierConfig::Charge::kJob;
+  wanted[1].quota.bytes = 80 * kMiB;
+  EXPECT_TRUE(reserve(state_, {0, 0, 640 * kMiB, 0, 550 * kMiB}, &wanted, &r, 1000).ok());
+  EXPECT_TRUE(tell_quotas(state_, r).ok());
+  EXPECT_EQ(wanted[0].quota.bytes, 50 * kMiB);
+  EXPECT_EQ(wanted[1].quota.bytes, 80 * kMiB);
+  note(1);
+  uses(590 * kMiB);
+  grant(state_);
+  EXPECT_EQ(told(1), "ram " + std::to_string(10 * kMiB) + "\n" + line(80 * kMiB));
+  says(1, 10 * kMiB);
+  grant(state_);
+  const JobRecord now = *state_.read_record("c.1.n1");
+  EXPECT_EQ(now.tiers.at(0).quota, 10 * kMiB);
+  EXPECT_EQ(now.tiers.at(1).quota, 80 * kMiB);
+  EXPECT_FALSE(now.tiers.at(1).room);
+}
+
+TEST_F(ChargedTest, WhoBeginsOrEndsIsLookedForLater) {
+  EXPECT_EQ(begin_charged(1, {}), 0u);
+  const Result<Fd> lock = state_.lock_job(record(1).job, false, 0);
+  ASSERT_TRUE(lock.ok());
+  grant(state_);
+  EXPECT_FALSE(state_.read("jobs/c.1.n1/memory").ok());
+}
+
 TEST_F(LedgerTest, MemoryIsMadeLargerBeforeItIsTold) {
   const User user = {kNobody, kNobody, {}};
   const auto memory = [](JobRecord* r) { r->tiers[0].kind = TierConfig::Kind::kTmpfs; };
@@ -562,7 +707,9 @@ TEST_F(LedgerTest, MemoryIsMadeLargerBeforeItIsTold) {
     m->check(!can_grant(state_), "and nothing is left to do");
     ::umount2((tier_ + "/monarch/" + record(2).name).c_str(), MNT_DETACH);
     pin(1, 0);
-    grant(state_);
+    const std::string log = logged(scratch_, [&] { grant(state_); });
+    m->check(log.find("JobId=2 share of the tiers: ") != std::string::npos, "it is logged: " + log);
+    m->check(log.find("more of the tiers") == std::string::npos, "and not that it has more: " + log);
     m->check(told(2) == "nvme " + std::to_string(90 * kMiB) + "\n", "what cannot be made larger is not told");
     m->check(quota(2) == 100 * kMiB && can_grant(state_), "and tried again");
   });

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <grp.h>
 #include <pwd.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "runtime/base/os.h"
 #include "runtime/config/dataset_rules.h"
 #include "tests/node_fixture.h"
+#include "tests/trapped_calls.h"
 
 namespace {
 
@@ -137,6 +139,10 @@ TEST_F(PolicyTest, SwitchedOffIsToldWithItsReason) {
       refusal(only_gpu, unknown),
       "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off), and slurmctld "
       "has not told the job's partition, account and QOS");
+  unknown.asked = false;
+  EXPECT_EQ(refusal("[policy]\nenabled = off\n", unknown),
+            "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off)")
+      << "nobody had to ask";
 }
 
 TEST_F(PolicyTest, UsersAndGroupsAreAllowedAndDenied) {
@@ -188,6 +194,8 @@ TEST_F(PolicyTest, DeniedDatasetsAreToldBeforeAnythingIsLookedAt) {
   EXPECT_EQ(refusal(policy, job_, "/x"),
             "dataset /x holds /x/y, which the administrator excludes (monarch.conf: deny_datasets); name a "
             "directory that does not");
+  EXPECT_NE(refusal(policy, job_, ":/data::/secret"), "") << "an empty name is none";
+  EXPECT_EQ(refusal(policy, job_, "::/data:"), "");
   EXPECT_EQ(mine(policy, job_).datasets.deny, (std::vector<std::string>{"/secret", "/x/y"}));
 }
 
@@ -271,7 +279,9 @@ constexpr char kPartition[] = "[policy.partition.gpu]\nenabled = off\n";
 
 TEST_F(FactsTest, NothingIsAskedThatNoSectionNeeds) {
   says("echo gpu; echo physics; echo high");
-  const JobFacts none = ask("[policy]\nenabled = off\ndeny_users = 1, 2\nallow_groups = 3\n");
+  JobFacts none;
+  const char policy[] = "[policy]\nenabled = off\ndeny_users = 1, 2\nallow_groups = 3\n";
+  EXPECT_EQ(logged([&] { none = ask(policy); }), "");
   EXPECT_FALSE(none.asked || none.known || none.named);
   EXPECT_EQ(asked(), "");
 }
@@ -279,7 +289,8 @@ TEST_F(FactsTest, NothingIsAskedThatNoSectionNeeds) {
 TEST_F(FactsTest, SlurmctldIsAskedOnceInARun) {
   says("echo gpu; echo; echo high");
   for (int i = 0; i < 2; ++i) {
-    const JobFacts facts = ask(kPartition);
+    JobFacts facts;
+    EXPECT_EQ(logged([&] { facts = ask(kPartition); }), "");
     EXPECT_TRUE(facts.asked && facts.known);
     EXPECT_EQ(facts.partition, "gpu");
     EXPECT_EQ(facts.account, "");
@@ -294,14 +305,18 @@ TEST_F(FactsTest, WhatIsNotToldIsNotKnown) {
   for (const char* body : {"exit 1", "echo gpu; echo physics; echo high; exit 1", "echo gpu; echo physics",
                            "true", "echo gpu; echo physics; echo high; echo more", "kill -9 $$"}) {
     says(body);
-    const JobFacts facts = ask(kPartition);
+    JobFacts facts;
+    const std::string log = logged([&] { facts = ask(kPartition); });
     EXPECT_TRUE(facts.asked) << body;
     EXPECT_FALSE(facts.known) << body;
+    EXPECT_NE(log.find("JobId=1 its partition, account and QOS are not known"), std::string::npos) << log;
+    EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << "it is said once: " << log;
   }
   program_ = scratch_ / "missing";
   EXPECT_FALSE(ask(kPartition).known);
   program_ = "";
-  EXPECT_FALSE(ask(kPartition).known);
+  const std::string log = logged([&] { EXPECT_FALSE(ask(kPartition).known); });
+  EXPECT_NE(log.find("JobId=1 there is no --account-program to ask"), std::string::npos) << log;
 }
 
 TEST_F(FactsTest, AQuestionTakesASecondAtMost) {
@@ -336,10 +351,29 @@ TEST_F(FactsTest, WhatCannotBeLookedUpIsNotKnown) {
     }
     for (const int fails : {EIO, EMFILE, kHangs}) {
       *error = fails;
-      EXPECT_FALSE(ask(policy).named) << fails;
+      const std::string log = logged([&] { EXPECT_FALSE(ask(policy).named) << fails; });
+      EXPECT_NE(log.find("JobId=1 the names of user 0 and its groups are not known"), std::string::npos)
+          << log;
     }
     *error = 0;
   }
+}
+
+TEST_F(FactsTest, WithoutAProcessToAskNothingIsKilled) {
+  const int status = as_nobody([] {
+    const rlimit none{0, 0};
+    bool killed = false;
+    const auto note_kill = [&](CallArguments) {
+      killed = true;
+      return EPERM;
+    };
+    if (::setrlimit(RLIMIT_NPROC, &none) != 0 || !before_call(SYS_kill, note_kill)) return 99;
+    JobFacts facts;
+    NameSearch({1, 1, {}}, {}).finish(20000, &facts);
+    return killed || facts.named ? 1 : 0;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -70,6 +70,33 @@ TEST(SharesTest, AJobHasNoMoreThanItsMostWhateverIsFree) {
   EXPECT_EQ(s.quotas(), (Bytes{20, 80})) << "the rest is others'";
 }
 
+TEST(SharesTest, WhatOneMayNotHaveIsOthers) {
+  Shares s;
+  s.left.coming = kAll;
+  s.begin(10 * kMiB);
+  s.begin(10 * kMiB);
+  s.claims[0].most = 20 * kMiB;
+  s.left.coming = 0;
+  s.go_on();
+  EXPECT_EQ(s.quotas(), (Bytes{20, 80}));
+}
+
+TEST(SharesTest, NobodyIsToldForLittleThatLessIsNeeded) {
+  Shares s;
+  s.begin(10 * kMiB);
+  s.begin(50 * kMiB);
+  s.claims[0].quota = 50 * kMiB;
+  s.claims[0].told = 30 * kMiB;
+  s.claims[1].quota = s.claims[1].told = 30 * kMiB + kMiB / 2;
+  s.left.stuck = kAll - s.claims[0].quota - s.claims[1].quota;
+  s.go_on();
+  EXPECT_EQ(s.claims[0].told, 30 * kMiB) << "half a MiB more will come than is needed";
+  s.claims[1].quota = s.claims[1].told = 31 * kMiB;
+  s.left.stuck = kAll - s.claims[0].quota - s.claims[1].quota;
+  s.go_on();
+  EXPECT_EQ(s.claims[0].told, 31 * kMiB);
+}
+
 TEST(SharesTest, WhatIsMoreThanTheMostIsGivenBackThoughNobodyNeedsIt) {
   Shares s;
   s.begin(50 * kMiB);

@@ -7,9 +7,11 @@
 #include "runtime/base/os.h"
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/epilog.h"
+#include "runtime/node/job_memory.h"
 #include "runtime/node/life.h"
 #include "tests/faulty_os.h"
 #include "tests/node_fixture.h"
+#include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
 
 namespace monarch {
@@ -74,7 +76,26 @@ TEST_F(StartTest, TheOptionsAreThoseOfWhoNamesTheDatasets) {
   submitted.options = "colour=red";
   EXPECT_EQ(error_of(submitted), EINVAL);
   ASSERT_TRUE(note_wanted(request("/data")).ok());
+  EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/options"));
   EXPECT_EQ(error_of(request("")), ENOSPC) << "a run without";
+}
+
+TEST_F(StartTest, WhatIsRequiredIsInItsOptions) {
+  StartRequest r = request("/data");
+  EXPECT_FALSE(is_required(r));
+  r.options = "capacity=1M";
+  EXPECT_FALSE(is_required(r));
+  r.options = "capacity=1M,require";
+  EXPECT_TRUE(is_required(r));
+  ASSERT_TRUE(note_wanted(r).ok());
+  EXPECT_TRUE(is_required(request(""))) << "as the prolog has noted";
+  EXPECT_FALSE(is_required(request("/data")));
+  r.options = "colour=red capacity=1M,require";
+  EXPECT_FALSE(is_required(r));
+  r.options = "capacity=1M,require";
+  scratch_.file("no", "");
+  r.state_dir = scratch_ / "no";
+  EXPECT_FALSE(is_required(r));
 }
 
 TEST_F(StartTest, AFailureLeavesANoteAndNothingElse) {
@@ -339,6 +360,74 @@ TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
   EXPECT_NE(log.find("closed/monarch: no directory; remove it"), std::string::npos) << log;
   EXPECT_EQ(contents(r->run_dir + "/agent.conf").find("closed"), std::string::npos);
   EXPECT_TRUE(end_agent(state_, *r, 10000));
+}
+
+TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
+  configure_tiers();
+  StartRequest r = request("/data");
+  r.options = "tiers=open,nowhere wait=80% exclude=*.log capacity=1M";
+  EXPECT_EQ(start_with(r, SYS_execve, &never_ends), "fresh");
+  const JobRecord first = *state_.read_record("c.1.n1");
+  EXPECT_EQ(*state_.read("jobs/c.1.n1/remark"), "n1 has no tier nowhere; it has open,closed");
+  EXPECT_TRUE(state_.read("jobs/c.1.n1/wait")->starts_with("80 "));
+  EXPECT_EQ(contents(first.run_dir + "/exclude"), "*.log");
+  r = requeued("/data");
+  r.options = "tiers=open";
+  EXPECT_EQ(start_with(r, SYS_execve, &never_ends), "fresh");
+  const JobRecord second = *state_.read_record("c.1.n1");
+  EXPECT_EQ(second.restart, 1u);
+  EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/remark")) << "there is nothing to be said";
+  EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/wait"));
+  EXPECT_FALSE(exists(second.run_dir + "/exclude"));
+  EXPECT_TRUE(end_agent(state_, second, 10000));
+  r.restart = 2;
+  r.options = "tiers=open capacity=2M";
+  EXPECT_EQ(
+      start_with(r, SYS_execve, &never_ends),
+      "n1 has 1.00M of its tiers for the job now, less than the 2.00M that --monarch-capacity asks for");
+  EXPECT_EQ(of_job(), Names{"failed"});
+}
+
+TEST_F(TrappedStartTest, AnAgentThatCannotBeExecutedIsNone) {
+  configure_tiers();
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, [](CallArguments) { return EACCES; }),
+            "exec: Permission denied");
+  EXPECT_EQ(of_job(), Names{"failed"});
+}
+
+TEST_F(TrappedStartTest, ATierIsChargedToAJobWhoseMemoryIsKnown) {
+  configure_tiers();
+  std::ofstream(scratch_ / "monarch.conf", std::ios::app)
+      << "[tier.ram]\npath = " << scratch_.dir("ram") << "\nquota = 1M\nmin_free = 0\ndriver = tmpfs\n"
+      << "charge = job\n";
+  std::filesystem::permissions(scratch_ / "ram", std::filesystem::perms(0711));
+  StartRequest r = request("/data");
+  r.options = "tiers=ram";
+  const std::string why =
+      "tier ram is charged to the job's memory, but Slurm does not track memory; set "
+      "SelectTypeParameters=CR_Core_Memory in slurm.conf, or charge = node in monarch.conf";
+  EXPECT_EQ(start_with(r, SYS_execve, &never_ends), why);
+  r.options = "tiers=ram,open";
+  EXPECT_EQ(start_with(r, SYS_execve, &never_ends), "fresh");
+  JobRecord started = *state_.read_record("c.1.n1");
+  ASSERT_EQ(started.tiers.size(), 1u);
+  EXPECT_EQ(started.tiers[0].name, "open");
+  EXPECT_EQ(*state_.read("jobs/c.1.n1/remark"), "n1 goes without a tier: " + why);
+  EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/memory"));
+  EXPECT_TRUE(end_agent(state_, started, 10000));
+  if (!memory_is_counted(Cgroups())) GTEST_SKIP() << "no control groups count memory here";
+  r = requeued("/data");
+  r.options = "tiers=ram,open";
+  r.part.memory = 640 << 20;
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->check(start_with(r, SYS_execve, &never_ends) == "fresh", contents(scratch_ / "said"));
+    const JobRecord now = *state_.read_record("c.1.n1");
+    m->check(now.tiers.size() == 2 && now.tiers[0].name == "ram", "it has both");
+    m->check(now.tiers.at(0).room && now.tiers[0].quota == 0, "and gets nothing of it that early");
+    m->check(*state_.read("jobs/c.1.n1/memory") == "\n", "its control group is looked for");
+    m->check(!exists(state_.path() + "/jobs/c.1.n1/remark"), "nothing is to be said");
+    m->check(end_agent(state_, now, 10000), "its end");
+  });
 }
 
 TEST_F(TrappedStartTest, WhatAnotherStepMetMeanwhileIsNotTriedAgain) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/sweep.h"
 
+#include "runtime/node/boot.h"
 #include "runtime/node/job_dirs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
@@ -549,6 +550,31 @@ TEST_F(UnrecordedTest, OfEarlierBootsIsWhatWasMadeBefore) {
     std::sort(others.begin(), others.end());
     m->check(on_tier() == others, "and nothing else");
   });
+}
+
+TEST_F(NodeSweepTest, AtBootThereIsAConfigurationOrNothingToDo) {
+  const std::string good =
+      scratch_.file("good", "[tier.a]\npath = " + (scratch_ / "tier") + "\nquota = 1M\n");
+  EXPECT_TRUE(sweep_at_boot(scratch_ / "new", scratch_ / "missing").ok());
+  EXPECT_FALSE(exists(scratch_ / "new")) << "nothing is made where Monarch is not used";
+  EXPECT_FALSE(sweep_at_boot(scratch_ / "new", scratch_.file("bad", "[tier.a]\nquota = x\n")).ok());
+  EXPECT_FALSE(sweep_at_boot(scratch_.file("file", ""), good).ok());
+  begin(dead(1)).lock.reset();
+  const int status = in_child([&] {
+    const auto hide = [](CallArguments a) {
+      return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/mountinfo") ? EACCES : 0;
+    };
+    if (!before_call(SYS_openat, hide)) return 99;
+    bool good_end = false;
+    const std::string log = logged([&] {
+      good_end = sweep_at_boot(scratch_ / "state", good).ok();
+      wait_children();
+    });
+    return good_end ? log.find("discovery of tiers: ") == std::string::npos ? 1 : 0 : 2;
+  });
+  EXPECT_TRUE(jobs().empty()) << "what has a record goes in any case";
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(NodeSweepTest, WhoIsDeadIsToldWithoutBeingTouched) {
