@@ -195,6 +195,15 @@ def installed():
                f"{path}: what it links to is installed")
 
 
+def packaged():
+    """What `make install` puts into PREFIX/share/monarch is in the packages; else they are not built (tests/packages.t)."""
+    installed_there = sorted(set(re.findall(r"\$\(pkgdatadir\)/([\w.-]+)", text_of("etc/local.mk"))) | {"monarch.conf.sample"})
+    lists = "".join(text_of(os.path.relpath(path, SOURCE)) for path in glob.glob(f"{SOURCE}/debian/*.install"))
+    faults = missing(installed_there, re.findall(r"^usr/share/monarch/([\w.-]+)$", lists, flags=re.M), "debian/*.install")
+    faults += missing(installed_there, re.findall(r"^%\{_datadir\}/monarch/([\w.-]+)$", text_of("monarch.spec.in"), flags=re.M), "monarch.spec.in")
+    result(faults, "the packages have all that is installed in share/monarch")
+
+
 def security():
     """Each threat in security.md has a test, and that test is there."""
     table = text_of("doc/security.md").split("## Threats")[1].split("## In the build")[0]
@@ -400,7 +409,7 @@ def changelog():
            "CHANGELOG.md has a section for this version")
 
 
-for test in (options, plugin, environment, config, statistics, rendering, places, anchors, installed, security, coverage,
+for test in (options, plugin, environment, config, statistics, rendering, places, anchors, installed, packaged, security, coverage,
              troubleshooting, guides, picture, layers, changelog):
     try:
         test()
