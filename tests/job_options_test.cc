@@ -55,10 +55,24 @@ TEST(JobOptions, PrefetchIsTheUsers) {
     EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAuto});
     config = config_with({"nvme"}, configured);
     EXPECT_EQ(outcome_of("prefetch=all", &config), "");
-    EXPECT_EQ(config.agent.prefetch, Prefetch::kAuto) << "nodes that do not know of each other do without";
+    EXPECT_EQ(config.agent.prefetch, configured) << "on has no bound anyway";
+    if (configured == Prefetch::kOn) continue;
     EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAll});
     config.agent.divide_rates(8);
     EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAll}) << "no bound is none for each";
+  }
+}
+
+TEST(JobOptions, WhatTheAdminHasOnStaysOnForNodesThatDoNotKnowOfEachOther) {
+  const Result<JobOptions> all = parse_job_options("prefetch=all");
+  ASSERT_TRUE(all.ok());
+  for (const Prefetch configured : {Prefetch::kAuto, Prefetch::kOn}) {
+    Config config = config_with({"nvme"}, configured);
+    config.peer.enabled = false;
+    const Result<std::string> applied = apply_options(*all, "n1", &config, 2);
+    ASSERT_TRUE(applied.ok());
+    EXPECT_EQ(config.agent.prefetch, configured);
+    EXPECT_EQ(applied->empty(), configured == Prefetch::kOn) << *applied;
   }
 }
 
@@ -72,7 +86,7 @@ TEST(JobOptions, WhatTheAdminSwitchedOffStaysOff) {
 }
 
 TEST(JobOptions, WhoWaitsWantsAllThatIsThere) {
-  Config config = config_with({"nvme"}, Prefetch::kOn);
+  Config config = config_with({"nvme"});
   EXPECT_EQ(outcome_of("wait=80% prefetch=auto", &config), "");
   EXPECT_EQ(config.agent.prefetch, Prefetch::kAuto);
   EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAll});

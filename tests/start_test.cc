@@ -296,6 +296,19 @@ TEST_F(TrappedStartTest, AnAgentThatIsNotReadyIsWaitedForAndKept) {
   EXPECT_TRUE(end_agent(state_, *r, 10000));
 }
 
+TEST_F(TrappedStartTest, WhatAnEarlierRunWasToldIsForgotten) {
+  configure_tiers();
+  scratch_.file("monarch.conf", "[tier.open]\npath = " + scratch_ / "open" + "\nquota = 1M\nmin_free = 0\n");
+  ASSERT_TRUE(state_.lock_job(record(1).job, true, 0).ok());
+  for (const char* note : {"remark", "no_peers"})
+    ASSERT_TRUE(state_.write(std::string("jobs/c.1.n1/") + note, "of a run before").ok());
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, &never_ends), "fresh");
+  const Result<Started> joined = start_agent(request("/data"));
+  ASSERT_TRUE(joined.ok());
+  EXPECT_EQ(joined->remark + joined->alone, "");
+  EXPECT_TRUE(end_agent(state_, *state_.read_record("c.1.n1"), 10000));
+}
+
 TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
   configure_tiers();
   const std::string closed = scratch_ / "closed";

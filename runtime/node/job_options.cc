@@ -128,16 +128,15 @@ Result<std::string> apply_options(const JobOptions& options, const std::string& 
   const char* asked = waits ? "--monarch-wait" : "--monarch-prefetch=all";
   if (agent.prefetch == Prefetch::kOff && options.prefetch != "off" && all)
     remark = fmt::format("{} has no effect on {}, whose configuration says prefetch = off", asked, node);
-  else if (all && options.prefetch != "off" && nodes > 1 && !config->peer.enabled)
+  else if (agent.prefetch == Prefetch::kAuto && all && nodes > 1 && !config->peer.enabled)
     remark = fmt::format(
         "{} has no effect on {}: the job has {} nodes, which get no files from each other here "
         "(monarch.conf: "
         "[peer])",
         asked, node, nodes);
-  if (agent.prefetch != Prefetch::kOff && (all || options.prefetch == "auto")) {
-    agent.prefetch = Prefetch::kAuto;
-    if (all) agent.prefetch_burst = AgentConfig::kBurstAll;
-  }
+  // What the configuration has on has no bound already, on nodes that do not know of each other, too.
+  if (agent.prefetch == Prefetch::kAuto && all) agent.prefetch_burst = AgentConfig::kBurstAll;
+  if (agent.prefetch == Prefetch::kOn && !all && options.prefetch == "auto") agent.prefetch = Prefetch::kAuto;
   if (!options.consistency.empty())
     agent.consistency =
         options.consistency == "open" ? AgentConfig::Consistency::kOpen : AgentConfig::Consistency::kJob;

@@ -320,6 +320,13 @@ void note_failure(const StateDir& state, const JobRecord& record, const StartReq
   if (!noted.ok()) spdlog::warn("JobId={} {}", record.job.job, noted.error().text);
 }
 
+// What is not to be noted is of an earlier run of the job, if it is there.
+Status note_or_forget(const StateDir& state, const std::string& file, const std::string& text) {
+  if (!text.empty()) return state.write(file, text);
+  ::unlink((state.path() + "/" + file).c_str());
+  return {};
+}
+
 // For the first step with tasks: how much it waits for, and until when, in milliseconds of CLOCK_MONOTONIC.
 Status note_wait(const StateDir& state, const JobOnNode& job, const JobOptions& options) {
   if (options.wait_percent == 0) {
@@ -480,8 +487,8 @@ Result<Started> start_agent(const StartRequest& asked) {
                                              questions.search(), {ledger_ms, ready_ms}, &record, &fresh)
                                : Status(config.error());
   if (started.ok()) note_anchor(*state, request.job);
-  if (started.ok() && !fresh.alone.empty()) started = state->write(no_peers_file(request.job), fresh.alone);
-  if (started.ok() && !fresh.remark.empty()) started = state->write(remark_file(request.job), fresh.remark);
+  if (started.ok()) started = note_or_forget(*state, no_peers_file(request.job), fresh.alone);
+  if (started.ok()) started = note_or_forget(*state, remark_file(request.job), fresh.remark);
   if (started.ok()) started = note_wait(*state, request.job, questions.options());
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
