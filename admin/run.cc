@@ -32,9 +32,11 @@
 #include "build_config.h"
 #include "runtime/agent/membership.h"
 #include "runtime/agent/sweep.h"
+#include "runtime/agent/use_watch.h"
 #include "runtime/base/argv.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/pipe.h"
 #include "runtime/base/remove_tree.h"
@@ -257,6 +259,11 @@ class AgentProcess {
   std::string errors_;  // file that takes its standard error
   Fd lifeline_;
 };
+
+// For the agent; see UseWatch.
+void note_begin(const std::string& run_dir) {
+  std::ofstream(run_dir + "/" + kBeganFile) << os::clock_ns(CLOCK_MONOTONIC) / 1000000;
+}
 
 void set_command_environment(const std::string& run_dir) {
   // After the user's own: a sanitizer's runtime must come first, and wrappers such as Darshan's see the
@@ -482,7 +489,16 @@ int run(const RunOptions& options) {
   }
   if (options.staged.percent > 0)
     wait_until_staged(dirs.run_dir(), options.staged, [&] { return agent.lives(); });
+  const int64_t begin = os::clock_ns(CLOCK_MONOTONIC);
+  note_begin(dirs.run_dir());
   const int status = run_command(options.command, dirs.run_dir());
+  const int64_t patience_ns = int64_t{job.config.agent.prefetch_patience} * 1'000'000'000;
+  if (patience_ns > 0 && os::clock_ns(CLOCK_MONOTONIC) - begin > patience_ns && !has_been_used(*board->get()))
+    std::fprintf(
+        stderr,
+        "monarchctl run: the command has not used the dataset through Monarch, so prefetch has stopped: "
+        "programs that are statically linked, and containers without what monarchctl container-args "
+        "prints, read the file system itself\n");
   agent.stop();
   if (options.json || !options.report.empty())
     if (const Status s = write_report(options, *board->get(), job.config); !s.ok()) {

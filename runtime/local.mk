@@ -16,6 +16,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/agent/membership.h \
 	%D%/agent/progress.cc \
 	%D%/agent/progress.h \
+	%D%/agent/use_watch.cc \
+	%D%/agent/use_watch.h \
 	%D%/agent/sweep.cc \
 	%D%/agent/sweep.h \
 	%D%/base/argv.h \

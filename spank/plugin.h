@@ -117,6 +117,12 @@ void drop_task_environment();
 
 // wait.cc: in a task, as the user.
 void wait_until_staged(spank_t sp, const char* run_dir, Wait wait);
+// The job's first task has begun, or will have within so many seconds: in a step, as the user. What an
+// earlier step has noted stays.
+void note_begin(const char* run_dir, int seconds);
+// When a task has ended, as root: tells the user, in the job's output, that no program has used the dataset,
+// if the agent says so.
+void tell_unused(spank_t sp, const char* run_dir);
 
 // epilog.cc: in slurmd's epilog; and at the end of a step, if it is the extern step and stands for the
 // epilog.

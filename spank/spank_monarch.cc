@@ -67,6 +67,13 @@ MONARCH_PUBLIC int slurm_spank_task_init_privileged(spank_t, int, char**) {
   return ESPANK_SUCCESS;
 }
 
+// slurmstepd, as the user, once for each step but the extern one, before its tasks.
+MONARCH_PUBLIC int slurm_spank_user_init(spank_t, int, char**) {
+  if (spank_context() == S_CTX_REMOTE && started_run_dir()[0] && !request().refused)
+    note_begin(started_run_dir(), wait_of_step().percent > 0 ? wait_of_step().seconds : 0);
+  return ESPANK_SUCCESS;
+}
+
 // The task itself, as the user, before it executes.
 MONARCH_PUBLIC int slurm_spank_task_init(spank_t sp, int, char**) {
   if (spank_context() == S_CTX_REMOTE) {
@@ -75,6 +82,13 @@ MONARCH_PUBLIC int slurm_spank_task_init(spank_t sp, int, char**) {
     if (is_required()) _exit(1);  // the task's own process: the user has asked for that
     if (run_dir && wait_of_step().percent > 0) wait_until_staged(sp, run_dir, wait_of_step());
   }
+  return ESPANK_SUCCESS;
+}
+
+// slurmstepd, as root, when a task has ended.
+MONARCH_PUBLIC int slurm_spank_task_exit(spank_t sp, int, char**) {
+  if (spank_context() == S_CTX_REMOTE && is_jobs_first_step() && !request().refused)
+    tell_unused(sp, started_run_dir());
   return ESPANK_SUCCESS;
 }
 

@@ -2,8 +2,10 @@
 // --monarch-wait: a task of the job's first step on a node waits, as the user and before it executes, until
 // enough of the dataset is staged there. It sleeps and reads a small file that the job's agent writes
 // (MONARCH_IO_STATE): a signal ends it as it ends any task, and its time is bounded whatever that file says.
+// And what the agent is told of tasks, and they of it, by such files.
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,6 +13,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,7 +35,7 @@ int64_t now_ms() {
 
 struct State {
   char name[16];
-  unsigned long long percent, staged_files, staged_bytes, no_room, failed;
+  unsigned long long percent, staged_files, staged_bytes, no_room, failed, unused;
 };
 
 // The value of a line KEY=VALUE; 0 if there is none.
@@ -64,6 +67,7 @@ bool read_state(const char* run_dir, State* state) {
   state->staged_bytes = number_of(text, "staged_bytes");
   state->no_room = number_of(text, "no_room");
   state->failed = number_of(text, "failed");
+  state->unused = number_of(text, "unused");
   return true;
 }
 
@@ -206,7 +210,67 @@ class Waiting {
   char why_[120] = "";  // "": enough is staged
 };
 
+enum class Begin { kFirst, kNow };
+
+// `kFirst`: what is there stays.
+void write_begin(const char* run_dir, int64_t ms, Begin begin) {
+  static char path[kPathBytes + 8];
+  char text[24];
+  snprintf(path, sizeof path, "%s/began", run_dir);
+  const int how = begin == Begin::kFirst ? O_EXCL : O_TRUNC;
+  const int fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | how, 0600);
+  if (fd < 0) return;
+  decimal(static_cast<uint64_t>(ms), text);
+  if (write(fd, text, strlen(text)) < 0) unlink(path);
+  close(fd);
+}
+
+// The run directory is the user's, and may be made to hang who reads it: a child looks, without root's
+// rights, and is waited for half a second.
+bool is_unused(uid_t uid, gid_t gid, const char* run_dir) {
+  constexpr int kLooks = 100, kUnused = 7;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    State state = {};
+    if (setgroups(0, nullptr) != 0 || setgid(gid) != 0 || setuid(uid) != 0) _exit(1);
+    _exit(read_state(run_dir, &state) && state.unused ? kUnused : 0);
+  }
+  if (pid < 0) return false;
+  int status = 0;
+  for (int i = 0; i < kLooks; ++i) {
+    if (waitpid(pid, &status, WNOHANG) != 0) return WIFEXITED(status) && WEXITSTATUS(status) == kUnused;
+    usleep(5000);
+  }
+  kill(pid, SIGKILL);
+  waitpid(pid, &status, WNOHANG);  // one that hangs in the kernel is left
+  return false;
+}
+
 }  // namespace
+
+void note_begin(const char* run_dir, int seconds) {
+  write_begin(run_dir, now_ms() + seconds * int64_t{1000}, Begin::kFirst);
+}
+
+void tell_unused(spank_t sp, const char* run_dir) {
+  uint32_t task = 0, node = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  char value[8];
+  (void)spank_get_item(sp, S_JOB_NODEID, &node);  // not known: as on the first
+  if (!*run_dir || spank_get_item(sp, S_TASK_ID, &task) != ESPANK_SUCCESS || task != 0 || node != 0 ||
+      spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS || uid == 0 ||
+      spank_get_item(sp, S_JOB_GID, &gid) != ESPANK_SUCCESS ||
+      spank_getenv(sp, "MONARCH_IO_QUIET", value, sizeof value) != ESPANK_ENV_NOEXIST ||
+      !is_unused(uid, gid, run_dir))
+    return;
+  // slurmstepd's own errors are what reaches the job's output by now.
+  slurm_error(
+      "monarch: no program of this job has used its dataset through Monarch, so prefetch has stopped on %s: "
+      "programs that are statically linked, and containers without what monarchctl container-args prints, "
+      "read the file system itself; without --monarch-dataset nothing is staged for them",
+      trusted("SLURMD_NODENAME"));
+}
 
 void wait_until_staged(spank_t sp, const char* run_dir, Wait wait) {
   uint32_t task = 0, node = 0;
@@ -223,6 +287,7 @@ void wait_until_staged(spank_t sp, const char* run_dir, Wait wait) {
     nanosleep(&nap, nullptr);
   }
   if (talks && (is_first || !waiting.has_enough())) waiting.tell();
+  write_begin(run_dir, now_ms(), Begin::kNow);
 }
 
 }  // namespace monarch::spank

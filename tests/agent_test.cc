@@ -398,6 +398,37 @@ TEST_F(AgentTest, TellsThatPrefetchRests) {
   EXPECT_EQ(told("files"), "21");
 }
 
+TEST_F(AgentTest, PrefetchRestsWhileNobodyUsesTheDataset) {
+  for (int i = 0; i < 60; ++i)
+    scratch_.file("pfs/d" + std::to_string(i % 4) + "/" + std::to_string(i), noise(1000, i));
+  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
+  options_.config.agent.pfs_opens = 8;
+  options_.config.agent.prefetch_patience = 1;
+  ASSERT_EQ(start(), "ready\n");
+  ::usleep(1500000);
+  EXPECT_EQ(told("state"), "staging-in") << "no task has begun";
+  for (const char* text : {"", "soon", "-5"}) {
+    scratch_.file("run/began", text);
+    ::usleep(100000);
+    EXPECT_EQ(told("unused"), "") << text;
+  }
+  scratch_.file("run/began", std::to_string(os::clock_ns(CLOCK_MONOTONIC) / 1000000));
+  EXPECT_TRUE(eventually([&] { return told("unused") == "1"; }));
+  EXPECT_EQ(told("state"), "suspended");
+  BoardFile shared = BoardFile::open(options_.run_dir).take();
+  ::usleep(300000);
+  const uint64_t then = total(*shared.get(), AgentCounter::agent_opens_pfs);
+  EXPECT_LT(then, 60u);
+  count(shared.get(), TaskCounter::meta_served, 64);  // a script that looks
+  ::usleep(1000000);
+  EXPECT_EQ(total(*shared.get(), AgentCounter::agent_opens_pfs), then);
+  EXPECT_EQ(told("unused"), "1");
+  count(shared.get(), TaskCounter::opens_pfs);
+  EXPECT_TRUE(eventually([&] { return told("state") == "staged-in"; }));
+  EXPECT_EQ(told("unused"), "");
+  EXPECT_EQ(told("staged_files"), "61");
+}
+
 TEST_F(AgentTest, ALargeFileCountsAsItComes) {
   scratch_.file("pfs/one", noise(16 * kChunkBytes, 1));
   options_.config.tiers[0].quota.bytes = 17 * kChunkBytes;

@@ -57,6 +57,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       "stage_again = 7\n"
       "prefetch = off\n"
       "prefetch_burst = 3G\n"
+      "prefetch_patience = 0\n"
       "consistency = open\n"
       "metadata = pass\n"
       "pfs_bandwidth = 2G\n"
@@ -91,6 +92,7 @@ TEST_F(ConfigFile, ReadsEveryKey) {
   EXPECT_EQ(config->agent.stage_again, 7);
   EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff);
   EXPECT_EQ(config->agent.prefetch_burst, uint64_t{3} << 30);
+  EXPECT_EQ(config->agent.prefetch_patience, 0);
   EXPECT_EQ(config->agent.consistency, AgentConfig::Consistency::kOpen);
   EXPECT_EQ(config->agent.metadata, AgentConfig::Metadata::kPass);
   EXPECT_EQ(config->agent.pfs_bandwidth, uint64_t{2} << 30);
@@ -336,6 +338,7 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("[agent]\nprefetch_burst = much\n"),
             "2: 'much' is neither auto, 0 nor a size like 512M or 10G");
   EXPECT_EQ(error_of("[agent]\nprefetch_burst = 0\n"), "");
+  EXPECT_EQ(error_of("[agent]\nprefetch_patience = long\n"), "2: 'long' is not a number from 1 to 86400");
   for (const char* line : {"consistency = close", "metadata = ask", "pfs_bandwidth = fast", "pfs_opens = -1",
                            "background_io = high"})
     EXPECT_EQ(error_of("[agent]\n" + std::string(line) + "\n").rfind("2: '", 0), 0u) << line;

@@ -68,6 +68,7 @@ stage_wait = 0
 stage_again = 7
 prefetch = off
 prefetch_burst = 3G
+prefetch_patience = 7
 consistency = open
 metadata = pass
 pfs_bandwidth = 1234567

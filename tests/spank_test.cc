@@ -1089,6 +1089,62 @@ TEST_F(SpankWait, WhatIsNothingToWaitForIsNot) {
   EXPECT_TRUE(has(told(), "do not see")) << "a task that has no agent";
 }
 
+TEST_F(SpankWait, TheAgentIsToldWhenTheFirstTaskBegins) {
+  const auto began_in_ms = [&] {
+    const std::string text = read("run/began");
+    timespec now;
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    return text.empty() ? -1 : std::stoll(text) - (now.tv_sec * 1000ll + now.tv_nsec / 1000000);
+  };
+  step();
+  hook("user_init");
+  EXPECT_LE(began_in_ms(), 0);
+  EXPECT_GT(began_in_ms(), -30000);
+  scratch_.file("run/began", "1");
+  hook("user_init");
+  EXPECT_EQ(read("run/began"), "1") << "an earlier step was the first";
+  std::filesystem::remove(scratch_ / "run/began");
+  tell("staging-in", 80);
+  step_that_waits("80 600");
+  hook("user_init");
+  EXPECT_GT(began_in_ms(), 500000) << "in ten minutes at the latest";
+  EXPECT_EQ(told(), line("80", "the job begins"));
+  EXPECT_LE(began_in_ms(), 0) << "the wait is over";
+  std::filesystem::remove(scratch_ / "run/began");
+  helper("echo 'off for a reason' >&3");
+  step();
+  hook("user_init");
+  EXPECT_EQ(read("run/began") + read("began"), "") << "without an agent";
+}
+
+TEST_F(SpankWait, TellsAtTheEndThatNothingWasUsed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const auto end = [&](const std::map<spank_item, uint32_t>& items = {}) {
+    step(items);
+    for (const char* path : {"", "run", "run/state"})
+      if (::access((scratch_ / path).c_str(), F_OK) == 0)
+        (void)!::chown((scratch_ / path).c_str(), 1000, 1000);
+    ::chmod(scratch_.path().c_str(), 0755);
+    forget_said();
+    hook("task_exit");
+    return said();
+  };
+  const std::map<spank_item, uint32_t> batch = {{S_JOB_STEPID, 0xfffffffb}};
+  const std::string unused = "no program of this job has used its dataset";
+  tell("suspended", 10, "unused=1\n");
+  EXPECT_TRUE(has(end(batch), unused));
+  EXPECT_FALSE(has(end({{S_JOB_STEPID, 0xfffffffb}, {S_TASK_ID, 1}}), unused)) << "another task";
+  EXPECT_FALSE(has(end({{S_JOB_STEPID, 0xfffffffb}, {S_JOB_NODEID, 1}}), unused)) << "another node";
+  EXPECT_FALSE(has(end({{S_JOB_STEPID, 3}}), unused)) << "a later step";
+  for (const char* more : {"unused=0\n", "", "used=1\n"}) {
+    tell("staged-in", 100, more);
+    EXPECT_FALSE(has(end(batch), unused)) << more;
+  }
+  std::filesystem::remove(scratch_ / "run/state");
+  ASSERT_EQ(::mkfifo((scratch_ / "run/state").c_str(), 0600), 0);
+  EXPECT_FALSE(has(end(batch), unused)) << "nobody waits for who writes it";
+}
+
 TEST_F(SpankWait, WhatTheFileSaysIsBelievedWithinBounds) {
   step_that_waits("100 1");
   for (const std::string& text :

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <climits>
 #include <future>
@@ -22,6 +23,7 @@
 #include "runtime/agent/grant_watch.h"
 #include "runtime/agent/load_peers.h"
 #include "runtime/agent/progress.h"
+#include "runtime/agent/use_watch.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
@@ -290,15 +292,33 @@ bool is_at(const std::string& path, const Fd& dir) {
          (::stat(path.c_str(), &now) == 0 && now.st_dev == held.st_dev && now.st_ino == held.st_ino);
 }
 
+// Prefetch, and the walk that it needs, go on only as long as the dataset may be used. The walk of several
+// nodes is one, and goes on.
+void follow_use(bool unused, bool* rests, Service* service) {
+  if (unused == *rests) return;
+  *rests = unused;
+  service->placement->rest(unused);
+  if (!service->peers) service->walker->rest(unused);
+  service->progress->set_unused(unused);
+  if (unused)
+    spdlog::warn("no program has used the dataset: prefetch stops until one does");
+  else
+    spdlog::info("the dataset is used: prefetch goes on");
+}
+
 // Waits for a signal, the end of the lifeline or that of the run directory; says which.
-std::string serve(int signals, int lifeline, const std::string& run_dir, const Fd& dir, GrantWatch* grants,
-                  Service* service) {
+std::string serve(int signals, int lifeline, const std::string& run_dir, const Fd& dir, int patience_s,
+                  GrantWatch* grants, Service* service) {
+  UseWatch use(service->board->get(), dir.get(), patience_s);
+  bool rests = false;
   for (;;) {
     take_grants(grants, service);
+    follow_use(use.is_unused(), &rests, service);
     pollfd fds[3] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {grants->fd(), POLLIN, 0}};
-    const int wait = grants->wait_ms();
-    if (::poll(fds, 3, wait < 0 || wait > kLookMs ? kLookMs : wait) < 0 && errno != EINTR)
-      return std::string("poll: ") + std::strerror(errno);
+    int wait = kLookMs;
+    for (const int wanted : {grants->wait_ms(), use.wait_ms()})
+      if (wanted >= 0) wait = std::min(wait, wanted);
+    if (::poll(fds, 3, wait) < 0 && errno != EINTR) return std::string("poll: ") + std::strerror(errno);
     if (!is_at(run_dir, dir)) return "the run directory is gone";
     if (fds[0].revents) return "signal";
     if (fds[1].revents) {  // nobody writes to it: it is readable at its end
@@ -422,8 +442,8 @@ int run_agent(const AgentOptions& options) {
   tell_ready(options.ready_fd, alone.empty() ? "ready" : "ready\t" + alone.substr(0, kMostReason));
 
   GrantWatch grants(options.grants);
-  const std::string why =
-      serve(signals.get(), options.lifeline_fd, options.run_dir, run_dir, &grants, service.get());
+  const std::string why = serve(signals.get(), options.lifeline_fd, options.run_dir, run_dir,
+                                options.config.agent.prefetch_patience, &grants, service.get());
   stop(service.get());
   const Board& board = *service->board->get();
   spdlog::info("ending ({}): {} files, {} staged, {} from other nodes, {} errors", why,

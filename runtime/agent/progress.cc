@@ -99,8 +99,9 @@ int percent_of(const Counted& found, uint64_t placed_bytes, bool over) {
 
 std::string progress_text(const Progress& p) {
   return fmt::format(
-      "state={}\npercent={}\nfiles={}\nstaged_files={}\nbytes={}\nstaged_bytes={}\nno_room={}\nfailed={}\n",
-      name_of(p.state), p.percent, p.files, p.staged_files, p.bytes, p.staged_bytes, p.no_room, p.failed);
+      "state={}\npercent={}\nfiles={}\nstaged_files={}\nbytes={}\nstaged_bytes={}\nno_room={}\nfailed={}\n{}",
+      name_of(p.state), p.percent, p.files, p.staged_files, p.bytes, p.staged_bytes, p.no_room, p.failed,
+      p.unused ? "unused=1\n" : "");
 }
 
 // Its own catalog is the user's to write, too: what it says may be wrong, and stays a number.
@@ -129,6 +130,7 @@ Progress ProgressFile::look() const {
   else
     p.state = parts_.placement->prefetch_rests() ? Is::kSuspended : Is::kStagingIn;
   p.staged_bytes = std::max(p.staged_bytes, std::min(placed, p.bytes));
+  p.unused = unused_;
   return p;
 }
 
@@ -164,6 +166,7 @@ void ProgressFile::stop() {
   if (thread_.joinable()) thread_.join();
   Progress last;
   last.state = Is::kTeardown;
+  last.unused = unused_;
   write(last);
 }
 
@@ -185,12 +188,13 @@ void ProgressFile::run() {
     const uint64_t now = activity(*parts_.board);
     const bool is_moving = told.state == Is::kStagingIn;
     rest = is_moving ? kNapNs : kSecondNs;
-    if (!first && !is_moving && now == seen) continue;
+    if (!first && !is_moving && now == seen && told.unused == unused_) continue;
     try {
       const Progress progress = look();
       rest = std::max(rest, kRest * (os::clock_ns(CLOCK_MONOTONIC) - begin));
       if (stopping_) return;
-      const bool is_due = first || progress.state != told.state || begin - told_ns >= kSecondNs;
+      const bool is_due = first || progress.state != told.state || progress.unused != told.unused ||
+                          begin - told_ns >= kSecondNs;
       if (!first && progress != told && !is_due) continue;  // looked at once more, soon
       seen = now;
       if (first || progress != told) {

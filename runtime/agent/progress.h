@@ -33,6 +33,7 @@ struct Progress {
   uint64_t files = 0, bytes = 0;
   uint64_t staged_files = 0, staged_bytes = 0;
   uint64_t no_room = 0, failed = 0;  // files that are not staged
+  bool unused = false;               // prefetch was told to rest, since no program uses the dataset
   bool operator==(const Progress&) const = default;
 };
 // Lines KEY=VALUE.
@@ -59,6 +60,8 @@ class ProgressFile {
   void start() EXCLUDES(lock_);
   // Says kTeardown.
   void stop() EXCLUDES(lock_);
+  // What it says of Progress::unused from now on. Any thread.
+  void set_unused(bool unused) { unused_ = unused; }
 
  private:
   void run() EXCLUDES(lock_);
@@ -69,7 +72,7 @@ class ProgressFile {
   const Parts parts_;
   std::thread thread_;
   bool written_ = false;  // ever
-  std::atomic<bool> stopping_{false};
+  std::atomic<bool> stopping_{false}, unused_{false};
   Mutex lock_;
   Condition stopped_;
 };

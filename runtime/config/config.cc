@@ -200,6 +200,8 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   if (key == "stage_again") return assign(parse_count(value, 86400), &agent->stage_again);
   if (key == "prefetch") return assign(parse_prefetch(value), &agent->prefetch);
   if (key == "prefetch_burst") return assign(parse_burst(value), &agent->prefetch_burst);
+  if (key == "prefetch_patience" && value == "0") return assign(Result<int>(0), &agent->prefetch_patience);
+  if (key == "prefetch_patience") return assign(parse_count(value, 86400), &agent->prefetch_patience);
   if (key == "consistency") return assign(parse_consistency(value), &agent->consistency);
   if (key == "metadata") return assign(parse_metadata(value), &agent->metadata);
   if (key == "pfs_bandwidth") return assign(parse_rate(value), &agent->pfs_bandwidth);
@@ -218,8 +220,9 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
   return bad_input(
       "unknown key '" + key +
       "' in [agent]; known are threads, walk_threads, watch_directories, stage_wait_max, "
-      "stage_wait, stage_again, prefetch, prefetch_burst, consistency, metadata, pfs_bandwidth, pfs_opens, "
-      "pfs_stats, tier_bandwidth, background_io, max_files, memory_max, run_size, log, log_level");
+      "stage_wait, stage_again, prefetch, prefetch_burst, prefetch_patience, consistency, metadata, "
+      "pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, max_files, memory_max, run_size, "
+      "log, log_level");
 }
 
 Status set_accounting_key(Config* config, const std::string& key, const std::string& value) {

@@ -61,6 +61,9 @@ struct AgentConfig {
   static constexpr uint64_t kBurstAuto = UINT64_MAX;
   static constexpr uint64_t kBurstAll = uint64_t{1} << 62;  // no bound, and is the same for each node
   uint64_t prefetch_burst = kBurstAuto;
+  // Seconds after the job's first task began: with nothing of the dataset used by then, prefetch rests until
+  // something is. 0: it does not.
+  int prefetch_patience = 30;
   std::string exclude;  // globs, with colons, of files that are never staged; not configured
   uint32_t nodes = 1;   // of the job, among which what kBurstAuto stands for is divided; not configured
   // When an open checks that a placed file is still the one that was copied: never, since nobody changes a

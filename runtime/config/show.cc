@@ -97,6 +97,7 @@ void list_agent(const AgentConfig& agent, Lister* out) {
   out->add("stage_again", std::to_string(agent.stage_again));
   out->add("prefetch", prefetch_text(agent.prefetch));
   out->add("prefetch_burst", burst == AgentConfig::kBurstAuto ? "auto" : size_text(burst));
+  out->add("prefetch_patience", std::to_string(agent.prefetch_patience));
   out->add("consistency", consistency_name(agent.consistency));
   out->add("metadata", metadata_name(agent.metadata));
   out->add("pfs_bandwidth", rate_text(agent.pfs_bandwidth));

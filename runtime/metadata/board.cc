@@ -184,6 +184,18 @@ OthersTotals others_of(const Board& board) {
   return {std::bit_cast<NodeCounts>(words), from.ended.load(std::memory_order_relaxed)};
 }
 
+bool has_been_used(const Board& board) {
+  constexpr uint64_t kFewLooks = 64;
+  const auto uses = [](const NodeCounts& c) {
+    return c.opens_tier + c[TaskCounter::opens_pfs] + c[TaskCounter::mmap_bytes] + c[TaskCounter::waits] !=
+               0 ||
+           c[TaskCounter::meta_pfs] + c[TaskCounter::meta_served] > kFewLooks;
+  };
+  // What other nodes got from this one their tasks have opened: each node prefetches for itself.
+  return total(board, AgentCounter::served_files) != 0 || uses(node_counts(board, {})) ||
+         (board.nodes.load(std::memory_order_relaxed) > 1 && uses(others_of(board).counts));
+}
+
 bool is_clean_relative(const char* path, size_t len) {
   size_t start = 0;
   for (size_t i = 0; i <= len; ++i) {

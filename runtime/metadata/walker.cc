@@ -138,6 +138,14 @@ void Walker::stop() {
   for (std::thread& t : threads) t.join();
 }
 
+void Walker::rest(bool rests) {
+  {
+    const MutexLock hold(lock_);
+    resting_ = rests;
+  }
+  changed_.notify_all();
+}
+
 bool Walker::has_ended() {
   const MutexLock hold(lock_);
   return std::all_of(unfinished_.begin(), unfinished_.end(), [](uint64_t n) { return n == 0; });
@@ -152,7 +160,11 @@ bool Walker::ended_of(uint32_t root) {
 
 bool Walker::take(Young* next) {
   MutexLock hold(lock_);
-  while (!stopping_ && waiting_.empty()) {
+  while (!stopping_ && (resting_ || waiting_.empty())) {
+    if (resting_) {
+      changed_.wait(&hold);
+      continue;
+    }
     const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
     if (!young_.empty() && young_.front().due_ns <= now) {
       *next = std::move(young_.front());

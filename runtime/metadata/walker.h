@@ -79,6 +79,8 @@ class Walker {
   void start(int threads, WalkSink* sink = nullptr) EXCLUDES(lock_);
   // Ends the walk where it is and waits for its threads; a thread inside a hanging PFS call is waited for.
   void stop() EXCLUDES(lock_);
+  // Begins no further directory from now on, or goes on. Any thread.
+  void rest(bool rests) EXCLUDES(lock_);
   // Whether all that could be read was, here or by another node. Any thread.
   bool has_ended() EXCLUDES(lock_);
 
@@ -148,6 +150,7 @@ class Walker {
   Mutex lock_;
   Condition changed_;
   bool started_ GUARDED_BY(lock_) = false;
+  bool resting_ GUARDED_BY(lock_) = false;
   // Until then: the directories that are known and were not entered, and the values with which some are to
   // have a listing.
   std::set<Name> left_ GUARDED_BY(lock_);

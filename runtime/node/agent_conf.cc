@@ -27,14 +27,14 @@ std::string agent_conf(const Config& config, const std::vector<TierConfig>& tier
   std::string text = fmt::format(
       "# Written when the job started: its share of this node.\n[agent]\nthreads = {}\nwalk_threads = {}\n"
       "watch_directories = {}\nstage_wait_max = {}\nstage_wait = {}\nstage_again = {}\nprefetch = "
-      "{}\nprefetch_burst = {}\nconsistency = "
+      "{}\nprefetch_burst = {}\nprefetch_patience = {}\nconsistency = "
       "{}\nmetadata = "
       "{}\nbackground_io = {}\n"
       "pfs_bandwidth = {}\npfs_opens = {}\npfs_stats = {}\ntier_bandwidth = {}\nmax_files = {}\nlog_level = "
       "{}\n",
       mine.threads, mine.walk_threads, mine.watch_directories, mine.stage_wait_max, mine.stage_wait,
       alone ? mine.stage_again : 0, prefetch, is_set ? std::to_string(mine.prefetch_burst) : "auto",
-      consistency_name(mine.consistency), metadata_name(mine.metadata), io_name(mine.background_io),
+      mine.prefetch_patience, consistency_name(mine.consistency), metadata_name(mine.metadata), io_name(mine.background_io),
       mine.pfs_bandwidth, mine.pfs_opens, mine.pfs_stats, mine.tier_bandwidth, mine.max_files,
       mine.log_level);
   text += fmt::format("\n[peer]\nenabled = {}\nports = {}-{}\nbandwidth = {}\nencrypt = {}\n",

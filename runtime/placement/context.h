@@ -26,6 +26,7 @@ struct PlacementContext {
   ChangeWatch* const watch;           // may be nullptr
   std::atomic<bool> stopping{false};  // set once
   std::atomic<int> threads{0};        // that copy
+  std::atomic<bool> resting{false};   // what nobody waits for is left alone
   SparseCopies sparse = {};
 
   const DatasetRoot& root_of(Ref ref) const { return dataset->roots[catalog->root_of(ref)]; }

@@ -67,6 +67,10 @@ void PlacementHandler::stop() {
     if (worker->thread.joinable()) worker->thread.join();
 }
 
+void PlacementHandler::rest(bool rests) {
+  if (context_.resting.exchange(rests) && !rests) queue_.wake();
+}
+
 void PlacementHandler::room_grew() { health_.room_grew(); }
 
 void PlacementHandler::demand(const RelPath& path) {

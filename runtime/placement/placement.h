@@ -54,8 +54,11 @@ class PlacementHandler {
   void room_grew();
   // The catalog has grown: there may be more to prefetch. Any thread.
   void catalog_grew() { queue_.catalog_grew(); }
-  // Whether prefetch has read what it may until the job has read more. Any thread.
-  bool prefetch_rests() { return queue_.is_poor(); }
+  // What nobody waits for is left alone from now on, but for the pieces that are being copied; or it goes on.
+  // Any thread.
+  void rest(bool rests);
+  // Whether prefetch was told to rest, or has read what it may until the job has read more. Any thread.
+  bool prefetch_rests() { return context_.resting || queue_.is_poor(); }
 
  private:
   struct Worker {

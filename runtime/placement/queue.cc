@@ -208,6 +208,7 @@ bool WorkQueue::next_to_fill(Fill which, Work* work) {
 }
 
 bool WorkQueue::next_background(Work* work) {
+  if (context_->resting) return false;
   if (next_to_fill(Fill::kAny, work)) return true;
   if (!again_.empty() && again_.front().due <= os::clock_ns(CLOCK_MONOTONIC)) {
     *work = again_.front().work;
