@@ -15,6 +15,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/layout/board_client.h"
+#include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
