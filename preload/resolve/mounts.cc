@@ -88,7 +88,7 @@ const char* path_at(const char* point, const Seen& directory, Room* room) {
   for (const char* end = directory.path; text; ++end) {
     const size_t more = strlen(end);
     if ((*end == '/' || !*end) && len + more > 0 && len + more < kPathBytes) {
-      memcpy(text, point, len);
+      memcpy(text, point, len + 1);
       memcpy(text + len, end, more + 1);
       if (is_at(directory, text)) return text;
     }
