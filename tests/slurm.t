@@ -340,7 +340,8 @@ def user_preload():
     ok(out.startswith(data.sums * 2), "LD_PRELOAD of the user's: the bytes are right", out)
     lines = out[2 * len(data.sums):].decode().splitlines()
     equal(lines[0], f"preload={own}:{cluster.prefix}/lib/monarch/libmonarch_preload.so", "LD_PRELOAD of the user's: it is kept")
-    ok(len(lines) == 5 and min(map(int, lines[3:])) > 0, "LD_PRELOAD of the user's: both are loaded", *lines)
+    equal(lines[1], f"MONARCH_IO_PRELOAD={own}", "LD_PRELOAD of the user's: a container's hook is told of it")
+    ok(len(lines) == 6 and min(map(int, lines[4:])) > 0, "LD_PRELOAD of the user's: both are loaded", *lines)
 
 
 def many_datasets():
