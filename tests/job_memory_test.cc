@@ -200,7 +200,7 @@ class FoundGroupTest : public MemoryGroupTest {
     for (const CgroupHierarchy& h : all.hierarchies()) {
       if (!h.has("memory") && !h.unified) continue;
       const std::string top = h.mount + "/unit-test." + std::to_string(::getpid()) + parent;
-      const std::string group = top + "/job_" + std::to_string(job_);
+      std::string group = top + "/job_" + std::to_string(job_);
       if (::mkdir(top.c_str(), 0755) != 0 || ::mkdir(group.c_str(), 0755) != 0) continue;
       made_.insert(made_.end(), {top, group});
       if (h.has("memory") || ::access((group + "/memory.current").c_str(), F_OK) == 0) return group;

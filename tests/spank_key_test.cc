@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the key of a job's agents comes from the submission to the nodes, and to nobody else.
 #include "tests/spank_fixture.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -49,6 +50,19 @@ TEST_F(SpankKey, EachSubmissionMakesOne) {
     keys.insert(key);
   }
   EXPECT_EQ(keys.size(), 3u) << "none like another";
+}
+
+TEST_F(SpankKey, WithoutRandomNumbersThereIsNone) {
+  const int status = in_child([&] {
+    if (!before_call(SYS_getrandom, [](CallArguments) { return EAGAIN; })) return 99;
+    init(S_CTX_ALLOCATOR);
+    option("monarch-check", "off");
+    option("monarch-dataset", "/data");
+    hook("init_post_opt");
+    return fake_.controlled.empty() ? 0 : 1;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(SpankKey, AJobWithoutMonarchHasNone) {

@@ -6,6 +6,7 @@
 #include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
 #include "tests/spank_fixture.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -135,7 +136,8 @@ TEST_F(SpankPlugin, TakesOnlyKnownValuesOfTheOtherOptions) {
   }
   EXPECT_EQ(option("monarch-exclude", std::string(1024, 'a').c_str()), ESPANK_BAD_ARG);
   EXPECT_EQ(option("monarch-exclude", std::string(1023, 'a').c_str()), ESPANK_SUCCESS);
-  EXPECT_EQ(option("monarch-capacity", ("1" + std::string(63, ' ')).c_str()), ESPANK_BAD_ARG);
+  EXPECT_EQ(option("monarch-capacity", ("1." + std::string(62, '0')).c_str()), ESPANK_BAD_ARG);
+  EXPECT_EQ(option("monarch-capacity", ("1." + std::string(61, '0')).c_str()), ESPANK_SUCCESS);
   EXPECT_EQ(option("monarch-tiers", std::string(512, 'a').c_str()), ESPANK_BAD_ARG);
   EXPECT_EQ(option("monarch-tiers", std::string(511, 'a').c_str()), ESPANK_SUCCESS);
 }
@@ -154,6 +156,17 @@ TEST_F(SpankPlugin, HandsTheOtherOptionsToItsHelpers) {
   fake_.given = {{"monarch-consistency", "open"}};
   hook("job_prolog");
   EXPECT_EQ(arguments(), "") << "no dataset";
+}
+
+TEST_F(SpankPlugin, AStepHandsItsOptionsToItsHelper) {
+  load();
+  init(S_CTX_REMOTE);
+  option("monarch-tiers", "a,b", 1);
+  option("monarch-dataset", "/data", 1);
+  hook("init_post_opt");
+  EXPECT_TRUE(has(arguments(), " --datasets /data --options tiers=a,b ")) << arguments();
+  step();
+  EXPECT_FALSE(has(arguments(), "--options")) << arguments();
 }
 
 TEST_F(SpankPlugin, HandsTwinsOfTheOtherOptionsToSlurm) {
@@ -520,9 +533,10 @@ TEST_F(SpankPlugin, AStepStartsTheAgentOnce) {
 
 TEST_F(SpankPlugin, TheJobsPartOfTheNodeIsThatOfItsCredential) {
   fake_.memory = uint64_t{5} << 32;
-  const std::pair<const char*, const char*> lists[] = {{"0", "1"},       {"0-3", "4"},  {"0-3,7", "5"},
-                                                       {"1,3,5-6", "4"}, {"12-10", ""}, {"x", ""},
-                                                       {"0-2000000", ""}};
+  using namespace std::string_literals;
+  const std::pair<std::string, const char*> lists[] = {{"0", "1"},        {"0-3", "4"},        {"0-3,7", "5"},
+                                                       {"1,3,5-6", "4"},  {"12-10", ""},       {"x", ""},
+                                                       {"0-2000000", ""}, {"0-3\0005-6"s, "4"}};
   for (const auto& [list, count] : lists) {
     fake_.cores = list;
     step();
@@ -1073,6 +1087,12 @@ TEST_F(SpankWait, OneTaskTalks) {
       << "it has less than was asked for";
   step_that_waits("81 0", {{S_JOB_NODEID, 0}, {S_TASK_ID, 1}});
   EXPECT_EQ(told(), "");
+  step_that_waits("80 60", {{S_JOB_NODEID, 0}, {S_TASK_ID, 0}});
+  EXPECT_EQ(told(), line("80", "the job begins"));
+  step_that_waits("81 100", {{S_JOB_NODEID, 0}, {S_TASK_ID, 1}});
+  seconds_a_look = 7;
+  EXPECT_EQ(told(), "") << "nor how it goes";
+  seconds_a_look = 0;
   step_that_waits("81 0", {{S_TASK_ID, 0}});
   fake_.environment["MONARCH_IO_QUIET"] = "";
   EXPECT_EQ(told(), "");
@@ -1152,8 +1172,25 @@ TEST_F(SpankWait, WhatTheFileSaysIsBelievedWithinBounds) {
         "state=" + std::string(2000, 'y'), std::string("state=staging-in\npercent=-\n"),
         std::string("state=staging-in\n\n\npercent\npercent=\n")}) {
     scratch_.file("run/state", text);
-    EXPECT_FALSE(told().empty()) << text;
+    const std::string all = told();
+    EXPECT_EQ(has(all, "the agent has told nothing"), !text.starts_with("state=")) << text << ": " << all;
+    EXPECT_FALSE(has(all, "the job begins")) << text << ": " << all;
   }
+}
+
+TEST_F(SpankWait, ARunDirectoryThatGoesMeanwhileIsNotWaitedFor) {
+  step_that_waits("100 600");
+  tell("staging-in", 42);
+  const int status = in_child([&] {
+    ::alarm(20);
+    const auto gone = [&](CallArguments a) {
+      return std::string(reinterpret_cast<const char*>(a[1])) == scratch_ / "run" ? ENOENT : 0;
+    };
+    if (!before_call(SYS_openat, gone)) return 99;
+    return function("task_init")(nullptr, 0, nullptr);
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(SpankWait, ASignalEndsIt) {
@@ -1213,6 +1250,7 @@ TEST_F(SpankWait, ATaskWhoseErrorsNobodyReadsBegins) {
   tell("staging-in", 1);
   EXPECT_EQ(in_child([&] {
               int ends[2];
+              ::signal(SIGPIPE, SIG_DFL);
               if (::pipe2(ends, O_CLOEXEC) != 0) return 99;
               ::dup2(ends[1], STDERR_FILENO);
               ::close(ends[0]);

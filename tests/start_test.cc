@@ -321,6 +321,8 @@ TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
   ASSERT_TRUE(r.ok()) << r.error().text;
   ASSERT_EQ(r->tiers.size(), 1u);
   EXPECT_EQ(r->tiers[0].name, "open");
+  EXPECT_EQ(*state_.read("jobs/c.1.n1/remark"),
+            "n1 goes without tier closed: it does not answer within 500 ms");
   const std::string log = contents(scratch_ / "logged");
   EXPECT_NE(log.find("tier closed (" + closed + "): it does not answer within 500 ms"), std::string::npos)
       << log;
@@ -371,6 +373,8 @@ TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
   EXPECT_EQ(r->tiers[0].name, "open");
   const std::string log = contents(scratch_ / "logged");
   EXPECT_NE(log.find("closed/monarch: no directory; remove it"), std::string::npos) << log;
+  const std::string told = "n1 goes without tier closed: " + (scratch_ / "closed/monarch: no directory");
+  EXPECT_TRUE(state_.read("jobs/c.1.n1/remark")->starts_with(told)) << *state_.read("jobs/c.1.n1/remark");
   EXPECT_EQ(contents(r->run_dir + "/agent.conf").find("closed"), std::string::npos);
   EXPECT_TRUE(end_agent(state_, *r, 10000));
 }
@@ -399,6 +403,31 @@ TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
       start_with(r, SYS_execve, &never_ends),
       "n1 has 1.00M of its tiers for the job now, less than the 2.00M that --monarch-capacity asks for");
   EXPECT_EQ(of_job(), Names{"failed"});
+}
+
+TEST_F(TrappedStartTest, WithoutPrefetchNothingIsWaitedFor) {
+  configure_tiers();
+  std::ofstream(scratch_ / "monarch.conf", std::ios::app) << "[agent]\nprefetch = off\n";
+  StartRequest r = request("/data");
+  r.options = "wait=80% tiers=open";
+  EXPECT_EQ(start_with(r, SYS_execve, &never_ends), "fresh");
+  EXPECT_TRUE(state_.read("jobs/c.1.n1/remark")->starts_with("--monarch-wait has no effect on n1"))
+      << *state_.read("jobs/c.1.n1/remark");
+  EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/wait"));
+  EXPECT_TRUE(end_agent(state_, *state_.read_record("c.1.n1"), 10000));
+}
+
+TEST_F(StartTest, SlurmctldIsAskedForTheJobsPartitionOnce) {
+  configure();
+  std::ofstream(scratch_ / "monarch.conf", std::ios::app) << "[policy.partition.gpu]\nenabled = off\n";
+  StartRequest r = request("/data");
+  r.of_cluster.account_program =
+      scratch_.file("program", "#!/bin/sh\necho x >>" + (scratch_ / "asked") + "\necho cpu; echo; echo\n");
+  ::chmod(r.of_cluster.account_program.c_str(), 0755);
+  EXPECT_EQ(error_of(r), ENOSPC);
+  r.datasets = "/other";
+  EXPECT_EQ(error_of(r), ENOSPC) << "another step";
+  EXPECT_EQ(contents(scratch_ / "asked"), "x\n");
 }
 
 TEST_F(TrappedStartTest, AnAgentThatCannotBeExecutedIsNone) {
