@@ -57,8 +57,7 @@ bool read_state(const char* run_dir, State* state) {
   const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   const ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
   if (fd >= 0) close(fd);
-  if (n <= 0) return false;
-  text[n] = '\0';
+  text[n > 0 ? n : 0] = '\0';
   if (strncmp(text, kFirst, sizeof kFirst - 1) != 0) return false;
   const char* name = text + sizeof kFirst - 1;
   snprintf(state->name, sizeof state->name, "%.*s", static_cast<int>(strcspn(name, "\n")), name);

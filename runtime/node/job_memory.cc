@@ -108,7 +108,6 @@ std::string memory_group_of(const Cgroups& groups, uint32_t job, const std::stri
   std::istringstream in(lines);
   for (std::string line; h && std::getline(in, line);) {  // ID:CONTROLLERS:PATH
     const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
     if (line.substr(first + 1, second - first - 1) != h->controllers) continue;
     const std::string path = job_path(line.substr(second + 1), job);
     std::string group = h->mount + path;

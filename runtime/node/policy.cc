@@ -153,7 +153,7 @@ Status Policy::check_datasets(const DatasetRules& rules, const std::string& data
   for (size_t at = 0; at < datasets.size();) {
     const size_t end = std::min(datasets.find(':', at), datasets.size());
     const Result<std::string> path = absolute_path(datasets.substr(at, end - at));
-    if (path.ok() && end > at)
+    if (path.ok())  // an empty one is none
       if (Status s = check_denied(rules, *path, *path); !s.ok()) return s;
     at = end + 1;
   }
