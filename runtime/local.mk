@@ -53,6 +53,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/config/policy_keys.h \
 	%D%/config/show.cc \
 	%D%/config/show.h \
+	%D%/config/user_options.cc \
+	%D%/config/user_options.h \
 	%D%/config/values.h \
 	%D%/hierarchy/discovery.cc \
 	%D%/hierarchy/discovery.h \

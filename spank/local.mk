@@ -10,6 +10,7 @@ spank_monarch_so_LDFLAGS = $(so_link_flags) -Wl,-soname,spank_monarch.so \
 	-Wl,--version-script=$(srcdir)/%D%/spank_monarch.map
 EXTRA_spank_monarch_so_DEPENDENCIES = %D%/spank_monarch.map
 spank_monarch_so_SOURCES = \
+	%D%/defaults.cc \
 	%D%/epilog.cc \
 	%D%/helper.cc \
 	%D%/key.cc \

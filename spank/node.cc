@@ -88,8 +88,8 @@ bool is_first_step(spank_t sp) {
   return step == kBatchStep || (step == 0 && strcmp(kind, "BATCH") != 0);
 }
 
-// `datasets` empty: what the prolog noted.
-void start(spank_t sp, const char* datasets) {
+// `datasets` empty: what the prolog noted, or what is default, with the options `by_default`.
+void start(spank_t sp, const char* datasets, const char* by_default = "") {
   uint32_t job = 0, restart = 0;
   uid_t uid = 0;
   gid_t gid = 0;
@@ -119,6 +119,7 @@ void start(spank_t sp, const char* datasets) {
   if (const uint64_t mib = memory_mib(sp)) arguments.add("--memory", decimal(mib, memory_text));
   if (datasets[0]) arguments.add("--datasets", datasets);
   if (datasets[0] && job_options()[0]) arguments.add("--options", job_options());
+  if (by_default[0]) arguments.add("--options", by_default);
   uint32_t step = kExternStep;
   spank_get_item(sp, S_JOB_STEPID, &step);
   if (step != kExternStep) arguments.add("--tasks");
@@ -164,6 +165,20 @@ void start_if_noted(spank_t sp) {
   start(sp, "");
 }
 
+// Of root's jobs nobody asked for anything.
+void start_default(spank_t sp) {
+  uint32_t job = 0;
+  uid_t uid = 0;
+  if (tried || !may_have_default() || spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+      spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS || uid == 0)
+    return;
+  char job_text[24];
+  if (is_known(decimal(job, job_text), "/no_default")) return;
+  tried = true;
+  start(sp, "", job_options());
+  if (!run_dir[0]) without[0] = '\0';
+}
+
 }  // namespace
 
 const char* started_run_dir() { return run_dir; }
@@ -191,7 +206,9 @@ void start_in_extern_step(spank_t sp) {
 
 void start_without_option(spank_t sp) {
   uint32_t step = 0;
-  if (spank_get_item(sp, S_JOB_STEPID, &step) == ESPANK_SUCCESS && step != kExternStep) start_if_noted(sp);
+  if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == kExternStep) return;
+  start_if_noted(sp);
+  start_default(sp);
 }
 
 void start_in_step(spank_t sp) {

@@ -82,7 +82,8 @@ void hide_job_key(spank_t sp);  // from a task
 void note_in_prolog();
 void start_in_extern_step(spank_t sp);
 void start_in_step(spank_t sp);
-// In a step that was given no option, nor --no-monarch: by what the prolog noted.
+// In a step that was given no dataset, nor --no-monarch: by what the prolog noted, or what the administrator
+// has for such jobs.
 void start_without_option(spank_t sp);
 
 // What the start told, for the tasks; empty without an agent.
@@ -123,6 +124,9 @@ void note_begin(const char* run_dir, int seconds);
 // When a task has ended, as root: tells the user, in the job's output, that no program has used the dataset,
 // if the agent says so.
 void tell_unused(spank_t sp, const char* run_dir);
+
+// defaults.cc: whether monarch.conf, or a word of plugstack.conf, has datasets for jobs that name none.
+bool may_have_default();
 
 // epilog.cc: in slurmd's epilog; and at the end of a step, if it is the extern step and stands for the
 // epilog.

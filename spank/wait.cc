@@ -252,7 +252,8 @@ void note_begin(const char* run_dir, int seconds) {
 }
 
 void tell_unused(spank_t sp, const char* run_dir) {
-  uint32_t task = 0, node = 0;
+  uint32_t task = 0, node = 0, job = 0;
+  char job_text[24];
   uid_t uid = 0;
   gid_t gid = 0;
   char value[8];
@@ -261,7 +262,8 @@ void tell_unused(spank_t sp, const char* run_dir) {
       spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS || uid == 0 ||
       spank_get_item(sp, S_JOB_GID, &gid) != ESPANK_SUCCESS ||
       spank_getenv(sp, "MONARCH_IO_QUIET", value, sizeof value) != ESPANK_ENV_NOEXIST ||
-      !is_unused(uid, gid, run_dir))
+      spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+      is_known(decimal(job, job_text), "/by_default") || !is_unused(uid, gid, run_dir))
     return;
   // slurmstepd's own errors are what reaches the job's output by now.
   slurm_error(

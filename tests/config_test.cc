@@ -156,6 +156,8 @@ TEST_F(ConfigFile, ReadsThePolicy) {
       "[tier.a]\npath = /a\nquota = 1G\njob_capacity = 20%\n[tier.b]\npath = /b\nquota = 1G\n"
       "[policy]\nenabled = on\nallow_users = alice, 17\nallow_users=bob\ndeny_users =\nallow_groups = a,b\n"
       "deny_groups = c\nallow_datasets = /x//:/y\nallow_datasets = /z, too\ndeny_datasets = /x/y/.\n"
+      "default_dataset = /d:/e\ndefault_dataset = /f\ndefault_options = prefetch=off wait=none\n"
+      "deny_options = wait,tiers\nmax_prefetch = auto\nmax_wait = 0\n"
       "tiers = b,a\njob_capacity = 2G\nmax_files = 10M\npfs_bandwidth = 1G\npfs_opens = 100\npfs_stats = "
       "none\n"
       "[policy.partition.GPU.a]\nenabled = off\n[policy.account.Phys]\nmax_files = "
@@ -179,6 +181,11 @@ TEST_F(ConfigFile, ReadsThePolicy) {
   EXPECT_EQ(keys.pfs_bandwidth.value(), uint64_t{1} << 30);
   EXPECT_EQ(keys.pfs_opens.value(), 100u);
   EXPECT_EQ(keys.pfs_stats.value(), 0u);
+  EXPECT_EQ(keys.default_dataset.value(), (List{"/d", "/e", "/f"}));
+  EXPECT_EQ(keys.default_options.value(), "prefetch=off wait=none");
+  EXPECT_EQ(keys.deny_options.value(), (List{"wait", "tiers"}));
+  EXPECT_EQ(keys.max_prefetch.value(), "auto");
+  EXPECT_EQ(keys.max_wait.value(), 0);
   EXPECT_EQ(config->policies[1].title(), "policy.partition.GPU.a");
   EXPECT_FALSE(config->policies[1].keys.enabled.value());
   EXPECT_FALSE(config->policies[1].keys.deny_users || config->policies[1].keys.max_files);
@@ -206,6 +213,21 @@ TEST_F(ConfigFile, WhatIsWrongOfThePolicyIsToldWithTheRemedy) {
   EXPECT_EQ(with("job_capacity = 0%"),
             "2: job_capacity = 0% has no room for any file; write for example job_capacity = 50%");
   EXPECT_EQ(with("max_files = many").rfind("2: ", 0), 0u);
+  EXPECT_EQ(with("default_dataset = data"), "2: path 'data' is not absolute");
+  EXPECT_EQ(
+      with("default_options = prefetch=on"),
+      "2: default_options = prefetch=on: the job's options hold 'prefetch=on', which this version does not "
+      "know; write for example default_options = prefetch=off consistency=open, of prefetch, consistency, "
+      "tiers, wait, wait_timeout, capacity, exclude");
+  EXPECT_EQ(
+      with("deny_options = tiers, colour"),
+      "2: deny_options names 'colour'; known are prefetch, consistency, tiers, wait, wait_timeout, capacity, "
+      "exclude");
+  EXPECT_EQ(with("max_prefetch = on"), "2: max_prefetch 'on' is none of all, auto, off");
+  for (const char* wait : {"604801", "1h", "-1", "9999999", ""})
+    EXPECT_EQ(with("max_wait = " + std::string(wait)),
+              "2: max_wait '" + std::string(wait) +
+                  "' is not a number of seconds from 0 to 604800, which is a week");
   for (const char* section :
        {"policies", "policy.", "policy.partition", "policy.qos.", "policy.user.a", "Policy"})
     EXPECT_EQ(

@@ -106,6 +106,11 @@ max_files = 5
 pfs_bandwidth = 1K
 pfs_opens = none
 pfs_stats = 3
+default_dataset = /d:/e
+default_options = prefetch=off wait=none
+deny_options = wait, tiers
+max_prefetch = auto
+max_wait = 60
 [policy.partition.GPU]
 enabled = on
 """

@@ -178,6 +178,7 @@ fuzzed_sources = \
 	runtime/metadata/board.cc \
 	runtime/metadata/catalog.cc \
 	runtime/node/accounting.cc \
+	runtime/config/user_options.cc \
 	runtime/node/job_options.cc \
 	runtime/node/spool.cc \
 	runtime/node/state.cc \
@@ -287,6 +288,7 @@ scripts = \
 	%D%/slurm_unused.t \
 	%D%/slurm_versions.t \
 	%D%/slurm_wait.t \
+	%D%/starved.t \
 	%D%/stress.t \
 	%D%/vm.t \
 	%D%/writes.t

@@ -376,5 +376,64 @@ TEST_F(FactsTest, WithoutAProcessToAskNothingIsKilled) {
   EXPECT_EQ(status, 0);
 }
 
+TEST_F(PolicyTest, TheUsersOptionsGoBeforeTheDefaultsAsFarAsTheyMay) {
+  struct Case {
+    const char *policy, *asked, *prefetch, *consistency;
+    int wait_percent, wait_seconds;
+    const char* remark;
+  };
+  const Case cases[] = {
+      {"", "prefetch=all consistency=open", "all", "open", 0, 1800, ""},
+      {"default_options = prefetch=off consistency=open wait=50%\n", "", "off", "open", 50, 1800, ""},
+      {"default_options = prefetch=off consistency=open wait=50%\n", "prefetch=auto wait=none", "auto",
+       "open", 0, 1800, ""},
+      {"deny_options = prefetch, wait_timeout\ndefault_options = prefetch=off\n",
+       "prefetch=all wait_timeout=5 consistency=open", "off", "open", 0, 1800,
+       "--monarch-prefetch has no effect here (monarch.conf: [policy.qos.high] deny_options); "
+       "--monarch-wait-timeout "
+       "has no effect here (monarch.conf: [policy.qos.high] deny_options)"},
+      {"max_prefetch = auto\n", "prefetch=all", "auto", "", 0, 1800,
+       "--monarch-prefetch is at most auto here (monarch.conf: [policy.qos.high] max_prefetch)"},
+      {"max_prefetch = auto\n", "prefetch=off", "off", "", 0, 1800, ""},
+      {"max_prefetch = auto\n", "", "", "", 0, 1800, ""},
+      {"max_prefetch = auto\n", "wait=full", "auto", "", 0, 1800,
+       "--monarch-wait has no effect here (monarch.conf: [policy.qos.high] max_prefetch)"},
+      {"max_prefetch = off\n", "", "off", "", 0, 1800, ""},
+      {"max_prefetch = off\n", "prefetch=auto", "off", "", 0, 1800,
+       "--monarch-prefetch is at most off here (monarch.conf: [policy.qos.high] max_prefetch)"},
+      {"max_prefetch = all\n", "wait=full", "", "", 100, 1800, ""},
+      {"max_wait = 600\n", "wait=full", "", "", 100, 600,
+       "--monarch-wait ends after 600 s (monarch.conf: [policy.qos.high] max_wait)"},
+      {"max_wait = 600\n", "wait=full wait_timeout=60", "", "", 100, 60, ""},
+      {"max_wait = 0\n", "wait=10%", "", "", 0, 0,
+       "--monarch-wait has no effect here (monarch.conf: [policy.qos.high] max_wait)"},
+  };
+  for (const Case& c : cases) {
+    std::string remark;
+    const Result<JobOptions> options =
+        bound_options(config("[policy.qos.high]\n" + std::string(c.policy)), job_, c.asked, &remark);
+    ASSERT_TRUE(options.ok()) << c.policy << c.asked << options.error().text;
+    EXPECT_EQ(options->prefetch, c.prefetch) << c.policy << c.asked;
+    EXPECT_EQ(options->consistency, c.consistency) << c.policy << c.asked;
+    EXPECT_EQ(options->wait_percent, c.wait_percent) << c.policy << c.asked;
+    EXPECT_EQ(options->wait_seconds, c.wait_seconds) << c.policy << c.asked;
+    EXPECT_EQ(remark, c.remark);
+  }
+  std::string remark;
+  EXPECT_FALSE(bound_options(config("[policy]\ndeny_options = tiers\n"), job_, "tiers=", &remark).ok());
+}
+
+TEST_F(PolicyTest, AJobThatNamesNoDatasetMayHaveOneByDefault) {
+  const std::string text =
+      "[policy]\ndefault_dataset = /all\n[policy.partition.gpu]\ndefault_dataset = /a:/b\n"
+      "default_dataset = /c\n[policy.account.none]\ndefault_dataset =\n";
+  EXPECT_EQ(default_dataset(config(text), job_), "/a:/b:/c");
+  EXPECT_EQ(default_dataset(config(text), facts_of("cpu", "", "")), "/all");
+  EXPECT_EQ(default_dataset(config(text), facts_of("gpu", "none", "")), "") << "none, for these";
+  EXPECT_TRUE(has_default_dataset(config(text)));
+  EXPECT_FALSE(has_default_dataset(config("[policy]\ndefault_dataset =\n")));
+  EXPECT_EQ(default_dataset(config(""), job_), "");
+}
+
 }  // namespace
 }  // namespace monarch

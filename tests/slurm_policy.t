@@ -161,6 +161,47 @@ def limits():
     os.unlink(f"{cluster.out}/go")
 
 
+def defaults():
+    """A job that names no dataset has that of its partition, unless it declines; others have none, and are told nothing."""
+    ask = f"{HERE}; grep -E '^(prefetch|consistency) = ' $MONARCH_IO_RUN_DIR/agent.conf; cat $MONARCH_IO_RUN_DIR/datasets"
+    configure(f"[policy.partition.closed]\ndefault_dataset = {data.path}\ndefault_options = prefetch=off consistency=open\n")
+    for words, prefetch in (([], "off"), (["--monarch-prefetch=auto"], "auto")):
+        job = cluster.submit(["--nodes=1", "--partition=closed", *words], ask)
+        equal(cluster.wait(job), "COMPLETED", f"by default {words}: how Slurm says that it ended")
+        equal(cluster.output(job).decode().rstrip("\n"), f"{SERVED}\nprefetch = {prefetch}\nconsistency = open\n{data.path}",
+              f"by default {words}: it has the partition's dataset")
+        equal(cluster.calls_for(job).count("--epilog"), 1, f"by default {words}: the job is ended")
+    for name, words in (("--no-monarch", ["--partition=closed", "--no-monarch"]), ("another partition", ["--partition=main"])):
+        job = cluster.submit(["--nodes=1", *words], f"srun sh -c '{HERE}'; {HERE}")
+        equal(cluster.wait(job), "COMPLETED", f"{name}: how Slurm says that it ended")
+        equal(cluster.output(job).decode(), 2 * f"{NOT_SERVED}\n", f"{name}: none, and nothing is told")
+        equal(cluster.calls_for(job).count("--start"), int("no-monarch" not in name), f"{name}: it is asked once at most")
+    code, out, err = cluster.execute(["srun", "--nodes=2", "--partition=closed", "sh", "-c", HERE])
+    equal((code, out.decode()), (0, 2 * f"{SERVED}\n"), "srun by default: both nodes have it", err)
+    code, out, err = cluster.execute(["srun", "-Q", "--partition=closed", "sh", "-c", HERE], root=True)
+    equal((code, out.decode(), err), (0, f"{NOT_SERVED}\n", ""), "root's job by default: none, and nothing is told")
+    configure("[policy.partition.closed]\ndefault_dataset = /nowhere\n")
+    job = cluster.submit(["--nodes=1", "--partition=closed"], HERE)
+    equal(cluster.wait(job), "COMPLETED", "a default that is not there: how Slurm says that it ended")
+    equal(cluster.output(job).decode(), f"{NOT_SERVED}\n", "a default that is not there: nobody who did not ask is told")
+    contains(cluster.log_of(job), ["/nowhere"], "a default that is not there: the log says so")
+
+
+def bounds():
+    """What users ask for is theirs as far as the administrator lets them."""
+    configure("[policy.qos.long]\nmax_prefetch = auto\nmax_wait = 0\ndeny_options = consistency\n")
+    script = "grep -E '^(prefetch|prefetch_burst|consistency) = ' $MONARCH_IO_RUN_DIR/agent.conf"
+    words = ["--monarch-prefetch=all", "--monarch-consistency=open"]
+    job, out = run("beyond bounds", "--qos=long", *words, script=script)
+    told = [line for line in out.split("\n") if line.startswith("monarch: ")]
+    equal(len(told), 1, "beyond bounds: it is told once")
+    contains(out, ["prefetch = auto\nprefetch_burst = auto\nconsistency = job\n", "--monarch-prefetch is at most auto here",
+                   "--monarch-consistency has no effect here (monarch.conf: [policy.qos.long] deny_options)"], "beyond bounds: what it has")
+    _, out = run("within bounds", "--qos=normal", *words, script=script)
+    contains(out, ["consistency = open\n"], "within bounds: what it has")
+    ok("monarch: " not in out, "within bounds: nothing is told", out)
+
+
 def slow_slurmctld():
     """What cannot be asked costs a second at most, and leaves the general section."""
     mode, took, real = f"{scratch()}/mode", f"{scratch()}/took", f"{scratch()}/monarchd.real"
@@ -242,4 +283,4 @@ if reason := slurm_lab.why_no_slurm():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(by_job, by_user, of_kinds, of_liars, by_dataset, limits, slow_slurmctld, words, leaves_nothing)
+e2e.main(by_job, by_user, of_kinds, of_liars, by_dataset, limits, defaults, bounds, slow_slurmctld, words, leaves_nothing)

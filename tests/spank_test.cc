@@ -677,6 +677,44 @@ TEST_F(SpankPlugin, WithoutAnOptionWhatThePrologNotedIsStarted) {
   }
 }
 
+TEST_F(SpankPlugin, WithoutADatasetTheAdministratorsIsAskedForWhereThereIsOne) {
+  const auto starts = [&](uint32_t step_id, uint32_t uid = 1000, const char* declines = nullptr) {
+    load();
+    init(S_CTX_REMOTE);
+    fake_.items = {{S_JOB_ID, 7}, {S_JOB_STEPID, step_id}, {S_JOB_UID, uid}, {S_JOB_GID, 100}};
+    if (declines) option(declines, "", 1);
+    option("monarch-prefetch", "off", 1);
+    hook("init_post_opt");
+    hook("init_post_opt");
+    return arguments();
+  };
+  for (const char* text :
+       {"", "# default_dataset = /x\n", "default_datasets = /x\n", "no_default_dataset = /x\n"}) {
+    scratch_.file("monarch.conf", std::string("[policy.partition.a]\n") + text);
+    EXPECT_EQ(starts(0), "") << text;
+  }
+  for (const std::string& text : {std::string("default_dataset = /x\n"), std::string(" \tdefault_dataset:/x"),
+                                  std::string(2000, '#') + "\ndefault_dataset=/x\n"}) {
+    scratch_.file("monarch.conf", "[policy.partition.a]\n" + text);
+    const std::string asked = starts(0);
+    EXPECT_EQ(std::count(asked.begin(), asked.end(), '\n'), 1) << text;
+    EXPECT_TRUE(has(asked, "--options prefetch=off") && has(asked, "--tasks") && !has(asked, "--datasets"))
+        << asked;
+  }
+  EXPECT_EQ(starts(kExternStep), "") << "which does not see who declines";
+  EXPECT_EQ(starts(0, 0) + said(), "") << "root's jobs";
+  EXPECT_EQ(starts(0, 1000, "no-monarch"), "");
+  helper("echo 'tell there is none' >&3");
+  (void)starts(0);
+  EXPECT_EQ(told(), "") << "nobody has asked for it";
+  scratch_.file("state/jobs/cluster.7.n1/no_default", "");
+  EXPECT_EQ(starts(0), "") << "it was asked before";
+  std::filesystem::remove(scratch_ / "state/jobs/cluster.7.n1/no_default");
+  scratch_.file("monarch.conf", "");
+  words_.emplace_back("policy.partition.a.b.default_dataset=/x");
+  EXPECT_TRUE(has(starts(0), "--start"));
+}
+
 // ---- answers
 
 TEST_F(SpankPlugin, AnAnswerThatIsNoneMakesNoTaskUseIt) {

@@ -142,6 +142,11 @@ struct PolicyKeys {
   List tiers;  // names, in the order in which they are filled
   std::optional<Quota> job_capacity;
   std::optional<uint64_t> max_files, pfs_bandwidth, pfs_opens, pfs_stats;
+  List default_dataset;                        // of jobs that name none: directories
+  std::optional<std::string> default_options;  // KEY=VALUE ..., what jobs ask for unless they ask otherwise
+  List deny_options;                           // names of options that jobs cannot use
+  std::optional<std::string> max_prefetch;     // "all", "auto" or "off": no more is prefetched than by that
+  std::optional<int> max_wait;                 // seconds that a job can wait for staging; 0: it cannot
 };
 
 struct PolicySection {

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <optional>
 
+#include "runtime/config/user_options.h"
 #include "runtime/config/values.h"
 
 namespace monarch {
@@ -76,6 +77,34 @@ Status set_tiers(const std::string& value, PolicyKeys::List* list) {
   return {};
 }
 
+Status set_default_options(const std::string& value, std::optional<std::string>* place) {
+  if (const Result<JobOptions> parsed = parse_job_options(value); !parsed.ok())
+    return bad_input("default_options = " + value + ": " + parsed.error().text +
+                     "; write for example default_options = prefetch=off consistency=open, of " +
+                     kOptionNames);
+  *place = value;
+  return {};
+}
+
+Status add_options(const std::string& value, PolicyKeys::List* list) {
+  for (const std::string& name : split_list(value, ','))
+    if (!is_option(name)) return bad_input("deny_options names '" + name + "'; known are " + kOptionNames);
+  add_names(value, list);
+  return {};
+}
+
+Result<std::string> parse_max_prefetch(const std::string& text) {
+  if (text == "all" || text == "auto" || text == "off") return text;
+  return bad_input("max_prefetch '" + text + "' is none of all, auto, off");
+}
+
+Result<int> parse_max_wait(const std::string& text) {
+  if (text.empty() || text.size() > 6 || text.find_first_not_of("0123456789") != std::string::npos ||
+      std::stoi(text) > 604800)
+    return bad_input("max_wait '" + text + "' is not a number of seconds from 0 to 604800, which is a week");
+  return std::stoi(text);
+}
+
 }  // namespace
 
 std::string PolicySection::title() const {
@@ -104,8 +133,8 @@ void add_policy(Config* config, const std::string& section) {
 }
 
 bool is_list_of_policy(const std::string& key) {
-  for (const char* list :
-       {"allow_users", "deny_users", "allow_groups", "deny_groups", "allow_datasets", "deny_datasets"})
+  for (const char* list : {"allow_users", "deny_users", "allow_groups", "deny_groups", "allow_datasets",
+                           "deny_datasets", "default_dataset", "deny_options"})
     if (key == list) return true;
   return false;
 }
@@ -130,10 +159,16 @@ Status set_policy_key(PolicySection* policy, const std::string& key, const std::
   if (key == "pfs_bandwidth") return assign(parse_rate(value), &keys.pfs_bandwidth);
   if (key == "pfs_opens") return assign(parse_rate(value), &keys.pfs_opens);
   if (key == "pfs_stats") return assign(parse_rate(value), &keys.pfs_stats);
+  if (key == "default_dataset") return add_paths(value, &keys.default_dataset);
+  if (key == "default_options") return set_default_options(value, &keys.default_options);
+  if (key == "deny_options") return add_options(value, &keys.deny_options);
+  if (key == "max_prefetch") return assign(parse_max_prefetch(value), &keys.max_prefetch);
+  if (key == "max_wait") return assign(parse_max_wait(value), &keys.max_wait);
   return bad_input(
       "unknown key '" + key + "' in [" + policy->title() +
       "]; known are enabled, allow_users, deny_users, allow_groups, deny_groups, allow_datasets, "
-      "deny_datasets, tiers, job_capacity, max_files, pfs_bandwidth, pfs_opens, pfs_stats");
+      "deny_datasets, tiers, job_capacity, max_files, pfs_bandwidth, pfs_opens, pfs_stats, default_dataset, "
+      "default_options, deny_options, max_prefetch, max_wait");
 }
 
 Status check_policy(const Config& config, const PolicySection& policy) {

@@ -139,6 +139,12 @@ void list_policy(const PolicySection& policy, Lister* out) {
   out->add_if("pfs_bandwidth", keys.pfs_bandwidth, rate_text);
   out->add_if("pfs_opens", keys.pfs_opens, rate_text);
   out->add_if("pfs_stats", keys.pfs_stats, rate_text);
+  const auto as_it_is = [](const std::string& text) { return text; };
+  out->add_list("default_dataset", keys.default_dataset);
+  out->add_if("default_options", keys.default_options, as_it_is);
+  out->add_list("deny_options", keys.deny_options);
+  out->add_if("max_prefetch", keys.max_prefetch, as_it_is);
+  out->add_if("max_wait", keys.max_wait, [](int seconds) { return std::to_string(seconds); });
 }
 
 }  // namespace

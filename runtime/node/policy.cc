@@ -197,4 +197,62 @@ Result<Config> apply_policy(const Config& config, const JobFacts& facts, const s
   return mine;
 }
 
+Result<JobOptions> bound_options(const Config& config, const JobFacts& facts, const std::string& asked,
+                                 std::string* remark) {
+  using K = PolicyKeys;
+  const Policy policy(config, facts);
+  const auto tell = [&](const std::string& text) { *remark += (remark->empty() ? "" : "; ") + text; };
+  // What a user's own words are wrong in is no fault of the administrator's.
+  if (const Result<JobOptions> own = parse_job_options(asked); !own.ok()) return own.error();
+  std::string words = asked, defaults;
+  if (const PolicySection* section = policy.of(&K::deny_options)) {
+    std::vector<std::string> left_out;
+    words = without_options(asked, *section->keys.deny_options, &left_out);
+    for (std::string& name : left_out) {
+      std::replace(name.begin(), name.end(), '_', '-');
+      tell("--monarch-" + name + " has no effect here " + source(*section, "deny_options"));
+    }
+  }
+  policy.set(&K::default_options, &defaults);
+  Result<JobOptions> options = parse_job_options(defaults + " " + words);
+  if (!options.ok()) return options;
+  const bool waits = options->wait_percent > 0;
+  if (const PolicySection* section = policy.of(&K::max_prefetch)) {
+    const std::string& most = *section->keys.max_prefetch;
+    if (most != "all" &&
+        (waits || options->prefetch == "all" || (most == "off" && options->prefetch != "off"))) {
+      if (waits || !options->prefetch.empty())
+        tell((waits ? "--monarch-wait has no effect here "
+                    : "--monarch-prefetch is at most " + most + " here ") +
+             source(*section, "max_prefetch"));
+      options->prefetch = options->prefetch == "off" ? "off" : most;
+      options->wait_percent = 0;
+    }
+  }
+  if (const PolicySection* section = policy.of(&K::max_wait);
+      section && options->wait_percent > 0 && options->wait_seconds > *section->keys.max_wait) {
+    const int most = *section->keys.max_wait;
+    tell(most == 0
+             ? "--monarch-wait has no effect here " + source(*section, "max_wait")
+             : "--monarch-wait ends after " + std::to_string(most) + " s " + source(*section, "max_wait"));
+    if (most == 0) options->wait_percent = 0;
+    options->wait_seconds = most;
+  }
+  return options;
+}
+
+std::string default_dataset(const Config& config, const JobFacts& facts) {
+  const PolicySection* section = Policy(config, facts).of(&PolicyKeys::default_dataset);
+  std::string paths;
+  if (section)
+    for (const std::string& path : *section->keys.default_dataset) paths += (paths.empty() ? "" : ":") + path;
+  return paths;
+}
+
+bool has_default_dataset(const Config& config) {
+  return std::any_of(config.policies.begin(), config.policies.end(), [](const PolicySection& section) {
+    return section.keys.default_dataset && !section.keys.default_dataset->empty();
+  });
+}
+
 }  // namespace monarch

@@ -210,6 +210,9 @@ std::string no_peers_file(const JobOnNode& job) { return "jobs/" + job.key() + "
 std::string options_file(const JobOnNode& job) { return "jobs/" + job.key() + "/options"; }
 std::string remark_file(const JobOnNode& job) { return "jobs/" + job.key() + "/remark"; }
 std::string wait_file(const JobOnNode& job) { return "jobs/" + job.key() + "/wait"; }
+// The datasets that are wanted are the administrator's default; there is none for this job.
+std::string by_default_file(const JobOnNode& job) { return "jobs/" + job.key() + "/by_default"; }
+std::string no_default_file(const JobOnNode& job) { return "jobs/" + job.key() + "/no_default"; }
 std::string failed_file(const JobOnNode& job) { return "jobs/" + job.key() + "/failed"; }
 
 // ENOENT: nothing is wanted.
@@ -370,7 +373,7 @@ class Questions {
     const JobFacts& facts = facts_->answer();
     *ready_ms -= static_cast<int>(now_ms() - begin);
     Result<Config> mine = apply_policy(*config, facts, datasets);
-    Result<JobOptions> options = parse_job_options(options_of(state_, request_));
+    Result<JobOptions> options = bound_options(*config, facts, options_of(state_, request_), remark);
     if (!mine.ok() || !options.ok()) return mine.ok() ? options.error() : mine.error();
     if (mine->tiers.empty()) return mine;  // the user is told of that
     options_ = options.take();
@@ -379,6 +382,13 @@ class Questions {
     if (!applied->empty()) add_remark(*applied, remark);
     if (mine->agent.prefetch == AgentConfig::Prefetch::kOff) options_.wait_percent = 0;  // the user is told
     return mine;
+  }
+  // For a job that names no dataset; "": it has none.
+  std::string default_dataset(const Config& config, int* ready_ms) {
+    const int64_t begin = now_ms();
+    const JobFacts& facts = facts_->answer();
+    *ready_ms -= static_cast<int>(now_ms() - begin);
+    return monarch::default_dataset(config, facts);
   }
   const JobOptions& options() const { return options_; }  // as decided
   uint32_t cores() { return cores_ ? cores_->answer(kCoresPatienceMs) : 0; }
@@ -396,6 +406,17 @@ class Questions {
   JobOptions options_;
 };
 
+// Notes for a job that names no dataset, nor declines, what it has by default, or that it has none, so that
+// this is asked once in a run.
+Status note_default(const StateDir& state, const StartRequest& request, const std::string& datasets) {
+  Result<Fd> lock = state.lock_job(request.job, true, kLockPatienceMs);
+  if (!lock.ok()) return lock.error();
+  if (datasets.empty()) return state.write(no_default_file(request.job), run_of(request));
+  MONARCH_TRY(state.write(by_default_file(request.job), ""));
+  MONARCH_TRY(note_or_forget(state, options_file(request.job), request.options));
+  return state.write(wanted_file(request.job), datasets);
+}
+
 }  // namespace
 
 Status note_wanted(const StartRequest& request) {
@@ -406,10 +427,8 @@ Status note_wanted(const StartRequest& request) {
   if (!lock.ok()) return lock.error();
   if (const Status s = note_peers(*state, request.job, request.peers); !s.ok())
     spdlog::warn("JobId={} {}", request.job.job, s.error().text);  // the job can do without
-  if (request.options.empty())
-    ::unlink((state->path() + "/" + options_file(request.job)).c_str());  // of a run before
-  else
-    MONARCH_TRY(state->write(options_file(request.job), request.options));
+  MONARCH_TRY(note_or_forget(*state, options_file(request.job), request.options));
+  ::unlink((state->path() + "/" + by_default_file(request.job)).c_str());
   return state->write(wanted_file(request.job), request.datasets);
 }
 
@@ -424,6 +443,7 @@ bool is_to_be_told(const StartRequest& request, const std::string& reason) {
   const Result<StateDir> state = StateDir::open(request.state_dir);
   const std::string file = "jobs/" + request.job.key() + "/told", text = run_of(request) + escaped(reason);
   if (!state.ok()) return true;
+  if (state->read(by_default_file(request.job)).ok()) return false;  // nobody has asked for it
   const Result<Fd> lock = state->lock_job(request.job, false, kLockPatienceMs);
   const Result<std::string> told = state->read(file);
   return (!told.ok() || *told != text) && lock.ok() && state->write(file, text).ok();
@@ -439,7 +459,13 @@ Result<Started> start_agent(const StartRequest& asked) {
   int ready_ms = kReadyPatienceMs;
   Questions questions(*state, request);
   if (!known) {
-    const Result<std::string> wanted = datasets_of(*state, request);
+    Result<std::string> wanted = datasets_of(*state, request);
+    if (!wanted.ok() && wanted.error().code == ENOENT && request.tasks && config.ok() &&
+        has_default_dataset(*config)) {
+      questions.ask(config);
+      MONARCH_TRY(note_default(*state, request, questions.default_dataset(*config, &ready_ms)));
+      wanted = datasets_of(*state, request);
+    }
     if (!wanted.ok()) return wanted.error();
     // Also here: what keeps a start from its end may keep its lock.
     if (Status before = failed_before(*state, request, tried_with(*state, request, *wanted)); !before.ok())
