@@ -239,6 +239,7 @@ TOLD = {
     "runtime/node/policy.cc": ERRORS,
     "runtime/node/job_options.cc": ERRORS + r"|\bremark = fmt::format\(|\bfmt::format\((?=\"\{\} has no tier)",
     "runtime/node/job_peers.cc": ERRORS,
+    "runtime/config/user_options.cc": ERRORS,
     "runtime/node/job_dirs.cc": ERRORS,
     "runtime/node/state.cc": r"\bError\{(?:EPERM|errno|ENAMETOOLONG|EREMOTE|ETIMEDOUT),",
     "runtime/config/dataset_rules.cc": ERRORS,

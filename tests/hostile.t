@@ -280,6 +280,8 @@ def everything():
     maps = []
     for name in names:
         with open(f"{job.run_dir}/{name}", "r+b") as file:
+            if os.fstat(file.fileno()).st_size <= 16:
+                continue
             maps.append((name, mmap.mmap(file.fileno(), 0)))
     odd = [0, 1, 8, 255, 4096, 65535, 1 << 20, 1 << 31, (1 << 32) - 1]
     end = time.monotonic() + (120 if os.environ.get("MONARCH_TEST_ALL") == "1" else 6)
