@@ -73,9 +73,10 @@ def run(keys, quota, words=(), meanwhile=None):
 
 def compare(name, keys, quota, **more):
     burst = {"metadata": DIRECTORIES * PER_DIRECTORY if "= off" not in keys else 0}
-    native = counted(read)
+    before = counted(read)
     ours = counted(lambda: run(keys, quota, **more))
-    for what, by_itself in native.items():
+    after = counted(read)  # what the kernel still has of a file's values, it does not ask for: it differs from time to time
+    for what, by_itself in ((what, max(before[what], after[what])) for what in before):
         bound = WITHIN * by_itself + burst.get(what, 0)
         print(f"# {name}: {what} {ours[what]} native {by_itself} ratio {ours[what] / by_itself:.3f}")
         ok(ours[what] <= bound, f"{name}: PFS {what} are within {WITHIN} of the job's own and the burst", ours[what], by_itself, bound)
