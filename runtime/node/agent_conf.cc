@@ -34,9 +34,9 @@ std::string agent_conf(const Config& config, const std::vector<TierConfig>& tier
       "{}\n",
       mine.threads, mine.walk_threads, mine.watch_directories, mine.stage_wait_max, mine.stage_wait,
       alone ? mine.stage_again : 0, prefetch, is_set ? std::to_string(mine.prefetch_burst) : "auto",
-      mine.prefetch_patience, consistency_name(mine.consistency), metadata_name(mine.metadata), io_name(mine.background_io),
-      mine.pfs_bandwidth, mine.pfs_opens, mine.pfs_stats, mine.tier_bandwidth, mine.max_files,
-      mine.log_level);
+      mine.prefetch_patience, consistency_name(mine.consistency), metadata_name(mine.metadata),
+      io_name(mine.background_io), mine.pfs_bandwidth, mine.pfs_opens, mine.pfs_stats, mine.tier_bandwidth,
+      mine.max_files, mine.log_level);
   text += fmt::format("\n[peer]\nenabled = {}\nports = {}-{}\nbandwidth = {}\nencrypt = {}\n",
                       peer.enabled ? "on" : "off", peer.first_port, peer.last_port, peer.bandwidth,
                       peer.encrypt ? "on" : "off");
