@@ -240,6 +240,10 @@ def configless():
     next_job("configless")
 
 
+def pids(*words):
+    return [int(pid) for pid in subprocess.run(["pgrep", *words], stdout=subprocess.PIPE, check=False).stdout.split()]
+
+
 def random_kills():
     """Anything of Slurm's and of Monarch's is killed at any moment of a job; the next job is well."""
     seed = int(os.environ.get("MONARCH_TEST_SEED", time.time_ns() % 1000000))
@@ -257,9 +261,11 @@ def random_kills():
                 killed.append(cluster.kill(kind))
                 continue
             pattern = f"^[^ ]*monarchd .*{cluster.state}" if kind == "monarchd" else rf"^slurmstepd: \[{job}\."
-            for pid in subprocess.run(["pgrep", "-f", pattern], stdout=subprocess.PIPE, check=False).stdout.split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+            for pid in pids("-f", pattern):
+                orphans = pids("-P", str(pid))  # a step's own processes: what the extern step waits with outlives its slurmstepd
+                for process in [pid, *(orphans if kind == "slurmstepd" else [])]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
         time.sleep(draw.uniform(0, 1))
         for daemon in killed:
             cluster.restart(daemon)
