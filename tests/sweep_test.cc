@@ -572,8 +572,8 @@ TEST_F(NodeSweepTest, AtBootThereIsAConfigurationOrNothingToDo) {
     });
     return good_end ? log.find("discovery of tiers: ") == std::string::npos ? 1 : 0 : 2;
   });
-  EXPECT_TRUE(jobs().empty()) << "what has a record goes in any case";
   if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_TRUE(jobs().empty()) << "what has a record goes in any case";
   EXPECT_EQ(status, 0);
 }
 
