@@ -42,6 +42,7 @@
 #include "runtime/base/remove_tree.h"
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
+#include "runtime/config/user_options.h"
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/metadata/board.h"
 
@@ -56,7 +57,6 @@ constexpr char kStandardOutput[] = "-";         // as a report's name: behind wh
 constexpr char kIdentity[] = "run";             // of a key that a person made
 constexpr std::string_view kAlone = "ready\t";  // and why the agent has no peers
 constexpr char kStageAll[] = "agent.prefetch_burst=4096P";  // AgentConfig::kBurstAll
-constexpr int kMostWaitSeconds = 604800;
 constexpr int kStopPatienceMs = 5000, kKillPatienceMs = 1000;
 
 struct RunOptions {
@@ -338,16 +338,6 @@ Status write_report(const RunOptions& options, const Board& board, const Config&
   return {};
 }
 
-// Of --wait; negative: it is none.
-int percent_of(const std::string& text) {
-  if (text == "none") return 0;
-  if (text == "full") return 100;
-  int percent = 0, end = 0;
-  const bool whole = std::sscanf(text.c_str(), "%3d%%%n", &percent, &end) == 1 && end > 0 &&
-                     static_cast<size_t>(end) == text.size();
-  return whole && percent >= 1 && percent <= 100 ? percent : -1;
-}
-
 void sweep(const Config& config) {
   // Left-overs of earlier runs, if any; what another user left is not ours to remove.
   (void)sweep_user_dirs(run_base()).ok();
@@ -524,11 +514,13 @@ void add_run(CLI::App* app, int* status) {
                   "write the counters as JSON to this file; -: to standard output");
   app->add_flag("--json", options->json, "as --report -, also beside a --report FILE");
   app->add_option_function<std::string>(
-         "--wait", [options](const std::string& text) { options->staged.percent = percent_of(text); },
+         "--wait", [options](const std::string& text) { (void)parse_wait(text, &options->staged.percent); },
          "none, NN% or full: begin once so much of the dataset is staged; stages all of it")
       ->check(CLI::Validator(
           [](const std::string& text) {
-            return percent_of(text) >= 0 ? std::string() : "'" + text + "' is not none, full, or 1% to 100%";
+            int percent = 0;
+            return parse_wait(text, &percent) ? std::string()
+                                              : "'" + text + "' is not none, full, or 1% to 100%";
           },
           ""));
   app->add_option("--wait-timeout", options->staged.seconds, "seconds that --wait takes at most")

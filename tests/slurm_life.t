@@ -108,12 +108,16 @@ def next_job(name):
     check(f"{name}, the next job", job, ["monarch=1 ", "hit="])
 
 
-def killed_in_mid_job(kind):
-    name = f"{kind} is killed in mid-job"
+def submit_and_kill(kind):
     job = submit()
     if kind == "slurmctld":
         cluster.save(job)
-    killed = cluster.kill(kind)
+    return job, cluster.kill(kind)
+
+
+def killed_in_mid_job(kind):
+    name = f"{kind} is killed in mid-job"
+    job, killed = submit_and_kill(kind)
     time.sleep(0.5)
     cluster.restart(killed)
     go(job)
@@ -122,10 +126,7 @@ def killed_in_mid_job(kind):
 
 def killed_at_the_end(kind):
     name = f"{kind} is away as a job ends"
-    job = submit()
-    if kind == "slurmctld":
-        cluster.save(job)
-    killed = cluster.kill(kind)
+    job, killed = submit_and_kill(kind)
     go(job)
     cluster.wait_running(job, f"done.{job}")
     time.sleep(1)

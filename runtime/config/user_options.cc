@@ -13,7 +13,6 @@ namespace monarch {
 namespace {
 
 constexpr size_t kMostTiers = 64;
-constexpr int kMostWaitSeconds = 604800;
 
 std::vector<std::string> listed(const std::string& names) {
   std::vector<std::string> list;
@@ -34,16 +33,6 @@ int number_in(const std::string& text, int most) {
   return ec == std::errc() && rest == end && n >= 1 && n <= most ? n : 0;
 }
 
-// none, full or a percentage.
-bool take_wait(const std::string& value, int* percent) {
-  if (value == "none" || value == "full") {
-    *percent = value == "full" ? 100 : 0;
-    return true;
-  }
-  *percent = value.ends_with('%') ? number_in(value.substr(0, value.size() - 1), 100) : 0;
-  return *percent != 0;
-}
-
 // MIN[:MAX][,require]
 bool take_capacity(const std::string& value, JobOptions* options) {
   constexpr std::string_view kRequire = ",require";
@@ -61,6 +50,15 @@ bool take_capacity(const std::string& value, JobOptions* options) {
 
 }  // namespace
 
+bool parse_wait(const std::string& value, int* percent) {
+  if (value == "none" || value == "full") {
+    *percent = value == "full" ? 100 : 0;
+    return true;
+  }
+  *percent = value.ends_with('%') ? number_in(value.substr(0, value.size() - 1), 100) : 0;
+  return *percent != 0;
+}
+
 Result<JobOptions> parse_job_options(const std::string& text) {
   JobOptions options;
   std::istringstream in(text);
@@ -75,7 +73,7 @@ Result<JobOptions> parse_job_options(const std::string& text) {
       options.tiers = listed(value);
     else if (key == "wait_timeout" && number_in(value, kMostWaitSeconds) != 0)
       options.wait_seconds = number_in(value, kMostWaitSeconds);
-    else if ((key == "wait" && take_wait(value, &options.wait_percent)) ||
+    else if ((key == "wait" && parse_wait(value, &options.wait_percent)) ||
              (key == "capacity" && take_capacity(value, &options)))
       continue;
     else if (key == "exclude" && !value.empty())

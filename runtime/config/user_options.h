@@ -29,6 +29,11 @@ struct JobOptions {
 // Of words "KEY=VALUE", with blanks between them. Whoever submits a job can have made them.
 Result<JobOptions> parse_job_options(const std::string& text);
 
+// Of --monarch-wait and of `monarchctl run --wait`: none, full or NN%. False: it is none of these, and
+// *percent means nothing.
+bool parse_wait(const std::string& value, int* percent);
+inline constexpr int kMostWaitSeconds = 604800;
+
 // The names of the options, as in --monarch-NAME with _ for -, with commas.
 inline constexpr char kOptionNames[] = "prefetch, consistency, tiers, wait, wait_timeout, capacity, exclude";
 // The words of `text` whose options are not in `denied`; the names of the others, each once, go to
