@@ -335,10 +335,14 @@ def record_gone(name):
             n.start(job)
             pid = n.agent(job)
             runaway = intruder(n, pid)
-            # By a rename, since the keeper may write there at that moment.
+            # By a rename, since the keeper may write there at that moment; a record that it writes just then is deleted, too.
             os.rename(f"{n.state}/jobs/cluster.{job}.n1{what}", f"{n.dir}/gone.{job}")
+            def ended(pid=pid, record=f"{n.state}/jobs/cluster.{job}.n1/record.json"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(record)
+                return not running(pid)
             which = "of a job whose record is gone" if what else "of a job of which nothing is recorded any more"
-            ok(wait_until(lambda pid=pid: not running(pid)), name(f"the agent {which} ends"))
+            ok(wait_until(ended), name(f"the agent {which} ends"))
             ok(wait_until(lambda runaway=runaway: runaway.poll() is not None), name(f"with all in its group, {which}"))
             if not what:
                 ok(wait_until(lambda: not n.groups()), name("then the keeper has nothing left to do"), n.groups())

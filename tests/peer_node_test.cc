@@ -657,16 +657,28 @@ TEST_F(PeerNodeTest, WithoutRoomThePfsHasIt) {
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
 }
 
-// All that this process has sent by the connections that it has.
-uint64_t bytes_said() {
+// All that others have received of this process by the connections that it has. What was sent again counts once.
+uint64_t bytes_heard() {
   uint64_t sum = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     tcp_info info = {};
     socklen_t bytes = sizeof info;
     if (::getsockopt(std::stoi(entry.path().filename()), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0)
-      sum += info.tcpi_bytes_sent;
+      sum += info.tcpi_bytes_acked;
   }
   return sum;
+}
+
+// The same, once nothing has been said for half a second.
+uint64_t bytes_said() {
+  uint64_t now = bytes_heard();
+  EXPECT_TRUE(eventually([&] {
+    const uint64_t before = now;
+    ::usleep(500000);
+    now = bytes_heard();
+    return now == before;
+  }));
+  return now;
 }
 
 // Nobody is asked about what there is no room for: neither for the first time nor later.
@@ -677,7 +689,6 @@ TEST_F(PeerNodeTest, WithoutRoomAnywhereNothingIsSaid) {
   file("g", 1000);
   start(3);
   for (const auto& node : nodes_) EXPECT_TRUE(node->place("g")) << "they have met";
-  ::usleep(100000);  // what they had to say is said
   const uint64_t said = bytes_said();
   EXPECT_GT(said, 0u);
   for (int round = 0; round < 2; ++round)
