@@ -23,6 +23,8 @@ nobase_dist_doc_DATA = \
 	%D%/performance/epochs-processes.svg \
 	%D%/performance/epochs-small.svg \
 	%D%/performance/gain.svg \
+	%D%/performance/lifecycle.svg \
+	%D%/performance/lifecycle-100k.svg \
 	%D%/performance/memory.svg \
 	%D%/performance/metadata.svg \
 	%D%/performance/neighbour.svg \
@@ -55,6 +57,8 @@ EXTRA_DIST += \
 	%D%/performance/epochs-large.json \
 	%D%/performance/epochs-processes.json \
 	%D%/performance/epochs-small.json \
+	%D%/performance/lifecycle.json \
+	%D%/performance/lifecycle-100k.json \
 	%D%/performance/memory.json \
 	%D%/performance/metadata.json \
 	%D%/performance/neighbour.json \
