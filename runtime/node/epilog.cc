@@ -22,7 +22,8 @@ constexpr int kKillPatienceMs = 1000;
 // enough: then it is not waited for as long once it is killed.
 constexpr int kAskPatienceMs = 1300, kLeastKillPatienceMs = 200;
 constexpr int kReadPatienceMs = 800;
-constexpr int kRemovePatienceMs = 1000;
+// What takes longer goes on in the background, while the node is free: the next job has what it frees later.
+constexpr int kRemovePatienceMs = 100;
 
 bool counters_of(const JobRecord& record, JobCounters* counters) {
   return run_as(record.user, kReadPatienceMs, counters, sizeof *counters,

@@ -132,6 +132,13 @@ Fd open_lock(const KeeperRequest& request) {
 
 bool lock_now(const Fd& lock) { return lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0; }
 
+// Whether somebody has that lock. Who does not, and has to look whether anything is left, does so afterwards:
+// meanwhile another hook, or a keeper that is just ending, may have taken this one for a keeper.
+bool is_kept(const KeeperRequest& request) {
+  const Fd lock(::open((request.state_dir + "/keeper.lock").c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  return lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 class Keeper {
  public:
   Keeper(const KeeperRequest& request, StateDir state, Fd lock)
@@ -263,7 +270,8 @@ class Keeper {
 
 void ensure_keeper(const KeeperRequest& request) {
   const Result<StateDir> state = StateDir::open(request.state_dir);
-  if (!state.ok()) return;  // the hook has told the error
+  if (!state.ok()) return;       // the hook has told the error
+  if (is_kept(request)) return;  // it looks by itself
   if (!anything_left(*state)) return Cgroups().remove_if_empty(state->helpers_cgroup());  // one was killed
   Fd lock = open_lock(request);
   if (!lock)
