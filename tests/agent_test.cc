@@ -2,6 +2,7 @@
 // An agent's life, in a process of its own: what it serves, what ends it, and what it leaves.
 #include "runtime/agent/agent.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -13,6 +14,9 @@
 #include <fstream>
 #include <set>
 
+#include "runtime/agent/load_peers.h"
+#include "runtime/agent/progress.h"
+#include "runtime/agent/use_watch.h"
 #include "runtime/base/fd.h"
 #include "runtime/layout/board_client.h"
 #include "runtime/base/os.h"
@@ -20,6 +24,8 @@
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/logged.h"
+#include "tests/loopback.h"
+#include "tests/placement_fixture.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
 #include "tests/trapped_calls.h"
@@ -546,6 +552,431 @@ TEST_F(AgentTest, MayOpenAsManyFilesAsItCan) {
   rlimit files{};
   ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, nullptr, &files), 0);
   EXPECT_EQ(files.rlim_cur, files.rlim_max);
+}
+
+// The rules are the administrator's; root looks at no path of the user's, so the agent applies them.
+TEST_F(AgentTest, WhereADatasetReallyIsCountsForTheRules) {
+  fs::create_directory_symlink(scratch_ / "pfs", scratch_ / "link");
+  options_.datasets = {scratch_ / "link"};
+  const std::vector<std::string> here = {scratch_ / "pfs"}, elsewhere = {scratch_.dir("elsewhere")};
+  const Config usual = options_.config;
+  const auto is_served = [&](const DatasetRules& rules, const PolicyKeys& keys = {},
+                             PolicySection::Of of = PolicySection::Of::kAll) {
+    scratch_.dir("run");
+    options_.config = usual;
+    options_.config.datasets = rules;
+    PolicySection section;
+    section.of = of;
+    section.keys = keys;
+    options_.config.policies = {section};
+    const std::string said = start();
+    const bool served = said == "ready\n";
+    EXPECT_TRUE(served || said.find("administrator") != std::string::npos) << said;
+    if (served) ::kill(pid_, SIGTERM);
+    EXPECT_EQ(ended(), served ? 0 : 1);
+    EXPECT_TRUE(nothing_is_left());
+    return served;
+  };
+  const auto keys = [](const PolicyKeys::List& allow, const PolicyKeys::List& deny) {
+    PolicyKeys made;
+    made.allow_datasets = allow;
+    made.deny_datasets = deny;
+    return made;
+  };
+  EXPECT_TRUE(is_served({}));
+  EXPECT_FALSE(is_served({{}, here}));
+  EXPECT_FALSE(is_served({elsewhere, {}}));
+  EXPECT_TRUE(is_served({here, elsewhere}));
+  EXPECT_FALSE(is_served({}, keys({}, here)));
+  EXPECT_FALSE(is_served({}, keys(elsewhere, {})));
+  EXPECT_TRUE(is_served({elsewhere, here}, keys(here, elsewhere))) << "a section goes before";
+  EXPECT_TRUE(is_served({}, keys({}, here), PolicySection::Of::kPartition)) << "of another job";
+}
+
+TEST_F(AgentTest, WhereADatasetIsThatCannotBeLookedUpIsNotServed) {
+  options_.config.datasets.deny = {scratch_.dir("elsewhere")};
+#ifdef SYS_readlink
+  constexpr long kReadlink = SYS_readlink;
+  constexpr int kPath = 0;
+#else
+  constexpr long kReadlink = SYS_readlinkat;
+  constexpr int kPath = 1;
+#endif
+  const std::string said = start([] {
+    if (!before_call(kReadlink, [](CallArguments a) {
+          return std::string_view(reinterpret_cast<const char*>(a[kPath])).starts_with("/proc/self/fd/")
+                     ? ENOENT
+                     : 0;
+        }))
+      ::_exit(77);
+  });
+  if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
+  EXPECT_EQ(said, "dataset " + options_.datasets[0] + ": No such file or directory\n");
+  EXPECT_EQ(ended(), 1);
+  EXPECT_TRUE(nothing_is_left());
+}
+
+TEST_F(AgentTest, NotesTheDirectoriesThatTasksHaveToSee) {
+  for (const bool taken : {false, true}) {
+    scratch_.dir("run");
+    if (taken) scratch_.file("run/directories", "");
+    ASSERT_EQ(start(), "ready\n") << taken;
+    EXPECT_EQ(contents(options_.run_dir + "/directories"), taken ? ""
+                                                                 : options_.datasets[0] + "\n" +
+                                                                       (scratch_ / "fast/job") + "\n" +
+                                                                       (scratch_ / "slow/job") + "\n");
+    ::kill(pid_, SIGTERM);
+    EXPECT_EQ(ended(), 0);
+    EXPECT_EQ(contents(scratch_ / "log").find("directories: ") != std::string::npos, taken);
+  }
+}
+
+TEST_F(AgentTest, WhatCannotBeRemovedIsToldOnce) {
+  ASSERT_EQ(start([] { static const Intercept kept(Call::kUnlinkat, EIO); }), "ready\n");
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(ended(), 0);
+  const std::string log = contents(scratch_ / "log"), told = "clean up: ";
+  const size_t first = log.find(told), second = log.find(told, first + 1);
+  EXPECT_NE(second, std::string::npos) << log;
+  EXPECT_EQ(log.find(told, second + 1), std::string::npos) << "once for the tiers, and for the run directory";
+}
+
+TEST_F(AgentTest, WhoCannotBeToldIsNamed) {
+  const Fd unwritable(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const auto tell = [&] { tell_ready(::dup(unwritable.get()), "ready"); };
+  EXPECT_NE(logged(scratch_, tell).find("tell that the agent is ready: Bad file"), std::string::npos);
+  const Fd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  EXPECT_EQ(logged(scratch_, [&] { tell_ready(::dup(null.get()), "ready"); }), "");
+}
+
+TEST_F(AgentTest, TakesWhatATaskHasSeen) {
+  scratch_.file("pfs/two", noise(1000, 2));
+  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
+  options_.config.agent.exclude = "two";  // no copy tells of it
+  ASSERT_EQ(start(), "ready\n");
+  const BoardFile shared = board();
+  CatalogReader reader;
+  ASSERT_TRUE(reader.open(options_.run_dir.c_str()));
+  EXPECT_TRUE(eventually([&] { return reader.walked(0) != 0; }));
+  const Found two = reader.find(rel("two"));
+  ASSERT_TRUE(two);
+  struct stat st {};
+  ASSERT_EQ(::stat((scratch_ / "pfs/two").c_str(), &st), 0);
+  SeenSlot* slot = claim_seen(shared.get());
+  ASSERT_NE(slot, nullptr);
+  slot->seen = {};
+  slot->seen.entry = two.ref;
+  slot->seen.hash = two.entry->hash;
+  slot->seen.values.dev = st.st_dev;
+  slot->seen.values.ino = st.st_ino;
+  slot->seen.values.size = static_cast<uint64_t>(st.st_size);
+  slot->seen.values.mode = st.st_mode;
+  slot->seen.values.nlink = 1;
+  post_seen(shared.get(), slot);
+  EXPECT_TRUE(eventually([&] { return reader.seen_file(*two.entry) != nullptr; }));
+  EXPECT_EQ(reader.seen_file(*two.entry)->size, 1000u);
+  EXPECT_TRUE(lives());
+}
+
+TEST_F(AgentTest, TheWalkRestsWhileNobodyUsesTheDataset) {
+  for (int i = 0; i < 60; ++i) scratch_.file("pfs/d" + std::to_string(i) + "/f", "x");
+  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
+  options_.config.agent.pfs_stats = 10;
+  options_.config.agent.prefetch_patience = 1;
+  scratch_.file("run/began", "0");
+  ASSERT_EQ(start(), "ready\n");
+  EXPECT_TRUE(eventually([&] { return told("unused") == "1"; }));
+  BoardFile shared = board();
+  CatalogReader reader;
+  ASSERT_TRUE(reader.open(options_.run_dir.c_str()));
+  ::usleep(300000);
+  const auto found = [&] {
+    int names = 0;
+    for (int i = 0; i < 60; ++i) names += static_cast<bool>(reader.find(rel("d" + std::to_string(i) + "/f")));
+    return names;
+  };
+  const int then = found();
+  EXPECT_LT(then, 60);
+  ::usleep(500000);
+  EXPECT_EQ(found(), then);
+  count(shared.get(), TaskCounter::opens_pfs);
+  EXPECT_TRUE(eventually([&] { return found() > then; }));
+  const std::string log = contents(scratch_ / "log");
+  const size_t stops = log.find("prefetch stops until one does"), goes_on = log.find("prefetch goes on");
+  EXPECT_LT(stops, goes_on);
+  EXPECT_NE(goes_on, std::string::npos);
+  EXPECT_EQ(log.find("prefetch goes on", goes_on + 1), std::string::npos) << "each is told once";
+}
+
+// It serves this node's tasks, and prefetches only if the job wants that in any case.
+TEST_F(AgentTest, WithoutTheLibraryForPeersItGoesOnAlone) {
+  PeerMembership job;
+  for (const char* name : {"a", "b"}) job.nodes.push_back({name, kLoopback, {free_port()}});
+  job.identity = "c.1.0";
+  options_.peers = job;
+  options_.peers_library = "/nowhere/libmonarch_peers.so";
+  for (const auto prefetch : {AgentConfig::Prefetch::kAuto, AgentConfig::Prefetch::kOn}) {
+    scratch_.dir("run");
+    options_.config.agent.prefetch = prefetch;
+    const std::string said = start();
+    EXPECT_TRUE(said.starts_with("ready\tload /nowhere")) << said;
+    EXPECT_TRUE(tells(prefetch == AgentConfig::Prefetch::kOn ? "staged-in" : "allocated"));
+    {
+      const BoardFile shared = board();
+      EXPECT_EQ(shared->header.hears_changes, 0u) << "nobody tells of what other nodes change";
+      post_request(shared.get(), rel("one"));
+      EXPECT_TRUE(eventually([&] { return staged(shared) == 1; }));
+    }
+    ::kill(pid_, SIGTERM);
+    EXPECT_EQ(ended(), 0);
+    EXPECT_TRUE(nothing_is_left());
+  }
+}
+
+// ---- what it tells of staging, from a catalog that a test fills
+
+class ProgressTest : public PlacementTest {
+ protected:
+  // A source of which one file is another node's to stage.
+  class Shared : public PfsSource {
+   public:
+    using PfsSource::PfsSource;
+    bool is_ours(Ref ref) override {
+      ++asked;
+      return ref != other;
+    }
+    std::atomic<Ref> other{0};
+    std::atomic<int> asked{0};
+  };
+  ProgressTest() { start(); }
+  ~ProgressTest() override {
+    progress_.reset();
+    end();
+  }
+
+  Ref file(const std::string& name, uint64_t state, uint64_t bytes) {
+    const Ref ref = catalog_->add(rel(name), DT_REG);
+    catalog_->entry(ref).size = bytes;
+    catalog_->entry(ref).state = state;
+    return ref;
+  }
+  Ref file(const std::string& name, State state, Reason reason, uint64_t bytes) {
+    return file(name, state_word(state, reason), bytes);
+  }
+  ProgressFile& progress() {
+    if (!progress_)
+      progress_.emplace(ProgressFile::Parts{directory_.get(), board_->get(), catalog_.get(), &shared_,
+                                            walker_.get(), placement_.get(), AgentConfig::Prefetch::kOn, 1});
+    return *progress_;
+  }
+  std::string told(const std::string& key) const {
+    std::ifstream in(run_dir_ + "/" + kStateFile);
+    for (std::string line; std::getline(in, line);)
+      if (line.starts_with(key + "=")) return line.substr(key.size() + 1);
+    return "";
+  }
+  bool tells(const std::string& key, const std::string& value) const {
+    return eventually([&] { return told(key) == value; });
+  }
+  void moved() { add(board_->get(), AgentCounter::staged_files); }
+
+  const Fd directory_{::open(run_dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  Shared shared_{nullptr, nullptr, nullptr, nullptr};
+  std::optional<ProgressFile> progress_;
+};
+
+TEST_F(ProgressTest, EachFileCountsByWhatBecameOfIt) {
+  walk();
+  file("placed", State::kPlaced, Reason::kNone, 100);
+  file("empty", State::kPlaced, Reason::kNone, 0);
+  file("no-room", State::kNoFit, Reason::kNone, 10);
+  file("tier-failed", State::kNoFit, Reason::kTierError, 20);
+  file("unreadable", State::kPass, Reason::kUnreadable, 30);
+  file("changed", State::kDropped, Reason::kChanged, 40);
+  const Ref large = file("large", State::kLarge, Reason::kNone, 50);
+  struct stat st = monarch::source_stat(7);
+  st.st_size = 50;
+  const Ref chunks = catalog_->start_chunks(large, 0, st);
+  catalog_->entry(large).state = large_word(chunks);
+  file("excluded", State::kPass, Reason::kExcluded, 1000);
+  file("again", again_word(large), 1000);
+  file("other-node's", State::kKnown, Reason::kNone, 1000);
+  shared_.other = catalog_->reader().find(rel("other-node's")).ref;
+  (void)catalog_->add(rel("directory"), DT_DIR);
+  progress().start();
+  EXPECT_TRUE(tells("state", "staging-in")) << "the large file goes on";
+  catalog_->close_chunks(chunks);
+  EXPECT_TRUE(tells("state", "staged-in"));
+  EXPECT_EQ(contents(run_dir_ + "/state"),
+            "state=staged-in\npercent=40\nfiles=7\nstaged_files=2\nbytes=250\nstaged_bytes=100\n"
+            "no_room=2\nfailed=3\n");
+  file("seen", State::kKnown, Reason::kNone, 150);
+  moved();
+  EXPECT_TRUE(tells("state", "staging-in")) << "it waits, and its size is known";
+  EXPECT_EQ(told("percent"), "25");
+  (*board_)->header.full = 1;
+  EXPECT_TRUE(tells("state", "staged-in"));
+  EXPECT_EQ(told("no_room"), "3");
+}
+
+TEST_F(ProgressTest, HowMuchThereIsIsToldOnceAllIsListed) {
+  walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats, [] {});
+  file("placed", State::kPlaced, Reason::kNone, 100);
+  progress().start();
+  EXPECT_TRUE(tells("state", "staging-in")) << "more may be found";
+  EXPECT_EQ(told("percent"), "0");
+  EXPECT_EQ(told("staged_files"), "1");
+}
+
+TEST_F(ProgressTest, PartsOfAFileAreToldAsTheyCome) {
+  walk();
+  file("large", large_word(0), 100);
+  progress().start();
+  EXPECT_TRUE(tells("state", "staging-in"));
+  EXPECT_EQ(told("percent"), "0");
+  (*board_)->placed_bytes[0] = 50;  // no file more
+  EXPECT_TRUE(tells("percent", "50"));
+}
+
+TEST_F(ProgressTest, WhatDoesNotMoveIsNotLookedAt) {
+  walk();
+  file("placed", State::kPlaced, Reason::kNone, 100);
+  progress().start();
+  EXPECT_TRUE(tells("state", "staged-in"));
+  const int asked = shared_.asked;
+  ::usleep(1500000);
+  EXPECT_EQ(shared_.asked, asked);
+  moved();
+  EXPECT_TRUE(eventually([&] { return shared_.asked > asked; }));
+}
+
+TEST_F(ProgressTest, TheFileIsNotWrittenOftenerThanItSays) {
+  walk();
+  file("waits", State::kQueued, Reason::kNone, 100);
+  progress().start();
+  EXPECT_TRUE(tells("state", "staging-in"));
+  struct stat st {};
+  ino_t last = 0;
+  int written = -1;  // the first look finds it
+  for (int i = 0; i < 160; ++i) {
+    file("placed" + std::to_string(i), State::kPlaced, Reason::kNone, 1);
+    ::usleep(10000);
+    if (::stat((run_dir_ + "/state").c_str(), &st) == 0)
+      written += std::exchange(last, st.st_ino) != st.st_ino;
+  }
+  EXPECT_LE(written, 2);
+}
+
+TEST_F(ProgressTest, WithoutAThreadWhoWaitsGoesOn) {
+  {
+    const Intercept none(Call::kStartThread, EAGAIN);
+    EXPECT_NE(logged(scratch_, [&] { progress().start(); }).find("state tells nothing"), std::string::npos);
+  }
+  EXPECT_EQ(told("state"), "allocated");
+  progress().stop();
+  EXPECT_EQ(told("state"), "teardown");
+  std::filesystem::remove(run_dir_ + "/state");
+  progress().stop();
+  progress_.reset();
+  EXPECT_FALSE(std::filesystem::exists(run_dir_ + "/state")) << "it is told once";
+}
+
+TEST_F(ProgressTest, WhatCannotBeWrittenStaysAsItWas) {
+  const auto end = [&] {
+    ProgressFile one({directory_.get()});
+    one.stop();
+  };
+  EXPECT_EQ(logged(scratch_, end), "");
+  EXPECT_EQ(told("state"), "teardown");
+  scratch_.file("run/state", "before");
+  const int status = in_child([&] {
+    const rlimit few{10, RLIM_INFINITY};
+    ::signal(SIGXFSZ, SIG_IGN);
+    if (::setrlimit(RLIMIT_FSIZE, &few) != 0) return 1;
+    end();
+    return 0;
+  });
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(contents(run_dir_ + "/state"), "before") << "there was no room for more";
+  EXPECT_FALSE(std::filesystem::exists(run_dir_ + "/state.new"));
+  scratch_.dir("run/state.new");
+  EXPECT_NE(logged(scratch_, end).find("state: Is a directory"), std::string::npos);
+  EXPECT_EQ(contents(run_dir_ + "/state"), "before");
+  std::filesystem::remove(run_dir_ + "/state.new");
+}
+
+// ---- whether anybody uses the dataset
+
+class UseWatchTest : public ::testing::Test {
+ protected:
+  UseWatchTest() {
+    Result<BoardFile> board = BoardFile::create(scratch_.dir("run"));
+    EXPECT_TRUE(board.ok());
+    board_.emplace(board.take());
+    directory_ = Fd(::open((scratch_ / "run").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  }
+  static int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
+  void began(int64_t ms) const { scratch_.file("run/began", std::to_string(ms)); }
+  UseWatch watch(int patience_s) const { return {(*board_).get(), directory_.get(), patience_s}; }
+
+  const Scratch scratch_;
+  std::optional<BoardFile> board_;
+  Fd directory_;
+};
+
+TEST_F(UseWatchTest, WhoHasNoPatienceIsNeverAsked) {
+  began(0);
+  UseWatch never = watch(0);
+  EXPECT_FALSE(never.is_unused());
+  EXPECT_EQ(never.wait_ms(), -1) << "an idle agent stays idle";
+}
+
+TEST_F(UseWatchTest, WithoutATaskNothingIsUnused) {
+  UseWatch one = watch(1);
+  EXPECT_FALSE(one.is_unused()) << "there is no file";
+  EXPECT_EQ(one.wait_ms(), 1000);
+  ASSERT_EQ(::symlink(scratch_.file("elsewhere", "1").c_str(), (scratch_ / "run/began").c_str()), 0);
+  EXPECT_FALSE(one.is_unused()) << "a link is not followed";
+  fs::remove(scratch_ / "run/began");
+  ASSERT_EQ(::mkfifo((scratch_ / "run/began").c_str(), 0600), 0);
+  EXPECT_FALSE(one.is_unused()) << "and nobody waits for a writer";
+  fs::remove(scratch_ / "run/began");
+  for (const int64_t far : {now_ms() + 3600000, INT64_MAX}) {
+    began(far);
+    EXPECT_FALSE(one.is_unused()) << far;
+    EXPECT_EQ(one.wait_ms(), 1000) << far;
+  }
+}
+
+TEST_F(UseWatchTest, AUseEndsTheWatch) {
+  began(0);
+  UseWatch one = watch(1);
+  EXPECT_TRUE(one.is_unused());
+  EXPECT_EQ(one.wait_ms(), 200) << "a use is found soon";
+  count(board_->get(), TaskCounter::opens_pfs);
+  EXPECT_FALSE(one.is_unused());
+  EXPECT_EQ(one.wait_ms(), -1);
+}
+
+// ---- the library for jobs of several nodes
+
+TEST(LoadingPeersTest, WhatIsMissingIsNamed) {
+  const std::string missing = "/nowhere/libmonarch_peers.so";
+  const Result<CreatePeerNode*> none = LoadingPeers(missing).get();
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.error().text.find(missing), std::string::npos);
+  const Result<CreatePeerNode*> other = LoadingPeers("libc.so.6").get();
+  ASSERT_FALSE(other.ok()) << "a library of something else";
+  EXPECT_NE(other.error().text.find("install it"), std::string::npos);
+  const LoadingPeers nobody_asks(missing);
+}
+
+TEST(LoadingPeersTest, WithoutAThreadItIsLoadedWhenAskedFor) {
+  const Intercept none(Call::kStartThread, EAGAIN);
+  const Result<CreatePeerNode*> missing = LoadingPeers("/nowhere").get();
+  ASSERT_FALSE(missing.ok());
+  EXPECT_NE(missing.error().text.find("/nowhere"), std::string::npos);
+  const LoadingPeers nobody_asks("/nowhere");
 }
 
 }  // namespace

@@ -532,6 +532,84 @@ TEST_P(PeerDataTest, WhatIsNoGetIsHungUpOn) {
   EXPECT_EQ(get("f").how, Fetched::kOk);
 }
 
+// Another one, which is asked and answers what it likes.
+TEST_P(PeerDataTest, WhatIsNoAnswerIsNoFile) {
+  const auto got = [](uint64_t bytes) { return encode(Got{GetResult::kOk, {bytes, 1, 2, 3, 4}}); };
+  const std::string piece(100, 'p');
+  const uint64_t check = check_of_piece(piece.data(), piece.size());
+  struct Answer {
+    std::string what, bytes;
+    uint64_t offset = 0;
+    Fetched how = Fetched::kBroken;
+    NodeIndex node = 1;
+  };
+  const std::vector<Answer> answers = {
+      {"as it should be", got(100) + encode_piece({100, check}) + piece, 0, Fetched::kOk},
+      {"of another node", got(100) + encode_piece({100, check}) + piece, 0, Fetched::kUnreachable, 0},
+      {"no message", std::string(MessageHeader::kBytes, '?')},
+      {"of another kind", encode_message({MessageType::kHave}, encode_body(Got{GetResult::kGone, {}}))},
+      {"half a body", encode_message({MessageType::kGot}, "?")},
+      {"a file that ends before what was asked for", got(kMiB), 2 * kMiB},
+      {"no piece", got(100) + std::string(PieceHeader::kBytes, '?') + piece},
+      {"a shorter piece", got(100) + encode_piece({99, check}) + piece},
+      {"a longer piece", got(100) + encode_piece({101, check}) + piece + "p"},
+      {"a piece that ends the file", got(100) + encode_piece({0, check}), 0, Fetched::kGone},
+      {"other bytes", got(100) + encode_piece({100, check ^ 1}) + piece, 0, Fetched::kWrong},
+  };
+  for (const Answer& answer : answers) {
+    SCOPED_TRACE(answer.what);
+    const Squatter listens;
+    met = listens.port;
+    std::thread other([&] {
+      Hello hello;
+      hello.node = answer.node;
+      Handshake handshake(tls, Fd(::accept4(listens.fd.get(), nullptr, nullptr, SOCK_CLOEXEC)),
+                          Handshake::Side::kListens, hello, GetParam());
+      if (!handshake.wait(kPatienceMs).ok()) return;
+      const Fd socket = handshake.take_socket();
+      const Tls session = handshake.take_tls();
+      Wire wire(socket.get(), session.get());
+      char head[MessageHeader::kBytes];
+      if (!wire.receive(head, sizeof head, kPatienceMs).ok()) return;
+      std::string body(decode_header({head, sizeof head})->body_bytes, '\0');
+      EXPECT_TRUE(wire.receive(body.data(), body.size(), kPatienceMs).ok());
+      (void)wire.send(answer.bytes, kPatienceMs).ok();
+      (void)wire.receive(head, 1, kPatienceMs).ok();  // until it is hung up on
+    });
+    const Came came = get("f", answer.offset);
+    EXPECT_EQ(came.how, answer.how);
+    EXPECT_EQ(came.bytes, answer.how == Fetched::kOk ? piece : "");
+    if (answer.how != Fetched::kOk && answer.how != Fetched::kGone) {
+      const int open = open_descriptors();
+      fetch.forget(1);
+      EXPECT_EQ(open_descriptors(), open) << "its connection was not kept";
+    }
+    fetch.forget(1);
+    other.join();
+  }
+}
+
+TEST_P(PeerDataTest, WhoAsksForNothingIsHungUpOn) {
+  hold("f", "content");
+  for (const std::string& said :
+       {encode(Ping()), noise(100, 1), encode(Got()), encode_message({MessageType::kGet}, "?"),
+        encode_message({MessageType::kPing}, encode_body(Get{0, 0, "f", 0, 0, Follow::kNo, 0}))}) {
+    Hello hello;
+    hello.lane = Lane::kData;
+    Handshake handshake(tls, dial(met), Handshake::Side::kDials, hello, GetParam());
+    ASSERT_TRUE(handshake.wait(kPatienceMs).ok());
+    const Fd socket = handshake.take_socket();
+    const Tls session = handshake.take_tls();
+    Wire wire(socket.get(), session.get());
+    ASSERT_TRUE(wire.send(said, kPatienceMs).ok());
+    char byte;
+    const Status none = wire.receive(&byte, 1, kPatienceMs);
+    ASSERT_FALSE(none.ok()) << "an answer";
+    EXPECT_EQ(none.error().code, ECONNRESET);
+  }
+  EXPECT_EQ(get("f").how, Fetched::kOk);
+}
+
 std::string name_of(const ::testing::TestParamInfo<Handshake::After>& info) {
   return info.param == Handshake::After::kClear ? "Clear" : "Encrypted";
 }

@@ -235,6 +235,23 @@ TEST_F(DirectoryTest, EachOfManyHoldersIsNamedAboutAsOften) {
     EXPECT_NEAR(named[holder], kShare, kShare / 2) << holder;
 }
 
+TEST_F(DirectoryTest, NobodyEndsWhatIsNotItsOwn) {
+  const uint64_t before = lease(want(1, 5)), id = lease(want(1, 5));
+  done(1, 5, before, ReadResult::kNotHeld);
+  EXPECT_EQ(std::get<Busy>(want(1, 7)).reader, 5u) << "it reads by another lease";
+  done(1, 6, id, ReadResult::kNotHeld);
+  EXPECT_EQ(std::get<Busy>(want(1, 7)).reader, 5u) << "that is another one's";
+  directory.announce({key(2), 5, identity()});
+  done(2, 0, 0, ReadResult::kNotHeld);
+  EXPECT_EQ(holders(want(2, 7)), std::vector<NodeIndex>{5}) << "nobody reads it";
+}
+
+TEST_F(DirectoryTest, AnyNumberOfHoldersMayBeTold) {
+  for (NodeIndex holder = 0; holder < 70000; ++holder) directory.announce({key(1), holder, identity()});
+  const std::vector<NodeIndex> four = holders(want(1, 100000));
+  EXPECT_EQ(four.size(), Have::kMostHolders);
+}
+
 TEST_F(DirectoryTest, WithoutRoomForEntriesWhoAsksReads) {
   Directory small(2, 1);
   EXPECT_NE(lease(small.want(key(1), 5, 0)), 0u);

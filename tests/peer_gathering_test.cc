@@ -195,6 +195,65 @@ TEST_F(GatheringTest, WhatWasAskedOfWhoIsAwayIsAskedAnew) {
   EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4})) << "the home was there meanwhile";
 }
 
+TEST_F(GatheringTest, WhoIsNoNodeIsNotAskedAbout) {
+  EXPECT_EQ(ask(kNodes, kOwn, false), Nodes{});
+  gathering.doubt(kNodes, 2, now);
+  gathering.doubt(3, kNodes, now);
+  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4}));
+}
+
+TEST_F(GatheringTest, APartOfAnotherLogIsNoneOfThisOne) {
+  (void)ask(kOwn, 3, true);
+  EXPECT_TRUE(hear(3, kOwn, 256, 0));
+  Gathered other;
+  other.share = kOwn;
+  other.log = 8;
+  other.from = 256;
+  other.next = 300;
+  other.ended = 1;
+  EXPECT_TRUE(gathering.heard(3, other, now, &more));
+  EXPECT_FALSE(more);
+  EXPECT_EQ(gathering.question(kOwn, 3).log, 7u);
+  EXPECT_EQ(gathering.question(kOwn, 3).from, 256u);
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{}) << "its own answer is still to come";
+}
+
+// What is under way need not be asked for again.
+TEST_F(GatheringTest, WhoHasBeenAskedIsNotAskedTwice) {
+  (void)ask(3, kOwn, true);
+  EXPECT_TRUE(hear(0, 3, 9));
+  gathering.doubt(3, 2, now + 1);
+  EXPECT_EQ(ask(3, kOwn, true), Nodes{});
+  gathering.parted(3);
+  EXPECT_EQ(ask(3, kOwn, true), Nodes{0});
+  EXPECT_TRUE(hear(0, 3, 9));
+  gathering.parted(0);
+  EXPECT_EQ(ask(3, kOwn, true), Nodes{}) << "it has answered before";
+  (void)ask(kOwn, 3, true);
+  gathering.missed(3, false, now);
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{});
+}
+
+TEST_F(GatheringTest, WhatIsKnownIsFreshForSomeTime) {
+  (void)ask(3, kOwn, true);
+  for (const NodeIndex node : {0u, 1u, 2u, 4u}) EXPECT_TRUE(hear(node, 3, 9));
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  now += Gathering::kFreshNs;
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  ++now;
+  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4})) << "that it was asked meanwhile makes it no fresher";
+}
+
+TEST_F(GatheringTest, WhatAHomeKnowsOfItsOwnStaysKnown) {
+  (void)ask(kOwn, 3, true);
+  EXPECT_TRUE(hear(3, kOwn, 5, 1, 1));
+  EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 4}));
+  for (const NodeIndex node : {0u, 2u, 4u}) EXPECT_TRUE(hear(node, kOwn, 5));
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
+  now += 2 * Gathering::kFreshNs;
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "nobody else enters anything while it is there";
+}
+
 TEST_F(GatheringTest, NotEveryHomeCanBeGone) {
   constexpr NodeIndex kMany = 100;
   Members many(kOwn, kMany);

@@ -42,7 +42,9 @@ class QueueTest : public PlacementTest {
                                                         ++asked_;
                                                         return due_.load();
                                                       },
-                                                      [this] { return rests_.load(); }});
+                                                      [this] { return rests_.load(); },
+                                                      [this](uint64_t bytes) { return bytes < money_; },
+                                                      [this] { return next_look_ns_.load(); }});
     }
     return *queue_;
   }
@@ -72,6 +74,11 @@ class QueueTest : public PlacementTest {
     taken_.clear();
   }
   bool idle() { return take().why == Why::kLook; }
+  Ref file(const std::string& name, uint64_t bytes) {
+    const Ref ref = catalog_->add(rel(name), DT_REG);
+    catalog_->entry(ref).size = bytes;
+    return ref;
+  }
   bool take_turn(Ref ref, Copier* one) {
     std::unique_ptr<SourceFile> source;
     return queue().take_turn(Work{ref, Why::kPrefetch}, *one, &source, {});
@@ -82,6 +89,8 @@ class QueueTest : public PlacementTest {
 
   std::atomic<int64_t> due_{0};
   std::atomic<bool> rests_{false};
+  std::atomic<uint64_t> money_{UINT64_MAX};  // pays for a file of less
+  std::atomic<int64_t> next_look_ns_{INT64_MAX};
   std::atomic<int> asked_{0};
   std::map<Ref, uint32_t> chunks_;  // to fill
   std::unique_ptr<PlacementContext> context_;
@@ -415,6 +424,133 @@ TEST_F(QueueTest, OneThreadLooksAtATime) {
   EXPECT_TRUE(work && *work == (Work{kOne, Why::kDemand}));
   queue().done(Work{0, Why::kLook}, one);
   EXPECT_TRUE(idle()) << "another may look";
+}
+
+// ---- what prefetch can pay for
+
+TEST_F(QueueTest, WhatCannotBePaidForIsPassedOver) {
+  config_.threads = 20;
+  const Ref large = file("large", 1000), larger = file("larger", 2000), small = file("small", 10),
+            unknown = file("unknown", 0);
+  money_ = 100;
+  EXPECT_EQ(take().ref, small);
+  EXPECT_EQ(take().ref, unknown);
+  EXPECT_FALSE(queue().is_poor()) << "there was something";
+  EXPECT_TRUE(idle());
+  EXPECT_TRUE(queue().is_poor());
+  money_ = 1001;
+  EXPECT_EQ(take().ref, large);
+  EXPECT_TRUE(idle());
+  EXPECT_TRUE(queue().is_poor());
+  EXPECT_EQ(state("larger"), State::kKnown);
+  queue().end_prefetch();
+  EXPECT_FALSE(queue().is_poor()) << "what has ended does not rest";
+  queue().start_over(WorkQueue::Prefetch::kAgain);
+  money_ = UINT64_MAX;
+  EXPECT_EQ(take().ref, larger);
+  EXPECT_TRUE(idle());
+  EXPECT_FALSE(queue().is_poor()) << "all is prefetched";
+}
+
+// A file whose size nobody knows may be the next to be paid for: what comes after it waits.
+TEST_F(QueueTest, WithoutMoneyForAnyFileNoneIsLookedFor) {
+  config_.threads = 20;
+  const Ref unknown = file("unknown", 0), small = file("small", 10);
+  money_ = 0;
+  EXPECT_TRUE(idle());
+  EXPECT_TRUE(queue().is_poor());
+  money_ = 100;
+  EXPECT_EQ(take().ref, unknown);
+  EXPECT_EQ(take().ref, small);
+  EXPECT_TRUE(idle());
+  EXPECT_FALSE(queue().is_poor());
+}
+
+TEST_F(QueueTest, WhatWasPutBackIsTakenOnceItCanBePaidFor) {
+  config_.threads = 20;
+  const Ref first = file("first", 0), second = file("second", 0);
+  EXPECT_EQ(take().ref, first);
+  EXPECT_EQ(take().ref, second);
+  EXPECT_TRUE(idle());
+  const auto put_back = [&](Ref ref, uint64_t bytes) {
+    catalog_->entry(ref).size = bytes;
+    catalog_->entry(ref).state = state_word(State::kKnown);
+    queue().pass_over(bytes);
+  };
+  money_ = 100;
+  put_back(first, 200);
+  put_back(second, 500);
+  EXPECT_TRUE(idle());
+  EXPECT_TRUE(queue().is_poor());
+  money_ = 201;
+  EXPECT_EQ(take().ref, first) << "the least counts";
+  EXPECT_TRUE(idle());
+  money_ = 501;
+  EXPECT_EQ(take().ref, second);
+  EXPECT_TRUE(idle());
+}
+
+TEST_F(QueueTest, WhatIsAnotherNodesIsNotPrefetched) {
+  class Shared : public PfsSource {
+   public:
+    using PfsSource::PfsSource;
+    bool is_ours(Ref ref) override { return ref != other; }
+    Ref other = 0;
+  };
+  auto source = std::make_unique<Shared>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
+  source->other = file("other", 10);
+  source_ = std::move(source);
+  const Ref own = file("own", 10);
+  EXPECT_EQ(take().ref, own);
+  done();
+  EXPECT_TRUE(idle());
+  EXPECT_EQ(state("other"), State::kKnown);
+}
+
+// Nothing tells a thread that there is money again: one looks, and tells the others.
+TEST_F(QueueTest, WhoCannotPayLooksAgainByItself) {
+  config_.threads = 20;
+  due_ = INT64_MAX;
+  money_ = 0;
+  file("a", 0);
+  file("b", 0);
+  queue();
+  constexpr size_t kThreads = 3;
+  Copier* const copiers[kThreads] = {copier(), copier(), copier()};
+  std::atomic<pid_t> ids[kThreads] = {};
+  std::atomic<int> taken{0};
+  next_look_ns_ = 3600ll * 1000000000;
+  const auto how_many_wait = [&](Waits how) {
+    return std::count_if(std::begin(ids), std::end(ids),
+                         [&](const auto& id) { return how_it_waits(id) == how; });
+  };
+  Threads threads(kThreads, [&](uint32_t i) {
+    ids[i] = ::gettid();
+    for (;;) {
+      const std::optional<Work> work = queue().take(copiers[i]);
+      if (!work) return;
+      taken += work->why == Why::kPrefetch;
+      if (taken < 2) ::usleep(1000);
+      queue().done(*work, copiers[i]);
+    }
+  });
+  const bool can_tell = how_it_waits(::gettid()) != Waits::kUnknown && !memory_is_short();
+  if (can_tell) {
+    EXPECT_TRUE(eventually(
+        [&] { return how_many_wait(Waits::kForSomeTime) == 1 && how_many_wait(Waits::kWithoutLimit) == 2; }));
+  }
+  EXPECT_EQ(taken, 0);
+  next_look_ns_ = 1000000;
+  queue().wake();
+  ::usleep(20000);
+  EXPECT_EQ(taken, 0);
+  money_ = UINT64_MAX;
+  EXPECT_TRUE(eventually([&] { return taken == 2; }));
+  if (can_tell) {
+    EXPECT_TRUE(eventually([&] { return how_many_wait(Waits::kWithoutLimit) == 3; })) << "all is prefetched";
+  }
+  context_->stopping = true;
+  queue().wake();
 }
 
 TEST_F(QueueTest, NothingIsTakenFromOneThatStops) {
