@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one node tells another of files, and what that one makes of it.
+// What one node tells another of files, and of their changes, and what that one makes of it.
 #include "runtime/peer/told_values.h"
 
 #include <dirent.h>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/metadata/board.h"
+#include "runtime/peer/changes.h"
 #include "tests/catalog_fixture.h"
 #include "tests/scratch.h"
 
@@ -316,6 +317,144 @@ TEST_F(ToldValuesTest, AJobOfOneNodeTellsNobody) {
   const Ref ref = passes->catalog->add(rel("f"), DT_REG);
   passes->values->learned(ref);
   EXPECT_EQ(passes->rings, 0) << "nor one whose tasks all ask the PFS";
+}
+
+// ---- what the job has changed
+
+class ChangesTest : public ::testing::Test {
+ protected:
+  using Marks = std::vector<uint32_t>;
+  static constexpr uint32_t kLast = kInvalidBits - 1;
+  BoardFile make_board(const std::string& name) const {
+    Result<BoardFile> board = BoardFile::create(scratch_.dir(name));
+    EXPECT_TRUE(board.ok());
+    return board.take();
+  }
+  void expect_told(const Marks& marks, int closed = 0) {
+    const std::optional<Mark> mark = changes_.next();
+    ASSERT_TRUE(mark);
+    EXPECT_EQ(mark->marks, marks);
+    EXPECT_EQ(mark->closed, closed);
+  }
+  const Scratch scratch_;
+  const BoardFile board_ = make_board("own");
+  Changes changes_{board_.get()};
+};
+
+TEST_F(ChangesTest, EachMarkIsToldOnce) {
+  EXPECT_FALSE(changes_.next());
+  for (const uint32_t mark : {5u, 70u, 6u, kLast}) set_invalid(board_.get(), mark, kChangedInodes);
+  const std::optional<Mark> mark = changes_.next();
+  ASSERT_TRUE(mark);
+  EXPECT_EQ(mark->marks, (Marks{5, 6, 70, kLast}));
+  EXPECT_EQ(mark->kinds, kChangedInodes);
+  EXPECT_EQ(mark->closed, 0);
+  EXPECT_FALSE(changes_.next());
+  set_invalid(board_.get(), 5);
+  EXPECT_FALSE(changes_.next()) << "the others know it";
+  set_invalid(board_.get(), 7);
+  expect_told({7});
+  board_->header.closed = 1;
+  expect_told({}, 1);
+  EXPECT_FALSE(changes_.next());
+}
+
+// The task is between the steps of set_invalid() while the agent looks.
+TEST_F(ChangesTest, AMarkThatIsBeingSetIsToldOnceItCanBeSeen) {
+  ++board_->header.changes;
+  EXPECT_FALSE(changes_.next());
+  board_->invalid[0] = 1 << 5;
+  ++board_->header.marks;
+  expect_told({5});
+}
+
+TEST_F(ChangesTest, ManyMarksComeInParts) {
+  Marks all;
+  for (uint32_t mark = 3; mark < Mark::kMost + 103; ++mark) {
+    set_invalid(board_.get(), mark);
+    all.push_back(mark);
+  }
+  expect_told({all.begin(), all.begin() + Mark::kMost});
+  expect_told({all.begin() + Mark::kMost, all.end()});
+  EXPECT_FALSE(changes_.next());
+  Marks known;
+  for (const Mark& mark : changes_.all()) {
+    EXPECT_LE(mark.marks.size(), Mark::kMost);
+    known.insert(known.end(), mark.marks.begin(), mark.marks.end());
+  }
+  EXPECT_EQ(known, all);
+}
+
+TEST_F(ChangesTest, WhatCouldNotBeToldIsToldTheNextTime) {
+  set_invalid(board_.get(), 5);
+  set_invalid(board_.get(), 70);
+  board_->header.closed = 1;
+  const std::optional<Mark> mark = changes_.next();
+  ASSERT_TRUE(mark);
+  changes_.untell(*mark);
+  expect_told({5, 70}, 1);
+  changes_.untell({0, 0, {70}});
+  expect_told({70});
+  EXPECT_FALSE(changes_.next());
+}
+
+TEST_F(ChangesTest, WhoIsMetHearsOfAll) {
+  EXPECT_TRUE(changes_.all().empty());
+  set_invalid(board_.get(), 5, kChangedDirectories);
+  EXPECT_TRUE(changes_.next());
+  changes_.take({kChangedFiles, 0, {70}});
+  std::vector<Mark> all = changes_.all();
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].marks, (Marks{5, 70}));
+  EXPECT_EQ(all[0].kinds, kChangedDirectories | kChangedFiles);
+  EXPECT_EQ(all[0].closed, 0);
+  board_->header.closed = 1;
+  EXPECT_TRUE(changes_.next());
+  EXPECT_EQ(changes_.all().at(0).closed, 1);
+  const BoardFile closed = make_board("closed");
+  Changes alone(closed.get());
+  alone.take({0, 1, {}});
+  all = alone.all();
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_TRUE(all[0].marks.empty());
+  EXPECT_EQ(all[0].closed, 1);
+}
+
+TEST_F(ChangesTest, WhatOthersHaveMarkedIsMarkedAndNotToldOn) {
+  changes_.take({kChangedInodes, 0, {5, 70, static_cast<uint32_t>(kInvalidBits), 0xffffffff}});
+  EXPECT_TRUE(is_invalid(*board_.get(), 5));
+  EXPECT_TRUE(is_invalid(*board_.get(), 70));
+  EXPECT_FALSE(is_invalid(*board_.get(), 0)) << "a number of no mark";
+  EXPECT_FALSE(is_invalid(*board_.get(), kLast));
+  EXPECT_EQ(board_->header.changed, kChangedInodes);
+  EXPECT_EQ(board_->header.closed, 0u);
+  EXPECT_FALSE(changes_.next());
+  const uint64_t before = board_->header.changes;
+  changes_.take({kChangedInodes, 1, {5}});
+  EXPECT_EQ(board_->header.changes, before) << "it is known";
+  EXPECT_EQ(board_->header.closed, 1u);
+  EXPECT_FALSE(changes_.next());
+}
+
+TEST_F(ChangesTest, AMarkConcernsWhatItIsOf) {
+  const Board& board = *board_.get();
+  const std::string text = "a/b/f";
+  const RelPath path = rel(text);
+  const auto sets = [&](const RelPath& marked, Changed kind) {
+    set_invalid(board_.get(), marked.hash, kind);
+    return is_marked(board, path, 7);
+  };
+  EXPECT_FALSE(is_marked(board, path, 7));
+  EXPECT_FALSE(sets(rel("a/b/g"), kChangedFiles));
+  EXPECT_FALSE(sets(rel("a"), kChangedFiles)) << "no directory is marked yet";
+  set_invalid(board_.get(), mark_of_inode(8), kChangedInodes);
+  EXPECT_FALSE(is_marked(board, path, 7));
+  EXPECT_TRUE(is_marked(board, path, 8));
+  EXPECT_TRUE(is_marked(board, rel("a/b/g"), 7));
+  EXPECT_TRUE(sets(rel("c"), kChangedDirectories)) << "a is marked, whatever it is";
+  EXPECT_FALSE(is_marked(board, rel("aa/b/f"), 7));
+  EXPECT_FALSE(is_marked(board, rel("f"), 7)) << "below the root";
+  EXPECT_TRUE(is_marked(board, rel("c/f"), 7));
 }
 
 }  // namespace

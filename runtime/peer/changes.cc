@@ -7,11 +7,12 @@ namespace monarch {
 
 Changes::Changes(Board* board) : board_(board), told_(kWords) {}
 
-// The numbers are read first: what is marked while this looks is found the next time.
+// How many marks there are is read first: what is marked while this looks is found the next time. They are
+// counted once they can be seen; the number of the last one is there before it can.
 std::optional<Mark> Changes::next() {
   const MutexLock hold(lock_);
   const BoardHeader& header = board_->header;
-  const uint64_t now = header.changes.load(std::memory_order_seq_cst);
+  const uint64_t now = header.marks.load(std::memory_order_acquire);
   Mark mark;
   if (now != looked_at_) mark.marks.reserve(Mark::kMost);
   mark.closed = !closed_ && header.closed.load(std::memory_order_acquire) != 0;
@@ -35,7 +36,7 @@ void Changes::untell(const Mark& mark) noexcept {
   const MutexLock hold(lock_);
   for (const uint32_t bit : mark.marks) told_[bit / 64] &= ~(uint64_t{1} << (bit % 64));
   if (mark.closed != 0) closed_ = false;
-  looked_at_ = 0;
+  looked_at_ = kNever;
 }
 
 std::vector<Mark> Changes::all() {

@@ -33,7 +33,8 @@ class Changes {
   static constexpr size_t kWords = kInvalidBits / 64;
   Board* const board_;
   Mutex lock_;
-  uint64_t looked_at_ GUARDED_BY(lock_) = 0;      // the number of the last change then
+  static constexpr uint64_t kNever = UINT64_MAX;
+  uint64_t looked_at_ GUARDED_BY(lock_) = 0;      // how many marks there were then
   std::vector<uint64_t> told_ GUARDED_BY(lock_);  // the bits that all nodes know of
   bool closed_ GUARDED_BY(lock_) = false;
 };
