@@ -390,6 +390,36 @@ TEST_F(ControlTest, WhoAsksAndDoesNotReadIsHungUpOn) {
       << asked;
 }
 
+// It has the key, and guesses the number of a question.
+TEST_F(ControlTest, NobodyAnswersForAnother) {
+  std::atomic<int> late{0};
+  const auto one = start(0, {}, [&](ControlHandlers* hear) {
+    hear->late = [&](NodeIndex node) { late += node == 1 ? 1 : 1000; };
+  });
+  const auto other = start(2);
+  expect_read(one->want(2), 0);
+  {
+    const std::lock_guard hold(other->lock);
+    other->answers = false;
+  }
+  std::thread speaks([&] {
+    Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
+                    Handshake::After::kClear);
+    EXPECT_TRUE(dials.wait(kPatienceMs).ok());
+    const Fd socket = dials.take_socket();
+    for (uint64_t number = 0; number < 10; ++number) {
+      const std::string answer = encode(Read{77}, {{}, 0, number});
+      EXPECT_EQ(::write(socket.get(), answer.data(), answer.size()), static_cast<ssize_t>(answer.size()));
+    }
+    EXPECT_TRUE(eventually([&] { return late == 10; }));
+  });  // and hangs up
+  const Result<Reply> none = one->want(2, 2000);
+  speaks.join();
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ETIMEDOUT) << none.error().text;
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
+}
+
 TEST_F(ControlTest, AMessageInPiecesIsOne) {
   const auto one = start(0);
   Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),

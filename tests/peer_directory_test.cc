@@ -246,6 +246,12 @@ TEST_F(DirectoryTest, NobodyEndsWhatIsNotItsOwn) {
   EXPECT_EQ(holders(want(2, 7)), std::vector<NodeIndex>{5}) << "nobody reads it";
 }
 
+TEST_F(DirectoryTest, AHolderThatIsToldAgainIsOne) {
+  for (int i = 0; i < 3; ++i) directory.announce({key(1), 5, identity()});
+  directory.announce({key(1), 6, identity()});
+  EXPECT_EQ(holders(want(1, 7)), (std::vector<NodeIndex>{5, 6}));
+}
+
 TEST_F(DirectoryTest, AnyNumberOfHoldersMayBeTold) {
   for (NodeIndex holder = 0; holder < 70000; ++holder) directory.announce({key(1), holder, identity()});
   const std::vector<NodeIndex> four = holders(want(1, 100000));

@@ -531,6 +531,98 @@ TEST_F(PeersTest, WhatTheJobChangesIsSharedByNobody) {
   EXPECT_EQ(pfs.reads(), 1 + static_cast<int>(kNodes));
 }
 
+// A node that has the key, and says what none does.
+class BadNodeTest : public PeersTest {
+ protected:
+  static constexpr NodeIndex kBad = 3;
+  void SetUp() override {
+    PeersTest::SetUp();
+    ControlOptions bad_options = options.peers;
+    bad_options.hello.node = kBad;
+    ControlHandlers handlers;
+    handlers.message = [this](NodeIndex, const MessageHeader& header, std::string_view body) -> std::string {
+      if (header.type == MessageType::kWant) {
+        ++wanted;
+        return encode(Pass());
+      }
+      const std::optional<Gather> gather = decode<Gather>(body);
+      if (header.type != MessageType::kGather || !gather) return "";
+      return encode(Gathered{gather->share, 1, gather->from, gather->from, 1, 0, {}, {}});
+    };
+    handlers.met = [](const Hello&) {};
+    handlers.gone = handlers.wrong = [](NodeIndex) {};
+    handlers.unreachable = [](NodeIndex, bool) {};
+    handlers.data = [](NodeIndex, Fd, Tls) {};
+    bad = std::make_unique<Control>(bad_options, std::move(handlers));
+    ASSERT_TRUE(bad->start().ok());
+  }
+  void TearDown() override { bad.reset(); }
+  // Tells the first node, which has heard it then.
+  void tell(const std::string& message) {
+    EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+    bad->tell(0, message);
+    EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  }
+  // What the first node answers to who wants that file.
+  MessageType answer_for(const FileKey& key) {
+    MessageType type = MessageType::kLater;
+    EXPECT_TRUE(eventually([&] {
+      const Result<Reply> reply = bad->ask(0, encode(Want{key, Purpose::kDemand}), kPatienceMs);
+      if (reply.ok()) type = reply->header.type;
+      return type != MessageType::kLater;
+    }));
+    return type;
+  }
+  std::atomic<int> wanted{0};
+  std::unique_ptr<Control> bad;
+};
+
+TEST_F(BadNodeTest, WhatItCannotKnowIsNotEntered) {
+  for (NodeIndex own = 0; own < kBad; ++own) start(own);
+  const FileKey key = file_key(0, file_of(0, 1)), other = file_key(0, file_of(1, 2));
+  const FileIdentity identity = {1, 2, 3, 4, 5};
+  tell(encode(Announce{{{key, kNodes, identity}}}));
+  EXPECT_EQ(answer_for(key), MessageType::kRead) << "there is no such holder";
+  const FileKey next = file_key(0, file_of(0, 2));
+  tell(encode(Reading{{{next, kNodes, 7}}}));
+  EXPECT_EQ(answer_for(next), MessageType::kRead) << "nor such a reader";
+  nodes[0].reset();
+  start(0);
+  for (const Gathered& gathered :
+       {Gathered{0, 1, 0, 1, 1, 0, {{key, 2, identity}}, {}}, Gathered{0, 1, 0, 1, 1, 0, {}, {{key, 2, 7}}}})
+    tell(encode(gathered));
+  EXPECT_EQ(answer_for(key), MessageType::kRead) << "it says that of another node";
+  nodes[0].reset();
+  start(0);
+  tell(encode(Gathered{1, 1, 0, 1, 1, 0, {{other, kBad, identity}}, {}}));
+  tell(encode(Gathered{0, 1, 0, 1, 1, 0, {{other, kBad, identity}}, {}}));
+  EXPECT_EQ(answer_for(other), MessageType::kRead) << "that is no file of this node's";
+}
+
+TEST_F(BadNodeTest, WhoSaysNonsenseAgainAndAgainIsNotAsked) {
+  const std::string name = file_of(kBad, 1);
+  const FileKey key = file_key(0, file_of(0, 1));
+  const std::pair<std::string, bool> sayings[] = {
+      {encode(Announce{{}}), true},
+      {encode_message({MessageType::kWant}, "?"), false},
+      {encode_message({MessageType::kDone}, "?"), false},
+      {encode_message({MessageType::kAnnounce}, "?"), false},
+      {encode_message({MessageType::kMark}, "?"), false},
+      {encode(Gathered{0, 1, 0, 1, 1, 0, {{key, 2, {}}}, {}}), false},
+      {encode(Gathered{0, 1, 0, 1, 1, 0, {}, {{key, 2, 7}}}), false},
+      {encode(Gathered{2, 1, 0, 1, 1, 0, {}, {}}), false}};  // nobody has asked for it
+  start(1);
+  for (const auto& [said, is_sense] : sayings) {
+    SCOPED_TRACE(static_cast<int>(decode_header(said)->type));
+    start(0);
+    for (int i = 0; i < Members::kMostWrong; ++i) tell(said);
+    wanted = 0;
+    EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+    EXPECT_EQ(wanted, is_sense ? 1 : 0);
+    nodes[0].reset();
+  }
+}
+
 TEST_F(PeersTest, AHomeWithoutRoomForEntriesLetsEachRead) {
   options.entries = 0;
   start_all();
