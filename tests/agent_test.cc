@@ -850,6 +850,22 @@ TEST_F(ProgressTest, WhatDoesNotMoveIsNotLookedAt) {
   EXPECT_TRUE(eventually([&] { return shared_.asked > asked; }));
 }
 
+TEST_F(ProgressTest, WhatIsAsItWasToldIsNotWrittenAgain) {
+  walk();
+  file("placed", State::kPlaced, Reason::kNone, 100);
+  progress().start();
+  EXPECT_TRUE(tells("state", "staged-in"));
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(::stat((run_dir_ + "/state").c_str(), &before), 0);
+  const int asked = shared_.asked;
+  moved();
+  EXPECT_TRUE(eventually([&] { return shared_.asked > asked; }));
+  ::usleep(50000);
+  ASSERT_EQ(::stat((run_dir_ + "/state").c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino);
+}
+
 TEST_F(ProgressTest, TheFileIsNotWrittenOftenerThanItSays) {
   walk();
   file("waits", State::kQueued, Reason::kNone, 100);
