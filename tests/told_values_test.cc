@@ -17,6 +17,7 @@
 #include "runtime/metadata/board.h"
 #include "runtime/peer/changes.h"
 #include "tests/catalog_fixture.h"
+#include "tests/lack_of_memory.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -366,6 +367,17 @@ TEST_F(ChangesTest, AMarkThatIsBeingSetIsToldOnceItCanBeSeen) {
   board_->invalid[0] = 1 << 5;
   ++board_->header.marks;
   expect_told({5});
+}
+
+// The agent asks each time that it wakes up.
+TEST_F(ChangesTest, WhereNothingIsNewNothingIsLookedFor) {
+  set_invalid(board_.get(), 5);
+  expect_told({5});
+  const int lacked = times_memory_lacked();
+  lack_memory_at(1);
+  EXPECT_FALSE(changes_.next());
+  lack_memory_at(0);
+  EXPECT_EQ(times_memory_lacked(), lacked) << "it has made room for marks";
 }
 
 TEST_F(ChangesTest, ManyMarksComeInParts) {
