@@ -63,7 +63,8 @@ bool name_run(const std::string& name, Job* job) {
   return true;
 }
 
-// CLUSTER.JOB.RESTART.NODE, where the name of the node may have dots.
+}  // namespace
+
 bool name_slurm(const std::string& name, Job* job) {
   const std::vector<std::string> parts = split(name, '.');
   for (size_t i = 1; i + 2 < parts.size(); ++i) {
@@ -77,6 +78,8 @@ bool name_slurm(const std::string& name, Job* job) {
   }
   return false;
 }
+
+namespace {
 
 // Whether it is the caller's; an agent's directory in /proc is root's, since its owner may not trace it.
 bool is_callers(const std::string& pid) {

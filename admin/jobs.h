@@ -60,6 +60,10 @@ std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whol
 
 std::string user_name(uid_t uid);
 
+// Takes id, restart, cluster and node from CLUSTER.JOB.RESTART.NODE, where the last may have dots; false: it
+// is no such name.
+bool name_slurm(const std::string& name, Job* job);
+
 // Where `monarchctl run` makes run directories.
 std::vector<std::string> run_bases();
 

@@ -20,8 +20,10 @@ monarchctl_SOURCES = \
 	%D%/output.cc \
 	%D%/output.h \
 	%D%/plan.cc \
-	%D%/report.cc \
-	%D%/report.h \
+	%D%/page.cc \
+	%D%/page.h \
+	%D%/timeline.cc \
+	%D%/timeline.h \
 	%D%/run.cc \
 	%D%/slurm_facts.cc \
 	%D%/slurm_facts.h \

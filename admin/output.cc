@@ -60,6 +60,13 @@ void print_table(const std::vector<std::vector<std::string>>& rows) {
   }
 }
 
+std::string time_text(uint64_t seconds) {
+  char digits[64];
+  std::snprintf(digits, sizeof digits, "%llu:%02u:%02u", static_cast<unsigned long long>(seconds / 3600),
+                static_cast<unsigned>(seconds / 60 % 60), static_cast<unsigned>(seconds % 60));
+  return digits;
+}
+
 std::string paint(Colour colour, const std::string& text) {
   static const bool on = has_colours();
   if (!on) return text;

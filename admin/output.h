@@ -2,6 +2,7 @@
 // How all subcommands print.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ void print_json(const nlohmann::ordered_json& json);
 std::string word(const std::string& text);
 // Columns are as wide as they have to be; the last one may have any text of one line.
 void print_table(const std::vector<std::vector<std::string>>& rows);
+
+// "1:02:03"
+std::string time_text(uint64_t seconds);
 
 // On a terminal, unless NO_COLOR is set or the terminal is dumb; elsewhere the text as it is.
 enum class Colour { kGood, kDoubtful, kBad, kHeading };

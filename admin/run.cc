@@ -26,7 +26,6 @@
 
 #include "admin/commands.h"
 #include "admin/output.h"
-#include "admin/report.h"
 #include "admin/tiers.h"
 #include "admin/wait.h"
 #include "build_config.h"
@@ -45,6 +44,7 @@
 #include "runtime/config/user_options.h"
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/metadata/board.h"
+#include "runtime/node/job_report.h"
 
 extern char** environ;
 
@@ -321,11 +321,14 @@ int run_command(std::vector<std::string> words, const std::string& run_dir) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-Status write_report(const RunOptions& options, const Board& board, const Config& config) {
+Status write_report(const RunOptions& options, const Board& board, const Series& series,
+                    const Config& config) {
   std::vector<TierInReport> tiers;
-  for (const TierConfig& t : config.tiers) tiers.push_back({t.name, t.medium});
+  for (const TierConfig& t : config.tiers)
+    tiers.push_back({t.name, t.medium, tier_totals(board, static_cast<uint32_t>(tiers.size())).granted});
   const bool first = !options.peers.empty() && options.peer_index == 0;
-  const std::string text = report(board, tiers, first ? Reports::kJob : Reports::kNode).dump(2) + "\n";
+  const std::string text = report_text(
+      report(counters_of(board), tiers, first ? Reports::kJob : Reports::kNode), tiers.size(), series);
   if (options.json || options.report == kStandardOutput) {
     std::cout << text << std::flush;
     if (!std::cout) return errno_error("write the report");
@@ -489,9 +492,12 @@ int run(const RunOptions& options) {
         "monarchctl run: the command has not used the dataset through Monarch, so prefetch has stopped: "
         "programs that are statically linked, and containers without what monarchctl container-args "
         "prints, read the file system itself\n");
+  Result<Series> series = read_series(dirs.run_dir());  // the agent removes it
   agent.stop();
+  if (series.ok()) close_series(*board->get(), &*series);
   if (options.json || !options.report.empty())
-    if (const Status s = write_report(options, *board->get(), job.config); !s.ok()) {
+    if (const Status s = write_report(options, *board->get(), series.ok() ? *series : Series(), job.config);
+        !s.ok()) {
       std::fprintf(stderr, "monarchctl run: %s\n", s.error().text.c_str());
       if (status == 0) return kOwnFailure;
     }

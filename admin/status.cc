@@ -123,13 +123,6 @@ std::string percent_text(const std::optional<double>& value, bool estimated) {
   return text;
 }
 
-std::string time_text(uint64_t seconds) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%llu:%02u:%02u", static_cast<unsigned long long>(seconds / 3600),
-                static_cast<unsigned>(seconds / 60 % 60), static_cast<unsigned>(seconds % 60));
-  return text;
-}
-
 std::string rate_text(const Job& job) {
   return job.bytes_per_second ? format_size(*job.bytes_per_second) + "/s" : "-";
 }

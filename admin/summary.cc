@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -22,7 +23,8 @@
 #include "admin/commands.h"
 #include "admin/jobs.h"
 #include "admin/output.h"
-#include "admin/report.h"
+#include "admin/page.h"
+#include "admin/timeline.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/size.h"
@@ -38,7 +40,7 @@ constexpr size_t kMostFile = 16 << 20;
 constexpr uint64_t kMost = uint64_t{1} << 60;  // that a counter can be
 
 struct ReportOptions {
-  std::string what, state_dir = kDefaultState;
+  std::string what, state_dir = kDefaultState, html;
   bool as_json = false;
 };
 
@@ -64,12 +66,19 @@ std::map<std::string, uint64_t> numbers(const json& object, const char* name, bo
   return all;
 }
 
-Result<Counts> counts_of(const std::string& text, const std::string& name) {
+enum class Whose { kAll, kNode };  // of all nodes, if they are known, or of the one that wrote the report
+
+Result<json> parse_report(const std::string& text, const std::string& name) {
+  json report = json::parse(text, nullptr, false);
+  if (report.is_object() && report.contains("tiers") && report["tiers"].is_array()) return report;
+  return bad_input(name + ": not a report of 'monarchctl run --report'; name its FILE, or a job's number");
+}
+
+Result<Counts> counts_of(const json& report, const std::string& name, Whose whose) {
   const Error bad =
       bad_input(name + ": not a report of 'monarchctl run --report'; name its FILE, or a job's number");
-  const json report = json::parse(text, nullptr, false);
-  if (!report.is_object() || !report.contains("tiers") || !report["tiers"].is_array()) return bad;
-  const json& of = report.contains("job") ? report["job"] : report;  // of all nodes, if they are known
+  const bool all = whose == Whose::kAll && report.contains("job");
+  const json& of = all ? report["job"] : report;
   if (!of.is_object()) return bad;
   bool good = true;
   Counts c;
@@ -77,7 +86,7 @@ Result<Counts> counts_of(const std::string& text, const std::string& name) {
   c.agent = numbers(of, "agent", &good);
   c.opens = number(of, "opens", &good);
   c.opens_tier = number(of, "opens_tier", &good);
-  if (report.contains("job")) {
+  if (all) {
     c.nodes = number(of, "nodes", &good);
     c.read_calls_tier = number(of, "read_calls_tier", &good);
     c.read_bytes_tier = number(of, "read_bytes_tier", &good);
@@ -94,8 +103,9 @@ Result<Counts> counts_of(const std::string& text, const std::string& name) {
   return c;
 }
 
-Counts counts_of(const JobStatus& status) {
-  const JobCounters& from = status.counters;
+Counts counts_of(const JobStatus& status, Whose whose) {
+  JobCounters from = status.counters;
+  if (whose == Whose::kNode) from.others = NodeCounts();
   Counts c;
 #define X(name, doc) c.tasks[#name] = from[TaskCounter::name] + from.others[TaskCounter::name];
   MONARCH_TASK_COUNTERS(X)
@@ -121,8 +131,15 @@ Counts counts_of(const JobStatus& status) {
 // ---- what is printed
 
 struct Source {
-  const char* kind;  // file, job or sacct
+  const char* kind;  // file, job, kept or sacct
   std::string name, state;
+};
+
+// What is known of a job.
+struct Told {
+  Source source;
+  Counts counts, node;  // of all its nodes, and of this one; the same if it has no others
+  Timeline timeline;    // of this one
 };
 
 double share(uint64_t part, uint64_t whole) {
@@ -146,32 +163,51 @@ std::optional<Bound> bound_of(const Counts& c) {
   return Bound{epochs, epochs > 1 ? 100 * placed * (epochs - 1) / epochs : 0};
 }
 
-ordered_json to_json(const Source& source, const Counts& c, const Advice& advice) {
+ordered_json seconds_or_null(uint64_t ms) {
+  return ms == 0 ? ordered_json() : ordered_json(static_cast<double>(ms) / 1000);
+}
+
+ordered_json to_json(const Told& told, const Advice& advice) {
+  const Source& source = told.source;
+  const Counts& c = told.counts;
+  const Series& series = told.timeline.series;
   const std::optional<Bound> bound = bound_of(c);
-  return {{"version", PACKAGE_VERSION},
-          {"source", source.kind},
-          {"name", source.name},
-          {"state", source.state.empty() ? ordered_json() : ordered_json(source.state)},
-          {"nodes", c.nodes},
-          {"opens", c.opens},
-          {"opens_tier", c.opens_tier},
-          {"hit", share(c.opens_tier, c.opens) / 100},
-          {"bytes_read", c.bytes_read()},
-          {"bytes_tier", c.read_bytes_tier},
-          {"bytes_pfs", c.bytes_pfs()},
-          {"bytes_peers", c.own("peer_bytes")},
-          {"calls", c.calls()},
-          {"calls_pfs", c.calls_pfs()},
-          {"opens_pfs", c.opens_pfs()},
-          {"meta_pfs", c.task("meta_pfs")},
-          {"meta_served", c.task("meta_served")},
-          {"dataset_bytes", c.own("dataset_bytes")},
-          {"placed_bytes", c.placed_bytes},
-          {"epochs", bound ? ordered_json(bound->epochs) : ordered_json()},
-          {"spared_percent", spared(c.bytes_pfs(), c.bytes_read())},
-          {"bound_percent", bound ? ordered_json(bound->percent) : ordered_json()},
-          {"rule", advice.rule},
-          {"advice", advice.text}};
+  const Rates most = peaks_of(told.timeline);
+  const std::optional<uint64_t> quiet = pfs_quiet_ms(told.timeline);
+  const auto rate = [&](double value) {
+    return series.count == 0 ? ordered_json() : ordered_json(static_cast<uint64_t>(value));
+  };
+  return {
+      {"version", PACKAGE_VERSION},
+      {"source", source.kind},
+      {"name", source.name},
+      {"state", source.state.empty() ? ordered_json() : ordered_json(source.state)},
+      {"nodes", c.nodes},
+      {"opens", c.opens},
+      {"opens_tier", c.opens_tier},
+      {"hit", share(c.opens_tier, c.opens) / 100},
+      {"bytes_read", c.bytes_read()},
+      {"bytes_tier", c.read_bytes_tier},
+      {"bytes_pfs", c.bytes_pfs()},
+      {"bytes_peers", c.own("peer_bytes")},
+      {"calls", c.calls()},
+      {"calls_pfs", c.calls_pfs()},
+      {"opens_pfs", c.opens_pfs()},
+      {"meta_pfs", c.task("meta_pfs")},
+      {"meta_served", c.task("meta_served")},
+      {"dataset_bytes", c.own("dataset_bytes")},
+      {"placed_bytes", c.placed_bytes},
+      {"epochs", bound ? ordered_json(bound->epochs) : ordered_json()},
+      {"spared_percent", spared(c.bytes_pfs(), c.bytes_read())},
+      {"bound_percent", bound ? ordered_json(bound->percent) : ordered_json()},
+      {"samples", series.count},
+      {"staged_seconds", seconds_or_null(series.whole_ms)},
+      {"settled_seconds", seconds_or_null(series.settled_ms)},
+      {"pfs_quiet_seconds", quiet ? ordered_json(static_cast<double>(*quiet) / 1000) : ordered_json()},
+      {"most_per_second",
+       {{"from_pfs", rate(most.pfs)}, {"from_tiers", rate(most.tiers)}, {"from_peers", rate(most.peers)}}},
+      {"rule", advice.rule},
+      {"advice", advice.text}};
 }
 
 void line(const char* what, const std::string& text) { std::printf("%-11s %s\n", what, text.c_str()); }
@@ -189,7 +225,33 @@ std::string instead(const std::string& now, const std::string& else_, double per
          (percent < 0 ? "more" : "less");
 }
 
-void print(const Source& source, const Counts& c, const Advice& advice) {
+// How long it took until the dataset was staged.
+std::string staging_text(const Timeline& timeline) {
+  const Series& s = timeline.series;
+  if (s.whole_ms > 0) return "fully staged after " + time_text(s.whole_ms / 1000);
+  const std::optional<double> staged = s.count > 0 ? staged_at(timeline, s.count - 1) : std::nullopt;
+  const std::string part = staged ? rounded(*staged) + "% staged" : "";
+  if (s.settled_ms > 0)
+    return "nothing was left to stage ahead after " + time_text(s.settled_ms / 1000) +
+           (part.empty() ? "" : ", " + part);
+  return "not fully staged" + (part.empty() ? "" : ", " + part);
+}
+
+void print_times(const Timeline& timeline) {
+  if (timeline.series.count == 0) return;
+  line("Staging", staging_text(timeline));
+  const Rates most = peaks_of(timeline);
+  const auto rate = [](double value) { return format_size(static_cast<uint64_t>(value)) + "/s"; };
+  line("Most", rate(most.pfs) + " from the PFS, " + rate(most.tiers) + " from tiers" +
+                   (most.peers > 0 ? ", " + rate(most.peers) + " from other nodes" : ""));
+  if (const std::optional<uint64_t> quiet = pfs_quiet_ms(timeline))
+    line("",
+         "the PFS was read for " + time_text(*quiet / 1000) + " of " + time_text(timeline.end_ms() / 1000));
+}
+
+void print(const Told& told, const Advice& advice) {
+  const Source& source = told.source;
+  const Counts& c = told.counts;
   line("Job", escaped(source.name) + (source.state.empty() ? "" : " (" + source.state + ")") +
                   (c.nodes > 1 ? ", " + std::to_string(c.nodes) + " nodes" : ""));
   line("Opens", std::to_string(c.opens) + ", of a tier's copy " + std::to_string(c.opens_tier) + " (" +
@@ -215,14 +277,93 @@ void print(const Source& source, const Counts& c, const Advice& advice) {
   if (meta > 0)
     line("PFS stats",
          instead(std::to_string(c.task("meta_pfs")), std::to_string(meta), spared(c.task("meta_pfs"), meta)));
+  print_times(told.timeline);
   line("Advice",
        paint(std::string(advice.rule) == "good" ? Colour::kGood : Colour::kDoubtful, escaped(advice.text)));
 }
 
-int tell(const ReportOptions& options, const Source& source, const Counts& counts) {
-  const Advice advice = advise(counts);
-  options.as_json ? print_json(to_json(source, counts, advice)) : print(source, counts, advice);
+// ---- the page
+
+std::vector<std::string> row_of(const char* name, const Counts& c) {
+  return {name,
+          std::to_string(c.opens),
+          rounded(share(c.opens_tier, c.opens)) + "%",
+          format_size(c.bytes_pfs()),
+          format_size(c.read_bytes_tier),
+          format_size(c.own("peer_bytes")),
+          format_size(c.placed_bytes)};
+}
+
+Counts without(const Counts& all, const Counts& node) {
+  const auto less = [](uint64_t a, uint64_t b) { return a - std::min(a, b); };
+  Counts rest = all;
+  for (auto& [name, value] : rest.tasks) value = less(value, node.task(name.c_str()));
+  for (auto& [name, value] : rest.agent) value = less(value, node.own(name.c_str()));
+  rest.opens = less(all.opens, node.opens);
+  rest.opens_tier = less(all.opens_tier, node.opens_tier);
+  rest.read_bytes_tier = less(all.read_bytes_tier, node.read_bytes_tier);
+  rest.placed_bytes = less(all.placed_bytes, node.placed_bytes);
+  return rest;
+}
+
+std::string page_text(const Told& told, const Advice& advice) {
+  const Counts& c = told.counts;
+  PageOf page;
+  page.title = "Job " + told.source.name + (told.source.state.empty() ? "" : " (" + told.source.state + ")");
+  page.advice = advice.text;
+  page.good = std::string(advice.rule) == "good";
+  const double less = spared(c.bytes_pfs(), c.bytes_read());
+  page.facts = {
+      {"Read from the PFS", format_size(c.bytes_pfs()) + " instead of " + format_size(c.bytes_read())},
+      {less < 0 ? "More than without Monarch" : "Spared", rounded(less < 0 ? -less : less) + "%"},
+      {"Opens of a tier's copy", rounded(share(c.opens_tier, c.opens)) + "% of " + std::to_string(c.opens)},
+      {"Staging time", staging_text(told.timeline)}};
+  page.nodes = {{"", "Opens", "of copies", "from the PFS", "from tiers", "from nodes", "Placed"},
+                row_of(c.nodes > 1 ? "this node" : "the node", told.node)};
+  if (c.nodes > 1) {
+    page.nodes.push_back(row_of("the others", without(c, told.node)));
+    page.nodes.push_back(row_of("all", c));
+  }
+  return page_of(page, told.timeline);
+}
+
+Status write_page(const std::string& file, const std::string& text) {
+  if (file == "-") {
+    std::cout << text << std::flush;
+    return std::cout ? Status() : Status(errno_error("write the page"));
+  }
+  std::ofstream out(file, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) return errno_error("write " + file);
+  return {};
+}
+
+int tell(const ReportOptions& options, const Told& told) {
+  const Advice advice = advise(told.counts);
+  if (!options.html.empty()) {
+    if (const Status written = write_page(options.html, page_text(told, advice)); !written.ok())
+      return fail("report", written.error().text + "; name a file that you can write");
+    if (options.html == "-") return 0;
+  }
+  if (options.as_json)
+    print_json(to_json(told, advice));
+  else
+    print(told, advice);
   return 0;
+}
+
+int tell_report(const ReportOptions& options, const Source& source, const std::string& text,
+                const std::string& name) {
+  const Result<json> report = parse_report(text, name);
+  if (!report.ok()) return fail("report", report.error());
+  const Result<Counts> all = counts_of(*report, name, Whose::kAll),
+                       node = counts_of(*report, name, Whose::kNode);
+  if (!all.ok()) return fail("report", all.error());
+  if (!node.ok()) return fail("report", node.error());
+  const Result<Timeline> timeline = timeline_of(*report);
+  if (!timeline.ok()) return fail("report", name + ": " + timeline.error().text);
+  return tell(options, {source, *all, *node, *timeline});
 }
 
 // ---- sacct's line
@@ -269,6 +410,11 @@ Advice advise_by_line(const std::vector<std::pair<std::string, std::string>>& fi
 }
 
 int tell_line(const ReportOptions& options, const std::string& state, const std::string& comment) {
+  if (!options.html.empty())
+    return fail("report",
+                "there is no more of job " + options.what +
+                    " here than its line in sacct, of which no page can be made; its report is on the "
+                    "nodes that it ran on, for report_days (monarch.conf(5))");
   const std::vector<std::pair<std::string, std::string>> fields = parse_comment(comment);
   if (fields.empty())
     return fail("report", "job " + options.what + " (" + state +
@@ -349,6 +495,38 @@ bool is_job(const std::string& what) {
   return !number.empty() && number.find_first_not_of("0123456789_+") == std::string::npos;
 }
 
+// The names in a directory of root's.
+std::vector<std::string> names_in(const std::string& dir) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(dir, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename().string());
+  return names;
+}
+
+// The last one that root's epilog has kept of the job (runtime/node/reports.h), as far as the caller may
+// look; or "".
+std::string kept_report(const std::string& state_dir, const std::string& job) {
+  const std::string all = state_dir + "/reports", ending = ".json";
+  const uid_t self = ::geteuid();
+  std::string last;
+  std::filesystem::file_time_type when;
+  for (const std::string& user : self == 0 ? names_in(all) : std::vector<std::string>{std::to_string(self)})
+    for (const std::string& name : names_in(all + "/" + user)) {
+      Job of;
+      if (!name.ends_with(ending) || !name_slurm(name.substr(0, name.size() - ending.size()), &of) ||
+          of.id != job)
+        continue;
+      std::error_code error;
+      const std::string path = all + "/" + user + "/" + name;
+      const auto written = std::filesystem::last_write_time(path, error);
+      if (error || (!last.empty() && written < when)) continue;
+      last = path;
+      when = written;
+    }
+  return last;
+}
+
 int report_verb(const ReportOptions& options) {
   if (!is_job(options.what) || ::access(options.what.c_str(), F_OK) == 0) {
     const Result<std::string> text = read_report(options.what);
@@ -356,13 +534,19 @@ int report_verb(const ReportOptions& options) {
       return fail(
           "report",
           text.error().text + "; name a file that 'monarchctl run --report' has written, or a job's number");
-    const Result<Counts> counts = counts_of(*text, options.what);
-    if (!counts.ok()) return fail("report", counts.error());
-    return tell(options, {"file", options.what, ""}, *counts);
+    return tell_report(options, {"file", options.what, ""}, *text, options.what);
   }
   for (const Job& job : find_jobs(options.state_dir))
     if (job.id == options.what && job.status)
-      return tell(options, {"job", job.id, state_name(job.state)}, counts_of(*job.status));
+      return tell(options, {{"job", job.id, state_name(job.state)},
+                            counts_of(*job.status, Whose::kAll),
+                            counts_of(*job.status, Whose::kNode),
+                            timeline_of(job)});
+  if (const std::string kept = kept_report(options.state_dir, options.what); !kept.empty()) {
+    const Result<std::string> text = read_report(kept);
+    if (!text.ok()) return fail("report", text.error());
+    return tell_report(options, {"kept", options.what, "ended"}, *text, kept);
+  }
   return report_of_sacct(options);
 }
 
@@ -371,10 +555,13 @@ int report_verb(const ReportOptions& options) {
 void add_report(CLI::App* app, int* status) {
   auto options = std::make_shared<ReportOptions>();
   app->add_option("WHAT", options->what,
-                  "a file of 'monarchctl run --report', - for standard input; or a job: on this node, or one "
-                  "that sacct has")
+                  "a file of 'monarchctl run --report', - for standard input; or a job: on this node, one "
+                  "that has ended here, or one that sacct has")
       ->required();
   app->add_flag("--json", options->as_json, "print every field as JSON; sizes in bytes");
+  app->add_option("--html", options->html,
+                  "also write a page for a browser, with pictures over time; - for standard output alone")
+      ->option_text("FILE");
   app->add_option("--state-dir", options->state_dir,
                   std::string("root's state directory; default: ") + kDefaultState);
   app->footer("Exit status: 0 if there is a report, 1 if there is none, 2 for wrong usage.");

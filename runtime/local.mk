@@ -16,6 +16,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/agent/membership.h \
 	%D%/agent/progress.cc \
 	%D%/agent/progress.h \
+	%D%/agent/series_file.cc \
+	%D%/agent/series_file.h \
 	%D%/agent/use_watch.cc \
 	%D%/agent/use_watch.h \
 	%D%/agent/sweep.cc \
@@ -84,6 +86,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/metadata/change_watch.h \
 	%D%/metadata/dataset.cc \
 	%D%/metadata/dataset.h \
+	%D%/metadata/series.cc \
+	%D%/metadata/series.h \
 	%D%/metadata/walker.cc \
 	%D%/metadata/walker.h \
 	%D%/node/accounting.cc \
@@ -106,6 +110,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/job_options.h \
 	%D%/node/job_peers.cc \
 	%D%/node/job_peers.h \
+	%D%/node/job_report.cc \
+	%D%/node/job_report.h \
 	%D%/node/job_status.cc \
 	%D%/node/job_status.h \
 	%D%/node/keeper.cc \
@@ -134,6 +140,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/program.h \
 	%D%/node/removal.cc \
 	%D%/node/removal.h \
+	%D%/node/reports.cc \
+	%D%/node/reports.h \
 	%D%/node/shares.cc \
 	%D%/node/shares.h \
 	%D%/node/slurmstepds.cc \

@@ -13,6 +13,7 @@
 
 #include "runtime/layout/catalog_layout.h"
 #include "runtime/metadata/board.h"
+#include "runtime/node/job_report.h"
 #include "runtime/node/job_status.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
@@ -21,6 +22,13 @@ namespace fs = std::filesystem;
 
 namespace monarch {
 namespace {
+
+// As root's child reads them.
+Result<JobCounters> read_counters(const std::string& run_dir) {
+  const Result<JobAccount> account = read_account(run_dir);
+  if (!account.ok()) return account.error();
+  return account->counters;
+}
 
 TEST(Counters, AreSumsOfTheBoard) {
   const Scratch scratch;

@@ -91,6 +91,8 @@ encrypt = on
 account = spool
 spool_days = 1
 spool_lines = 2
+report_days = 3
+report_size = 5M
 [policy]
 enabled = off
 allow_users = a, b

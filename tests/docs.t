@@ -134,7 +134,7 @@ def config():
 def statistics():
     for which in "TASK", "AGENT":
         result(missing(counters(which), tagged("monarchctl.1"), "monarchctl.1"), f"the {which.lower()} counters are in monarchctl.1")
-    fields = re.findall(r'\{"(\w+)",', text_of("admin/report.cc"))
+    fields = re.findall(r'\{"(\w+)",', text_of("runtime/node/job_report.cc"))
     result(missing(fields, tagged("monarchctl.1"), "monarchctl.1"), "the report's fields are in monarchctl.1")
     for file in sorted(glob.glob(f"{SOURCE}/admin/*.cc")):
         source = text_of(os.path.relpath(file, SOURCE))

@@ -106,6 +106,7 @@ tests_unit_SOURCES = \
 	%D%/remover_fixture.h \
 	%D%/remover_test.cc \
 	%D%/scratch.h \
+	%D%/series_test.cc \
 	%D%/share_walk_test.cc \
 	%D%/shares_test.cc \
 	%D%/slowness_test.cc \
@@ -274,6 +275,7 @@ scripts = \
 	%D%/programs.t \
 	%D%/pyxis.t \
 	%D%/removal.t \
+	%D%/reports.t \
 	%D%/run.t \
 	%D%/safety.t \
 	%D%/shrink.t \

@@ -205,7 +205,14 @@ void ProgressFile::run() {
       }
     } catch (const std::bad_alloc&) {  // the next look tells
     }
-  } while (sleep(rest));
+  } while (goes_on(told, rest));
+}
+
+// What was told is taken down along with what tasks have read meanwhile.
+bool ProgressFile::goes_on(const Progress& told, int64_t rest) {
+  series_.look({told.staged_bytes, told.bytes, told.state == Is::kStagedIn,
+                told.state == Is::kStagedIn && told.staged_files == told.files});
+  return sleep(rest);
 }
 
 }  // namespace monarch

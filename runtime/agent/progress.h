@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "runtime/agent/series_file.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/result.h"
 #include "runtime/metadata/board.h"
@@ -52,7 +53,7 @@ class ProgressFile {
     AgentConfig::Prefetch prefetch = AgentConfig::Prefetch::kAuto;
     size_t tiers = 0;
   };
-  explicit ProgressFile(const Parts& parts) : parts_(parts) {}
+  explicit ProgressFile(const Parts& parts) : parts_(parts), series_(parts.run_dir, parts.board) {}
   ~ProgressFile() { stop(); }
 
   // Makes the file, and keeps it true by a thread of its own: at most once a second while something changes,
@@ -67,9 +68,11 @@ class ProgressFile {
   void run() EXCLUDES(lock_);
   Progress look() const;
   void write(const Progress& progress);
+  bool goes_on(const Progress& told, int64_t rest) EXCLUDES(lock_);
   bool sleep(int64_t ns) EXCLUDES(lock_);  // false: it is to stop
 
   const Parts parts_;
+  SeriesFile series_;  // the thread's
   std::thread thread_;
   bool written_ = false;  // ever
   std::atomic<bool> stopping_{false}, unused_{false};

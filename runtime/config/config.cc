@@ -229,7 +229,10 @@ Status set_accounting_key(Config* config, const std::string& key, const std::str
   if (key == "account") return assign(parse_accounting(value), &config->accounting);
   if (key == "spool_days") return assign(parse_count(value, 3650), &config->spool.spool_days);
   if (key == "spool_lines") return assign(parse_count(value, 1000000), &config->spool.spool_lines);
-  return bad_input("unknown key '" + key + "' in [accounting]; known are account, spool_days, spool_lines");
+  if (key == "report_days") return assign(parse_count(value, 3650), &config->reports.report_days);
+  if (key == "report_size") return assign(parse_rate(value), &config->reports.report_size);
+  return bad_input("unknown key '" + key +
+                   "' in [accounting]; known are account, spool_days, spool_lines, report_days, report_size");
 }
 
 Status set_peer_key(PeerConfig* peer, const std::string& key, const std::string& value) {

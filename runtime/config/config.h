@@ -116,6 +116,12 @@ struct SpoolConfig {
   int spool_lines = 10000;  // so many at most; the oldest go first
 };
 
+// What root keeps of jobs that have ended on the node.
+struct ReportsConfig {
+  int report_days = 7;                         // for which one is kept at most
+  uint64_t report_size = uint64_t{100} << 20;  // of all together; the oldest go first; 0: none is kept
+};
+
 // How the agents of a job's nodes reach each other.
 struct PeerConfig {
   bool enabled = true;
@@ -163,6 +169,7 @@ struct Config {
   PeerConfig peer;
   Accounting accounting = Accounting::kAuto;
   SpoolConfig spool;
+  ReportsConfig reports;
   std::vector<TierConfig> tiers;  // in the order in which they are filled
   std::vector<PolicySection> policies;
   DatasetRules datasets;  // of one job; not configured

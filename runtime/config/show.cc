@@ -158,6 +158,8 @@ std::vector<ConfigValue> values_of(const Config& config) {
   out.add("account", accounting_text(config.accounting));
   out.add("spool_days", std::to_string(config.spool.spool_days));
   out.add("spool_lines", std::to_string(config.spool.spool_lines));
+  out.add("report_days", std::to_string(config.reports.report_days));
+  out.add("report_size", rate_text(config.reports.report_size));
   bool general = false;
   for (const PolicySection& policy : config.policies) general |= policy.of == PolicySection::Of::kAll;
   if (!general) list_policy({}, &out);

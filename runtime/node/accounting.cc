@@ -115,12 +115,6 @@ JobCounters counters_of(const Board& board) {
   return c;
 }
 
-Result<JobCounters> read_counters(const std::string& run_dir) {
-  const Result<std::unique_ptr<Board>> board = read_board(run_dir);
-  if (!board.ok()) return board.error();
-  return counters_of(**board);
-}
-
 bool plausible(const JobCounters& c) {
   static_assert(sizeof(JobCounters) % sizeof(uint64_t) == 0);
   if (c.magic != kJobCountersMagic) return false;

@@ -34,8 +34,6 @@ inline constexpr uint64_t kJobCountersMagic = 0x31435f4843524e4d;
 // file of the right size and version, pread(2). Run as the job's owner.
 Result<std::unique_ptr<Board>> read_board(const std::string& run_dir);
 JobCounters counters_of(const Board& board);
-// Both.
-Result<JobCounters> read_counters(const std::string& run_dir);
 
 // Likewise of what the agent tells about its tiers (Board::granted).
 struct GrantedBytes {

@@ -4,12 +4,16 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <memory>
+
 #include "runtime/config/config.h"
 #include "runtime/node/accounting.h"
 #include "runtime/node/identity.h"
+#include "runtime/node/job_report.h"
 #include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
+#include "runtime/node/reports.h"
 #include "runtime/node/spool.h"
 #include "runtime/node/sweep.h"
 
@@ -25,13 +29,13 @@ constexpr int kReadPatienceMs = 800;
 // What takes longer goes on in the background, while the node is free: the next job has what it frees later.
 constexpr int kRemovePatienceMs = 100;
 
-bool counters_of(const JobRecord& record, JobCounters* counters) {
-  return run_as(record.user, kReadPatienceMs, counters, sizeof *counters,
-                [&](int fd) {
-                  const Result<JobCounters> read = read_counters(record.run_dir);
-                  return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
-                }) &&
-         plausible(*counters);
+bool account_of(const JobRecord& record, JobAccount* account) {
+  const bool came = run_as(record.user, kReadPatienceMs, account, sizeof *account, [&](int fd) {
+    const Result<JobAccount> read = read_account(record.run_dir);
+    return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
+  });
+  drop_implausible(&account->series);
+  return came && plausible(account->counters);
 }
 
 bool end_agent_of(const StateDir& state, const JobRecord& record) {
@@ -76,10 +80,12 @@ Status end_job(const EpilogRequest& request) {
   if (!end_agent_of(*state, *record))
     spdlog::warn("JobId={} the agent (pid {}) does not end: it waits for the PFS", record->job.job,
                  record->agent.pid);
-  JobCounters counters{};
-  const bool counted = counters_of(*record, &counters);
+  const auto account = std::make_unique<JobAccount>();
+  const JobCounters& counters = account->counters;
+  const bool counted = account_of(*record, account.get());
   const std::string line = comment_line(*record, counted ? &counters : nullptr);
-  const Accounting accounting = load_config_or_defaults(request.config).accounting;
+  const Config config = load_config_or_defaults(request.config);
+  const Accounting accounting = config.accounting;
   if (accounting != Accounting::kOff)
     spdlog::info("JobId={} node={} {}{}", record->job.job, record->job.node, line,
                  counted ? rarities(counters) : "");
@@ -88,6 +94,10 @@ Status end_job(const EpilogRequest& request) {
   Status kept = !request.account_program.empty() && record->first_node
                     ? spool(*state, *record, line, accounting)
                     : Status();
+  if (counted)
+    if (const Status s = keep_report(*state, *record, ended_report(*record, *account), config.reports);
+        !s.ok())
+      spdlog::warn("JobId={} no report is kept: {}", record->job.job, s.error().text);
   std::vector<Removal> removals;
   removals.push_back({*record, lock.take()});
   removals = set_aside(*state, std::move(removals));

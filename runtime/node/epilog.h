@@ -18,7 +18,7 @@ struct EpilogRequest {
 
 // Acts on what it finds on the node, not on the job's options: ends the agent, reads the counters through a
 // child with the owner's identity, sets everything of the job's aside and removes it, and leaves the line for
-// sacct to the keeper. Bounded to about 4 s, and 4.5 s where the agent has peers; what is not removed by then
+// sacct to the keeper. Bounded to about 4 s, and 4.7 s where the agent has peers; what is not removed by then
 // goes on being removed by a process of its own. A job that left nothing is success.
 Status end_job(const EpilogRequest& request);
 

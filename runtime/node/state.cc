@@ -139,6 +139,7 @@ Result<StateDir> StateDir::open(const std::string& path) {
   MONARCH_TRY(ensure_root_directory(path + "/grants", 0711));
   MONARCH_TRY(ensure_root_directory(path + "/run", 0711));
   MONARCH_TRY(ensure_root_directory(path + "/spool", 0700));
+  MONARCH_TRY(ensure_root_directory(path + "/reports", 0711));
   struct stat st;
   if (::stat(path.c_str(), &st) != 0) return errno_error(path);
   state.cgroup_prefix_ = fmt::format("{:x}.{:x}.", st.st_dev, st.st_ino);

@@ -14,6 +14,7 @@
 //   STATE/run/NAME/        0700, the job owner's: catalog, board, log; agent.conf, datasets and peers are
 //                          root's
 //   STATE/spool/           0700, root's: lines for sacct that are not yet written
+//   STATE/reports/        0711, root's: reports of ended jobs (runtime/node/reports.h)
 //   STATE/keeper.lock      whose lock the keeper holds
 #pragma once
 

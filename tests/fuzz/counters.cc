@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/node/accounting.h"
+#include "runtime/node/job_report.h"
 #include "tests/fuzz/targets.h"
 
 namespace monarch::fuzz {
@@ -44,10 +44,10 @@ void counters(const uint8_t* data, size_t size) {
     board->header.bytes = sizeof(Board);
   }
   at.write("board", file.data(), how & 4 ? std::min<size_t>(size, file.size()) : file.size());
-  if (const Result<JobCounters> read = read_counters(at.path()); read.ok()) check_line(*read);
+  if (const Result<JobAccount> read = read_account(at.path()); read.ok()) check_line(read->counters);
 
   if (const Result<GrantedBytes> read = read_granted(at.path()); read.ok())
-    FUZZ_CHECK(read->magic == kGrantedMagic && read_counters(at.path()).ok());
+    FUZZ_CHECK(read->magic == kGrantedMagic && read_account(at.path()).ok());
 
   JobCounters told{};
   std::memcpy(static_cast<void*>(&told), data, std::min(size, sizeof told));

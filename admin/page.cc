@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "admin/page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <optional>
+
+#include "admin/output.h"
+#include "build_config.h"
+#include "runtime/base/escape.h"
+#include "runtime/base/size.h"
+
+namespace monarch::admin {
+namespace {
+
+constexpr double kWidth = 640, kHeight = 240, kLeft = 64, kRight = 12, kTop = 12, kBottom = 28;
+
+// Nothing is loaded and nothing is run, even if a text got past text().
+constexpr char kHead[] = R"(<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<style>
+:root { --paper: #ffffff; --ink: #1b1f24; --faint: #5c6670; --rule: #d8dee4; --card: #f5f7f9;
+  --pfs: #b3400a; --tiers: #0b6bb8; --peers: #6f42c1; --good: #1a7f37; --doubtful: #8a5a00; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #14181c; --ink: #e6e9ec; --faint: #9aa5b1; --rule: #343c44; --card: #1d2329;
+    --pfs: #ff9a5c; --tiers: #63b3ff; --peers: #c3a4ff; --good: #4ac26b; --doubtful: #e3b341; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 60rem; padding: 1rem; background: var(--paper); color: var(--ink);
+  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin: 2rem 0 0.25rem; }
+.advice { border-left: 0.3rem solid var(--doubtful); background: var(--card); padding: 0.6rem 0.8rem; }
+.advice.good { border-color: var(--good); }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: 0.6rem; margin: 1rem 0; }
+dl div { background: var(--card); padding: 0.6rem 0.8rem; }
+dt { color: var(--faint); font-size: 0.85rem; } dd { margin: 0; font-weight: 600; }
+svg { display: block; width: 100%; height: auto; }
+svg text { fill: var(--faint); font-size: 12px; }
+.grid { stroke: var(--rule); stroke-width: 1; }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round; vector-effect: non-scaling-stroke; }
+.area { fill-opacity: 0.15; stroke: none; }
+.c0 { stroke: var(--pfs); color: var(--pfs); } .c1 { stroke: var(--tiers); color: var(--tiers); }
+.c2 { stroke: var(--peers); color: var(--peers); } .c3 { stroke: var(--good); color: var(--good); }
+.c4 { stroke: var(--doubtful); color: var(--doubtful); }
+.area { fill: currentColor; }
+ul { list-style: none; display: flex; flex-wrap: wrap; gap: 0 1.2rem; padding: 0; margin: 0.2rem 0; font-size: 0.9rem; }
+li::before { content: ""; display: inline-block; width: 1em; height: 0.25em; margin-right: 0.4em; background: currentColor;
+  vertical-align: middle; }
+li span { color: var(--ink); }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 0.9rem; }
+th, td { text-align: right; padding: 0.3rem 0.6rem; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+footer { color: var(--faint); font-size: 0.85rem; margin-top: 2rem; }
+</style>
+)";
+
+std::string text(const std::string& any) {
+  std::string safe;
+  for (const char c : escaped(any)) {
+    switch (c) {
+      case '&':
+        safe += "&amp;";
+        break;
+      case '<':
+        safe += "&lt;";
+        break;
+      case '>':
+        safe += "&gt;";
+        break;
+      case '"':
+        safe += "&quot;";
+        break;
+      case '\'':
+        safe += "&#39;";
+        break;
+      default:
+        safe += c;
+    }
+  }
+  return safe;
+}
+
+std::string number(double value) {
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%.1f", value);
+  return digits;
+}
+
+struct Curve {
+  std::string name, kind;                             // CSS classes of the line
+  std::function<std::optional<double>(uint64_t)> at;  // of a sample
+  enum class Looks { kLine, kArea } looks = Looks::kLine;
+};
+struct Chart {
+  std::string id, heading, description;
+  std::vector<Curve> curves;
+  double top = 0;  // of the axis
+  std::function<std::string(double)> label;
+};
+
+double x_of(const Timeline& t, uint64_t i) {
+  const auto end = static_cast<double>(std::max<uint64_t>(t.end_ms(), 1));
+  return kLeft + (kWidth - kLeft - kRight) * static_cast<double>(t.at(i).ms) / end;
+}
+
+double y_of(const Chart& chart, double value) {
+  const double part = chart.top > 0 ? std::clamp(value / chart.top, 0.0, 1.0) : 0;
+  return kHeight - kBottom - (kHeight - kTop - kBottom) * part;
+}
+
+std::string line_of(const Chart& chart, const Curve& curve, const Timeline& t) {
+  std::string points;
+  double first = kLeft, last = kLeft;
+  for (uint64_t i = 0; i < t.series.count; ++i) {
+    const std::optional<double> value = curve.at(i);
+    if (!value) continue;
+    last = x_of(t, i);
+    if (points.empty()) first = last;
+    points += (points.empty() ? "" : " ") + number(last) + "," + number(y_of(chart, *value));
+  }
+  if (points.empty()) return "";
+  std::string drawn;
+  const std::string floor = number(kHeight - kBottom);
+  if (curve.looks == Curve::Looks::kArea)
+    drawn = "<polygon class=\"area " + curve.kind + "\" points=\"" + number(first) + "," + floor + " " +
+            points + " " + number(last) + "," + floor + "\"/>\n";
+  return drawn + "<polyline class=\"line " + curve.kind + "\" points=\"" + points + "\"/>\n";
+}
+
+std::string axes_of(const Chart& chart, const Timeline& t) {
+  std::string drawn;
+  for (int i = 0; i <= 4; ++i) {
+    const double value = chart.top * i / 4, y = y_of(chart, value);
+    drawn += "<line class=\"grid\" x1=\"" + number(kLeft) + "\" x2=\"" + number(kWidth - kRight) +
+             "\" y1=\"" + number(y) + "\" y2=\"" + number(y) + "\"/><text text-anchor=\"end\" x=\"" +
+             number(kLeft - 6) + "\" y=\"" + number(y + 4) + "\">" + text(chart.label(value)) + "</text>\n";
+  }
+  for (const int i : {0, 2, 4}) {
+    const double x = kLeft + (kWidth - kLeft - kRight) * i / 4;
+    drawn += "<text text-anchor=\"" +
+             std::string(i == 0   ? "start"
+                         : i == 4 ? "end"
+                                  : "middle") +
+             "\" x=\"" + number(x) + "\" y=\"" + number(kHeight - 8) + "\">" +
+             time_text(t.end_ms() * static_cast<uint64_t>(i) / 4000) + "</text>\n";
+  }
+  return drawn;
+}
+
+std::string chart_of(const Chart& chart, const Timeline& t) {
+  std::string drawn = "<section id=\"" + chart.id + "\">\n<h2>" + text(chart.heading) + "</h2>\n<ul>";
+  for (const Curve& c : chart.curves)
+    drawn += "<li class=\"" + c.kind + "\"><span>" + text(c.name) + "</span></li>";
+  drawn += "</ul>\n<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kHeight) +
+           "\" role=\"img\" aria-label=\"" + text(chart.description) + "\">\n" + axes_of(chart, t);
+  for (const Curve& c : chart.curves) drawn += line_of(chart, c, t);
+  return drawn + "</svg>\n</section>\n";
+}
+
+// So that the axis has round labels.
+double round_up(double value) {
+  double unit = 1;
+  while (unit * 1000 < value) unit *= 1024;
+  for (const double step : {1.0, 2.0, 4.0, 8.0, 20.0, 40.0, 80.0, 200.0, 400.0, 800.0, 1024.0})
+    if (step * unit >= value) return step * unit;
+  return value;
+}
+
+std::string size_label(double value) { return format_size(static_cast<uint64_t>(std::llround(value))); }
+
+Chart throughput(const Timeline& t) {
+  const Rates most = peaks_of(t);
+  Chart chart;
+  chart.id = "throughput";
+  chart.heading = "Read per second";
+  chart.description = "Bytes read per second over time, at most " + size_label(most.pfs) + " from the PFS, " +
+                      size_label(most.tiers) + " from tiers and " + size_label(most.peers) +
+                      " from other nodes";
+  chart.top = round_up(std::max({most.pfs, most.tiers, most.peers, 1.0}));
+  chart.label = [](double value) { return size_label(value) + "/s"; };
+  chart.curves = {{"from the PFS, at most " + size_label(most.pfs) + "/s", "c0",
+                   [&t](uint64_t i) { return rates_at(t, i).pfs; }, Curve::Looks::kArea},
+                  {"from tiers, at most " + size_label(most.tiers) + "/s", "c1",
+                   [&t](uint64_t i) { return rates_at(t, i).tiers; }}};
+  if (most.peers > 0)
+    chart.curves.push_back({"from other nodes, at most " + size_label(most.peers) + "/s", "c2",
+                            [&t](uint64_t i) { return rates_at(t, i).peers; }});
+  return chart;
+}
+
+Chart staging(const Timeline& t) {
+  const std::optional<double> last = staged_at(t, t.series.count - 1);
+  return {"staged",
+          "Staged part of the dataset",
+          "Percent of the dataset's bytes that were staged, over time; " +
+              (last ? number(*last) + "% in the end" : "not known"),
+          {{"staged on this node", "c3", [&t](uint64_t i) { return staged_at(t, i); }, Curve::Looks::kArea}},
+          100,
+          [](double value) { return number(value).substr(0, number(value).find('.')) + "%"; }};
+}
+
+Chart fill(const Timeline& t) {
+  constexpr const char* kKinds[] = {"c1", "c2", "c3", "c4", "c0"};
+  Chart chart{"fill", "Fill of the tiers", "Bytes placed on each tier, over time", {}, 1, size_label};
+  uint64_t most = 1;
+  for (size_t n = 0; n < std::min<size_t>(t.tiers.size(), kMaxTiers); ++n) {
+    for (uint64_t i = 0; i < t.series.count; ++i) most = std::max(most, t.at(i).placed_bytes[n]);
+    chart.curves.push_back(
+        {t.tiers[n].name + (t.tiers[n].granted > 0 ? ", which has " + format_size(t.tiers[n].granted) : ""),
+         kKinds[n % std::size(kKinds)],
+         [&t, n](uint64_t i) { return static_cast<double>(t.at(i).placed_bytes[n]); }});
+  }
+  chart.top = round_up(static_cast<double>(most));
+  return chart;
+}
+
+std::string table_of(const std::vector<std::vector<std::string>>& rows) {
+  std::string drawn = "<section id=\"nodes\">\n<h2>Nodes</h2>\n<div class=\"scroll\"><table>\n";
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string cell = i == 0 ? "th" : "td";
+    drawn += "<tr>";
+    for (const std::string& value : rows[i]) drawn += "<" + cell + ">" + text(value) + "</" + cell + ">";
+    drawn += "</tr>\n";
+  }
+  return drawn + "</table></div>\n</section>\n";
+}
+
+}  // namespace
+
+std::string page_of(const PageOf& page, const Timeline& timeline) {
+  std::string html = kHead;
+  html += "<title>" + text(page.title) + "</title>\n</head>\n<body>\n<main>\n<h1>" + text(page.title) +
+          "</h1>\n" + "<p class=\"advice" + (page.good ? " good" : "") + "\">" + text(page.advice) +
+          "</p>\n<dl>\n";
+  for (const auto& [name, value] : page.facts)
+    html += "<div><dt>" + text(name) + "</dt><dd>" + text(value) + "</dd></div>\n";
+  html += "</dl>\n";
+  if (timeline.series.count > 0) {
+    html += chart_of(throughput(timeline), timeline) + chart_of(staging(timeline), timeline);
+    if (!timeline.tiers.empty()) html += chart_of(fill(timeline), timeline);
+  } else {
+    html += "<p id=\"unknown\">How it went over time is not known.</p>\n";
+  }
+  if (page.nodes.size() > 1) html += table_of(page.nodes);
+  return html + "</main>\n<footer>monarchctl " PACKAGE_VERSION "</footer>\n</body>\n</html>\n";
+}
+
+}  // namespace monarch::admin

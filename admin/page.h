@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl report --html: a page for a browser, in one file that loads nothing.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "admin/timeline.h"
+
+namespace monarch::admin {
+
+struct PageOf {
+  std::string title, advice;
+  bool good = false;                                       // the advice is that nothing is to be done
+  std::vector<std::pair<std::string, std::string>> facts;  // name and value
+  // Of this node, of the others together, of all: rows as wide as the first, which has the headings; at most
+  // that.
+  std::vector<std::vector<std::string>> nodes;
+};
+// Whatever stands in these texts is shown, and does nothing.
+std::string page_of(const PageOf& page, const Timeline& timeline);
+
+}  // namespace monarch::admin

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "admin/timeline.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "runtime/node/job_report.h"
+#include "runtime/node/removal.h"
+
+namespace monarch::admin {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kReadPatienceMs = 1000;
+constexpr double kLeastSeconds = 0.1;
+
+struct Column {
+  const char* name;
+  uint64_t Sample::*value;
+};
+constexpr Column kColumns[] = {{"milliseconds", &Sample::ms},
+                               {"tasks_pfs", &Sample::read_bytes_pfs},
+                               {"tasks_tier", &Sample::read_bytes_tier},
+                               {"agent_pfs", &Sample::agent_bytes_pfs},
+                               {"from_peers", &Sample::peer_bytes},
+                               {"to_peers", &Sample::served_bytes},
+                               {"opened_pfs", &Sample::opens_pfs},
+                               {"opened_tier", &Sample::opens_tier},
+                               {"waited", &Sample::waits},
+                               {"waited_ns", &Sample::wait_ns},
+                               {"staged", &Sample::staged_bytes},
+                               {"dataset", &Sample::dataset_bytes}};
+
+// False: it is no column of `count` whole numbers.
+bool take_column(const json& values, uint64_t count, const std::function<void(uint64_t, uint64_t)>& take) {
+  if (!values.is_array() || values.size() != count) return false;
+  for (uint64_t i = 0; i < count; ++i) {
+    if (!values[i].is_number_unsigned()) return false;
+    take(i, values[i].get<uint64_t>());
+  }
+  return true;
+}
+
+// Of seconds; 0: it is not known.
+bool take_time(const json& of, const char* name, uint64_t* ms) {
+  const auto at = of.find(name);
+  if (at == of.end() || at->is_null()) return true;
+  if (!at->is_number()) return false;
+  const double seconds = at->get<double>();
+  if (!(seconds >= 0) || seconds > 1e12) return false;
+  *ms = std::max<uint64_t>(static_cast<uint64_t>(std::llround(seconds * 1000)), 1);
+  return true;
+}
+
+bool take_series(const json& from, size_t tiers, Series* series) {
+  if (!from.is_object() || !from.contains("milliseconds")) return false;
+  const json& times = from["milliseconds"];
+  if (!times.is_array() || times.empty() || times.size() > kSamples) return false;
+  series->magic = kSeriesMagic;
+  series->count = times.size();
+  if (const auto at = from.find("began"); at != from.end() && at->is_number_unsigned())
+    series->began = at->get<uint64_t>();
+  if (!take_time(from, "settled_seconds", &series->settled_ms) ||
+      !take_time(from, "staged_seconds", &series->whole_ms))
+    return false;
+  for (const Column& column : kColumns) {
+    const auto at = from.find(column.name);
+    if (at == from.end() || !take_column(*at, series->count, [&](uint64_t i, uint64_t value) {
+          series->samples[i].*column.value = value;
+        }))
+      return false;
+  }
+  const auto placed = from.find("placed");
+  if (placed == from.end() || !placed->is_array() || placed->size() != std::min<size_t>(tiers, kMaxTiers))
+    return false;
+  for (size_t t = 0; t < placed->size(); ++t)
+    if (!take_column((*placed)[t], series->count,
+                     [&](uint64_t i, uint64_t value) { series->samples[i].placed_bytes[t] = value; }))
+      return false;
+  return plausible(*series);
+}
+
+uint64_t since(uint64_t now, uint64_t before) { return now - std::min(now, before); }
+
+uint64_t from_pfs(const Sample& s) { return s.read_bytes_pfs + s.agent_bytes_pfs; }
+
+}  // namespace
+
+Result<Timeline> timeline_of(const json& report) {
+  Timeline t;
+  const Error bad = bad_input("its series is none of Monarch's");
+  for (const json& tier : report.value("tiers", json::array())) {
+    if (!tier.is_object()) return bad;
+    const auto name = tier.find("name"), granted = tier.find("granted");
+    t.tiers.push_back(
+        {name != tier.end() && name->is_string() ? name->get<std::string>() : "?",
+         granted != tier.end() && granted->is_number_unsigned() ? granted->get<uint64_t>() : 0});
+  }
+  const auto series = report.find("series");
+  if (series != report.end() && !take_series(*series, t.tiers.size(), &t.series)) return bad;
+  return t;
+}
+
+Timeline timeline_of(const Job& job) {
+  Timeline t;
+  for (uint64_t i = 0; job.status && i < job.status->tiers; ++i)
+    t.tiers.push_back({job.status->names[i], job.status->granted[i]});
+  const auto account = std::make_unique<JobAccount>();
+  if (::geteuid() != 0 || job.uid == 0) {
+    if (const Result<JobAccount> read = read_account(job.run_dir); read.ok()) *account = *read;
+  } else if (!run_as({job.uid, job.gid, {}}, kReadPatienceMs, account.get(), sizeof *account, [&](int fd) {
+               const Result<JobAccount> read = read_account(job.run_dir);
+               return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
+             })) {
+    return t;
+  }
+  drop_implausible(&account->series);
+  t.series = account->series;
+  return t;
+}
+
+Rates rates_at(const Timeline& timeline, uint64_t i) {
+  if (i == 0 || i >= timeline.series.count) return {};
+  const Sample &now = timeline.at(i), &before = timeline.at(i - 1);
+  // The last sample may come right after the one before it.
+  const double seconds = std::max(static_cast<double>(now.ms - before.ms) / 1000, kLeastSeconds);
+  const auto rate = [&](uint64_t a, uint64_t b) { return static_cast<double>(since(a, b)) / seconds; };
+  return {rate(from_pfs(now), from_pfs(before)), rate(now.read_bytes_tier, before.read_bytes_tier),
+          rate(now.peer_bytes, before.peer_bytes)};
+}
+
+Rates peaks_of(const Timeline& timeline) {
+  Rates most;
+  for (uint64_t i = 1; i < timeline.series.count; ++i) {
+    const Rates r = rates_at(timeline, i);
+    most = {std::max(most.pfs, r.pfs), std::max(most.tiers, r.tiers), std::max(most.peers, r.peers)};
+  }
+  return most;
+}
+
+std::optional<double> staged_at(const Timeline& timeline, uint64_t i) {
+  if (timeline.series.count == 0) return {};
+  const uint64_t all = timeline.at(timeline.series.count - 1).dataset_bytes;
+  if (all == 0) return {};
+  return percent(timeline.at(i).staged_bytes, all);
+}
+
+std::optional<uint64_t> pfs_quiet_ms(const Timeline& timeline) {
+  const uint64_t n = timeline.series.count;
+  if (n == 0 || from_pfs(timeline.at(n - 1)) == 0) return {};
+  uint64_t i = n - 1;
+  while (i > 0 && from_pfs(timeline.at(i - 1)) == from_pfs(timeline.at(n - 1))) --i;
+  if (i == n - 1) return {};
+  return timeline.at(i).ms;
+}
+
+}  // namespace monarch::admin

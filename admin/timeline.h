@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a job went on one node over time, as `monarchctl report` tells and draws it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "admin/jobs.h"
+#include "runtime/metadata/series.h"
+
+namespace monarch::admin {
+
+struct Timeline {
+  struct Tier {
+    std::string name;
+    uint64_t granted = 0;
+  };
+  Series series;  // plausible(); `count` is 0 if nothing is known
+  std::vector<Tier> tiers;
+
+  const Sample& at(uint64_t i) const { return series.samples[i]; }
+  uint64_t end_ms() const { return series.count == 0 ? 0 : at(series.count - 1).ms; }
+};
+
+// Of a report's JSON, whoever wrote that. Without a series in it: an empty one. EINVAL: it is none.
+Result<Timeline> timeline_of(const nlohmann::json& report);
+// Of a job that is there, with the identity of its owner.
+Timeline timeline_of(const Job& job);
+
+// In bytes per second, between a sample and the one before it.
+struct Rates {
+  double pfs = 0, tiers = 0, peers = 0;  // read from there, by the programs and by the agent
+};
+Rates rates_at(const Timeline& timeline, uint64_t sample);
+Rates peaks_of(const Timeline& timeline);
+
+// Percent of the dataset, as it is known at the end; nothing: nothing is known of it.
+std::optional<double> staged_at(const Timeline& timeline, uint64_t sample);
+
+// After which the PFS was not read any more; nothing: it was read to the end, or never.
+std::optional<uint64_t> pfs_quiet_ms(const Timeline& timeline);
+
+}  // namespace monarch::admin

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent's side of the job's series (runtime/metadata/series.h).
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/metadata/series.h"
+
+namespace monarch {
+
+struct StagedSoFar {
+  uint64_t bytes = 0, all_bytes = 0;
+  bool settled = false;  // nothing is left to stage ahead
+  bool whole = false;    // all files are staged
+};
+
+// One thread. It has no clock of its own: its caller calls look() when it works anyway.
+class SeriesFile {
+ public:
+  SeriesFile(int run_dir, const Board* board) : run_dir_(run_dir), board_(board) {}
+
+  // Takes a sample if the last one is old enough, or staging has come to its end; writes it unless nothing is
+  // new but the time. The pause between two is a second first, and is doubled whenever the series is full.
+  void look(const StagedSoFar& staged);
+
+ private:
+  const int run_dir_;
+  const Board* const board_;
+  Series series_;
+  uint64_t pause_ms_ = 1000;
+};
+
+}  // namespace monarch

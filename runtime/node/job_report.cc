@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/job_report.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "build_config.h"
+#include "runtime/base/os.h"
+#include "runtime/metadata/board.h"
+
+namespace monarch {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json task_counters(const NodeCounts& counts) {
+  ordered_json tasks;
+#define X(name, doc) tasks[#name] = counts[TaskCounter::name];
+  MONARCH_TASK_COUNTERS(X)
+#undef X
+  return tasks;
+}
+
+ordered_json agent_counters(const NodeCounts& counts) {
+  ordered_json agent;
+#define X(name, doc) agent[#name] = counts[AgentCounter::name];
+  MONARCH_AGENT_COUNTERS(X)
+#undef X
+  return agent;
+}
+
+NodeCounts own_counts(const JobCounters& c, const std::vector<TierInReport>& tiers) {
+  NodeCounts own;
+  std::copy(std::begin(c.task), std::end(c.task), own.task);
+  std::copy(std::begin(c.agent), std::end(c.agent), own.agent);
+  for (uint32_t i = 0; i < kMaxTiers; ++i) {
+    own.opens_tier += c.opens_tier[i];
+    own.read_calls_tier += c.read_calls_tier[i];
+    own.read_bytes_tier += c.read_bytes_tier[i];
+    if (i < tiers.size()) own.placed_bytes[static_cast<uint32_t>(tiers[i].medium)] += c.placed_bytes[i];
+  }
+  return own;
+}
+
+// What is said of a node and of a job alike.
+ordered_json opens_of(const NodeCounts& counts) {
+  const uint64_t hits = counts.opens_tier, opens = hits + counts[TaskCounter::opens_pfs];
+  return {{"opens", opens},
+          {"opens_tier", hits},
+          {"hit", opens ? static_cast<double>(hits) / static_cast<double>(opens) : 0.0}};
+}
+
+ordered_json job_of(const JobCounters& counters, NodeCounts counts) {
+  add(&counts, counters.others);
+  const uint64_t nodes = std::max<uint64_t>(counters.nodes, 1);
+  ordered_json placed = ordered_json::object();
+  for (uint32_t i = 0; i < kMedia; ++i)
+    if (counts.placed_bytes[i] > 0) placed[medium_name(static_cast<Medium>(i))] = counts.placed_bytes[i];
+  ordered_json job = {{"nodes", nodes}, {"nodes_told", std::min(1 + counters.ended, nodes)}};
+  job.update(opens_of(counts));
+  job["read_calls_tier"] = counts.read_calls_tier;
+  job["read_bytes_tier"] = counts.read_bytes_tier;
+  job["placed_bytes"] = placed;
+  job["tasks"] = task_counters(counts);
+  job["agent"] = agent_counters(counts);
+  return job;
+}
+
+// Null: it has not come to that.
+ordered_json seconds_of(uint64_t ms) {
+  return ms == 0 ? ordered_json() : ordered_json(static_cast<double>(ms) / 1000);
+}
+
+ordered_json series_of(const Series& series, size_t tiers) {
+  const auto column = [&](const auto& value) {
+    ordered_json values = ordered_json::array();
+    for (uint64_t i = 0; i < series.count; ++i) values.push_back(value(series.samples[i]));
+    return values;
+  };
+  ordered_json placed = ordered_json::array();
+  for (size_t t = 0; t < std::min<size_t>(tiers, kMaxTiers); ++t)
+    placed.push_back(column([&](const Sample& s) { return s.placed_bytes[t]; }));
+  return {{"began", series.began},
+          {"settled_seconds", seconds_of(series.settled_ms)},
+          {"staged_seconds", seconds_of(series.whole_ms)},
+          {"milliseconds", column([](const Sample& s) { return s.ms; })},
+          {"tasks_pfs", column([](const Sample& s) { return s.read_bytes_pfs; })},
+          {"tasks_tier", column([](const Sample& s) { return s.read_bytes_tier; })},
+          {"agent_pfs", column([](const Sample& s) { return s.agent_bytes_pfs; })},
+          {"from_peers", column([](const Sample& s) { return s.peer_bytes; })},
+          {"to_peers", column([](const Sample& s) { return s.served_bytes; })},
+          {"opened_pfs", column([](const Sample& s) { return s.opens_pfs; })},
+          {"opened_tier", column([](const Sample& s) { return s.opens_tier; })},
+          {"waited", column([](const Sample& s) { return s.waits; })},
+          {"waited_ns", column([](const Sample& s) { return s.wait_ns; })},
+          {"staged", column([](const Sample& s) { return s.staged_bytes; })},
+          {"dataset", column([](const Sample& s) { return s.dataset_bytes; })},
+          {"placed", placed}};
+}
+
+std::string dumped(const ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+}  // namespace
+
+Result<JobAccount> read_account(const std::string& run_dir) {
+  const Result<std::unique_ptr<Board>> board = read_board(run_dir);
+  if (!board.ok()) return board.error();
+  JobAccount account{counters_of(**board), {}};
+  if (const Result<Series> series = read_series(run_dir); series.ok()) {
+    account.series = *series;
+    close_series(**board, &account.series);
+  }
+  return account;
+}
+
+void drop_implausible(Series* series) {
+  if (!plausible(*series)) *series = Series();
+}
+
+ordered_json report(const JobCounters& counters, const std::vector<TierInReport>& tiers, Reports what) {
+  ordered_json levels = ordered_json::array();
+  for (size_t i = 0; i < std::min<size_t>(tiers.size(), kMaxTiers); ++i)
+    levels.push_back({{"name", tiers[i].name},
+                      {"opens", counters.opens_tier[i]},
+                      {"read_calls", counters.read_calls_tier[i]},
+                      {"read_bytes", counters.read_bytes_tier[i]},
+                      {"placed_bytes", counters.placed_bytes[i]},
+                      {"granted", tiers[i].granted}});
+  const NodeCounts counts = own_counts(counters, tiers);
+  ordered_json all = {{"version", PACKAGE_VERSION}};
+  all.update(opens_of(counts));
+  all["tiers"] = levels;
+  all["tasks"] = task_counters(counts);
+  all["agent"] = agent_counters(counts);
+  if (what == Reports::kJob) all["job"] = job_of(counters, counts);
+  return all;
+}
+
+std::string report_text(const ordered_json& report, size_t tiers, const Series& series) {
+  std::string text = dumped(report, 2);
+  if (series.count > 0) {
+    std::string columns;
+    const ordered_json all = series_of(series, tiers);
+    for (const auto& [name, values] : all.items())
+      columns += (columns.empty() ? "\n    \"" : ",\n    \"") + name + "\": " + dumped(values, -1);
+    text.insert(text.size() - 2, ",\n  \"series\": {" + columns + "\n  }");
+  }
+  return text + "\n";
+}
+
+std::string ended_report(const JobRecord& record, const JobAccount& account) {
+  std::vector<TierInReport> tiers;
+  for (const TierRecord& tier : record.tiers) {
+    const Result<Medium> medium = parse_medium(tier.medium);
+    tiers.push_back({tier.name, medium.ok() ? *medium : Medium::kSsd, tier.quota});
+  }
+  const bool all = record.peers && record.first_node;
+  ordered_json json = report(account.counters, tiers, all ? Reports::kJob : Reports::kNode);
+  json["ended"] = {{"job", record.job.job},   {"cluster", record.job.cluster},
+                   {"node", record.job.node}, {"restart", record.restart},
+                   {"nodes", record.nodes},   {"at", os::clock_ns(CLOCK_REALTIME) / 1000000000}};
+  return report_text(json, tiers.size(), account.series);
+}
+
+}  // namespace monarch

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a job has read from where, as JSON: by `monarchctl run --report`, and kept by root's epilog. Each
+// field is documented in monarchctl(1).
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/metadata/series.h"
+#include "runtime/node/accounting.h"
+
+namespace monarch {
+
+struct TierInReport {
+  std::string name;
+  Medium medium = Medium::kSsd;
+  uint64_t granted = 0;
+};
+enum class Reports { kNode, kJob };  // what
+
+// What the child that reads a job's files as the job's owner hands to root: numbers only.
+struct JobAccount {
+  JobCounters counters;
+  Series series;  // with a last sample of now; `count` is 0 if there is none
+};
+// Run as the job's owner.
+Result<JobAccount> read_account(const std::string& run_dir);
+// What is not plausible() of a series is no series.
+void drop_implausible(Series* series);
+
+// Of one node, and on the first of several those of the whole job. `tiers`: in the hierarchy's order. `what`:
+// of the first of several nodes, the job.
+nlohmann::ordered_json report(const JobCounters& counters, const std::vector<TierInReport>& tiers,
+                              Reports what);
+
+// The report as text, with the series, unless that is empty, a line for each of its columns.
+std::string report_text(const nlohmann::ordered_json& report, size_t tiers, const Series& series);
+
+// Of a job that has ended here.
+std::string ended_report(const JobRecord& record, const JobAccount& account);
+
+}  // namespace monarch

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/reports.h"
+
+#include <fcntl.h>
+#include <linux/posix_acl.h>
+#include <linux/posix_acl_xattr.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+constexpr int kLockPatienceMs = 300;
+constexpr int64_t kHalfSeconds = 600;  // since when what a killed helper has written half is given up
+
+// rwx for root, r-x for the user, as acl(5) has it on disk: little-endian, and sorted by tag.
+struct UsersAcl {
+  posix_acl_xattr_header header;
+  posix_acl_xattr_entry entries[5];
+};
+
+bool let_in(const std::string& dir, uid_t uid) {
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+  constexpr uint16_t kLook = ACL_READ | ACL_EXECUTE;
+  const auto nobody = static_cast<uint32_t>(ACL_UNDEFINED_ID);
+  const UsersAcl acl = {{POSIX_ACL_XATTR_VERSION},
+                        {{ACL_USER_OBJ, kLook | ACL_WRITE, nobody},
+                         {ACL_USER, kLook, uid},
+                         {ACL_GROUP_OBJ, 0, nobody},
+                         {ACL_MASK, kLook, nobody},
+                         {ACL_OTHER, 0, nobody}}};
+  return ::setxattr(dir.c_str(), "system.posix_acl_access", &acl, sizeof acl, 0) == 0;
+}
+
+Fd lock(const std::string& dir) {
+  Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  for (int waited = 0; fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; waited += 10) {
+    if (waited >= kLockPatienceMs) return Fd();
+    ::usleep(10000);
+  }
+  return fd;
+}
+
+std::vector<std::string> names(const StateDir& state, const std::string& below) {
+  Result<std::vector<std::string>> found = state.list(below);
+  return found.ok() ? found.take() : std::vector<std::string>();
+}
+
+void give_up(const StateDir& state, const ReportsConfig& config) {
+  const int64_t now = os::clock_ns(CLOCK_REALTIME) / 1000000000;
+  std::vector<KeptReport> kept;
+  for (const std::string& user : names(state, "reports"))
+    for (const std::string& name : names(state, "reports/" + user)) {
+      const std::string below = "reports/" + user + "/" + name, path = state.path() + "/" + below;
+      struct stat st;
+      if (::lstat(path.c_str(), &st) != 0) continue;
+      if (name.ends_with(".json"))
+        kept.push_back({below, st.st_mtim.tv_sec, static_cast<uint64_t>(st.st_blocks) * 512});
+      else if (st.st_mtim.tv_sec + kHalfSeconds < now)
+        ::unlink(path.c_str());
+    }
+  for (const KeptReport& report : excess(std::move(kept), config, now))
+    ::unlink((state.path() + "/" + report.below).c_str());
+  for (const std::string& user : names(state, "reports"))
+    ::rmdir((state.path() + "/reports/" + user).c_str());  // unless there is something in it
+}
+
+}  // namespace
+
+Status keep_report(const StateDir& state, const JobRecord& record, const std::string& text,
+                   const ReportsConfig& config) {
+  const Fd locked = lock(state.path() + "/reports");
+  Status kept;
+  if (config.report_size > 0) {
+    const std::string dir = "reports/" + std::to_string(record.user.uid), path = state.path() + "/" + dir;
+    MONARCH_TRY(ensure_root_directory(path, 0700));
+    if (!let_in(path, record.user.uid))
+      spdlog::debug("{}: {}: its user reads no report there", path, std::strerror(errno));
+    kept = state.write(dir + "/" + record.name + ".json", text, 0644);
+    if (!kept.ok()) ::unlink((path + "/" + record.name + ".json.new").c_str());
+  }
+  if (locked) give_up(state, config);
+  return kept;
+}
+
+std::vector<KeptReport> excess(std::vector<KeptReport> kept, const ReportsConfig& config, int64_t now) {
+  std::sort(kept.begin(), kept.end(), [](const KeptReport& a, const KeptReport& b) { return a.at < b.at; });
+  const int64_t oldest = now - int64_t{config.report_days} * 86400;
+  uint64_t bytes = 0;
+  for (const KeptReport& report : kept) bytes += report.bytes;
+  size_t out = 0;
+  for (; out < kept.size() && (kept[out].at < oldest || bytes > config.report_size); ++out)
+    bytes -= kept[out].bytes;
+  kept.resize(out);
+  return kept;
+}
+
+}  // namespace monarch

@@ -1,0 +1,367 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of jobs: what root's epilog keeps of a job that has ended, for whom, for how long, whatever the job's owner does; and the page
+that `monarchctl report --html` makes of it, as a browser shows it."""
+
+import contextlib
+import glob
+import json
+import os
+import re
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import time
+import zlib
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+
+UID, OTHER = 65534, 65533
+FIRST = os.getpid() * 10  # of jobs that no other process on this machine takes for its own
+TOOL = f"{BUILD}/monarchctl"
+
+
+class Node:
+    """A node with one tier, on which the helpers run as the plugin runs them; jobs stage all of their dataset ahead."""
+
+    def __init__(self, name):
+        self.dir = scratch(name)
+        os.chmod(self.dir, 0o755)
+        self.state, self.tier, self.data, self.config, self.log = (f"{self.dir}/{part}" for part in ("state", "tier", "data", "conf", "log"))
+        os.mkdir(self.tier)
+        os.chmod(self.tier, 0o1777)
+        e2e.make_tree(self.data, 30)
+        subprocess.run(["chmod", "-R", "a+rX", self.data], check=True)
+        self.configure()
+
+    def configure(self, accounting=""):
+        with open(self.config, "w", encoding="utf-8") as file:
+            file.write(f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n[agent]\nprefetch = on\n[accounting]\n{accounting}")
+
+    def _words(self, hook, job):
+        return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--cluster", "c-1", "--node", "n1.x", "--log", self.log,
+                "--config", self.config, "--account-program", ""]
+
+    def start(self, job):
+        """Begins a job, of which all is staged; its run directory."""
+        code, _, err = e2e.execute([*self._words("--start", job), "--uid", str(UID), "--gid", str(UID), "--datasets", self.data])
+        with open(self.log, encoding="utf-8") as file:
+            equal(code, 0, f"job {job - FIRST} begins", err, file.read())
+        with open(f"{self.state}/jobs/c-1.{job}.n1.x/record.json", encoding="utf-8") as file:
+            run_dir = json.load(file)["run_dir"]
+
+        def is_staged():
+            with contextlib.suppress(OSError), open(f"{run_dir}/state", encoding="utf-8") as file:
+                return "state=staged-in" in file.read() and os.path.exists(f"{run_dir}/series")
+            return False
+        ok(wait_until(is_staged), f"job {job - FIRST} is staged")
+        return run_dir
+
+    def read(self, run_dir):
+        """As a task of the job."""
+        files = [os.path.join(top, name) for top, _, names in os.walk(self.data) for name in names]
+        libraries = ":".join([*e2e.SANITIZER.split(), f"{BUILD}/libmonarch_preload.so"])
+        e2e.execute([*e2e.NOBODY, "cat", *files], env={"PATH": "/usr/bin:/bin", "LD_PRELOAD": libraries, "MONARCH_IO_RUN_DIR": run_dir})
+
+    def end(self, job):
+        begin = time.monotonic()
+        code, _, err = e2e.execute(self._words("--epilog", job))
+        took = time.monotonic() - begin
+        ok(code == 0 and took < 5, f"the epilog of job {job - FIRST} ends well, and soon", code, took, err)
+
+    def end_at_once(self, *jobs):
+        helpers = [e2e.start(self._words("--epilog", job), stdin=subprocess.DEVNULL) for job in jobs]
+        equal([helper.wait(e2e.PATIENCE) for helper in helpers], [0] * len(jobs), "epilogs at once")
+
+    def kept(self, user="*"):
+        return sorted(int(os.path.basename(path).split(".")[1]) - FIRST for path in glob.glob(f"{self.state}/reports/{user}/*"))
+
+    def report(self, job, *words, before=()):
+        code, out, err = e2e.execute([*before, "/usr/bin/env", "PATH=/nowhere", TOOL, "report", str(job), "--state-dir", self.state, *words], cwd="/")
+        return code, out.decode(), err
+
+    def close(self):
+        for path in glob.glob(f"{self.state}/jobs/*"):
+            e2e.execute(self._words("--epilog", int(os.path.basename(path).split(".")[1])))
+        wait_until(lambda: not glob.glob(f"{self.state}/removing/*"), 30)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def as_user(uid):
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
+
+
+def tried(uid, program):
+    """What a program in Python ends with, run by that user."""
+    return e2e.execute([*as_user(uid), "/usr/bin/python3", "-c", f"import os\n{program}"], cwd="/")[2].strip().splitlines()[-1:]
+
+
+def kept():
+    with contextlib.closing(Node("kept")) as n:
+        job = FIRST + 1
+        n.read(n.start(job))
+        code, out, err = n.report(job, "--json")
+        live = json.loads(out or "{}")
+        equal((code, live.get("source"), live.get("opens")), (0, "job", 30), "a job that runs", err)
+        n.end(job)
+        told = {}
+        for who, before in (("root", ()), ("its owner", as_user(UID))):
+            code, out, err = n.report(job, "--json", before=before)
+            told = json.loads(out or "{}")
+            equal((code, told.get("source"), told.get("state"), told.get("opens"), told.get("opens_tier"), told.get("nodes")),
+                  (0, "kept", "ended", 30, 30, 1), f"the report of a job that has ended, for {who}", out, err)
+        ok(told["samples"] > 0 and 0 < told["staged_seconds"] < 60 and told["staged_seconds"] == told["settled_seconds"], "its times", told)
+        ok(told["most_per_second"]["from_pfs"] > 0 and told["most_per_second"]["from_tiers"] > 0, "its rates", told)
+        contains(n.report(job)[1], [f"Job         {job} (ended)", "fully staged after 0:00:0", "from the PFS, "], "the same as text")
+        code, out, err = n.report(job, before=as_user(OTHER))
+        equal((code, out), (1, ""), "another user has none", err)
+        (path,) = glob.glob(f"{n.state}/reports/{UID}/*")
+        st, top = os.stat(path), os.path.dirname(path)
+        equal((os.path.basename(path), st.st_uid, stat.S_IMODE(st.st_mode)), (f"c-1.{job}.0.n1.x.json", 0, 0o644), "the file is root's")
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
+        equal((report["ended"]["job"], report["ended"]["node"], report["series"]["staged"][-1]),
+              (job, "n1.x", report["agent"]["dataset_bytes"]), "what is in it", report)
+        for what, uid, program, error in (
+                ("another user cannot list", OTHER, f"os.listdir({top!r})", "PermissionError"), ("nor read", OTHER, f"open({path!r})", "PermissionError"),
+                ("nor see who has some", OTHER, f"os.listdir({os.path.dirname(top)!r})", "PermissionError"),
+                ("its owner can read", UID, f"open({path!r}).read(), os.listdir({top!r})", None),
+                ("but not make it grow", UID, f"open({path!r}, 'a')", "PermissionError"), ("nor remove it", UID, f"os.unlink({path!r})", "PermissionError"),
+                ("nor change its mode", UID, f"os.chmod({path!r}, 0o777)", "PermissionError"), ("nor put a link there", UID, f"os.symlink('/etc/shadow', {top + '/x'!r})", "PermissionError"),
+                ("nor open the directory to others", UID, f"os.chmod({top!r}, 0o777)", "PermissionError")):
+            last = tried(uid, program)
+            ok(last == [] if error is None else last and last[0].startswith(error), f"reports: {what}", last)
+
+
+HOSTILE = {
+    "a FIFO": os.mkfifo,
+    "a link to what only root reads": lambda path: os.symlink("/etc/shadow", path),
+    "a link to itself": lambda path: os.symlink(path, path),
+    "a directory": os.mkdir,
+    "nothing": lambda path: None,
+    "an empty file": lambda path: open(path, "wb").close(),  # pylint: disable=consider-using-with
+    "a terabyte": lambda path: (open(path, "wb").close(), os.truncate(path, 1 << 40)),  # pylint: disable=consider-using-with
+    "numbers that no agent has": lambda path: spoil(path, b"\xff"),
+    "times that go back": lambda path: turn_back(path),  # pylint: disable=unnecessary-lambda
+}
+WHOLE = b""
+
+
+def spoil(path, what):
+    """The series as it was, from its first sample on other bytes."""
+    with open(path, "wb") as file:
+        file.write(WHOLE[:48] + (what * len(WHOLE))[:len(WHOLE) - 48])
+
+
+def turn_back(path):
+    """Only the time of the first sample is another one."""
+    with open(path, "wb") as file:
+        file.write(WHOLE[:48] + struct.pack("<Q", 1 << 40) + WHOLE[56:])
+
+
+def hostile_series():
+    """What the owner leaves instead of the agent's series."""
+    global WHOLE  # pylint: disable=global-statement
+    with contextlib.closing(Node("hostile")) as n:
+        for number, (what, make) in enumerate(HOSTILE.items(), start=1):
+            job = FIRST + number
+            run_dir = n.start(job)
+            n.read(run_dir)
+            with open(f"{n.state}/jobs/c-1.{job}.n1.x/record.json", encoding="utf-8") as file:
+                os.kill(json.load(file)["pid"], 9)  # it would write another
+            with open(f"{run_dir}/series", "rb") as file:
+                WHOLE = file.read()
+            ok(len(WHOLE) >= 48 + 160, "there was a series", len(WHOLE))
+            os.unlink(f"{run_dir}/series")
+            make(f"{run_dir}/series")
+            if os.path.lexists(f"{run_dir}/series"):
+                os.lchown(f"{run_dir}/series", UID, UID)
+            n.end(job)
+            code, out, err = n.report(job, "--json")
+            told = json.loads(out or "{}")
+            equal((code, told.get("source"), told.get("opens_tier"), told.get("samples")), (0, "kept", 30, 0),
+                  f"root believes no series: {what}", out, err)
+
+
+def limits():
+    with contextlib.closing(Node("limits")) as n:
+        jobs = [FIRST + number for number in range(1, 7)]
+        for job in jobs:
+            n.start(job)
+        n.end_at_once(*jobs)
+        equal(n.kept(), [1, 2, 3, 4, 5, 6], "epilogs at once lose no report")
+        paths = sorted(glob.glob(f"{n.state}/reports/{UID}/*"))
+        for age, path in enumerate(reversed(paths)):
+            os.utime(path, (time.time() - 3600 * age - 10,) * 2)
+        size = max(os.stat(path).st_blocks * 512 for path in paths)
+        n.configure(f"report_size = {3 * size}\n")
+        n.start(FIRST + 7)
+        n.end(FIRST + 7)
+        left = n.kept()
+        ok(7 in left and 1 not in left and len(left) >= 3 and left == list(range(8 - len(left), 8)) and
+           sum(os.stat(path).st_blocks * 512 for path in glob.glob(f"{n.state}/reports/*/*")) <= 3 * size, "report_size: the oldest go", left)
+        for path in glob.glob(f"{n.state}/reports/*/*"):
+            os.utime(path, (time.time() - 2 * 86400 - 10,) * 2)
+        half = f"{n.state}/reports/{UID}/c-1.1.0.n1.x.json.new"
+        with open(half, "w", encoding="utf-8"):
+            os.utime(half, (time.time() - 3600,) * 2)
+        n.configure("report_days = 2\n")
+        n.start(FIRST + 8)
+        n.end(FIRST + 8)
+        equal(n.kept(), [8], "report_days: what is older goes, and what a killed helper left half")
+        n.configure("report_size = none\n")
+        n.start(FIRST + 9)
+        n.end(FIRST + 9)
+        equal(glob.glob(f"{n.state}/reports/*"), [], "report_size = none: nothing is kept")
+
+
+# ---- the page
+
+EVIL = "\"><script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\"><style>*{display:none}</style>&amp;"
+
+
+def a_report():
+    """One of two nodes, whose numbers are easy to find again in the picture."""
+    with open(f"{e2e.SOURCE}/runtime/layout/board_layout.h", encoding="utf-8") as file:
+        names = file.read().split("MONARCH_AGENT_COUNTERS(X)")
+    tasks, agent = ({name: 0 for name in re.findall(r"X\((\w+),", part)} for part in names[:2])
+    tasks["read_bytes_pfs"] = 10 << 20
+    agent.update(agent_bytes_pfs=90 << 20, dataset_bytes=100 << 20, staged_files=9, peer_bytes=5 << 20)
+    seconds = list(range(0, 101, 10))
+    grows = [min(n, 50) << 20 for n in seconds]
+    flat = [0] * len(seconds)
+    series = {"began": 1700000000, "settled_seconds": 50.5, "staged_seconds": None, "milliseconds": [1000 * s for s in seconds],
+              "tasks_pfs": flat, "tasks_tier": [s << 20 for s in seconds], "agent_pfs": grows, "from_peers": [n // 10 for n in grows], "to_peers": flat,
+              "opened_pfs": flat, "opened_tier": seconds, "waited": flat, "waited_ns": flat, "staged": grows,
+              "dataset": [100 << 20] * len(seconds), "placed": [grows, flat]}
+    tier = {"opens": 100, "read_calls": 9, "read_bytes": 300 << 20, "placed_bytes": 50 << 20, "granted": 60 << 20}
+    counts = {"opens": 100, "opens_tier": 90, "hit": 0.9, "tasks": tasks, "agent": agent}
+    job = {**counts, "nodes": 2, "nodes_told": 2, "opens": 150, "read_calls_tier": 20, "read_bytes_tier": 700 << 20, "placed_bytes": {"nvme": 99 << 20}}
+    return {"version": "x", **counts, "tiers": [{"name": EVIL, **tier}, {"name": "two", **{**tier, "read_bytes": 0, "placed_bytes": 0}}], "job": job, "series": series}
+
+
+def written(name, text):
+    path = f"{scratch()}/{name}"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def page_of_report():
+    """The page itself: one file, which loads nothing, in which an owner's text is text."""
+    file, page = written(f"{EVIL.replace('/', '.')}.json"[:200], json.dumps(a_report())), f"{scratch()}/page.html"
+    code, out, err = e2e.execute([TOOL, "report", file, "--html", page])
+    equal(code, 0, "report --html", err)
+    contains(out.decode(), ["nothing was left to stage ahead after 0:00:50, 50.0% staged", "the PFS was read for 0:00:50 of 0:01:40", "1.00M/s from the PFS"], "the report itself is told, too")
+    with open(page, encoding="utf-8") as stream:
+        html = stream.read()
+    lowered = html.lower()
+    equal([part for part in ("<script", "<img", "<link", "http:", "https:", "url(", "@import", "src=x onerror=\"", "<style>*") if part in lowered], [],
+          "it loads nothing, and an owner's text is text")
+    contains(html, ["prefers-color-scheme: dark", 'name="viewport"', "Content-Security-Policy", "&lt;script&gt;"], "what it has")
+    equal(lowered.count("<style>"), 1, "one style")
+    code, out, err = e2e.execute([TOOL, "report", file, "--html", "-"])
+    equal((code, out.decode()), (0, html), "to standard output, alone", err)
+    code, out, err = e2e.execute([TOOL, "report", file, "--html", "/nowhere/x"])
+    ok(code == 1 and "/nowhere/x" in err and err.count("\n") == 1, "a file that cannot be written", err)
+    for what, change in (("too many samples", {"milliseconds": list(range(100000))}), ("a column that is too short", {"staged": [1]}), ("text", {"staged": ["x"] * 11}),
+                         ("time that goes back", {"milliseconds": list(range(11, 0, -1))}), ("a huge number", {"staged": [1 << 61] * 11}), ("no column", {"waited": None}),
+                         ("tiers that are not there", {"placed": [[0] * 11] * 3}), ("a negative time", {"staged_seconds": -1})):
+        report = a_report()
+        report["series"].update(change)
+        code, out, err = e2e.execute([TOOL, "report", written("bad.json", json.dumps(report)), "--html", page])
+        ok(code == 1 and "its series is none of Monarch's" in err, f"a series that is none: {what}", code, err)
+    report = a_report()
+    del report["series"]
+    code, out, err = e2e.execute([TOOL, "report", written("bare.json", json.dumps(report)), "--html", "-"])
+    contains(out.decode(), ["How it went over time is not known"], "a report without a series")
+
+
+def pixels(path):
+    """(width, height, rows of (red, green, blue)) of a PNG."""
+    with open(path, "rb") as file:
+        data = file.read()
+    at, body, header = 8, b"", None
+    while at < len(data):
+        size, kind = struct.unpack(">I4s", data[at:at + 8])
+        if kind == b"IHDR":
+            header = struct.unpack(">IIBBBBB", data[at + 8:at + 8 + size])
+        if kind == b"IDAT":
+            body += data[at + 8:at + 8 + size]
+        at += 12 + size
+    width, height, depth, colour, _, _, interlaced = header
+    if depth != 8 or colour not in (2, 6) or interlaced:
+        raise ValueError(f"{path}: {header}")
+    each = 3 if colour == 2 else 4
+    raw, rows, before = zlib.decompress(body), [], bytearray(width * each)
+    for y in range(height):
+        kind, line = raw[y * (width * each + 1)], bytearray(raw[y * (width * each + 1) + 1:(y + 1) * (width * each + 1)])
+        for x in range(len(line)):
+            left, up, corner = (line[x - each] if x >= each else 0), before[x], (before[x - each] if x >= each else 0)
+            if kind == 1:
+                line[x] = line[x] + left & 255
+            elif kind == 2:
+                line[x] = line[x] + up & 255
+            elif kind == 3:
+                line[x] = line[x] + (left + up) // 2 & 255
+            elif kind == 4:
+                guess = left + up - corner
+                line[x] = line[x] + min((left, up, corner), key=lambda v, g=guess: abs(g - v)) & 255
+        rows.append([tuple(line[x:x + 3]) for x in range(0, len(line), each)])
+        before = line
+    return width, height, rows
+
+
+def browse(page, *words):
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{scratch()}/shot.png")
+    home = scratch("browser")
+    return e2e.execute(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", f"--user-data-dir={home}", "--no-first-run",
+                        *words, f"file://{page}"], seconds=4 * e2e.PATIENCE, env=e2e.native_environment(HOME=home))
+
+
+def page_in_browser():
+    if not shutil.which("chromium"):
+        return e2e.skip("the page in a browser", "no chromium (Debian: chromium)")
+    page = f"{scratch()}/seen.html"
+    code, _, err = e2e.execute([TOOL, "report", written("seen.json", json.dumps(a_report())), "--html", page])
+    equal(code, 0, "a page", err)
+    code, out, err = browse(page, "--dump-dom")
+    dom = out.decode()
+    equal((code, "<title>Job " in dom, "evil</title>" in dom, "<img" in dom, "<script" in dom), (0, True, False, False, False), "the browser's DOM: no text of an owner's does anything", err[-1000:])
+    lines = re.findall(r'<polyline class="line (c\d)" points="([^"]*)"', dom)
+    equal([(kind, len(points.split())) for kind, points in lines], [("c0", 11), ("c1", 11), ("c2", 11), ("c3", 11), ("c1", 11), ("c2", 11)], "its curves", dom[-3000:])
+    heights = [float(point.split(",")[1]) for point in lines[3][1].split()] if len(lines) > 3 else []
+    ok(heights and heights[0] == 212.0 and heights[-1] == heights[5] == 112.0, "half of the dataset is half of the height", heights)
+    contains(dom, ["this node", "the others", "all", "50.0% staged"], "its table and facts")
+    for scheme, number, paper, curve in (("light", 1, (255, 255, 255), (0x0B, 0x6B, 0xB8)), ("dark", 0, (0x14, 0x18, 0x1C), (0x63, 0xB3, 0xFF))):
+        for width in (500, 1200):
+            code, _, err = browse(page, f"--blink-settings=preferredColorScheme={number}", f"--window-size={width},2400", f"--screenshot={scratch()}/shot.png")
+            if code != 0 or not os.path.exists(f"{scratch()}/shot.png"):
+                ok(False, f"a picture, {scheme}, {width}", code, err[-1000:])
+                continue
+            _, height, rows = pixels(f"{scratch()}/shot.png")
+            equal((rows[0][0], rows[height - 1][0]), (paper, paper), f"{scheme}, {width} wide: the paper")
+            found = [x for row in rows for x, pixel in enumerate(row) if pixel == curve]
+            ok(len(found) > 200 and max(found) - min(found) > 0.7 * min(width, 960), f"{scheme}, {width} wide: the curve of the tiers goes over all of the picture", len(found), found[:1], found[-1:])
+            edge = {pixel for row in rows for pixel in row[-8:]}
+            equal(edge, {paper}, f"{scheme}, {width} wide: nothing is cut off at the right")
+    return None
+
+
+def as_root(test):
+    def run():
+        if os.geteuid() != 0:
+            return e2e.skip(test.__name__, "needs root")
+        if why := e2e.why_not_nobody():
+            return e2e.skip(test.__name__, why)
+        return test()
+    run.__name__ = test.__name__
+    return run
+
+
+e2e.main(as_root(kept), as_root(hostile_series), as_root(limits), page_of_report, page_in_browser)

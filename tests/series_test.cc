@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job's series: how it stays bounded, what is believed of it; and which reports of jobs are kept.
+#include "runtime/metadata/series.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "runtime/agent/series_file.h"
+#include "runtime/base/fd.h"
+#include "runtime/metadata/board.h"
+#include "runtime/node/job_report.h"
+#include "runtime/node/reports.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+Series series_of(uint64_t samples, uint64_t apart = 1) {
+  Series s;
+  s.magic = kSeriesMagic;
+  for (uint64_t i = 0; i < samples; ++i) {
+    Sample sample;
+    sample.ms = 1000 * i;
+    sample.read_bytes_tier = apart * i;
+    append(sample, &s);
+  }
+  return s;
+}
+
+TEST(Series, HasABoundAndKeepsItsBeginning) {
+  const Series s = series_of(10 * kSamples);
+  EXPECT_LE(s.count, kSamples);
+  EXPECT_GE(s.count, kSamples / 2);
+  EXPECT_EQ(s.samples[0].ms, 0u);
+  EXPECT_EQ(s.samples[s.count - 1].ms, 1000u * (10 * kSamples - 1));
+  for (uint64_t i = 0; i < s.count; ++i) EXPECT_EQ(s.samples[i].ms, 1000 * s.samples[i].read_bytes_tier);
+  EXPECT_TRUE(plausible(s));
+}
+
+TEST(Series, OfANodeThatRestsHasTwoSamples) {
+  const Series s = series_of(1000, 0);
+  ASSERT_EQ(s.count, 2u);
+  EXPECT_EQ(s.samples[0].ms, 0u);
+  EXPECT_EQ(s.samples[1].ms, 999000u);
+}
+
+TEST(Series, IsReadAsItWasWritten) {
+  const Scratch scratch;
+  const Fd dir(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  EXPECT_EQ(read_series(scratch.path()).error().code, ENOENT);
+  for (const uint64_t samples : {1u, 7u, kSamples}) {
+    ASSERT_TRUE(write_series(dir.get(), series_of(samples)).ok());
+    const Result<Series> read = read_series(scratch.path());
+    ASSERT_TRUE(read.ok()) << read.error().text;
+    ASSERT_EQ(read->count, samples);
+    EXPECT_EQ(read->samples[samples - 1].ms, 1000 * (samples - 1));
+  }
+}
+
+TEST(Series, OfNothingButOneIsRead) {
+  const Scratch scratch;
+  const Fd dir(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_TRUE(write_series(dir.get(), series_of(5)).ok());
+  const std::string path = scratch / "series", good = contents(path);
+  const auto refused = [&](const std::string& text) {
+    scratch.file("series", text);
+    const Result<Series> read = read_series(scratch.path());
+    return !read.ok() && read.error().code == EINVAL;
+  };
+  EXPECT_TRUE(refused("")) << "empty";
+  EXPECT_TRUE(refused(good.substr(0, good.size() - 1))) << "too short";
+  EXPECT_TRUE(refused(good + "x")) << "too long";
+  EXPECT_TRUE(refused(good + std::string(sizeof(Series), 'x'))) << "much too long";
+  EXPECT_TRUE(refused(std::string(good.size(), '\xff'))) << "numbers that are none of an agent's";
+  ::unlink(path.c_str());
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_FALSE(read_series(scratch.path()).ok()) << "a FIFO";
+  ::unlink(path.c_str());
+  scratch.file("other", good);
+  ASSERT_EQ(::symlink((scratch / "other").c_str(), path.c_str()), 0);
+  EXPECT_EQ(read_series(scratch.path()).error().code, ELOOP) << "a link";
+}
+
+TEST(Series, IsBelievedOnlyAsFarAsAnAgentCouldHaveWrittenIt) {
+  Series s = series_of(5);
+  EXPECT_TRUE(plausible(s));
+  s.count = kSamples + 1;
+  EXPECT_FALSE(plausible(s)) << "more than there is room for";
+  s = series_of(5);
+  s.samples[3].ms = 1;
+  EXPECT_FALSE(plausible(s)) << "time goes back";
+  s = series_of(5);
+  s.samples[4].placed_bytes[kMaxTiers - 1] = kMostCount + 1;
+  EXPECT_FALSE(plausible(s)) << "a huge number";
+  drop_implausible(&s);
+  EXPECT_EQ(s.count, 0u);
+  s = series_of(5);
+  s.whole_ms = UINT64_MAX;
+  EXPECT_FALSE(plausible(s)) << "a huge time";
+}
+
+class SeriesFileTest : public ::testing::Test {
+ protected:
+  SeriesFileTest() : dir_(::open(scratch_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    Result<BoardFile> board = BoardFile::create(scratch_.path());
+    if (!board.ok()) throw std::runtime_error(board.error().text);
+    board_ = std::make_unique<BoardFile>(board.take());
+    file_ = std::make_unique<SeriesFile>(dir_.get(), board_->get());
+  }
+  uint64_t count() const {
+    const Result<Series> read = read_series(scratch_.path());
+    return read.ok() ? read->count : 0;
+  }
+
+  const Scratch scratch_;
+  const Fd dir_;
+  std::unique_ptr<BoardFile> board_;
+  std::unique_ptr<SeriesFile> file_;
+};
+
+TEST_F(SeriesFileTest, ASampleATimeAndWhenStagingEnds) {
+  file_->look({});
+  EXPECT_EQ(count(), 1u);
+  add(board_->get(), AgentCounter::agent_bytes_pfs, 500);
+  file_->look({100, 1000, false, false});
+  EXPECT_EQ(count(), 1u) << "too soon";
+  file_->look({800, 1000, true, false});
+  ASSERT_EQ(count(), 2u) << "at the end of staging it is never too soon";
+  const Result<Series> read = read_series(scratch_.path());
+  EXPECT_GT(read->settled_ms, 0u);
+  EXPECT_EQ(read->whole_ms, 0u);
+  EXPECT_EQ(read->samples[1].agent_bytes_pfs, 500u);
+  EXPECT_EQ(read->samples[1].staged_bytes, 800u);
+  EXPECT_EQ(read->samples[1].dataset_bytes, 1000u);
+  file_->look({1000, 1000, true, true});
+  EXPECT_GT(read_series(scratch_.path())->whole_ms, 0u);
+  file_->look({1000, 1000, true, true});
+  EXPECT_EQ(count(), 3u) << "it ends once";
+}
+
+TEST_F(SeriesFileTest, AnIdleNodeWritesNothing) {
+  for (int64_t s = 0; s < 10; ++s) {
+    const LaterBy ahead(2 * s);
+    file_->look({});
+    if (s == 1) ::unlink((scratch_ / "series").c_str());  // two are enough
+  }
+  EXPECT_EQ(count(), 0u);
+  add(board_->get(), AgentCounter::peer_bytes, 1);
+  const LaterBy ahead(30);
+  file_->look({});
+  EXPECT_EQ(count(), 3u);
+}
+
+TEST_F(SeriesFileTest, PausesGrowWithTheJob) {
+  const auto looks = [&](int64_t from, int64_t to) {
+    for (int64_t s = from; s < to; ++s) {
+      const LaterBy ahead(s);
+      add(board_->get(), AgentCounter::peer_bytes, 1);
+      file_->look({});
+    }
+  };
+  looks(0, kSamples + 20);
+  const uint64_t halved = count();
+  EXPECT_LE(halved, kSamples / 2 + 12) << "one in two seconds, now";
+  EXPECT_GE(halved, kSamples / 2 + 8);
+}
+
+TEST_F(SeriesFileTest, RootsChildAddsWhatCameLast) {
+  add(board_->get(), AgentCounter::peer_bytes, 1);
+  file_->look({5, 10, false, false});
+  add(board_->get(), AgentCounter::peer_bytes, 6);
+  const Result<JobAccount> account = read_account(scratch_.path());
+  ASSERT_TRUE(account.ok());
+  ASSERT_EQ(account->series.count, 2u);
+  EXPECT_EQ(account->series.samples[1].peer_bytes, 7u);
+  EXPECT_EQ(account->series.samples[1].staged_bytes, 5u) << "which the board does not know";
+  EXPECT_EQ(account->counters[AgentCounter::peer_bytes], 7u);
+  ::unlink((scratch_ / "series").c_str());
+  EXPECT_EQ(read_account(scratch_.path())->series.count, 0u);
+}
+
+TEST(Report, OfAJobThatHasEndedIsJson) {
+  JobRecord record;
+  record.job.job = 4711;
+  record.job.cluster = "c";
+  record.job.node = "n1";
+  TierRecord tier;
+  tier.name = "\xff odd";
+  tier.medium = "nvme";
+  tier.quota = 7;
+  record.tiers.push_back(tier);
+  JobAccount account{};
+  account.series = series_of(3);
+  const auto json = nlohmann::json::parse(ended_report(record, account), nullptr, false);
+  ASSERT_FALSE(json.is_discarded());
+  EXPECT_EQ(json["ended"]["job"], 4711);
+  EXPECT_EQ(json["tiers"][0]["granted"], 7);
+  EXPECT_EQ(json["series"]["milliseconds"], (nlohmann::json{0, 1000, 2000}));
+  EXPECT_EQ(json["series"]["placed"].size(), 1u);
+  account.series = Series();
+  EXPECT_FALSE(nlohmann::json::parse(ended_report(record, account)).contains("series"));
+}
+
+TEST(Reports, TheOldestGo) {
+  const std::vector<KeptReport> kept = {{"b", 200, 40}, {"a", 100, 40}, {"c", 300, 40}};
+  const auto gone = [&](int days, uint64_t size, int64_t now) {
+    std::string names;
+    for (const KeptReport& report : excess(kept, {days, size}, now)) names += report.below;
+    return names;
+  };
+  EXPECT_EQ(gone(1, 120, 300), "");
+  EXPECT_EQ(gone(1, 119, 300), "a");
+  EXPECT_EQ(gone(1, 79, 300), "ab");
+  EXPECT_EQ(gone(1, 0, 300), "abc");
+  EXPECT_EQ(gone(1, 1000, 86400 + 201), "ab") << "by age";
+}
+
+}  // namespace
+}  // namespace monarch
