@@ -9,6 +9,7 @@
 #include <set>
 
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -138,6 +139,36 @@ TEST(PeerKey, IsAllThatComes) {
         take_key(pipe_with(std::string(bytes, 'k'))).error().text.starts_with("the job's key: not 32 bytes"))
         << bytes;
   EXPECT_EQ(take_key(-1).error().code, EBADF);
+}
+
+TEST(PeerKey, OfOneThatIsTooLongNoMoreIsRead) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const std::string text(33, 'k');  // and more may come
+  ASSERT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  EXPECT_TRUE(take_key(ends[0]).error().text.starts_with("the job's key: not 32 bytes"));
+  ::close(ends[1]);
+}
+
+TEST(PeerKey, AReadThatIsInterruptedGoesOn) {
+  const int fd = pipe_with(std::string(32, 'k'));
+  const int status = in_child([&] {
+    if (!before_call(SYS_read, [first = true](CallArguments) mutable {
+          return std::exchange(first, false) ? EINTR : 0;
+        }))
+      return 99;
+    const Result<JobKey> key = take_key(fd);
+    return key.ok() && *key == key_of('k') ? 0 : 1;
+  });
+  ::close(fd);
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+}
+
+TEST(PeerNodes, AFileThatCannotBeReadIsNamed) {
+  const Scratch scratch;
+  EXPECT_EQ(read_nodes(scratch.dir("d"), kPorts).error().text,
+            "read " + (scratch / "d") + ": Input/output error");
 }
 
 TEST(PeerKey, InAFileIsItsOwnersAlone) {

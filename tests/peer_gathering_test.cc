@@ -197,11 +197,12 @@ TEST_F(GatheringTest, WhatWasAskedOfWhoIsAwayIsAskedAnew) {
 
 TEST_F(GatheringTest, WhoIsNoNodeIsNotAskedAbout) {
   EXPECT_EQ(ask(kNodes, kOwn, false), Nodes{});
-  EXPECT_EQ(ask(3, 2, false), Nodes{}) << "this node is neither";
   gathering.doubt(kNodes, 2, now);
   gathering.doubt(3, kNodes, now);
   EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4}));
 }
+
+TEST_F(GatheringTest, WhoIsNeitherHomeNorDeputyAsksNobody) { EXPECT_EQ(ask(3, 2, false), Nodes{}); }
 
 TEST_F(GatheringTest, APartOfAnotherLogIsNoneOfThisOne) {
   (void)ask(kOwn, 3, true);

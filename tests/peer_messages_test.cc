@@ -249,5 +249,29 @@ TEST(MessagesTest, PiecesAreBounded) {
   EXPECT_FALSE(decode_piece(unknown));
 }
 
+TEST(MessagesTest, WhatIsCutShortIsNone) {
+  const std::string ping = encode(Ping()), piece = encode_piece({1, 5});
+  ASSERT_EQ(ping.size(), MessageHeader::kBytes);
+  EXPECT_FALSE(decode_header(std::string_view(ping).substr(0, ping.size() - 1)));
+  EXPECT_FALSE(decode_piece(std::string_view(piece).substr(0, piece.size() - 1)));
+}
+
+TEST(MessagesTest, AGetEndsWithAPieceOrWithTheFile) {
+  constexpr uint64_t kFile = 3 * kPieceBytes + 5;
+  const auto end = [](uint64_t offset, uint64_t bytes) {
+    Get get;
+    get.offset = offset;
+    get.bytes = bytes;
+    return end_of(get, kFile);
+  };
+  EXPECT_EQ(end(0, 0), kFile);
+  EXPECT_EQ(end(kPieceBytes, kPieceBytes), 2 * kPieceBytes);
+  EXPECT_EQ(end(3 * kPieceBytes, kPieceBytes), kFile);
+  EXPECT_EQ(end(kPieceBytes, ~uint64_t{0} - kPieceBytes + 1), kFile) << "no sum goes over";
+  EXPECT_EQ(end(1, 0), std::nullopt);
+  EXPECT_EQ(end(0, 1), std::nullopt);
+  EXPECT_EQ(end(4 * kPieceBytes, 0), std::nullopt);
+}
+
 }  // namespace
 }  // namespace monarch
