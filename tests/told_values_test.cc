@@ -17,6 +17,7 @@
 #include "runtime/metadata/board.h"
 #include "runtime/peer/changes.h"
 #include "tests/catalog_fixture.h"
+#include "tests/faulty_os.h"
 #include "tests/lack_of_memory.h"
 #include "tests/scratch.h"
 
@@ -308,6 +309,48 @@ TEST_F(ToldValuesTest, WhatIsNotPublishedYetIsToldLater) {
   one->values->heard(1, {one->told[0].second.turn});
   one->values->rings();
   EXPECT_EQ(one->told.size(), 1u) << "of what was given up there is nothing to tell";
+}
+
+TEST_F(ToldValuesTest, WhatIsNotOfThisRootOrNotKnownIsNotTold) {
+  const auto one = side(0, 2);
+  const Ref known = one->catalog->add(rel("known"), DT_REG);
+  one->values->learned(known);
+  one->values->rings();
+  EXPECT_EQ(one->rings, 1) << "nothing more will come of it";
+  const Ref other = one->catalog->add(rel("other"), DT_REG);
+  struct stat st = file(5);
+  st.st_dev = kDevice + 7;
+  EXPECT_TRUE(one->catalog->place(other, 0, 55, st));
+  one->values->learned(other);
+  one->values->rings();
+  EXPECT_TRUE(one->told.empty());
+}
+
+TEST_F(ToldValuesTest, OnlyWhatIsWholeWasRead) {
+  const auto one = side(0, 2);
+  const Ref large = one->catalog->add(rel("large"), DT_REG);
+  struct stat st = file(5, 100 << 20);
+  st.st_dev = kDevice;
+  const Ref chunks = one->catalog->start_chunks(large, 0, st);
+  one->catalog->entry(large).state = large_word(chunks);
+  one->placed("placed", file(6));
+  one->values->learned(large);
+  one->values->rings();
+  ASSERT_EQ(one->told.size(), 1u);
+  ASSERT_EQ(one->told[0].second.files.size(), 2u);
+  for (const ToldFile& told : one->told[0].second.files)
+    EXPECT_EQ(told.read, told.path == "placed" ? 1 : 0) << told.path;
+}
+
+TEST_F(ToldValuesTest, WhoWasAwayIsToldLater) {
+  const auto one = side(0, 2);
+  one->values->gone(1);
+  one->saw("f", file(5));
+  one->values->rings();
+  EXPECT_TRUE(one->told.empty());
+  const LaterBy later(3);
+  one->values->rings();
+  EXPECT_EQ(one->told.size(), 1u);
 }
 
 TEST_F(ToldValuesTest, AJobOfOneNodeTellsNobody) {
