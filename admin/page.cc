@@ -15,7 +15,7 @@
 namespace monarch::admin {
 namespace {
 
-constexpr double kWidth = 640, kHeight = 240, kLeft = 64, kRight = 12, kTop = 12, kBottom = 28;
+constexpr double kWidth = 440, kHeight = 200, kLeft = 64, kRight = 12, kTop = 12, kBottom = 28;
 
 // Nothing is loaded and nothing is run, even if a text got past text().
 constexpr char kHead[] = R"(<!DOCTYPE html>
@@ -41,15 +41,15 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin: 2rem 0 0.25rem; }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: 0.6rem; margin: 1rem 0; }
 dl div { background: var(--card); padding: 0.6rem 0.8rem; }
 dt { color: var(--faint); font-size: 0.85rem; } dd { margin: 0; font-weight: 600; }
-svg { display: block; width: 100%; height: auto; }
-svg text { fill: var(--faint); font-size: 12px; }
+svg { display: block; width: 100%; max-width: 44rem; height: auto; }
+svg text { fill: var(--faint); font-size: 13px; }
+@media (min-width: 40rem) { svg text { font-size: 9px; } }
 .grid { stroke: var(--rule); stroke-width: 1; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; vector-effect: non-scaling-stroke; }
-.area { fill-opacity: 0.15; stroke: none; }
 .c0 { stroke: var(--pfs); color: var(--pfs); } .c1 { stroke: var(--tiers); color: var(--tiers); }
 .c2 { stroke: var(--peers); color: var(--peers); } .c3 { stroke: var(--good); color: var(--good); }
 .c4 { stroke: var(--doubtful); color: var(--doubtful); }
-.area { fill: currentColor; }
+.area { fill: currentColor; fill-opacity: 0.15; stroke: none; }
 ul { list-style: none; display: flex; flex-wrap: wrap; gap: 0 1.2rem; padding: 0; margin: 0.2rem 0; font-size: 0.9rem; }
 li::before { content: ""; display: inline-block; width: 1em; height: 0.25em; margin-right: 0.4em; background: currentColor;
   vertical-align: middle; }
@@ -165,6 +165,9 @@ std::string chart_of(const Chart& chart, const Timeline& t) {
   return drawn + "</svg>\n</section>\n";
 }
 
+// Of the first sample, that up to the second.
+Rates drawn_at(const Timeline& t, uint64_t i) { return rates_at(t, std::max<uint64_t>(i, 1)); }
+
 // So that the axis has round labels.
 double round_up(double value) {
   double unit = 1;
@@ -187,12 +190,12 @@ Chart throughput(const Timeline& t) {
   chart.top = round_up(std::max({most.pfs, most.tiers, most.peers, 1.0}));
   chart.label = [](double value) { return size_label(value) + "/s"; };
   chart.curves = {{"from the PFS, at most " + size_label(most.pfs) + "/s", "c0",
-                   [&t](uint64_t i) { return rates_at(t, i).pfs; }, Curve::Looks::kArea},
+                   [&t](uint64_t i) { return drawn_at(t, i).pfs; }, Curve::Looks::kArea},
                   {"from tiers, at most " + size_label(most.tiers) + "/s", "c1",
-                   [&t](uint64_t i) { return rates_at(t, i).tiers; }}};
+                   [&t](uint64_t i) { return drawn_at(t, i).tiers; }}};
   if (most.peers > 0)
     chart.curves.push_back({"from other nodes, at most " + size_label(most.peers) + "/s", "c2",
-                            [&t](uint64_t i) { return rates_at(t, i).peers; }});
+                            [&t](uint64_t i) { return drawn_at(t, i).peers; }});
   return chart;
 }
 

@@ -336,7 +336,7 @@ def page_in_browser():
     lines = re.findall(r'<polyline class="line (c\d)" points="([^"]*)"', dom)
     equal([(kind, len(points.split())) for kind, points in lines], [("c0", 11), ("c1", 11), ("c2", 11), ("c3", 11), ("c1", 11), ("c2", 11)], "its curves", dom[-3000:])
     heights = [float(point.split(",")[1]) for point in lines[3][1].split()] if len(lines) > 3 else []
-    ok(heights and heights[0] == 212.0 and heights[-1] == heights[5] == 112.0, "half of the dataset is half of the height", heights)
+    ok(heights and heights[0] == 172.0 and heights[-1] == heights[5] == 92.0, "half of the dataset is half of the height", heights)
     contains(dom, ["this node", "the others", "all", "50.0% staged"], "its table and facts")
     for scheme, number, paper, curve in (("light", 1, (255, 255, 255), (0x0B, 0x6B, 0xB8)), ("dark", 0, (0x14, 0x18, 0x1C), (0x63, 0xB3, 0xFF))):
         for width in (500, 1200):
@@ -347,7 +347,7 @@ def page_in_browser():
             _, height, rows = pixels(f"{scratch()}/shot.png")
             equal((rows[0][0], rows[height - 1][0]), (paper, paper), f"{scheme}, {width} wide: the paper")
             found = [x for row in rows for x, pixel in enumerate(row) if pixel == curve]
-            ok(len(found) > 200 and max(found) - min(found) > 0.7 * min(width, 960), f"{scheme}, {width} wide: the curve of the tiers goes over all of the picture", len(found), found[:1], found[-1:])
+            ok(len(found) > 200 and max(found) - min(found) > 0.7 * min(width, 704), f"{scheme}, {width} wide: the curve of the tiers goes over all of the picture", len(found), found[:1], found[-1:])
             edge = {pixel for row in rows for pixel in row[-8:]}
             equal(edge, {paper}, f"{scheme}, {width} wide: nothing is cut off at the right")
     return None
