@@ -9,6 +9,9 @@
 namespace monarch {
 namespace {
 
+// A thread for more may sleep for long, and holds no memory then; one that is needed again soon keeps it,
+// since the kernel clears pages anew.
+constexpr int64_t kRestsAfterNs = 200000000;
 constexpr int64_t kShortMemoryNs = 1000000000;  // how often a thread looks whether there is memory again
 // How many prefetched files are copied at a time that have several pieces in flight each, and how many more
 // are opened meanwhile.
@@ -32,11 +35,16 @@ WorkQueue::WorkQueue(PlacementContext* context, Questions ask)
 std::optional<Work> WorkQueue::take(Copier* copier, Thread thread) {
   MutexLock hold(lock_);
   Work work;
-  bool rested = false;  // a thread for more may sleep for long
+  int64_t rests_at = 0;
+  bool rested = false;
   while (!context_->stopping && !next(thread, &work)) {
     if (thread == Thread::kMore) {
+      const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+      if (rests_at == 0) rests_at = now + kRestsAfterNs;
       if (rested) {
         more_.wait(&hold);
+      } else if (now < rests_at) {
+        more_.wait_for(&hold, std::chrono::nanoseconds(rests_at - now));
       } else {
         hold.unlock();
         copier->rest();
