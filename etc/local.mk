@@ -55,7 +55,7 @@ shared_ssddir = $(pkgdatadir)/sites/shared-ssd
 dist_shared_ssd_DATA = %D%/sites/shared-ssd/monarch.conf
 shared_ssd_DATA = %D%/sites/shared-ssd/plugstack.conf
 sbatchdir = $(pkgdatadir)/sbatch
-dist_sbatch_DATA = \
+dist_sbatch_SCRIPTS = \
 	%D%/sbatch/array.sh \
 	%D%/sbatch/container.sh \
 	%D%/sbatch/pytorch-ddp.sh \

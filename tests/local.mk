@@ -6,6 +6,7 @@
 
 TEST_EXTENSIONS = .t
 TEST_TIMEOUT = 900
+tests/packages.log: TEST_TIMEOUT = 7200
 tests/vm.log: TEST_TIMEOUT = 14400
 
 tap_driver = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh

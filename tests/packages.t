@@ -4,10 +4,12 @@
 one runs, removed and purged. MONARCH_TEST_ALL=1: they are built for that."""
 
 import glob
+import hashlib
 import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 
@@ -17,40 +19,87 @@ import slurm_lab  # pylint: disable=wrong-import-position
 from e2e import BUILD, SOURCE, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
 
 PACKAGES = f"{BUILD}/packages"
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/root"}
 root = ""  # a copy of this machine's file system: what is changed there stays there
 
 
 def why_not():
     if os.environ.get("MONARCH_TEST_ALL") != "1":
-        return "builds Monarch twice: with MONARCH_TEST_ALL=1"
-    missing = [word for word in ("dpkg-buildpackage", "dh", "lintian", "rpmbuild") if not shutil.which(word)]
+        return "builds Monarch several times: with MONARCH_TEST_ALL=1"
+    missing = [word for word in ("dpkg-buildpackage", "dh", "lintian", "rpmbuild", "eu-strip") if not shutil.which(word)]
     return slurm_lab.why_no_slurm() or (f"not installed: {', '.join(missing)} (run dev/deps package)" if missing else "")
+
+
+def run(name, *command, cwd=None, **more):
+    """It succeeds, as a test."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    code, out, err = e2e.execute(command, 3000, env={**env, **more}, cwd=cwd)
+    return ok(code == 0, name, "\n".join((out.decode(errors="replace") + err).splitlines()[-40:]))
+
+
+def hashes(directory, pattern):
+    found = {}
+    for path in glob.glob(f"{directory}/{pattern}"):
+        with open(path, "rb") as file:
+            found[os.path.basename(path)] = hashlib.sha256(file.read()).hexdigest()
+    return found
+
+
+def release():
+    """The tarball of the release, and its version."""
+    path = glob.glob(f"{BUILD}/monarch-*.tar.xz")[0]
+    return path, os.path.basename(path).removeprefix("monarch-").removesuffix(".tar.xz")
+
+
+def tarball():
+    """The same source gives the same tarball, also from a release that somebody else unpacked."""
+    for old in glob.glob(f"{BUILD}/monarch-*.tar.xz"):
+        os.unlink(old)
+    run("make dist", "make", "-C", BUILD, "dist")
+    path, version = release()
+    run("make dist of a release elsewhere, with another umask and time zone", "sh", "-ec",
+        f"umask 077; tar -xJf {path}; cd monarch-{version}; ./configure --without-slurm; make dist", cwd=scratch("release"), TZ="Asia/Tokyo")
+    equal(hashes(f"{scratch()}/release/monarch-{version}", "*.tar.xz"), hashes(BUILD, "monarch-*.tar.xz"), "the tarball is the same")
 
 
 def build():
     """The packages, and what they hold."""
     for form in "deb", "rpm":
-        code, out, err = e2e.execute(["make", "-C", BUILD, form], 3000)
-        ok(code == 0, f"make {form}", (out + err.encode() if isinstance(err, str) else out + err)[-3000:])
-    code, out, err = e2e.execute(["lintian", "--fail-on", "error", "--tag-display-limit", "0", *glob.glob(f"{PACKAGES}/*.deb")], 600)
-    equal(code, 0, "lintian has no errors", out, err)
+        run(f"make {form}", "make", "-C", BUILD, form)
+    run("lintian has neither errors nor warnings", "lintian", "--fail-on", "error,warning", "--tag-display-limit", "0", *glob.glob(f"{PACKAGES}/*.deb"))
     listed = {}
     for path in glob.glob(f"{PACKAGES}/*.deb"):
-        name = os.path.basename(path).partition("_")[0]
-        listed[name] = [line.split()[-1] for line in e2e.execute(["dpkg-deb", "-c", path])[1].decode().splitlines()]
-    ok({"monarch", "monarch-doc"} < set(listed) and any(re.fullmatch(r"monarch-slurm\d\d\.\d\d", name) for name in listed),
-       "agent, plugin and documents are packages, the plugin's has the Slurm release in its name", *listed)
-    plugin = next((files for name, files in listed.items() if name.startswith("monarch-slurm")), [])
-    ok("./usr/lib/slurm/spank_monarch.so" in plugin and not any("spank_monarch.so" in line for line in listed.get("monarch", [])),
-       "the plugin is in its own package only")
-    ok("monarch-dbgsym" in listed, "debug symbols are apart", *listed)
+        lines = e2e.execute(["dpkg-deb", "-c", path])[1].decode().splitlines()
+        listed[os.path.basename(path).partition("_")[0]] = [line.partition(" -> ")[0].split()[-1] for line in lines]
+    slurm = ".".join(e2e.execute(["sbatch", "--version"])[1].decode().split()[1].split(".")[:2])
+    plugin = f"monarch-slurm{slurm}"
+    equal(sorted(listed), sorted(["monarch", "monarch-dbgsym", "monarch-doc", plugin, f"{plugin}-dbgsym"]),
+          "agent, plugin and documents are packages, and their debug symbols; the plugin's has the Slurm release in its name")
+    ok("./usr/lib/slurm/spank_monarch.so" in listed[plugin] and not any("spank_monarch.so" in line for line in listed["monarch"]), "the plugin is in its own package only")
     installed = {os.path.relpath(f"{directory}/{name}", slurm_lab.install_prefix())
                  for directory, _, names in os.walk(slurm_lab.install()) for name in names}
-    packed = {line.removeprefix("./").removeprefix("usr/").removesuffix(".gz") for files in listed.values() for line in files}
-    equal(sorted(path for path in installed if path not in packed), [], "all that make install installs is in one of them")
-    rpms = [line for path in glob.glob(f"{PACKAGES}/*.rpm") for line in e2e.execute(["rpm", "-qpl", path])[1].decode().splitlines()]
-    equal([path for path in ("/usr/sbin/monarchd", "/usr/bin/monarchctl", "/usr/lib/slurm/spank_monarch.so", "/usr/lib/monarch/libmonarch_preload.so",
-                             "/usr/libexec/monarch/monarch_account") if path not in rpms], [], "the rpms have the same programs")
+    packed = {re.sub(r"^\./(usr/)?|(?<=\.[1578])\.gz$", "", line) for files in listed.values() for line in files}
+    equal(sorted(path for path in installed if path not in packed), [], "all that make install installs is in one of them, under its own name")
+    rpms = {}
+    for path in glob.glob(f"{PACKAGES}/*.rpm"):
+        rpms[e2e.execute(["rpm", "-qp", "--qf", "%{NAME}", path])[1].decode()] = e2e.execute(["rpm", "-qpl", path])[1].decode().splitlines()
+    equal(sorted(name for name in rpms if "debug" not in name), ["monarch", "monarch-doc", plugin], "the rpms are the same packages")
+    symbols = " ".join(rpms["monarch-debuginfo"])
+    equal([name for name in ("monarchd", "monarchctl", "libmonarch_preload.so", "spank_monarch.so") if not re.search(rf"/{re.escape(name)}-\S*\.debug", symbols)], [],
+          "debug symbols are an rpm of their own")
+    packed = {re.sub(r"^/(usr/)?|(?<=\.[1578])\.gz$", "", line) for files in rpms.values() for line in files}
+    equal(sorted(path for path in installed if path not in packed), [], "the rpms have all of it, too")
+
+
+def reproduced():
+    """The same tarball gives the same packages: built in another directory, by the compiler without a cache."""
+    first = hashes(PACKAGES, "*.deb")
+    ok(len(first) == 5, "there are packages to compare with", first)
+    again = scratch("again")
+    elsewhere = scratch("elsewhere")
+    run("the packages are built once more", "sh", "-ec", f"umask 077; exec {SOURCE}/dev/package deb {release()[0]} {again}", CXX="g++", TMPDIR=elsewhere, TZ="Asia/Tokyo",
+        LC_ALL="C")
+    equal(hashes(again, "*.deb"), first, "they are the same, byte for byte")
 
 
 def make_root():
@@ -62,8 +111,8 @@ def make_root():
     for name in ("proc", "sys", "dev"):
         subprocess.run(["mount", "--rbind", f"/{name}", f"{root}/{name}"], check=True)
         subprocess.run(["mount", "--make-rslave", f"{root}/{name}"], check=True)
-    for name in ("run", "tmp", "var/tmp"):
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "none", f"{root}/{name}"], check=True)
+    for name, mode in ("run", "755"), ("tmp", "1777"), ("var/tmp", "1777"):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode={mode}", "none", f"{root}/{name}"], check=True)
     for own in SOURCE, BUILD:  # they may be on a file system of their own
         if not os.path.isdir(root + own):
             os.makedirs(root + own)
@@ -71,8 +120,7 @@ def make_root():
 
 
 def inside(*command, seconds=600, **more):
-    return e2e.execute(["chroot", root, *command], seconds, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive",
-                                                                 "HOME": "/root", **more})
+    return e2e.execute(["chroot", root, *command], seconds, env={**ENVIRONMENT, **more})
 
 
 def lab(*words):
@@ -94,76 +142,112 @@ def submit(conf, text):
     return out.decode().strip()
 
 
-def check(name, conf, job, sums):
+def check(name, conf, job, sums, line):
     wait_until(lambda: state_of(conf, job) in slurm_lab.ENDED, slurm_lab.PATIENCE)
     with open(f"{root}/srv/lab/home/{job}", encoding="utf-8") as file:
         equal((state_of(conf, job), file.read()), ("COMPLETED", sums), f"{name}: the job ends, its bytes are right")
-    def line():
+    def comment():
         return as_user(conf, "sacct", "-X", "-n", "-P", "-o", "SystemComment", "-j", job)[1].decode()
-    wait_until(lambda: "monarch=1" in line(), slurm_lab.PATIENCE)
-    contains(line(), ["monarch=1 ", "hit=100.0%"], f"{name}: the line in sacct")
+    wait_until(lambda: "monarch=1" in comment(), slurm_lab.PATIENCE)
+    contains(comment(), ["monarch=1 ", line], f"{name}: the line in sacct")
+    ok(wait_until(lambda: not os.listdir(f"{root}/srv/tier/monarch")), f"{name}: nothing is left on the tier", *os.listdir(f"{root}/srv/tier/monarch"))
 
 
 def files_of_monarch():
-    found = subprocess.run(["find", *(f"{root}/{name}" for name in ("usr", "etc", "lib", "var/lib")), "-xdev", "-name", "*monarch*", "-not", "-path", f"{root}/var/lib/dpkg/*"],
-                           stdout=subprocess.PIPE, check=False).stdout.decode().split()
-    return sorted(path.removeprefix(root) for path in found if not os.path.lexists(path.removeprefix(root)))
+    found = subprocess.run(["find", *(f"{root}/{name}" for name in ("usr", "etc", "lib", "var", "run", "srv/tier")), "-xdev", "-name", "*monarch*",
+                            "-not", "-path", f"{root}{scratch()}*"], stdout=subprocess.PIPE, check=False).stdout.decode().split()
+    found = [path.removeprefix(root) for path in found]
+    return sorted(path for path in found if path != "/run/monarch-lab" and (path.startswith("/run/") or not os.path.lexists(path)))
+
+
+def other(debs, version):
+    """The same packages with another version, in which \\2 is their own; their paths in the root."""
+    made = []
+    for path in debs:
+        name = f"/srv/{len(version)}.{os.path.basename(path)}"
+        inside("sh", "-ec", f"dpkg-deb -R {path} /srv/unpacked; sed -i -E 's/^(Version: )(.*)/\\1{version}/; s/(\\(= )([^)]*)/\\1{version}/' "
+               f"/srv/unpacked/DEBIAN/control; dpkg-deb -b /srv/unpacked {name}; rm -r /srv/unpacked")
+        made.append(name)
+    return made
+
+
+def install(name, *debs):
+    code, out, err = inside("dpkg", "-i", *debs)
+    ok(code == 0, f"{name}: dpkg -i", out.decode(), err)
+
+
+def configuration():
+    """What Slurm and systemd would follow: contents, owners, modes and times."""
+    return inside("sh", "-c", "find /etc -name '*slurm*' -o -path '*/systemd/*' | sort | xargs ls -ld --time-style=full-iso; find /etc -name '*slurm*' -type f | sort | xargs cat")[1]
 
 
 def life():
-    """Installed, used, upgraded in mid-job, removed, purged."""
+    """Installed, used, upgraded in mid-job, twice, removed, purged."""
     make_root()
-    debs = [path for path in glob.glob(f"{PACKAGES}/*.deb") if "dbgsym" not in path]
-    shutil.copytree(PACKAGES, f"{root}/srv/packages")
-    before = inside("sh", "-c", "find /etc -name '*slurm*' -exec ls -ld --time-style=+%s {} + 2>/dev/null")[1]
-    code, out, err = inside("dpkg", "-i", *(f"/srv/packages/{os.path.basename(path)}" for path in debs))
-    ok(code == 0, "dpkg -i", out, err)
-    equal(inside("sh", "-c", "find /etc -name '*slurm*' -exec ls -ld --time-style=+%s {} + 2>/dev/null")[1], before, "no configuration of Slurm's is changed")
-    contains(inside("monarchctl", "version", "--json")[1].decode(), ["version"], "monarchctl runs")
+    shutil.copytree(PACKAGES, f"{root}/srv/packages", ignore=shutil.ignore_patterns("*.rpm", "*dbgsym*"))
+    new = [f"/srv/packages/{name}" for name in os.listdir(f"{root}/srv/packages")]
+    equal(len(new), 3, "there are packages")
+    old = other(new, "0.1.99")
+    slurms = configuration()
+    install("fresh", *old)
+    equal(configuration(), slurms, "no configuration of Slurm's or systemd's is changed")
+    contains(inside("dpkg-query", "-W", "monarch")[1].decode(), ["0.1.99"], "the older version is installed")
+    equal(stat.filemode(os.stat(f"{root}/run/monarch").st_mode), "drwxr-xr-x", "the directory in /run is there")
+
     os.makedirs(f"{root}/srv/data")
     for number in range(20):
         with open(f"{root}/srv/data/{number:02}", "wb") as file:
             file.write(os.urandom(50000))
-    os.makedirs(f"{root}/srv/tier", 0o1777)
+    os.makedirs(f"{root}/srv/tier")
     os.chmod(f"{root}/srv/tier", 0o1777)
-    os.makedirs(f"{root}/etc/monarch", exist_ok=True)
     with open(f"{root}/etc/monarch/monarch.conf", "w", encoding="utf-8") as file:
         file.write("[tier.nvme]\npath = /srv/tier\nquota = 100M\nmedium = nvme\n")
     sums = inside("sh", "-c", "md5sum /srv/data/*")[1].decode()
-    code, out, err = lab("up", "--nodes", "1", "--prolog-flags", "Contain", "--plugstack-line", "optional /usr/lib/slurm/spank_monarch.so log=/srv/log")
+    home = f"{root}/srv/lab/home"
+    with open(f"{root}/usr/share/monarch/plugstack.conf.d/monarch.conf", encoding="utf-8") as file:
+        line = next(text for text in file.read().splitlines() if not text.startswith("#"))
+    code, out, err = lab("up", "--nodes", "1", "--prolog-flags", "Contain", "--plugstack-line", line)
     try:
-        ok(code == 0, "Slurm starts with the installed plugin", out, err)
+        ok(code == 0, "Slurm starts with the installed plugin's line", out.decode(), err)
         conf = json.loads(lab("status", "--json")[1])["slurm_conf"]
-        check("installed", conf, submit(conf, "md5sum /srv/data/*"), sums)
-        job = submit(conf, "md5sum /srv/data/*; touch half; while [ ! -e go ]; do sleep 0.05; done; md5sum /srv/data/*")
-        wait_until(lambda: os.path.exists(f"{root}/srv/lab/home/half"), slurm_lab.PATIENCE)
-        newer = []
-        for path in debs:  # the same with a higher version
-            name = f"/srv/newer.{os.path.basename(path)}"
-            inside("sh", "-c", f"dpkg-deb -R /srv/packages/{os.path.basename(path)} /srv/unpacked && sed -i -E 's/^(Version: .*)/\\1+1/; s/\\(= ([^)]*)\\)/(= \\1+1)/' "
-                   f"/srv/unpacked/DEBIAN/control && dpkg-deb -b /srv/unpacked {name}; rm -rf /srv/unpacked")
-            newer.append(name)
-        code, out, err = inside("dpkg", "-i", *newer)
-        ok(code == 0, "an upgrade while a job runs", out, err)
-        with open(f"{root}/srv/lab/home/go", "w", encoding="utf-8"):
+
+        def long_job(name):
+            """A job that reads all, waits for a file, and reads all again; and what lets it go on."""
+            job = submit(conf, f"md5sum /srv/data/*; touch {name}; while [ ! -e {name}.go ]; do sleep 0.05; done; md5sum /srv/data/*")
+            ok(wait_until(lambda: os.path.exists(f"{home}/{name}"), slurm_lab.PATIENCE), f"{name}: the job has read all")
+            return job
+        check("installed", conf, submit(conf, "md5sum /srv/data/*"), sums, "hit=100.0%")
+        job = long_job("older")
+        install("an upgrade from the version before while a job runs", *new)
+        with open(f"{home}/older.go", "w", encoding="utf-8"):
             pass
-        check("upgraded in mid-job", conf, job, sums * 2)
-        check("after the upgrade", conf, submit(conf, "md5sum /srv/data/*"), sums)
-        equal(os.listdir(f"{root}/srv/tier/monarch"), [], "nothing is left on the tier")
+        check("upgraded from the version before in mid-job", conf, job, sums * 2, "hit=100.0%")
+        check("after that upgrade", conf, submit(conf, "md5sum /srv/data/*"), sums, "hit=100.0%")
+        job = long_job("newer")
+        install("an upgrade to a later version while a job runs", *other(new, "\\2+1"))
+        code, out, err = inside("dpkg", "-r", *names(new))
+        ok(code != 0 and "jobs use Monarch on this node" in err, "monarch cannot be removed while a job runs", code, out.decode(), err)
+        install("what was removed", *other(new, "\\2+1"))
+        with open(f"{home}/newer.go", "w", encoding="utf-8"):
+            pass
+        check("upgraded in mid-job", conf, job, sums * 2, "hit=100.0%")
     finally:
         lab("down")
-    names = [os.path.basename(path).partition("_")[0] for path in debs]
-    code, out, err = inside("dpkg", "-r", *names)
-    ok(code == 0, "dpkg -r", out, err)
+    code, out, err = inside("dpkg", "-r", *names(new))
+    ok(code == 0, "dpkg -r", out.decode(), err)
     ok(os.path.exists(f"{root}/etc/monarch/monarch.conf"), "the administrator's configuration stays")
-    code, out, err = inside("dpkg", "-P", *names)
-    ok(code == 0, "dpkg -P", out, err)
-    shutil.rmtree(f"{root}/etc/monarch")
-    shutil.rmtree(f"{root}/var/lib/monarch", ignore_errors=True)
-    equal(files_of_monarch(), [], "purged: nothing of the packages is left")
+    ok(not os.path.exists(f"{root}/srv/tier/monarch"), "the tier has no directory of root's any more")
+    code, out, err = inside("dpkg", "-P", *names(new))
+    ok(code == 0, "dpkg -P", out.decode(), err)
+    equal(files_of_monarch(), [], "purged: nothing of Monarch is left")
+    equal(inside("dpkg-query", "-W", "monarch*")[1].decode().strip(), "", "dpkg knows nothing of it any more")
+
+
+def names(debs):
+    return sorted(os.path.basename(path).partition("_")[0] for path in debs)
 
 
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(build, life)
+e2e.main(tarball, build, reproduced, life)
