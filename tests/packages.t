@@ -71,7 +71,9 @@ def build():
     for path in glob.glob(f"{PACKAGES}/*.deb"):
         lines = e2e.execute(["dpkg-deb", "-c", path])[1].decode().splitlines()
         listed[os.path.basename(path).partition("_")[0]] = [line.partition(" -> ")[0].split()[-1] for line in lines]
-    slurm = ".".join(e2e.execute(["sbatch", "--version"])[1].decode().split()[1].split(".")[:2])
+    with open("/usr/include/slurm/slurm_version.h", encoding="utf-8") as header:
+        number = int(re.search(r"SLURM_VERSION_NUMBER (0x\w+)", header.read())[1], 16)
+    slurm = f"{number >> 16 & 255:02}.{number >> 8 & 255:02}"
     plugin = f"monarch-slurm{slurm}"
     equal(sorted(listed), sorted(["monarch", "monarch-dbgsym", "monarch-doc", plugin, f"{plugin}-dbgsym"]),
           "agent, plugin and documents are packages, and their debug symbols; the plugin's has the Slurm release in its name")
