@@ -555,6 +555,29 @@ shell = '(flock -n 9 && flock -n "$1" echo both; flock -n -s "$1" echo shared; f
 print(subprocess.run(["bash", "-c", shell, "-", f], stdout=subprocess.PIPE).stdout)
 """
 
+# A lock that a program took on the shell's descriptor, and one of an open file description, are held while the file is
+# changed and the descriptors that have them go back to the PFS.
+LOCKS_KEPT = """
+import fcntl, os, struct, subprocess, sys
+f = sys.argv[1]
+shell = 'exec 9<"$1"; flock 9; echo more >>"$1"; /bin/true; for i in 1 2; do flock -n "$1" echo both; flock -n -s "$1" echo both;' \\
+        ' head -c 1 <&9 | wc -c; done; flock -u 9; flock -n "$1" echo free'
+print(subprocess.run(["bash", "-c", shell, "-", f], stdout=subprocess.PIPE).stdout)
+f, SETLK = sys.argv[2], 37  # F_OFD_SETLK
+whole = lambda kind: struct.pack("hhqqixxxx", kind, os.SEEK_SET, 0, 0, 0)
+a = os.open(f, os.O_RDONLY)
+fcntl.fcntl(a, SETLK, whole(fcntl.F_RDLCK))
+w = os.open(f, os.O_RDWR)
+os.write(w, b"new")
+print(os.read(a, 3))
+def attempt():
+    try: fcntl.fcntl(w, SETLK, whole(fcntl.F_WRLCK)); print("got")
+    except BlockingIOError: print("excluded")
+attempt()
+os.close(a)
+attempt()
+"""
+
 
 def locks_beside():
     root = scratch("beside.data")
@@ -566,6 +589,24 @@ def locks_beside():
     equal(job.run(command), native, "locks on a copy and on its file exclude each other as on one file")
     ended = job.end()
     ok(ended["opens_tier"] >= 16 and "invalidations" not in ended, "the copy serves on", ended)
+
+
+def locks_kept():
+    results = []
+    for run in ("natively", "served"):
+        root = scratch(f"kept.{run}")
+        e2e.make_tree(root, 2)
+        files = [f"{root}/0000.bin", f"{root}/b/0001.bin"]
+        command = [PYTHON, "-c", LOCKS_KEPT, *files]
+        if run == "natively":
+            results.append(e2e.execute(command))
+            equal(results[0][0], 0, "locks over a change: natively", results[0])
+            continue
+        job = e2e.Job(options([root], {"t": (scratch("kept.tier"), "1G")}))
+        job.run(["cat", *files])
+        results.append(job.run(command))
+        ok(job.end()["tasks"]["returned"] >= 2, "descriptors with locks go back")
+    equal(results[1], results[0], "locks are held over a change of the file, whoever took them")
 
 
 def file_systems_and_locks():
@@ -932,6 +973,6 @@ print(a, len(open(sys.argv[1], "rb").read()))
     agent.wait(e2e.PATIENCE)
 
 
-e2e.main(refused, by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, locks_beside, file_systems_and_locks, by_mount,
+e2e.main(refused, by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, locks_beside, locks_kept, file_systems_and_locks, by_mount,
          by_two_names, not_the_owner, directories, unreadable, large_files, race, links_to_descriptors, inherited, unseen,
          more_than_inotify_tells, before_the_agent)

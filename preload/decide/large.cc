@@ -190,6 +190,13 @@ bool may_be_locked(uint64_t ino) {
   }) || found;
 }
 
+// A lock of what is open, which /proc/locks may not show: that of a process of another pid namespace, or that
+// is gone. True also if it cannot be told.
+bool has_lock(int fd) {
+  bool found = false;
+  return !each_lock(fd, [&](const Lock&) { found = true; }) || found;
+}
+
 // With calls on the position kept away.
 bool move(const File& file) {
   const int fd = file.fd;
@@ -197,7 +204,7 @@ bool move(const File& file) {
   const Identity* identity = the_client.catalog.identity_of(*file.entry);
   const long flags = syscall(SYS_fcntl, fd, F_GETFL), kept = syscall(SYS_fcntl, fd, F_GETFD);
   if (!identity || flags < 0 || kept < 0 || (flags & (O_DIRECT | O_ASYNC)) != 0 || !is_unfiltered() ||
-      has_duplicate(fd) || may_be_locked(identity->pfs_ino))
+      has_duplicate(fd) || may_be_locked(identity->pfs_ino) || has_lock(fd))
     return false;
   const Own copy(open_whole(fd));
   const long at = syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR);

@@ -26,48 +26,25 @@ void replace(int fd, int own, Hints hints) {
   put(fd);
 }
 
-struct Lock {
-  char kind;  // 'P'OSIX or 'F'LOCK
-  bool writes;
-  uint64_t pid;
-  uint64_t ino;
-  uint64_t first;
-  uint64_t last;  // 0: the end of the file, wherever that is
-};
-
-// Calls `use` with each lock of this process's on an inode of that number. A line is
-// "1: POSIX  ADVISORY  READ 1234 fd:01:5678 0 EOF".
-template <typename Use>
-void each_own_lock(uint64_t ino, Use use) {
-  constexpr int kKind = 1, kAccess = 3, kPid = 4, kInode = 5, kFirst = 6, kLast = 7;
-  const auto self = static_cast<uint64_t>(syscall(SYS_getpid));
-  Lock lock = {};
-  each_word("/proc/locks", [&](int number, const char* word) {
-    if (number == kKind) lock.kind = *word;
-    if (number == kAccess) lock.writes = *word == 'W';
-    if (number == kPid) lock.pid = number_in(word);
-    if (const char* colon = number == kInode ? strrchr(word, ':') : nullptr) lock.ino = number_in(colon + 1);
-    if (number == kFirst) lock.first = number_in(word);
-    if (number == kLast) lock.last = number_in(word);
-    if (number == kLast && lock.pid == self && lock.ino == ino) use(lock);
-  });
-}
-
-void take_lock(int fd, const Lock& lock) {
-  if (lock.kind == 'F') {
-    syscall(SYS_flock, fd, (lock.writes ? LOCK_EX : LOCK_SH) | LOCK_NB);
-    return;
-  }
+// Of a range, by F_SETLK or F_OFD_SETLK.
+void take_range(int fd, int command, const Lock& lock) {
   struct flock range = {};
   range.l_type = lock.writes ? F_WRLCK : F_RDLCK;
   range.l_whence = SEEK_SET;
   range.l_start = static_cast<off_t>(lock.first);
   range.l_len = lock.last != 0 ? static_cast<off_t>(lock.last - lock.first + 1) : 0;
-  syscall(SYS_fcntl, fd, F_SETLK, &range);
+  syscall(SYS_fcntl, fd, command, &range);
+}
+
+// One that belongs to what is open, not to the process.
+void take_lock_of_file(int fd, const Lock& lock) {
+  if (lock.kind == 'F') syscall(SYS_flock, fd, (lock.writes ? LOCK_EX : LOCK_SH) | LOCK_NB);
+  if (lock.kind == 'O') take_range(fd, F_OFD_SETLK, lock);
 }
 
 // 0: done; ESTALE: the copy is what the descriptor is open on, as long as nothing else changes; else: not
-// now. Closing a descriptor gives up the process's locks on the file: so those that it has are taken last.
+// now. Locks of what is open are taken on the PFS before those on the copy go. Closing a descriptor gives up
+// the process's locks on the file: so those that it has are taken last.
 APART int try_to_go_back(const Client& c, int fd, const Original& original, Hints hints) {
   const long flags = syscall(SYS_fcntl, fd, F_GETFL);
   const long at = syscall(SYS_lseek, fd, 0, SEEK_CUR);
@@ -79,12 +56,13 @@ APART int try_to_go_back(const Client& c, int fd, const Original& original, Hint
   constexpr size_t kMostLocks = 16;
   Lock kept[kMostLocks];
   size_t n = 0;
-  each_own_lock(original.identity->tier_ino, [&](const Lock& lock) {
-    if (n < kMostLocks) kept[n++] = lock;
+  each_lock(fd, [&](const Lock& lock) {
+    take_lock_of_file(own, lock);
+    if (lock.kind == 'P' && n < kMostLocks) kept[n++] = lock;
   });
   replace(fd, own, hints);
   syscall(SYS_close, own);
-  for (size_t i = 0; i < n; ++i) take_lock(fd, kept[i]);
+  for (size_t i = 0; i < n; ++i) take_range(fd, F_SETLK, kept[i]);
   count(c.board, TaskCounter::returned);
   return 0;
 }

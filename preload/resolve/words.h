@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading what the kernel tells as text: the words of /proc/self/mountinfo and /proc/locks.
+// Reading what the kernel tells as text: the words of /proc/self/mountinfo, /proc/locks and
+// /proc/self/fdinfo/N.
 #pragma once
 
 #include "preload/client/room.h"
 #include "preload/next/kernel.h"
+#include "preload/resolve/paths.h"
 
 namespace monarch::preload {
 
@@ -37,6 +39,36 @@ inline uint64_t number_in(const char* word) {
   uint64_t number = 0;
   for (; *word >= '0' && *word <= '9'; ++word) number = number * 10 + static_cast<uint64_t>(*word - '0');
   return number;
+}
+
+struct Lock {
+  char kind;  // 'P'OSIX, 'F'LOCK, 'O'FDLCK, or a lease's
+  bool writes;
+  uint64_t first;
+  uint64_t last;  // 0: the end of the file, wherever that is
+};
+
+// Calls `use` with each lock that goes once the descriptor is another file's: those of what is open,
+// whichever process took them, and this process's on the file. A line is "lock:\t1: POSIX  ADVISORY  READ
+// 1234 fd:01:5678 0 EOF". The result as each_word's.
+template <typename Use>
+bool each_lock(int fd, Use use) {
+  constexpr int kKind = 1, kAccess = 3, kFirst = 6, kLast = 7;
+  constexpr char kInfo[] = "/proc/self/fdinfo/", kLine[] = "lock:";
+  char file[sizeof kInfo + kFdLinkBytes], link[kFdLinkBytes];
+  fd_link(fd, link);
+  memcpy(file, kInfo, sizeof kInfo - 1);
+  memcpy(file + sizeof kInfo - 1, link + sizeof kFdLinks - 1, sizeof link - (sizeof kFdLinks - 1));
+  Lock lock = {};
+  bool is_lock = false;
+  return each_word(file, [&](int number, const char* word) {
+    if (number == 0) is_lock = strncmp(word, kLine, sizeof kLine - 1) == 0;
+    if (number == kKind) lock.kind = *word;
+    if (number == kAccess) lock.writes = *word == 'W';
+    if (number == kFirst) lock.first = number_in(word);
+    if (number == kLast) lock.last = number_in(word);
+    if (number == kLast && is_lock) use(static_cast<const Lock&>(lock));
+  });
 }
 
 }  // namespace monarch::preload
