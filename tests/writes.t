@@ -659,6 +659,34 @@ def by_two_names():
     return [e2e.execute(["umount", there]) for _, there in reversed(bound)]
 
 
+def by_where_a_root_is():
+    """A root that is a bind mount, written where it is on the mount of another root; and a part of one that a program mounts over it.
+    The agent, which watches as well, is stopped."""
+    root, bound, other = scratch("where.data"), scratch("where.bound"), scratch("where.other")
+    for directory in (root, f"{root}/part", bound):
+        os.makedirs(directory, exist_ok=True)
+        for i in range(4):
+            with open(f"{directory}/{i}", "wb") as file:
+                file.write(b"old")
+    if os.geteuid() != 0 or e2e.execute(["mount", "--bind", bound, other])[0] != 0:
+        return skip("where a root is", "cannot mount")
+    job = e2e.Job(options([root, other], {"t": (scratch("where.tier"), "1G")}))
+    e2e.wait_until(lambda: job.run(["cat", *glob.glob(f"{root}/**/?", recursive=True), *glob.glob(f"{other}/?")])[1] == 12 * b"old"
+                   and len(glob.glob(f"{scratch('where.tier')}/*/??/*")) >= 12)
+    agent = job.agent()
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        write = 'printf new | dd of="$1" conv=notrunc status=none'
+        got = job.run(["sh", "-c", f'cat "$2"; {write}; cat "$2"', "sh", f"{bound}/0", f"{other}/0"])
+        equal(got[:2], (0, b"oldnew"), "a root by a bind mount, written where it is", got[2])
+        got = job.run(["unshare", "-m", "sh", "-c", f'mount --bind "$2/part" "$2"; {write}', "sh", f"{root}/1", root])
+        equal((got[0], job.run(["cat", f"{root}/part/1", f"{root}/1"])[1]), (0, b"newold"), "a part of a root, written where it is mounted over the root", got[2])
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    job.end()
+    return e2e.execute(["umount", other])
+
+
 def not_the_owner():
     """O_NOATIME is refused as natively to who does not own the file."""
     if why := "needs root" if os.geteuid() != 0 else e2e.why_not_nobody():
@@ -974,5 +1002,5 @@ print(a, len(open(sys.argv[1], "rb").read()))
 
 
 e2e.main(refused, by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, locks_beside, locks_kept, file_systems_and_locks, by_mount,
-         by_two_names, not_the_owner, directories, unreadable, large_files, race, links_to_descriptors, inherited, unseen,
+         by_two_names, by_where_a_root_is, not_the_owner, directories, unreadable, large_files, race, links_to_descriptors, inherited, unseen,
          more_than_inotify_tells, before_the_agent)

@@ -38,13 +38,27 @@ bool look(const Object& object, struct statx* st) {
 
 uint32_t mark_of(const struct statx& st) { return mark_of_inode(st.stx_ino); }
 
-// Whether the mount is one by which tasks reach a root; then a path that is not below a root is outside.
-bool mount_of_a_root(const JobFacts& facts, uint64_t mount) {
+// Whether the kernel knows the directory by this path, too.
+bool is_true_path(const char* path) {
+  Room room;
+  return true_path(AT_FDCWD, path, 0, &room) > 0 && strcmp(room.text(), path) == 0;
+}
+
+// Whether all roots of the device are seen by the mount, at paths that are known: then what it shows at a
+// path that is not below a root is outside. It may show a root of another mount at any path.
+bool shows_roots(const JobFacts& facts, uint64_t dev, uint64_t mount) {
+  static_assert(kMaxRoots <= 32);
+  uint32_t seen = 0;
   for (uint32_t i = 0; mount != 0 && i < facts.prefix_count; ++i) {
-    struct statx root;
-    if (look({AT_FDCWD, facts.prefixes[i].path, 0}, &root) && mount_id(root) == mount) return true;
+    const Prefix& prefix = facts.prefixes[i];
+    struct statx st;
+    if (prefix.below_len == 0 && prefix.dev == dev && look({AT_FDCWD, prefix.path, 0}, &st) &&
+        mount_id(st) == mount && st.stx_ino == prefix.ino && is_true_path(prefix.path))
+      seen |= 1u << prefix.root;
   }
-  return false;
+  for (uint32_t i = 0; i < facts.root_count; ++i)
+    if (facts.roots[i].dev == dev && (seen >> i & 1) == 0) return false;
+  return true;
 }
 
 void mark_as(Client* c, uint32_t mark, Changed kind) {
@@ -84,8 +98,8 @@ APART void mark_true_path(Client* c, Change change, const Object& object, const 
   if (where == Where::kBelow) mark_as(c, rel.hash, file ? kChangedFiles : kChangedDirectories);
   if (leads_to_root(where)) close_all(c);
   if (where != Where::kOutside && alone) return;
-  // Outside by a mount of the roots: no file of a dataset, unless it has another name there.
-  if (len > 0 && alone && mount_of_a_root(c->catalog.facts(), mount_id(st))) return;
+  // Outside by the roots' mount: no file of a dataset, unless it has another name there.
+  if (len > 0 && alone && shows_roots(c->catalog.facts(), device_of(st), mount_id(st))) return;
   if (file) mark_as(c, mark_of(st), kChangedInodes);
   if (!file && change == Change::kName) close_all(c);
 }
