@@ -10,6 +10,7 @@
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
+#include "preload/resolve/words.h"
 
 namespace monarch::preload {
 namespace {
@@ -74,6 +75,17 @@ void will_lock(int fd, int operation) {
   Client* c = client();
   if (!c || !excludes(operation)) return;
   if (const uint64_t bit = locked_by(*c, fd).bit) c->board->header.locked.fetch_or(bit);
+}
+
+RARE bool has_locked(int fd, int operation) {
+  const Client* c = client();
+  if (!c || !takes(operation) || c->board->header.locked.load() == 0) return false;
+  const KeepErrno errno_stays;
+  bool found = false;
+  if ((c->board->header.locked.load() & locked_by(*c, fd).bit) != 0)
+    (void)each_lock(
+        fd, [&](const Lock& lock) { found |= lock.kind == 'F' && lock.writes == excludes(operation); });
+  return found;
 }
 
 RARE bool is_locked_beside(int fd, int operation) {

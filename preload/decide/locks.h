@@ -8,6 +8,8 @@ namespace monarch::preload {
 
 // Before flock(fd, operation): tells those that share a lock by another descriptor to look here, too.
 void will_lock(int fd, int operation);
+// Before it: whether that has the lock by now. Then it keeps it, whoever is looking.
+bool has_locked(int fd, int operation);
 // After it: whether somebody's lock, taken on the other one, is in the way of this. It is then to be given
 // up. errno stays as it is.
 bool is_locked_beside(int fd, int operation);

@@ -30,10 +30,11 @@ int control(Hook hook, int fd, int command, void* argument) {
 int lock_file(Hook hook, int fd, int operation) {
   will_lock(fd, operation);
   follow_changes(fd);
+  const bool again = has_locked(fd, operation);
   const auto lock = [&](int what) { return call_next<int>(hook, fd, what); };
   for (int result;;) {
     result = lock(operation);
-    if (result != 0 || !is_locked_beside(fd, operation)) return result;
+    if (result != 0 || again || !is_locked_beside(fd, operation)) return result;
     lock(LOCK_UN);  // else two that wait for each other's would do so for ever
     if ((operation & LOCK_NB) != 0) return errno = EWOULDBLOCK, -1;
     if (!wait_for_lock_beside(fd, operation)) return -1;
