@@ -402,6 +402,18 @@ os.unlink(root + b'/sub/g')
 print(libc.umount2(root + b'/sub', 2))
 show(root + b'/sub/f')
 """
+# Long after another process mounted something over the root, the first open sees it.
+OVER = SPACE + """
+space()
+show(root + b'/f')
+os.system("mount --bind '" + sys.argv[2] + "/over' " + sys.argv[1])
+time.sleep(1.5)
+show(root + b'/f')
+show(root + b'/f')
+os.system("umount " + sys.argv[1])
+time.sleep(1.5)
+show(root + b'/f')
+"""
 
 
 def mounts():
@@ -412,6 +424,8 @@ def mounts():
     t.write("f", f"{scratch()}/over")
     text = both("mounts that a task makes", LATER, 4 + 4)
     ok(text.count("/over f") == 3 and "\nwritten\n" in text, "mounts that a task makes: they are seen", text)
+    text = both("a mount over the root", OVER, 1)
+    equal(text.count("/over f"), 2, "a mount over the root: it is seen", text)
     inside = f"mount --bind {scratch()}/over {t.root}/sub && exec \"$@\""
     for name, how in (("a program that finds a mount", inside),
                       ("a root that is itself a mount", f"mount --bind {t.root} {t.root} && {inside}"),

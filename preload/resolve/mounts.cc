@@ -46,10 +46,17 @@ bool look_below(const Prefix& prefix) {
          });
 }
 
-bool look_at_mounts(const JobFacts& facts) {
+// *gone: roots, as bits, of which a path was known that leads elsewhere now. Who asks may have just taken it.
+bool look_at_mounts(const JobFacts& facts, uint32_t* gone) {
+  static_assert(kMaxPrefixes <= 32);
+  uint32_t known = 0;
+  for (uint32_t i = 0; i < facts.prefix_count; ++i) known |= uint32_t{is_same_directory(facts, i)} << i;
   forget_directories();
-  for (uint32_t i = 0; i < facts.prefix_count; ++i)
-    if (is_same_directory(facts, i) && !look_below(facts.prefixes[i])) return false;
+  for (uint32_t i = 0; i < facts.prefix_count; ++i) {
+    const bool here = is_same_directory(facts, i);
+    if (here && !look_below(facts.prefixes[i])) return false;
+    if (!here && (known >> i & 1) != 0) *gone |= 1u << facts.prefixes[i].root;
+  }
   return true;
 }
 
@@ -58,15 +65,16 @@ RARE bool look(const JobFacts& facts, const RelPath& path) {
   unsigned char seen = space.load(std::memory_order_acquire);
   const uint64_t own = seen == kUnknown ? namespace_inode("/proc/self/ns/mnt") : 0;
   const int64_t now = monotonic_ns();
+  uint32_t gone = 0;
   if (own != 0 && own == facts.mount_namespace) {
     space.store(seen = kOfAgent, std::memory_order_release);
   } else if (seen == kUnknown || now >= next_look.load(std::memory_order_relaxed)) {
-    const bool told = look_at_mounts(facts);
+    const bool told = look_at_mounts(facts, &gone);
     next_look.store(now + kLookNs, std::memory_order_relaxed);
     space.store(seen = told ? kOther : kUnknown, std::memory_order_release);
   }
   return seen == kUnknown ||
-         (seen == kOther && (hidden.load(std::memory_order_acquire) >> path.root & 1) != 0);
+         (seen == kOther && ((hidden.load(std::memory_order_acquire) | gone) >> path.root & 1) != 0);
 }
 
 // A directory that the agent saw, and its path there.
