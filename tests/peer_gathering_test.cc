@@ -74,12 +74,31 @@ TEST_F(GatheringTest, WhatIsLongIsAskedForInParts) {
 }
 
 TEST_F(GatheringTest, NobodyGoesRoundInCircles) {
-  EXPECT_FALSE(hear(3, kOwn, 5)) << "nobody has asked for anything";
+  EXPECT_TRUE(hear(3, kOwn, 5, 0));
+  EXPECT_FALSE(more) << "nobody has asked for anything";
   (void)ask(kOwn, 3, true);
   EXPECT_TRUE(hear(3, kOwn, 5, 0));
   EXPECT_FALSE(hear(3, kOwn, 5, 0)) << "it says the same again";
   EXPECT_FALSE(more);
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
+}
+
+// Honest nodes come to an end: a question takes them a millisecond.
+TEST_F(GatheringTest, WhoHasEverMoreToSayIsNotHeardForEver) {
+  (void)ask(kOwn, 3, true);
+  uint64_t place = 0;
+  const auto talks = [&] { return hear(3, kOwn, ++place, 0) && more; };
+  const int64_t begin = now;
+  while (talks() && now - begin < kSecond * 100) now += kPatience / 2;
+  EXPECT_EQ((now - begin) / kSecond, Gathering::kLongestNs / kSecond);
+  now += kPatience;
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
+  now += Gathering::kAskAgainNs;
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
+  EXPECT_EQ(gathering.question(kOwn, 3).from, place) << "it goes on";
+  while (talks() && now - begin < kSecond * 100) now += kPatience / 2;
+  now += Gathering::kAskAgainNs + kPatience;
+  EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "ever more seldom";
 }
 
 // It was asked twice, since the first question seemed lost.
@@ -141,6 +160,30 @@ TEST_F(GatheringTest, WhileTheHomeMayBeInUseADeputyAsksAgain) {
   now += Gathering::kFreshNs + 1;
   EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4}));
   EXPECT_EQ(gathering.question(3, 2).from, 9u) << "what has come since";
+}
+
+// One node that is away for good does not make what is known of the others old.
+TEST_F(GatheringTest, ADeputyAsksTheOthersAgainThoughOneIsAway) {
+  members.unreachable(4, now);
+  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2}));
+  for (const NodeIndex node : {0u, 1u, 2u}) EXPECT_TRUE(hear(node, 3, 9));
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  now += Gathering::kFreshNs + 1;
+  members.unreachable(4, now);
+  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2}));
+  for (const NodeIndex node : {0u, 1u, 2u}) EXPECT_TRUE(hear(node, 3, 9));
+  now += 2 * Members::kFirstRetry;
+  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4})) << "it is asked once it can be";
+}
+
+// Nor does one that hangs, and is asked in vain.
+TEST_F(GatheringTest, ADeputyAsksTheOthersAgainThoughOneHangs) {
+  (void)ask(3, kOwn, true);
+  for (const NodeIndex node : {0u, 1u, 2u}) EXPECT_TRUE(hear(node, 3, 9));
+  now += kPatience + 1;
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  now += Gathering::kFreshNs + 1;
+  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2}));
 }
 
 TEST_F(GatheringTest, AReaderThatIsSilentMayHaveToldTheHome) {
@@ -269,6 +312,33 @@ TEST_F(GatheringTest, NotEveryHomeCanBeGone) {
   Nodes asked;
   EXPECT_TRUE(of_many.waits(kOwn, 3, now, kPatience, &asked)) << "its own is never left out";
   EXPECT_FALSE(of_many.waits(kMany, kOwn, now, kPatience, &asked));
+}
+
+// Homes come and go: what counts are those that are away together.
+TEST_F(GatheringTest, AHomeThatIsBackMakesPlaceForAnother) {
+  constexpr NodeIndex kMany = 100;
+  Members many(kOwn, kMany);
+  Gathering of_many(&many);
+  NodeIndex home = 2;
+  const auto waits = [&] {
+    Nodes asked;
+    many.unreachable(home, now);
+    return of_many.waits(home++, kOwn, now, kPatience, &asked);
+  };
+  for (size_t i = 0; i < Gathering::kMostShares; ++i) EXPECT_TRUE(waits());
+  EXPECT_FALSE(waits()) << "so many are away";
+  many.answered(5);
+  EXPECT_FALSE(waits()) << "it was just away";
+  now += Gathering::kUnusedNs + 1;
+  for (NodeIndex one = 2; one < kMany; ++one)
+    if (one != 5) many.unreachable(one, now);
+  EXPECT_TRUE(waits());
+  EXPECT_FALSE(waits());
+  Gathered late;
+  late.share = 5;
+  late.ended = 1;
+  EXPECT_TRUE(of_many.heard(7, late, now, &more)) << "it had been asked";
+  EXPECT_FALSE(more);
 }
 
 }  // namespace

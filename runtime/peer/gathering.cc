@@ -5,33 +5,44 @@
 
 namespace monarch {
 
-Gathering::Share* Gathering::share_of(NodeIndex home) {
+Gathering::Share* Gathering::share_of(NodeIndex home, int64_t now) {
   const auto at = shares_.find(home);
   if (at != shares_.end()) return &at->second;
-  if (home >= members_->count() || (home != members_->own() && shares_.size() >= kMostShares)) return nullptr;
+  if (home >= members_->count()) return nullptr;
+  const NodeIndex own = members_->own();
+  if (home != own && shares_.size() >= kMostShares) {
+    const auto unused = std::find_if(shares_.begin(), shares_.end(), [&](const auto& one) {
+      return one.first != own && now - one.second.used_ns > kUnusedNs && members_->can_ask(one.first, now);
+    });
+    if (unused == shares_.end()) return nullptr;
+    shares_.erase(unused);
+  }
   Share& share = shares_[home];
   share.nodes.resize(members_->count());
-  share.all = home != members_->own();
+  share.all = home != own;
+  share.fresh_ns = now;
   return &share;
 }
 
 void Gathering::ask_anew(Share* share) {
   for (Heard& heard : share->nodes)
     if (heard.state == State::kHeard) heard.state = State::kNot;
-  share->complete_ns = 0;
+  share->complete = false;
 }
 
 bool Gathering::waits(NodeIndex home, NodeIndex deputy, int64_t now, int64_t patience_ns,
                       std::vector<NodeIndex>* ask) {
   const NodeIndex own = members_->own();
   if (home != own && deputy != own) return false;  // who asks is wrong
-  Share* const share = share_of(home);
+  Share* const share = share_of(home, now);
   if (!share) return false;
+  share->used_ns = now;
   // Others may be asking the home, which they can reach.
-  if (home != own && share->complete_ns != 0 && now - share->complete_ns > kFreshNs &&
-      members_->can_ask(home, now))
+  if (home != own && now - share->fresh_ns > kFreshNs && members_->can_ask(home, now)) {
     ask_anew(share);
-  if (share->complete_ns != 0) return false;
+    share->fresh_ns = now;
+  }
+  if (share->complete) return false;
   bool waits = false;
   const auto look = [&](NodeIndex node) {
     if (node != home) waits |= waits_for(share, node, now, patience_ns, ask);  // its own it has entered
@@ -46,7 +57,7 @@ bool Gathering::waits(NodeIndex home, NodeIndex deputy, int64_t now, int64_t pat
     look(node);
     complete &= node == home || share->nodes[node].state == State::kHeard;
   }
-  if (complete) share->complete_ns = now;
+  share->complete = complete;
   return waits;
 }
 
@@ -63,7 +74,7 @@ bool Gathering::waits_for(Share* share, NodeIndex node, int64_t now, int64_t pat
   if (in_vain && heard.in_vain < kMostDoublings) ++heard.in_vain;
   if (heard.state == State::kNot || in_vain) {
     heard.state = State::kAsked;
-    heard.moved_ns = now;
+    heard.asked_ns = heard.moved_ns = now;
     ask->push_back(node);
   }
   return now - heard.moved_ns <= patience_ns;
@@ -79,7 +90,7 @@ Gather Gathering::question(NodeIndex home, NodeIndex node) const {
 bool Gathering::heard(NodeIndex node, const Gathered& gathered, int64_t now, bool* more) {
   *more = false;
   const auto at = shares_.find(gathered.share);
-  if (at == shares_.end()) return false;
+  if (at == shares_.end()) return true;
   Share& share = at->second;
   Heard& heard = share.nodes.at(node);
   if (heard.state != State::kAsked) return true;
@@ -88,27 +99,32 @@ bool Gathering::heard(NodeIndex node, const Gathered& gathered, int64_t now, boo
   const bool moves = gathered.next > gathered.from || (gathered.next == gathered.from && gathered.ended != 0);
   heard.log = gathered.log;
   heard.next = std::max(gathered.from, gathered.next);
-  heard.moved_ns = now;
-  heard.in_vain = 0;
-  heard.state = gathered.ended != 0 || !moves ? State::kHeard : State::kAsked;
   if (gathered.earlier != 0 && gathered.share == members_->own()) share.all = true;
-  *more = heard.state == State::kAsked;
+  if (gathered.ended != 0 || !moves) {
+    heard.state = State::kHeard;
+    heard.moved_ns = now;
+    heard.in_vain = 0;
+  } else if (now - heard.asked_ns <= kLongestNs) {
+    heard.moved_ns = now;
+    *more = true;
+  }  // else it is asked again later, as if it were silent
   return moves;
 }
 
 void Gathering::doubt(NodeIndex home, NodeIndex reader, int64_t since_ns) {
-  Share* const share = share_of(home);
-  if (!share || reader >= share->nodes.size()) return;
+  const auto at = shares_.find(home);
+  if (at == shares_.end() || reader >= members_->count()) return;
+  Share* const share = &at->second;
   Heard& heard = share->nodes[reader];
   if (heard.state != State::kHeard || heard.moved_ns >= since_ns) return;
   heard.state = State::kNot;
-  share->complete_ns = 0;
+  share->complete = false;
 }
 
 void Gathering::missed(NodeIndex from, bool acted, int64_t now) {
-  Share* const share = share_of(members_->own());
+  Share* const share = share_of(members_->own(), now);
   if (!share) return;
-  share->complete_ns = 0;
+  share->complete = false;
   share->also.insert(from);
   Heard& heard = share->nodes.at(from);
   if (heard.state == State::kHeard) heard.state = State::kNot;
@@ -120,10 +136,10 @@ void Gathering::missed(NodeIndex from, bool acted, int64_t now) {
 }
 
 void Gathering::gone(NodeIndex node) {
-  if (Share* const own = share_of(members_->own())) own->also.insert(node);
+  if (Share* const own = share_of(members_->own(), 0)) own->also.insert(node);
   for (auto& [home, share] : shares_) {
     share.nodes.at(node) = Heard();
-    share.complete_ns = 0;
+    share.complete = false;
   }
   parted(node);
 }

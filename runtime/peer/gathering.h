@@ -22,8 +22,12 @@ class Gathering {
   static constexpr int64_t kFreshNs = Members::kSecond;
   // Who has not answered is asked again after that, and twice, four ... 32 times that.
   static constexpr int64_t kAskAgainNs = 2 * Members::kSecond;
-  // So many homes can be gone at a time: of what others had the deputies do not ask.
+  // Nor is who has ever more to say listened to for longer at a time.
+  static constexpr int64_t kLongestNs = 2 * Members::kSecond;
+  // So many homes can be gone at a time: of what others had the deputies do not ask. One that is back, and
+  // whose deputy was not needed for a while, is not among them.
   static constexpr size_t kMostShares = 64;
+  static constexpr int64_t kUnusedNs = 10 * Members::kSecond;
 
   explicit Gathering(const Members* members) : members_(members) {}
 
@@ -50,7 +54,7 @@ class Gathering {
   enum class State : uint8_t { kNot, kAsked, kHeard };
   struct Heard {
     uint64_t log = 0, next = 0;
-    int64_t moved_ns = 0;
+    int64_t asked_ns = 0, moved_ns = 0;
     State state = State::kNot;
     uint8_t in_vain = 0;  // questions in a row
   };
@@ -59,9 +63,12 @@ class Gathering {
     bool all = false;          // else only the deputy of a file is asked,
     std::set<NodeIndex> also;  // and these
     int64_t missed_ns = 0;     // when all were to be asked again
-    int64_t complete_ns = 0;   // when all had been heard; 0: they have not
+    int64_t fresh_ns = 0;      // when it was begun to ask all that can be asked
+    int64_t used_ns = 0;
+    bool complete = false;  // all have been heard
   };
-  Share* share_of(NodeIndex home);
+  // nullptr: there is no place for it.
+  Share* share_of(NodeIndex home, int64_t now);
   // Whether an answer of the node may come.
   bool waits_for(Share* share, NodeIndex node, int64_t now, int64_t patience_ns, std::vector<NodeIndex>* ask);
   static void ask_anew(Share* share);
