@@ -56,7 +56,8 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   EXPECT_EQ(view.members[1].room, 7u);
   EXPECT_EQ(view.members[1].port, 8u);
   EXPECT_EQ(view.members[1].address, "fe80::1%eth0");
-  const Want want = sent(Want{kKey, Purpose::kPrefetch});
+  const Want want = sent(Want{kKey, Purpose::kPrefetch, Waits::kNo});
+  EXPECT_EQ(want.waits, Waits::kNo);
   EXPECT_EQ(want.key, kKey);
   EXPECT_EQ(want.purpose, Purpose::kPrefetch);
   const Have have = sent(Have{{3, 1, 2}, kIdentity});
@@ -172,6 +173,8 @@ TEST(MessagesTest, TheLargestFit) {
 TEST(MessagesTest, WhatIsOutOfItsRangeIsRefused) {
   EXPECT_TRUE(with_byte(Want{}, 16, 1));
   EXPECT_FALSE(with_byte(Want{}, 16, 2)) << "no purpose";
+  EXPECT_TRUE(with_byte(Want{}, 17, 1));
+  EXPECT_FALSE(with_byte(Want{}, 17, 2)) << "neither";
   EXPECT_FALSE(with_byte(Done{}, 24, 2)) << "no result";
   EXPECT_FALSE(with_byte(Got{}, 0, 4)) << "no result";
   EXPECT_FALSE(with_byte(Hello{}, 2, 2)) << "no lane";

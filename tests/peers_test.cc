@@ -630,6 +630,20 @@ TEST_F(PeersTest, AHomeWithoutRoomForEntriesLetsEachRead) {
   EXPECT_EQ(pfs.reads(), kFiles * static_cast<int>(kNodes));
 }
 
+// Whatever a node says, entries are for what this one is the home or the deputy of.
+TEST_F(PeersTest, WhatOthersKeepTakesNoRoom) {
+  options.entries = 1;
+  start_all();
+  const FileKey foreign = file_key(0, file_of(2, 3));
+  nodes[0]->peers->tell(1, encode(Announce{{{foreign, 0, {1, 2, 3, 4, 5}}}}));
+  nodes[0]->peers->tell(1, encode(Reading{{{foreign, 0, 7}}}));
+  nodes[0]->peers->tell(1, encode(Want{foreign, Purpose::kDemand}));
+  ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok());
+  const std::string name = file_of(1, 3);
+  for (const NodeIndex node : {0u, 2u}) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
+  EXPECT_EQ(pfs.reads(), 1);
+}
+
 TEST_F(PeersTest, AloneItIsAsBefore) {
   start(0);
   epoch({0});
@@ -684,6 +698,57 @@ TEST_F(PeersTest, ANodeThatHungForAMomentIsAskedAgain) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4)) << "it stayed suspect";
   EXPECT_TRUE(nodes[0]->read(other) == pfs_content(other));
   EXPECT_EQ(pfs.reads(), 2) << "the deputy does not know that node 2 has the second one";
+}
+
+// Nobody hangs up on a home that hangs for a moment: what its deputies could not tell it meanwhile it asks
+// for.
+TEST_F(PeersTest, AHomeThatHungForAMomentHearsOfWhatItMissed) {
+  options.answer_ms = 100;
+  start_all();
+  std::vector<std::string> names;
+  for (const std::string& name : pfs.names())
+    if (home_of(file_key(0, name), kNodes) == 1 && deputy_of(file_key(0, name), kNodes) == 2)
+      names.push_back(name);
+  EXPECT_TRUE(nodes[3]->read(names.at(0)) == pfs_content(names.at(0))) << "the home has heard its deputy";
+  for (const NodeIndex node : {0u, 2u}) ASSERT_TRUE(nodes[node]->peers->ask_walk(1, Walk()).ok());
+  nodes[1]->deaf = true;
+  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
+  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
+  ::usleep(50000);
+  // Of the first one of each it was asked itself.
+  for (const size_t n : {1u, 2u}) EXPECT_TRUE(nodes[2]->read(names.at(n)) == pfs_content(names.at(n)));
+  for (const size_t n : {3u, 4u}) EXPECT_TRUE(nodes[0]->read(names.at(n)) == pfs_content(names.at(n)));
+  EXPECT_EQ(pfs.reads(), 5);
+  EXPECT_EQ(nodes[2]->peers->counts().timeouts, 1u) << "the deputy leaves it alone";
+  nodes[1]->deaf = false;
+  for (const NodeIndex node : {0u, 2u})
+    EXPECT_TRUE(eventually([&] { return nodes[node]->peers->ask_walk(1, Walk()).ok(); }));
+  for (const size_t n : {1u, 2u, 3u, 4u})
+    EXPECT_TRUE(nodes[3]->read(names.at(n)) == pfs_content(names.at(n)));
+  EXPECT_EQ(pfs.reads(), 5);
+}
+
+// The answers of who is asked may take longer than any task waits. Then one reads, not each.
+TEST_F(PeersTest, WhoHasWaitedForLongEnoughIsToldWhatIsKnown) {
+  options.later_ms = 200;
+  for (const NodeIndex node : {0u, 2u, 3u}) start(node);
+  const std::string name = file_of(1, 3);
+  ASSERT_TRUE(nodes[2]->peers->ask_walk(3, Walk()).ok());
+  ASSERT_TRUE(nodes[0]->peers->ask_walk(3, Walk()).ok());
+  start(1);
+  ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok());
+  ASSERT_TRUE(nodes[2]->peers->ask_walk(1, Walk()).ok());
+  ASSERT_TRUE(nodes[3]->peers->ask_walk(1, Walk()).ok());
+  nodes[3]->deaf = true;
+  nodes[0]->peers->changed({kChangedFiles, 0, {1}});
+  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
+  ::usleep(50000);
+  nodes[0]->reading_us = nodes[2]->reading_us = 500000;
+  Threads both(2, [&](uint32_t i) { EXPECT_TRUE(nodes[2 * i]->read(name) == pfs_content(name)); });
+  both.join();
+  EXPECT_EQ(pfs.reads(), 1);
+  EXPECT_EQ(nodes[0]->peers->counts().alone + nodes[2]->peers->counts().alone, 0u);
+  nodes[3]->deaf = false;
 }
 
 TEST_F(PeersTest, ItIsWaitedForLongerWhereReadingInVainTakesLong) {

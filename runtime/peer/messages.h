@@ -17,7 +17,7 @@
 
 namespace monarch {
 
-constexpr uint16_t kPeerVersion = 4;  // agents of another one do not talk to each other
+constexpr uint16_t kPeerVersion = 5;  // agents of another one do not talk to each other
 
 // Numbers are not used again. 32 and more: connections of data.
 enum class MessageType : uint16_t {
@@ -126,12 +126,18 @@ struct Pong {
 
 enum class Purpose : uint8_t { kDemand, kPrefetch };
 
+// Whether Later is an answer; else what is known counts.
+enum class Waits : uint8_t { kYes, kNo };
+
 // "I need this file and have room for it": to its home, which answers with one of the next five at once.
 struct Want {
   static constexpr MessageType kType = MessageType::kWant;
   FileKey key;
   Purpose purpose = Purpose::kDemand;
-  static void fields(auto& field, auto& m) { field(m.key), field(m.purpose, Purpose::kPrefetch); }
+  Waits waits = Waits::kYes;
+  static void fields(auto& field, auto& m) {
+    field(m.key), field(m.purpose, Purpose::kPrefetch), field(m.waits, Waits::kNo);
+  }
 };
 
 // Get it from one of these.
@@ -163,7 +169,8 @@ struct Pass {
   static void fields(auto&, auto&) {}
 };
 
-// Who has it is just being asked: ask again, a few milliseconds later.
+// Who has it is just being asked: ask again, a few milliseconds later; and, after a while, once more for what
+// is known then, so that one node reads it.
 struct Later {
   static constexpr MessageType kType = MessageType::kLater;
   static void fields(auto&, auto&) {}

@@ -47,9 +47,12 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
   hears.unreachable = [this](NodeIndex node, bool refused) { unreachable(node, refused); };
   hears.wrong = [this](NodeIndex node) { wrong(node); };
   hears.late = [this](NodeIndex node) {
-    const MutexLock hold(lock_);
-    members_.answered_late(node);
+    {
+      const MutexLock hold(lock_);
+      members_.answered_late(node);
+    }
     slowness_.answered_late();
+    tell_missed(node);
   };
   hears.data = [this](NodeIndex, Fd socket, Tls tls) { handlers_.data(std::move(socket), std::move(tls)); };
   hears.rings = [this] {
@@ -81,8 +84,24 @@ PeerCounts Peers::counts() {
 
 std::optional<NodeIndex> Peers::keeper_of(const FileKey& key) {
   const std::optional<NodeIndex> keeper = members_.keeper_of(key, now_ns());
-  if (const NodeIndex home = home_of(key, count_); keeper != home) uninformed_.insert(home);
+  if (const NodeIndex home = home_of(key, count_); keeper != home) note_missed(home);
   return keeper;
+}
+
+void Peers::note_missed(NodeIndex home) {
+  uninformed_.insert(home);
+  if (!members_.can_ask(home, now_ns())) untold_.insert(home);
+}
+
+// One that was only late has not been gone for anybody: nothing else would tell it.
+void Peers::tell_missed(NodeIndex home) {
+  uint8_t acted = 0;
+  {
+    const MutexLock hold(lock_);
+    if (!members_.can_ask(home, now_ns()) || untold_.erase(home) == 0) return;
+    acted = acted_.count(home) > 0 ? 1 : 0;
+  }
+  control_->tell(home, encode(Missed{acted}));
 }
 
 Peers::Where Peers::meaning_of(const Directory::Answer& answer) const {
@@ -125,7 +144,7 @@ std::optional<Peers::Where> Peers::meaning_of(const Reply& reply) const {
   }
 }
 
-std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex asks) {
+std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex asks, Waits waits) {
   const NodeIndex home = home_of(key, count_), deputy = deputy_of(key, count_);
   const int64_t now = now_ns(), patience_ns = int64_t{slowness_.limit_ms(options_.answer_ms)} * 1000000;
   std::vector<NodeIndex> ask;
@@ -138,10 +157,10 @@ std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex 
     const bool silent = known == Directory::Known::kSilent && home != own_;
     if (silent) gathering_.doubt(home, reader, until_ns);
     const bool asks_others = known == Directory::Known::kNo || silent;
-    if (!asks_others || !gathering_.waits(home, deputy, now, patience_ns, &ask))
-      answer = directory_.want(key, asks, now);
+    const bool later = asks_others && gathering_.waits(home, deputy, now, patience_ns, &ask);
+    if (!later || waits == Waits::kNo) answer = directory_.want(key, asks, now);
     if (home != own_) {
-      uninformed_.insert(home);
+      note_missed(home);
       acted_.insert(home);
     }
   }
@@ -152,11 +171,11 @@ std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex 
 Peers::Where Peers::locate_here(const FileKey& key, int patience_ms) {
   const int64_t until = now_ns() + int64_t{patience_ms} * 1000000;
   for (unsigned nap_us = kFirstNapUs; now_ns() < until; nap_us = std::min(2 * nap_us, kLongestNapUs)) {
-    if (const std::optional<Directory::Answer> answer = answer_to(key, own_)) return meaning_of(*answer);
+    if (const std::optional<Directory::Answer> answer = answer_to(key, own_, Waits::kYes))
+      return meaning_of(*answer);
     ::usleep(nap_us);
   }
-  const MutexLock hold(lock_);
-  return meaning_of(directory_.want(key, own_, now_ns()));
+  return meaning_of(*answer_to(key, own_, Waits::kNo));
 }
 
 Peers::Where Peers::locate(const FileKey& key, Purpose purpose, uint64_t bytes) {
@@ -188,7 +207,8 @@ Peers::Where Peers::ask(const FileKey& key, Purpose purpose, int patience_ms) {
     }
     if (keeper == own_) return locate_here(key, later_ms);
     const int64_t asked_ns = now_ns();
-    const Result<Reply> reply = control_->ask(keeper, encode(Want{key, purpose}),
+    const Waits waits = asked_ns < until ? Waits::kYes : Waits::kNo;
+    const Result<Reply> reply = control_->ask(keeper, encode(Want{key, purpose, waits}),
                                               std::max(patience_ms, slowness_.limit_ms(options_.answer_ms)));
     if (reply.ok()) slowness_.took(now_ns() - asked_ns, options_.answer_ms);
     const std::optional<Where> where = reply.ok() ? meaning_of(*reply) : std::nullopt;
@@ -204,14 +224,15 @@ Peers::Where Peers::ask(const FileKey& key, Purpose purpose, int patience_ms) {
         members_.late(keeper, now_ns());
       }
     }
+    if (where || later) tell_missed(keeper);
     if (where) return *where;
     if (!later) {
       ++attempt;
-    } else if (now_ns() < until) {
+    } else if (waits == Waits::kYes) {
       ::usleep(nap_us);
       nap_us = std::min(2 * nap_us, kLongestNapUs);
     } else {
-      break;
+      break;  // no home answers so
     }
   }
   const MutexLock hold(lock_);
@@ -223,8 +244,9 @@ Peers::Where Peers::ask(const FileKey& key, Purpose purpose, int patience_ms) {
 
 std::string Peers::wanted(NodeIndex from, const Want& want) {
   const NodeIndex home = home_of(want.key, count_);
+  if (!keeps(want.key)) return encode(Read{0});
   bool look = false;
-  const std::optional<Directory::Answer> answer = answer_to(want.key, from);
+  const std::optional<Directory::Answer> answer = answer_to(want.key, from, want.waits);
   if (!answer) return encode(Later());
   {
     const MutexLock hold(lock_);
@@ -260,7 +282,7 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
       on(decode<Done>(body), [&](const Done& done) {
         {
           const MutexLock hold(lock_);
-          directory_.done(done, from);
+          if (keeps(done.key)) directory_.done(done, from);
         }
         if (done.result == ReadResult::kHeld) pass_on({done.key, from, done.identity});
       });
@@ -269,14 +291,14 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
       on(decode<Announce>(body), [&](const Announce& announce) {
         const MutexLock hold(lock_);
         for (const HeldFile& file : announce.files)
-          if (file.holder < count_) directory_.announce(file);
+          if (file.holder < count_ && keeps(file.key)) directory_.announce(file);
       });
       break;
     case MessageType::kReading:
       on(decode<Reading>(body), [&](const Reading& reading) {
         const MutexLock hold(lock_);
         for (const FileInReading& file : reading.files)
-          if (file.reader < count_) directory_.reading(file, now_ns());
+          if (file.reader < count_ && keeps(file.key)) directory_.reading(file, now_ns());
       });
       break;
     case MessageType::kGather:
@@ -343,6 +365,7 @@ void Peers::met(const Hello& hello) {
     if (!hello.data_address.empty()) data_addresses_[hello.node] = hello.data_address;
     uninformed = uninformed_.count(hello.node) > 0;
     acted = acted_.count(hello.node) > 0 ? 1 : 0;
+    if (uninformed) untold_.erase(hello.node);
     parted_.erase(hello.node);
   }
   for (const Mark& mark : handlers_.changes()) control_->tell(hello.node, encode(mark));
@@ -398,7 +421,7 @@ void Peers::pass_on(const HeldFile& file) {
   if (home == own_) return;
   {
     const MutexLock hold(lock_);
-    if (!members_.can_ask(home, now_ns())) return;  // it is told when it is met
+    if (!members_.can_ask(home, now_ns())) return note_missed(home);
   }
   control_->tell(home, encode(Announce{{file}}));
 }
@@ -430,6 +453,7 @@ Gathered Peers::gathered_for(NodeIndex asks, const Gather& gather) {
   if (asks != gather.share) return gathered;
   const MutexLock hold(lock_);
   const bool missed = uninformed_.erase(asks) > 0;
+  untold_.erase(asks);
   acted_.erase(asks);
   const int64_t older_ns = now_ns() - began_ns_ - static_cast<int64_t>(gather.age_ms) * 1000000;
   gathered.earlier = missed || older_ns > kBeginNs ? 1 : 0;
@@ -475,7 +499,7 @@ void Peers::tell_keeper(const FileKey& key, const std::string& message) {
     const MutexLock hold(lock_);
     keeper = keeper_of(key);
   }
-  if (!keeper) return;  // the home is told when it is met
+  if (!keeper) return;  // the home is told that it missed something
   if (*keeper != own_) return control_->tell(*keeper, message);
   (void)answer(own_, *decode_header(message), std::string_view(message).substr(MessageHeader::kBytes));
 }
@@ -523,11 +547,15 @@ Result<List> Peers::ask_walk(NodeIndex node, const Walk& question) {
   Result<Reply> reply = control_->ask(node, encode(question), patience);
   std::optional<List> list;
   if (reply.ok() && reply->header.type == List::kType) list = decode<List>(reply->body);
-  const MutexLock hold(lock_);
+  {
+    const MutexLock hold(lock_);
+    if (list) members_.answered(node);
+  }
   if (list) {
-    members_.answered(node);
+    tell_missed(node);
     return std::move(*list);
   }
+  const MutexLock hold(lock_);
   if (reply.ok()) {
     members_.wrong(node);
     return Error{EAGAIN, "it gave no answer"};

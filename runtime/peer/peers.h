@@ -144,13 +144,19 @@ class Peers {
   bool take(NodeIndex from, const Gathered& gathered) EXCLUDES(lock_);
   void gather_from(NodeIndex node, NodeIndex home) EXCLUDES(lock_);
   bool is_of(const FileKey& key, NodeIndex home, NodeIndex keeper) const;
+  // Whether this node is the home or the deputy: of other files no node asks or tells it.
+  bool keeps(const FileKey& key) const { return is_of(key, home_of(key, count_), own_); }
 
   Where ask(const FileKey& key, Purpose purpose, int patience_ms) EXCLUDES(lock_);
   Where locate_here(const FileKey& key, int patience_ms) EXCLUDES(lock_);
-  // Nothing: others are being asked.
-  std::optional<Directory::Answer> answer_to(const FileKey& key, NodeIndex asks) EXCLUDES(lock_);
+  // Nothing: others are being asked, and who asks waits.
+  std::optional<Directory::Answer> answer_to(const FileKey& key, NodeIndex asks, Waits waits) EXCLUDES(lock_);
   // Who is to be asked about the file now; notes the home that does not hear of it.
   std::optional<NodeIndex> keeper_of(const FileKey& key) REQUIRES(lock_);
+  // The home is done without.
+  void note_missed(NodeIndex home) REQUIRES(lock_);
+  // Tells it so, once it can be asked again.
+  void tell_missed(NodeIndex home) EXCLUDES(lock_);
   void tell_keeper(const FileKey& key, const std::string& message) EXCLUDES(lock_);
   // To the home of a file, from its deputy.
   void pass_on(const HeldFile& file) EXCLUDES(lock_);
@@ -179,6 +185,7 @@ class Peers {
   std::vector<uint16_t> ports_ GUARDED_BY(lock_);                      // 0: not met yet
   std::map<NodeIndex, std::string> data_addresses_ GUARDED_BY(lock_);  // of those met that have one
   std::set<NodeIndex> uninformed_ GUARDED_BY(lock_);                   // homes that missed something
+  std::set<NodeIndex> untold_ GUARDED_BY(lock_);  // of those, homes that have not been told that they did
   std::set<NodeIndex> acted_ GUARDED_BY(lock_);   // of those, homes that this node was the deputy of
   std::set<NodeIndex> parted_ GUARDED_BY(lock_);  // nodes that may miss changes until they are met
   std::unordered_map<FileKey, uint64_t> reading_ GUARDED_BY(lock_);  // what this node reads, and its leases
