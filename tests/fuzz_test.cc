@@ -7,8 +7,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
+#include <string>
 
 #include "build_config.h"
+#include "runtime/peer/messages.h"
 #include "tests/fuzz/targets.h"
 
 namespace monarch {
@@ -31,14 +34,22 @@ std::string name_of(const ::testing::TestParamInfo<Target>& info) { return info.
 
 class FuzzTest : public ::testing::TestWithParam<Target> {};
 
-TEST_P(FuzzTest, KeptInputs) {
+std::string inputs_of(const char* target) {
   const char* tree = ::getenv("MONARCH_SRCDIR");
-  const std::string dir = std::string(tree ? tree : ".") + "/tests/fuzz/seeds/" + GetParam().name;
+  return std::string(tree ? tree : ".") + "/tests/fuzz/seeds/" + target;
+}
+
+std::string content_of(const std::filesystem::directory_entry& entry) {
+  std::ifstream in(entry.path(), std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+TEST_P(FuzzTest, KeptInputs) {
+  const std::string dir = inputs_of(GetParam().name);
   int seen = 0;
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {
     SCOPED_TRACE(entry.path());
-    std::ifstream in(entry.path(), std::ios::binary);
-    const std::string text(std::istreambuf_iterator<char>(in), {});
+    const std::string text = content_of(entry);
     GetParam().run(reinterpret_cast<const uint8_t*>(text.data()), text.size());
     // All that begins as it does, too: ends of input are where parsers read on.
     for (size_t size = 0; size < text.size(); size += std::max<size_t>(1, text.size() / 64))
@@ -46,6 +57,21 @@ TEST_P(FuzzTest, KeptInputs) {
     ++seen;
   }
   EXPECT_GT(seen, 0) << dir << " holds no input";
+}
+
+// From an input that is refused at once a fuzzer learns little.
+TEST(FuzzInputsTest, EachMessageIsAmongThem) {
+  std::set<uint16_t> all, known;
+  for (const auto& entry : std::filesystem::directory_iterator(inputs_of("messages"))) {
+    const std::string text = content_of(entry);
+    all.merge(fuzz::types_of_messages(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+  }
+  for (uint16_t type = 0; type < 100; ++type) {
+    MessageHeader header;
+    header.type = static_cast<MessageType>(type);
+    if (decode_header(encode_message(header, {}))) known.insert(type);
+  }
+  EXPECT_EQ(all, known);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, FuzzTest, ::testing::ValuesIn(kTargets), name_of);

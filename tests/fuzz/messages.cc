@@ -16,15 +16,17 @@ std::optional<M> looked(std::string_view body) {
 }
 
 template <typename M>
-void look(std::string_view body) {
-  (void)looked<M>(body);
+bool look(std::string_view body) {
+  return looked<M>(body).has_value();
 }
 
-void look_at_list(std::string_view body) {
-  if (const std::optional<List> list = looked<List>(body)) look<ListParts>(list->parts);
+bool look_at_list(std::string_view body) {
+  const std::optional<List> list = looked<List>(body);
+  return list && look<ListParts>(list->parts);
 }
 
-void look_as(MessageType type, std::string_view body) {
+// Whether it is one.
+bool look_as(MessageType type, std::string_view body) {
   switch (type) {
     case MessageType::kHello:
       return look<Hello>(body);
@@ -80,21 +82,26 @@ void look_as(MessageType type, std::string_view body) {
       return look<Got>(body);
   }
   FUZZ_CHECK(!"a header has a type that is none");
+  return false;
 }
 
 }  // namespace
 
-void messages(const uint8_t* data, size_t size) {
+void messages(const uint8_t* data, size_t size) { (void)types_of_messages(data, size); }
+
+std::set<uint16_t> types_of_messages(const uint8_t* data, size_t size) {
+  std::set<uint16_t> types;
   const std::string bytes = text_of(data, size);
   std::string_view left(bytes);
   while (const std::optional<MessageHeader> header = decode_header(left)) {
     FUZZ_CHECK(header->body_bytes <= kMostBody);
     left.remove_prefix(MessageHeader::kBytes);
     const std::string_view body = left.substr(0, header->body_bytes);
-    look_as(header->type, body);
+    if (look_as(header->type, body)) types.insert(static_cast<uint16_t>(header->type));
     left.remove_prefix(body.size());
   }
   if (const std::optional<PieceHeader> piece = decode_piece(left)) FUZZ_CHECK(piece->bytes <= kPieceBytes);
+  return types;
 }
 
 }  // namespace monarch::fuzz

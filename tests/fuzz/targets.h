@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <string>
 
 #include "runtime/base/fd.h"
@@ -22,6 +23,9 @@ void options(const uint8_t* data, size_t size);   // the plugin's options, their
 void record(const uint8_t* data, size_t size);    // record.json
 void sizes(const uint8_t* data, size_t size);     // sizes, quotas and --tier
 void spool(const uint8_t* data, size_t size);     // entries of the spool
+
+// The same as messages(); of which types there are some that are whole.
+std::set<uint16_t> types_of_messages(const uint8_t* data, size_t size);
 
 inline std::string text_of(const uint8_t* data, size_t size) {
   return std::string(reinterpret_cast<const char*>(data), size);
