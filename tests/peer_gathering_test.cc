@@ -74,8 +74,8 @@ TEST_F(GatheringTest, WhatIsLongIsAskedForInParts) {
 }
 
 TEST_F(GatheringTest, NobodyGoesRoundInCircles) {
-  EXPECT_TRUE(hear(3, kOwn, 5, 0));
-  EXPECT_FALSE(more) << "nobody has asked for anything";
+  EXPECT_FALSE(hear(3, kOwn, 5)) << "nobody has asked for anything";
+  EXPECT_FALSE(more);
   (void)ask(kOwn, 3, true);
   EXPECT_TRUE(hear(3, kOwn, 5, 0));
   EXPECT_FALSE(hear(3, kOwn, 5, 0)) << "it says the same again";

@@ -15,6 +15,7 @@ Gathering::Share* Gathering::share_of(NodeIndex home, int64_t now) {
       return one.first != own && now - one.second.used_ns > kUnusedNs && members_->can_ask(one.first, now);
     });
     if (unused == shares_.end()) return nullptr;
+    made_place_.insert(unused->first);
     shares_.erase(unused);
   }
   Share& share = shares_[home];
@@ -90,7 +91,7 @@ Gather Gathering::question(NodeIndex home, NodeIndex node) const {
 bool Gathering::heard(NodeIndex node, const Gathered& gathered, int64_t now, bool* more) {
   *more = false;
   const auto at = shares_.find(gathered.share);
-  if (at == shares_.end()) return true;
+  if (at == shares_.end()) return made_place_.count(gathered.share) != 0;
   Share& share = at->second;
   Heard& heard = share.nodes.at(node);
   if (heard.state != State::kAsked) return true;

@@ -75,6 +75,7 @@ class Gathering {
 
   const Members* const members_;
   std::map<NodeIndex, Share> shares_;
+  std::set<NodeIndex> made_place_;  // homes whose shares were here once: answers may still come
 };
 
 }  // namespace monarch
