@@ -83,6 +83,12 @@ std::string random_id() {
   return text;
 }
 
+// Whether all of the board is there still: what is mapped of a file beyond its end is not to be touched.
+bool is_whole(const Fd& board) {
+  struct stat st;
+  return board && ::fstat(board.get(), &st) == 0 && st.st_size >= static_cast<off_t>(sizeof(Board));
+}
+
 // The directories of this run, removed when it goes out of scope.
 class RunDirs {
  public:
@@ -484,7 +490,13 @@ int run(const RunOptions& options) {
     wait_until_staged(dirs.run_dir(), options.staged, [&] { return agent.lives(); });
   const int64_t begin = os::clock_ns(CLOCK_MONOTONIC);
   note_begin(dirs.run_dir());
+  const Fd file(::open((dirs.run_dir() + "/board").c_str(), O_RDONLY | O_CLOEXEC));
   const int status = run_command(options.command, dirs.run_dir());
+  if (!is_whole(file)) {
+    std::fprintf(stderr, "monarchctl run: the command has cut %s/board: nothing is known of what it read\n",
+                 dirs.run_dir().c_str());
+    return status == 0 && (options.json || !options.report.empty()) ? kOwnFailure : status;
+  }
   const int64_t patience_ns = int64_t{job.config.agent.prefetch_patience} * 1'000'000'000;
   if (patience_ns > 0 && os::clock_ns(CLOCK_MONOTONIC) - begin > patience_ns && !has_been_used(*board->get()))
     std::fprintf(
@@ -492,15 +504,18 @@ int run(const RunOptions& options) {
         "monarchctl run: the command has not used the dataset through Monarch, so prefetch has stopped: "
         "programs that are statically linked, and containers without what monarchctl container-args "
         "prints, read the file system itself\n");
-  Result<Series> series = read_series(dirs.run_dir());  // the agent removes it
+  const bool reports = options.json || !options.report.empty();
+  Series series;
+  if (reports)
+    if (Result<Series> taken = read_series(dirs.run_dir()); taken.ok())
+      series = *taken;  // the agent removes it
   agent.stop();
-  if (series.ok()) close_series(*board->get(), &*series);
-  if (options.json || !options.report.empty())
-    if (const Status s = write_report(options, *board->get(), series.ok() ? *series : Series(), job.config);
-        !s.ok()) {
-      std::fprintf(stderr, "monarchctl run: %s\n", s.error().text.c_str());
-      if (status == 0) return kOwnFailure;
-    }
+  if (!reports) return status;
+  if (series.count > 0) close_series(*board->get(), &series);
+  if (const Status s = write_report(options, *board->get(), series, job.config); !s.ok()) {
+    std::fprintf(stderr, "monarchctl run: %s\n", s.error().text.c_str());
+    if (status == 0) return kOwnFailure;
+  }
   return status;
 }
 

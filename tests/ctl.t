@@ -264,6 +264,7 @@ def status_of_run():
         equal(job_of(as_json("status", before=e2e.NOBODY)[1], name), {}, "another user does not see it")
     run_dir = e2e.run_dirs(process.pid)[0]
     agent = e2e.children(process.pid, "monarchd")[0]
+    e2e.wait_until(lambda: os.path.exists(f"{run_dir}/series"))
     os.kill(agent, 9)
     job = awaited(name, "agent-died")
     equal(job["files"]["staged"], 40, "after the agent's death the numbers are there")
@@ -271,6 +272,7 @@ def status_of_run():
     os.truncate(f"{run_dir}/board", 100)
     equal(job_of(as_json("status")[1], name).get("state"), "unknown", "a board that is none")
     process.communicate(b"\n", timeout=e2e.PATIENCE)
+    equal(process.returncode, 0, "the run whose board was cut ends, with the command's exit code")
     fails("a job that is not there", ["status", name], [f"no job {name}", "monarchctl status"])
     for name in "4711_3", "run.", "run.x", "job", "-1":
         fails(f"no job: {name}", ["status", name], ["see 'monarchctl status --help'", *(["squeue -O JobID"] if name[0] != "-" else [])], want=2)
