@@ -657,7 +657,8 @@ TEST_F(PeerNodeTest, WithoutRoomThePfsHasIt) {
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
 }
 
-// All that others have received of this process by the connections that it has. What was sent again counts once.
+// All that others have received of this process by the connections that it has. What was sent again counts
+// once.
 uint64_t bytes_heard() {
   uint64_t sum = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
