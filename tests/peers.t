@@ -611,7 +611,7 @@ def quiet():
         return
     nodes = Nodes("quiet", 2).start_all()
     nodes.expect_right("before", 0, 1)
-    time.sleep(1)
+    time.sleep(3)  # what was read last has been told, and taken down
     trace = f"{scratch()}/quiet.strace"
     watcher = e2e.start([strace, "-f", "-e", "trace=!futex,poll,restart_syscall", "-o", trace, "-p", str(nodes.jobs[0].agent())])
     time.sleep(4)
