@@ -76,6 +76,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/layout/catalog_reader.h \
 	%D%/layout/globs.h \
 	%D%/layout/groups.h \
+	%D%/layout/space.h \
 	%D%/layout/path_hash.h \
 	%D%/layout/shared_map.h \
 	%D%/metadata/board.cc \

@@ -3,6 +3,7 @@
 """Names of files: whatever way a program writes one, it gets the file that it would get natively; and the ways
 that tell which file it is without opening it on the PFS get the tier's copy."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -414,6 +415,13 @@ os.system("umount " + sys.argv[1])
 time.sleep(1.5)
 show(root + b'/f')
 """
+# chroot(2) in the agent's own mount namespace, to a tree in which something is mounted below the root.
+ROOTED = """
+show(root + b'/sub/f')
+os.chroot(sys.argv[2] + '/rooted')
+show(root + b'/sub/f')
+show(root + b'/f')
+"""
 
 
 def mounts():
@@ -426,6 +434,14 @@ def mounts():
     ok(text.count("/over f") == 3 and "\nwritten\n" in text, "mounts that a task makes: they are seen", text)
     text = both("a mount over the root", OVER, 1)
     equal(text.count("/over f"), 2, "a mount over the root: it is seen", text)
+    with contextlib.ExitStack() as at_end:
+        for what, where in (("/proc", "/proc"), (f"{scratch()}/tier", f"{scratch()}/tier"), (t.root, t.root), (f"{scratch()}/over", f"{t.root}/sub")):
+            where = f"{scratch()}/rooted{where}"
+            os.makedirs(where, exist_ok=True)
+            equal(e2e.execute(["mount", "--bind", what, where])[0], 0, f"a root directory: {what} is mounted")
+            at_end.callback(e2e.execute, ["umount", where])
+        text = both("another root directory", ROOTED)
+    equal(text.count("/over f"), 1, "another root directory: what is mounted there is seen", text)
     inside = f"mount --bind {scratch()}/over {t.root}/sub && exec \"$@\""
     for name, how in (("a program that finds a mount", inside),
                       ("a root that is itself a mount", f"mount --bind {t.root} {t.root} && {inside}"),

@@ -3,6 +3,7 @@
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
 #include "preload/resolve/words.h"
+#include "runtime/layout/space.h"
 
 namespace monarch::preload {
 namespace {
@@ -17,6 +18,14 @@ std::atomic<int64_t> next_look{0};  // monotonic
 // to them.
 std::atomic<uint32_t> hidden{0};
 static_assert(kMaxRoots <= 32);
+
+// The process's space_hash(). After chroot(2) its paths lead elsewhere, in the same namespace.
+uint64_t own_space() {
+  struct statx root;
+  const uint64_t space = namespace_inode("/proc/self/ns/mnt");
+  if (syscall(SYS_statx, AT_FDCWD, "/", AT_STATX_DONT_SYNC, STATX_INO | kMountId, &root) != 0) return 0;
+  return space_hash(space, mount_id(root), root.stx_ino);
+}
 
 // The words of a line of mountinfo.
 constexpr int kDevice = 2, kPoint = 4;
@@ -63,10 +72,10 @@ bool look_at_mounts(const JobFacts& facts, uint32_t* gone) {
 RARE bool look(const JobFacts& facts, const RelPath& path) {
   const KeepErrno errno_stays;
   unsigned char seen = space.load(std::memory_order_acquire);
-  const uint64_t own = seen == kUnknown ? namespace_inode("/proc/self/ns/mnt") : 0;
+  const uint64_t own = seen == kUnknown ? own_space() : 0;
   const int64_t now = monotonic_ns();
   uint32_t gone = 0;
-  if (own != 0 && own == facts.mount_namespace) {
+  if (own != 0 && own == facts.space) {
     space.store(seen = kOfAgent, std::memory_order_release);
   } else if (seen == kUnknown || now >= next_look.load(std::memory_order_relaxed)) {
     const bool told = look_at_mounts(facts, &gone);
@@ -145,8 +154,8 @@ void sort_names(JobFacts* facts, uint32_t known, uint32_t elsewhere) {
 
 void see_from_here(JobFacts* facts) {
   const KeepErrno errno_stays;
-  const uint64_t own = namespace_inode("/proc/self/ns/mnt");
-  if (own == 0 || own == facts->mount_namespace) return;
+  const uint64_t own = own_space();
+  if (own == 0 || own == facts->space) return;
   const auto prefix_seen = [facts](uint32_t i) {
     return Seen{facts->prefixes[i].dev, facts->prefixes[i].ino, facts->prefixes[i].path};
   };

@@ -270,19 +270,19 @@ struct TierPath {
 };
 
 struct CatalogHeader {
-  char magic[8];             // kCatalogMagic
-  uint32_t version;          // kCatalogVersion
-  uint32_t bytes;            // sizeof(CatalogHeader)
-  uint64_t boot_time;        // CLOCK_REALTIME seconds at which the agent made it
-  uint64_t stage_wait_max;   // bytes: an open waits for files up to this size
-  uint64_t stage_wait_ns;    // how long what reads a larger one whole waits for it
-  uint32_t check_at_open;    // 1: an open compares size, mtime and ctime with the PFS before it takes a copy
-  uint32_t serve_metadata;   // 1: tasks answer stat(2) and readdir(3) from here
-  uint32_t stages_again;     // 1: the agent stages what the job wrote again, once that is quiet
-  uint64_t user_namespace;   // inode of the agent's /proc/self/ns/user: where its user and group ids hold
-  uint64_t mount_namespace;  // inode of its /proc/self/ns/mnt: where its paths hold; 0: not known
-  uint32_t user;             // the agent's effective user id
-  uint32_t groups;           // group_hash() of the groups whose files the agent may read
+  char magic[8];            // kCatalogMagic
+  uint32_t version;         // kCatalogVersion
+  uint32_t bytes;           // sizeof(CatalogHeader)
+  uint64_t boot_time;       // CLOCK_REALTIME seconds at which the agent made it
+  uint64_t stage_wait_max;  // bytes: an open waits for files up to this size
+  uint64_t stage_wait_ns;   // how long what reads a larger one whole waits for it
+  uint32_t check_at_open;   // 1: an open compares size, mtime and ctime with the PFS before it takes a copy
+  uint32_t serve_metadata;  // 1: tasks answer stat(2) and readdir(3) from here
+  uint32_t stages_again;    // 1: the agent stages what the job wrote again, once that is quiet
+  uint64_t user_namespace;  // inode of the agent's /proc/self/ns/user: where its user and group ids hold
+  uint64_t space;           // its space_hash(): where its paths hold; 0: not known
+  uint32_t user;            // the agent's effective user id
+  uint32_t groups;          // group_hash() of the groups whose files the agent may read
   std::atomic<uint32_t> ready;  // 1 once roots, prefixes and tiers are filled in
   std::atomic<uint32_t> index_generation;
   std::atomic<uint32_t> inode_generation;

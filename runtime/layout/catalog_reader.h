@@ -48,7 +48,7 @@ T read_once(const T& value) {
 // What the header says for good: a private copy, range-checked. Texts end in a NUL.
 struct JobFacts {
   uint64_t boot_time, stage_wait_max, stage_wait_ns;
-  uint64_t user_namespace, mount_namespace;
+  uint64_t user_namespace, space;
   uint32_t check_at_open, serve_metadata, stages_again, user, groups;
   uint32_t root_count, prefix_count, tier_count;
   struct {
@@ -87,7 +87,7 @@ inline bool take_facts(const CatalogHeader& h, JobFacts* f) {
   f->stage_wait_max = read_once(h.stage_wait_max);
   f->stage_wait_ns = read_once(h.stage_wait_ns);
   f->user_namespace = read_once(h.user_namespace);
-  f->mount_namespace = read_once(h.mount_namespace);
+  f->space = read_once(h.space);
   f->check_at_open = read_once(h.check_at_open);
   f->serve_metadata = read_once(h.serve_metadata);
   f->stages_again = read_once(h.stages_again);
