@@ -68,8 +68,8 @@ void give_up(const StateDir& state, const ReportsConfig& config) {
       else if (st.st_mtim.tv_sec + kHalfSeconds < now)
         ::unlink(path.c_str());
     }
-  for (const KeptReport& report : excess(std::move(kept), config, now))
-    ::unlink((state.path() + "/" + report.below).c_str());
+  const std::vector<KeptReport> old = excess(std::move(kept), config, now);
+  for (const KeptReport& report : old) ::unlink((state.path() + "/" + report.below).c_str());
   for (const std::string& user : names(state, "reports"))
     ::rmdir((state.path() + "/reports/" + user).c_str());  // unless there is something in it
 }
