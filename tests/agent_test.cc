@@ -701,6 +701,8 @@ TEST_F(AgentTest, TheWalkRestsWhileNobodyUsesTheDataset) {
   EXPECT_EQ(found(), then);
   count(shared.get(), TaskCounter::opens_pfs);
   EXPECT_TRUE(eventually([&] { return found() > then; }));
+  EXPECT_TRUE(
+      eventually([&] { return contents(scratch_ / "log").find("prefetch goes on") != std::string::npos; }));
   const std::string log = contents(scratch_ / "log");
   const size_t stops = log.find("prefetch stops until one does"), goes_on = log.find("prefetch goes on");
   EXPECT_LT(stops, goes_on);
