@@ -38,10 +38,11 @@ struct Squatter {
   uint16_t port = 0;
 };
 
-// One that nobody listens at, below those that the kernel gives to other tests' connections meanwhile.
+// One that nobody listens at, below those that the kernel gives to other tests' connections meanwhile, and
+// far from those of a process that runs beside this one.
 inline uint16_t free_port() {
   constexpr uint32_t kFirst = 20000, kPorts = 12000;
-  static std::atomic<uint32_t> next{static_cast<uint32_t>(::getpid()) * 16};
+  static std::atomic<uint32_t> next{static_cast<uint32_t>(::getpid()) * 7919};
   for (uint32_t tried = 0; tried < kPorts; ++tried) {
     const auto port = static_cast<uint16_t>(kFirst + next++ % kPorts);
     const sockaddr_in at = loopback(port);
