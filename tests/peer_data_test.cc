@@ -579,13 +579,12 @@ TEST_P(PeerDataTest, WhatIsNoAnswerIsNoFile) {
     const Came came = get("f", answer.offset);
     EXPECT_EQ(came.how, answer.how);
     EXPECT_EQ(came.bytes, answer.how == Fetched::kOk ? piece : "");
-    if (answer.how != Fetched::kOk && answer.how != Fetched::kGone) {
-      const int open = open_descriptors();
-      fetch.forget(1);
-      EXPECT_EQ(open_descriptors(), open) << "its connection was not kept";
-    }
-    fetch.forget(1);
+    const bool is_kept = answer.how == Fetched::kOk || answer.how == Fetched::kGone;
+    if (is_kept) fetch.forget(1);
     other.join();
+    const int open = open_descriptors();
+    fetch.forget(1);
+    EXPECT_EQ(open_descriptors(), open) << "its connection was not kept";
   }
 }
 
