@@ -492,10 +492,11 @@ int run(const RunOptions& options) {
   note_begin(dirs.run_dir());
   const Fd file(::open((dirs.run_dir() + "/board").c_str(), O_RDONLY | O_CLOEXEC));
   const int status = run_command(options.command, dirs.run_dir());
+  const bool reports = options.json || !options.report.empty();
   if (!is_whole(file)) {
     std::fprintf(stderr, "monarchctl run: the command has cut %s/board: nothing is known of what it read\n",
                  dirs.run_dir().c_str());
-    return status == 0 && (options.json || !options.report.empty()) ? kOwnFailure : status;
+    return status == 0 && reports ? kOwnFailure : status;
   }
   const int64_t patience_ns = int64_t{job.config.agent.prefetch_patience} * 1'000'000'000;
   if (patience_ns > 0 && os::clock_ns(CLOCK_MONOTONIC) - begin > patience_ns && !has_been_used(*board->get()))
@@ -504,7 +505,6 @@ int run(const RunOptions& options) {
         "monarchctl run: the command has not used the dataset through Monarch, so prefetch has stopped: "
         "programs that are statically linked, and containers without what monarchctl container-args "
         "prints, read the file system itself\n");
-  const bool reports = options.json || !options.report.empty();
   Series series;
   if (reports)
     if (Result<Series> taken = read_series(dirs.run_dir()); taken.ok())

@@ -19,23 +19,6 @@ using nlohmann::json;
 constexpr int kReadPatienceMs = 1000;
 constexpr double kLeastSeconds = 0.1;
 
-struct Column {
-  const char* name;
-  uint64_t Sample::*value;
-};
-constexpr Column kColumns[] = {{"milliseconds", &Sample::ms},
-                               {"tasks_pfs", &Sample::read_bytes_pfs},
-                               {"tasks_tier", &Sample::read_bytes_tier},
-                               {"agent_pfs", &Sample::agent_bytes_pfs},
-                               {"from_peers", &Sample::peer_bytes},
-                               {"to_peers", &Sample::served_bytes},
-                               {"opened_pfs", &Sample::opens_pfs},
-                               {"opened_tier", &Sample::opens_tier},
-                               {"waited", &Sample::waits},
-                               {"waited_ns", &Sample::wait_ns},
-                               {"staged", &Sample::staged_bytes},
-                               {"dataset", &Sample::dataset_bytes}};
-
 // False: it is no column of `count` whole numbers.
 bool take_column(const json& values, uint64_t count, const std::function<void(uint64_t, uint64_t)>& take) {
   if (!values.is_array() || values.size() != count) return false;
@@ -68,7 +51,7 @@ bool take_series(const json& from, size_t tiers, Series* series) {
   if (!take_time(from, "settled_seconds", &series->settled_ms) ||
       !take_time(from, "staged_seconds", &series->whole_ms))
     return false;
-  for (const Column& column : kColumns) {
+  for (const SeriesColumn& column : kSeriesColumns) {
     const auto at = from.find(column.name);
     if (at == from.end() || !take_column(*at, series->count, [&](uint64_t i, uint64_t value) {
           series->samples[i].*column.value = value;

@@ -52,14 +52,7 @@ std::vector<std::pair<std::string, uint64_t>> placed_by_medium(const JobRecord& 
 
 // All nodes'; what is placed is told by medium.
 NodeCounts all_nodes(const JobCounters& counters) {
-  NodeCounts all;
-  std::copy(std::begin(counters.task), std::end(counters.task), all.task);
-  std::copy(std::begin(counters.agent), std::end(counters.agent), all.agent);
-  for (uint32_t i = 0; i < kMaxTiers; ++i) {
-    all.opens_tier += counters.opens_tier[i];
-    all.read_calls_tier += counters.read_calls_tier[i];
-    all.read_bytes_tier += counters.read_bytes_tier[i];
-  }
+  NodeCounts all = own_counts(counters);
   add(&all, counters.others);
   return all;
 }
@@ -113,6 +106,18 @@ JobCounters counters_of(const Board& board) {
     }
   }
   return c;
+}
+
+NodeCounts own_counts(const JobCounters& counters) {
+  NodeCounts own;
+  std::copy(std::begin(counters.task), std::end(counters.task), own.task);
+  std::copy(std::begin(counters.agent), std::end(counters.agent), own.agent);
+  for (uint32_t i = 0; i < kMaxTiers; ++i) {
+    own.opens_tier += counters.opens_tier[i];
+    own.read_calls_tier += counters.read_calls_tier[i];
+    own.read_bytes_tier += counters.read_bytes_tier[i];
+  }
+  return own;
 }
 
 bool plausible(const JobCounters& c) {

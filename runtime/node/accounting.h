@@ -34,6 +34,8 @@ inline constexpr uint64_t kJobCountersMagic = 0x31435f4843524e4d;
 // file of the right size and version, pread(2). Run as the job's owner.
 Result<std::unique_ptr<Board>> read_board(const std::string& run_dir);
 JobCounters counters_of(const Board& board);
+// This node's, without what is placed: who adds it knows of what medium the tiers are.
+NodeCounts own_counts(const JobCounters& counters);
 
 // Likewise of what the agent tells about its tiers (Board::granted).
 struct GrantedBytes {

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "build_config.h"
 #include "runtime/base/os.h"
@@ -32,15 +31,9 @@ ordered_json agent_counters(const NodeCounts& counts) {
 }
 
 NodeCounts own_counts(const JobCounters& c, const std::vector<TierInReport>& tiers) {
-  NodeCounts own;
-  std::copy(std::begin(c.task), std::end(c.task), own.task);
-  std::copy(std::begin(c.agent), std::end(c.agent), own.agent);
-  for (uint32_t i = 0; i < kMaxTiers; ++i) {
-    own.opens_tier += c.opens_tier[i];
-    own.read_calls_tier += c.read_calls_tier[i];
-    own.read_bytes_tier += c.read_bytes_tier[i];
-    if (i < tiers.size()) own.placed_bytes[static_cast<uint32_t>(tiers[i].medium)] += c.placed_bytes[i];
-  }
+  NodeCounts own = monarch::own_counts(c);
+  for (size_t i = 0; i < std::min<size_t>(tiers.size(), kMaxTiers); ++i)
+    own.placed_bytes[static_cast<uint32_t>(tiers[i].medium)] += c.placed_bytes[i];
   return own;
 }
 
@@ -82,22 +75,13 @@ ordered_json series_of(const Series& series, size_t tiers) {
   ordered_json placed = ordered_json::array();
   for (size_t t = 0; t < std::min<size_t>(tiers, kMaxTiers); ++t)
     placed.push_back(column([&](const Sample& s) { return s.placed_bytes[t]; }));
-  return {{"began", series.began},
-          {"settled_seconds", seconds_of(series.settled_ms)},
-          {"staged_seconds", seconds_of(series.whole_ms)},
-          {"milliseconds", column([](const Sample& s) { return s.ms; })},
-          {"tasks_pfs", column([](const Sample& s) { return s.read_bytes_pfs; })},
-          {"tasks_tier", column([](const Sample& s) { return s.read_bytes_tier; })},
-          {"agent_pfs", column([](const Sample& s) { return s.agent_bytes_pfs; })},
-          {"from_peers", column([](const Sample& s) { return s.peer_bytes; })},
-          {"to_peers", column([](const Sample& s) { return s.served_bytes; })},
-          {"opened_pfs", column([](const Sample& s) { return s.opens_pfs; })},
-          {"opened_tier", column([](const Sample& s) { return s.opens_tier; })},
-          {"waited", column([](const Sample& s) { return s.waits; })},
-          {"waited_ns", column([](const Sample& s) { return s.wait_ns; })},
-          {"staged", column([](const Sample& s) { return s.staged_bytes; })},
-          {"dataset", column([](const Sample& s) { return s.dataset_bytes; })},
-          {"placed", placed}};
+  ordered_json all = {{"began", series.began},
+                      {"settled_seconds", seconds_of(series.settled_ms)},
+                      {"staged_seconds", seconds_of(series.whole_ms)}};
+  for (const SeriesColumn& c : kSeriesColumns)
+    all[c.name] = column([&](const Sample& s) { return s.*c.value; });
+  all["placed"] = placed;
+  return all;
 }
 
 std::string dumped(const ordered_json& json, int indent) {

@@ -18,6 +18,24 @@ struct TierInReport {
   Medium medium = Medium::kSsd;
   uint64_t granted = 0;
 };
+// The fields of a sample by their names in a report; the bytes placed on each tier stand beside them.
+struct SeriesColumn {
+  const char* name;
+  uint64_t Sample::*value;
+};
+inline constexpr SeriesColumn kSeriesColumns[] = {{"milliseconds", &Sample::ms},
+                                                  {"tasks_pfs", &Sample::read_bytes_pfs},
+                                                  {"tasks_tier", &Sample::read_bytes_tier},
+                                                  {"agent_pfs", &Sample::agent_bytes_pfs},
+                                                  {"from_peers", &Sample::peer_bytes},
+                                                  {"to_peers", &Sample::served_bytes},
+                                                  {"opened_pfs", &Sample::opens_pfs},
+                                                  {"opened_tier", &Sample::opens_tier},
+                                                  {"waited", &Sample::waits},
+                                                  {"waited_ns", &Sample::wait_ns},
+                                                  {"staged", &Sample::staged_bytes},
+                                                  {"dataset", &Sample::dataset_bytes}};
+
 enum class Reports { kNode, kJob };  // what
 
 // What the child that reads a job's files as the job's owner hands to root: numbers only.
