@@ -22,9 +22,9 @@ static_assert(kMaxRoots <= 32);
 // The process's space_hash(). After chroot(2) its paths lead elsewhere, in the same namespace.
 uint64_t own_space() {
   struct statx root;
-  const uint64_t space = namespace_inode("/proc/self/ns/mnt");
+  const uint64_t names = namespace_inode("/proc/self/ns/mnt");
   if (syscall(SYS_statx, AT_FDCWD, "/", AT_STATX_DONT_SYNC, STATX_INO | kMountId, &root) != 0) return 0;
-  return space_hash(space, mount_id(root), root.stx_ino);
+  return space_hash(names, mount_id(root), root.stx_ino);
 }
 
 // The words of a line of mountinfo.
