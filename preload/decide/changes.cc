@@ -20,6 +20,7 @@
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
+#include "runtime/layout/space.h"
 
 namespace monarch::preload {
 namespace {

@@ -72,15 +72,4 @@ inline uint64_t device_of(const struct statx& st) {
   return gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
 }
 
-// STATX_MNT_ID and STATX_MNT_ID_UNIQUE, whichever the kernel knows; the latter is no other mount's ever.
-inline constexpr unsigned kMountId = 0x1000 | 0x4000;
-// The mount that a statx with kMountId told of; 0: the kernel does not tell. libc's header may be too old to
-// name it.
-inline uint64_t mount_id(const struct statx& st) {
-  constexpr size_t kAt = 0x90;
-  uint64_t id = 0;
-  if ((st.stx_mask & kMountId) != 0) memcpy(&id, reinterpret_cast<const char*>(&st) + kAt, sizeof id);
-  return id;
-}
-
 }  // namespace monarch::preload

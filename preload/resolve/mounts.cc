@@ -19,14 +19,6 @@ std::atomic<int64_t> next_look{0};  // monotonic
 std::atomic<uint32_t> hidden{0};
 static_assert(kMaxRoots <= 32);
 
-// The process's space_hash(). After chroot(2) its paths lead elsewhere, in the same namespace.
-uint64_t own_space() {
-  struct statx root;
-  const uint64_t names = namespace_inode("/proc/self/ns/mnt");
-  if (syscall(SYS_statx, AT_FDCWD, "/", AT_STATX_DONT_SYNC, STATX_INO | kMountId, &root) != 0) return 0;
-  return space_hash(names, mount_id(root), root.stx_ino);
-}
-
 // The words of a line of mountinfo.
 constexpr int kDevice = 2, kPoint = 4;
 

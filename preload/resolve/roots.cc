@@ -5,6 +5,7 @@
 
 #include "preload/next/kernel.h"
 #include "runtime/layout/groups.h"
+#include "runtime/layout/space.h"
 
 namespace monarch::preload {
 namespace {
@@ -79,11 +80,6 @@ Fact look_at_groups(const JobFacts& facts) {
 }
 
 }  // namespace
-
-uint64_t namespace_inode(const char* link) {
-  struct statx st;
-  return syscall(SYS_statx, AT_FDCWD, link, 0, STATX_INO, &st) == 0 ? st.stx_ino : 0;
-}
 
 bool is_same_directory(const JobFacts& facts, uint32_t number) {
   const Prefix& prefix = facts.prefixes[number];

@@ -14,8 +14,6 @@ bool is_same_directory(const JobFacts& facts, uint32_t number);
 const char* root_path(const Client& client, uint32_t root);
 // Whether files of a dataset can be on the device.
 bool on_root_device(const JobFacts& facts, uint64_t dev);
-// The inode of a namespace of the process (/proc/self/ns/...); 0: not to be had now. Changes errno.
-uint64_t namespace_inode(const char* link);
 // Whether the process runs as the agent's user, in its user namespace.
 bool same_user(const Client& client);
 // Whether files that not all may read are as open to the thread as to the agent: by its groups, or, in a job

@@ -25,17 +25,6 @@ int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 +
 
 uint64_t round8(uint64_t bytes) { return (bytes + 7) & ~uint64_t{7}; }
 
-// As tasks find out theirs (preload/resolve/mounts.cc).
-uint64_t own_space() {
-  constexpr unsigned kMountId = 0x1000 | 0x4000;  // STATX_MNT_ID, and _UNIQUE, which libc does not name yet
-  struct stat space;
-  struct statx root {};
-  if (::stat("/proc/self/ns/mnt", &space) != 0 ||
-      ::statx(AT_FDCWD, "/", AT_STATX_DONT_SYNC, STATX_INO | kMountId, &root) != 0)
-    return 0;
-  return space_hash(space.st_ino, (root.stx_mask & kMountId) != 0 ? root.stx_mnt_id : 0, root.stx_ino);
-}
-
 // Whether `path` can be kept in a field of kPathBytes.
 bool fits_path(const std::string& path) { return path.size() < kPathBytes; }
 
@@ -119,8 +108,7 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
   h->user = ::geteuid();
   h->groups = own_groups();
   catalog->roots_ = static_cast<uint32_t>(roots.size());
-  struct stat users;
-  if (::stat("/proc/self/ns/user", &users) == 0) h->user_namespace = users.st_ino;
+  h->user_namespace = namespace_inode("/proc/self/ns/user");
   h->space = own_space();
   for (const RootView& r : roots) h->roots[h->root_count++].dev = r.dev;
   for (const PrefixView& p : prefixes) {
