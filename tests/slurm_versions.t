@@ -99,16 +99,17 @@ class Lab(Cluster):
         return job, self.output(job)
 
     def row(self, count, kind, *options):
-        """Jobs in a row: [(id, seconds until its node is free again)]; and whether all read the right bytes."""
-        ended, right = [], True
+        """Jobs in a row: [(id, seconds until its node is free again)]; and what others than the dataset's bytes they printed."""
+        ended, wrong = [], []
         for _ in range(count):
             begin = time.monotonic()
             job, out = kind(*options)
             self.wait(job)
             wait_until(lambda: self.nodes()[self.node_names[0]] == "idle", slurm_lab.PATIENCE)
             ended.append((job, time.monotonic() - begin))
-            right = right and out == data.sums * 2
-        return ended, right
+            if out != data.sums * 2:
+                wrong.append(out.decode(errors="replace"))
+        return ended, wrong
 
     def gone(self, name):
         """Three TAP lines: what is left of jobs that have ended."""
@@ -121,10 +122,10 @@ def in_a_row(name, count=4):
     """Jobs with Monarch are right and staged, end as soon as those without, and leave nothing."""
     for what, kind in ("srun", cluster.srun), ("sbatch", cluster.sbatch):
         control, _ = cluster.row(count, kind)
-        jobs, right = cluster.row(count, kind, f"--monarch-dataset={data.path}")
+        jobs, wrong = cluster.row(count, kind, f"--monarch-dataset={data.path}")
         took = {words: [f"{seconds:.2f}" for _, seconds in row] for words, row in (("without", control), ("with Monarch", jobs))}
         print(f"# {name}, {what}: jobs took {took} s, epilogs {[cluster.epilog_ms(job) for job, _ in jobs]} ms")
-        ok(right, f"{name}, {what}: the bytes are right")
+        ok(not wrong, f"{name}, {what}: the bytes are right", *wrong)
         ok(max(seconds for _, seconds in jobs) < SOON, f"{name}, {what}: each job gives its node back soon", took)
         for job, _ in jobs:
             wait_until(lambda job=job: " monarch=1 " in cluster.log_of(job), slurm_lab.PATIENCE)

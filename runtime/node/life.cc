@@ -5,8 +5,11 @@
 #include <linux/magic.h>
 #include <spdlog/spdlog.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include "runtime/base/fd.h"
@@ -25,6 +28,13 @@ bool is_in_memory(const std::string& path) {
   const Fd dir(os::openat(AT_FDCWD, path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   struct statfs fs;
   return dir && os::fstatfs(dir.get(), &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+}
+
+// None where the kernel does not list them (CONFIG_PROC_CHILDREN).
+std::vector<pid_t> children_of(pid_t process) {
+  const std::string pid = std::to_string(process);
+  std::ifstream in("/proc/" + pid + "/task/" + pid + "/children");
+  return {std::istream_iterator<pid_t>(in), {}};
 }
 
 }  // namespace
@@ -79,9 +89,13 @@ void leave_behind(const StateDir& state, pid_t process) {
   const Cgroups groups;
   (void)groups.make(state.helpers_cgroup(), 0).ok();
   groups.move(process, state.helpers_cgroup());
+  // What it starts from now on is there already.
+  for (const pid_t child : children_of(process)) groups.move(child, state.helpers_cgroup());
 }
 
-HelperCgroup::HelperCgroup(const StateDir& state) : name_(state.helpers_cgroup()) {
+HelperCgroup::HelperCgroup(const StateDir& state, Enters enters)
+    : name_(state.helpers_cgroup()), entered_(enters == Enters::kNow) {
+  if (!entered_) return;
   // Who tidies up may remove it between the two. Without groups it stays where it is, which the log of the
   // job's start has told.
   for (int attempt = 0; attempt < kEnterAttempts; ++attempt) {
@@ -90,6 +104,12 @@ HelperCgroup::HelperCgroup(const StateDir& state) : name_(state.helpers_cgroup()
   }
 }
 
-HelperCgroup::~HelperCgroup() { groups_.leave(name_); }
+HelperCgroup::~HelperCgroup() {
+  const auto is_there = [this] {
+    const std::vector<int> all = groups_.processes(name_);
+    return std::find(all.begin(), all.end(), ::getpid()) != all.end();
+  };
+  if (entered_ || is_there()) groups_.leave(name_);
+}
 
 }  // namespace monarch

@@ -27,13 +27,16 @@ std::vector<std::string> stray_cgroups(const StateDir& state);
 // Ends what is in those, and removes them, and the group of root's helpers if none is in it.
 void sweep_cgroups(const StateDir& state);
 
-// Puts a process of root's that does not end into the helpers' group, which stays until it does.
+// Puts a process of root's that does not end, and its children, into the helpers' group, which stays until
+// they do.
 void leave_behind(const StateDir& state, pid_t process);
 
-// The calling process of root's, which outlives its hook, is in the helpers' group as long as this lives.
+// The calling process of root's, which outlives its hook, is in the helpers' group as long as this lives; or
+// once leave_behind() puts it there: the kernel takes some 10 ms to move a process, and as long to move it out.
 class HelperCgroup {
  public:
-  explicit HelperCgroup(const StateDir& state);
+  enum class Enters { kNow, kIfLeftBehind };
+  explicit HelperCgroup(const StateDir& state, Enters enters = Enters::kNow);
   ~HelperCgroup();
   HelperCgroup(const HelperCgroup&) = delete;
   HelperCgroup& operator=(const HelperCgroup&) = delete;
@@ -41,6 +44,7 @@ class HelperCgroup {
  private:
   Cgroups groups_;
   std::string name_;
+  bool entered_ = false;
 };
 
 }  // namespace monarch

@@ -166,7 +166,7 @@ Result<std::string> run_child(const User& owner, FileRights rights, Names names,
   const bool late = *begun && report.empty() && now_ms() >= end;
   if (report.empty()) ::kill(pid, SIGKILL);
   // One that hangs in the kernel is left to init.
-  for (int i = 0; i < 500 && ::waitpid(pid, nullptr, WNOHANG) == 0; ++i) ::usleep(2000);
+  for (int i = 0; i < 2000 && ::waitpid(pid, nullptr, WNOHANG) == 0; ++i) ::usleep(500);
   if (late) return Error{ETIMEDOUT, "not through after " + std::to_string(patience_ms) + " ms"};
   if (report.empty()) return Error{ECHILD, "a process with the owner's rights ended early"};
   return report.substr(1);

@@ -42,7 +42,7 @@ constexpr int kMostDetached = 10;  // times that an owner may mount something an
 constexpr int kStartPatienceMs = 500;
 constexpr int kAsidePatienceMs = 500;
 constexpr int kTierPatienceMs = 2000;  // for all tiers, before each attempt
-constexpr int kPollUs = 2000;
+constexpr int kPollUs = 500;
 
 int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
@@ -82,7 +82,7 @@ bool reap(pid_t pid, int64_t end) {
   if (ended != 0) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
   ::kill(pid, SIGKILL);
   // One that hangs in the kernel is left to init.
-  for (int i = 0; i < 50 && ::waitpid(pid, &status, WNOHANG) == 0; ++i) ::usleep(kPollUs);
+  for (int i = 0; i < 200 && ::waitpid(pid, &status, WNOHANG) == 0; ++i) ::usleep(kPollUs);
   return false;
 }
 
@@ -457,7 +457,8 @@ Answers tiers_that_answer(const StateDir& state, const std::vector<UnderWay>& un
 
 using Find = std::function<std::vector<Removal>()>;
 
-[[noreturn]] void remove_all(const StateDir& state, std::vector<Removal> removals, const Find& find) {
+[[noreturn]] void remove_all(const StateDir& state, std::vector<Removal> removals, const Find& find,
+                             HelperCgroup::Enters enters) {
   ::setsid();
   ::signal(SIGHUP, SIG_IGN);
   const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -467,7 +468,7 @@ using Find = std::function<std::vector<Removal>()>;
   leave_open(locks);
   std::vector<UnderWay> under_way;
   {
-    const HelperCgroup group(state);
+    const HelperCgroup group(state, enters);
     if (find) removals = find();
     for (Removal& r : removals) under_way.emplace_back().removal = std::move(r);
     const int64_t begin = now_ms();
@@ -584,18 +585,19 @@ bool remove_in_background(const StateDir& state, std::vector<Removal> removals, 
   if (removals.empty()) return true;
   const pid_t pid = ::fork();
   if (pid < 0) return false;
-  if (pid == 0) remove_all(state, std::move(removals), {});
+  const auto enters =
+      patience_ms > 0 ? HelperCgroup::Enters::kIfLeftBehind : HelperCgroup::Enters::kNow;
+  if (pid == 0) remove_all(state, std::move(removals), {}, enters);
+  if (patience_ms <= 0) return false;
   int status = 0;
-  const int64_t end = now_ms() + patience_ms;
-  do {
+  for (const int64_t end = now_ms() + patience_ms; now_ms() < end; ::usleep(kPollUs))
     if (::waitpid(pid, &status, WNOHANG) == pid) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (patience_ms > 0) ::usleep(kPollUs);
-  } while (now_ms() < end);
+  leave_behind(state, pid);
   return false;
 }
 
 void find_and_remove(const StateDir& state, const Find& find) {
-  if (::fork() == 0) remove_all(state, {}, find);
+  if (::fork() == 0) remove_all(state, {}, find, HelperCgroup::Enters::kNow);
 }
 
 // The record goes last of all that is the job's, but not last of its directory: a remover that was killed
