@@ -45,6 +45,12 @@ def hierarchies():
     return [w[4] for w in mounts if w[w.index("-") + 1] in ("cgroup", "cgroup2") and w[3] == "/"]
 
 
+def without_lateness(out):
+    """Where processors are emulated a helper of root's may be late; then the job runs without Monarch, and says so first."""
+    late = rb"^monarch: the job runs without Monarch on \S+: its helper did not answer\n"
+    return re.sub(late, b"", out) if e2e.SLOW > 1 else out
+
+
 class Lab(Cluster):
     """A cluster whose daemons may be in a namespace with groups of version 2 alone; its root is then a group of the lab's here."""
 
@@ -107,7 +113,7 @@ class Lab(Cluster):
             self.wait(job)
             wait_until(lambda: self.nodes()[self.node_names[0]] == "idle", slurm_lab.PATIENCE)
             ended.append((job, time.monotonic() - begin))
-            if out != data.sums * 2:
+            if without_lateness(out) != data.sums * 2:
                 wrong.append(out.decode(errors="replace"))
         return ended, wrong
 
