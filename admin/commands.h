@@ -17,6 +17,7 @@ void add_report(CLI::App* app, int* status);          // summary.cc
 void add_run(CLI::App* app, int* status);             // run.cc
 void add_status(CLI::App* app, int* status);          // status.cc
 void add_tiers(CLI::App* app, int* status);           // tiers.cc
+void add_top(CLI::App* app, int* status);             // top.cc
 void add_version(CLI::App* app, int* status);         // version.cc
 
 }  // namespace monarch::admin

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pwd.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <set>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/os.h"
 #include "runtime/hierarchy/tier.h"
 #include "runtime/layout/shared_map.h"
 #include "runtime/node/identity.h"
@@ -25,7 +27,10 @@
 namespace monarch::admin {
 namespace {
 
+constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int kReadPatienceMs = 1000;
+constexpr size_t kMostChildren = 64;  // at a time
+constexpr int64_t kLeftAloneNs = 30 * kSecondNs;
 constexpr useconds_t kBetweenLooksUs = 1000000;
 
 std::vector<std::string> names_in(const std::string& path) {
@@ -222,34 +227,48 @@ std::vector<Job> all_jobs(const std::string& state_dir) {
   return jobs;
 }
 
+constexpr char kHangs[] = "its owner's files cannot be read in a second";
+
 // Root as the owner. What a child of the owner's hands on is believed only as far as plausible() goes.
-Result<JobStatus> look(const Job& job) {
-  if (::geteuid() != 0 || job.uid == 0) return read_status(job.run_dir);
+class Look {
+ public:
+  explicit Look(Job* job) : job_(job) {
+    if (::geteuid() != 0 || job->uid == 0) return;
+    child_.emplace(User{job->uid, job->gid, {}}, [job](int fd) {
+      const Result<JobStatus> read = read_status(job->run_dir);
+      const Told tell{read.ok() ? 0 : read.error().code, read.ok() ? *read : JobStatus{}};
+      return ::write(fd, &tell, sizeof tell) == sizeof tell;
+    });
+  }
+  // False: it hangs.
+  bool finish(int64_t until_ms) {
+    const Result<JobStatus> read = child_ ? told(until_ms) : read_status(job_->run_dir);
+    if (read.ok() && plausible(*read)) {
+      job_->status = *read;
+      return true;
+    }
+    job_->reason = read.ok() ? "the numbers in its owner's files are none of an agent's" : read.error().text;
+    const bool none = !read.ok() && read.error().code == ENOENT;
+    job_->state = none ? JobState::kAllocating : JobState::kUnknown;
+    return job_->reason != kHangs;
+  }
+
+ private:
   struct Told {
     int64_t error;
     JobStatus status;
-  } told{};
-  const bool came = run_as({job.uid, job.gid, {}}, kReadPatienceMs, &told, sizeof told, [&](int fd) {
-    Result<JobStatus> read = read_status(job.run_dir);
-    Told tell{read.ok() ? 0 : read.error().code, read.ok() ? *read : JobStatus{}};
-    return ::write(fd, &tell, sizeof tell) == sizeof tell;
-  });
-  if (!came) return Error{EIO, "its owner's files cannot be read in a second"};
-  if (told.error != 0)
-    return errno_error("read " + job.run_dir + "/board",
+  };
+  Result<JobStatus> told(int64_t until_ms) {
+    Told told{};
+    if (!child_->finish(until_ms, &told, sizeof told)) return Error{EIO, kHangs};
+    if (told.error == 0) return told.status;
+    return errno_error("read " + job_->run_dir + "/board",
                        told.error > 0 && told.error < 4096 ? static_cast<int>(told.error) : EIO);
-  return told.status;
-}
+  }
 
-void look_at(Job* job) {
-  const Result<JobStatus> read = look(*job);
-  job->status.reset();
-  if (read.ok() && plausible(*read)) job->status = *read;
-  if (read.ok() && !job->status) job->reason = "the numbers in its owner's files are none of an agent's";
-  if (!read.ok()) job->reason = read.error().text;
-  if (!job->status)
-    job->state = !read.ok() && read.error().code == ENOENT ? JobState::kAllocating : JobState::kUnknown;
-}
+  Job* const job_;
+  std::optional<ChildAs> child_;
+};
 
 uint64_t copied(const JobStatus& status) {
   return status.counters[AgentCounter::agent_bytes_pfs] + status.counters[AgentCounter::peer_bytes];
@@ -295,32 +314,65 @@ const char* state_name(JobState state) {
   return "?";
 }
 
-std::vector<Job> find_jobs(const std::string& state_dir) {
-  std::vector<Job> jobs = ::geteuid() == 0 ? all_jobs(state_dir) : own_jobs();
-  for (Job& job : jobs)
-    if (!job.run_dir.empty()) look_at(&job);
-  if (std::none_of(jobs.begin(), jobs.end(), [](const Job& j) { return j.status && j.status->alive; })) {
-    for (Job& job : jobs)
-      if (job.status) job.state = state_of(*job.status, false);
-    return jobs;
+void JobWatch::look_at(std::vector<Job>* jobs) {
+  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  std::vector<Job*> wanted;
+  for (Job& job : *jobs) {
+    if (job.run_dir.empty()) continue;
+    if (const auto at = left_alone_ns_.find(job.run_dir); at == left_alone_ns_.end() || at->second <= now)
+      wanted.push_back(&job);
+    else
+      job.reason = kHangs;  // and is kUnknown
   }
-  std::vector<std::optional<JobStatus>> before;
-  for (const Job& job : jobs) before.push_back(job.status);
-  ::usleep(kBetweenLooksUs);
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    Job& job = jobs[i];
-    if (!before[i]) continue;
-    look_at(&job);
-    if (!job.status) {  // it has ended meanwhile
+  for (size_t begin = 0; begin < wanted.size(); begin += kMostChildren) {
+    const size_t end = std::min(begin + kMostChildren, wanted.size());
+    const int64_t until_ms = os::clock_ns(CLOCK_MONOTONIC) / 1000000 + kReadPatienceMs;
+    std::vector<Look> looks;
+    looks.reserve(end - begin);
+    for (size_t i = begin; i < end; ++i) looks.emplace_back(wanted[i]);
+    for (size_t i = begin; i < end; ++i)
+      if (!looks[i - begin].finish(until_ms)) left_alone_ns_[wanted[i]->run_dir] = now + kLeftAloneNs;
+  }
+}
+
+std::vector<Job> JobWatch::look() {
+  std::vector<Job> jobs = ::geteuid() == 0 ? all_jobs(state_dir_) : own_jobs();
+  look_at(&jobs);
+  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  std::map<std::string, Seen> seen;
+  for (Job& job : jobs) {
+    const auto before = seen_.find(job.run_dir);
+    const bool known = !job.run_dir.empty() && before != seen_.end();
+    if (known && job.state == JobState::kAllocating) {  // it has no board any more
       job.state = JobState::kTeardown;
       job.reason = "it ended just now";
-      continue;
     }
-    const uint64_t now = copied(*job.status), then = copied(*before[i]);
-    if (job.status->alive) job.bytes_per_second = (now - std::min(then, now)) * 1000000 / kBetweenLooksUs;
-    job.state = state_of(*job.status, now > then || job.status->progress != before[i]->progress);
+    if (!job.status) continue;
+    seen[job.run_dir] = {*job.status, now};
+    const uint64_t copies = copied(*job.status), then = known ? copied(before->second.status) : copies;
+    const int64_t ns = known ? std::max(now - before->second.ns, int64_t{1}) : 0;
+    if (known && job.status->alive)
+      job.bytes_per_second = static_cast<uint64_t>(static_cast<double>(copies - std::min(then, copies)) *
+                                                   kSecondNs / static_cast<double>(ns));
+    job.state = state_of(*job.status,
+                         known && (copies > then || job.status->progress != before->second.status.progress));
   }
+  seen_ = std::move(seen);
+  std::erase_if(left_alone_ns_, [&](const auto& one) { return one.second <= now; });
   return jobs;
+}
+
+bool may_copy(const std::vector<Job>& jobs) {
+  return std::any_of(jobs.begin(), jobs.end(),
+                     [](const Job& job) { return job.status && job.status->alive; });
+}
+
+std::vector<Job> find_jobs(const std::string& state_dir) {
+  JobWatch watch(state_dir);
+  std::vector<Job> jobs = watch.look();
+  if (!may_copy(jobs)) return jobs;
+  ::usleep(kBetweenLooksUs);
+  return watch.look();
 }
 
 std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whole) {

@@ -5,8 +5,10 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/result.h"
@@ -38,14 +40,37 @@ struct Job {
   JobState state = JobState::kUnknown;
   std::string reason;               // of kFailed, kTeardown and kUnknown
   std::optional<JobStatus> status;  // what its owner's files say; plausible()
-  // Of the time between two looks; nothing: it was looked at once.
+  // Of the time between two looks; nothing: it was looked at once, or its agent is gone.
   std::optional<uint64_t> bytes_per_second;
 };
 
-// Root looks into `state_dir` and does not make it. A user's jobs are found by the user's processes, their
-// environment and the directories of `monarchctl run`. Files that a job's owner can write are read with the
-// owner's identity. Looks twice, a second apart, if there is a job that may be copying.
+// Looks at the jobs time and again. Root looks into `state_dir` and does not make it. A user's jobs are found
+// by the user's processes, their environment and the directories of `monarchctl run`. Files that a job's
+// owner can write are read with the owner's identity, all at the same time and for a second at most; a job
+// whose files were not read in that time is left alone for a while.
+class JobWatch {
+ public:
+  explicit JobWatch(std::string state_dir) : state_dir_(std::move(state_dir)) {}
+  // The jobs that are there now. Rates, and whether a job copies, are of the time since the look before, and
+  // so not known of what is seen for the first time.
+  std::vector<Job> look();
+
+ private:
+  struct Seen {
+    JobStatus status;
+    int64_t ns = 0;
+  };
+  void look_at(std::vector<Job>* jobs);
+
+  const std::string state_dir_;
+  std::map<std::string, Seen> seen_;              // by run directory
+  std::map<std::string, int64_t> left_alone_ns_;  // until then; likewise
+};
+
+// Looks twice, a second apart, if there is a job that may be copying.
 std::vector<Job> find_jobs(const std::string& state_dir);
+// Whether there is one.
+bool may_copy(const std::vector<Job>& jobs);
 
 // What of a job can be told from its numbers.
 struct Progress {

@@ -2,8 +2,8 @@
 # monarchctl.
 
 bin_PROGRAMS += monarchctl
-monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS)
-monarchctl_LDADD = $(libmonarch)
+monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS) $(NCURSES_CFLAGS)
+monarchctl_LDADD = $(libmonarch) $(NCURSES_LIBS)
 monarchctl_SOURCES = \
 	%D%/advice.cc \
 	%D%/advice.h \
@@ -14,6 +14,8 @@ monarchctl_SOURCES = \
 	%D%/config.cc \
 	%D%/container.cc \
 	%D%/doctor.cc \
+	%D%/job_text.cc \
+	%D%/job_text.h \
 	%D%/jobs.cc \
 	%D%/jobs.h \
 	%D%/monarchctl.cc \
@@ -25,12 +27,15 @@ monarchctl_SOURCES = \
 	%D%/timeline.cc \
 	%D%/timeline.h \
 	%D%/run.cc \
+	%D%/screen.cc \
+	%D%/screen.h \
 	%D%/slurm_facts.cc \
 	%D%/slurm_facts.h \
 	%D%/status.cc \
 	%D%/summary.cc \
 	%D%/tiers.cc \
 	%D%/tiers.h \
+	%D%/top.cc \
 	%D%/version.cc \
 	%D%/wait.cc \
 	%D%/wait.h

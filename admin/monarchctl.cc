@@ -31,6 +31,8 @@ int main(int argc, char** argv) {
   CLI::App* job_status =
       app.add_subcommand("status", "show the jobs with Monarch on this node, and how far they are");
   monarch::admin::add_status(job_status, &status);
+  CLI::App* top = app.add_subcommand("top", "show the jobs with Monarch on this node, again and again");
+  monarch::admin::add_top(top, &status);
   CLI::App* report = app.add_subcommand("report", "show what a job read from where, and what to do better");
   monarch::admin::add_report(report, &status);
   CLI::App* plan =

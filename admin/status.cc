@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/job_text.h"
 #include "admin/jobs.h"
 #include "admin/output.h"
 #include "build_config.h"
@@ -26,122 +27,15 @@ struct StatusOptions {
   bool json = false;
 };
 
-struct Fallback {
-  const char* name;
-  TaskCounter counter;
-};
-// In the words of the manual, without "fallback_".
-constexpr Fallback kFallbacks[] = {
-    {"no_agent", TaskCounter::fallback_no_agent},   {"timeout", TaskCounter::fallback_timeout},
-    {"ring_full", TaskCounter::fallback_ring_full}, {"no_fit", TaskCounter::fallback_no_fit},
-    {"pass", TaskCounter::fallback_pass},           {"large", TaskCounter::fallback_large},
-    {"dropped", TaskCounter::fallback_dropped},     {"invalid", TaskCounter::fallback_invalid},
-    {"absent", TaskCounter::fallback_absent},       {"excluded", TaskCounter::fallback_excluded},
-    {"mount", TaskCounter::fallback_mount},         {"tier_error", TaskCounter::fallback_tier_error}};
-
-template <typename T>
-ordered_json or_null(const std::optional<T>& value) {
-  return value ? ordered_json(*value) : ordered_json();
-}
-
-struct Opens {
-  uint64_t tier = 0, all = 0;
-};
-Opens opens_of(const JobCounters& c) {
-  Opens opens;
-  for (const uint64_t n : c.opens_tier) opens.tier += n;
-  opens.all = opens.tier + c[TaskCounter::opens_pfs];
-  return opens;
-}
-
-ordered_json tiers_of(const JobStatus& status) {
-  ordered_json tiers = ordered_json::array();
-  const JobCounters& c = status.counters;
-  for (uint32_t i = 0; i < status.tiers; ++i)
-    tiers.push_back({{"name", status.names[i]},
-                     {"granted", status.granted[i]},
-                     {"placed_bytes", c.placed_bytes[i]},
-                     {"opens", c.opens_tier[i]},
-                     {"read_calls", c.read_calls_tier[i]},
-                     {"read_bytes", c.read_bytes_tier[i]}});
-  return tiers;
-}
-
-ordered_json to_json(const Job& job) {
-  const auto text = [](const std::string& t) { return t.empty() ? ordered_json() : ordered_json(t); };
-  const Progress p = progress_of(job);
-  ordered_json out = {
-      {"job", job.id},
-      {"cluster", text(job.cluster)},
-      {"node", text(job.node)},
-      {"nodes", job.nodes},
-      {"restart", job.restart},
-      {"user", job.run_dir.empty() && job.uid == 0 ? ordered_json() : ordered_json(user_name(job.uid))},
-      {"run_dir", text(job.run_dir)},
-      {"state", state_name(job.state)},
-      {"reason", text(job.reason)}};
-  if (!job.status) return out;
-  const JobCounters& c = job.status->counters;
-  const Opens opens = opens_of(c);
-  out["files"] = {{"staged", p.files},
-                  {"all", or_null(p.all_files)},
-                  {"percent", or_null(percent(p.files, p.all_files))}};
-  out["bytes"] = {{"staged", p.bytes},
-                  {"all", or_null(p.all_bytes)},
-                  {"estimated", p.estimated},
-                  {"percent", or_null(percent(p.bytes, p.all_bytes))}};
-  out["bytes_per_second"] = or_null(job.bytes_per_second);
-  out["eta_seconds"] = or_null(p.eta_seconds);
-  out["full"] = job.status->full == 1;
-  out["opens"] = opens.all;
-  out["opens_tier"] = opens.tier;
-  out["hit"] = opens.all ? static_cast<double>(opens.tier) / static_cast<double>(opens.all) : 0.0;
-  out["fallbacks"] = ordered_json::object();
-  for (const Fallback& f : kFallbacks) out["fallbacks"][f.name] = c[f.counter];
-  out["tiers"] = tiers_of(*job.status);
-  return out;
-}
-
-Colour colour_of(JobState state) {
-  switch (state) {
-    case JobState::kStagedIn:
-    case JobState::kRunning:
-      return Colour::kGood;
-    case JobState::kFailed:
-    case JobState::kAgentDied:
-    case JobState::kUnknown:
-      return Colour::kBad;
-    default:
-      return Colour::kDoubtful;
-  }
-}
-
-std::string percent_text(const std::optional<double>& value, bool estimated) {
-  if (!value) return "-";
-  char text[32];
-  std::snprintf(text, sizeof text, "%s%.0f%%", estimated ? "~" : "", *value);
-  return text;
-}
-
-std::string rate_text(const Job& job) {
-  return job.bytes_per_second ? format_size(*job.bytes_per_second) + "/s" : "-";
-}
-
-std::string hit_text(const Job& job) {
-  if (!job.status) return "-";
-  const Opens opens = opens_of(job.status->counters);
-  return percent_text(percent(opens.tier, opens.all), false);
-}
-
 void print_list(const std::vector<Job>& jobs) {
   std::vector<std::vector<std::string>> rows = {
       {"JOB", "USER", "FILES", "STAGED", "RATE", "ETA", "HIT", "PFS-OPENS", "STATE"}};
   for (const Job& job : jobs) {
     const Progress p = progress_of(job);
     const bool told = job.status.has_value();
-    rows.push_back({word(job.id), job.run_dir.empty() && job.uid == 0 ? "-" : word(user_name(job.uid)),
-                    percent_text(percent(p.files, p.all_files), false), told ? format_size(p.bytes) : "-",
-                    rate_text(job), p.eta_seconds ? time_text(*p.eta_seconds) : "-", hit_text(job),
+    rows.push_back({word(job.id), word(user_text(job)), percent_text(percent(p.files, p.all_files), false),
+                    told ? format_size(p.bytes) : "-", rate_text(job),
+                    p.eta_seconds ? time_text(*p.eta_seconds) : "-", hit_text(job),
                     told ? std::to_string(job.status->counters[TaskCounter::opens_pfs]) : "-",
                     paint(colour_of(job.state), state_name(job.state)) +
                         (job.reason.empty() ? "" : ": " + escaped(job.reason))});
@@ -156,7 +50,7 @@ void print_job(const Job& job) {
   line("Job", escaped(job.id) + (job.cluster.empty() ? ""
                                                      : " of cluster " + escaped(job.cluster) + " on node " +
                                                            escaped(job.node)));
-  if (!job.run_dir.empty() || job.uid != 0) line("User", escaped(user_name(job.uid)));
+  if (const std::string user = user_text(job); user != "-") line("User", escaped(user));
   line("State", paint(colour_of(job.state), state_name(job.state)) +
                     (job.reason.empty() ? "" : ": " + escaped(job.reason)));
   if (job.state == JobState::kAgentDied)
@@ -204,7 +98,7 @@ int status(const StatusOptions& options) {
                               "' tells the job's nodes");
   if (options.json) {
     ordered_json list = ordered_json::array();
-    for (const Job& job : jobs) list.push_back(to_json(job));
+    for (const Job& job : jobs) list.push_back(job_json(job));
     print_json({{"version", PACKAGE_VERSION}, {"jobs", list}});
   } else if (jobs.empty()) {
     std::puts("no job with Monarch on this node");

@@ -295,6 +295,7 @@ scripts = \
 	%D%/slurm_wait.t \
 	%D%/starved.t \
 	%D%/stress.t \
+	%D%/top.t \
 	%D%/vm.t \
 	%D%/writes.t
 EXTRA_DIST += \

@@ -524,30 +524,37 @@ Status rename_aside(int jobs, const JobRecord& record) {
   return failed;
 }
 
-bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
-            const std::function<bool(int)>& work) {
+ChildAs::ChildAs(const User& user, const std::function<bool(int)>& work) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return false;
-  const Fd in(ends[0]);
-  Fd tell(ends[1]);
-  const pid_t pid = ::fork();
-  if (pid < 0) return false;
-  if (pid == 0) child_as(user, tell.get(), work);
-  tell.reset();
-  const int64_t end = now_ms() + patience_ms;
+  if (::pipe2(ends, O_CLOEXEC) != 0) return;
+  in_ = Fd(ends[0]);
+  const Fd tell(ends[1]);
+  pid_ = ::fork();
+  if (pid_ == 0) child_as(user, tell.get(), work);
+}
+
+bool ChildAs::finish(int64_t until_ms, void* out, size_t bytes) {
+  if (pid_ < 0) return false;
   size_t got = 0;
   // No more than that: the child is its owner's, who can write into the pipe without an end.
   for (bool open = true; open && got < bytes;) {
-    const int64_t left = end - now_ms();
-    pollfd p = {in.get(), POLLIN, 0};
-    if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0) break;
-    const ssize_t n = ::read(in.get(), static_cast<char*>(out) + got, bytes - got);
+    const int64_t left = until_ms - now_ms();
+    pollfd p = {in_.get(), POLLIN, 0};
+    if (left <= 0) break;
+    if (::poll(&p, 1, static_cast<int>(left)) <= 0) continue;  // late, or a signal came
+    const ssize_t n = ::read(in_.get(), static_cast<char*>(out) + got, bytes - got);
     if (n <= 0)
       open = n < 0 && errno == EINTR;
     else
       got += static_cast<size_t>(n);
   }
-  return reap(pid, end) && got == bytes;
+  return reap(pid_, until_ms) && got == bytes;
+}
+
+bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
+            const std::function<bool(int)>& work) {
+  ChildAs child(user, work);
+  return child.finish(now_ms() + patience_ms, out, bytes);
 }
 
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs) {

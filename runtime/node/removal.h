@@ -5,6 +5,9 @@
 // remove stays where it is, aside, is named in the log and charged by what it occupies.
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,6 +22,18 @@ namespace monarch {
 // kills it after `patience_ms`. Reads what it writes into `out`, exactly `bytes` or nothing. True: it
 // returned true in time.
 bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const std::function<bool(int)>& work);
+
+// The same in two steps, so that several children work at the same time.
+class ChildAs {
+ public:
+  ChildAs(const User& user, const std::function<bool(int)>& work);
+  // Once. `until_ms`: of CLOCK_MONOTONIC.
+  bool finish(int64_t until_ms, void* out, size_t bytes);
+
+ private:
+  pid_t pid_ = -1;  // -1: there is none
+  Fd in_;
+};
 
 // A record in removing/, and the lock on its directory: who holds it removes.
 struct Removal {

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "admin/job_text.h"
+
+#include <cstdio>
+
+#include "runtime/base/size.h"
+
+namespace monarch::admin {
+namespace {
+
+using nlohmann::ordered_json;
+
+template <typename T>
+ordered_json or_null(const std::optional<T>& value) {
+  return value ? ordered_json(*value) : ordered_json();
+}
+
+ordered_json tiers_of(const JobStatus& status) {
+  ordered_json tiers = ordered_json::array();
+  const JobCounters& c = status.counters;
+  for (uint32_t i = 0; i < status.tiers; ++i)
+    tiers.push_back({{"name", status.names[i]},
+                     {"granted", status.granted[i]},
+                     {"placed_bytes", c.placed_bytes[i]},
+                     {"opens", c.opens_tier[i]},
+                     {"read_calls", c.read_calls_tier[i]},
+                     {"read_bytes", c.read_bytes_tier[i]}});
+  return tiers;
+}
+
+// Of a job that has no record nobody knows whose it is.
+bool is_users(const Job& job) { return !job.run_dir.empty() || job.uid != 0; }
+
+}  // namespace
+
+Opens opens_of(const JobCounters& c) {
+  Opens opens;
+  for (const uint64_t n : c.opens_tier) opens.tier += n;
+  opens.all = opens.tier + c[TaskCounter::opens_pfs];
+  return opens;
+}
+
+uint64_t pfs_bytes(const JobCounters& counters) {
+  return counters[AgentCounter::agent_bytes_pfs] + counters[TaskCounter::read_bytes_pfs];
+}
+
+ordered_json job_json(const Job& job) {
+  const auto text = [](const std::string& t) { return t.empty() ? ordered_json() : ordered_json(t); };
+  const Progress p = progress_of(job);
+  ordered_json out = {{"job", job.id},
+                      {"cluster", text(job.cluster)},
+                      {"node", text(job.node)},
+                      {"nodes", job.nodes},
+                      {"restart", job.restart},
+                      {"user", is_users(job) ? ordered_json(user_name(job.uid)) : ordered_json()},
+                      {"run_dir", text(job.run_dir)},
+                      {"state", state_name(job.state)},
+                      {"reason", text(job.reason)}};
+  if (!job.status) return out;
+  const JobCounters& c = job.status->counters;
+  const Opens opens = opens_of(c);
+  out["files"] = {{"staged", p.files},
+                  {"all", or_null(p.all_files)},
+                  {"percent", or_null(percent(p.files, p.all_files))}};
+  out["bytes"] = {{"staged", p.bytes},
+                  {"all", or_null(p.all_bytes)},
+                  {"estimated", p.estimated},
+                  {"percent", or_null(percent(p.bytes, p.all_bytes))}};
+  out["bytes_per_second"] = or_null(job.bytes_per_second);
+  out["eta_seconds"] = or_null(p.eta_seconds);
+  out["full"] = job.status->full == 1;
+  out["opens"] = opens.all;
+  out["opens_tier"] = opens.tier;
+  out["hit"] = opens.all ? static_cast<double>(opens.tier) / static_cast<double>(opens.all) : 0.0;
+  out["pfs_bytes"] = pfs_bytes(c);
+  out["fallbacks"] = ordered_json::object();
+  for (const Fallback& f : kFallbacks) out["fallbacks"][f.name] = c[f.counter];
+  out["tiers"] = tiers_of(*job.status);
+  return out;
+}
+
+Colour colour_of(JobState state) {
+  switch (state) {
+    case JobState::kStagedIn:
+    case JobState::kRunning:
+      return Colour::kGood;
+    case JobState::kFailed:
+    case JobState::kAgentDied:
+    case JobState::kUnknown:
+      return Colour::kBad;
+    default:
+      return Colour::kDoubtful;
+  }
+}
+
+std::string percent_text(const std::optional<double>& value, bool estimated) {
+  if (!value) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%s%.0f%%", estimated ? "~" : "", *value);
+  return text;
+}
+
+std::string rate_text(const Job& job) {
+  return job.bytes_per_second ? format_size(*job.bytes_per_second) + "/s" : "-";
+}
+
+std::string hit_text(const Job& job) {
+  if (!job.status) return "-";
+  const Opens opens = opens_of(job.status->counters);
+  return percent_text(percent(opens.tier, opens.all), false);
+}
+
+std::string user_text(const Job& job) { return is_users(job) ? user_name(job.uid) : "-"; }
+
+}  // namespace monarch::admin

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl top: the jobs with Monarch on this node, again and again, on a terminal or as text.
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "admin/commands.h"
+#include "admin/job_text.h"
+#include "admin/jobs.h"
+#include "admin/output.h"
+#include "admin/screen.h"
+#include "build_config.h"
+#include "runtime/base/escape.h"
+#include "runtime/base/fd.h"
+#include "runtime/base/os.h"
+#include "runtime/base/size.h"
+
+namespace monarch::admin {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr double kLeastDelay = 0.1, kMostDelay = 86400;  // seconds
+constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr int kMostNameColumns = 16;  // of job and user, on a screen
+
+struct TopOptions {
+  std::string sort = "rate", state_dir = kDefaultState;
+  double delay = 2;
+  uint64_t count = 0;  // 0: without an end
+  bool batch = false, json = false;
+};
+
+// ---- the table
+
+enum Column { kJob, kUser, kState, kStaged, kRate, kHit, kPfs, kTiers, kColumns };
+constexpr const char* kHeadings[kColumns] = {"JOB", "USER", "STATE", "STAGED", "RATE", "HIT", "PFS", "TIERS"};
+// As --sort names them.
+constexpr const char* kNames[kColumns] = {"job", "user", "state", "staged", "rate", "hit", "pfs", "tiers"};
+
+// `name` is one of them.
+Column column_of(const std::string& name) {
+  return static_cast<Column>(std::find(std::begin(kNames), std::end(kNames), name) - std::begin(kNames));
+}
+
+double fullest_tier(const JobStatus& status) {
+  double most = 0;
+  for (uint32_t i = 0; i < status.tiers; ++i)
+    most = std::max(most, percent(status.counters.placed_bytes[i], status.granted[i]).value_or(0));
+  return most;
+}
+
+// What a column is sorted by that has numbers, the largest first; -1: not known.
+double number_of(const Job& job, Column column) {
+  if (!job.status) return -1;
+  const JobCounters& c = job.status->counters;
+  const Progress p = progress_of(job);
+  const Opens opens = opens_of(c);
+  switch (column) {
+    case kStaged:
+      return percent(p.bytes, p.all_bytes).value_or(-1);
+    case kRate:
+      return job.bytes_per_second ? static_cast<double>(*job.bytes_per_second) : -1;
+    case kHit:
+      return percent(opens.tier, opens.all).value_or(-1);
+    case kPfs:
+      return static_cast<double>(pfs_bytes(c));
+    case kTiers:
+      return fullest_tier(*job.status);
+    default:
+      return 0;
+  }
+}
+
+// As numbers, not as texts: 9 stands before 10, and both before run.9.
+bool is_id_before(const std::string& a, const std::string& b) {
+  const bool run_a = a.rfind("run.", 0) == 0, run_b = b.rfind("run.", 0) == 0;
+  if (run_a != run_b) return run_b;
+  return a.size() != b.size() ? a.size() < b.size() : a < b;
+}
+
+bool is_before(const Job& a, const Job& b, Column column) {
+  switch (column) {
+    case kJob:
+      break;
+    case kUser:
+      if (const std::string x = user_text(a), y = user_text(b); x != y) return x < y;
+      break;
+    case kState:
+      if (a.state != b.state) return a.state < b.state;
+      break;
+    default:
+      if (const double x = number_of(a, column), y = number_of(b, column); x != y) return x > y;
+  }
+  return is_id_before(a.id, b.id);
+}
+
+void sort(std::vector<Job>* jobs, Column column, bool reverse) {
+  std::stable_sort(jobs->begin(), jobs->end(), [&](const Job& a, const Job& b) {
+    return reverse ? is_before(b, a, column) : is_before(a, b, column);
+  });
+}
+
+// How full each tier is, or why there is none.
+std::string tiers_text(const Job& job) {
+  if (!job.reason.empty()) return escaped(job.reason);
+  if (!job.status || job.status->tiers == 0) return "-";
+  std::string text;
+  for (uint32_t i = 0; i < job.status->tiers; ++i)
+    text += (text.empty() ? "" : ", ") + word(job.status->names[i]) + " " +
+            percent_text(percent(job.status->counters.placed_bytes[i], job.status->granted[i]), false);
+  return text;
+}
+
+std::vector<std::string> row_of(const Job& job) {
+  const Progress p = progress_of(job);
+  return {word(job.id),
+          word(user_text(job)),
+          state_name(job.state),
+          percent_text(percent(p.bytes, p.all_bytes), p.estimated),
+          rate_text(job),
+          hit_text(job),
+          job.status ? format_size(pfs_bytes(job.status->counters)) : "-",
+          tiers_text(job)};
+}
+
+std::string title_of(const std::vector<Job>& jobs) {
+  char node[256] = "this node", clock[32] = "";
+  const time_t now = os::clock_ns(CLOCK_REALTIME) / kSecondNs;
+  tm local{};
+  if (::localtime_r(&now, &local)) std::strftime(clock, sizeof clock, "%H:%M:%S", &local);
+  (void)::gethostname(node, sizeof node - 1);
+  std::string text = std::string(clock) + " " + escaped(node) + ": ";
+  if (jobs.empty()) return text + "no job with Monarch on this node";
+  text += std::to_string(jobs.size()) + (jobs.size() == 1 ? " job" : " jobs") + " with Monarch";
+  uint64_t rate = 0;
+  for (const Job& job : jobs) rate += job.bytes_per_second.value_or(0);
+  return rate > 0 ? text + ", staging " + format_size(rate) + "/s" : text;
+}
+
+// ---- as text
+
+void print(std::vector<Job> jobs, const TopOptions& options) {
+  sort(&jobs, column_of(options.sort), false);
+  if (options.json) {
+    ordered_json list = ordered_json::array();
+    for (const Job& job : jobs) list.push_back(job_json(job));
+    const ordered_json all = {
+        {"version", PACKAGE_VERSION}, {"time", os::clock_ns(CLOCK_REALTIME) / kSecondNs}, {"jobs", list}};
+    std::puts(all.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+    return;
+  }
+  std::puts(title_of(jobs).c_str());
+  if (jobs.empty()) return;
+  std::vector<std::vector<std::string>> rows = {{std::begin(kHeadings), std::end(kHeadings)}};
+  for (const Job& job : jobs) {
+    rows.push_back(row_of(job));
+    rows.back()[kState] = paint(colour_of(job.state), rows.back()[kState]);
+  }
+  print_table(rows);
+}
+
+void sleep_for(double seconds) {
+  const auto ns = static_cast<int64_t>(seconds * kSecondNs);
+  timespec left = {ns / kSecondNs, ns % kSecondNs};
+  while (::nanosleep(&left, &left) != 0 && errno == EINTR) continue;
+}
+
+int as_text(const TopOptions& options) {
+  JobWatch watch(options.state_dir);
+  std::vector<Job> jobs = watch.look();
+  if (may_copy(jobs)) {  // rates are told from the first time on
+    sleep_for(std::min(options.delay, 1.0));
+    jobs = watch.look();
+  }
+  for (uint64_t n = 1;; ++n) {
+    if (n > 1 && !options.json) std::puts("");
+    print(std::move(jobs), options);
+    if (std::fflush(stdout) != 0) return fail("top", errno_error("write to standard output"));
+    if (n == options.count) return 0;
+    sleep_for(options.delay);
+    jobs = watch.look();
+  }
+}
+
+// ---- on a screen
+
+// What is shown, and how.
+struct View {
+  std::vector<Job> jobs;
+  Column column = kRate;
+  bool reverse = false;
+  bool looked_once = false;  // rates are not known yet
+  size_t first = 0;          // of the jobs, on the page
+};
+
+// Lines above and below the jobs: a title, one that is empty, the headings; the keys.
+constexpr int kAbove = 3, kBelow = 1;
+size_t room_for_jobs(const Screen& screen) {
+  return static_cast<size_t>(std::max(screen.lines() - kAbove - kBelow, 1));
+}
+
+void put_table(Screen* screen, const View& view, size_t shown) {
+  std::vector<std::vector<std::string>> rows = {{std::begin(kHeadings), std::end(kHeadings)}};
+  for (const Job& job : view.jobs) {
+    rows.push_back(row_of(job));
+    for (const Column name : {kJob, kUser}) rows.back()[name] = cut_to(rows.back()[name], kMostNameColumns);
+  }
+  int widths[kColumns] = {};
+  for (const auto& row : rows)
+    for (int i = 0; i < kTiers; ++i) widths[i] = std::max(widths[i], columns_of(row[static_cast<size_t>(i)]));
+  const auto put_row = [&](int line, const std::vector<std::string>& row, auto put_field) {
+    int at = 0;
+    for (int i = 0; i < kColumns; ++i) {
+      put_field(line, at, static_cast<Column>(i), row[static_cast<size_t>(i)]);
+      at += widths[i] + 2;
+    }
+  };
+  put_row(kAbove - 1, rows[0], [&](int line, int at, Column column, const std::string& text) {
+    if (column == view.column)
+      screen->put(line, at, text, Colour::kHeading);
+    else
+      screen->put(line, at, text);
+  });
+  for (size_t i = 0; i < shown; ++i) {
+    const Job& job = view.jobs[view.first + i];
+    put_row(kAbove + static_cast<int>(i), rows[1 + view.first + i],
+            [&](int line, int at, Column column, const std::string& text) {
+              if (column == kState)
+                screen->put(line, at, text, colour_of(job.state));
+              else
+                screen->put(line, at, text);
+            });
+  }
+}
+
+void draw(Screen* screen, View* view) {
+  screen->begin();
+  const size_t room = room_for_jobs(*screen), all = view->jobs.size();
+  view->first = std::min(view->first, all - std::min(all, room));
+  const size_t shown = std::min(room, all - view->first);
+  sort(&view->jobs, view->column, view->reverse);
+  const int end = screen->put(0, 0, title_of(view->jobs), Colour::kHeading);
+  if (view->looked_once) screen->put(0, end, "; what they copy is known in a second");
+  if (!view->jobs.empty()) put_table(screen, *view, shown);
+  std::string keys = std::string("q quit  s sort: ") + kNames[view->column] + "  r reverse  space look now";
+  if (shown < all)
+    keys += "  up/down: " + std::to_string(view->first + 1) + "-" + std::to_string(view->first + shown) +
+            " of " + std::to_string(all);
+  screen->put(screen->lines() - 1, 0, keys);
+  screen->show();
+}
+
+// What a person or the system wants.
+enum class Wanted { kNothing, kPage, kLook, kEnd };
+
+Wanted do_key(const Screen::Pressed& pressed, size_t page, View* view) {
+  using Key = Screen::Key;
+  const size_t first = view->first;
+  switch (pressed.key) {
+    case Key::kUp:
+      view->first = first - std::min<size_t>(first, 1);
+      return Wanted::kPage;
+    case Key::kDown:
+      view->first = first + 1;  // draw() keeps it on the page
+      return Wanted::kPage;
+    case Key::kPageUp:
+      view->first = first - std::min(first, page);
+      return Wanted::kPage;
+    case Key::kPageDown:
+      view->first = first + page;
+      return Wanted::kPage;
+    case Key::kHome:
+      view->first = 0;
+      return Wanted::kPage;
+    case Key::kEnd:
+      view->first = view->jobs.size();
+      return Wanted::kPage;
+    default:
+      break;
+  }
+  switch (pressed.character) {
+    case 'q':
+    case 'Q':
+      return Wanted::kEnd;
+    case 's':
+      view->column = static_cast<Column>((view->column + 1) % kColumns);
+      return Wanted::kPage;
+    case 'r':
+      view->reverse = !view->reverse;
+      return Wanted::kPage;
+    case ' ':
+      return Wanted::kLook;
+    default:
+      return Wanted::kNothing;
+  }
+}
+
+// Those signals that end it, and the one of a new size, by a descriptor: no handler runs while a page is
+// written.
+Result<Fd> take_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH}) sigaddset(&signals, signal);
+  Fd fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd || ::sigprocmask(SIG_BLOCK, &signals, nullptr) != 0) return errno_error("signalfd");
+  return fd;
+}
+
+// Until then, or something is wanted.
+Wanted wait_until(int64_t until_ns, int signals, Screen* screen, View* view) {
+  const int64_t left = until_ns - os::clock_ns(CLOCK_MONOTONIC);
+  pollfd polled[] = {{signals, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
+  const int ms = static_cast<int>(std::max<int64_t>((left + 999999) / 1000000, 0));
+  const int n = ::poll(polled, 2, ms);
+  if (n == 0) return Wanted::kLook;
+  if (n < 0) return errno == EINTR ? Wanted::kPage : Wanted::kEnd;  // it was stopped, and goes on
+  signalfd_siginfo signal;
+  while (::read(signals, &signal, sizeof signal) == sizeof signal)
+    if (signal.ssi_signo != SIGWINCH) return Wanted::kEnd;
+  if (polled[1].revents & (POLLHUP | POLLERR | POLLNVAL)) return Wanted::kEnd;  // the terminal is gone
+  Wanted wanted = polled[0].revents != 0 ? Wanted::kPage : Wanted::kNothing;
+  if (polled[1].revents & POLLIN)
+    for (Screen::Pressed key; (key = screen->pressed()).key != Screen::Key::kNone;)
+      wanted = std::max(wanted, do_key(key, room_for_jobs(*screen), view));
+  return wanted;
+}
+
+int on_screen(const TopOptions& options) {
+  Result<Fd> signals = take_signals();
+  if (!signals.ok()) return fail("top", signals.error());
+  Result<Screen> screen = Screen::open();
+  if (!screen.ok()) return fail("top", screen.error());
+  JobWatch watch(options.state_dir);
+  View view;
+  view.column = column_of(options.sort);
+  uint64_t shown = 0;
+  for (bool first = true;; first = false) {
+    view.jobs = watch.look();
+    view.looked_once = first && may_copy(view.jobs);
+    if (!view.looked_once) ++shown;
+    const double seconds = view.looked_once ? std::min(options.delay, 1.0) : options.delay;
+    const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + static_cast<int64_t>(seconds * kSecondNs);
+    draw(&*screen, &view);
+    for (Wanted wanted = Wanted::kNothing; wanted != Wanted::kLook;) {
+      wanted = wait_until(until, signals->get(), &*screen, &view);
+      if (wanted == Wanted::kEnd) return 0;
+      if (wanted == Wanted::kPage) draw(&*screen, &view);
+    }
+    if (shown > 0 && shown == options.count) return 0;
+  }
+}
+
+}  // namespace
+
+void add_top(CLI::App* app, int* status) {
+  auto options = std::make_shared<TopOptions>();
+  app->add_option("--delay", options->delay, "seconds between two looks; 0.1 or more")
+      ->capture_default_str()
+      ->check(CLI::Range(kLeastDelay, kMostDelay));
+  app->add_option("--count", options->count, "end after so many looks")
+      ->check(CLI::Range(uint64_t{1}, UINT64_MAX));
+  app->add_option("--sort", options->sort,
+                  "what to sort by at first: job, user, state, staged, rate, hit, pfs or tiers")
+      ->capture_default_str()
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kNames), std::end(kNames))));
+  app->add_flag("--batch", options->batch, "write lines of text, to any output; no terminal is needed");
+  app->add_flag("--json", options->json,
+                "write a line of JSON for each look, with the fields of status; sizes in bytes");
+  app->add_option("--state-dir", options->state_dir,
+                  std::string("root's state directory; default: ") + kDefaultState);
+  app->footer(
+      "Root sees all jobs with Monarch on this node, others their own.\n"
+      "Keys: q quit, s sort by the next column, r reverse, space look now, arrows and page keys scroll.\n"
+      "Exit status: 0, also when a signal ends it on a terminal; 1 if it cannot write; 2 for wrong usage.");
+  app->callback([options, status] {
+    *status = options->batch || options->json ? as_text(*options) : on_screen(*options);
+  });
+}
+
+}  // namespace monarch::admin

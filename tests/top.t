@@ -1,0 +1,479 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""monarchctl top: as text and JSON, and on a terminal, which is one of tmux's: what is on the page, keys, sizes, and that the
+terminal is as before at the end."""
+
+import contextlib
+import ctypes
+import fcntl
+import glob
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import e2e
+from e2e import BUILD, contains, equal, ok, scratch
+
+TOOL = f"{BUILD}/monarchctl"
+HEADINGS = ["JOB", "USER", "STATE", "STAGED", "RATE", "HIT", "PFS", "TIERS"]
+MEMORY = "/dev/shm"  # root's test has one of its own, see alone()
+
+
+def alone():
+    """Root would see the runs of other tests."""
+    CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
+    libc = ctypes.CDLL(None, use_errno=True)
+    if os.geteuid() != 0 or libc.unshare(CLONE_NEWNS) != 0:
+        return False
+    for source, target, kind, flags in [(b"none", b"/", None, MS_REC | MS_PRIVATE), (b"tmpfs", MEMORY.encode(), b"tmpfs", 0)]:
+        if libc.mount(source, target, kind, flags, None) != 0:
+            raise OSError(ctypes.get_errno(), f"mount {target.decode()}")
+    os.chmod(MEMORY, 0o1777)
+    return True
+
+
+def top(*words, **options):
+    code, out, err = e2e.execute([*options.pop("before", ()), TOOL, "top", *words], **options)
+    return code, out.decode(), err
+
+
+class Run:
+    """A `monarchctl run` that has read its dataset, or stages it, and waits."""
+
+    def __init__(self, name, *words, files=20, before=()):
+        data, tier = scratch(f"{name}.data"), scratch(f"{name}.tier")
+        self.size = e2e.make_tree(data, files)
+        for path in data, tier:
+            subprocess.run(["chmod", "-R", "a+rwX", path], check=True)
+        script = 'echo up; read x; find "$1" -type f -exec cat {} + >/dev/null; echo read; read x'
+        self.process = e2e.start([*before, TOOL, "run", *words, *e2e.options([data], {"t": (tier, "1G")}), "--", "sh", "-c", script, "sh", data],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment())
+        self.name = f"run.{self.process.pid}"
+        equal(self.process.stdout.readline(), b"up\n", f"a run: {name}")
+
+    def read(self):
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+        self.process.stdout.readline()
+
+    def end(self):
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        self.process.wait(e2e.PATIENCE)
+
+
+def slow_run(name, before=()):
+    """One that stages for as long as the test takes."""
+    path = f"{scratch()}/{name}.conf"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("[agent]\npfs_bandwidth = 20K\n")
+    os.chmod(path, 0o644)
+    return Run(name, "--config", path, files=600, before=before)
+
+
+def row(text, name):
+    """The line of that job, in fields."""
+    found = re.search(rf"^{re.escape(name)} .*$", text, flags=re.M)
+    return found[0].split(maxsplit=len(HEADINGS) - 1) if found else []
+
+
+# ---- as text
+
+
+def batch():
+    run, slow = Run("batch"), slow_run("slow")
+    run.read()
+    code, out, err = top("--batch", "--count", "2", "--delay", "1")
+    blocks = out.split("\n\n")
+    equal((code, err, len(blocks)), (0, "", 2), "two looks", out)
+    for block in blocks:
+        lines = block.splitlines()
+        ok(re.fullmatch(r"\d\d:\d\d:\d\d \S+: \d+ jobs with Monarch, staging \S+/s", lines[0]), "a line with time, node and rate", block)
+        equal(lines[1].split(), HEADINGS, "the columns")
+        fields = row(block, run.name)
+        equal([fields[i] for i in (2, 3, 4, 6, 7)] if len(fields) == 8 else fields, ["staged-in", "100%", "0/s", pfs_text(run), "t 0%"],
+              "a job that is staged", block)
+        ok(re.fullmatch(r"\d+%", (fields + [""] * 8)[5]), "it has hits", block)
+        fields = row(block, slow.name)
+        ok(len(fields) == 8 and fields[2] == "staging-in" and re.fullmatch(r"[1-9].*/s", fields[4]), "a job that is being staged has a rate", block)
+    ok("\033" not in out, "no colours and no pages but on a terminal")
+    first = [line.split()[0] for line in blocks[0].splitlines()[2:]]
+    ok(first.index(slow.name) < first.index(run.name), "the fastest one is the first", first)
+    first = [line.split()[0] for line in top("--batch", "--count", "1", "--sort", "staged")[1].splitlines()[2:]]
+    ok(first.index(run.name) < first.index(slow.name), "--sort staged: the one that is staged is the first", first)
+    code, out, err = top("--json", "--count", "2", "--delay", "0.2")
+    looks = [json.loads(line) for line in out.splitlines()]
+    equal((code, err, len(looks)), (0, "", 2), "--json: a line for each look", out)
+    told = json.loads(e2e.execute([TOOL, "status", run.name, "--json"])[1])["jobs"][0]
+    for look in looks:
+        equal(next((job for job in look["jobs"] if job["job"] == run.name), {}), told, "--json: the fields of status")
+    ok(looks[0]["time"] <= looks[1]["time"] <= time.time() + 1 and looks[0]["version"], "--json: version and time", looks[0])
+    process = e2e.start([TOOL, "top", "--batch", "--delay", "0.2"], stdout=subprocess.PIPE, env=e2e.native_environment())
+    begun = process.stdout.readline().decode()
+    slow.end()
+    ok(e2e.wait_until(lambda: not re.search(rf"^{slow.name} ", next_look(process.stdout), flags=re.M)), "a job that has ended is not shown any more", begun)
+    process.terminate()
+    equal(process.wait(e2e.PATIENCE), -signal.SIGTERM, "--batch ends by a signal as any program")
+    run.end()
+
+
+def pfs_text(run):
+    return e2e.execute([TOOL, "status", run.name, "--json"]) and size_text(json.loads(
+        e2e.execute([TOOL, "status", run.name, "--json"])[1])["jobs"][0]["pfs_bytes"])
+
+
+def size_text(size):
+    """Three digits and a unit, as the tool writes sizes."""
+    units = ["", "K", "M", "G"]
+    value = float(size)
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}{units[0]}" if units[0] else str(size)
+
+
+def next_look(stream):
+    """What is written until the next line of a look is complete, and a little more: a block at least."""
+    lines = []
+    for line in iter(stream.readline, b""):
+        lines.append(line.decode())
+        if line == b"\n":
+            break
+    return "".join(lines)
+
+
+def refused():
+    for name, words, parts, want, more in [
+            ("a delay of nothing", ["--delay", "0"], ["--delay: "], 2, {}), ("a delay that is no number", ["--delay", "soon"], ["--delay"], 2, {}),
+            ("no look at all", ["--count", "0", "--batch"], ["--count: "], 2, {}), ("an unknown column", ["--sort", "size"], ["--sort: ", "rate"], 2, {}),
+            ("an argument", ["4711"], ["see 'monarchctl top --help'"], 2, {}),
+            ("no terminal", [], ["standard input is no terminal", "--batch"], 1, {})]:
+        code, out, err = top(*words, **more)
+        ok(code == want and out == "" and err.startswith("monarchctl top: ") and err.count("\n") == 1, f"refused in one line: {name}", code, out, err)
+        contains(err, parts, f"the message tells: {name}")
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        process = e2e.start([TOOL, "top", "--batch"], stdout=full, stderr=subprocess.PIPE, env=e2e.native_environment())
+        err = process.communicate(timeout=e2e.PATIENCE)[1].decode()
+    ok(process.returncode == 1 and "No space left" in err, "a full file ends it", process.returncode, err)
+    for kind in "dumb", "no-such-type", "":
+        with Pty(TERM=kind) as terminal:
+            equal(terminal.finish(), 1, f"a terminal of type '{kind}' is refused")
+            contains(terminal.text, [f"of type '{kind}'", "--batch"], "and --batch is told")
+            equal(terminal.modes(), terminal.before, "and its modes are as before")
+
+
+# ---- on a terminal
+
+
+class Pty:
+    """`monarchctl top` on a pseudo-terminal that shows nothing: for what tmux would hide."""
+
+    def __init__(self, *words, controls=True, **environment):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.slave, self.text = slave, ""
+        self.before = self.modes()
+        self.process = e2e.start([TOOL, "top", *words], stdin=slave, stdout=slave, stderr=slave,
+                                 preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if controls else None,
+                                 env=e2e.native_environment(**{"TERM": "xterm", **environment}))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        e2e.end(self.process)
+        for fd in {self.master, self.slave} - {-1}:
+            os.close(fd)
+
+    def modes(self):
+        return termios.tcgetattr(self.slave)
+
+    def take(self):
+        """What has been written meanwhile."""
+        while select.select([self.master], [], [], 0)[0]:
+            self.text += os.read(self.master, 65536).decode(errors="replace")
+        return self.text
+
+    def shows(self, part):
+        return e2e.wait_until(lambda: part in self.take())
+
+    def finish(self):
+        """Its exit code, once it has ended."""
+        e2e.wait_until(lambda: self.take() is None or self.process.poll() is not None)
+        self.take()
+        return self.process.poll()
+
+
+class Screen:
+    """A tmux of 80 columns and 24 lines, in which a shell runs `monarchctl top`."""
+
+    def __init__(self, *words, stops=False):
+        self.dir = scratch(f"screen.{time.monotonic_ns()}")
+        os.chmod(self.dir, 0o777)
+        self.socket = f"{self.dir}/s"
+        self.server = e2e.start(["tmux", "-D", "-u", "-S", self.socket, "-f", "/dev/null"], stdin=subprocess.DEVNULL, env=e2e.native_environment(TERM="xterm"))
+        e2e.wait_until(lambda: os.path.exists(self.socket))
+        command = " ".join([TOOL, "top", *words])
+        if stops:  # with job control the shell goes on when it stops
+            command = f"set -m; {command}; read x; fg"
+        self.tmux("new-session", "-d", "-x", "80", "-y", "24", "-s", "s",
+                  f'stty -a >{self.dir}/before; echo typed before; {command}; code=$?; stty -a >{self.dir}/after; echo "ended with $code"; exec sleep 1000')
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        e2e.execute(["tmux", "-S", self.socket, "kill-server"])
+        e2e.end(self.server)
+
+    def tmux(self, *words):
+        code, out, err = e2e.execute(["tmux", "-S", self.socket, *words])
+        if code != 0:
+            raise RuntimeError(f"tmux {words}: {err}")
+        return out.decode()
+
+    def page(self):
+        return self.tmux("capture-pane", "-p", "-t", "s").split("\n")[:-1]
+
+    def shows(self, condition, name):
+        """Waits until the page is such."""
+        seen = []
+
+        def look():
+            seen[:] = self.page()
+            return condition(seen)
+
+        return ok(e2e.wait_until(look), name, *seen)
+
+    def keys(self, *names):
+        self.tmux("send-keys", "-t", "s", *names)
+
+    def size(self, columns, lines):
+        self.tmux("resize-window", "-t", "s", "-x", str(columns), "-y", str(lines))
+
+    def pid(self):
+        shell = int(self.tmux("display-message", "-p", "-t", "s", "#{pane_pid}"))
+        return next(iter(e2e.children(shell, "monarchctl")), 0)
+
+    def ended(self, name):
+        """It has ended well, and left the terminal as it was."""
+        self.shows(lambda page: "ended with 0" in page, f"{name}: it ends, and the page of before is back")
+        ok("typed before" in self.page(), f"{name}: with what stood there")
+        equal(self.tmux("display-message", "-p", "-t", "s", "#{alternate_on} #{cursor_flag}"), "0 1\n", f"{name}: the cursor is there")
+        told = []
+        for when in "before", "after":
+            with open(f"{self.dir}/{when}", encoding="utf-8") as file:
+                told.append(re.sub(r"rows \d+; columns \d+", "", file.read()))
+        equal(told[1], told[0], f"{name}: the terminal's modes are those of before")
+
+
+def why_no_tmux():
+    return "" if shutil.which("tmux") else "no tmux (dev/deps test)"
+
+
+def keys_of(page):
+    return page[-1]
+
+
+def screen():
+    if why := why_no_tmux():
+        return e2e.skip("on a terminal", why)
+    run, slow = Run("shown"), slow_run("shown.slow")
+    run.read()
+    with Screen("--delay", "0.5") as s:
+        s.shows(lambda page: row("\n".join(page), run.name)[2:4] == ["staged-in", "100%"] and row("\n".join(page), slow.name)[2:3] == ["staging-in"],
+                "the jobs are on the page")
+        page = s.page()
+        ok(re.match(r"\d\d:\d\d:\d\d \S+: \d+ jobs with Monarch", page[0]) and page[2].split() == HEADINGS and page[1] == "", "title and columns", *page)
+        equal((len(page), max(len(line) for line in page) <= 80, keys_of(page)[:30]), (24, True, "q quit  s sort: rate  r revers"), "24 lines of 80 columns, with the keys in the last one")
+        s.size(100, 30)
+        s.shows(lambda page: len(page) == 30 and keys_of(page).startswith("q quit") and page[23] == "", "it follows a larger terminal")
+        s.size(40, 10)
+        s.shows(lambda page: len(page) == 10 and keys_of(page).startswith("q quit") and any(line.startswith(run.name) for line in page), "and a smaller one")
+        ok(not any("TIERS" in line or "t 0%" in line for line in s.page()), "where lines are cut, not folded", *s.page())
+        s.size(20, 3)
+        s.shows(lambda page: len(page) == 3 and keys_of(page).startswith("q quit"), "and one with no room")
+        s.size(80, 24)
+        s.shows(lambda page: len(page) == 24 and any(line.startswith(run.name) for line in page), "and the old one again")
+        before = [line.split()[0] for line in s.page()[3:5]]
+        s.keys("r")
+        s.shows(lambda page: [line.split()[:1] for line in page[3:5]] == [[before[1]], [before[0]]], "r turns the order round")
+        for column in "hit", "pfs", "tiers", "job", "user", "state", "staged", "rate":
+            s.keys("s")
+            s.shows(lambda page, column=column: f"s sort: {column} " in keys_of(page), f"s sorts by {column}")
+        slow.end()
+        s.shows(lambda page: not row("\n".join(page), slow.name), "a job that has ended disappears")
+        s.keys("x", "Space")
+        ok(s.pid() != 0, "other keys do nothing")
+        s.keys("q")
+        s.ended("q")
+    run.end()
+    return None
+
+
+def ends():
+    if why := why_no_tmux():
+        return e2e.skip("how it ends", why)
+    for name in "TERM", "HUP", "QUIT", "INT", "C-c", "C-\\", "Q", "count":
+        with Screen("--delay", "0.5", *(["--count", "2"] if name == "count" else [])) as s:
+            s.shows(lambda page: keys_of(page).startswith("q quit"), f"a page before {name}")
+            if name.startswith("C-") or name == "Q":
+                s.keys(name)
+            elif name != "count":
+                os.kill(s.pid(), getattr(signal, f"SIG{name}"))
+            s.ended(name)
+    with Screen(stops=True) as s:
+        s.shows(lambda page: keys_of(page).startswith("q quit"), "a page before it is stopped")
+        pid = s.pid()
+        s.keys("C-z")
+        ok(e2e.wait_until(lambda: state_of(pid) == "T"), "it can be stopped")
+        ok(e2e.wait_until(lambda: s.tmux("display-message", "-p", "-t", "s", "#{alternate_on}") == "0\n"), "and gives the terminal back meanwhile")
+        s.keys("Enter")
+        s.shows(lambda page: keys_of(page).startswith("q quit"), "its page is there when it goes on")
+        s.keys("q")
+        s.ended("stopped once")
+    for name, controls in [("hangs up", True), ("goes, and no signal tells", False)]:
+        with Pty(controls=controls) as terminal:
+            ok(terminal.shows("q quit"), f"a page before the terminal {name}", terminal.text)
+            for fd in terminal.slave, terminal.master:
+                os.close(fd)
+            terminal.slave = terminal.master = -1
+            ok(e2e.wait_until(lambda t=terminal: t.process.poll() is not None), f"it ends when the terminal {name}")
+    return None
+
+
+def state_of(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        return file.read().rsplit(")", 1)[1].split()[0]
+
+
+def nothing_to_show():
+    if not ALONE:
+        return e2e.skip("a node without jobs", "needs root")
+    contains(top("--batch", "--count", "1")[1], ["no job with Monarch on this node"], "a node without jobs, as text")
+    equal(json.loads(top("--json", "--count", "1")[1])["jobs"], [], "a node without jobs, as JSON")
+    if not why_no_tmux():
+        with Screen() as s:
+            s.shows(lambda page: "no job with Monarch on this node" in page[0] and "JOB" not in "".join(page[1:]), "a node without jobs, on a page")
+    return None
+
+
+def many():
+    """As many jobs as do not fit on a page: copies of a run directory, which nobody writes any more."""
+    if not ALONE or e2e.why_not_nobody() or why_no_tmux():
+        return e2e.skip("many jobs", "needs root, user nobody and tmux")
+    run = Run("many", before=e2e.NOBODY)
+    try:
+        with_copies_of(run)
+    finally:
+        for copy in glob.glob(f"{MEMORY}/monarch-run.65534.90000*.abcdef"):
+            shutil.rmtree(copy)
+        run.end()
+    return None
+
+
+def with_copies_of(run):
+    run.read()
+    original = e2e.run_dirs(run.process.pid)[0]
+    equal(row(top("--batch", "--count", "1")[1], run.name)[1:4], ["nobody", "staged-in", "100%"], "root sees a user's run")
+    equal(row(top("--batch", "--count", "1", before=e2e.NOBODY)[1], run.name)[1:4], ["nobody", "staged-in", "100%"], "so does the user")
+    copies = []
+    for i in range(50):
+        copies.append(f"{MEMORY}/monarch-run.65534.{9000000 + i}.abcdef")
+        os.mkdir(copies[-1], 0o700)
+        for part in "board", "catalog":
+            shutil.copyfile(f"{original}/{part}", f"{copies[-1]}/{part}")
+        subprocess.run(["chown", "-R", "65534:65534", copies[-1]], check=True)
+    equal(len(top("--batch", "--count", "1")[1].splitlines()), 2 + 51, "all are there")
+    with Screen("--sort", "job", "--delay", "60") as s:
+        s.shows(lambda page: page[3].startswith(run.name) and keys_of(page).endswith("up/down: 1-20 of 51"), "the first ones are on the page, and how many there are")
+        for key, first in [("Down", 2), ("Down", 3), ("Up", 2), ("NPage", 22), ("PPage", 2), ("End", 32), ("Down", 32), ("Home", 1), ("Up", 1)]:
+            s.keys(key)
+            s.shows(lambda page, first=first: f"up/down: {first}-{first + 19} of 51" in keys_of(page) and
+                    (first == 1 or page[3].startswith(f"run.{9000000 + first - 2}")), f"{key}: from the {first}. on")
+        s.keys("q")
+        s.ended("many jobs")
+    with open(f"{copies[0]}/board", "r+b") as board:  # numbers that no agent has
+        board.seek(64)
+        board.write(b"\xff" * 65536)
+    os.remove(f"{copies[1]}/board")
+    os.mkfifo(f"{copies[1]}/board")
+    os.remove(f"{copies[2]}/board")
+    os.symlink("/etc/shadow", f"{copies[2]}/board")
+    out = top("--batch", "--count", "1")[1]
+    for i in range(3):
+        equal(row(out, f"run.{9000000 + i}")[2:7], ["unknown", "-", "-", "-", "-"], "root believes nothing of what is no board", out)
+
+
+def hostile_owner():
+    """Jobs as root's helpers begin them, without Slurm: a name that would write to the terminal, and files that hang."""
+    if not ALONE or e2e.why_not_nobody():
+        return e2e.skip("hostile owners", "needs root and user nobody")
+    base = scratch("node")
+    os.chmod(base, 0o755)
+    state, tier, data = (f"{base}/{part}" for part in ("state", "tier", "data"))
+    os.mkdir(tier)
+    os.chmod(tier, 0o1777)
+    e2e.make_tree(data, 5)
+    subprocess.run(["chmod", "-R", "a+rX", data], check=True)
+    with open(f"{base}/monarch.conf", "w", encoding="utf-8") as file:
+        file.write(f"[tier.nvme]\npath = {tier}\nquota = 100M\njob_capacity = 10M\nmin_free = 0\n")
+
+    def monarchd(hook, number, *words):
+        return e2e.execute([f"{BUILD}/monarchd", hook, "--state-dir", state, "--job", str(number), "--cluster", "c", "--node", "n1", "--config", f"{base}/monarch.conf",
+                            "--log", f"{base}/log", *words])
+
+    first = os.getpid() * 10
+    where, owner = ["--state-dir", state], ["--uid", "65534", "--gid", "65534", "--datasets"]
+    monarchd("--prolog", first, "--datasets", data)
+    monarchd("--start", first, *owner, f"{base}/no\033[2J\033]0;x\007e\u202etsop")
+    equal([monarchd("--start", first + i, *owner, data)[0] for i in (1, 2, 3)], [0, 0, 0], "three jobs")
+    looks = []
+
+    def all_staged():
+        looks.append(top("--batch", "--count", "1", *where)[1])
+        return [row(looks[-1], str(first + i))[1:4] for i in (1, 2, 3)] == [["nobody", "staged-in", "100%"]] * 3
+
+    ok(e2e.wait_until(all_staged), "jobs of Slurm's", *looks)
+    out = looks[-1]
+    fields = row(out, str(first))
+    ok(fields[2:3] == ["failed"] and "\\x1b[2J" in fields[7] and "\033" not in out and "\u202e" not in out, "a job without an agent, and why, with nothing that a terminal would do", out)
+    hanging = []
+    for i in 1, 2, 3:
+        with open(f"{state}/jobs/c.{first + i}.n1/record.json", encoding="utf-8") as file:
+            hanging.append(e2e.hanging_mount(json.load(file)["run_dir"], 65534))
+    looks = [json.loads(line) for line in top("--json", "--count", "3", "--delay", "0.1", *where)[1].splitlines()]
+    for look in looks:
+        jobs = {job["job"]: job for job in look["jobs"]}
+        equal([(jobs[str(first + i)]["state"], jobs[str(first + i)]["reason"]) for i in (1, 2, 3)], [("unknown", "its owner's files cannot be read in a second")] * 3,
+              "files that hang")
+    if not why_no_tmux():
+        with Screen(*where) as s:
+            s.size(200, 24)
+            s.shows(lambda page: "\n".join(page).count("cannot be read in a second") == 3 and any("\\x1b[2J" in line for line in page), "they are on a page")
+            s.size(80, 24)
+            s.shows(lambda page: max(len(line) for line in page) <= 80, "which is as before again")
+            s.keys("q")
+            s.ended("files that hang")
+    for fd in hanging:
+        os.close(fd)
+    for i in 1, 2, 3:
+        with open(f"{state}/jobs/c.{first + i}.n1/record.json", encoding="utf-8") as file:
+            subprocess.run(["umount", "-l", json.load(file)["run_dir"]], check=True)
+        equal(monarchd("--epilog", first + i, "--account-program", "")[0], 0, "its epilog")
+    monarchd("--epilog", first, "--account-program", "")
+    ok(e2e.wait_until(lambda: json.loads(top("--json", "--count", "1", *where)[1])["jobs"] == []), "and all are gone")
+    return None
+
+
+ALONE = alone()
+e2e.main(batch, refused, screen, ends, nothing_to_show, many, hostile_owner)
