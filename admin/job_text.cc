@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/job_text.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "runtime/base/size.h"
+#include "runtime/metadata/board.h"
 
 namespace monarch::admin {
 namespace {
@@ -40,8 +42,10 @@ Opens opens_of(const JobCounters& c) {
   return opens;
 }
 
-uint64_t pfs_bytes(const JobCounters& counters) {
-  return counters[AgentCounter::agent_bytes_pfs] + counters[TaskCounter::read_bytes_pfs];
+uint64_t pfs_bytes(const JobCounters& counters) { return bytes_from_pfs(own_counts(counters)); }
+
+uint64_t nodes_in(const Job& job) {
+  return std::max<uint64_t>(job.nodes, job.status ? job.status->counters.nodes : 0);
 }
 
 ordered_json job_json(const Job& job) {
@@ -50,7 +54,7 @@ ordered_json job_json(const Job& job) {
   ordered_json out = {{"job", job.id},
                       {"cluster", text(job.cluster)},
                       {"node", text(job.node)},
-                      {"nodes", job.nodes},
+                      {"nodes", nodes_in(job)},
                       {"restart", job.restart},
                       {"user", is_users(job) ? ordered_json(user_name(job.uid)) : ordered_json()},
                       {"run_dir", text(job.run_dir)},

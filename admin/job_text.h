@@ -32,7 +32,10 @@ Opens opens_of(const JobCounters& counters);
 // Bytes that this node's programs and its agent have read from the PFS.
 uint64_t pfs_bytes(const JobCounters& counters);
 
-// An element of `jobs` of `monarchctl status --json`.
+// Of the job, as far as is known here.
+uint64_t nodes_in(const Job& job);
+
+// An element of `jobs` of `monarchctl status --json`, without what other nodes have told.
 nlohmann::ordered_json job_json(const Job& job);
 
 Colour colour_of(JobState state);

@@ -6,12 +6,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/metadata/nodes_told.h"
 #include "runtime/node/job_status.h"
 
 namespace monarch::admin {
@@ -71,6 +73,9 @@ class JobWatch {
 std::vector<Job> find_jobs(const std::string& state_dir);
 // Whether there is one.
 bool may_copy(const std::vector<Job>& jobs);
+
+// What each node of the job has counted; nullptr: that is not known here. Only the job's first node knows.
+std::unique_ptr<NodesTold> nodes_of(const Job& job);
 
 // What of a job can be told from its numbers.
 struct Progress {

@@ -14,6 +14,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/agent/load_peers.h \
 	%D%/agent/membership.cc \
 	%D%/agent/membership.h \
+	%D%/agent/nodes_file.cc \
+	%D%/agent/nodes_file.h \
 	%D%/agent/progress.cc \
 	%D%/agent/progress.h \
 	%D%/agent/series_file.cc \
@@ -87,6 +89,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/metadata/change_watch.h \
 	%D%/metadata/dataset.cc \
 	%D%/metadata/dataset.h \
+	%D%/metadata/nodes_told.cc \
+	%D%/metadata/nodes_told.h \
 	%D%/metadata/series.cc \
 	%D%/metadata/series.h \
 	%D%/metadata/walker.cc \

@@ -2,11 +2,14 @@
 // What agents have counted comes together on the first node, each once.
 #include "runtime/peer/report.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstring>
 #include <thread>
 
+#include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "tests/scratch.h"
 
@@ -65,6 +68,58 @@ TEST_F(ReportTest, EveryCounterIsSummed) {
   const NodeCounts sums = others_of(*board()).counts;
   for (uint32_t i = 0; i < kNodeWords; ++i)
     EXPECT_EQ(reinterpret_cast<const uint64_t*>(&sums)[i], 2 * (i + 1));
+}
+
+TEST_F(ReportTest, TellsOfEachNode) {
+  EXPECT_TRUE(report(1).told().empty()) << "not the first node";
+  Report first = report(0);
+  board()->agent[static_cast<uint32_t>(AgentCounter::staged_files)] = 4;
+  board()->placed_bytes[2] = 50;
+  Count c = count(22, 1, 7, 1);
+  c.counts.placed_bytes[static_cast<uint32_t>(Medium::kRam)] = 30;
+  c.counts.agent[static_cast<uint32_t>(AgentCounter::staged_files)] = 9;
+  c.counts.agent[static_cast<uint32_t>(AgentCounter::evicted_files)] = 2;
+  first.take(2, c);
+  const std::vector<NodeTold> told = first.told();
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_EQ(told[0].files, 4u);
+  EXPECT_EQ(told[0].placed_bytes[static_cast<uint32_t>(Medium::kNvme)], 50u);
+  EXPECT_EQ(told[1], NodeTold()) << "it has told nothing";
+  EXPECT_EQ(told[2].opens_pfs, 7u);
+  EXPECT_EQ(told[2].files, 7u);
+  EXPECT_EQ(told[2].placed_bytes[static_cast<uint32_t>(Medium::kRam)], 30u);
+  EXPECT_EQ(told[2].ended, 1u);
+  EXPECT_GT(told[2].told_ms, 0u);
+}
+
+TEST_F(ReportTest, WhatIsWrittenOfNodesIsReadAndDoubted) {
+  const Fd dir(::open(scratch_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  EXPECT_EQ(read_nodes_told(scratch_.path()).error().code, ENOENT);
+  NodesTold nodes;
+  nodes.magic = kNodesToldMagic;
+  nodes.nodes = 2000;
+  for (nodes.count = 1; nodes.count < kMostNodesTold; nodes.count *= 10) {
+    nodes.told[nodes.count - 1].files = nodes.count;
+    ASSERT_TRUE(write_nodes_told(dir.get(), nodes).ok());
+    const auto read = read_nodes_told(scratch_.path());
+    ASSERT_TRUE(read.ok()) << read.error().text;
+    EXPECT_EQ((*read)->count, nodes.count);
+    EXPECT_EQ((*read)->told[nodes.count - 1], nodes.told[nodes.count - 1]);
+  }
+  nodes.count = kMostNodesTold;
+  ASSERT_TRUE(plausible(nodes));
+  const auto is_refused = [&](const auto& spoil) {
+    NodesTold spoilt = nodes;
+    spoil(&spoilt);
+    return !plausible(spoilt);
+  };
+  EXPECT_TRUE(is_refused([](NodesTold* n) { n->magic = 1; }));
+  EXPECT_TRUE(is_refused([](NodesTold* n) { n->count = kMostNodesTold + 1; }));
+  EXPECT_TRUE(is_refused([](NodesTold* n) { n->nodes = kMostNodesTold - 1; }));
+  EXPECT_TRUE(is_refused([](NodesTold* n) { n->nodes = ~uint64_t{0}; }));
+  EXPECT_TRUE(is_refused([](NodesTold* n) { n->told[5].ended = 2; }));
+  EXPECT_TRUE(is_refused([](NodesTold* n) { n->told[kMostNodesTold - 1].served_bytes = kMostCount + 1; }));
+  EXPECT_TRUE(is_refused([](NodesTold* n) { std::memset(n->told[7].name, 'x', sizeof n->told[7].name); }));
 }
 
 TEST_F(ReportTest, ARestartedAgentAddsToTheOneBefore) {

@@ -3,6 +3,7 @@
 """Several nodes of a job, without Slurm: each file is read once on the PFS, and no node gets other bytes, whatever
 becomes of the others."""
 
+import json
 import os
 import random
 import re
@@ -15,7 +16,7 @@ import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import equal, ok, options, scratch, skip, wait_until
+from e2e import contains, equal, ok, options, scratch, skip, wait_until
 import peers_lab  # pylint: disable=wrong-import-position
 
 # Reads all files in an order of its own and prints a checksum of each.
@@ -238,6 +239,48 @@ def accounted():
               [2 * nodes.bytes, 0, 0, 0, 0], f"{what}: what was sent, and that nothing failed")
         equal([index for index in reports if "job" in reports[index]], [0], f"{what}: node 0 alone reports of the job")
         nodes.end()
+
+
+def shown():
+    """What `monarchctl status` says of each node of a job."""
+    if without_slowfs():
+        return
+    nodes = Nodes("shown", 3, config="prefetch = on").start_all()
+    nodes.expect_right("shown", 0, 1, 2)
+    names = ["run." + os.path.basename(job.run_dir).split(".")[2] for job in nodes.jobs]
+    with open(nodes.list, encoding="ascii") as stream:
+        addresses = stream.read().split()
+
+    def status(index):
+        return json.loads(e2e.execute([f"{e2e.BUILD}/monarchctl", "status", names[index], "--json"])[1])["jobs"][0]
+
+    def rows():
+        return status(0)["by_node"] or []
+
+    # Agents tell what they have counted every 10 s.
+    ok(e2e.wait_until(lambda: [row.get("opens") for row in rows()] == [nodes.files] * 3), "the first node is told what the others have counted", status(0))
+    job = status(0)
+    equal((job["nodes"], job["nodes_told"], [row["node"] for row in job["by_node"]]), (3, 3, addresses), "status: the nodes of the job, by their names")
+    own = [status(index) for index in range(3)]
+    for index, row in enumerate(job["by_node"]):
+        equal((row["files"], row["placed_bytes"], row["opens_tier"], row["pfs_bytes"], row["ended"]),
+              (own[index]["files"]["staged"], {"ssd": own[index]["bytes"]["staged"]}, own[index]["opens_tier"], own[index]["pfs_bytes"], False),
+              f"status: node {index} has what it says itself", row, own[index])
+    equal(sum(row["peer_bytes"] for row in job["by_node"]), 2 * nodes.bytes, "status: what came from nodes")
+    text = e2e.execute([f"{e2e.BUILD}/monarchctl", "status", names[0]])[1].decode()
+    found = re.findall(r"^(\S+) +(\d+) +(\S+) +(\d+) +(\d+%) .* (\S+ ago|now|nodes=3/3)$", text, flags=re.M)
+    equal([(row[0], row[3], row[4]) for row in found], [*((address, str(nodes.files), "100%") for address in addresses), ("all", str(3 * nodes.files), "100%")],
+          "the same as text, and the sum", text)
+    equal((own[1]["nodes"], own[1]["nodes_told"], own[1]["by_node"]), (3, 1, None), "another node knows its own numbers alone")
+    contains(e2e.execute([f"{e2e.BUILD}/monarchctl", "status", names[1]])[1].decode(), ["nodes=1/3", "not known here, but on the job's first node"], "and says so")
+    nodes.end_jobs(2)
+    ok(e2e.wait_until(lambda: rows()[2]["ended"]), "a node that has ended has told all", rows())
+    with open(f"{nodes.jobs[0].run_dir}/nodes", "r+b") as file:
+        file.seek(24 + 160 + 64)
+        file.write(b"\xff" * 8)
+        file.truncate()
+    equal(status(0)["by_node"], None, "what no agent writes is not believed")
+    nodes.end()
 
 
 def accounted_with_faults():
@@ -624,5 +667,5 @@ def quiet():
 
 
 if __name__ == "__main__":
-    e2e.main(once, linked, accounted, accounted_with_faults, killed, stopped, strangers, squatter, other_version, changed, changed_in_turn, told, home_gone, late, walked, walker_ends, cut, full,
+    e2e.main(once, linked, accounted, accounted_with_faults, shown, killed, stopped, strangers, squatter, other_version, changed, changed_in_turn, told, home_gone, late, walked, walker_ends, cut, full,
              quiet)

@@ -246,9 +246,13 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
   if (const int error = os::start_thread(&service->requests, [service] { serve_requests(service); });
       error != 0)
     return errno_error("start the thread that serves requests", error);
+  std::vector<std::string> nodes;
+  if (service->peers)
+    for (const NodeAddress& node : options.peers->nodes) nodes.push_back(node.name);
   service->progress = std::make_unique<ProgressFile>(
       ProgressFile::Parts{run_dir, shared, service->catalog.get(), source_of(*service), service->walker.get(),
-                          service->placement.get(), config.prefetch, service->hierarchy->tiers().size()});
+                          service->placement.get(), config.prefetch, service->hierarchy->tiers().size(),
+                          service->peers.get(), nodes});
   service->progress->start();
   // Not before the agent is ready: it takes longer than all else. Without it the agent is slower.
   (void)os::start_thread(&service->locality, [service, &options] {

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "runtime/agent/nodes_file.h"
 #include "runtime/agent/series_file.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/result.h"
@@ -52,8 +54,11 @@ class ProgressFile {
     PlacementHandler* placement = nullptr;
     AgentConfig::Prefetch prefetch = AgentConfig::Prefetch::kAuto;
     size_t tiers = 0;
+    PeerNode* peers = nullptr;       // nullptr: it has none
+    std::vector<std::string> nodes;  // names of the job's, if it has peers
   };
-  explicit ProgressFile(const Parts& parts) : parts_(parts), series_(parts.run_dir, parts.board) {}
+  explicit ProgressFile(const Parts& parts)
+      : parts_(parts), series_(parts.run_dir, parts.board), nodes_(parts.run_dir, parts.peers, parts.nodes) {}
   ~ProgressFile() { stop(); }
 
   // Makes the file, and keeps it true by a thread of its own: at most once a second while something changes,
@@ -73,6 +78,7 @@ class ProgressFile {
 
   const Parts parts_;
   SeriesFile series_;  // the thread's
+  NodesFile nodes_;    // likewise
   std::thread thread_;
   bool written_ = false;  // ever
   std::atomic<bool> stopping_{false}, unused_{false};

@@ -168,6 +168,16 @@ void add(NodeCounts* sum, const NodeCounts& more) {
   *sum = std::bit_cast<NodeCounts>(words);
 }
 
+uint64_t placed_files(const NodeCounts& c) {
+  const uint64_t gone =
+      c[AgentCounter::evicted_files] + c[AgentCounter::staged_again] + c[AgentCounter::dropped_files];
+  return c[AgentCounter::staged_files] - std::min(gone, c[AgentCounter::staged_files]);
+}
+
+uint64_t bytes_from_pfs(const NodeCounts& c) {
+  return c[AgentCounter::agent_bytes_pfs] + c[TaskCounter::read_bytes_pfs];
+}
+
 void set_others(Board* board, const OthersTotals& others) {
   const uint64_t next = 1 - (board->others_at.load(std::memory_order_relaxed) & 1);
   OtherNodes& to = board->others[next];

@@ -106,6 +106,11 @@ bool has_been_used(const Board& board);
 NodeCounts node_counts(const Board& board, const std::vector<Medium>& tiers);
 void add(NodeCounts* sum, const NodeCounts& more);
 
+// Files that are placed now.
+uint64_t placed_files(const NodeCounts& counts);
+// Bytes that programs and the agent have read from the PFS.
+uint64_t bytes_from_pfs(const NodeCounts& counts);
+
 // What the first node knows of the job's other nodes.
 struct OthersTotals {
   NodeCounts counts;   // sums over all of which anything is known

@@ -68,6 +68,7 @@ class Node final : public PeerNode {
   void walk(Walker* walker, int threads) override { walk_->start(walker, threads); }
   void tell_changes() override;
   void saw(Ref ref) noexcept override { told_->learned(ref); }
+  std::vector<NodeTold> told() const override { return report_->told(); }
   void account(int64_t until_ns) override;
 
  private:

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
@@ -14,6 +15,7 @@
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
+#include "runtime/metadata/nodes_told.h"
 #include "runtime/metadata/walker.h"
 #include "runtime/peer/job.h"
 #include "runtime/placement/pfs_source.h"
@@ -49,6 +51,9 @@ class PeerNode {
   virtual void tell_changes() = 0;
   // A task has told what the PFS says of the file, and the catalog has it.
   virtual void saw(Ref ref) noexcept = 0;
+  // On the first node: what each node of the job has counted, as far as it has told; elsewhere nothing. Any
+  // thread.
+  virtual std::vector<NodeTold> told() const = 0;
   // Before stop(), when nothing more is counted: tells the first node all that was. There, waits for the
   // others to do so, until `until_ns` (CLOCK_MONOTONIC) at the latest.
   virtual void account(int64_t until_ns) = 0;

@@ -86,6 +86,7 @@ void Report::take(NodeIndex from, const Count& count) {
   agent->turn = count.turn;
   agent->ended |= count.last == 1;
   agent->counts = count.counts;
+  nodes_[from].told_ns = os::clock_ns(CLOCK_MONOTONIC);
   publish();
 }
 
@@ -102,6 +103,20 @@ void Report::gone(NodeIndex node) {
   const MutexLock hold(lock_);
   if (node < nodes_.size()) nodes_[node].there = false;
   told_.notify_all();
+}
+
+std::vector<NodeTold> Report::told() const {
+  if (options_.own != kFirst) return {};
+  std::vector<NodeTold> all = {told_of(node_counts(*options_.board, options_.tiers))};
+  const MutexLock hold(lock_);
+  for (NodeIndex node = kFirst + 1; node < nodes_.size(); ++node) {
+    NodeCounts counts;
+    for (const Agent& agent : nodes_[node].agents) add(&counts, agent.counts);
+    all.push_back(told_of(counts));
+    all.back().told_ms = static_cast<uint64_t>(nodes_[node].told_ns / 1000000);
+    all.back().ended = nodes_[node].ended() ? 1 : 0;
+  }
+  return all;
 }
 
 void Report::publish() {

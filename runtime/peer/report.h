@@ -15,6 +15,7 @@
 #include "runtime/config/config.h"
 #include "runtime/layout/board_layout.h"
 #include "runtime/metadata/board.h"
+#include "runtime/metadata/nodes_told.h"
 #include "runtime/peer/key.h"
 #include "runtime/peer/messages.h"
 
@@ -50,6 +51,9 @@ class Report {
 
   // On the first node: another one has told. What is older than what is known of that agent does not count.
   void take(NodeIndex from, const Count& count) EXCLUDES(lock_);
+  // What each node has told so far, by its index; this node's own is as of now, and its `told_ms` 0.
+  // Elsewhere than on the first node nothing.
+  std::vector<NodeTold> told() const EXCLUDES(lock_);
   // Waits until all agents have told that they end: at most `patience_ms` for those that are there, and
   // `absent_ms` for any other.
   void wait(int patience_ms, int absent_ms) EXCLUDES(lock_);
@@ -63,6 +67,7 @@ class Report {
   struct Node {
     std::vector<Agent> agents;
     bool there = false, lost_count = false;
+    int64_t told_ns = 0;
     bool ended() const;
   };
 

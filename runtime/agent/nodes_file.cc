@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/agent/nodes_file.h"
+
+#include <spdlog/spdlog.h>
+#include <time.h>
+
+#include <algorithm>
+#include <new>
+
+#include "runtime/base/os.h"
+
+namespace monarch {
+namespace {
+
+constexpr int64_t kPauseNs = 2'000'000'000;
+
+}  // namespace
+
+void NodesFile::look() {
+  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  if (!peers_ || (looked_ns_ != 0 && now - looked_ns_ < kPauseNs)) return;
+  looked_ns_ = now;
+  try {
+    std::vector<NodeTold> told = peers_->told();
+    if (told.empty()) return;
+    const size_t count = std::min<size_t>(told.size(), kMostNodesTold);
+    for (size_t i = 0; i < std::min(count, names_.size()); ++i)
+      names_[i].copy(told[i].name, sizeof told[i].name - 1);
+    if (nodes_ && nodes_->count == count && std::equal(nodes_->told, nodes_->told + count, told.begin()))
+      return;
+    if (!nodes_) nodes_ = std::make_unique<NodesTold>();
+    nodes_->magic = kNodesToldMagic;
+    nodes_->nodes = told.size();
+    nodes_->count = count;
+    std::copy_n(told.begin(), count, nodes_->told);
+    if (const Status written = write_nodes_told(run_dir_, *nodes_); !written.ok()) {
+      spdlog::debug("{}", written.error().text);  // the next one may be
+      nodes_->count = 0;
+    }
+  } catch (const std::bad_alloc&) {  // the next look tells
+  }
+}
+
+}  // namespace monarch
