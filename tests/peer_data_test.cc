@@ -127,6 +127,7 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
     Get wanted;
     wanted.path = name;
     wanted.follow = follow;
+    wanted.purpose = purpose;
     wanted.offset = offset;
     wanted.bytes = most;
     came.how = by->get(1, wanted, buffer.data(),
@@ -154,6 +155,7 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
   std::map<std::string, Held> files;
   uint64_t most_wanted = UINT64_MAX, most_kept = UINT64_MAX;
   Follow follow = Follow::kNo;
+  std::atomic<Purpose> purpose{Purpose::kDemand};
   std::atomic<int> connections{0};
   std::atomic<uint16_t> met{nodes[1].ports[0]};
   Fetch fetch{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 16}};
@@ -332,6 +334,39 @@ TEST_P(PeerDataTest, WhereAllSendTheNextOneIsToldSo) {
   for (std::thread& t : gets) t.join();
   EXPECT_EQ(ok, kMost);
   EXPECT_EQ(get("f" + std::to_string(kMost)).how, Fetched::kOk);
+}
+
+// Slow prefetches have all the places that they may have: what a task waits for is sent at once, also of a
+// file that is among them.
+TEST_P(PeerDataTest, WhatATaskWaitsForDoesNotWaitBehindPrefetch) {
+  constexpr int kAsk = 20, kMost = 12, kForDemand = 4;
+  for (int i = 0; i < kAsk; ++i) hold("f" + std::to_string(i), noise(2 * kMiB, 1)).set(1);
+  hold("small", noise(100, 1));
+  std::vector<std::thread> gets;
+  std::atomic<int> ok{0}, busy{0};
+  const auto get_later = [&](const std::string& name) {
+    gets.emplace_back([&, name] {
+      Fetch one{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}};
+      const Fetched how = get_by(&one, name).how;
+      ok += how == Fetched::kOk;
+      busy += how == Fetched::kBusy;
+    });
+  };
+  purpose = Purpose::kPrefetch;
+  for (int i = 0; i < kMost; ++i) get_later("f" + std::to_string(i / 2));  // two of each
+  EXPECT_TRUE(eventually([&] { return serve->serving() == kMost; }));
+  for (int i = kMost; i < kAsk; ++i) get_later("f" + std::to_string(i));
+  EXPECT_TRUE(eventually([&] { return busy == kAsk - kMost; }));
+  EXPECT_EQ(serve->serving(), kMost);
+  purpose = Purpose::kDemand;
+  EXPECT_EQ(get("small").how, Fetched::kOk);
+  EXPECT_EQ(get("f0", 0, kMiB).how, Fetched::kOk);
+  for (int i = 0; i < kForDemand; ++i) get_later("f" + std::to_string(kMost + i));
+  EXPECT_TRUE(eventually([&] { return serve->serving() == kMost + kForDemand; }));
+  EXPECT_EQ(get("small").how, Fetched::kBusy) << "all that there are";
+  for (auto& [name, held] : files) held.set(2);
+  for (std::thread& t : gets) t.join();
+  EXPECT_EQ(ok, kMost + kForDemand);
 }
 
 TEST_P(PeerDataTest, AnAgentThatCameAnewIsAskedByANewConnection) {
@@ -592,7 +627,8 @@ TEST_P(PeerDataTest, WhoAsksForNothingIsHungUpOn) {
   hold("f", "content");
   for (const std::string& said :
        {encode(Ping()), noise(100, 1), encode(Got()), encode_message({MessageType::kGet}, "?"),
-        encode_message({MessageType::kPing}, encode_body(Get{0, 0, "f", 0, 0, Follow::kNo, 0}))}) {
+        encode_message({MessageType::kPing},
+                       encode_body(Get{0, 0, "f", 0, 0, Follow::kNo, 0, Purpose::kDemand}))}) {
     Hello hello;
     hello.lane = Lane::kData;
     Handshake handshake(tls, dial(met), Handshake::Side::kDials, hello, GetParam());

@@ -113,13 +113,15 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   EXPECT_EQ(count.turn, 20u);
   EXPECT_EQ(count.last, 1);
   EXPECT_EQ(std::memcmp(&count.counts, &counted.counts, sizeof count.counts), 0);
-  const Get get = sent(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 21, Follow::kYes, 22});
+  const Get get =
+      sent(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 21, Follow::kYes, 22, Purpose::kPrefetch});
   EXPECT_EQ(get.inode, 22u);
   EXPECT_EQ(get.root, 19u);
   EXPECT_EQ(get.path.size(), kMostPeerPath);
   EXPECT_EQ(get.offset, 20u);
   EXPECT_EQ(get.bytes, 21u);
   EXPECT_EQ(get.follow, Follow::kYes);
+  EXPECT_EQ(get.purpose, Purpose::kPrefetch);
   const Got got = sent(Got{GetResult::kBusy, kIdentity});
   EXPECT_EQ(got.result, GetResult::kBusy);
   EXPECT_EQ(got.identity, kIdentity);
@@ -178,7 +180,9 @@ TEST(MessagesTest, WhatIsOutOfItsRangeIsRefused) {
   EXPECT_FALSE(with_byte(Done{}, 24, 2)) << "no result";
   EXPECT_FALSE(with_byte(Got{}, 0, 4)) << "no result";
   EXPECT_FALSE(with_byte(Hello{}, 2, 2)) << "no lane";
-  EXPECT_FALSE(with_byte(Get{}, 26, 3)) << "no way to follow";
+  EXPECT_FALSE(with_byte(Get{}, 26, 2)) << "no way to follow";
+  EXPECT_TRUE(with_byte(Get{}, 35, 1));
+  EXPECT_FALSE(with_byte(Get{}, 35, 2)) << "no purpose";
   EXPECT_FALSE(decode<Have>(encode(Have{{1, 2, 3, 4, 5}, {}}).substr(MessageHeader::kBytes)));
   EXPECT_FALSE(with_byte(Mark{}, 0, 8)) << "no kinds of marks";
   EXPECT_FALSE(with_byte(Mark{}, 1, 2)) << "neither";

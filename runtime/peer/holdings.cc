@@ -43,7 +43,7 @@ class Holdings::FileThatComes : public ServedFile {
       : holdings_(holdings),
         coming_(std::move(coming)),
         copy_(std::move(copy)),
-        urgent_(get.follow == Follow::kUrgent),
+        urgent_(get.follow == Follow::kYes && get.purpose == Purpose::kDemand),
         path_(get.path),
         root_(get.root) {}
   int copy() const override { return copy_->get(); }

@@ -408,11 +408,7 @@ struct Heard {
 
 // Whether the pieces of a file that the node is still reading are of use; then it says which is not there
 // yet.
-enum class Follow : uint8_t {
-  kNo,
-  kYes,
-  kUrgent,  // a task waits: the node is to read them next
-};
+enum class Follow : uint8_t { kNo, kYes };
 // Asks for `bytes` of a file from `offset` on (0: all that follow), in whole pieces but for the end.
 struct Get {
   static constexpr MessageType kType = MessageType::kGet;
@@ -421,9 +417,11 @@ struct Get {
   uint64_t offset = 0, bytes = 0;
   Follow follow = Follow::kNo;
   uint64_t inode = 0;  // of a file with several names, which may be there by another one; 0: it has one
+  // kDemand: a task waits. There are places for it, and a piece that is followed is read next.
+  Purpose purpose = Purpose::kDemand;
   static void fields(auto& field, auto& m) {
     field(m.root), field(m.extent), field(m.path, kMostPeerPath), field(m.offset), field(m.bytes);
-    field(m.follow, Follow::kUrgent), field(m.inode);
+    field(m.follow, Follow::kYes), field(m.inode), field(m.purpose, Purpose::kPrefetch);
   }
 };
 enum class GetResult : uint8_t {

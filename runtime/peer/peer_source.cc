@@ -26,6 +26,11 @@ constexpr int64_t kPatienceNs = 30'000'000'000, kAskAgainNs = 200'000'000;
 constexpr unsigned kNapUs = 5000, kLongestNapUs = 80000;
 constexpr int64_t kTellEveryNs = 500'000'000;  // of a lease that ends after 2 s
 
+// Whether somebody waits for it.
+Purpose purpose_of(const CopyRange& range, const Copier& copier) {
+  return !range.paced || copier.hurried() ? Purpose::kDemand : Purpose::kPrefetch;
+}
+
 // The nodes that follow read it by this, whatever flags the writer's has. nullptr: none can follow.
 std::shared_ptr<Fd> open_again(int copy) {
   const std::string path = "/proc/self/fd/" + std::to_string(copy);
@@ -110,9 +115,7 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   unsigned nap_us = kNapUs;
   bool sent_here = false;  // since no other node has it as it is
   for (int failures = 0; failures < kMostFailures && !copier->is_stopping();) {
-    const bool waits = !range.paced || copier->hurried();  // somebody does
-    const Peers::Where where =
-        source_->where(way.get(), waits ? Purpose::kDemand : Purpose::kPrefetch, range.file_bytes);
+    const Peers::Where where = source_->where(way.get(), purpose_of(range, *copier), range.file_bytes);
     sent_here = where.how == Peers::Where::How::kRead;
     if (where.how != Peers::Where::How::kGet) break;
     uint64_t came = 0;
@@ -172,7 +175,8 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
   const uint64_t bytes = paced ? std::min(kPieceBytes, range.bytes) : range.bytes;
   if (paced && !source_->rate_.wait(bytes, give_up)) source_->rate_.take(bytes);
   get.bytes = range.offset + bytes == range.file_bytes ? 0 : bytes;
-  get.follow = !range.paced || copier->hurried() ? Follow::kUrgent : Follow::kYes;
+  get.follow = Follow::kYes;
+  get.purpose = purpose_of(range, *copier);
   Fetched fetched = Fetched::kUnreachable;
   Status put_there;
   *tier = copier->write(range, [&](char* room, const Copier::Put& put) -> Status {

@@ -15,18 +15,21 @@
 
 namespace monarch {
 
-// A place among those that get the same file at a time.
+// A place among those that get a file at a time, and among those that get the same one.
 class Serve::Turn {
  public:
-  Turn(Serve* serve, const FileKey& key, uint64_t bytes) : serve_(serve), key_(key) {
-    const int most = bytes <= kPieceBytes ? serve->options_.most_of_small : serve->options_.most_of_large;
+  Turn(Serve* serve, const FileKey& key, Purpose purpose, uint64_t bytes)
+      : serve_(serve), key_(key, purpose) {
+    const ServeOptions& options = serve->options_;
+    const int most = bytes <= kPieceBytes ? options.most_of_small : options.most_of_large;
+    const int kept = 1 + (purpose == Purpose::kPrefetch ? options.for_demand : 0);
+    const auto places = static_cast<uint32_t>(std::max(1, options.threads - kept));
     const MutexLock hold(serve->lock_);
-    int& now = serve->served_[key];
-    got_ = now < most && (serve->options_.threads < 2 ||
-                          serve->serving_ + 1 < static_cast<uint32_t>(serve->options_.threads));
+    int& now = serve->served_[key_];
+    got_ = now < most && serve->serving_ < places;
     now += got_;
     if (got_) ++serve->serving_;
-    if (now == 0) serve->served_.erase(key);
+    if (now == 0) serve->served_.erase(key_);
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -41,7 +44,7 @@ class Serve::Turn {
 
  private:
   Serve* const serve_;
-  const FileKey key_;
+  const std::pair<FileKey, Purpose> key_;
   bool got_ = false;
 };
 
@@ -139,7 +142,7 @@ bool Serve::serve_one(Connection* connection) {
   const std::unique_ptr<ServedFile> file = options_.open(*get, &got.result);
   if (!file) return wire.send(encode(got), options_.piece_ms).ok();
   got.identity = file->identity();
-  const Turn turn(this, file_key(get->root, get->path, get->extent), got.identity.bytes);
+  const Turn turn(this, file_key(get->root, get->path, get->extent), get->purpose, got.identity.bytes);
   got.result = turn.got() ? GetResult::kOk : GetResult::kBusy;
   const std::optional<uint64_t> end = end_of(*get, got.identity.bytes);
   if (!end) got.result = GetResult::kGone;

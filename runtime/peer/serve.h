@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/fd.h"
@@ -38,10 +39,13 @@ struct ServeOptions {
   // So many at most. One of them does not send: it tells who asks in vain that all others do, since a node
   // that waits for an answer cannot tell who is busy from who hangs.
   int threads = 17;
+  // So many of the files that are sent are such that tasks wait for: the others leave them these places.
+  int for_demand = 4;
   int piece_ms =
       2500;          // for some of each piece to be taken by the peer, which waits for as long in a full link
   int wait_ms = 20;  // for the reader to have a piece: who wants it asks again
-  // So many at a time get the same file: the others do better with another holder.
+  // So many at a time get the same file: the others do better with another holder. Who asks for a task, and
+  // who does not, are counted apart.
   int most_of_large = 2, most_of_small = 8;
 };
 
@@ -84,7 +88,7 @@ class Serve {
   Mutex lock_;
   std::vector<std::thread> threads_ GUARDED_BY(lock_);
   std::map<int, std::unique_ptr<Connection>> connections_ GUARDED_BY(lock_);  // by socket
-  std::map<FileKey, int> served_ GUARDED_BY(lock_);                           // how often at the moment
+  std::map<std::pair<FileKey, Purpose>, int> served_ GUARDED_BY(lock_);       // how often at the moment
 };
 
 }  // namespace monarch
