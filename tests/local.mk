@@ -93,6 +93,7 @@ tests_unit_SOURCES = \
 	%D%/peer_messages_test.cc \
 	%D%/peer_node_test.cc \
 	%D%/peer_report_test.cc \
+	%D%/peer_source_test.cc \
 	%D%/peers_test.cc \
 	%D%/placement_fixture.h \
 	%D%/placement_test.cc \

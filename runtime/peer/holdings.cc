@@ -85,7 +85,8 @@ FileKey Holdings::key_of(Ref ref, bool names, const FileIdentity& identity) cons
   return names ? key_of_inode(root, identity.inode) : file_key(root, options_.catalog->path_of(ref));
 }
 
-void Holdings::begin(Ref ref, const FileIdentity& identity, bool names, const std::shared_ptr<Fd>& copy) {
+std::shared_ptr<Holdings::Coming> Holdings::begin(Ref ref, const FileIdentity& identity, bool names,
+                                                  const std::shared_ptr<Fd>& copy) {
   const MutexLock hold(lock_);
   // Another name that is whole stays: who follows this one might wait for a node that waits for it.
   if (names) named_.try_emplace(key_of(ref, names, identity), ref);
@@ -100,14 +101,14 @@ void Holdings::begin(Ref ref, const FileIdentity& identity, bool names, const st
   }
   coming->copy = copy;
   grew_.notify_all();
+  return coming;
 }
 
-void Holdings::piece(Ref ref, uint64_t number, uint64_t check) {
+void Holdings::piece(Coming* coming, uint64_t number, uint64_t check) {
   const MutexLock hold(lock_);
-  const auto at = coming_.find(ref);
-  if (at == coming_.end() || number >= at->second->checks.size()) return;
-  std::optional<uint64_t>& known = at->second->checks[number];
-  if (!known) --at->second->missing;
+  if (number >= coming->checks.size()) return;
+  std::optional<uint64_t>& known = coming->checks[number];
+  if (!known) --coming->missing;
   known = check;
   grew_.notify_all();
 }

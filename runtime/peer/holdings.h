@@ -38,12 +38,14 @@ class Holdings {
  public:
   explicit Holdings(HoldingsOptions options) : options_(std::move(options)) {}
 
+  // A file that comes, from a first begin() until copied() or given_up().
+  struct Coming;
   // This node begins to get a file, or goes on: those who ask are served from `copy`, as long as the caller
   // keeps it. `names`: the file has several; see key_of_inode().
-  void begin(Ref ref, const FileIdentity& identity, bool names, const std::shared_ptr<Fd>& copy)
-      EXCLUDES(lock_);
-  // A piece of it is in the copy.
-  void piece(Ref ref, uint64_t number, uint64_t check) EXCLUDES(lock_);
+  std::shared_ptr<Coming> begin(Ref ref, const FileIdentity& identity, bool names,
+                                const std::shared_ptr<Fd>& copy) EXCLUDES(lock_);
+  // A piece of it is in the copy; of one that has ended meanwhile it is in none.
+  void piece(Coming* coming, uint64_t number, uint64_t check) EXCLUDES(lock_);
   // The copy is whole, and has its name on the tier. Nothing: the pieces that are known are not all.
   std::optional<FileIdentity> copied(Ref ref, int tier) EXCLUDES(lock_);
   // Nothing of it will come, or it is gone. Its key, if it was a whole one.
@@ -68,15 +70,6 @@ class Holdings {
     uint64_t first = 0;                                // check value of the first piece
     std::shared_ptr<const std::vector<uint64_t>> all;  // of all, if there are several
   };
-  struct Coming {
-    FileIdentity identity;
-    std::weak_ptr<Fd> copy;
-    std::vector<std::optional<uint64_t>> checks;
-    std::vector<bool> wanted;  // pieces that were asked of `wanted`
-    uint64_t missing = 0;
-    bool names = false;
-    bool ended = false;
-  };
 
   // Reads the copy and compares its check values.
   static bool is_right(ServedFile* file);
@@ -98,6 +91,17 @@ class Holdings {
   std::map<Ref, std::shared_ptr<Coming>> coming_ GUARDED_BY(lock_);
   std::map<FileKey, Ref> named_ GUARDED_BY(lock_);  // files with several names
   std::set<FileKey> doubted_ GUARDED_BY(lock_);
+};
+
+// Used with the lock of its Holdings held.
+struct Holdings::Coming {
+  FileIdentity identity;  // does not change
+  std::weak_ptr<Fd> copy;
+  std::vector<std::optional<uint64_t>> checks;
+  std::vector<bool> wanted;  // pieces that were asked of `wanted`
+  uint64_t missing = 0;
+  bool names = false;
+  bool ended = false;
 };
 
 // What a file was on the PFS; its check value is 0.

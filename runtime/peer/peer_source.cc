@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -26,6 +27,9 @@ constexpr int64_t kPatienceNs = 30'000'000'000, kAskAgainNs = 200'000'000;
 constexpr unsigned kNapUs = 5000, kLongestNapUs = 80000;
 constexpr int64_t kTellEveryNs = 500'000'000;  // of a lease that ends after 2 s
 
+// Another thread gave the file up, while this one had it still.
+Error given_up_error() { return Error{ECANCELED, "it was given up meanwhile"}; }
+
 // Whether somebody waits for it.
 Purpose purpose_of(const CopyRange& range, const Copier& copier) {
   return !range.paced || copier.hurried() ? Purpose::kDemand : Purpose::kPrefetch;
@@ -43,7 +47,16 @@ std::shared_ptr<Fd> open_again(int copy) {
 class PeerSource::File : public SourceFile {
  public:
   File(PeerSource* source, Ref ref, std::string path, Need need, Fd fd, std::optional<struct stat> told)
-      : source_(source), ref_(ref), path_(std::move(path)), need_(need), fd_(std::move(fd)), told_(told) {}
+      : source_(source), ref_(ref), path_(std::move(path)), need_(need), fd_(std::move(fd)), told_(told) {
+    const MutexLock hold(source_->lock_);
+    source_->open_.insert({ref_, this});
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() override {
+    const MutexLock hold(source_->lock_);
+    source_->open_.erase({ref_, this});
+  }
 
   int fd() const override { return fd_.get(); }
   bool values(struct stat* st) const override EXCLUDES(opening_);
@@ -51,6 +64,7 @@ class PeerSource::File : public SourceFile {
 
  private:
   Status begin(const CopyRange& range);
+  Status begin(const FileKey& key) REQUIRES(lock_);
   // kOk, or what went wrong with the nodes; `*tier` with this one's tier. `*came`: bytes that are there.
   Fetched get(const Peers::Where& where, const CopyRange& range, Copier* copier, uint64_t* came,
               Status* tier);
@@ -67,6 +81,7 @@ class PeerSource::File : public SourceFile {
   Fd on_pfs_ GUARDED_BY(opening_);  // once a part of it was read there
   Mutex lock_;
   std::shared_ptr<Way> way_ GUARDED_BY(lock_);
+  std::shared_ptr<Holdings::Coming> coming_ GUARDED_BY(lock_);
   std::shared_ptr<Fd> copy_ GUARDED_BY(lock_);
   FileIdentity identity_ GUARDED_BY(lock_);
   bool names_ GUARDED_BY(lock_) = false;  // it has several
@@ -94,8 +109,16 @@ Status PeerSource::File::begin(const CopyRange& range) {
   // By the same number another device below the root may have another file.
   const uint32_t root = source_->catalog_->root_of(ref_);
   names_ = st.st_nlink > 1 && st.st_dev == source_->dataset_->roots[root].dev;
-  source_->holdings_->begin(ref_, identity_, names_, copy_);
-  way_ = source_->way_of(ref_, names_ ? key_of_inode(root, st.st_ino) : file_key(root, path_));
+  return begin(names_ ? key_of_inode(root, st.st_ino) : file_key(root, path_));
+}
+
+// Nobody would end what begins after it was given up.
+Status PeerSource::File::begin(const FileKey& key) {
+  const MutexLock hold(source_->lock_);
+  if (source_->open_.count({ref_, this}) == 0) return given_up_error();
+  std::shared_ptr<Way> way = source_->way_of(ref_, key);
+  coming_ = source_->holdings_->begin(ref_, identity_, names_, copy_);
+  way_ = std::move(way);
   return {};
 }
 
@@ -115,12 +138,14 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   unsigned nap_us = kNapUs;
   bool sent_here = false;  // since no other node has it as it is
   for (int failures = 0; failures < kMostFailures && !copier->is_stopping();) {
-    const Peers::Where where = source_->where(way.get(), purpose_of(range, *copier), range.file_bytes);
-    sent_here = where.how == Peers::Where::How::kRead;
-    if (where.how != Peers::Where::How::kGet) break;
+    const std::optional<Peers::Where> where =
+        source_->where(way.get(), purpose_of(range, *copier), range.file_bytes);
+    if (!where) return given_up_error();
+    sent_here = where->how == Peers::Where::How::kRead;
+    if (where->how != Peers::Where::How::kGet) break;
     uint64_t came = 0;
     Status tier;
-    const Fetched fetched = get(where, range, copier, &came, &tier);
+    const Fetched fetched = get(*where, range, copier, &came, &tier);
     if (!tier.ok()) return tier;
     if (fetched == Fetched::kOk && came >= range.bytes) return {};
     sent_here = fetched == Fetched::kChanged || fetched == Fetched::kRefused;
@@ -135,7 +160,7 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
     }
     const bool later = fetched == Fetched::kBusy || fetched == Fetched::kNotYet || fetched == Fetched::kOk;
     // A reader that answers badly, or not at all, may still be reading: its home knows for how long.
-    const bool follows = where.follow && fetched != Fetched::kWrong;
+    const bool follows = where->follow && fetched != Fetched::kWrong;
     if (!later && !follows) {
       ++failures;
       forget(way.get());
@@ -160,10 +185,12 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
   FileIdentity own;
   FileKey key;
   Get get;
+  std::shared_ptr<Holdings::Coming> coming;
   {
     const MutexLock hold(lock_);
     own = identity_;
     key = way_->key;
+    coming = coming_;
     if (names_) get.inode = own.inode;
   }
   get.root = source_->catalog_->root_of(ref_);
@@ -185,7 +212,7 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
                                  if (!paced) source_->rate_.take(piece);
                                  put_there = put(offset, piece);
                                  if (!put_there.ok()) return false;
-                                 source_->holdings_->piece(ref_, offset / kPieceBytes, check);
+                                 source_->holdings_->piece(coming.get(), offset / kPieceBytes, check);
                                  add(source_->board_, AgentCounter::peer_bytes, piece);
                                  *came += piece;
                                  return true;
@@ -247,9 +274,11 @@ Status PeerSource::File::open_on_pfs(const Copier& copier) {
 
 Status PeerSource::File::read(CopyRange range, Copier* copier) {
   std::shared_ptr<Way> way;
+  std::shared_ptr<Holdings::Coming> coming;
   {
     const MutexLock hold(lock_);
     way = way_;
+    coming = coming_;
   }
   const Reader reader(source_, way.get(), *copier);
   MONARCH_TRY(open_on_pfs(*copier));
@@ -259,11 +288,13 @@ Status PeerSource::File::read(CopyRange range, Copier* copier) {
   }
   if (way) {
     const MutexLock hold(way->lock);
+    if (way->ended) return given_up_error();
     way->read_here = true;
   }
   if (way)
     range.copied = [&](uint64_t offset, std::string_view piece) {
-      source_->holdings_->piece(ref_, offset / kPieceBytes, check_of_piece(piece.data(), piece.size()));
+      source_->holdings_->piece(coming.get(), offset / kPieceBytes,
+                                check_of_piece(piece.data(), piece.size()));
       ++source_->pieces_;
       source_->note_progress(way.get(), offset + piece.size());
     };
@@ -285,7 +316,6 @@ FileKey PeerSource::key_of(Ref ref) { return file_key(catalog_->root_of(ref), ca
 bool PeerSource::is_ours(Ref ref) { return peers_->is_home(key_of(ref)); }
 
 std::shared_ptr<PeerSource::Way> PeerSource::way_of(Ref ref, const FileKey& key) {
-  const MutexLock hold(lock_);
   std::shared_ptr<Way>& way = ways_[ref];
   if (!way) {
     way = std::make_shared<Way>();
@@ -294,23 +324,54 @@ std::shared_ptr<PeerSource::Way> PeerSource::way_of(Ref ref, const FileKey& key)
   return way;
 }
 
-std::shared_ptr<PeerSource::Way> PeerSource::end_way(Ref ref) {
-  const MutexLock hold(lock_);
+std::optional<PeerSource::Ended> PeerSource::end_way(Ref ref) {
   const auto at = ways_.find(ref);
-  if (at == ways_.end()) return nullptr;
-  std::shared_ptr<Way> way = std::move(at->second);
+  if (at == ways_.end()) return {};
+  const std::shared_ptr<Way> way = std::move(at->second);
   ways_.erase(at);
-  return way;
+  const MutexLock hold(way->lock);
+  way->ended = true;
+  return Ended{way->key, way->lease, way->read_here};
 }
 
-Peers::Where PeerSource::where(Way* way, Purpose purpose, uint64_t bytes) {
-  const MutexLock hold(way->lock);
-  if (!way->where) {
-    way->where = peers_->locate(way->key, purpose, bytes);
-    way->lease = way->where->lease;
-    way->told_ns = os::clock_ns(CLOCK_MONOTONIC);
+// While a thread asks for all; the others wait for what it has heard, or for their turn if it could not.
+class PeerSource::Asking {
+ public:
+  explicit Asking(Way* way) : way_(way) {}
+  Asking(const Asking&) = delete;
+  Asking& operator=(const Asking&) = delete;
+  ~Asking() {
+    const MutexLock hold(way_->lock);
+    way_->asks = false;
+    way_->answered.notify_all();
   }
-  return *way->where;
+
+ private:
+  Way* const way_;
+};
+
+std::optional<Peers::Where> PeerSource::where(Way* way, Purpose purpose, uint64_t bytes) {
+  {
+    MutexLock hold(way->lock);
+    while (way->asks) way->answered.wait(&hold);
+    if (way->ended) return {};
+    if (way->where) return way->where;
+    way->asks = true;
+  }
+  const Asking asking(way);
+  const Peers::Where where = peers_->locate(way->key, purpose, bytes);
+  {
+    const MutexLock hold(way->lock);
+    if (!way->ended) {
+      way->where = where;
+      way->lease = where.lease;
+      way->told_ns = os::clock_ns(CLOCK_MONOTONIC);
+      return where;
+    }
+  }
+  // Whoever gave it up could not tell of this lease.
+  if (where.how == Peers::Where::How::kRead) peers_->done({way->key, where.lease, ReadResult::kNotHeld, {}});
+  return {};
 }
 
 void PeerSource::forget(Way* way) {
@@ -327,7 +388,7 @@ void PeerSource::note_again(Way* way) {
 void PeerSource::note_progress(Way* way, uint64_t bytes) {
   const MutexLock hold(way->lock);
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
-  if (now - way->told_ns < kTellEveryNs) return;
+  if (way->ended || now - way->told_ns < kTellEveryNs) return;
   way->told_ns = now;
   peers_->progress(way->key, way->lease, bytes);
 }
@@ -339,37 +400,33 @@ void PeerSource::tell_values(Ref ref) noexcept {
 
 // What cannot be told for lack of memory the others read again.
 void PeerSource::copied(Ref ref, int tier) noexcept try {
-  const std::shared_ptr<Way> way = end_way(ref);
-  const std::optional<FileIdentity> identity = holdings_->copied(ref, tier);
-  if (!way) return tell_values(ref);
-  uint64_t lease = 0;
-  bool read_here = false;
+  std::optional<Ended> way;
+  std::optional<FileIdentity> identity;
   {
-    const MutexLock hold(way->lock);
-    lease = way->lease;
-    read_here = way->read_here;
+    const MutexLock hold(lock_);
+    way = end_way(ref);
+    identity = holdings_->copied(ref, tier);
   }
-  if (read_here)
-    tell_values(ref);
-  else
-    add(board_, AgentCounter::peer_files);
-  peers_->done(identity ? Done{way->key, lease, ReadResult::kHeld, *identity}
-                        : Done{way->key, lease, ReadResult::kNotHeld, {}});
+  if (!way || way->read_here) tell_values(ref);
+  if (!way) return;
+  if (!way->read_here) add(board_, AgentCounter::peer_files);
+  peers_->done(identity ? Done{way->key, way->lease, ReadResult::kHeld, *identity}
+                        : Done{way->key, way->lease, ReadResult::kNotHeld, {}});
 } catch (const std::exception& error) {
   spdlog::warn("tell of a copy: {}", error.what());
 }
 
 void PeerSource::given_up(Ref ref) noexcept try {
-  const std::shared_ptr<Way> way = end_way(ref);
-  const std::optional<FileKey> held = holdings_->given_up(ref);
-  if (way) {
-    uint64_t lease = 0;
-    {
-      const MutexLock hold(way->lock);
-      lease = way->lease;
-    }
-    peers_->done({way->key, lease, ReadResult::kNotHeld, {}});
+  std::optional<Ended> way;
+  std::optional<FileKey> held;
+  {
+    const MutexLock hold(lock_);
+    for (auto at = open_.lower_bound({ref, nullptr}); at != open_.end() && at->first == ref;)
+      at = open_.erase(at);
+    way = end_way(ref);
+    held = holdings_->given_up(ref);
   }
+  if (way) peers_->done({way->key, way->lease, ReadResult::kNotHeld, {}});
   if (held) peers_->lost(*held);
 } catch (const std::exception& error) {
   spdlog::warn("tell of a copy that is none: {}", error.what());

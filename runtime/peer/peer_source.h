@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "runtime/base/mutex.h"
 #include "runtime/base/throttle.h"
@@ -49,19 +51,31 @@ class PeerSource : public Source {
  private:
   class File;
   class Reader;
-  // What the others say of a file that is being copied here. Several threads may copy parts of it.
+  // What the others say of a file that is being copied here. Several threads may copy parts of it: one of
+  // them asks for all, without the lock.
   struct Way {
     FileKey key;
     Mutex lock;
+    Condition answered;
+    bool asks GUARDED_BY(lock) = false;
+    bool ended GUARDED_BY(lock) = false;  // it has a copy, or was given up
     std::optional<Peers::Where> where GUARDED_BY(lock);
     uint64_t lease GUARDED_BY(lock) = 0;
     bool read_here GUARDED_BY(lock) = false;  // a part of it, on the PFS
     int64_t told_ns GUARDED_BY(lock) = 0;     // when the home was told last that it is being read
   };
+  class Asking;
+  struct Ended {
+    FileKey key;
+    uint64_t lease = 0;
+    bool read_here = false;
+  };
   FileKey key_of(Ref ref);
-  std::shared_ptr<Way> way_of(Ref ref, const FileKey& key) EXCLUDES(lock_);
-  std::shared_ptr<Way> end_way(Ref ref) EXCLUDES(lock_);
-  Peers::Where where(Way* way, Purpose purpose, uint64_t bytes);
+  std::shared_ptr<Way> way_of(Ref ref, const FileKey& key) REQUIRES(lock_);
+  // Nothing: there was none.
+  std::optional<Ended> end_way(Ref ref) REQUIRES(lock_);
+  // Nothing: the file was given up.
+  std::optional<Peers::Where> where(Way* way, Purpose purpose, uint64_t bytes);
   // No node gave the file: the home is asked anew.
   static void forget(Way* way);
   // It is read on the PFS, although this node was not sent there.
@@ -83,8 +97,9 @@ class PeerSource : public Source {
   Condition read_;  // one of them has
   int reads_ GUARDED_BY(reading_) = 0;
   std::atomic<uint64_t> pieces_{0};  // that were read on the PFS
-  Mutex lock_;
+  Mutex lock_;                       // taken before Holdings' own and a Way's
   std::map<Ref, std::shared_ptr<Way>> ways_ GUARDED_BY(lock_);
+  std::set<std::pair<Ref, const File*>> open_ GUARDED_BY(lock_);  // that have not been given up
 };
 
 }  // namespace monarch

@@ -185,10 +185,11 @@ Peers::Where Peers::locate(const FileKey& key, Purpose purpose, uint64_t bytes) 
   Where where =
       ask(key, purpose,
           purpose == Purpose::kPrefetch ? most_ms : std::clamp(reading_ms, options_.answer_ms, most_ms));
-  if (where.how == Where::How::kRead) {
-    const MutexLock hold(lock_);
+  const MutexLock hold(lock_);
+  if (where.how == Where::How::kRead)
     reading_[key] = where.lease;
-  }
+  else
+    reading_.erase(key);  // by what others know, if it was
   return where;
 }
 
@@ -511,7 +512,10 @@ void Peers::progress(const FileKey& key, uint64_t lease, uint64_t bytes) {
 void Peers::done(const Done& done) {
   {
     const MutexLock hold(lock_);
-    reading_.erase(done.key);
+    const auto at = reading_.find(done.key);
+    // It may be read anew since, by another lease.
+    if (at != reading_.end() && (at->second == done.lease || done.result == ReadResult::kHeld))
+      reading_.erase(at);
   }
   tell_keeper(done.key, encode(done));
 }

@@ -331,7 +331,7 @@ void ChunkStager::copy_and_publish(const Large& file, const Run& run, const Work
     publish(file, run);
   } else if (is_invalid(*context_->board, context_->catalog->entry(file->ref).hash)) {
     give_up(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kWritten));
-  } else if (context_->stopping) {
+  } else if (context_->stopping || copied.error().code == ECANCELED) {
     // Nothing is known of the tier, and nobody asks any more.
   } else if (is_shortage(copied.error().code)) {
     put_off(file, copied.error().code);

@@ -258,7 +258,7 @@ Status FileStager::make_copy(const Work& work, SourceFile* source, const struct 
 
 void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
   if (context_->stopping) return;
-  if (is_shortage(error.code)) return health_->put_off(ref, error.code);
+  if (is_shortage(error.code) || error.code == ECANCELED) return health_->put_off(ref, error.code);
   if (!is_source_error(error)) {
     health_->failed(tier, error);
     return context_->settle(ref, state_word(State::kNoFit, Reason::kTierError));

@@ -22,7 +22,8 @@ class SourceFile {
   virtual int fd() const = 0;
   // What the PFS says of it; where it was not asked, what it has said to another node. False: errno says why.
   virtual bool values(struct stat* st) const { return os::fstat(fd(), st) == 0; }
-  // Copies a part of it; `range.source` is filled in. Errors as of Copier::copy().
+  // Copies a part of it; `range.source` is filled in. Errors as of Copier::copy(); ECANCELED: the entry was
+  // given up meanwhile.
   virtual Status copy(CopyRange range, Copier* copier) = 0;
 };
 
