@@ -89,6 +89,7 @@ tests_unit_SOURCES = \
 	%D%/peer_directory_test.cc \
 	%D%/peer_gathering_test.cc \
 	%D%/peer_handshake_test.cc \
+	%D%/peer_holdings_test.cc \
 	%D%/peer_members_test.cc \
 	%D%/peer_messages_test.cc \
 	%D%/peer_node_test.cc \

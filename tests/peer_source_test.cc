@@ -117,7 +117,7 @@ class PeerSourceTest : public ::testing::Test {
     catalog_ = catalog.take();
     pfs_.emplace(catalog_.get(), &*dataset_, board_->get(), &rates_);
     holdings_.emplace(
-        HoldingsOptions{catalog_.get(), &*hierarchy_, board_->get(), 1, [](const RelPath&, uint32_t) {}});
+        HoldingsOptions{catalog_.get(), &*hierarchy_, board_->get(), 1, 3, [](const RelPath&, uint32_t) {}});
     ToldValuesOptions told;
     told.catalog = catalog_.get();
     told.dataset = &*dataset_;
@@ -140,8 +140,8 @@ class PeerSourceTest : public ::testing::Test {
     options.answer_ms = options.piece_ms = options.later_ms = kPatienceMs;
     for (const NodeIndex node : kOthers) others_[node] = std::make_unique<Other>(node, options.peers);
     PeersHandlers handlers;
-    handlers.held = [this](uint64_t log, uint64_t from, const auto& takes) {
-      return holdings_->page(log, from, takes);
+    handlers.held = [this](const Gather& gather, const auto& takes) {
+      return holdings_->page(gather, takes);
     };
     handlers.changed = [](const Mark&) {};
     handlers.changes = [] { return std::vector<Mark>(); };

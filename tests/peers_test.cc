@@ -80,15 +80,15 @@ class Node {
     serve_ = std::make_unique<Serve>(ServeOptions{
         .open = [this](const Get& get, GetResult* why) { return open(get, why); }, .piece_ms = kPatienceMs});
     PeersHandlers handlers;
-    handlers.held = [this](uint64_t, uint64_t from, const std::function<bool(const FileKey&)>& takes) {
+    handlers.held = [this](const Gather& gather, const std::function<bool(const FileKey&)>& takes) {
       constexpr uint64_t kPage = 7;
       const std::lock_guard hold(lock_);
       HeldPage page;
       page.log = 1;
-      page.from = from;
-      page.next = std::min<uint64_t>(from + kPage, log_.size());
+      page.from = gather.from;
+      page.next = std::min<uint64_t>(page.from + kPage, log_.size());
       page.ended = page.next == log_.size();
-      for (uint64_t at = from; at < page.next; ++at)
+      for (uint64_t at = page.from; at < page.next; ++at)
         if (const auto copy = copies_.find(log_[at]); copy != copies_.end() && takes(file_key(0, log_[at])))
           page.files.push_back({file_key(0, log_[at]), 0, copy->second->identity});
       return page;

@@ -127,10 +127,9 @@ std::optional<FileIdentity> Holdings::copied(Ref ref, int tier) {
   Held held{coming->identity, tier, coming->names, checks.empty() ? 0 : checks[0], nullptr};
   held.identity.check = check_of(checks);
   if (checks.size() > 1) held.all = std::make_shared<const std::vector<uint64_t>>(std::move(checks));
-  held_[ref] = held;
-  note_held(ref);
-  if (held.names) named_[key_of(ref, held.names, held.identity)] = ref;
-  return held.identity;
+  const FileIdentity identity = held.identity;
+  note_held(ref, std::move(held));
+  return identity;
 }
 
 FileKey Holdings::forget(Ref ref, bool names, const FileIdentity& identity) {
@@ -152,6 +151,7 @@ std::optional<FileKey> Holdings::given_up(Ref ref) {
   if (held == held_.end()) return {};
   const FileKey key = forget(ref, held->second.names, held->second.identity);
   held_.erase(held);
+  --log_of(key).held;
   return key;
 }
 
@@ -239,34 +239,41 @@ void Holdings::drop(Ref ref) {
   (void)given_up(ref);
 }
 
-// Once most of what it has is gone, a new one is begun.
-void Holdings::note_held(Ref ref) {
-  constexpr size_t kFew = 1000;
-  if (log_.size() > kFew + 2 * held_.size()) {
-    log_.clear();
-    for (const auto& [held, file] : held_) log_.push_back(held);
-    ++log_number_;
+// Once most of what a log has is gone, it is begun anew. Where memory lacks, nothing is held.
+void Holdings::note_held(Ref ref, Held held) {
+  constexpr size_t kFew = 100;
+  const FileKey key = key_of(ref, held.names, held.identity);
+  Log& log = log_of(key);
+  if (log.refs.size() > kFew + 2 * log.held) {
+    std::erase_if(log.refs, [this](Ref old) { return held_.count(old) == 0; });
+    std::sort(log.refs.begin(), log.refs.end());
+    log.refs.erase(std::unique(log.refs.begin(), log.refs.end()), log.refs.end());
+    ++log.number;
   }
-  log_.push_back(ref);
+  if (held.names) named_[key] = ref;
+  log.refs.push_back(ref);
+  log.held += held_.insert_or_assign(ref, std::move(held)).second;
 }
 
-HeldPage Holdings::page(uint64_t log, uint64_t from, const std::function<bool(const FileKey&)>& takes) {
+HeldPage Holdings::page(const Gather& gather, const std::function<bool(const FileKey&)>& takes) {
   constexpr uint64_t kMostLooks = 4096;
   HeldPage page;
   std::vector<std::pair<Ref, Held>> some;
-  uint64_t begin = 0;
   {
     const MutexLock hold(lock_);
-    page.log = log_number_;
-    begin = log == log_number_ ? std::min<uint64_t>(from, log_.size()) : 0;
-    const uint64_t end = std::min<uint64_t>(begin + kMostLooks, log_.size());
-    for (uint64_t at = begin; at < end; ++at) {
-      const auto held = held_.find(log_[at]);
-      some.emplace_back(log_[at], held == held_.end() ? Held() : held->second);
+    const Log none;
+    const auto found = logs_.find(gather.share);
+    const Log& log = found == logs_.end() ? none : found->second;
+    page.log = log.number;
+    page.from = gather.log == log.number ? std::min<uint64_t>(gather.from, log.refs.size()) : 0;
+    const uint64_t end = std::min<uint64_t>(page.from + kMostLooks, log.refs.size());
+    for (uint64_t at = page.from; at < end; ++at) {
+      const auto held = held_.find(log.refs[at]);
+      some.emplace_back(log.refs[at], held == held_.end() ? Held() : held->second);
     }
-    page.ended = end == log_.size();
+    page.ended = end == log.refs.size();
   }
-  page.from = page.next = begin;
+  page.next = page.from;
   for (const auto& [ref, held] : some) {
     if (page.files.size() == Gathered::kMost) {
       page.ended = false;

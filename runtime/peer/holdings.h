@@ -29,6 +29,7 @@ struct HoldingsOptions {
   Hierarchy* hierarchy = nullptr;
   const Board* board = nullptr;
   uint32_t roots = 0;
+  uint32_t nodes = 1;  // of the job
   // A task of another node waits for a piece of a file that this one is getting. Any thread.
   std::function<void(const RelPath& path, uint32_t piece)> wanted;
 };
@@ -55,10 +56,9 @@ class Holdings {
 
   // For a node that asks; see ServeOptions.
   std::unique_ptr<ServedFile> open(const Get& get, GetResult* why) EXCLUDES(lock_);
-  // What this node has of the files that are taken, from a place in its log on, and not more than takes some
-  // milliseconds. Another log than `log` is begun anew.
-  HeldPage page(uint64_t log, uint64_t from, const std::function<bool(const FileKey&)>& takes)
-      EXCLUDES(lock_);
+  // What this node has of the share that is asked for, and is taken, from a place in its log on, and not more
+  // than takes some milliseconds. Another log than that of the question is begun anew.
+  HeldPage page(const Gather& gather, const std::function<bool(const FileKey&)>& takes) EXCLUDES(lock_);
 
  private:
   class FileOnTier;
@@ -71,6 +71,13 @@ class Holdings {
     std::shared_ptr<const std::vector<uint64_t>> all;  // of all, if there are several
   };
 
+  // What came to be held of the share of a home, also what is not any more.
+  struct Log {
+    uint64_t number = 1;
+    std::vector<Ref> refs;
+    size_t held = 0;  // of the share
+  };
+
   // Reads the copy and compares its check values.
   static bool is_right(ServedFile* file);
   FileKey key_of(Ref ref, bool names, const FileIdentity& identity) const;
@@ -80,14 +87,15 @@ class Holdings {
   Ref entry_of(const Get& get, const FileKey& key) EXCLUDES(lock_);
   // What was found wrong: no task finds the copy any more.
   void drop(Ref ref) EXCLUDES(lock_);
-  void note_held(Ref ref) REQUIRES(lock_);
+  Log& log_of(const FileKey& key) REQUIRES(lock_) { return logs_[home_of(key, options_.nodes)]; }
+  void note_held(Ref ref, Held held) REQUIRES(lock_);
 
   const HoldingsOptions options_;
   Mutex lock_;
   Condition grew_;
   std::unordered_map<Ref, Held> held_ GUARDED_BY(lock_);
-  std::vector<Ref> log_ GUARDED_BY(lock_);  // what came to be held, also what is not any more
-  uint64_t log_number_ GUARDED_BY(lock_) = 1;
+  // A share each: many nodes ask at a time, once a home is gone, and each for a part of its share.
+  std::unordered_map<NodeIndex, Log> logs_ GUARDED_BY(lock_);
   std::map<Ref, std::shared_ptr<Coming>> coming_ GUARDED_BY(lock_);
   std::map<FileKey, Ref> named_ GUARDED_BY(lock_);  // files with several names
   std::set<FileKey> doubted_ GUARDED_BY(lock_);

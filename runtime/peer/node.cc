@@ -122,7 +122,7 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   for (const Tier& tier : parts_.hierarchy->tiers()) tiers.push_back(tier.medium());
   report_.emplace(ReportOptions{parts_.board, std::move(tiers), own_, count_, hello.incarnation});
   holdings_.emplace(HoldingsOptions{parts_.catalog, parts_.hierarchy, parts_.board,
-                                    static_cast<uint32_t>(parts_.dataset->roots.size()),
+                                    static_cast<uint32_t>(parts_.dataset->roots.size()), count_,
                                     [this](const RelPath& path, uint32_t piece) { wanted_(path, piece); }});
   serve_.emplace(
       ServeOptions{.open = [this](const Get& get, GetResult* why) { return holdings_->open(get, why); }});
@@ -143,9 +143,7 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   told.ring_after = [this](int ms) { peers_->ring_after(ms); };
   told_.emplace(std::move(told));
   PeersHandlers handlers;
-  handlers.held = [this](uint64_t log, uint64_t from, const auto& takes) {
-    return holdings_->page(log, from, takes);
-  };
+  handlers.held = [this](const Gather& gather, const auto& takes) { return holdings_->page(gather, takes); };
   handlers.changed = [this](const Mark& mark) { changes_.take(mark); };
   handlers.changes = [this] { return changes_.all(); };
   handlers.doubted = [this](const FileKey& key) { holdings_->doubt(key); };

@@ -444,7 +444,7 @@ Gathered Peers::gathered_for(NodeIndex asks, const Gather& gather) {
       if (takes(key) && gathered.reading.size() < Gathered::kMost)
         gathered.reading.push_back({key, own_, lease});
   }
-  HeldPage page = handlers_.held(gather.log, gather.from, takes);
+  HeldPage page = handlers_.held(gather, takes);
   gathered.log = page.log;
   gathered.from = page.from;
   gathered.next = page.next;

@@ -39,8 +39,8 @@ struct PeersOptions {
 
 // What the node itself is asked; any thread. They are short, and do not call Peers.
 struct PeersHandlers {
-  // What this node holds of the files that are taken, from a place in its log on; see Gather.
-  std::function<HeldPage(uint64_t log, uint64_t from, const std::function<bool(const FileKey&)>& takes)> held;
+  // What this node holds of what is asked for, those files that are taken.
+  std::function<HeldPage(const Gather& gather, const std::function<bool(const FileKey&)>& takes)> held;
   // The job has changed files on another node.
   std::function<void(const Mark& mark)> changed;
   // All changes that this node knows of.

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a node says of the files that it holds.
+#include "runtime/peer/holdings.h"
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/metadata/board.h"
+#include "tests/catalog_fixture.h"
+#include "tests/scratch.h"
+#include "tests/tiers.h"
+
+namespace monarch {
+namespace {
+
+class HoldingsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string run_dir = scratch_.dir("run");
+    catalog_ = make_catalog(run_dir);
+    Result<Hierarchy> hierarchy =
+        Hierarchy::open({tier_config(scratch_, "ssd", 1 << 20)}, "monarch-run.test");
+    Result<BoardFile> board = BoardFile::create(run_dir);
+    ASSERT_TRUE(catalog_ && hierarchy.ok() && board.ok());
+    hierarchy_.emplace(hierarchy.take());
+    board_.emplace(board.take());
+  }
+  void start(uint32_t nodes) {
+    nodes_ = nodes;
+    holdings_.emplace(HoldingsOptions{catalog_.get(), &*hierarchy_, board_->get(), 1, nodes,
+                                      [](const RelPath&, uint32_t) {}});
+  }
+  Ref hold(const std::string& name) {
+    const Ref ref = catalog_->add(rel(name), DT_REG);
+    holdings_->piece(holdings_->begin(ref, {1, 2, 3, 4, 0}, false, nullptr).get(), 0, 5);
+    EXPECT_TRUE(holdings_->copied(ref, 0));
+    return ref;
+  }
+  std::vector<std::string> hold_many(int files) {
+    std::vector<std::string> names;
+    for (int i = 0; i < files; ++i) {
+      names.push_back("d" + std::to_string(i % 7) + "/f" + std::to_string(i));
+      refs_.push_back(hold(names.back()));
+    }
+    return names;
+  }
+  // What is said of a share to who asks on and on; `*looks`: at how many files it was looked.
+  std::multiset<FileKey> said(NodeIndex share, uint64_t* looks, Gather* from = nullptr) {
+    std::multiset<FileKey> all;
+    Gather gather;
+    gather.share = share;
+    if (from) gather = *from;
+    for (bool ended = false; !ended;) {
+      const HeldPage page = holdings_->page(gather, [&](const FileKey& key) {
+        ++*looks;
+        return home_of(key, nodes_) == share;
+      });
+      for (const HeldFile& file : page.files) all.insert(file.key);
+      gather.log = page.log;
+      gather.from = page.next;
+      ended = page.ended;
+    }
+    if (from) *from = gather;
+    return all;
+  }
+  std::map<NodeIndex, std::multiset<FileKey>> shares_of(const std::vector<std::string>& names) const {
+    std::map<NodeIndex, std::multiset<FileKey>> shares;
+    for (const std::string& name : names)
+      shares[home_of(file_key(0, name), nodes_)].insert(file_key(0, name));
+    return shares;
+  }
+
+  const Scratch scratch_;
+  std::unique_ptr<Catalog> catalog_;
+  std::optional<Hierarchy> hierarchy_;
+  std::optional<BoardFile> board_;
+  std::optional<Holdings> holdings_;
+  uint32_t nodes_ = 1;
+  std::vector<Ref> refs_;
+};
+
+// When a home is gone, each node of the job may be asked by all others, as its deputies: what one of them
+// asks for must not cost a look at all that is held.
+TEST_F(HoldingsTest, WhoAsksForAShareCostsALookAtThatShare) {
+  start(1024);
+  const std::vector<std::string> names = hold_many(5000);
+  auto shares = shares_of(names);
+  uint64_t looks = 0;
+  for (NodeIndex share = 0; share < nodes_; ++share) EXPECT_EQ(said(share, &looks), shares[share]) << share;
+  EXPECT_EQ(looks, names.size());
+  EXPECT_TRUE(said(5000, &looks).empty()) << "of no node";
+}
+
+TEST_F(HoldingsTest, WhatIsNotHeldAnyMoreIsNotSaid) {
+  start(2);
+  const std::vector<std::string> names = hold_many(3000);
+  auto shares = shares_of(names);
+  uint64_t looks = 0;
+  Gather last[2];
+  for (const NodeIndex share : {0u, 1u}) {
+    last[share].share = share;
+    EXPECT_EQ(said(share, &looks, &last[share]), shares[share]);
+  }
+  for (size_t i = 0; i < names.size(); i += 2) {
+    const FileKey key = file_key(0, names[i]);
+    EXPECT_EQ(holdings_->given_up(refs_[i]), key);
+    shares[home_of(key, 2)].erase(key);
+  }
+  for (const NodeIndex share : {0u, 1u}) EXPECT_EQ(said(share, &looks), shares[share]);
+  // The others come and go: the log stays short, and who has heard all of the one before hears of the new
+  // one.
+  for (int round = 0; round < 5; ++round)
+    for (size_t i = 0; i < names.size(); i += 2) {
+      hold(names[i]);
+      EXPECT_TRUE(holdings_->given_up(refs_[i]));
+    }
+  for (const NodeIndex share : {0u, 1u}) {
+    looks = 0;
+    const auto now = said(share, &looks, &last[share]);
+    EXPECT_EQ(std::set<FileKey>(now.begin(), now.end()),
+              std::set<FileKey>(shares[share].begin(), shares[share].end()));
+    EXPECT_LE(looks, names.size());
+    EXPECT_TRUE(said(share, &looks, &last[share]).empty()) << "nothing has come since";
+  }
+}
+
+}  // namespace
+}  // namespace monarch
