@@ -468,6 +468,23 @@ TEST_F(ControlTest, StrangersDoNotKeepOthersOut) {
   for (const Fd& fd : strangers) EXPECT_TRUE(eventually([&] { return ::recv(fd.get(), &byte, 1, 0) == 0; }));
 }
 
+// As when a job's nodes begin at the same moment, and all need a file of the same home: each waits for its
+// turn, and none goes away.
+TEST_F(ControlTest, MoreThanItDealsWithAtATimeWaitForTheirTurn) {
+  constexpr int kAtATime = 200;
+  const auto one = start(0);
+  std::vector<std::unique_ptr<Handshake>> dials;
+  for (int i = 0; i < kAtATime; ++i) {
+    Hello theirs = hello(1);
+    theirs.lane = Lane::kData;
+    dials.push_back(std::make_unique<Handshake>(ours, dial(one->control->port()), Handshake::Side::kDials,
+                                                theirs, Handshake::After::kClear));
+  }
+  int done = 0;
+  for (const auto& each : dials) done += each->wait(kPatienceMs).ok();
+  EXPECT_EQ(done, kAtATime);
+}
+
 TEST_F(ControlTest, EncryptedItIsTheSame) {
   const auto encrypt = [](ControlOptions* o) { o->after = Handshake::After::kEncrypted; };
   const auto one = start(0, encrypt), other = start(1, encrypt);

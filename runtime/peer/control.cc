@@ -29,7 +29,7 @@
 namespace monarch {
 namespace {
 
-constexpr size_t kMostStrangers = 64;    // handshakes that others have begun
+constexpr size_t kMostStrangers = 64;    // handshakes that others have begun: more wait to be accepted
 constexpr int kStrangerMs = 2000;        // for each of them
 constexpr int kMostLate = 3;             // of a node: each doubles what the next handshake may take
 constexpr int kRestMs = 1000;            // from accepting, where descriptors are short
@@ -115,6 +115,8 @@ class Control::Loop {
   Result<Fd> listen(uint16_t* port) const;
   Event accepting(const Fd& listener);
   void accept_all(int listener);
+  void stop_accepting();
+  void go_on_accepting();
   void take_posted() EXCLUDES(lock_);
   void ring();
 
@@ -156,10 +158,7 @@ class Control::Loop {
     auto* c = static_cast<Connection*>(connection);
     c->loop->hang_up(c);
   }
-  static void on_rested(int, short, void* loop) {
-    for (const Event* event : {&static_cast<Loop*>(loop)->accepts_, &static_cast<Loop*>(loop)->accepts_data_})
-      if (*event) (void)::event_add(event->get(), nullptr);
-  }
+  static void on_rested(int, short, void* loop) { static_cast<Loop*>(loop)->go_on_accepting(); }
 
   ControlOptions options_;
   const ControlHandlers handlers_;
@@ -377,7 +376,7 @@ void Control::Loop::on_making(int, short what, void* pointer) {
 }
 
 void Control::Loop::forget(Making* making) {
-  if (!making->node) --strangers_;
+  if (!making->node && strangers_-- == kMostStrangers) go_on_accepting();
   making_.remove_if([making](const Making& m) { return &m == making; });
 }
 
@@ -482,17 +481,26 @@ void Control::Loop::finished(Making* making) {
   connected(theirs.node, std::move(socket), std::move(tls));
 }
 
+void Control::Loop::stop_accepting() {
+  for (const Event* event : {&accepts_, &accepts_data_})
+    if (*event) (void)::event_del(event->get());
+}
+
+void Control::Loop::go_on_accepting() {
+  for (const Event* event : {&accepts_, &accepts_data_})
+    if (*event) (void)::event_add(event->get(), nullptr);
+}
+
 void Control::Loop::accept_all(int listener) {
   for (;;) {
+    if (strangers_ >= kMostStrangers) return stop_accepting();
     Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd && is_shortage(errno) && errno != EAGAIN) {  // it would be told again at once
       const timeval rest = after_ms(kRestMs);
-      for (const Event* event : {&accepts_, &accepts_data_})
-        if (*event) (void)::event_del(event->get());
+      stop_accepting();
       (void)::event_add(rests_.get(), &rest);
     }
     if (!fd) return;
-    if (strangers_ >= kMostStrangers) continue;  // hung up on: who has the key tries again
     set_peer_options(fd.get());
     Making& making = making_.emplace_back();
     ++strangers_;
