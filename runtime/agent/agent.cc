@@ -18,10 +18,13 @@
 #include <new>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "build_config.h"
 #include "runtime/agent/grant_watch.h"
 #include "runtime/agent/load_peers.h"
+#include "runtime/agent/nodes_file.h"
 #include "runtime/agent/progress.h"
 #include "runtime/agent/use_watch.h"
 #include "runtime/base/fd.h"
@@ -67,6 +70,7 @@ struct Service {
   std::string why_alone;  // though the job has other nodes
   std::unique_ptr<PlacementHandler> placement;
   std::unique_ptr<Walker> walker;
+  std::optional<NodesFile> nodes;  // if it has peers
   std::unique_ptr<ProgressFile> progress;
   std::atomic<bool> stopping{false};
   std::thread requests, locality;
@@ -246,13 +250,15 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
   if (const int error = os::start_thread(&service->requests, [service] { serve_requests(service); });
       error != 0)
     return errno_error("start the thread that serves requests", error);
-  std::vector<std::string> nodes;
-  if (service->peers)
-    for (const NodeAddress& node : options.peers->nodes) nodes.push_back(node.name);
+  if (service->peers) {
+    std::vector<std::string> names;
+    for (const NodeAddress& node : options.peers->nodes) names.push_back(node.name);
+    service->nodes.emplace(run_dir, service->peers.get(), std::move(names));
+  }
   service->progress = std::make_unique<ProgressFile>(
       ProgressFile::Parts{run_dir, shared, service->catalog.get(), source_of(*service), service->walker.get(),
                           service->placement.get(), config.prefetch, service->hierarchy->tiers().size(),
-                          service->peers.get(), nodes});
+                          service->nodes ? &*service->nodes : nullptr});
   service->progress->start();
   // Not before the agent is ready: it takes longer than all else. Without it the agent is slower.
   (void)os::start_thread(&service->locality, [service, &options] {

@@ -18,7 +18,7 @@ constexpr int64_t kPauseNs = 2'000'000'000;
 
 void NodesFile::look() {
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
-  if (!peers_ || (looked_ns_ != 0 && now - looked_ns_ < kPauseNs)) return;
+  if (looked_ns_ != 0 && now - looked_ns_ < kPauseNs) return;
   looked_ns_ = now;
   try {
     std::vector<NodeTold> told = peers_->told();

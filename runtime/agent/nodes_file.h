@@ -16,7 +16,7 @@ namespace monarch {
 // One thread. It has no clock of its own: its caller calls look() when it works anyway.
 class NodesFile {
  public:
-  // `peers`: nullptr if the job has one node; outlives it. `names`: of all nodes, by index.
+  // `peers` outlives it. `names`: of all nodes, by index.
   NodesFile(int run_dir, PeerNode* peers, std::vector<std::string> names)
       : run_dir_(run_dir), peers_(peers), names_(std::move(names)) {}
 

@@ -212,7 +212,7 @@ void ProgressFile::run() {
 bool ProgressFile::goes_on(const Progress& told, int64_t rest) {
   series_.look({told.staged_bytes, told.bytes, told.state == Is::kStagedIn,
                 told.state == Is::kStagedIn && told.staged_files == told.files});
-  nodes_.look();
+  if (parts_.nodes) parts_.nodes->look();
   return sleep(rest);
 }
 

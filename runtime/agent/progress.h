@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "runtime/agent/nodes_file.h"
 #include "runtime/agent/series_file.h"
@@ -54,11 +53,9 @@ class ProgressFile {
     PlacementHandler* placement = nullptr;
     AgentConfig::Prefetch prefetch = AgentConfig::Prefetch::kAuto;
     size_t tiers = 0;
-    PeerNode* peers = nullptr;       // nullptr: it has none
-    std::vector<std::string> nodes;  // names of the job's, if it has peers
+    NodesFile* nodes = nullptr;  // kept as well; nullptr: the job has one node
   };
-  explicit ProgressFile(const Parts& parts)
-      : parts_(parts), series_(parts.run_dir, parts.board), nodes_(parts.run_dir, parts.peers, parts.nodes) {}
+  explicit ProgressFile(const Parts& parts) : parts_(parts), series_(parts.run_dir, parts.board) {}
   ~ProgressFile() { stop(); }
 
   // Makes the file, and keeps it true by a thread of its own: at most once a second while something changes,
@@ -78,7 +75,6 @@ class ProgressFile {
 
   const Parts parts_;
   SeriesFile series_;  // the thread's
-  NodesFile nodes_;    // likewise
   std::thread thread_;
   bool written_ = false;  // ever
   std::atomic<bool> stopping_{false}, unused_{false};
