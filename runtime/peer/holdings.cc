@@ -245,7 +245,7 @@ void Holdings::note_held(Ref ref, Held held) {
   const FileKey key = key_of(ref, held.names, held.identity);
   Log& log = log_of(key);
   if (log.refs.size() > kFew + 2 * log.held) {
-    std::erase_if(log.refs, [this](Ref old) { return held_.count(old) == 0; });
+    std::erase_if(log.refs, [now = &held_](Ref old) { return now->count(old) == 0; });
     std::sort(log.refs.begin(), log.refs.end());
     log.refs.erase(std::unique(log.refs.begin(), log.refs.end()), log.refs.end());
     ++log.number;
