@@ -321,6 +321,7 @@ EXTRA_DIST += \
 	%D%/matrix/sums.h \
 	%D%/matrix/trace.c \
 	%D%/matrix/uring.c \
+	%D%/one_node.py \
 	%D%/peers_lab.py \
 	%D%/slurm_lab.py \
 	%D%/slurm_rows.py

@@ -18,81 +18,18 @@ import zlib
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
-
-UID, OTHER = 65534, 65533
-FIRST = os.getpid() * 10  # of jobs that no other process on this machine takes for its own
-TOOL = f"{BUILD}/monarchctl"
+import one_node  # pylint: disable=wrong-import-position
+from e2e import contains, equal, ok, scratch  # pylint: disable=wrong-import-position
+from one_node import FIRST, OTHER, TOOL, UID, as_root, as_user  # pylint: disable=wrong-import-position
 
 
-class Node:
-    """A node with one tier, on which the helpers run as the plugin runs them; jobs stage all of their dataset ahead."""
-
-    def __init__(self, name):
-        self.dir = scratch(name)
-        os.chmod(self.dir, 0o755)
-        self.state, self.tier, self.data, self.config, self.log = (f"{self.dir}/{part}" for part in ("state", "tier", "data", "conf", "log"))
-        os.mkdir(self.tier)
-        os.chmod(self.tier, 0o1777)
-        e2e.make_tree(self.data, 30)
-        subprocess.run(["chmod", "-R", "a+rX", self.data], check=True)
-        self.configure()
-
-    def configure(self, accounting=""):
-        with open(self.config, "w", encoding="utf-8") as file:
-            file.write(f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n[agent]\nprefetch = on\n[accounting]\n{accounting}")
-
-    def _words(self, hook, job):
-        return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--cluster", "c-1", "--node", "n1.x", "--log", self.log,
-                "--config", self.config, "--account-program", ""]
-
-    def start(self, job):
-        """Begins a job, of which all is staged; its run directory."""
-        code, _, err = e2e.execute([*self._words("--start", job), "--uid", str(UID), "--gid", str(UID), "--datasets", self.data])
-        with open(self.log, encoding="utf-8") as file:
-            equal(code, 0, f"job {job - FIRST} begins", err, file.read())
-        with open(f"{self.state}/jobs/c-1.{job}.n1.x/record.json", encoding="utf-8") as file:
-            run_dir = json.load(file)["run_dir"]
-
-        def is_staged():
-            with contextlib.suppress(OSError), open(f"{run_dir}/state", encoding="utf-8") as file:
-                return "state=staged-in" in file.read() and os.path.exists(f"{run_dir}/series")
-            return False
-        ok(wait_until(is_staged), f"job {job - FIRST} is staged")
-        return run_dir
-
-    def read(self, run_dir):
-        """As a task of the job."""
-        files = [os.path.join(top, name) for top, _, names in os.walk(self.data) for name in names]
-        libraries = ":".join([*e2e.SANITIZER.split(), f"{BUILD}/libmonarch_preload.so"])
-        e2e.execute([*e2e.NOBODY, "cat", *files], env={"PATH": "/usr/bin:/bin", "LD_PRELOAD": libraries, "MONARCH_IO_RUN_DIR": run_dir})
-
-    def end(self, job):
-        begin = time.monotonic()
-        code, _, err = e2e.execute(self._words("--epilog", job))
-        took = time.monotonic() - begin
-        ok(code == 0 and took < 5, f"the epilog of job {job - FIRST} ends well, and soon", code, took, err)
-
-    def end_at_once(self, *jobs):
-        helpers = [e2e.start(self._words("--epilog", job), stdin=subprocess.DEVNULL) for job in jobs]
-        equal([helper.wait(e2e.PATIENCE) for helper in helpers], [0] * len(jobs), "epilogs at once")
-
+class Node(one_node.Node):
     def kept(self, user="*"):
         return sorted(int(os.path.basename(path).split(".")[1]) - FIRST for path in glob.glob(f"{self.state}/reports/{user}/*"))
 
     def report(self, job, *words, before=()):
         code, out, err = e2e.execute([*before, "/usr/bin/env", "PATH=/nowhere", TOOL, "report", str(job), "--state-dir", self.state, *words], cwd="/")
         return code, out.decode(), err
-
-    def close(self):
-        for path in glob.glob(f"{self.state}/jobs/*"):
-            e2e.execute(self._words("--epilog", int(os.path.basename(path).split(".")[1])))
-        wait_until(lambda: not glob.glob(f"{self.state}/removing/*"), 30)
-        shutil.rmtree(self.dir, ignore_errors=True)
-
-
-def as_user(uid):
-    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
 
 
 def tried(uid, program):
@@ -351,17 +288,6 @@ def page_in_browser():
             edge = {pixel for row in rows for pixel in row[-8:]}
             equal(edge, {paper}, f"{scheme}, {width} wide: nothing is cut off at the right")
     return None
-
-
-def as_root(test):
-    def run():
-        if os.geteuid() != 0:
-            return e2e.skip(test.__name__, "needs root")
-        if why := e2e.why_not_nobody():
-            return e2e.skip(test.__name__, why)
-        return test()
-    run.__name__ = test.__name__
-    return run
 
 
 e2e.main(as_root(kept), as_root(hostile_series), as_root(limits), page_of_report, page_in_browser)
