@@ -12,6 +12,7 @@ void add_config(CLI::App* app, int* status);          // config.cc
 void add_container_args(CLI::App* app, int* status);  // container.cc
 void add_doctor(CLI::App* app, int* status);          // doctor.cc
 void add_flush(CLI::App* app, int* status);           // clean.cc
+void add_metrics(CLI::App* app, int* status);         // metrics.cc
 void add_plan(CLI::App* app, int* status);            // plan.cc
 void add_report(CLI::App* app, int* status);          // summary.cc
 void add_run(CLI::App* app, int* status);             // run.cc

@@ -12,19 +12,6 @@
 
 namespace monarch::admin {
 
-struct Fallback {
-  const char* name;
-  TaskCounter counter;
-};
-// In the words of the manual, without "fallback_".
-inline constexpr Fallback kFallbacks[] = {
-    {"no_agent", TaskCounter::fallback_no_agent},   {"timeout", TaskCounter::fallback_timeout},
-    {"ring_full", TaskCounter::fallback_ring_full}, {"no_fit", TaskCounter::fallback_no_fit},
-    {"pass", TaskCounter::fallback_pass},           {"large", TaskCounter::fallback_large},
-    {"dropped", TaskCounter::fallback_dropped},     {"invalid", TaskCounter::fallback_invalid},
-    {"absent", TaskCounter::fallback_absent},       {"excluded", TaskCounter::fallback_excluded},
-    {"mount", TaskCounter::fallback_mount},         {"tier_error", TaskCounter::fallback_tier_error}};
-
 struct Opens {
   uint64_t tier = 0, all = 0;
 };

@@ -18,6 +18,7 @@ monarchctl_SOURCES = \
 	%D%/job_text.h \
 	%D%/jobs.cc \
 	%D%/jobs.h \
+	%D%/metrics.cc \
 	%D%/monarchctl.cc \
 	%D%/output.cc \
 	%D%/output.h \

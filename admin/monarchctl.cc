@@ -52,6 +52,8 @@ int main(int argc, char** argv) {
   monarch::admin::add_clean(clean, &status);
   CLI::App* flush = app.add_subcommand("flush", "write the lines that wait for sacct");
   monarch::admin::add_flush(flush, &status);
+  CLI::App* metrics = app.add_subcommand("metrics", "print what jobs do on this node, for Prometheus");
+  monarch::admin::add_metrics(metrics, &status);
   CLI::App* version = app.add_subcommand("version", "print the version");
   monarch::admin::add_version(version, &status);
   try {

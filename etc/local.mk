@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Samples for the administrator, the directory in /run, and the unit that cleans up at boot.
+# Samples for the administrator, the directory in /run, and the units of systemd's.
 
 templates = \
 	%D%/enroot/50-monarch.sh \
+	%D%/monarch-metrics-textfile.service \
+	%D%/monarch-metrics-textfile.timer \
+	%D%/monarch-metrics.socket \
+	%D%/monarch-metrics@.service \
 	%D%/monarch-sweep.service \
 	%D%/monarch.tmpfiles.conf \
 	%D%/plugstack.conf.d/monarch.conf \
@@ -15,6 +19,10 @@ $(templates): Makefile
 	$(SED) -e 's|[@]bindir[@]|$(bindir)|g' -e 's|[@]libdir[@]|$(libdir)|g' -e 's|[@]sbindir[@]|$(sbindir)|g' -e 's|[@]sysconfdir[@]|$(sysconfdir)|g' \
 		-e 's|[@]runstatedir[@]|$(runstatedir)|g' $(srcdir)/$@.in > $@.tmp && mv $@.tmp $@
 %D%/enroot/50-monarch.sh: %D%/enroot/50-monarch.sh.in
+%D%/monarch-metrics-textfile.service: %D%/monarch-metrics-textfile.service.in
+%D%/monarch-metrics-textfile.timer: %D%/monarch-metrics-textfile.timer.in
+%D%/monarch-metrics.socket: %D%/monarch-metrics.socket.in
+%D%/monarch-metrics@.service: %D%/monarch-metrics@.service.in
 %D%/monarch-sweep.service: %D%/monarch-sweep.service.in
 %D%/monarch.tmpfiles.conf: %D%/monarch.tmpfiles.conf.in
 %D%/plugstack.conf.d/monarch.conf: %D%/plugstack.conf.d/monarch.conf.in
@@ -24,6 +32,10 @@ $(templates): Makefile
 CLEANFILES += $(templates)
 EXTRA_DIST += \
 	%D%/enroot/50-monarch.sh.in \
+	%D%/monarch-metrics-textfile.service.in \
+	%D%/monarch-metrics-textfile.timer.in \
+	%D%/monarch-metrics.socket.in \
+	%D%/monarch-metrics@.service.in \
 	%D%/monarch-sweep.service.in \
 	%D%/monarch.tmpfiles.conf.in \
 	%D%/plugstack.conf.d/monarch.conf.in \
@@ -32,6 +44,8 @@ EXTRA_DIST += \
 	%D%/sites/shared-ssd/plugstack.conf.in
 
 dist_pkgdata_DATA += %D%/monarch.conf.sample
+grafanadir = $(pkgdatadir)/grafana
+dist_grafana_DATA = %D%/grafana/monarch.json
 plugstackdir = $(pkgdatadir)/plugstack.conf.d
 plugstack_DATA = %D%/plugstack.conf.d/monarch.conf
 enroothookdir = $(pkgdatadir)/enroot
@@ -70,5 +84,10 @@ uninstall-hook:
 all-local: %D%/monarch.tmpfiles.conf
 endif
 if INSTALL_UNITS
-systemdsystemunit_DATA = %D%/monarch-sweep.service
+systemdsystemunit_DATA = \
+	%D%/monarch-metrics-textfile.service \
+	%D%/monarch-metrics-textfile.timer \
+	%D%/monarch-metrics.socket \
+	%D%/monarch-metrics@.service \
+	%D%/monarch-sweep.service
 endif

@@ -129,6 +129,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/life.h \
 	%D%/node/memory_tier.cc \
 	%D%/node/memory_tier.h \
+	%D%/node/metrics.cc \
+	%D%/node/metrics.h \
 	%D%/node/mounts.cc \
 	%D%/node/mounts.h \
 	%D%/node/owner.cc \

@@ -79,6 +79,7 @@ tests_unit_SOURCES = \
 	%D%/machine.h \
 	%D%/membership_test.cc \
 	%D%/memory_test.cc \
+	%D%/metrics_test.cc \
 	%D%/mountinfo_test.cc \
 	%D%/mounts_test.cc \
 	%D%/node_fixture.h \
@@ -271,6 +272,7 @@ scripts = \
 	%D%/life.t \
 	%D%/matrix.t \
 	%D%/metadata.t \
+	%D%/metrics.t \
 	%D%/monarchd.t \
 	%D%/node.t \
 	%D%/os_calls.t \

@@ -21,7 +21,7 @@ ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 INSIDE = "MONARCH_VM_BOOT" in os.environ
 SECONDS = 3600  # for the longest of the tests, in a machine whose processors are emulated
 # Version, test, its functions.
-PARTS = (("v2", "cgroup.t", ()), ("v2", "slurm_versions.t", ("systemd",)), ("v2", "slurm_versions.t", ("system",)), ("hybrid", "cgroup.t", ()))
+PARTS = (("v2", "cgroup.t", ()), ("v2", "slurm_versions.t", ("systemd",)), ("v2", "slurm_versions.t", ("system",)), ("v2", "metrics.t", ("by_systemd",)), ("hybrid", "cgroup.t", ()))
 
 
 def vm(*words, seconds=SECONDS + 120, **more):

@@ -48,6 +48,19 @@ Result<GrantedBytes> read_granted(const std::string& run_dir);
 // Whether all numbers are such as a job can have.
 bool plausible(const JobCounters& counters);
 
+// Why an open went to the PFS, in the words of the manual, without "fallback_".
+struct Fallback {
+  const char* name;
+  TaskCounter counter;
+};
+inline constexpr Fallback kFallbacks[] = {
+    {"no_agent", TaskCounter::fallback_no_agent},   {"timeout", TaskCounter::fallback_timeout},
+    {"ring_full", TaskCounter::fallback_ring_full}, {"no_fit", TaskCounter::fallback_no_fit},
+    {"pass", TaskCounter::fallback_pass},           {"large", TaskCounter::fallback_large},
+    {"dropped", TaskCounter::fallback_dropped},     {"invalid", TaskCounter::fallback_invalid},
+    {"absent", TaskCounter::fallback_absent},       {"excluded", TaskCounter::fallback_excluded},
+    {"mount", TaskCounter::fallback_mount},         {"tier_error", TaskCounter::fallback_tier_error}};
+
 // The line for sacct's SystemComment, at most 255 characters; monarch(7) documents each field.
 // `counters` is nullptr if they were lost.
 std::string comment_line(const JobRecord& record, const JobCounters* counters);

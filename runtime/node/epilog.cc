@@ -12,6 +12,7 @@
 #include "runtime/node/job_report.h"
 #include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
+#include "runtime/node/metrics.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/reports.h"
 #include "runtime/node/spool.h"
@@ -98,6 +99,8 @@ Status end_job(const EpilogRequest& request) {
     if (const Status s = keep_report(*state, *record, ended_report(*record, *account), config.reports);
         !s.ok())
       spdlog::warn("JobId={} no report is kept: {}", record->job.job, s.error().text);
+  if (const Status s = note_end(*state, *record, counted ? &counters : nullptr); !s.ok())
+    spdlog::warn("JobId={} its last counts are not in the metrics: {}", record->job.job, s.error().text);
   std::vector<Removal> removals;
   removals.push_back({*record, lock.take()});
   removals = set_aside(*state, std::move(removals));

@@ -167,8 +167,10 @@ Status StateDir::remove_job(const JobOnNode& job) const {
   return remove_tree(AT_FDCWD, path_ + "/jobs/" + job.key());
 }
 
-Result<Fd> StateDir::lock_ledger(int patience_ms) const {
-  const std::string path = path_ + "/ledger";
+Result<Fd> StateDir::lock_ledger(int patience_ms) const { return lock_file("ledger", patience_ms); }
+
+Result<Fd> StateDir::lock_file(const std::string& name, int patience_ms) const {
+  const std::string path = path_ + "/" + name;
   Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) return errno_error("open " + path);
   for (int waited = 0; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; waited += 10) {

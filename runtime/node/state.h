@@ -14,7 +14,8 @@
 //   STATE/run/NAME/        0700, the job owner's: catalog, board, log; agent.conf, datasets and peers are
 //                          root's
 //   STATE/spool/           0700, root's: lines for sacct that are not yet written
-//   STATE/reports/        0711, root's: reports of ended jobs (runtime/node/reports.h)
+//   STATE/reports/         0711, root's: reports of ended jobs (runtime/node/reports.h)
+//   STATE/metrics          0600, root's: what jobs have counted (runtime/node/metrics.h), and metrics.lock
 //   STATE/keeper.lock      whose lock the keeper holds
 #pragma once
 
@@ -110,6 +111,8 @@ class StateDir {
   // The lock on the ledger (runtime/node/ledger.h), in the same way. Who has a job's lock may take it, never
   // the other way round without trying only.
   Result<Fd> lock_ledger(int patience_ms) const;
+  // Likewise that of a file of root's in STATE, made if need be.
+  Result<Fd> lock_file(const std::string& name, int patience_ms) const;
   Status remove_job(const JobOnNode& job) const;
   // The plain names in STATE/`below`; and, without an error, none where that cannot be read:
   Result<std::vector<std::string>> list(const std::string& below) const;

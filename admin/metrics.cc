@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl metrics: what jobs do on this node, for Prometheus.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/fmt/fmt.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "admin/commands.h"
+#include "admin/output.h"
+#include "build_config.h"
+#include "runtime/base/fd.h"
+#include "runtime/base/log.h"
+#include "runtime/base/os.h"
+#include "runtime/config/config.h"
+#include "runtime/node/metrics.h"
+#include "runtime/node/state.h"
+
+namespace monarch::admin {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr char kTextfile[] = "monarch.prom",
+               kFresh[] = ".monarch.prom.new";  // the collector reads *.prom alone
+constexpr int kTextfilePatienceMs = 10000;
+constexpr int kRequestPatienceMs = 5000, kSendPatienceMs = 5000;
+constexpr size_t kMostRequest = 8192;
+
+struct MetricsOptions {
+  std::string config = kDefaultConfig, state_dir = kDefaultState, textfile;
+  bool http = false, json = false;
+};
+
+// No job ever began here without.
+bool has_state(const MetricsOptions& options) {
+  return ::access((options.state_dir + "/jobs").c_str(), F_OK) == 0;
+}
+
+Result<std::vector<Metric>> look(const MetricsOptions& options) {
+  if (::geteuid() != 0)
+    return Error{EPERM, "what jobs have counted on this node is root's to read: run it as root"};
+  std::vector<std::string> tiers;
+  if (const Result<Config> config = load_config(options.config); config.ok())
+    for (const TierConfig& tier : config->tiers) tiers.push_back(tier.name);
+  if (!has_state(options)) return node_metrics(nullptr, tiers);
+  const Result<StateDir> state = StateDir::open(options.state_dir);
+  if (!state.ok()) return state.error();
+  return node_metrics(&*state, tiers);
+}
+
+// ---- the text format of Prometheus
+
+std::string escaped_label(const std::string& text) {
+  std::string safe;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') safe += '\\';
+    safe += c == '\n' ? "\\n" : std::string(1, c);
+  }
+  return safe;
+}
+
+const char* type_name(Metric::Type type) { return type == Metric::Type::kCounter ? "counter" : "gauge"; }
+
+std::string value_text(const Metric& metric, uint64_t value) {
+  if (metric.unit == Metric::Unit::kOne) return std::to_string(value);
+  return fmt::format("{}.{:09}", value / 1000000000, value % 1000000000);
+}
+
+std::string text_of(const std::vector<Metric>& metrics) {
+  std::string text;
+  for (const Metric& metric : metrics) {
+    text += fmt::format("# HELP {} {}\n# TYPE {} {}\n", metric.name, metric.help, metric.name,
+                        type_name(metric.type));
+    for (const MetricSample& sample : metric.samples) {
+      std::string labels;
+      for (const auto& [name, value] : sample.labels)
+        labels += fmt::format("{}{}=\"{}\"", labels.empty() ? "" : ",", name, escaped_label(value));
+      text += fmt::format("{}{} {}\n", metric.name, labels.empty() ? "" : "{" + labels + "}",
+                          value_text(metric, sample.value));
+    }
+  }
+  return text;
+}
+
+ordered_json to_json(const std::vector<Metric>& metrics) {
+  ordered_json list = ordered_json::array();
+  for (const Metric& metric : metrics) {
+    ordered_json samples = ordered_json::array();
+    for (const MetricSample& sample : metric.samples)
+      samples.push_back({{"labels", sample.labels},
+                         {"value", metric.unit == Metric::Unit::kOne
+                                       ? ordered_json(sample.value)
+                                       : ordered_json(static_cast<double>(sample.value) / 1e9)}});
+    list.push_back({{"name", metric.name},
+                    {"type", type_name(metric.type)},
+                    {"help", metric.help},
+                    {"samples", samples}});
+  }
+  return {{"version", PACKAGE_VERSION}, {"metrics", list}};
+}
+
+// ---- for node_exporter
+
+// Whole or not at all; no link in that directory is followed.
+Status replace(const std::string& dir, const std::string& text) {
+  const std::string path = dir + "/" + kTextfile;
+  const Fd at(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!at) return errno_error("open " + dir);
+  if (::unlinkat(at.get(), kFresh, 0) != 0 && errno != ENOENT)  // of one that was killed
+    return errno_error("remove " + dir + "/" + kFresh);
+  const Fd file(::openat(at.get(), kFresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file) return errno_error("make " + path);
+  errno = ENOSPC;  // of a write that is short
+  if (::fchmod(file.get(), 0644) == 0 &&
+      ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+      ::renameat(at.get(), kFresh, at.get(), kTextfile) == 0)
+    return {};
+  const Error error = errno_error("write " + path);
+  ::unlinkat(at.get(), kFresh, 0);
+  return error;
+}
+
+// One at a time: what was looked at first is written first, so that no counter goes back in the file.
+Status write_textfile(const MetricsOptions& options) {
+  Fd locked;
+  if (::geteuid() == 0 && has_state(options)) {
+    const Result<StateDir> state = StateDir::open(options.state_dir);
+    if (!state.ok()) return state.error();
+    Result<Fd> lock = state->lock_file("textfile.lock", kTextfilePatienceMs);
+    if (!lock.ok()) return lock.error();
+    locked = lock.take();
+  }
+  const Result<std::vector<Metric>> metrics = look(options);
+  return metrics.ok() ? replace(options.textfile, text_of(*metrics)) : Status(metrics.error());
+}
+
+// ---- for who asks by HTTP, on the connection that systemd or inetd accepted
+
+int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
+
+// The request's head, or what came of it.
+std::string read_request() {
+  std::string request;
+  const int64_t end = now_ms() + kRequestPatienceMs;
+  while (request.find("\r\n\r\n") == std::string::npos && request.find("\n\n") == std::string::npos &&
+         request.size() < kMostRequest) {
+    pollfd p = {STDIN_FILENO, POLLIN, 0};
+    const int64_t left = end - now_ms();
+    if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) <= 0) break;
+    char buffer[1024];
+    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    if (n <= 0) break;
+    request.append(buffer, static_cast<size_t>(n));
+  }
+  return request;
+}
+
+struct Answer {
+  const char* status;
+  std::string body;
+};
+
+Answer answer_to(const std::string& method, const std::string& path, const MetricsOptions& options) {
+  if (method != "GET" && method != "HEAD") return {"405 Method Not Allowed", "ask by GET\n"};
+  if (path != "/metrics" && path.rfind("/metrics?", 0) != 0) return {"404 Not Found", "see /metrics\n"};
+  const Result<std::vector<Metric>> metrics = look(options);
+  if (metrics.ok()) return {"200 OK", text_of(*metrics)};
+  fail("metrics", metrics.error());
+  return {"500 Internal Server Error", metrics.error().text + "\n"};
+}
+
+bool send(const std::string& text) {
+  const int64_t end = now_ms() + kSendPatienceMs;
+  for (size_t done = 0; done < text.size();) {
+    pollfd p = {STDOUT_FILENO, POLLOUT, 0};
+    const int64_t left = end - now_ms();
+    if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) <= 0) return false;
+    const ssize_t n = ::write(STDOUT_FILENO, text.data() + done, std::min<size_t>(text.size() - done, 4096));
+    if (n < 0) return false;
+    done += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+int serve_one(const MetricsOptions& options) {
+  ::signal(SIGPIPE, SIG_IGN);
+  const std::string request = read_request();
+  const std::string line = request.substr(0, request.find_first_of("\r\n"));
+  const size_t method = line.find(' '), path = line.find(' ', method + 1);
+  const bool is_http = method != std::string::npos && path != std::string::npos &&
+                       line.compare(path, 6, " HTTP/") == 0 && request.size() > line.size();
+  const Answer answer =
+      is_http ? answer_to(line.substr(0, method), line.substr(method + 1, path - method - 1), options)
+              : Answer{"400 Bad Request", "this is no request of HTTP\n"};
+  const std::string head = fmt::format(
+      "HTTP/1.1 {}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n"
+      "Connection: close\r\n\r\n",
+      answer.status, answer.body.size());
+  const bool sent = send(line.rfind("HEAD ", 0) == 0 ? head : head + answer.body);
+  return sent && std::strncmp(answer.status, "200", 3) == 0 ? 0 : kFailure;
+}
+
+int metrics_verb(const MetricsOptions& options) {
+  (void)open_log("stderr", "warn").ok();
+  if (options.http) return serve_one(options);
+  if (!options.textfile.empty()) {
+    const Status written = write_textfile(options);
+    return written.ok() ? 0 : fail("metrics", written.error());
+  }
+  const Result<std::vector<Metric>> metrics = look(options);
+  if (!metrics.ok()) return fail("metrics", metrics.error());
+  if (options.json)
+    print_json(to_json(*metrics));
+  else
+    std::fputs(text_of(*metrics).c_str(), stdout);
+  return std::fflush(stdout) == 0 ? 0 : fail("metrics", errno_error("write to standard output"));
+}
+
+}  // namespace
+
+void add_metrics(CLI::App* app, int* status) {
+  auto options = std::make_shared<MetricsOptions>();
+  CLI::Option* textfile = app->add_option(
+      "--textfile", options->textfile,
+      "write DIR/monarch.prom, whole or not at all, for the textfile collector of node_exporter");
+  textfile->option_text("DIR");
+  CLI::Option* http = app->add_flag(
+      "--http", options->http,
+      "answer one request by HTTP on standard input and output, as monarch-metrics.socket has it");
+  CLI::Option* json = app->add_flag("--json", options->json, "print as JSON");
+  textfile->excludes(http)->excludes(json);
+  http->excludes(json);
+  app->add_option("--config", options->config,
+                  std::string("configuration, which names the tiers; default: ") + kDefaultConfig);
+  app->add_option("--state-dir", options->state_dir,
+                  std::string("root's state directory; default: ") + kDefaultState);
+  app->footer("For root. Exit status: 0 if the metrics were told, 1 if not, 2 for wrong usage.");
+  app->callback([options, status] { *status = metrics_verb(*options); });
+}
+
+}  // namespace monarch::admin

@@ -1,0 +1,585 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""monarchctl metrics: what Prometheus is told of a node's jobs while they run and after they have ended, whatever their owners do; the file
+for node_exporter; the socket; the dashboard for Grafana."""
+
+import contextlib
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import one_node  # pylint: disable=wrong-import-position
+from e2e import BUILD, SOURCE, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+from one_node import FIRST, TOOL, UID, as_root, as_user  # pylint: disable=wrong-import-position
+
+DASHBOARD = f"{SOURCE}/etc/grafana/monarch.json"
+TIERS = '{source="tier",tier="nvme"}'
+PFS = '{source="pfs",tier=""}'
+
+
+def numbers(text):
+    """{name{labels}: number}"""
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if not line.startswith("#")}
+
+
+def counters_in(text):
+    names = set(re.findall(r"^# TYPE (\w+) counter$", text, flags=re.M))
+    return {series: value for series, value in numbers(text).items() if re.match(r"\w+", series)[0] in names}
+
+
+class Node(one_node.Node):
+    """Each look is also one at whether a counter went back since the last."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.last = {}
+
+    def metrics(self, *words, before=()):
+        return e2e.execute([*before, TOOL, "metrics", "--state-dir", self.state, "--config", self.config, *words], cwd="/")
+
+    def text(self):
+        code, out, err = self.metrics()
+        if code != 0 or err:
+            ok(False, "metrics are told", code, err)
+        return out.decode()
+
+    def look(self, what):
+        """The numbers now."""
+        text = self.text()
+        counters = counters_in(text)
+        back = [f"{series}: {value} to {counters.get(series)}" for series, value in self.last.items() if counters.get(series, -1) < value]
+        equal(back, [], f"{what}: no counter goes back")
+        self.last = counters
+        return numbers(text)
+
+    def size(self):
+        return sum(os.path.getsize(os.path.join(top, name)) for top, _, names in os.walk(self.data) for name in names)
+
+
+def some(told, want, name):
+    equal({series: told.get(series) for series in want}, want, name, told)
+
+
+def promtool(text, name):
+    if not shutil.which("promtool"):
+        return e2e.skip(f"{name}: promtool check metrics", "no promtool (Debian: prometheus)")
+    process = e2e.start(["promtool", "check", "metrics"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    code, out, err = e2e.finish(process, text=text.encode())
+    return equal((code, out, err), (0, b"", ""), f"{name}: promtool has nothing to say against the metrics")
+
+
+# ---- while jobs run, and after
+
+
+def no_job():
+    """A node on which there was never one."""
+    with contextlib.closing(Node("none")) as n:
+        text = n.text()
+        told = n.look("no job")
+        ok(len(told) > 30 and set(told.values()) == {0.0, 1.0}, "no job: all is 0, but for the version", told)
+        equal([series for series, value in told.items() if value == 1], [f'monarch_build_info{{version="{version()}"}}'], "no job: the version")
+        some(told, {"monarch_read_bytes_total" + TIERS: 0, "monarch_read_bytes_total" + PFS: 0, 'monarch_open_fallbacks_total{reason="no_agent"}': 0,
+                    'monarch_jobs_ended_total{counters="read"}': 0, 'monarch_jobs{state="running"}': 0}, "no job: counters are there from the beginning")
+        equal(os.path.exists(n.state), False, "no job: nothing is made")
+        promtool(text, "no job")
+        code, out, err = n.metrics(before=as_user(UID))
+        ok((code, out) == (1, b"") and "run it as root" in err and err.count("\n") == 1, "another user is told so", code, out, err)
+        equal([n.metrics(*words)[0] for words in (("--json", "--http"), ("--textfile", n.dir, "--json"), ("--no-such",))], [2, 2, 2], "wrong usage")
+
+
+def version():
+    return json.loads(e2e.execute([TOOL, "version", "--json"])[1])["version"]
+
+
+def lives():
+    """Jobs begin, read and end, looked at or not."""
+    with contextlib.closing(Node("lives")) as n:
+        size, files = n.size(), 30
+        n.configure(tier="job_capacity = 10%\n")
+        run_dir = n.start(FIRST + 1)
+        staged = {'monarch_staging_bytes_total{source="pfs"}': size, "monarch_staged_bytes_total": size, "monarch_staged_files_total": files}
+        some(n.look("staged"), {**staged, 'monarch_jobs{state="running"}': 1, "monarch_jobs_unread": 0, "monarch_read_bytes_total" + TIERS: 0,
+                                'monarch_tier_placed_bytes{tier="nvme"}': size, 'monarch_tier_limit_bytes{tier="nvme"}': 100 << 20,
+                                'monarch_tier_reserved_bytes{tier="nvme"}': n.record(FIRST + 1)["tiers"][0]["quota"],
+                                'monarch_jobs_ended_total{counters="read"}': 0}, "a job that has staged all")
+        n.read(run_dir)
+        n.read(run_dir)
+        read = {"monarch_read_bytes_total" + TIERS: 2 * size, "monarch_opens_total" + TIERS: 2 * files, "monarch_opens_total" + PFS: 0}
+        told = n.look("read")
+        some(told, {**staged, **read}, "a job that has read all twice")
+        ok(told["monarch_reads_total" + TIERS] >= 2 * files and told['monarch_staging_operations_total{operation="open"}'] >= files, "its operations", told)
+        n.end(FIRST + 1)
+        some(n.look("ended"), {**staged, **read, 'monarch_jobs{state="running"}': 0, 'monarch_jobs_ended_total{counters="read"}': 1,
+                               'monarch_jobs_ended_total{counters="lost"}': 0}, "what it has counted stays when it has ended")
+        for cluster in "c-1", "other":  # which share the state directory
+            n.read(n.start(FIRST + 2, cluster))
+        some(n.look("two clusters"), {'monarch_jobs{state="running"}': 2, "monarch_opens_total" + TIERS: 4 * files}, "jobs of two clusters with one number")
+        for cluster in "c-1", "other":
+            n.end(FIRST + 2, cluster)
+        some(n.look("two clusters"), {'monarch_jobs_ended_total{counters="read"}': 3, "monarch_opens_total" + TIERS: 4 * files}, "and when they have ended")
+        jobs = [FIRST + number for number in range(3, 8)]
+        for job in jobs:
+            n.read(n.start(job))
+        looks = [e2e.start([TOOL, "metrics", "--state-dir", n.state], stdout=subprocess.DEVNULL) for _ in range(4)]
+        n.end_at_once(*jobs)
+        equal([look.wait(e2e.PATIENCE) for look in looks], [0] * 4, "looks while epilogs end jobs")
+        some(n.look("at once"), {'monarch_jobs_ended_total{counters="read"}': 8, "monarch_opens_total" + TIERS: 9 * files,
+                                 "monarch_staged_files_total": 8 * files}, "jobs that nobody has looked at, and epilogs at once, lose nothing")
+        promtool(n.text(), "after jobs")
+
+
+def pressed():
+    """Looks without a pause while a job ends: each sees its counts once, before or after."""
+    with contextlib.closing(Node("pressed")) as n:
+        begun, seen, done = 0, [], threading.Event()
+
+        def look():
+            while not done.is_set():
+                code, out, _ = n.metrics()
+                seen.append((code, numbers(out.decode())["monarch_staged_files_total"] if code == 0 else -1))
+        for number in range(1, 4):
+            n.start(FIRST + 20 + number)
+            begun += 30
+            seen.clear()
+            done.clear()
+            thread = threading.Thread(target=look)
+            thread.start()
+            n.end(FIRST + 20 + number)
+            wait_until(lambda: not os.listdir(f"{n.state}/removing"))
+            done.set()
+            thread.join()
+            equal(set(seen), {(0, begun)}, f"looks at a job that ends ({len(seen)})", seen)
+
+
+# ---- what owners do
+
+
+def counter_at(name):
+    """Where the board has that counter of the agent."""
+    with open(f"{SOURCE}/runtime/layout/board_layout.h", encoding="utf-8") as file:
+        names = re.findall(r"X\((\w+),", file.read().split("#define MONARCH_AGENT_COUNTERS(X)")[1].split("\n\n")[0])
+    return 320 + 8 * names.index(name)
+
+
+def write_counter(board, name, value):
+    with open(board, "r+b") as file:
+        file.seek(counter_at(name))
+        file.write(value.to_bytes(8, "little"))
+
+
+def kill_agent(n, job):
+    os.kill(n.record(job)["pid"], signal.SIGKILL)
+    pid = n.record(job)["pid"]
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or "\nState:\tZ" in status_of(pid))
+
+
+def status_of(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        return file.read()
+    return "\nState:\tZ"
+
+
+def make_terabyte(board):
+    with open(board, "wb") as file:
+        file.truncate(1 << 40)
+
+
+def hostile():
+    """Boards that an owner has spoilt: the node's counters neither go back nor spring."""
+    with contextlib.closing(Node("hostile")) as n:
+        job, size = FIRST + 41, n.size()
+        board = f"{n.start(job)}/board"
+        files = {"monarch_staged_files_total": 30, 'monarch_staging_bytes_total{source="pfs"}': size}
+        kill_agent(n, job)
+        died = {'monarch_jobs{state="agent_died"}': 1, 'monarch_jobs{state="running"}': 0}
+        some(n.look("killed"), {**died, **files, "monarch_jobs_unread": 0}, "its agent was killed")
+        write_counter(board, "staged_files", 7)
+        some(n.look("less"), {**files, "monarch_jobs_unread": 0}, "a counter that goes back")
+        write_counter(board, "staged_files", 35)
+        files["monarch_staged_files_total"] = 35
+        some(n.look("more"), files, "one that grows as it can")
+        for what, value in (("more than a node counts in that time", 1 << 59), ("more than any job has", (1 << 64) - 1)):
+            write_counter(board, "agent_bytes_pfs", value)
+            some(n.look(what), {**files, "monarch_jobs_unread": 1}, f"one with {what}")
+        write_counter(board, "agent_bytes_pfs", size)
+        for what, make in (("nothing", lambda: None), ("a FIFO", lambda: os.mkfifo(board)), ("a directory", lambda: os.mkdir(board)),
+                           ("a link to what only root reads", lambda: os.symlink("/etc/shadow", board)), ("a terabyte", lambda: make_terabyte(board))):
+            if os.path.isdir(board) and not os.path.islink(board):
+                os.rmdir(board)
+            elif os.path.lexists(board):
+                os.unlink(board)
+            make()
+            if os.path.lexists(board):
+                os.lchown(board, UID, UID)
+            begin = time.monotonic()
+            some(n.look(what), {**died, **files, "monarch_jobs_unread": 1}, f"in place of the board: {what}")
+            ok(time.monotonic() - begin < 4 * e2e.SLOW, f"and a look is bounded: {what}")
+        n.end(job)
+        some(n.look("lost"), {**files, 'monarch_jobs_ended_total{counters="lost"}': 1, 'monarch_jobs_ended_total{counters="read"}': 0},
+             "of a job that ends so, what was read before counts")
+        job = FIRST + 42  # one that a sweep removes: nobody has its last counts
+        n.start(job)
+        n.look("to be swept")
+        kill_agent(n, job)
+        shutil.rmtree(f"{n.state}/jobs/c-1.{job}.n1.x")
+        some(n.look("swept"), {"monarch_staged_files_total": 65, 'monarch_jobs_ended_total{counters="lost"}': 2}, "and of one that no epilog ended")
+        with open(f"{n.state}/metrics", "w", encoding="utf-8") as file:
+            file.write('{"ended": [["x"')
+        n.last = {}
+        some(n.look("spoilt"), {"monarch_staged_files_total": 0}, "sums that a disk has spoilt begin anew")
+
+
+def states():
+    """Jobs without an agent."""
+    with contextlib.closing(Node("states")) as n:
+        n.start(FIRST + 51)
+        for number, file in enumerate(("wanted", "failed", "record.json"), start=FIRST + 52):
+            os.mkdir(f"{n.state}/jobs/c-1.{number}.n1.x", 0o700)
+            with open(f"{n.state}/jobs/c-1.{number}.n1.x/{file}", "w", encoding="utf-8") as stream:
+                stream.write("{")
+        with open(f"{n.state}/spool/line", "w", encoding="utf-8") as stream:
+            stream.write("{}")
+        some(n.look("states"), {**{f'monarch_jobs{{state="{state}"}}': 1 for state in ("pending", "failed", "unknown", "running")},
+                                'monarch_jobs{state="agent_died"}': 0, "monarch_sacct_lines_waiting": 1}, "each job has its state")
+        for directory in glob.glob(f"{n.state}/jobs/*"):
+            if f".{FIRST + 51}." not in directory:
+                shutil.rmtree(directory)
+        os.unlink(f"{n.state}/spool/line")
+
+
+# ---- the file for node_exporter
+
+
+def textfile():
+    with contextlib.closing(Node("textfile")) as n:
+        directory, canary = f"{n.dir}/exporter", f"{n.dir}/canary"
+        path = f"{directory}/monarch.prom"
+        code, _, err = n.metrics("--textfile", directory)
+        ok(code == 1 and "No such file" in err and err.count("\n") == 1, "a directory that is not there", code, err)
+        os.mkdir(directory)
+        with open(canary, "w", encoding="utf-8") as file:
+            file.write("untouched")
+        for name in ("monarch.prom", ".monarch.prom.new"):
+            os.symlink(canary, f"{directory}/{name}")
+        run_dir = n.start(FIRST + 71)
+        code, out, err = n.metrics("--textfile", directory)
+        equal((code, out, err), (0, b"", ""), "it is written")
+        with open(canary, encoding="utf-8") as file:
+            equal(file.read(), "untouched", "no link is followed")
+        st = os.lstat(path)
+        equal((os.listdir(directory), st.st_uid, oct(st.st_mode)), (["monarch.prom"], 0, "0o100644"), "the file is there alone")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        equal(numbers(text), numbers(n.text()), "and says the same")
+        promtool(text, "the file")
+        faults, last, stop = [], {}, threading.Event()
+
+        def watch():
+            """As node_exporter reads it."""
+            while not stop.is_set():
+                with open(path, encoding="utf-8") as file:
+                    now = counters_in(file.read())
+                faults.extend(series for series, value in last.items() if now.get(series, -1) < value)
+                last.update(now)
+        thread = threading.Thread(target=watch)
+        thread.start()
+        writers = []
+        for _ in range(4):
+            n.read(run_dir)
+            writers += [e2e.start([TOOL, "metrics", "--state-dir", n.state, "--config", n.config, "--textfile", directory]) for _ in range(5)]
+        equal({writer.wait(e2e.PATIENCE) for writer in writers}, {0}, "many write at once")
+        stop.set()
+        thread.join()
+        ok(not faults and last["monarch_opens_total" + TIERS] == 120, "whoever reads it meanwhile has it whole, and no counter goes back", faults[:5], last)
+        full(n)
+
+
+def full(n):
+    """A directory without room."""
+    directory = scratch("small")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", directory], check=False, capture_output=True).returncode != 0:
+        return e2e.skip("a directory without room", "no mount of a tmpfs")
+    try:
+        equal(n.metrics("--textfile", directory)[0], 0, "a small directory")
+        with open(f"{directory}/monarch.prom", "rb") as file:
+            before = file.read()
+        with contextlib.suppress(OSError), open(f"{directory}/other", "wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+        code, _, err = n.metrics("--textfile", directory)
+        with open(f"{directory}/monarch.prom", "rb") as file:
+            equal((code, "No space left" in err, file.read() == before, sorted(os.listdir(directory))), (1, True, True, ["monarch.prom", "other"]),
+                  "without room the file of before stays", err)
+        os.unlink(f"{directory}/other")
+        equal(n.metrics("--textfile", directory)[0], 0, "and with room it is written again")
+    finally:
+        subprocess.run(["umount", directory], check=True)
+    return None
+
+
+# ---- the socket
+
+
+def unit(name):
+    """A unit of systemd's as it is installed: {section.key: value}"""
+    with open(f"{BUILD}/etc/{name}", encoding="utf-8") as file:
+        return dict(re.findall(r"^(\w+)=(.*)$", file.read(), flags=re.M))
+
+
+@contextlib.contextmanager
+def served(n):
+    """The path of a socket that is served as the units say: a process for each connection, which is its standard input and output."""
+    words = unit("monarch-metrics@.service")["ExecStart"].split()
+    equal((os.path.basename(words[0]), words[0][0], words[1:]), ("monarchctl", "-", ["metrics", "--http"]), "the unit's command")
+    equal((unit("monarch-metrics.socket")["Accept"], unit("monarch-metrics@.service")["StandardInput"]), ("yes", "socket"), "a process for each connection")
+    path = f"{n.dir}/socket"
+    command = [TOOL, *words[1:], "--state-dir", n.state, "--config", n.config]
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack:
+        listener.bind(path)
+        listener.listen(8)
+        listener.settimeout(0.05)
+        done = threading.Event()
+
+        def accept():
+            while not done.is_set():
+                with contextlib.suppress(TimeoutError):
+                    connection = listener.accept()[0]
+                    connection.setblocking(True)
+                    with connection:
+                        e2e.start(command, stdin=connection, stdout=connection, stderr=subprocess.DEVNULL, env={})
+        thread = threading.Thread(target=accept)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(done.set)
+        yield path
+
+
+def asked(path, request, shut=False):
+    """The answer's first line, its fields and its body."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(e2e.PATIENCE)
+        client.connect(path)
+        with contextlib.suppress(BrokenPipeError):
+            client.sendall(request)
+        if shut:
+            client.shutdown(socket.SHUT_WR)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := client.recv(65536):
+                answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    return lines[0], dict(line.split(": ", 1) for line in lines[1:] if ": " in line), body.decode()
+
+
+def by_socket():
+    with contextlib.closing(Node("socket")) as n, served(n) as path:
+        n.start(FIRST + 81)
+        text = n.text()
+        first, fields, body = asked(path, b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
+        equal((first, fields["Content-Type"], int(fields["Content-Length"])), ("HTTP/1.1 200 OK", "text/plain; version=0.0.4; charset=utf-8", len(body)), "an answer")
+        equal(numbers(body), numbers(text), "it is the same")
+        first, fields, body = asked(path, b"HEAD /metrics HTTP/1.1\r\n\r\n")
+        equal((first, body, int(fields["Content-Length"]) > 1000), ("HTTP/1.1 200 OK", "", True), "HEAD")
+        for what, request, want in (("another path", b"GET /etc/shadow HTTP/1.1\r\n\r\n", "404"), ("another method", b"DELETE /metrics HTTP/1.1\r\n\r\n", "405"),
+                                    ("no HTTP", b"\0\xff\r\n\r\n", "400"), ("a head without an end", b"GET /metrics HTTP/1.1\r\n" + b"x: y\r\n" * 2000, None)):
+            first = asked(path, request)[0]
+            ok(want is None or first.startswith(f"HTTP/1.1 {want} "), f"{what} is refused", first)
+        equal(asked(path, b"", shut=True)[0], "HTTP/1.1 400 Bad Request", "one who says nothing")
+        begin = time.monotonic()
+        equal(asked(path, b"GET /metr")[0], "HTTP/1.1 400 Bad Request", "one who does not go on")
+        ok(3 < time.monotonic() - begin < e2e.PATIENCE, "and has time for it, but not for ever", time.monotonic() - begin)
+        with socket.socket(socket.AF_UNIX) as client:  # goes away before the answer
+            client.connect(path)
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        if not shutil.which("curl"):
+            return e2e.skip("curl --unix-socket", "no curl")
+        code, out, err = e2e.execute(["curl", "-sS", "--unix-socket", path, "http://node/metrics"])
+        equal((code, numbers(out.decode())), (0, numbers(text)), "curl --unix-socket", err)
+        promtool(out.decode(), "by curl")
+    return None
+
+
+def units():
+    """What the units say, as systemd understands it."""
+    equal((unit("monarch-metrics.socket")["SocketMode"], unit("monarch-metrics.socket")["ListenStream"].endswith("/monarch/metrics.sock")), ("0660", True),
+          "the socket is root's and a group's")
+    contains(unit("monarch-metrics-textfile.service")["ExecStart"], ["monarchctl metrics --textfile ${DIRECTORY}"], "the service for the textfile")
+    if not shutil.which("systemd-analyze"):
+        return e2e.skip("systemd-analyze verify", "no systemd-analyze (Debian: systemd)")
+    directory = scratch("units")
+    for path in glob.glob(f"{BUILD}/etc/monarch-*.*"):
+        with open(path, encoding="utf-8") as file:
+            text = re.sub(r"(ExecStart=-?)\S*/(\w+)", rf"\g<1>{BUILD}/\2", file.read())
+        with open(f"{directory}/{os.path.basename(path)}", "w", encoding="utf-8") as file:
+            file.write(text)
+    shutil.copy(f"{directory}/monarch-metrics@.service", f"{directory}/monarch-metrics@1.service")
+    names = ["monarch-metrics.socket", "monarch-metrics@1.service", "monarch-metrics-textfile.service", "monarch-metrics-textfile.timer"]
+    _, out, err = e2e.execute(["systemd-analyze", "verify", "--man=no", *(f"{directory}/{name}" for name in names)])
+    faults = [line for line in (out.decode() + err).splitlines() if "monarch" in line]
+    return equal(faults, [], "systemd has nothing to say against the units")
+
+
+def by_systemd():
+    """The units at work, on a machine of dev/lab vm (tests/vm.t): what they may not do there does not keep them from a job's counters."""
+    if "MONARCH_VM_BOOT" not in os.environ:
+        return e2e.skip("by_systemd", "installs units: run by tests/vm.t")
+    with contextlib.closing(Node("systemd")) as n:
+        n.read(n.begin(FIRST + 95))
+        directory = scratch("collector")
+        for path in glob.glob(f"{BUILD}/etc/monarch-metrics*.*"):
+            with open(path, encoding="utf-8") as file:
+                text = re.sub(r"(ExecStart=-?)\S*/monarchctl metrics", rf"\g<1>{TOOL} metrics --state-dir {n.state} --config {n.config}", file.read())
+            with open(f"/run/systemd/system/{os.path.basename(path)}", "w", encoding="utf-8") as file:
+                file.write(re.sub(r"(ListenStream=).*", rf"\g<1>{n.dir}/metrics.sock", re.sub(r"(DIRECTORY=).*", rf"\g<1>{directory}", text)))
+        for words in (("daemon-reload",), ("start", "monarch-metrics.socket", "monarch-metrics-textfile.timer")):
+            code, out, err = e2e.execute(["systemctl", *words], 4 * e2e.PATIENCE)
+            equal(code, 0, f"systemctl {words[0]}", out.decode(), err)
+
+        def is_whole(text):
+            told = numbers(text)
+            return told.get("monarch_jobs_unread") == 0 and told["monarch_opens_total" + TIERS] + told["monarch_opens_total" + PFS] == 30
+        for _ in range(3):
+            first, _, body = asked(f"{n.dir}/metrics.sock", b"GET /metrics HTTP/1.1\r\n\r\n")
+            ok(first == "HTTP/1.1 200 OK" and is_whole(body), "by the socket comes what the job has counted", first, body)
+        code, out, err = e2e.execute([*as_user(UID), "curl", "-sS", "--unix-socket", f"{n.dir}/metrics.sock", "http://node/metrics"])
+        ok(code != 0 and out == b"", "another user may not ask", code, out, err)
+        ok(wait_until(lambda: os.path.exists(f"{directory}/monarch.prom"), 4 * e2e.PATIENCE), "the timer has it written")
+        with open(f"{directory}/monarch.prom", encoding="utf-8") as file:
+            text = file.read()
+        ok(is_whole(text), "so it does in the file", text)
+        journal = e2e.execute(["systemctl", "list-units", "--all", "--plain", "--no-legend", "monarch-metrics@*"])[1].decode()
+        ok(wait_until(lambda: not e2e.execute(["systemctl", "list-units", "--all", "--plain", "--no-legend", "monarch-metrics@*"])[1]), "no unit of a request stays", journal)
+        equal(e2e.execute(["systemctl", "stop", "monarch-metrics.socket", "monarch-metrics-textfile.timer"])[0], 0, "they stop")
+        equal(os.path.exists(f"{n.dir}/metrics.sock"), False, "the socket goes with its unit")
+    return None
+
+
+# ---- what is said of the metrics
+
+
+def names():
+    """The manual, the guide, the dashboard and --json have the metrics that there are, and no others."""
+    with contextlib.closing(Node("names")) as n:
+        n.start(FIRST + 91)
+        text = n.text()
+        code, out, err = n.metrics("--json")
+        told = json.loads(out)
+        in_json = {metric["name"] + ("{" + ",".join(f'{name}="{value}"' for name, value in sorted(sample["labels"].items())) + "}" if sample["labels"] else ""):
+                   sample["value"] for metric in told["metrics"] for sample in metric["samples"]}
+        equal((code, told["version"], in_json), (0, version(), numbers(text)), "--json says the same", err)
+        equal({metric["name"]: (metric["type"], metric["help"]) for metric in told["metrics"]},
+              {name: (kind, described) for name, described, _, kind in re.findall(r"^# HELP (\w+) (.*)\n# TYPE (\w+) (\w+)$", text, flags=re.M)}, "types and help, too")
+    labels = {}
+    for series in numbers(text):
+        labels[re.match(r"\w+", series)[0]] = set(re.findall(r'(\w+)="', series))
+    equal(set().union(*labels.values()), {"version", "state", "counters", "tier", "source", "operation", "reason", "where"}, "labels are few, and none is a job's")
+    ok(len(numbers(text)) < 80, "so are series", len(numbers(text)))
+    with open(f"{SOURCE}/doc/monarchctl.1", encoding="utf-8") as file:
+        page = file.read().split(".SH OUTPUT OF METRICS")[1].split(".SH ")[0]
+    equal({name: set(filter(None, of.split(","))) for name, of in re.findall(r'^\.BI? (monarch_\w+)(?: "\{([\w,]+)\}")?$', page, flags=re.M)}, labels,
+          "the manual has all, with their labels")
+    with open(f"{SOURCE}/doc/admin-guide.md", encoding="utf-8") as file:
+        equal(sorted(set(re.findall(r"\bmonarch_\w+", file.read().split("### Prometheus")[1].split("\n## ")[0])) - set(labels)), [], "the guide has no others")
+    used = set(re.findall(r"\bmonarch_\w+", " ".join(expressions())))
+    equal(used, set(labels), "the dashboard has all, and no others")
+    for expression in expressions() + queries():
+        for name, selected in re.findall(r"\b(monarch_\w+)(?:\{([^}]*)\})?", expression):
+            unknown = set(re.findall(r"(\w+)=~?", selected)) - labels[name] - {"instance"}
+            values = [series for series in numbers(text) if series.startswith(name) and all(
+                f'{label}="{value}"' in series for label, value in re.findall(r'(\w+)="([^"$]*)"', selected))]
+            if unknown or not values:
+                ok(False, "what is asked for is there", expression, name, selected)
+        by = re.findall(r"by \(([\w, ]+)\) \(\w*\(?(monarch_\w+)", expression)
+        if any(not set(re.findall(r"\w+", of)) <= labels[name] | {"instance"} for of, name in by):
+            ok(False, "what it is summed by is there", expression)
+
+
+def expressions():
+    with open(DASHBOARD, encoding="utf-8") as file:
+        dashboard = json.load(file)
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def guide_blocks():
+    with open(f"{SOURCE}/doc/admin-guide.md", encoding="utf-8") as file:
+        return [re.sub(r"^    ", "", block, flags=re.M).strip()
+                for block in re.findall(r"<!-- run by tests/metrics\.t: guide -->\n\n((?:    [^\n]*\n+)+)", file.read())]
+
+
+def queries():
+    """The guide's expressions of PromQL."""
+    return [one for block in guide_blocks() if "monarch_" in block for one in re.split(r"\n(?! )", block)]
+
+
+def guide():
+    """The commands in the guide name units and keys that there are."""
+    rest = [line for block in guide_blocks() if "monarch_" not in block for line in block.splitlines()]
+    for line in rest:
+        words = line.split()
+        if words[:3] == ["systemctl", "enable", "--now"]:
+            with open(f"{BUILD}/etc/{words[3]}", encoding="utf-8") as file:
+                ok("[Install]" in file.read(), f"the guide: {line}")
+        elif words[0] == "curl":
+            listens = unit("monarch-metrics.socket")["ListenStream"]
+            ok(words[2] in (listens, "/run/monarch/metrics.sock") and listens.endswith("/monarch/metrics.sock"), f"the guide: {line}", listens)
+        elif line.startswith("Environment="):
+            ok(line.split("=")[1] in unit("monarch-metrics-textfile.service")["Environment"], f"the guide: {line}")
+        else:
+            equal(line, "[Service]", "the guide has nothing else")
+    ok(len(rest) >= 5 and len(queries()) >= 4, "the guide was looked at", rest, queries())
+
+
+def dashboard():
+    """Each expression is PromQL, and that of what the PFS was spared has the right value."""
+    with open(DASHBOARD, encoding="utf-8") as file:
+        board = json.load(file)
+    panels = board["panels"]
+    places = [(x, y) for p in panels for x in range(p["gridPos"]["x"], p["gridPos"]["x"] + p["gridPos"]["w"])
+              for y in range(p["gridPos"]["y"], p["gridPos"]["y"] + p["gridPos"]["h"])]
+    equal((len(set(places)), max(x for x, _ in places) < 24, len({p["id"] for p in panels})), (len(places), True, len(panels)), "no panel lies on another")
+    ok(all(p["title"] and p["description"] and all(t["legendFormat"] for t in p["targets"]) for p in panels), "each has words")
+    equal({p["datasource"]["uid"] for p in panels} | {t["datasource"]["uid"] for p in panels for t in p["targets"]}, {"${datasource}"}, "they ask one source")
+    equal([v["name"] for v in board["templating"]["list"]], ["datasource", "node"], "its variables")
+    if not shutil.which("promtool"):
+        return e2e.skip("the dashboard's expressions", "no promtool (Debian: prometheus)")
+
+    def plain(text):
+        return text.replace("$node", ".*").replace("$__rate_interval", "5m").replace("$__range", "1h")
+    rules = {"groups": [{"name": "monarch", "rules": [{"record": f"rule:{i}", "expr": plain(expr)} for i, expr in enumerate(expressions() + queries())]}]}
+    directory = scratch("rules")
+    with open(f"{directory}/rules.yml", "w", encoding="utf-8") as file:
+        json.dump(rules, file)
+    code, out, err = e2e.execute(["promtool", "check", "rules", f"{directory}/rules.yml"])
+    ok(code == 0 and f"{len(expressions() + queries())} rules found" in out.decode(), "its expressions and the guide's are PromQL", out.decode(), err)
+    rates = {"monarch_read_bytes_total{source='pfs',tier='',instance='a'}": 10, "monarch_read_bytes_total{source='tier',tier='nvme',instance='a'}": 70,
+             "monarch_read_bytes_total{source='tier',tier='ram',instance='b'}": 20, "monarch_staging_bytes_total{source='pfs',instance='a'}": 15,
+             "monarch_staging_bytes_total{source='peer',instance='b'}": 1000, "monarch_opens_total{source='pfs',tier='',instance='a'}": 10,
+             "monarch_opens_total{source='tier',tier='nvme',instance='b'}": 30, "monarch_build_info{version='1',instance='a'}": 0, "monarch_build_info{version='2',instance='b'}": 0,
+             "monarch_tier_placed_bytes{tier='nvme',instance='a'}": 0, "monarch_tier_limit_bytes{tier='nvme',instance='a'}": 0}
+    firsts = {"monarch_tier_placed_bytes{tier='nvme',instance='a'}": 3, "monarch_tier_limit_bytes{tier='nvme',instance='a'}": 4,
+              "monarch_build_info{version='1',instance='a'}": 1, "monarch_build_info{version='2',instance='b'}": 1}
+    wanted = {"Bytes that the PFS was spared": 0.75, "Hits": 0.75, "Nodes with Monarch": 2, "Read by jobs": 6000, "Delivered by the PFS": 1500}
+    tests = [{"expr": plain(p["targets"][0]["expr"]), "eval_time": "2h", "exp_samples": [{"value": wanted[p["title"]]}]}
+             for p in panels if p["type"] == "stat" and p["title"] in wanted]
+    equal(len(tests), len(wanted), "the panels with one number")
+    tests.append({"expr": plain(next(p for p in panels if p["title"] == "Fill of tiers")["targets"][0]["expr"]), "eval_time": "2h",
+                  "exp_samples": [{"labels": '{tier="nvme"}', "value": 0.75}]})
+    with open(f"{directory}/test.yml", "w", encoding="utf-8") as file:
+        json.dump({"tests": [{"interval": "1m", "input_series": [{"series": series, "values": f"{firsts.get(series, 0)}+{rate}x180"} for series, rate in rates.items()],
+                              "promql_expr_test": tests}]}, file)
+    code, out, err = e2e.execute(["promtool", "test", "rules", f"{directory}/test.yml"])
+    return equal(code, 0, "its numbers are right", out.decode(), err)
+
+
+e2e.main(as_root(no_job), as_root(lives), as_root(pressed), as_root(hostile), as_root(states), as_root(textfile), as_root(by_socket), units, as_root(by_systemd), as_root(names), guide, dashboard)

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/metrics.h"
+
+#include <gtest/gtest.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/os.h"
+#include "runtime/node/identity.h"
+#include "tests/node_fixture.h"
+
+namespace monarch {
+namespace {
+
+class MetricsTest : public NodeTest {
+ protected:
+  static JobCounters counters(uint64_t staged) {
+    JobCounters c{};
+    c.magic = kJobCountersMagic;
+    c.agent[static_cast<uint32_t>(AgentCounter::staged_files)] = staged;
+    return c;
+  }
+  // A job that has begun so many seconds ago.
+  JobRecord begin(uint32_t job, uint64_t seconds = 0) const {
+    JobRecord r = record(job);
+    const auto uptime = static_cast<uint64_t>(os::clock_ns(CLOCK_BOOTTIME) / 1000000000);
+    r.agent.start_time = (uptime - std::min(seconds, uptime)) * static_cast<uint64_t>(::sysconf(_SC_CLK_TCK));
+    EXPECT_TRUE(state_.lock_job(r.job, true, 0).ok());
+    EXPECT_TRUE(state_.write_record(r).ok());
+    return r;
+  }
+  uint64_t told(const std::string& name, const MetricLabels& labels = {}) const {
+    const Result<std::vector<Metric>> all = node_metrics(&state_, {});
+    EXPECT_TRUE(all.ok());
+    for (const Metric& metric : *all)
+      for (const MetricSample& sample : metric.samples)
+        if (metric.name == name && sample.labels == labels) return sample.value;
+    ADD_FAILURE() << "no " << name;
+    return 0;
+  }
+  uint64_t staged() const { return told("monarch_staged_files_total"); }
+  uint64_t ended(const char* counters) const {
+    return told("monarch_jobs_ended_total", {{"counters", counters}});
+  }
+};
+
+TEST_F(MetricsTest, AnEndThatIsNotedTwiceCountsOnce) {
+  const JobRecord job = begin(1), other = begin(2);
+  const JobCounters seven = counters(7), nine = counters(9);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(note_end(state_, job, &seven).ok());
+    EXPECT_EQ(staged(), 7u);
+    EXPECT_EQ(ended("read"), 0u) << "its record is there still";
+  }
+  ASSERT_TRUE(state_.remove_job(job.job).ok());
+  EXPECT_TRUE(note_end(state_, other, &nine).ok());
+  EXPECT_EQ(staged(), 16u);
+  EXPECT_EQ(ended("read"), 1u);
+  ASSERT_TRUE(state_.remove_job(other.job).ok());
+  EXPECT_EQ(staged(), 16u);
+  EXPECT_EQ(ended("read"), 2u);
+  EXPECT_EQ(ended("lost"), 0u);
+}
+
+TEST_F(MetricsTest, TheNextRunOfAJobIsAnother) {
+  JobRecord job = begin(1);
+  const JobCounters seven = counters(7);
+  EXPECT_TRUE(note_end(state_, job, &seven).ok());
+  ++job.serial;
+  ASSERT_TRUE(state_.write_record(job).ok());
+  EXPECT_EQ(staged(), 7u);
+  EXPECT_EQ(ended("read"), 1u);
+  EXPECT_TRUE(note_end(state_, job, &seven).ok());
+  EXPECT_EQ(staged(), 14u);
+}
+
+TEST_F(MetricsTest, WhatIsLostOrLowerLeavesWhatWasBelieved) {
+  const JobRecord job = begin(1);
+  const JobCounters seven = counters(7), two = counters(2);
+  EXPECT_TRUE(note_end(state_, job, &seven).ok());
+  EXPECT_TRUE(note_end(state_, job, &two).ok());
+  EXPECT_EQ(staged(), 7u);
+  const JobRecord lost = begin(2);
+  EXPECT_TRUE(note_end(state_, lost, nullptr).ok());
+  ASSERT_TRUE(state_.remove_job(lost.job).ok());
+  EXPECT_EQ(staged(), 7u);
+  EXPECT_EQ(ended("lost"), 1u);
+}
+
+TEST_F(MetricsTest, WhatNoNodeCanCountIsNotBelieved) {
+  constexpr uint64_t kSecond = uint64_t{1} << 41;
+  const JobRecord young = begin(1), old = begin(2, 1000);
+  for (const uint64_t most : {kMostCount, UINT64_MAX, 100 * kSecond}) {
+    const JobCounters c = counters(most);
+    EXPECT_TRUE(note_end(state_, young, &c).ok());
+    EXPECT_EQ(staged(), 0u) << most;
+  }
+  const JobCounters c = counters(100 * kSecond);
+  EXPECT_TRUE(note_end(state_, old, &c).ok());
+  EXPECT_EQ(staged(), 100 * kSecond) << "in a thousand seconds";
+}
+
+TEST_F(MetricsTest, SumsDoNotOverflow) {
+  constexpr uint64_t kDay = 86400;
+  for (uint32_t i = 1; i <= 20; ++i) {
+    JobRecord job = begin(i);
+    job.agent.start_time = 0;
+    const JobCounters c = counters((uint64_t{1} << 41) * 10);
+    EXPECT_TRUE(note_end(state_, job, &c).ok());
+    ASSERT_TRUE(state_.remove_job(job.job).ok());
+  }
+  EXPECT_EQ(ended("read"), 20u) << "the node has been up for a while";
+  Result<std::string> kept = state_.read("metrics");
+  ASSERT_TRUE(kept.ok());
+  const std::string sum = std::to_string((uint64_t{1} << 41) * 10 * 20), most = std::to_string(UINT64_MAX);
+  const size_t at = kept->find(sum);
+  ASSERT_NE(at, std::string::npos) << *kept;
+  ASSERT_TRUE(state_.write("metrics", kept->substr(0, at) + most + kept->substr(at + sum.size())).ok());
+  const JobRecord job = begin(30, kDay);
+  const JobCounters c = counters(1000);
+  EXPECT_TRUE(note_end(state_, job, &c).ok());
+  EXPECT_EQ(staged(), uint64_t{1} << 63);
+}
+
+TEST_F(MetricsTest, WhoHoldsTheLockIsNotWaitedForLong) {
+  const JobRecord job = begin(1);
+  const JobCounters seven = counters(7);
+  {
+    const Result<Fd> held = state_.lock_file("metrics.lock", 0);
+    ASSERT_TRUE(held.ok());
+    EXPECT_EQ(note_end(state_, job, &seven).error().code, ETIMEDOUT);
+    EXPECT_EQ(node_metrics(&state_, {}).error().code, ETIMEDOUT);
+  }
+  EXPECT_TRUE(note_end(state_, job, &seven).ok());
+  EXPECT_EQ(staged(), 7u);
+}
+
+TEST_F(MetricsTest, WhatADiskHasSpoiltBeginsAnew) {
+  const JobRecord job = begin(1);
+  const JobCounters seven = counters(7);
+  EXPECT_TRUE(note_end(state_, job, &seven).ok());
+  const Result<std::string> whole = state_.read("metrics");
+  ASSERT_TRUE(whole.ok());
+  for (const std::string& spoilt :
+       {std::string(), std::string("[]"), whole->substr(0, whole->size() / 2), std::string("{\"ended\":[1]}"),
+        std::string("{\"ended\":[[\"x\",{\"y\":1},2]],\"jobs\":[]}"),
+        std::string("{\"ended\":{},\"jobs\":[3]}")}) {
+    ASSERT_TRUE(state_.write("metrics", spoilt).ok());
+    EXPECT_EQ(staged(), 0u) << spoilt;
+  }
+}
+
+TEST_F(MetricsTest, EveryFallbackHasItsReason) {
+  std::string named;
+  for (const Fallback& f : kFallbacks) named += std::string("fallback_") + f.name + "\n";
+  constexpr const char* kNames[] = {
+#define X(name, doc) #name,
+      MONARCH_TASK_COUNTERS(X)
+#undef X
+  };
+  size_t found = 0;
+  for (uint32_t i = 0; i < kTaskCounters; ++i) {
+    if (std::string(kNames[i]).rfind("fallback_", 0) != 0) continue;
+    ++found;
+    EXPECT_NE(named.find(std::string(kNames[i]) + "\n"), std::string::npos) << kNames[i];
+  }
+  EXPECT_EQ(found, std::size(kFallbacks));
+  for (const Fallback& f : kFallbacks)
+    EXPECT_EQ(std::string("fallback_") + f.name, kNames[static_cast<uint32_t>(f.counter)]);
+}
+
+}  // namespace
+}  // namespace monarch
