@@ -83,14 +83,14 @@ def datasets_file():
     """The agent's datasets, which root hands on in a file."""
     r = Root("datasets")
 
-    def run(text):
+    def run(text, *more):
         os.mkdir(f"{r.dir}/run", 0o700)
         with open(f"{r.dir}/list", "w", encoding="utf-8") as file:
             file.write(text)
         (lifeline, held), (read, write) = os.pipe(), os.pipe()
         process = e2e.start([f"{BUILD}/monarchd", "--datasets-file", f"{r.dir}/list", "--run-dir", f"{r.dir}/run", "--job-dir", "job",
-                             "--tier", f"one:{r.tier}:1M", "--ready-fd", str(write), "--lifeline-fd", str(lifeline)], pass_fds=[write, lifeline],
-                            stderr=subprocess.DEVNULL)
+                             "--tier", f"one:{r.tier}:1M", "--ready-fd", str(write), "--lifeline-fd", str(lifeline), *more],
+                            pass_fds=[write, lifeline], stderr=subprocess.DEVNULL)
         os.close(lifeline)
         os.close(write)
         with os.fdopen(read, encoding="utf-8") as said:
@@ -101,6 +101,9 @@ def datasets_file():
         return code, answer
 
     equal(run(f"::{r.data}:"), (0, "ready\n"), "empty names are none")
+    with open(f"{r.dir}/patterns", "w", encoding="utf-8") as file:
+        file.write("*.log")
+    equal(run(r.data, "--exclude-file", f"{r.dir}/patterns"), (0, "ready\n"), "with patterns of what is not staged, too")
     for text in ("", ":"):
         code, answer = run(text)
         equal(code, 1, f"{text!r}: no dataset")
@@ -113,6 +116,9 @@ def bad_agents():
     os.chmod(r.dir, 0o777)
     for words, said in ((["--config", f"{r.dir}/missing"], "missing"), (["--tier", "one"], "one"),
                         (["--tier", f"one:{r.tier}:1M", "--tier", f"one:{r.tier}:1M"], "one"),
+                        (["--dataset", f"{r.dir}/none"], "none: no such file"),
+                        (["--exclude-file", "/dev/null"], "/dev/null: no pattern in it"),
+                        (["--peers", f"{r.dir}/nodes"], "key"),
                         (["--tier", f"one:{r.tier}:1M", "--uid", "1", "--gid", "1"], "not permitted")):
         read, write = os.pipe()
         code, _, err = e2e.execute(["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", f"{BUILD}/monarchd", "--dataset", r.data,
@@ -143,10 +149,13 @@ def troubles():
     real, r.state = r.state, f"{r.dir}/plain"
     with open(r.state, "w", encoding="utf-8"):
         pass
-    for number, hook in enumerate((["--epilog"], ["--prolog", "--datasets", r.data], ["--flush"]), 1):
+    for number, hook in enumerate((["--epilog"], ["--prolog", "--datasets", r.data], ["--flush"], ["--sweep"]), 1):
         equal(r.call(*hook)[0], 1, f"{hook[0]} without a state directory")
         equal(r.logged("plain: not a directory that root alone can write"), number, "is logged")
     r.state = real
+    with open(r.log, "w", encoding="utf-8"):
+        pass
+    equal((r.call("--sweep")[0], os.path.getsize(r.log)), (0, 0), "a sweep that has nothing to do says nothing")
 
 
 def starts():
@@ -195,6 +204,31 @@ def failures():
     with open(f"/proc/{int(r.keepers()[0])}/cmdline", encoding="utf-8") as words:
         contains(words.read().split("\0"), ["--config", missing, "--log", r.log], "as the hook was told")
     r.end(1, 2)
+
+
+def required():
+    """Only a step with tasks fails for want of an agent, and only if the job's user wants that."""
+    r = Root("required")
+    start = ["--start", "--datasets", r.data]
+    job = 0
+    for words, kind in (([], "off"), (["--tasks"], "off"), (["--options", "capacity=1M,require"], "off"), (["--tasks", "--options", "capacity=1M,require"], "fail")):
+        job += 1
+        code, reply = r.call(*start, *words, job=job, config=f"{r.dir}/missing.conf")
+        equal((code, reply.split()[0]), (1, kind), f"with {words}", reply)
+    r.end(*range(1, job + 1))
+
+
+def remarks():
+    """What a job does not get of what it asks for is told to who can tell its user, and once."""
+    r = Root("remarks")
+    start = ["--start", "--datasets", r.data, "--options", "tiers=nvme,other"]
+    code, reply = r.call(*start)
+    equal((code, reply.split()[0], "\t" in reply), (0, "ready", False), "a step that cannot tell is not told", reply)
+    code, reply = r.call(*start, "--tell")
+    equal((code, reply.split("\t")[1:]), (0, ["n1 has no tier other; it has nvme\n"]), "the next one is", reply)
+    code, reply = r.call(*start, "--tell")
+    equal((code, reply.split()[0], "\t" in reply), (0, "ready", False), "and no other", reply)
+    r.end(1)
 
 
 def keepers():
@@ -268,4 +302,4 @@ def long_names():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(usage, datasets_file, bad_agents, troubles, starts, whose_rights, failures, keepers, lines, long_names)
+e2e.main(usage, datasets_file, bad_agents, troubles, starts, whose_rights, failures, required, remarks, keepers, lines, long_names)
