@@ -2,7 +2,6 @@
 // An agent's life, in a process of its own: what it serves, what ends it, and what it leaves.
 #include "runtime/agent/agent.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -14,18 +13,14 @@
 #include <fstream>
 #include <set>
 
-#include "runtime/agent/load_peers.h"
-#include "runtime/agent/progress.h"
-#include "runtime/agent/use_watch.h"
 #include "runtime/base/fd.h"
-#include "runtime/layout/board_client.h"
 #include "runtime/base/os.h"
+#include "runtime/layout/board_client.h"
 #include "runtime/metadata/board.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/logged.h"
 #include "tests/loopback.h"
-#include "tests/placement_fixture.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
 #include "tests/trapped_calls.h"
@@ -159,6 +154,7 @@ TEST_F(AgentTest, EndsWithoutAThreadForIt) {
   ::kill(pid_, SIGTERM);
   EXPECT_EQ(ended(), 0);
   EXPECT_TRUE(nothing_is_left());
+  EXPECT_EQ(contents(scratch_ / "log").find("still waits"), std::string::npos) << "nobody is waited for";
 }
 
 // The last thread that it starts before it is ready looks for the processors near its tiers.
@@ -274,6 +270,19 @@ TEST_F(AgentTest, AnIdleOneLooksForItsRunDirectoryNowAndThen) {
   ::kill(pid_, SIGTERM);
   EXPECT_EQ(ended(), 0);
   EXPECT_NE(contents(scratch_ / "log").find("ending (signal)"), std::string::npos);
+}
+
+TEST_F(AgentTest, LooksSoonForAUseWhileThereIsNone) {
+  options_.config.agent.prefetch_patience = 1;
+  scratch_.file("run/began", "0");
+  const std::string said = start([] {
+    if (!before_call(kPollCall, [](CallArguments a) { return a[1] == 3 && limit_ms(a) < 1000 ? ENOMEM : 0; }))
+      ::_exit(77);
+  });
+  if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
+  ASSERT_EQ(said, "ready\n");
+  EXPECT_EQ(ended(), 0);
+  EXPECT_NE(contents(scratch_ / "log").find("ending (poll: "), std::string::npos);
 }
 
 TEST_F(AgentTest, ARunDirectoryOfOthersIsRefused) {
@@ -393,6 +402,17 @@ TEST_F(AgentTest, WhatIsExcludedIsNeverStaged) {
     ::kill(pid_, SIGTERM);
     EXPECT_EQ(ended(), 0);
   }
+}
+
+// A pattern with a path is of that place, and of none that has the same files below.
+TEST_F(AgentTest, WhatIsExcludedInOneDatasetIsStagedOfAnother) {
+  for (const char* name : {"pfs/x", "other/x", "pfs/below/y"}) scratch_.file(name, noise(1000, 2));
+  options_.datasets = {scratch_ / "pfs", scratch_ / "other", scratch_ / "pfs/below"};
+  options_.config.agent.exclude = (scratch_ / "pfs/x") + ":" + (scratch_ / "pfs/below/below/y");
+  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
+  ASSERT_EQ(start(), "ready\n");
+  EXPECT_TRUE(tells("staged-in"));
+  EXPECT_EQ(told("files") + " " + told("staged_files"), "3 3");
 }
 
 TEST_F(AgentTest, TellsThatPrefetchRests) {
@@ -593,8 +613,7 @@ TEST_F(AgentTest, WhereADatasetReallyIsCountsForTheRules) {
   EXPECT_TRUE(is_served({}, keys({}, here), PolicySection::Of::kPartition)) << "of another job";
 }
 
-TEST_F(AgentTest, WhereADatasetIsThatCannotBeLookedUpIsNotServed) {
-  options_.config.datasets.deny = {scratch_.dir("elsewhere")};
+TEST_F(AgentTest, WhereADatasetIsThatCannotBeLookedUpIsNotServedIfThereAreRules) {
 #ifdef SYS_readlink
   constexpr long kReadlink = SYS_readlink;
   constexpr int kPath = 0;
@@ -602,18 +621,24 @@ TEST_F(AgentTest, WhereADatasetIsThatCannotBeLookedUpIsNotServed) {
   constexpr long kReadlink = SYS_readlinkat;
   constexpr int kPath = 1;
 #endif
-  const std::string said = start([] {
-    if (!before_call(kReadlink, [](CallArguments a) {
-          return std::string_view(reinterpret_cast<const char*>(a[kPath])).starts_with("/proc/self/fd/")
-                     ? ENOENT
-                     : 0;
-        }))
-      ::_exit(77);
-  });
-  if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
-  EXPECT_EQ(said, "dataset " + options_.datasets[0] + ": No such file or directory\n");
-  EXPECT_EQ(ended(), 1);
-  EXPECT_TRUE(nothing_is_left());
+  for (const bool rules : {true, false}) {
+    scratch_.dir("run");
+    options_.config.datasets.deny.clear();
+    if (rules) options_.config.datasets.deny = {scratch_.dir("elsewhere")};
+    const std::string said = start([] {
+      if (!before_call(kReadlink, [](CallArguments a) {
+            return std::string_view(reinterpret_cast<const char*>(a[kPath])).starts_with("/proc/self/fd/")
+                       ? ENOENT
+                       : 0;
+          }))
+        ::_exit(77);
+    });
+    if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
+    EXPECT_EQ(said, rules ? "dataset " + options_.datasets[0] + ": No such file or directory\n" : "ready\n");
+    if (!rules) ::kill(pid_, SIGTERM);
+    EXPECT_EQ(ended(), rules ? 1 : 0);
+    EXPECT_TRUE(nothing_is_left());
+  }
 }
 
 TEST_F(AgentTest, NotesTheDirectoriesThatTasksHaveToSee) {
@@ -675,7 +700,8 @@ TEST_F(AgentTest, TakesWhatATaskHasSeen) {
   post_seen(shared.get(), slot);
   EXPECT_TRUE(eventually([&] { return reader.seen_file(*two.entry) != nullptr; }));
   EXPECT_EQ(reader.seen_file(*two.entry)->size, 1000u);
-  EXPECT_TRUE(lives());
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(ended(), 0) << "it has no other node to tell";
 }
 
 TEST_F(AgentTest, TheWalkRestsWhileNobodyUsesTheDataset) {
@@ -707,7 +733,9 @@ TEST_F(AgentTest, TheWalkRestsWhileNobodyUsesTheDataset) {
   const size_t stops = log.find("prefetch stops until one does"), goes_on = log.find("prefetch goes on");
   EXPECT_LT(stops, goes_on);
   EXPECT_NE(goes_on, std::string::npos);
-  EXPECT_EQ(log.find("prefetch goes on", goes_on + 1), std::string::npos) << "each is told once";
+  for (const auto& [line, at] :
+       {std::pair("prefetch stops until one does", stops), {"prefetch goes on", goes_on}})
+    EXPECT_EQ(log.find(line, at + 1), std::string::npos) << "each is told once";
 }
 
 // It serves this node's tasks, and prefetches only if the job wants that in any case.
@@ -733,268 +761,6 @@ TEST_F(AgentTest, WithoutTheLibraryForPeersItGoesOnAlone) {
     EXPECT_EQ(ended(), 0);
     EXPECT_TRUE(nothing_is_left());
   }
-}
-
-// ---- what it tells of staging, from a catalog that a test fills
-
-class ProgressTest : public PlacementTest {
- protected:
-  // A source of which one file is another node's to stage.
-  class Shared : public PfsSource {
-   public:
-    using PfsSource::PfsSource;
-    bool is_ours(Ref ref) override {
-      ++asked;
-      return ref != other;
-    }
-    std::atomic<Ref> other{0};
-    std::atomic<int> asked{0};
-  };
-  ProgressTest() { start(); }
-  ~ProgressTest() override {
-    progress_.reset();
-    end();
-  }
-
-  Ref file(const std::string& name, uint64_t state, uint64_t bytes) {
-    const Ref ref = catalog_->add(rel(name), DT_REG);
-    catalog_->entry(ref).size = bytes;
-    catalog_->entry(ref).state = state;
-    return ref;
-  }
-  Ref file(const std::string& name, State state, Reason reason, uint64_t bytes) {
-    return file(name, state_word(state, reason), bytes);
-  }
-  ProgressFile& progress() {
-    if (!progress_)
-      progress_.emplace(ProgressFile::Parts{directory_.get(), board_->get(), catalog_.get(), &shared_,
-                                            walker_.get(), placement_.get(), AgentConfig::Prefetch::kOn, 1});
-    return *progress_;
-  }
-  std::string told(const std::string& key) const {
-    std::ifstream in(run_dir_ + "/" + kStateFile);
-    for (std::string line; std::getline(in, line);)
-      if (line.starts_with(key + "=")) return line.substr(key.size() + 1);
-    return "";
-  }
-  bool tells(const std::string& key, const std::string& value) const {
-    return eventually([&] { return told(key) == value; });
-  }
-  void moved() { add(board_->get(), AgentCounter::staged_files); }
-
-  const Fd directory_{::open(run_dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  Shared shared_{nullptr, nullptr, nullptr, nullptr};
-  std::optional<ProgressFile> progress_;
-};
-
-TEST_F(ProgressTest, EachFileCountsByWhatBecameOfIt) {
-  walk();
-  file("placed", State::kPlaced, Reason::kNone, 100);
-  file("empty", State::kPlaced, Reason::kNone, 0);
-  file("no-room", State::kNoFit, Reason::kNone, 10);
-  file("tier-failed", State::kNoFit, Reason::kTierError, 20);
-  file("unreadable", State::kPass, Reason::kUnreadable, 30);
-  file("changed", State::kDropped, Reason::kChanged, 40);
-  const Ref large = file("large", State::kLarge, Reason::kNone, 50);
-  struct stat st = monarch::source_stat(7);
-  st.st_size = 50;
-  const Ref chunks = catalog_->start_chunks(large, 0, st);
-  catalog_->entry(large).state = large_word(chunks);
-  file("excluded", State::kPass, Reason::kExcluded, 1000);
-  file("again", again_word(large), 1000);
-  file("other-node's", State::kKnown, Reason::kNone, 1000);
-  shared_.other = catalog_->reader().find(rel("other-node's")).ref;
-  (void)catalog_->add(rel("directory"), DT_DIR);
-  progress().start();
-  EXPECT_TRUE(tells("state", "staging-in")) << "the large file goes on";
-  catalog_->close_chunks(chunks);
-  EXPECT_TRUE(tells("state", "staged-in"));
-  EXPECT_EQ(contents(run_dir_ + "/state"),
-            "state=staged-in\npercent=40\nfiles=7\nstaged_files=2\nbytes=250\nstaged_bytes=100\n"
-            "no_room=2\nfailed=3\n");
-  file("seen", State::kKnown, Reason::kNone, 150);
-  moved();
-  EXPECT_TRUE(tells("state", "staging-in")) << "it waits, and its size is known";
-  EXPECT_EQ(told("percent"), "25");
-  (*board_)->header.full = 1;
-  EXPECT_TRUE(tells("state", "staged-in"));
-  EXPECT_EQ(told("no_room"), "3");
-}
-
-TEST_F(ProgressTest, HowMuchThereIsIsToldOnceAllIsListed) {
-  walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats, [] {});
-  file("placed", State::kPlaced, Reason::kNone, 100);
-  progress().start();
-  EXPECT_TRUE(tells("state", "staging-in")) << "more may be found";
-  EXPECT_EQ(told("percent"), "0");
-  EXPECT_EQ(told("staged_files"), "1");
-}
-
-TEST_F(ProgressTest, PartsOfAFileAreToldAsTheyCome) {
-  walk();
-  file("large", large_word(0), 100);
-  progress().start();
-  EXPECT_TRUE(tells("state", "staging-in"));
-  EXPECT_EQ(told("percent"), "0");
-  (*board_)->placed_bytes[0] = 50;  // no file more
-  EXPECT_TRUE(tells("percent", "50"));
-}
-
-TEST_F(ProgressTest, WhatDoesNotMoveIsNotLookedAt) {
-  walk();
-  file("placed", State::kPlaced, Reason::kNone, 100);
-  progress().start();
-  EXPECT_TRUE(tells("state", "staged-in"));
-  const int asked = shared_.asked;
-  ::usleep(1500000);
-  EXPECT_EQ(shared_.asked, asked);
-  moved();
-  EXPECT_TRUE(eventually([&] { return shared_.asked > asked; }));
-}
-
-TEST_F(ProgressTest, WhatIsAsItWasToldIsNotWrittenAgain) {
-  walk();
-  file("placed", State::kPlaced, Reason::kNone, 100);
-  progress().start();
-  EXPECT_TRUE(tells("state", "staged-in"));
-  struct stat before {
-  }, after{};
-  ASSERT_EQ(::stat((run_dir_ + "/state").c_str(), &before), 0);
-  const int asked = shared_.asked;
-  moved();
-  EXPECT_TRUE(eventually([&] { return shared_.asked > asked; }));
-  ::usleep(50000);
-  ASSERT_EQ(::stat((run_dir_ + "/state").c_str(), &after), 0);
-  EXPECT_EQ(after.st_ino, before.st_ino);
-}
-
-TEST_F(ProgressTest, TheFileIsNotWrittenOftenerThanItSays) {
-  walk();
-  file("waits", State::kQueued, Reason::kNone, 100);
-  progress().start();
-  EXPECT_TRUE(tells("state", "staging-in"));
-  struct stat st {};
-  ino_t last = 0;
-  int written = -1;  // the first look finds it
-  for (int i = 0; i < 160; ++i) {
-    file("placed" + std::to_string(i), State::kPlaced, Reason::kNone, 1);
-    ::usleep(10000);
-    if (::stat((run_dir_ + "/state").c_str(), &st) == 0)
-      written += std::exchange(last, st.st_ino) != st.st_ino;
-  }
-  EXPECT_LE(written, 2);
-}
-
-TEST_F(ProgressTest, WithoutAThreadWhoWaitsGoesOn) {
-  {
-    const Intercept none(Call::kStartThread, EAGAIN);
-    EXPECT_NE(logged(scratch_, [&] { progress().start(); }).find("state tells nothing"), std::string::npos);
-  }
-  EXPECT_EQ(told("state"), "allocated");
-  progress().stop();
-  EXPECT_EQ(told("state"), "teardown");
-  std::filesystem::remove(run_dir_ + "/state");
-  progress().stop();
-  progress_.reset();
-  EXPECT_FALSE(std::filesystem::exists(run_dir_ + "/state")) << "it is told once";
-}
-
-TEST_F(ProgressTest, WhatCannotBeWrittenStaysAsItWas) {
-  const auto end = [&] {
-    ProgressFile one({directory_.get()});
-    one.stop();
-  };
-  EXPECT_EQ(logged(scratch_, end), "");
-  EXPECT_EQ(told("state"), "teardown");
-  scratch_.file("run/state", "before");
-  const int status = in_child([&] {
-    const rlimit few{10, RLIM_INFINITY};
-    ::signal(SIGXFSZ, SIG_IGN);
-    if (::setrlimit(RLIMIT_FSIZE, &few) != 0) return 1;
-    end();
-    return 0;
-  });
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(contents(run_dir_ + "/state"), "before") << "there was no room for more";
-  EXPECT_FALSE(std::filesystem::exists(run_dir_ + "/state.new"));
-  scratch_.dir("run/state.new");
-  EXPECT_NE(logged(scratch_, end).find("state: Is a directory"), std::string::npos);
-  EXPECT_EQ(contents(run_dir_ + "/state"), "before");
-  std::filesystem::remove(run_dir_ + "/state.new");
-}
-
-// ---- whether anybody uses the dataset
-
-class UseWatchTest : public ::testing::Test {
- protected:
-  UseWatchTest() {
-    Result<BoardFile> board = BoardFile::create(scratch_.dir("run"));
-    EXPECT_TRUE(board.ok());
-    board_.emplace(board.take());
-    directory_ = Fd(::open((scratch_ / "run").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  }
-  static int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
-  void began(int64_t ms) const { scratch_.file("run/began", std::to_string(ms)); }
-  UseWatch watch(int patience_s) const { return {(*board_).get(), directory_.get(), patience_s}; }
-
-  const Scratch scratch_;
-  std::optional<BoardFile> board_;
-  Fd directory_;
-};
-
-TEST_F(UseWatchTest, WhoHasNoPatienceIsNeverAsked) {
-  began(0);
-  UseWatch never = watch(0);
-  EXPECT_FALSE(never.is_unused());
-  EXPECT_EQ(never.wait_ms(), -1) << "an idle agent stays idle";
-}
-
-TEST_F(UseWatchTest, WithoutATaskNothingIsUnused) {
-  UseWatch one = watch(1);
-  EXPECT_FALSE(one.is_unused()) << "there is no file";
-  EXPECT_EQ(one.wait_ms(), 1000);
-  ASSERT_EQ(::symlink(scratch_.file("elsewhere", "1").c_str(), (scratch_ / "run/began").c_str()), 0);
-  EXPECT_FALSE(one.is_unused()) << "a link is not followed";
-  fs::remove(scratch_ / "run/began");
-  ASSERT_EQ(::mkfifo((scratch_ / "run/began").c_str(), 0600), 0);
-  EXPECT_FALSE(one.is_unused()) << "and nobody waits for a writer";
-  fs::remove(scratch_ / "run/began");
-  for (const int64_t far : {now_ms() + 3600000, INT64_MAX}) {
-    began(far);
-    EXPECT_FALSE(one.is_unused()) << far;
-    EXPECT_EQ(one.wait_ms(), 1000) << far;
-  }
-}
-
-TEST_F(UseWatchTest, AUseEndsTheWatch) {
-  began(0);
-  UseWatch one = watch(1);
-  EXPECT_TRUE(one.is_unused());
-  EXPECT_EQ(one.wait_ms(), 200) << "a use is found soon";
-  count(board_->get(), TaskCounter::opens_pfs);
-  EXPECT_FALSE(one.is_unused());
-  EXPECT_EQ(one.wait_ms(), -1);
-}
-
-// ---- the library for jobs of several nodes
-
-TEST(LoadingPeersTest, WhatIsMissingIsNamed) {
-  const std::string missing = "/nowhere/libmonarch_peers.so";
-  const Result<CreatePeerNode*> none = LoadingPeers(missing).get();
-  ASSERT_FALSE(none.ok());
-  EXPECT_NE(none.error().text.find(missing), std::string::npos);
-  const Result<CreatePeerNode*> other = LoadingPeers("libc.so.6").get();
-  ASSERT_FALSE(other.ok()) << "a library of something else";
-  EXPECT_NE(other.error().text.find("install it"), std::string::npos);
-  const LoadingPeers nobody_asks(missing);
-}
-
-TEST(LoadingPeersTest, WithoutAThreadItIsLoadedWhenAskedFor) {
-  const Intercept none(Call::kStartThread, EAGAIN);
-  const Result<CreatePeerNode*> missing = LoadingPeers("/nowhere").get();
-  ASSERT_FALSE(missing.ok());
-  EXPECT_NE(missing.error().text.find("/nowhere"), std::string::npos);
-  const LoadingPeers nobody_asks("/nowhere");
 }
 
 }  // namespace

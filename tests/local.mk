@@ -35,6 +35,7 @@ tests_unit_LDADD = runtime/libpeer.a $(libmonarch) $(PEER_LIBS) $(GTEST_LIBS) -l
 tests_unit_SOURCES = \
 	%D%/accounting_test.cc \
 	%D%/again_test.cc \
+	%D%/agent_parts_test.cc \
 	%D%/agent_test.cc \
 	%D%/board_test.cc \
 	%D%/catalog_fixture.h \

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -36,14 +37,16 @@ constexpr long kPollCall = SYS_ppoll, kMkdirCall = SYS_mkdirat;
 constexpr int kMkdirPath = 1;
 #endif
 
-// Whether a call of kPollCall waits without a limit.
-inline bool has_no_limit(CallArguments a) {
+// For how long a call of kPollCall waits at the most; negative: without a limit.
+inline long limit_ms(CallArguments a) {
 #ifdef SYS_mkdir
-  return static_cast<int>(a[2]) < 0;
+  return static_cast<int>(a[2]);
 #else
-  return a[2] == 0;
+  const auto* limit = reinterpret_cast<const timespec*>(a[2]);
+  return limit ? limit->tv_sec * 1000 + limit->tv_nsec / 1000000 : -1;
 #endif
 }
+inline bool has_no_limit(CallArguments a) { return limit_ms(a) < 0; }
 
 namespace trapped {
 
