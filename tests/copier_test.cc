@@ -42,10 +42,14 @@ void take_all_memory() {
   static void* volatile spare = std::malloc(64 << 10);
   const rlimit none{1, 1};
   ::setrlimit(RLIMIT_AS, &none);
-  do {
-    taken = std::aligned_alloc(4096, kMiB);
-  } while (taken);
+  const auto take = [] {
+    do {
+      taken = std::aligned_alloc(4096, kMiB);
+    } while (taken);
+  };
+  take();
   std::free(spare);  // for what is small
+  take();            // it may have been beside what was too small
 }
 
 class CopierTest : public ::testing::Test {
@@ -528,6 +532,75 @@ TEST_F(CopierTest, DirtyPagesAreBoundedByWindows) {
   EXPECT_EQ(waited, (std::vector<uint64_t>{0, 8, 16, 24}));
 }
 
+// What comes from elsewhere is written to the tier as what is read here.
+class CopierWriteTest : public CopierTest {
+ protected:
+  Status write(Copier* copier, Writing writing) {
+    const uint64_t size = expected_.size();
+    return copier->write({.copy = copy_.get(), .file_bytes = size, .bytes = size, .writing = writing},
+                         [&](char* room, const Copier::Put& put) -> Status {
+                           for (uint64_t at = 0; at < size; at += kMiB) {
+                             const uint64_t bytes = std::min(kMiB, size - at);
+                             expected_.copy(room, bytes, at);
+                             MONARCH_TRY(put(at, bytes));
+                           }
+                           return {};
+                         });
+  }
+};
+
+TEST_F(CopierWriteTest, DirtyPagesAreBoundedByWindows) {
+  for (const Writing writing : {Writing::kBuffered, Writing::kMemory}) {
+    std::vector<uint64_t> waited;
+    const Intercept waits(Call::kFinishSync, [&](Arguments& a) {
+      waited.push_back(static_cast<uint64_t>(a.offset) / kMiB);
+      return 0;
+    });
+    source(41 * kMiB);
+    EXPECT_TRUE(write(&*copier_, writing).ok());
+    EXPECT_EQ(waited, writing == Writing::kBuffered ? (std::vector<uint64_t>{0, 8, 16, 24})
+                                                    : std::vector<uint64_t>{});
+    EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
+  }
+}
+
+TEST_F(CopierWriteTest, OnlyWhatIsWrittenPastThePageCacheIsCutAndWaitedFor) {
+  const Intercept lost(Call::kFinishSync, EIO), uncut(Call::kFtruncate, EIO);
+  source(kMiB + 5);
+  EXPECT_FALSE(write(&*copier_, Writing::kDirect).ok());
+  EXPECT_TRUE(write(&*copier_, Writing::kBuffered).ok());
+  EXPECT_TRUE(write(&*copier_, Writing::kMemory).ok());
+}
+
+TEST_F(CopierWriteTest, WithoutMemoryForAPieceNothingIsSent) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need memory of their own";
+#endif
+  source(1000);
+  EXPECT_EQ(in_child([&] {
+              Copier first(board_->get(), &rates_, &stopping_);
+              take_all_memory();
+              const Status written = write(&first, Writing::kMemory);
+              return written.ok() ? 1 : written.error().code;
+            }),
+            ENOMEM);
+}
+
+TEST_F(CopierWriteTest, WhoRestsHoldsNoMemory) {
+  source(1000);
+  char* room = nullptr;
+  const auto send = [&](char* given, const Copier::Put&) -> Status {
+    room = given;
+    room[7] = 'x';
+    return {};
+  };
+  ASSERT_TRUE(copier_->write({.copy = copy_.get(), .file_bytes = 1000, .bytes = 1000}, send).ok());
+  copier_->rest();
+  EXPECT_EQ(room[7], '\0') << "the kernel gives a new page";
+  EXPECT_TRUE(write(&*copier_, Writing::kMemory).ok()) << "it goes on with it";
+  EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
+}
+
 // A file system that answers bit by bit does not hold up the end.
 TEST_F(CopierTest, StopsBetweenReads) {
   source(kMiB);
@@ -545,15 +618,31 @@ TEST_F(CopierTest, StopsBetweenReads) {
 
 constexpr uint64_t AgentConfig::*kRates[] = {&AgentConfig::pfs_bandwidth, &AgentConfig::tier_bandwidth};
 
+TEST_F(CopierTest, WhatNobodyWaitsForWaitsForEachRate) {
+  for (const auto rate : kRates) {
+    config_ = {};
+    config_.*rate = kMiB;
+    Rates rates(config_);
+    Copier copier(board_->get(), &rates, &stopping_);
+    source(1000);
+    const auto begin = std::chrono::steady_clock::now();
+    Throttle& counted = config_.pfs_bandwidth ? rates.pfs_bytes : rates.tier_bytes;
+    EXPECT_TRUE(counted.wait(kMiB * 3 / 10, [] { return false; }));  // 0.3 s, of which 0.1 s are lent
+    ASSERT_TRUE(copier.copy({source_.get(), copy_.get(), 1000, 0, 1000, Writing::kMemory, true}).ok());
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(150));
+  }
+}
+
 TEST_F(CopierTest, WhatKeepsToARateIsCountedOnce) {
   for (const auto rate : kRates) {
     config_ = {};
-    config_.*rate = 10 * kMiB;
+    config_.*rate = kMiB;
     Rates rates(config_);
     Copier copier(board_->get(), &rates, &stopping_);
-    source(800 << 10);  // 78 ms; the rate lets 100 ms pass in advance
+    source(920 << 10);  // 0.9 s, and it is the first: it does not wait
     const uint64_t size = expected_.size();
     ASSERT_TRUE(copier.copy({source_.get(), copy_.get(), size, 0, size, Writing::kMemory, true}).ok());
+    const LaterBy later(1);
     int looks = 0;
     Throttle& counted = config_.pfs_bandwidth ? rates.pfs_bytes : rates.tier_bytes;
     EXPECT_TRUE(counted.wait(1, [&] { return looks++ > 0; })) << "at once";

@@ -255,6 +255,47 @@ TEST_F(EvictTest, NamesThatShareACopyGoTogether) {
   EXPECT_EQ(tier().used(), kSpace) << "one copy again";
 }
 
+TEST_F(EvictTest, ANameThatIsSettledOtherwiseStaysSo) {
+  scratch_.file("pfs/a", noise(kBytes, 1));
+  std::filesystem::create_hard_link(pfs_ + "/a", pfs_ + "/b");
+  start();
+  for (const char* name : {"a", "b"}) ASSERT_EQ(demand(name), kPlaced);
+  ASSERT_TRUE(eventually([&] { return is_idle(); }));
+  constexpr uint64_t kWritten = state_word(State::kDropped, Reason::kWritten);
+  catalog_->entry(catalog_->reader().find(rel("b")).ref).state = kWritten;
+  set_quota(0);
+  ASSERT_TRUE(keeps_to(0));
+  EXPECT_EQ(word("a"), kNoFit);
+  EXPECT_EQ(word("b"), kWritten);
+  EXPECT_EQ(files_on(), 0);
+}
+
+// Its space is given back once, by whoever took the copy away.
+TEST_F(EvictTest, ACopyThatWasTakenAwayCanStillBeLost) {
+  make(1);
+  start();
+  std::atomic<bool> waits{false}, goes_on{false};
+  {
+    const Intercept lost(Call::kFinishSync, [&](Arguments&) {
+      waits = true;
+      EXPECT_TRUE(eventually([&] { return goes_on.load(); }));
+      return EIO;
+    });
+    ASSERT_EQ(demand(name(0)), kPlaced);
+    ASSERT_TRUE(eventually([&] { return waits.load(); }));
+    set_quota(0);
+    const LaterBy patience(4);
+    EXPECT_TRUE(eventually([&] { return word(name(0)) == kHeld; }));
+    EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+    goes_on = true;
+    EXPECT_TRUE(eventually([&] { return tier().closed(); }));
+  }
+  EXPECT_TRUE(keeps_to(0));
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  EXPECT_EQ(tier().used(), 0u);
+  EXPECT_EQ(files_on(), 0);
+}
+
 TEST_F(EvictTest, ACopyWithHolesGivesBackWhatItCounts) {
   const std::string path = scratch_.file("pfs/f0", "begin");
   std::filesystem::resize_file(path, 1 << 20);

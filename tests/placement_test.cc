@@ -724,6 +724,7 @@ TEST_F(PlacementTest, StopEndsACopyInTheMiddle) {
     EXPECT_EQ(tier().used(), 0u);
     EXPECT_FALSE(tier().closed());
     EXPECT_EQ(counter(AgentCounter::tier_errors), 0u);
+    EXPECT_EQ(counter(AgentCounter::put_off_files), 0u) << "nothing was short";
     end();
   }
 }
