@@ -577,6 +577,7 @@ TEST_F(CopierWriteTest, WithoutMemoryForAPieceNothingIsSent) {
   GTEST_SKIP() << "sanitizers need memory of their own";
 #endif
   source(1000);
+  ASSERT_TRUE(write(&*copier_, Writing::kMemory).ok());
   EXPECT_EQ(in_child([&] {
               Copier first(board_->get(), &rates_, &stopping_);
               take_all_memory();

@@ -11,12 +11,14 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "runtime/peer/socket.h"
 #include "tests/logged.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
+#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
@@ -483,6 +485,117 @@ TEST_F(ControlTest, MoreThanItDealsWithAtATimeWaitForTheirTurn) {
   int done = 0;
   for (const auto& each : dials) done += each->wait(kPatienceMs).ok();
   EXPECT_EQ(done, kAtATime);
+}
+
+// As where the process may open no more files: the kernel would tell of who waits again and again.
+TEST_F(ControlTest, WhereNobodyCanBeAcceptedItRests) {
+  const int result = in_child([&] {
+    static std::atomic<int> asked{0};
+    static std::atomic<bool> is_short{true};
+    if (!before_call(SYS_accept4, [](CallArguments) {
+          ++asked;
+          return is_short ? EMFILE : 0;
+        }))
+      return 77;
+    const auto one = start(0);
+    const Fd stranger = dial(one->control->port());
+    if (!eventually([&] { return asked > 0; })) return 1;
+    ::usleep(300000);
+    if (asked > 10) return 2;
+    is_short = false;
+    return start(1)->want(0).ok() ? 0 : 3;
+  });
+  if (result == 77) GTEST_SKIP() << "not to be had here";
+  EXPECT_EQ(result, 0);
+}
+
+TEST_F(ControlTest, OnlySoMuchWaitsForANodeThatIsNotReachedYet) {
+  constexpr size_t kMost = 4096;
+  std::optional<Squatter> silent;
+  silent.emplace();  // has the first port
+  const std::vector<PeerAddress> there = {nodes[0], {kLoopback, {silent->port, free_port()}}};
+  Agent one(0, there, &ours), other(1, there, &ours);
+  ASSERT_TRUE(one.control->start().ok() && other.control->start().ok());
+  for (uint32_t i = 0; i < kMost + 100; ++i) one.control->tell(1, encode(Mark{0, 0, {i}}));
+  silent.reset();
+  EXPECT_TRUE(eventually([&] { return other.seen(&Agent::marks).size() == kMost; }));
+  expect_read(one.want(1), 0);
+  const auto marks = other.seen(&Agent::marks);
+  ASSERT_EQ(marks.size(), kMost);
+  EXPECT_EQ(marks.back(), std::vector<uint32_t>{kMost - 1}) << "the first ones, in their order";
+}
+
+TEST_F(ControlTest, WhoDoesNotReadWhatItIsToldIsHungUpOn) {
+  const auto one = start(0);
+  Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
+                  Handshake::After::kClear);
+  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+  const Fd socket = dials.take_socket();
+  ASSERT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 1; }));
+  const std::string message = encode(Mark{0, 0, std::vector<uint32_t>(Mark::kMost)});
+  constexpr size_t kEnough = 64 << 20;
+  size_t told = 0;
+  EXPECT_TRUE(eventually([&] {
+    for (int i = 0; i < 100 && told < kEnough; ++i, told += message.size()) one->control->tell(1, message);
+    return !one->seen(&Agent::gone).empty();
+  })) << "what it does not read would fill the memory: "
+      << told;
+}
+
+// Whoever waits for the one before is told that it is gone, though nobody has closed its connection.
+TEST_F(ControlTest, ANewAgentTakesThePlaceOfTheOneBefore) {
+  const auto one = start(0);
+  const auto connect = [&](uint64_t incarnation) {
+    Hello h = hello(1);
+    h.incarnation = incarnation;
+    Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, h, Handshake::After::kClear);
+    EXPECT_TRUE(dials.wait(kPatienceMs).ok());
+    return dials.take_socket();
+  };
+  const auto met = [&] { return one->seen(&Agent::met); };
+  const Fd before = connect(7);
+  EXPECT_TRUE(eventually([&] { return met().size() == 1; }));
+  Result<Reply> answer = Error{0, ""};
+  std::thread asks([&] { answer = one->want(1); });
+  char head[MessageHeader::kBytes];
+  EXPECT_TRUE(eventually([&] { return ::recv(before.get(), head, sizeof head, MSG_DONTWAIT) > 0; }));
+  const Fd again = connect(7);  // the same one, by another connection
+  ::usleep(50000);
+  EXPECT_EQ(met().size(), 1u);
+  const Fd after = connect(8);
+  asks.join();
+  ASSERT_FALSE(answer.ok());
+  EXPECT_EQ(answer.error().code, ECONNRESET);
+  EXPECT_EQ(met(), (std::vector<std::pair<NodeIndex, uint64_t>>{{1, 7}, {1, 8}}));
+  EXPECT_TRUE(one->seen(&Agent::gone).empty());
+  const auto ends = [](const Fd& fd) {
+    char byte;
+    return eventually([&] { return ::recv(fd.get(), &byte, 1, MSG_DONTWAIT) == 0; });
+  };
+  EXPECT_TRUE(ends(again));
+}
+
+TEST_F(ControlTest, AnAddressForDataIsToldIfItCanBeHad) {
+  const Scratch scratch;
+  const auto told = [&](const std::string& address) {
+    std::string heard = "?";
+    std::mutex lock;
+    const std::string said = logged(scratch, [&] {
+      const auto one = start(0, [&](ControlOptions* o) { o->hello.data_address = address; });
+      const auto other = start(1, {}, [&](ControlHandlers* hear) {
+        hear->met = [&](const Hello& there) {
+          const std::lock_guard hold(lock);
+          heard = there.data_address;
+        };
+      });
+      expect_read(one->want(1), 0);
+    });
+    EXPECT_EQ(said.find("data goes by 127.0.0.1") != std::string::npos, heard != address) << said;
+    return heard;
+  };
+  EXPECT_EQ(told("127.0.0.2"), "127.0.0.2");
+  EXPECT_EQ(told("203.0.113.7"), "") << "it is of another machine";
+  EXPECT_EQ(told(""), "");
 }
 
 TEST_F(ControlTest, EncryptedItIsTheSame) {

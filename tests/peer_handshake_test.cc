@@ -202,19 +202,24 @@ TEST_F(HandshakeTest, AnotherJobOrRunIsRefused) {
 
 // A client without the key, which would take any certificate.
 TEST_F(HandshakeTest, AStrangersTlsIsRefused) {
-  Pair pair;
-  Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
-                    Handshake::After::kClear);
-  auto other = std::async(std::launch::async, [&] { return listens.wait(kPatienceMs); });
-  SSL_CTX* context = ::SSL_CTX_new(::TLS_method());
-  SSL* client = ::SSL_new(context);
-  ::SSL_set_fd(client, pair.dials.get());
-  EXPECT_LE(::SSL_connect(client), 0);
-  const Status refused = other.get();
-  EXPECT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, EACCES) << refused.error().text;
-  ::SSL_free(client);
-  ::SSL_CTX_free(context);
+  for (const int newest : {0, TLS1_2_VERSION}) {  // 0: as new as there is
+    Pair pair;
+    Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                      Handshake::After::kClear);
+    auto other = std::async(std::launch::async, [&] { return listens.wait(kPatienceMs); });
+    SSL_CTX* context = ::SSL_CTX_new(::TLS_method());
+    ASSERT_EQ(::SSL_CTX_set_max_proto_version(context, newest), 1);
+    SSL* client = ::SSL_new(context);
+    ::SSL_set_fd(client, pair.dials.get());
+    EXPECT_LE(::SSL_connect(client), 0);
+    const Status refused = other.get();
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, EACCES) << refused.error().text;
+    EXPECT_EQ(refused.error().text.find("unsupported protocol") != std::string::npos, newest != 0)
+        << refused.error().text;
+    ::SSL_free(client);
+    ::SSL_CTX_free(context);
+  }
 }
 
 // Something else that listens there, with a certificate of its own.
@@ -248,9 +253,17 @@ TEST_F(HandshakeTest, AStrangersServerIsRefused) {
 }
 
 TEST_F(HandshakeTest, NoiseIsRefused) {
-  EXPECT_FALSE(listen_to("GET / HTTP/1.0\r\n\r\n").ok());
+  const Status refused = listen_to("GET / HTTP/1.0\r\n\r\n");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_TRUE(refused.error().text.starts_with("error:")) << "OpenSSL's reason: " << refused.error().text;
   for (uint64_t seed = 0; seed < 50; ++seed) EXPECT_FALSE(listen_to(noise(3000, seed), 100).ok()) << seed;
   EXPECT_FALSE(listen_to(std::string("\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", 10), 100).ok());
+}
+
+TEST_F(HandshakeTest, WithoutASocketNothingIsBegun) {
+  Handshake none(ours, Fd(), Handshake::Side::kDials, hello(4), Handshake::After::kClear);
+  EXPECT_EQ(none.step(), Handshake::Step::kFailed);
+  EXPECT_TRUE(none.error().text.starts_with("prepare a connection: ")) << none.error().text;
 }
 
 TEST_F(HandshakeTest, WhoSaysNothingIsWaitedForNoLongerThanAsked) {

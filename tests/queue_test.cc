@@ -43,7 +43,10 @@ class QueueTest : public PlacementTest {
                                                         return due_.load();
                                                       },
                                                       [this] { return rests_.load(); },
-                                                      [this](uint64_t bytes) { return bytes < money_; },
+                                                      [this](uint64_t bytes) {
+                                                        if (meanwhile_) meanwhile_();
+                                                        return bytes < money_;
+                                                      },
                                                       [this] { return next_look_ns_.load(); }});
     }
     return *queue_;
@@ -92,7 +95,8 @@ class QueueTest : public PlacementTest {
   std::atomic<uint64_t> money_{UINT64_MAX};  // pays for a file of less
   std::atomic<int64_t> next_look_ns_{INT64_MAX};
   std::atomic<int> asked_{0};
-  std::map<Ref, uint32_t> chunks_;  // to fill
+  std::function<void()> meanwhile_;  // before it is said what a file costs
+  std::map<Ref, uint32_t> chunks_;   // to fill
   std::unique_ptr<PlacementContext> context_;
   std::optional<WorkQueue> queue_;
   std::list<Copier> copiers_;
@@ -410,6 +414,50 @@ TEST_F(QueueTest, SleepsUntilThereIsWork) {
   EXPECT_TRUE(work && *work == (Work{kOne, Why::kDemand}));
 }
 
+// One that is needed again soon keeps its memory; an idle one has none, and is not woken for nothing.
+TEST_F(QueueTest, AThreadForMoreRestsAfterSomeTime) {
+  if (how_it_waits(::gettid()) == Waits::kUnknown) GTEST_SKIP() << "the kernel does not tell who waits";
+  Copier* mine = copier();
+  char* room = nullptr;
+  ASSERT_TRUE(mine->write({},
+                          [&](char* given, const Copier::Put&) -> Status {
+                            room = given;
+                            *room = 'x';
+                            return {};
+                          })
+                  .ok());
+  for (int i = 0; i < config_.threads; ++i) {
+    queue().demand(kOne);
+    EXPECT_EQ(take().ref, kOne);
+  }
+  std::atomic<pid_t> id{0};
+  std::optional<Work> work;
+  std::thread more;
+  {
+    const LaterBy until_then(1000);
+    more = std::thread([&] {
+      id = ::gettid();
+      work = queue().take(mine, WorkQueue::Thread::kMore);
+    });
+    EXPECT_TRUE(eventually([&] { return id != 0 && how_it_waits(id) != Waits::kNot; }));
+  }
+  queue().wake();  // the time to rest is far now
+  ::usleep(20000);
+  EXPECT_EQ(*room, 'x');
+  {
+    const LaterBy now(2000);
+    queue().wake();
+    EXPECT_TRUE(eventually([&] { return *room == '\0'; }));
+  }
+  EXPECT_TRUE(eventually([&] { return how_it_waits(id) == Waits::kWithoutLimit; }));
+  queue().demand(kThree);
+  EXPECT_TRUE(eventually([&] { return how_it_waits(id) == Waits::kUnknown; })) << "it is woken";
+  context_->stopping = true;
+  queue().wake();
+  more.join();
+  EXPECT_TRUE(work && *work == (Work{kThree, Why::kDemand}));
+}
+
 TEST_F(QueueTest, OneThreadLooksAtATime) {
   Copier *one = copier(), *other = copier();
   EXPECT_EQ(queue().take(one)->why, Why::kLook);
@@ -453,6 +501,23 @@ TEST_F(QueueTest, WhatCannotBePaidForIsPassedOver) {
 }
 
 // A file whose size nobody knows may be the next to be paid for: what comes after it waits.
+TEST_F(QueueTest, WhatWasPassedOverIsNotForgottenForOneOfNoKnownSize) {
+  const Ref large = file("a", 100), unknown = file("b", 0);
+  money_ = 0;
+  EXPECT_TRUE(idle());
+  money_ = 1000;
+  EXPECT_EQ(take().ref, large);
+  done();
+  EXPECT_EQ(take().ref, unknown);
+}
+
+TEST_F(QueueTest, WhatSomebodyAsksForAtThatMomentIsNotPrefetched) {
+  const Ref ref = file("a", 100);
+  meanwhile_ = [&] { catalog_->entry(ref).state = state_word(State::kQueued); };
+  EXPECT_TRUE(idle());
+  EXPECT_EQ(state("a"), State::kQueued);
+}
+
 TEST_F(QueueTest, WithoutMoneyForAnyFileNoneIsLookedFor) {
   config_.threads = 20;
   const Ref unknown = file("unknown", 0), small = file("small", 10);
