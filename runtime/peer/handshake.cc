@@ -159,7 +159,6 @@ Handshake::Step Handshake::step() {
         now = advance(n, Stage::kHear);
         if (n > 0) got_.append(bytes, static_cast<size_t>(n));
         if (heard()) stage_ = after_ == After::kClear ? Stage::kClose : Stage::kDone;
-        if (stage_ == Stage::kFailed) return Step::kFailed;
         break;
       }
       case Stage::kClose: {
