@@ -32,7 +32,8 @@ void sweep_cgroups(const StateDir& state);
 void leave_behind(const StateDir& state, pid_t process);
 
 // The calling process of root's, which outlives its hook, is in the helpers' group as long as this lives; or
-// once leave_behind() puts it there: the kernel takes some 10 ms to move a process, and as long to move it out.
+// once leave_behind() puts it there: the kernel takes some 10 ms to move a process, and as long to move it
+// out.
 class HelperCgroup {
  public:
   enum class Enters { kNow, kIfLeftBehind };

@@ -592,8 +592,7 @@ bool remove_in_background(const StateDir& state, std::vector<Removal> removals, 
   if (removals.empty()) return true;
   const pid_t pid = ::fork();
   if (pid < 0) return false;
-  const auto enters =
-      patience_ms > 0 ? HelperCgroup::Enters::kIfLeftBehind : HelperCgroup::Enters::kNow;
+  const auto enters = patience_ms > 0 ? HelperCgroup::Enters::kIfLeftBehind : HelperCgroup::Enters::kNow;
   if (pid == 0) remove_all(state, std::move(removals), {}, enters);
   if (patience_ms <= 0) return false;
   int status = 0;
