@@ -170,10 +170,12 @@ std::string text_of(const Kept& kept) {
          "\n";
 }
 
-// What a disk has spoilt counts from 0 again, as after a boot.
-Kept kept_in(const std::string& text) {
+// Under the lock. What a disk has spoilt counts from 0 again, as after a boot.
+Kept kept_in(const StateDir& state) {
+  const Result<std::string> text = state.read(kFile);
+  if (!text.ok()) return {};
   Kept kept;
-  const json j = json::parse(text, nullptr, false);
+  const json j = json::parse(*text, nullptr, false);
   try {
     kept.ended = counts_from(j.at("ended"));
     for (const json& one : j.at("jobs"))
@@ -308,8 +310,7 @@ Result<Counts> look_at_counts(const StateDir& state, Look* look) {
   read_boards(&look->seen);
   const Result<Fd> locked = state.lock_file(kLock, kLookLockPatienceMs);
   if (!locked.ok()) return locked.error();
-  const Result<std::string> text = state.read(kFile);
-  Kept kept = text.ok() ? kept_in(*text) : Kept();
+  Kept kept = kept_in(state);
   take_over(state, look, &kept);
   sum_up_ended(state, &kept);
   if (const Status s = state.write(kFile, text_of(kept)); !s.ok())
@@ -379,8 +380,7 @@ Result<std::vector<Metric>> node_metrics(const StateDir* state, const std::vecto
 Status note_end(const StateDir& state, const JobRecord& record, const JobCounters* counters) {
   const Result<Fd> locked = state.lock_file(kLock, kEndLockPatienceMs);
   if (!locked.ok()) return locked.error();
-  const Result<std::string> text = state.read(kFile);
-  Kept kept = text.ok() ? kept_in(*text) : Kept();
+  Kept kept = kept_in(state);
   sum_up_ended(state, &kept);
   const bool counted = believe(record, counters ? *counters : JobCounters{}, &kept);
   kept.jobs[record.removal()].counted |= counted;

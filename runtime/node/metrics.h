@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What jobs do on this node, for Prometheus (monarchctl metrics).
 //
-//   STATE/metrics   0600, root's, under the lock metrics.lock: sums over the jobs that have ended, and of
-//   each
-//                   other job the counts that were believed last
+//   STATE/metrics   0600, root's, under the lock metrics.lock: sums over the jobs that have ended, and the
+//                   counts of each other job that were believed last
 //
 // A counter must not go back, or Prometheus takes all that it has for new. So the counts of a job outlive the
 // job, and where its owner lowers or spoils them, what was believed before stays. A job's counts are moved to
