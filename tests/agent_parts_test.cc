@@ -37,10 +37,13 @@ class ProgressTest : public PlacementTest {
     using PfsSource::PfsSource;
     bool is_ours(Ref ref) override {
       ++asked;
+      if (stops && !stopped) stopped.emplace(600);
       return ref != other;
     }
     std::atomic<Ref> other{0};
     std::atomic<int> asked{0};
+    bool stops = false;  // the agent, once, while it looks
+    std::optional<LaterBy> stopped;
   };
   ProgressTest() { start(); }
   ~ProgressTest() override {
@@ -130,6 +133,17 @@ TEST_F(ProgressTest, PartsOfAFileAreToldAsTheyCome) {
   EXPECT_EQ(told("percent"), "0");
   (*board_)->placed_bytes[0] = 50;  // no file more
   EXPECT_TRUE(tells("percent", "50"));
+}
+
+TEST_F(ProgressTest, AnAgentThatWasStoppedWhileItLookedTellsSoon) {
+  walk();
+  const Ref waits = file("waits", State::kQueued, Reason::kNone, 100);
+  shared_.stops = true;
+  progress().start();
+  EXPECT_TRUE(tells("state", "staging-in"));
+  catalog_->entry(waits).state = state_word(State::kPlaced);
+  moved();
+  EXPECT_TRUE(tells("state", "staged-in"));
 }
 
 TEST_F(ProgressTest, WhatDoesNotMoveIsNotLookedAt) {

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <numeric>
+#include <optional>
 
 #include "runtime/base/os.h"
 #include "tests/lack_of_memory.h"
@@ -335,6 +336,20 @@ TEST_F(EvictTest, ACopyThatCannotBeRemovedCountsUntilItIs) {
   ASSERT_TRUE(keeps_to(0));
   EXPECT_EQ(files_on(), 0);
   EXPECT_EQ(word(name(0)), kNoFit);
+}
+
+TEST_F(EvictTest, AnAgentThatWasStoppedWhileItLookedLooksAgainSoon) {
+  make(1);
+  start();
+  place_all(1);
+  std::optional<LaterBy> stopped;
+  const Intercept removes(Call::kUnlinkat, [&](Arguments&) {
+    if (stopped) return 0;
+    stopped.emplace(600);
+    return EIO;
+  });
+  set_quota(0);
+  EXPECT_TRUE(keeps_to(0));
 }
 
 TEST_F(EvictTest, WhatFitsOnAnotherTierIsPlacedThere) {

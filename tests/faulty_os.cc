@@ -179,7 +179,9 @@ int start_thread(std::thread* thread, const std::function<void()>& body) {
   return fails(Call::kStartThread, {}) ? errno : real_os::start_thread(thread, body);
 }
 int64_t mount_id(int fd) { return real_os::mount_id(fd); }
-int64_t clock_ns(clockid_t clock) { return real_os::clock_ns(clock) + ahead_ns; }
+int64_t clock_ns(clockid_t clock) {
+  return real_os::clock_ns(clock) + (clock == CLOCK_THREAD_CPUTIME_ID ? 0 : ahead_ns.load());
+}
 
 }  // namespace os
 }  // namespace monarch

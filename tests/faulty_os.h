@@ -81,7 +81,7 @@ class Intercept {
   const Call call_;
 };
 
-// While it lives, os::clock_ns is ahead by `seconds`.
+// While it lives, os::clock_ns is ahead by `seconds`, but for what threads have computed.
 class LaterBy {
  public:
   explicit LaterBy(int64_t seconds);

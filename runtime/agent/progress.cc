@@ -190,8 +190,9 @@ void ProgressFile::run() {
     rest = is_moving ? kNapNs : kSecondNs;
     if (!first && !is_moving && now == seen && told.unused == unused_) continue;
     try {
+      const int64_t computed = os::clock_ns(CLOCK_THREAD_CPUTIME_ID);  // the agent can be stopped meanwhile
       const Progress progress = look();
-      rest = std::max(rest, kRest * (os::clock_ns(CLOCK_MONOTONIC) - begin));
+      rest = std::max(rest, kRest * (os::clock_ns(CLOCK_THREAD_CPUTIME_ID) - computed));
       if (stopping_) return;
       const bool is_due = first || progress.state != told.state || progress.unused != told.unused ||
                           begin - told_ns >= kSecondNs;

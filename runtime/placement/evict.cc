@@ -21,7 +21,7 @@ constexpr int64_t kSecondNs = 1000000000;
 // Between two looks while more is used than allowed, at first and at most.
 constexpr int64_t kFirstLookNs = kSecondNs / 20, kLookNs = kSecondNs;
 constexpr int64_t kMostLookNs = 10 * kSecondNs;  // while only what somebody has open is waited for
-constexpr int64_t kRest = 20;  // so many times as long as a look takes is the next one put off
+constexpr int64_t kRest = 20;  // so many times the processor's time of a look is the next one put off
 constexpr int64_t kPatienceNs = 3 * kSecondNs;  // with those who have copies open
 // A descriptor is kept of each.
 constexpr size_t kMostLeaving = 256;
@@ -92,7 +92,7 @@ void Evictor::stop() {
 void Evictor::run() {
   int64_t pause = kFirstLookNs;
   do {
-    const int64_t begun = os::clock_ns(CLOCK_MONOTONIC);
+    const int64_t begun = os::clock_ns(CLOCK_THREAD_CPUTIME_ID);  // an agent can be stopped meanwhile
     for (size_t n = 0; n < shrinking_.size(); ++n) shrink(n);
     tell_all();
     const bool over = is_any_over(), freed = freed_;
@@ -100,7 +100,7 @@ void Evictor::run() {
       freed_ = false;
       health_->room_is_left();
     }
-    const int64_t took = os::clock_ns(CLOCK_MONOTONIC) - begun;
+    const int64_t took = os::clock_ns(CLOCK_THREAD_CPUTIME_ID) - begun;
     pause = freed ? kFirstLookNs : std::min(2 * pause, over ? kLookNs : kMostLookNs);
     pause = std::max(pause, kRest * took);
   } while (wait(pause));
