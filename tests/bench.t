@@ -95,10 +95,14 @@ def tuning():
 
 
 def reads():
-    code, out, err = run(load("reads"), *FAST[6:], "--mib", "1", "--threads", "2", "--prefetch", "on", "--epochs", "2", "--json")
+    code, out, err = run(load("reads"), *FAST[6:], "--mib", "1", "--threads", "2", "--prefetch", "on", "--epochs", "3", "--json")
     equal(code, 0, "reads ends well", err)
-    found = {(f["figure"], f["condition"]): f["median"] for f in json.loads(out)["figures"]}
-    equal(len(found), 4 * 6 * 2, "reads has a figure for each way", found)
+    told = json.loads(out)
+    found = {(f["figure"], f["condition"]): f["median"] for f in told["figures"]}
+    equal(len(found), 5 * 6 * 2, "reads has a figure for each way", found)
+    local, monarch = ([e["seconds"] for e in r["epochs"]] for r in told["runs"][1:3])
+    equal([found[name, told["runs"][0]["workload"]] for name in ("epoch 2 / local's first", "later epochs / local")],
+          [monarch[1] / local[0], monarch[2] / (local[1] + local[2]) * 2], "copies are compared with others that were read as often")
     equal({value for (figure, condition), value in found.items() if figure.startswith("later epochs: PFS") and "opened" in condition},
           {0}, "and counts the PFS's bytes", found)
     code, out, err = run(load("reads"), *FAST[6:], "--page-cache", "--ways", "mmap", "--held", "opened", "--mib", "1", "--threads", "2",
