@@ -91,6 +91,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/metadata/dataset.h \
 	%D%/metadata/nodes_told.cc \
 	%D%/metadata/nodes_told.h \
+	%D%/metadata/run_file.cc \
+	%D%/metadata/run_file.h \
 	%D%/metadata/series.cc \
 	%D%/metadata/series.h \
 	%D%/metadata/walker.cc \

@@ -2,17 +2,15 @@
 #include "runtime/agent/progress.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <new>
 
-#include "runtime/base/fd.h"
 #include "runtime/base/os.h"
+#include "runtime/metadata/run_file.h"
 
 namespace monarch {
 namespace {
@@ -22,7 +20,6 @@ using Is = Progress::State;
 constexpr int64_t kSecondNs = 1'000'000'000, kNapNs = kSecondNs / 5;
 // Looking at a large catalog takes a while: so much longer it is left alone.
 constexpr int64_t kRest = 50;
-constexpr char kNew[] = "state.new";
 
 const char* name_of(Is state) {
   switch (state) {
@@ -134,18 +131,11 @@ Progress ProgressFile::look() const {
   return p;
 }
 
-// By another file that takes its name, so that a reader sees one or the other.
 void ProgressFile::write(const Progress& progress) {
   const std::string text = progress_text(progress);
-  Fd file(::openat(parts_.run_dir, kNew, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  const bool filled =
-      file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  if (filled && ::renameat(parts_.run_dir, kNew, parts_.run_dir, kStateFile) == 0) {
-    written_ = true;
-    return;
-  }
-  if (!written_) spdlog::warn("{}: {}", kStateFile, std::strerror(errno));
-  ::unlinkat(parts_.run_dir, kNew, 0);
+  const Status written = replace_run_file(parts_.run_dir, kStateFile, text.data(), text.size());
+  if (!written.ok() && !written_) spdlog::warn("{}", written.error().text);
+  written_ |= written.ok();
 }
 
 void ProgressFile::start() {

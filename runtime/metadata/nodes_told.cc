@@ -1,22 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/metadata/nodes_told.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/base/fd.h"
 #include "runtime/metadata/board.h"
+#include "runtime/metadata/run_file.h"
 
 namespace monarch {
-namespace {
-
-constexpr char kNew[] = "nodes.new";
-
-}  // namespace
 
 NodeTold told_of(const NodeCounts& counts) {
   NodeTold told;
@@ -31,33 +22,16 @@ NodeTold told_of(const NodeCounts& counts) {
 }
 
 Status write_nodes_told(int run_dir, const NodesTold& nodes) {
-  const Fd file(::openat(run_dir, kNew, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  const auto bytes = static_cast<size_t>(nodes.bytes());
-  if (file && ::write(file.get(), &nodes, bytes) == static_cast<ssize_t>(bytes) &&
-      ::renameat(run_dir, kNew, run_dir, kNodesFile) == 0)
-    return {};
-  const Error error = errno_error(kNodesFile);
-  ::unlinkat(run_dir, kNew, 0);
-  return error;
+  return replace_run_file(run_dir, kNodesFile, &nodes, static_cast<size_t>(nodes.bytes()));
 }
 
 Result<std::unique_ptr<NodesTold>> read_nodes_told(const std::string& run_dir) {
   const std::string path = run_dir + "/" + kNodesFile;
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  struct stat st;
-  if (!fd || ::fstat(fd.get(), &st) != 0) return errno_error("read " + path);
-  const Error bad{EINVAL, path + ": not what an agent writes"};
-  if (!S_ISREG(st.st_mode) || st.st_size < 0 || static_cast<size_t>(st.st_size) > sizeof(NodesTold))
-    return bad;
   auto nodes = std::make_unique<NodesTold>();
-  const auto bytes = static_cast<size_t>(st.st_size);
-  for (size_t done = 0; done < bytes;) {
-    const ssize_t n = ::pread(fd.get(), reinterpret_cast<char*>(nodes.get()) + done, bytes - done,
-                              static_cast<off_t>(done));
-    if (n <= 0) return errno_error("read " + path, n < 0 ? errno : EIO);
-    done += static_cast<size_t>(n);
-  }
-  if (!plausible(*nodes) || nodes->bytes() != bytes) return bad;
+  const Result<size_t> size = read_run_file(path, nodes.get(), sizeof *nodes);
+  if (!size.ok()) return size.error();
+  if (!plausible(*nodes) || nodes->bytes() != *size)
+    return Error{EINVAL, path + ": not what an agent writes"};
   return nodes;
 }
 

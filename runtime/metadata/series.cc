@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/metadata/series.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 
-#include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
+#include "runtime/metadata/run_file.h"
 
 namespace monarch {
 namespace {
-
-constexpr char kNew[] = "series.new";
 
 bool is_equal_but_for_time(Sample a, const Sample& b) {
   a.ms = b.ms;
@@ -62,32 +56,15 @@ void append(const Sample& sample, Series* series) {
 }
 
 Status write_series(int run_dir, const Series& series) {
-  const Fd file(::openat(run_dir, kNew, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  const auto bytes = static_cast<size_t>(series.bytes());
-  if (file && ::write(file.get(), &series, bytes) == static_cast<ssize_t>(bytes) &&
-      ::renameat(run_dir, kNew, run_dir, kSeriesFile) == 0)
-    return {};
-  const Error error = errno_error(kSeriesFile);
-  ::unlinkat(run_dir, kNew, 0);
-  return error;
+  return replace_run_file(run_dir, kSeriesFile, &series, static_cast<size_t>(series.bytes()));
 }
 
 Result<Series> read_series(const std::string& run_dir) {
   const std::string path = run_dir + "/" + kSeriesFile;
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  struct stat st;
-  if (!fd || ::fstat(fd.get(), &st) != 0) return errno_error("read " + path);
-  if (!S_ISREG(st.st_mode) || st.st_size < 0 || static_cast<size_t>(st.st_size) > sizeof(Series))
-    return Error{EINVAL, path + ": no series"};
   Series series;
-  const auto bytes = static_cast<size_t>(st.st_size);
-  for (size_t done = 0; done < bytes;) {
-    const ssize_t n =
-        ::pread(fd.get(), reinterpret_cast<char*>(&series) + done, bytes - done, static_cast<off_t>(done));
-    if (n <= 0) return errno_error("read " + path, n < 0 ? errno : EIO);
-    done += static_cast<size_t>(n);
-  }
-  if (!plausible(series) || series.bytes() != bytes) return Error{EINVAL, path + ": no series"};
+  const Result<size_t> size = read_run_file(path, &series, sizeof series);
+  if (!size.ok()) return size.error();
+  if (!plausible(series) || series.bytes() != *size) return Error{EINVAL, path + ": no series"};
   return series;
 }
 

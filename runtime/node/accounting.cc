@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/accounting.h"
 
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
-#include "runtime/base/fd.h"
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/metadata/board.h"
+#include "runtime/metadata/run_file.h"
 
 namespace monarch {
 namespace {
@@ -64,18 +61,10 @@ std::string if_any(const char* name, uint64_t n) { return n == 0 ? "" : fmt::for
 
 Result<std::unique_ptr<Board>> read_board(const std::string& run_dir) {
   const std::string path = run_dir + "/board";
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  struct stat st;
-  if (!fd || ::fstat(fd.get(), &st) != 0) return errno_error("read " + path);
-  if (!S_ISREG(st.st_mode) || st.st_size != sizeof(Board)) return Error{EINVAL, path + ": not a board"};
-  constexpr size_t kBytes = offsetof(Board, parking);
   auto board = std::make_unique<Board>();
-  for (size_t done = 0; done < kBytes;) {
-    const ssize_t n = ::pread(fd.get(), reinterpret_cast<char*>(board.get()) + done, kBytes - done,
-                              static_cast<off_t>(done));
-    if (n <= 0) return errno_error("read " + path, n < 0 ? errno : EIO);
-    done += static_cast<size_t>(n);
-  }
+  const Result<size_t> size = read_run_file(path, board.get(), offsetof(Board, parking));
+  if (!size.ok()) return size.error();
+  if (*size != sizeof(Board)) return Error{EINVAL, path + ": not a board"};
   if (!is_this_board(*board)) return Error{EPROTO, path + ": made by another version of Monarch"};
   return board;
 }

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/job_status.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
-#include "runtime/base/fd.h"
 #include "runtime/metadata/board.h"
+#include "runtime/metadata/run_file.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -18,20 +14,11 @@ namespace {
 
 // nullptr: there is none of this version (yet).
 std::unique_ptr<CatalogHeader> read_header(const std::string& run_dir) {
-  const Fd fd(
-      ::open((run_dir + "/catalog").c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  struct stat st;
-  if (!fd || ::fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) return nullptr;
   auto header = std::make_unique<CatalogHeader>();
-  constexpr size_t kBytes = sizeof(CatalogHeader);
-  for (size_t done = 0; done < kBytes;) {
-    const ssize_t n = ::pread(fd.get(), reinterpret_cast<char*>(header.get()) + done, kBytes - done,
-                              static_cast<off_t>(done));
-    if (n <= 0) return nullptr;
-    done += static_cast<size_t>(n);
-  }
+  const Result<size_t> size = read_run_file(run_dir + "/catalog", header.get(), sizeof *header);
+  if (!size.ok() || *size < sizeof *header) return nullptr;
   const bool good = std::memcmp(header->magic, kCatalogMagic, sizeof kCatalogMagic) == 0 &&
-                    header->version == kCatalogVersion && header->bytes == kBytes &&
+                    header->version == kCatalogVersion && header->bytes == sizeof(CatalogHeader) &&
                     header->ready.load() == 1 && header->root_count <= kMaxRoots &&
                     header->tier_count <= kMaxTiers;
   return good ? std::move(header) : nullptr;
