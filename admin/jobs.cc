@@ -376,18 +376,15 @@ std::vector<Job> find_jobs(const std::string& state_dir) {
   return watch.look();
 }
 
-std::unique_ptr<NodesTold> nodes_of(const Job& job) {
-  if (!job.status || job.status->counters.nodes <= 1) return nullptr;
+std::vector<NodeLine> nodes_of(const Job& job) {
+  if (!job.status || job.status->counters.nodes <= 1) return {};
   if (::geteuid() != 0 || job.uid == 0) {
-    Result<std::unique_ptr<NodesTold>> read = read_nodes_told(job.run_dir);
-    return read.ok() ? read.take() : nullptr;
-  }
-  auto told = std::make_unique<NodesTold>();
-  const bool came = run_as({job.uid, job.gid, {}}, kReadPatienceMs, told.get(), sizeof *told, [&job](int fd) {
     const Result<std::unique_ptr<NodesTold>> read = read_nodes_told(job.run_dir);
-    return read.ok() && ::write(fd, read->get(), sizeof **read) == sizeof **read;
-  });
-  return came && plausible(*told) ? std::move(told) : nullptr;
+    return read.ok() ? node_lines(**read) : std::vector<NodeLine>();
+  }
+  const std::unique_ptr<NodesTold> told =
+      read_nodes_told_as({job.uid, job.gid, {}}, kReadPatienceMs, job.run_dir);
+  return told ? node_lines(*told) : std::vector<NodeLine>();
 }
 
 std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whole) {

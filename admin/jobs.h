@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/metadata/nodes_told.h"
 #include "runtime/node/job_status.h"
+#include "runtime/node/nodes_report.h"
 
 namespace monarch::admin {
 
@@ -74,8 +74,8 @@ std::vector<Job> find_jobs(const std::string& state_dir);
 // Whether there is one.
 bool may_copy(const std::vector<Job>& jobs);
 
-// What each node of the job has counted; nullptr: that is not known here. Only the job's first node knows.
-std::unique_ptr<NodesTold> nodes_of(const Job& job);
+// What each node of the job has counted; none: that is not known here. Only the job's first node knows.
+std::vector<NodeLine> nodes_of(const Job& job);
 
 // What of a job can be told from its numbers.
 struct Progress {

@@ -20,6 +20,8 @@ monarchctl_SOURCES = \
 	%D%/jobs.h \
 	%D%/metrics.cc \
 	%D%/monarchctl.cc \
+	%D%/node_rows.cc \
+	%D%/node_rows.h \
 	%D%/output.cc \
 	%D%/output.h \
 	%D%/plan.cc \

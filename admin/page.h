@@ -14,8 +14,8 @@ struct PageOf {
   std::string title, advice;
   bool good = false;                                       // the advice is that nothing is to be done
   std::vector<std::pair<std::string, std::string>> facts;  // name and value
-  // Of this node, of the others together, of all: rows as wide as the first, which has the headings; at most
-  // that.
+  // Of each node, or of this one and the others together, and of all: rows as wide as the first, which has
+  // the headings.
   std::vector<std::vector<std::string>> nodes;
 };
 // Whatever stands in these texts is shown, and does nothing.

@@ -328,13 +328,13 @@ int run_command(std::vector<std::string> words, const std::string& run_dir) {
 }
 
 Status write_report(const RunOptions& options, const Board& board, const Series& series,
-                    const Config& config) {
+                    const NodesTold* nodes, const Config& config) {
   std::vector<TierInReport> tiers;
   for (const TierConfig& t : config.tiers)
     tiers.push_back({t.name, t.medium, tier_totals(board, static_cast<uint32_t>(tiers.size())).granted});
   const bool first = !options.peers.empty() && options.peer_index == 0;
   const std::string text = report_text(
-      report(counters_of(board), tiers, first ? Reports::kJob : Reports::kNode), tiers.size(), series);
+      report(counters_of(board), tiers, first ? Reports::kJob : Reports::kNode, nodes), tiers.size(), series);
   if (options.json || options.report == kStandardOutput) {
     std::cout << text << std::flush;
     if (!std::cout) return errno_error("write the report");
@@ -506,13 +506,16 @@ int run(const RunOptions& options) {
         "programs that are statically linked, and containers without what monarchctl container-args "
         "prints, read the file system itself\n");
   Series series;
-  if (reports)
-    if (Result<Series> taken = read_series(dirs.run_dir()); taken.ok())
-      series = *taken;  // the agent removes it
+  std::unique_ptr<NodesTold> nodes;
+  if (reports) {  // the agent removes them
+    if (Result<Series> taken = read_series(dirs.run_dir()); taken.ok()) series = *taken;
+    if (Result<std::unique_ptr<NodesTold>> taken = read_nodes_told(dirs.run_dir()); taken.ok())
+      nodes = taken.take();
+  }
   agent.stop();
   if (!reports) return status;
   if (series.count > 0) close_series(*board->get(), &series);
-  if (const Status s = write_report(options, *board->get(), series, job.config); !s.ok()) {
+  if (const Status s = write_report(options, *board->get(), series, nodes.get(), job.config); !s.ok()) {
     std::fprintf(stderr, "monarchctl run: %s\n", s.error().text.c_str());
     if (status == 0) return kOwnFailure;
   }

@@ -1,26 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl status: the jobs with Monarch on this node, and how far they are.
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "admin/commands.h"
 #include "admin/job_text.h"
 #include "admin/jobs.h"
+#include "admin/node_rows.h"
 #include "admin/output.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
-#include "runtime/base/os.h"
 #include "runtime/base/size.h"
-#include "runtime/config/config.h"
 
 namespace monarch::admin {
 namespace {
@@ -93,111 +89,22 @@ void print_job(const Job& job) {
   print_table(rows);
 }
 
-uint64_t told_count(const NodesTold& nodes) {
-  return 1 + static_cast<uint64_t>(std::count_if(nodes.told + 1, nodes.told + nodes.count,
-                                                 [](const NodeTold& n) { return n.told_ms > 0; }));
-}
-
-// Since when it has told nothing; of the node itself, and of one that has never told, nothing.
-std::optional<uint64_t> seconds_since(const NodeTold& told) {
-  const auto now = static_cast<uint64_t>(os::clock_ns(CLOCK_MONOTONIC) / 1000000);
-  if (told.told_ms == 0) return {};
-  return (now - std::min(now, told.told_ms)) / 1000;
-}
-
-ordered_json placed_json(const NodeTold& told) {
-  ordered_json placed = ordered_json::object();
-  for (uint32_t i = 0; i < kMedia; ++i)
-    if (told.placed_bytes[i] > 0) placed[medium_name(static_cast<Medium>(i))] = told.placed_bytes[i];
-  return placed;
-}
-
-ordered_json nodes_json(const NodesTold& nodes) {
-  ordered_json all = ordered_json::array();
-  for (uint64_t i = 0; i < nodes.count; ++i) {
-    const NodeTold& told = nodes.told[i];
-    const std::optional<uint64_t> since = i == 0 ? 0 : seconds_since(told);
-    ordered_json node = {{"node", told.name},
-                         {"told_seconds_ago", since ? ordered_json(*since) : ordered_json()}};
-    if (since) {
-      const uint64_t opens = told.opens_tier + told.opens_pfs;
-      node.update({{"ended", told.ended == 1},
-                   {"files", told.files},
-                   {"placed_bytes", placed_json(told)},
-                   {"opens", opens},
-                   {"opens_tier", told.opens_tier},
-                   {"hit", opens ? static_cast<double>(told.opens_tier) / static_cast<double>(opens) : 0.0},
-                   {"pfs_bytes", told.pfs_bytes},
-                   {"peer_bytes", told.peer_bytes},
-                   {"served_bytes", told.served_bytes}});
-    }
-    all.push_back(node);
-  }
-  return all;
-}
-
 // With what the job's nodes have told this one.
 ordered_json whole_json(const Job& job) {
   ordered_json out = job_json(job);
   if (!job.status || nodes_in(job) <= 1) return out;
-  const std::unique_ptr<NodesTold> nodes = nodes_of(job);
-  out["nodes_told"] = nodes ? told_count(*nodes) : 1;
-  out["by_node"] = nodes && nodes->count > 0 ? nodes_json(*nodes) : ordered_json();
+  const std::vector<NodeLine> nodes = nodes_of(job);
+  out["nodes_told"] = std::max<uint64_t>(told_count(nodes), 1);
+  out["by_node"] = nodes.empty() ? ordered_json() : by_node(nodes);
   return out;
-}
-
-// A line for each node of the job, and one for all; a column for each medium.
-void print_nodes(const NodesTold& nodes) {
-  std::vector<uint32_t> media;
-  for (uint32_t i = 0; i < kMedia; ++i)
-    if (std::any_of(nodes.told, nodes.told + nodes.count,
-                    [&](const NodeTold& n) { return n.placed_bytes[i] > 0; }))
-      media.push_back(i);
-  std::vector<std::string> heading = {"NODE", "FILES"};
-  for (const uint32_t i : media) {
-    heading.emplace_back(medium_name(static_cast<Medium>(i)));
-    for (char& c : heading.back()) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  }
-  heading.insert(heading.end(), {"OPENS", "HIT", "PFS", "PEERS", "SERVED", "TOLD"});
-  std::vector<std::vector<std::string>> rows = {heading};
-  const auto add_row = [&](const std::string& name, const NodeTold& n, const std::string& when) {
-    const uint64_t opens = n.opens_tier + n.opens_pfs;
-    std::vector<std::string> row = {word(name), std::to_string(n.files)};
-    for (const uint32_t i : media) row.push_back(format_size(n.placed_bytes[i]));
-    row.insert(row.end(),
-               {std::to_string(opens), percent_text(percent(n.opens_tier, opens), false),
-                format_size(n.pfs_bytes), format_size(n.peer_bytes), format_size(n.served_bytes), when});
-    rows.push_back(row);
-  };
-  NodeTold sum;
-  for (uint64_t i = 0; i < nodes.count; ++i) {
-    const NodeTold& n = nodes.told[i];
-    const std::optional<uint64_t> since = i == 0 ? 0 : seconds_since(n);
-    if (!since) {
-      rows.emplace_back(heading.size(), "-");
-      rows.back()[0] = word(n.name);
-      rows.back().back() = "nothing yet";
-      continue;
-    }
-    add_row(n.name, n, n.ended == 1 ? "all" : i == 0 ? "now" : time_text(*since) + " ago");
-    sum.files += n.files;
-    for (const uint32_t m : media) sum.placed_bytes[m] += n.placed_bytes[m];
-    sum.opens_tier += n.opens_tier;
-    sum.opens_pfs += n.opens_pfs;
-    sum.pfs_bytes += n.pfs_bytes;
-    sum.peer_bytes += n.peer_bytes;
-    sum.served_bytes += n.served_bytes;
-  }
-  add_row("all", sum, "nodes=" + std::to_string(told_count(nodes)) + "/" + std::to_string(nodes.nodes));
-  print_table(rows);
 }
 
 void print_others(const Job& job) {
   const uint64_t count = nodes_in(job);
   if (!job.status || count <= 1) return;
   std::puts("");
-  if (const std::unique_ptr<NodesTold> nodes = nodes_of(job); nodes && nodes->count > 0)
-    return print_nodes(*nodes);
+  if (const std::vector<NodeLine> nodes = nodes_of(job); !nodes.empty())
+    return print_table(node_rows(nodes, count));
   std::printf(
       "%-11s nodes=1/%llu: these are the numbers of this node; those of the others are not known here%s\n",
       "Nodes", static_cast<unsigned long long>(count),

@@ -22,6 +22,7 @@
 #include "admin/bounded.h"
 #include "admin/commands.h"
 #include "admin/jobs.h"
+#include "admin/node_rows.h"
 #include "admin/output.h"
 #include "admin/page.h"
 #include "admin/timeline.h"
@@ -103,6 +104,15 @@ Result<Counts> counts_of(const json& report, const std::string& name, Whose whos
   return c;
 }
 
+// None: it is not in the report.
+Result<std::vector<NodeLine>> nodes_in(const json& report) {
+  const auto job = report.find("job");
+  if (job == report.end() || !job->is_object()) return std::vector<NodeLine>();
+  const auto nodes = job->find("by_node");
+  if (nodes == job->end() || nodes->is_null()) return std::vector<NodeLine>();
+  return node_lines_of(*nodes);
+}
+
 Counts counts_of(const JobStatus& status, Whose whose) {
   JobCounters from = status.counters;
   if (whose == Whose::kNode) from.others = NodeCounts();
@@ -138,8 +148,9 @@ struct Source {
 // What is known of a job.
 struct Told {
   Source source;
-  Counts counts, node;  // of all its nodes, and of this one; the same if it has no others
-  Timeline timeline;    // of this one
+  Counts counts, node;          // of all its nodes, and of this one; the same if it has no others
+  Timeline timeline;            // of this one
+  std::vector<NodeLine> nodes;  // each of them; none: not known
 };
 
 double share(uint64_t part, uint64_t whole) {
@@ -204,6 +215,7 @@ ordered_json to_json(const Told& told, const Advice& advice) {
       {"staged_seconds", seconds_or_null(series.whole_ms)},
       {"settled_seconds", seconds_or_null(series.settled_ms)},
       {"pfs_quiet_seconds", quiet ? ordered_json(static_cast<double>(*quiet) / 1000) : ordered_json()},
+      {"by_node", told.nodes.empty() ? ordered_json() : by_node(told.nodes)},
       {"most_per_second",
        {{"from_pfs", rate(most.pfs)}, {"from_tiers", rate(most.tiers)}, {"from_peers", rate(most.peers)}}},
       {"rule", advice.rule},
@@ -280,6 +292,9 @@ void print(const Told& told, const Advice& advice) {
   print_times(told.timeline);
   line("Advice",
        paint(std::string(advice.rule) == "good" ? Colour::kGood : Colour::kDoubtful, escaped(advice.text)));
+  if (told.nodes.empty()) return;
+  std::puts("");
+  print_table(node_rows(told.nodes, c.nodes));
 }
 
 // ---- the page
@@ -318,6 +333,10 @@ std::string page_text(const Told& told, const Advice& advice) {
       {less < 0 ? "More than without Monarch" : "Spared", rounded(less < 0 ? -less : less) + "%"},
       {"Opens of a tier's copy", rounded(share(c.opens_tier, c.opens)) + "% of " + std::to_string(c.opens)},
       {"Staging time", staging_text(told.timeline)}};
+  if (!told.nodes.empty()) {
+    page.nodes = node_rows(told.nodes, c.nodes);
+    return page_of(page, told.timeline);
+  }
   page.nodes = {{"", "Opens", "of copies", "from the PFS", "from tiers", "from nodes", "Placed"},
                 row_of(c.nodes > 1 ? "this node" : "the node", told.node)};
   if (c.nodes > 1) {
@@ -363,7 +382,9 @@ int tell_report(const ReportOptions& options, const Source& source, const std::s
   if (!node.ok()) return fail("report", node.error());
   const Result<Timeline> timeline = timeline_of(*report);
   if (!timeline.ok()) return fail("report", name + ": " + timeline.error().text);
-  return tell(options, {source, *all, *node, *timeline});
+  Result<std::vector<NodeLine>> nodes = nodes_in(*report);
+  if (!nodes.ok()) return fail("report", name + ": " + nodes.error().text);
+  return tell(options, {source, *all, *node, *timeline, nodes.take()});
 }
 
 // ---- sacct's line
@@ -541,7 +562,8 @@ int report_verb(const ReportOptions& options) {
       return tell(options, {{"job", job.id, state_name(job.state)},
                             counts_of(*job.status, Whose::kAll),
                             counts_of(*job.status, Whose::kNode),
-                            timeline_of(job)});
+                            timeline_of(job),
+                            nodes_of(job)});
   if (const std::string kept = kept_report(options.state_dir, options.what); !kept.empty()) {
     const Result<std::string> text = read_report(kept);
     if (!text.ok()) return fail("report", text.error());

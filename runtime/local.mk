@@ -137,6 +137,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/mounts.h \
 	%D%/node/owner.cc \
 	%D%/node/owner.h \
+	%D%/node/nodes_report.cc \
+	%D%/node/nodes_report.h \
 	%D%/node/part.cc \
 	%D%/node/part.h \
 	%D%/node/job_facts.cc \

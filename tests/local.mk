@@ -84,6 +84,7 @@ tests_unit_SOURCES = \
 	%D%/mountinfo_test.cc \
 	%D%/mounts_test.cc \
 	%D%/node_fixture.h \
+	%D%/nodes_report_test.cc \
 	%D%/part_test.cc \
 	%D%/paths_test.cc \
 	%D%/peer_control_test.cc \

@@ -238,6 +238,7 @@ def accounted():
         equal([job["agent"][name] for name in ("served_bytes", "dup_files", "peer_errors", "peer_timeouts", "peer_bad")],
               [2 * nodes.bytes, 0, 0, 0, 0], f"{what}: what was sent, and that nothing failed")
         equal([index for index in reports if "job" in reports[index]], [0], f"{what}: node 0 alone reports of the job")
+        equal(len(job["by_node"]), 3, f"{what}: and of each of its nodes", job["by_node"])
         nodes.end()
 
 
@@ -271,6 +272,10 @@ def shown():
     found = re.findall(r"^(\S+) +(\d+) +(\S+) +(\d+) +(\d+%) .* (\S+ ago|now|nodes=3/3)$", text, flags=re.M)
     equal([(row[0], row[3], row[4]) for row in found], [*((address, str(nodes.files), "100%") for address in addresses), ("all", str(3 * nodes.files), "100%")],
           "the same as text, and the sum", text)
+    report = json.loads(e2e.execute([f"{e2e.BUILD}/monarchctl", "report", names[0], "--json"])[1])
+    equal([{**row, "told_seconds_ago": 0} for row in report["by_node"]], [{**row, "told_seconds_ago": 0} for row in job["by_node"]], "report tells the same of each node")
+    found = re.findall(r"^(\S+) +\d+ .* (?:ago|now|nodes=3/3)$", e2e.execute([f"{e2e.BUILD}/monarchctl", "report", names[0]])[1].decode(), flags=re.M)
+    equal(found, [*addresses, "all"], "also as text")
     equal((own[1]["nodes"], own[1]["nodes_told"], own[1]["by_node"]), (3, 1, None), "another node knows its own numbers alone")
     contains(e2e.execute([f"{e2e.BUILD}/monarchctl", "status", names[1]])[1].decode(), ["nodes=1/3", "not known here, but on the job's first node"], "and says so")
     nodes.end_jobs(2)

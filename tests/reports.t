@@ -212,6 +212,26 @@ def page_of_report():
         report["series"].update(change)
         code, out, err = e2e.execute([TOOL, "report", written("bad.json", json.dumps(report)), "--html", page])
         ok(code == 1 and "its series is none of Monarch's" in err, f"a series that is none: {what}", code, err)
+    row = {"node": EVIL[:60], "told_seconds_ago": 0, "ended": False, "files": 5, "placed_bytes": {"nvme": 49 << 20}, "opens": 100, "opens_tier": 90,
+           "pfs_bytes": 77 << 20, "peer_bytes": 5 << 20, "served_bytes": 0, "hit": 0.9}
+    report = a_report()
+    report["job"]["by_node"] = [row, {**row, "node": "n2", "told_seconds_ago": 7, "ended": True, "placed_bytes": {"ram": 3}}, {"node": "n3", "told_seconds_ago": None}]
+    file = written("nodes.json", json.dumps(report))
+    html = e2e.execute([TOOL, "report", file, "--html", "-"])[1].decode()
+    rows = [re.findall(r"<t[hd]>(.*?)</t[hd]>", line) for line in re.findall(r"<tr>(.*?)</tr>", html, flags=re.S)]
+    equal(rows[0], ["NODE", "FILES", "NVME", "RAM", "OPENS", "HIT", "PFS", "PEERS", "SERVED", "TOLD"], "a report of each node: the headings of its table")
+    equal([line[1:] for line in rows[1:]], [["5", "49.0M", "0", "100", "90%", "77.0M", "5.00M", "0", "now"], ["5", "0", "3", "100", "90%", "77.0M", "5.00M", "0", "all"],
+                                            ["-"] * 8 + ["nothing yet"], ["10", "49.0M", "3", "200", "90%", "154M", "10.0M", "0", "nodes=2/2"]], "and a line for each, and one for all", html[-2000:])
+    ok("&lt;script&gt;" in rows[1][0] and "<script" not in html, "a node's name is text", rows[1][0])
+    equal(json.loads(e2e.execute([TOOL, "report", file, "--json"])[1])["by_node"], report["job"]["by_node"], "as JSON it is what was told")
+    for what, change in (("a name that is none", {"node": 7}), ("a medium that is none", {"placed_bytes": {"tape": 1}}), ("text", {"files": "x"}), ("a huge number", {"pfs_bytes": 1 << 61}),
+                         ("fewer opens than hits", {"opens": 1}), ("a negative number", {"served_bytes": -1}), ("a lost field", {"ended": None}), ("a time that is none", {"told_seconds_ago": "x"})):
+        report["job"]["by_node"] = [{**row, **change}]
+        code, out, err = e2e.execute([TOOL, "report", written("bad.json", json.dumps(report))])
+        ok(code == 1 and "by_node is none of Monarch's" in err, f"nodes that are none: {what}", code, err)
+    report["job"]["by_node"] = [row] * 1025
+    code, out, err = e2e.execute([TOOL, "report", written("bad.json", json.dumps(report))])
+    ok(code == 1 and "by_node is none of Monarch's" in err, "nodes that are none: too many", code, err)
     report = a_report()
     del report["series"]
     code, out, err = e2e.execute([TOOL, "report", written("bare.json", json.dumps(report)), "--html", "-"])

@@ -196,14 +196,28 @@ TEST(Report, OfAJobThatHasEndedIsJson) {
   record.tiers.push_back(tier);
   JobAccount account{};
   account.series = series_of(3);
-  const auto json = nlohmann::json::parse(ended_report(record, account), nullptr, false);
+  const auto json = nlohmann::json::parse(ended_report(record, account, nullptr), nullptr, false);
   ASSERT_FALSE(json.is_discarded());
   EXPECT_EQ(json["ended"]["job"], 4711);
   EXPECT_EQ(json["tiers"][0]["granted"], 7);
   EXPECT_EQ(json["series"]["milliseconds"], (nlohmann::json{0, 1000, 2000}));
   EXPECT_EQ(json["series"]["placed"].size(), 1u);
   account.series = Series();
-  EXPECT_FALSE(nlohmann::json::parse(ended_report(record, account)).contains("series"));
+  EXPECT_FALSE(nlohmann::json::parse(ended_report(record, account, nullptr)).contains("series"));
+}
+
+TEST(Report, TheFirstNodeTellsOfEachNode) {
+  JobRecord record;
+  const JobAccount account{};
+  NodesTold nodes;
+  nodes.nodes = nodes.count = 2;
+  const auto told = [&](const NodesTold* of) {
+    return nlohmann::json::parse(ended_report(record, account, of));
+  };
+  EXPECT_FALSE(told(nullptr).contains("job"));
+  record.peers = record.first_node = true;
+  EXPECT_EQ(told(&nodes)["job"]["by_node"].size(), 2u);
+  EXPECT_TRUE(told(nullptr)["job"]["by_node"].is_null()) << "it is not known";
 }
 
 TEST(Reports, TheOldestGo) {

@@ -5,6 +5,7 @@ the PFS is asked once."""
 
 import contextlib
 import glob
+import json
 import os
 import re
 import signal
@@ -246,6 +247,10 @@ def shares():
            slurm_lab.size_text(2 * data.bytes)), "shares: sacct has what the PFS counted, and what both nodes did", line)
     ok(abs(slurm_lab.bytes_of(line["peer"]) - data.bytes) <= late * data.largest + 0.01 * data.bytes,
        "shares: all else came from the other node", line)
+    kept = sorted(glob.glob(f"{cluster.state}/reports/*/lab.{job}.*.json"))
+    told_by = [json.loads(e2e.execute([f"{e2e.BUILD}/monarchctl", "report", path, "--json"])[1])["by_node"] for path in kept]
+    equal([[(row["node"], row["ended"], row["opens"]) for row in rows or []] for rows in told_by],
+          [[(path.split(".")[-2], True, data.FILES) for path in kept], []], "shares: the first node's kept report tells of each node, all that it had", kept, told_by)
     took = cluster.epilog_ms(job)
     ok(len(took) == 2 and max(took) < 4000, "shares: neither epilog takes long", took)
     pfs.close()

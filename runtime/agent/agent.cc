@@ -366,8 +366,9 @@ void stop(Service* service) {
   });
   if (error == 0) ending.detach();
   if (service->peers) {
-    if (error == 0) quiet.wait_for(kQuietPatience);
+    const bool is_quiet = error == 0 && quiet.wait_for(kQuietPatience) == std::future_status::ready;
     service->peers->account(until);
+    if (is_quiet) service->nodes->end();
   }
   steps->accounted.set_value();
   if (error != 0) return;  // as if all hung

@@ -20,9 +20,16 @@ void NodesFile::look() {
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
   if (looked_ns_ != 0 && now - looked_ns_ < kPauseNs) return;
   looked_ns_ = now;
+  write(false);
+}
+
+void NodesFile::end() { write(true); }
+
+void NodesFile::write(bool ended) {
   try {
     std::vector<NodeTold> told = peers_->told();
     if (told.empty()) return;
+    told[0].ended = ended ? 1 : 0;
     const size_t count = std::min<size_t>(told.size(), kMostNodesTold);
     for (size_t i = 0; i < std::min(count, names_.size()); ++i)
       names_[i].copy(told[i].name, sizeof told[i].name - 1);

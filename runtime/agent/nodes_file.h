@@ -23,8 +23,12 @@ class NodesFile {
   // Every few seconds: writes the file, unless nobody has counted anything since. Elsewhere than on the first
   // node it does nothing.
   void look();
+  // The last time, when this node has counted all.
+  void end();
 
  private:
+  void write(bool ended);
+
   const int run_dir_;
   PeerNode* const peers_;
   const std::vector<std::string> names_;

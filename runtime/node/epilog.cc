@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/nodes_report.h"
 #include "runtime/node/epilog.h"
 
 #include <spdlog/spdlog.h>
@@ -95,10 +96,14 @@ Status end_job(const EpilogRequest& request) {
   Status kept = !request.account_program.empty() && record->first_node
                     ? spool(*state, *record, line, accounting)
                     : Status();
-  if (counted)
-    if (const Status s = keep_report(*state, *record, ended_report(*record, *account), config.reports);
-        !s.ok())
+  if (counted) {
+    const std::unique_ptr<NodesTold> nodes =
+        is_first_of_several(*record) ? read_nodes_told_as(record->user, kReadPatienceMs, record->run_dir)
+                                     : nullptr;
+    const std::string report = ended_report(*record, *account, nodes.get());
+    if (const Status s = keep_report(*state, *record, report, config.reports); !s.ok())
       spdlog::warn("JobId={} no report is kept: {}", record->job.job, s.error().text);
+  }
   if (const Status s = note_end(*state, *record, counted ? &counters : nullptr); !s.ok())
     spdlog::warn("JobId={} its last counts are not in the metrics: {}", record->job.job, s.error().text);
   std::vector<Removal> removals;

@@ -8,6 +8,7 @@
 #include "build_config.h"
 #include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
+#include "runtime/node/nodes_report.h"
 
 namespace monarch {
 namespace {
@@ -90,6 +91,8 @@ std::string dumped(const ordered_json& json, int indent) {
 
 }  // namespace
 
+bool is_first_of_several(const JobRecord& record) { return record.peers && record.first_node; }
+
 Result<JobAccount> read_account(const std::string& run_dir) {
   const Result<std::unique_ptr<Board>> board = read_board(run_dir);
   if (!board.ok()) return board.error();
@@ -105,7 +108,8 @@ void drop_implausible(Series* series) {
   if (!plausible(*series)) *series = Series();
 }
 
-ordered_json report(const JobCounters& counters, const std::vector<TierInReport>& tiers, Reports what) {
+ordered_json report(const JobCounters& counters, const std::vector<TierInReport>& tiers, Reports what,
+                    const NodesTold* nodes) {
   ordered_json levels = ordered_json::array();
   for (size_t i = 0; i < std::min<size_t>(tiers.size(), kMaxTiers); ++i)
     levels.push_back({{"name", tiers[i].name},
@@ -120,7 +124,10 @@ ordered_json report(const JobCounters& counters, const std::vector<TierInReport>
   all["tiers"] = levels;
   all["tasks"] = task_counters(counts);
   all["agent"] = agent_counters(counts);
-  if (what == Reports::kJob) all["job"] = job_of(counters, counts);
+  if (what == Reports::kJob) {
+    all["job"] = job_of(counters, counts);
+    all["job"]["by_node"] = nodes ? by_node(node_lines(*nodes)) : ordered_json();
+  }
   return all;
 }
 
@@ -136,14 +143,14 @@ std::string report_text(const ordered_json& report, size_t tiers, const Series& 
   return text + "\n";
 }
 
-std::string ended_report(const JobRecord& record, const JobAccount& account) {
+std::string ended_report(const JobRecord& record, const JobAccount& account, const NodesTold* nodes) {
   std::vector<TierInReport> tiers;
   for (const TierRecord& tier : record.tiers) {
     const Result<Medium> medium = parse_medium(tier.medium);
     tiers.push_back({tier.name, medium.ok() ? *medium : Medium::kSsd, tier.quota});
   }
-  const bool all = record.peers && record.first_node;
-  ordered_json json = report(account.counters, tiers, all ? Reports::kJob : Reports::kNode);
+  ordered_json json =
+      report(account.counters, tiers, is_first_of_several(record) ? Reports::kJob : Reports::kNode, nodes);
   json["ended"] = {{"job", record.job.job},   {"cluster", record.job.cluster},
                    {"node", record.job.node}, {"restart", record.restart},
                    {"nodes", record.nodes},   {"at", os::clock_ns(CLOCK_REALTIME) / 1000000000}};

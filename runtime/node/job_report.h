@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/metadata/nodes_told.h"
 #include "runtime/metadata/series.h"
 #include "runtime/node/accounting.h"
 
@@ -49,14 +50,17 @@ Result<JobAccount> read_account(const std::string& run_dir);
 void drop_implausible(Series* series);
 
 // Of one node, and on the first of several those of the whole job. `tiers`: in the hierarchy's order. `what`:
-// of the first of several nodes, the job.
+// of the first of several nodes, the job. `nodes`: what each of its nodes has counted; nullptr: not known.
 nlohmann::ordered_json report(const JobCounters& counters, const std::vector<TierInReport>& tiers,
-                              Reports what);
+                              Reports what, const NodesTold* nodes = nullptr);
 
 // The report as text, with the series, unless that is empty, a line for each of its columns.
 std::string report_text(const nlohmann::ordered_json& report, size_t tiers, const Series& series);
 
-// Of a job that has ended here.
-std::string ended_report(const JobRecord& record, const JobAccount& account);
+// Whether this node hears what the job's other nodes have counted.
+bool is_first_of_several(const JobRecord& record);
+
+// Of a job that has ended here. `nodes`: as for report().
+std::string ended_report(const JobRecord& record, const JobAccount& account, const NodesTold* nodes);
 
 }  // namespace monarch

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/nodes_report.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "runtime/base/os.h"
+#include "runtime/config/config.h"
+#include "runtime/node/removal.h"
+
+namespace monarch {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+struct Field {
+  const char* name;
+  uint64_t NodeTold::*value;
+};
+constexpr Field kFields[] = {{"files", &NodeTold::files},
+                             {"opens_tier", &NodeTold::opens_tier},
+                             {"pfs_bytes", &NodeTold::pfs_bytes},
+                             {"peer_bytes", &NodeTold::peer_bytes},
+                             {"served_bytes", &NodeTold::served_bytes}};
+
+ordered_json placed_bytes(const NodeTold& told) {
+  ordered_json placed = ordered_json::object();
+  for (uint32_t i = 0; i < kMedia; ++i)
+    if (told.placed_bytes[i] > 0) placed[medium_name(static_cast<Medium>(i))] = told.placed_bytes[i];
+  return placed;
+}
+
+bool read_number(const json& object, const char* name, uint64_t* number) {
+  const auto at = object.find(name);
+  if (at == object.end() || !at->is_number_unsigned() || *at > kMostCount) return false;
+  *number = *at;
+  return true;
+}
+
+bool read_counts(const json& object, NodeTold* told) {
+  bool good = std::all_of(std::begin(kFields), std::end(kFields),
+                          [&](const Field& f) { return read_number(object, f.name, &(told->*f.value)); });
+  uint64_t opens = 0;
+  good &= read_number(object, "opens", &opens) && opens >= told->opens_tier;
+  told->opens_pfs = opens - std::min(opens, told->opens_tier);
+  const auto ended = object.find("ended"), placed = object.find("placed_bytes");
+  if (!good || ended == object.end() || !ended->is_boolean() || placed == object.end() ||
+      !placed->is_object())
+    return false;
+  told->ended = *ended ? 1 : 0;
+  return std::all_of(placed->items().begin(), placed->items().end(), [&](const auto& item) {
+    const Result<Medium> medium = parse_medium(item.key());
+    return medium.ok() &&
+           read_number(*placed, item.key().c_str(), &told->placed_bytes[static_cast<uint32_t>(*medium)]);
+  });
+}
+
+bool read_line(const json& object, NodeLine* line) {
+  if (!object.is_object()) return false;
+  const auto name = object.find("node"), ago = object.find("told_seconds_ago");
+  if (name == object.end() || !name->is_string() || ago == object.end()) return false;
+  const auto& text = name->get_ref<const std::string&>();
+  text.copy(line->told.name, sizeof line->told.name - 1);
+  if (ago->is_null()) return true;
+  uint64_t seconds = 0;
+  if (!read_number(object, "told_seconds_ago", &seconds) || !read_counts(object, &line->told)) return false;
+  line->seconds_ago = seconds;
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<NodesTold> read_nodes_told_as(const User& owner, int patience_ms,
+                                              const std::string& run_dir) {
+  auto told = std::make_unique<NodesTold>();
+  const bool came = run_as(owner, patience_ms, told.get(), sizeof *told, [&](int fd) {
+    const Result<std::unique_ptr<NodesTold>> read = read_nodes_told(run_dir);
+    return read.ok() && ::write(fd, read->get(), sizeof **read) == sizeof **read;
+  });
+  return came && plausible(*told) ? std::move(told) : nullptr;
+}
+
+std::vector<NodeLine> node_lines(const NodesTold& nodes) {
+  const auto now = static_cast<uint64_t>(os::clock_ns(CLOCK_MONOTONIC) / 1000000);
+  std::vector<NodeLine> lines;
+  for (uint64_t i = 0; i < nodes.count; ++i) {
+    const NodeTold& told = nodes.told[i];
+    lines.push_back({told, {}});
+    if (i == 0)
+      lines.back().seconds_ago = 0;
+    else if (told.told_ms != 0)
+      lines.back().seconds_ago = (now - std::min(now, told.told_ms)) / 1000;
+  }
+  return lines;
+}
+
+ordered_json by_node(const std::vector<NodeLine>& lines) {
+  ordered_json all = ordered_json::array();
+  for (const NodeLine& line : lines) {
+    const NodeTold& told = line.told;
+    ordered_json node = {
+        {"node", told.name},
+        {"told_seconds_ago", line.seconds_ago ? ordered_json(*line.seconds_ago) : ordered_json()}};
+    if (line.seconds_ago) {
+      const uint64_t opens = told.opens_tier + told.opens_pfs;
+      node.update({{"ended", told.ended == 1}, {"placed_bytes", placed_bytes(told)}, {"opens", opens}});
+      for (const Field& f : kFields) node[f.name] = told.*f.value;
+      node["hit"] = opens ? static_cast<double>(told.opens_tier) / static_cast<double>(opens) : 0.0;
+    }
+    all.push_back(node);
+  }
+  return all;
+}
+
+Result<std::vector<NodeLine>> node_lines_of(const json& by_node) {
+  const Error none = bad_input("by_node is none of Monarch's");
+  if (!by_node.is_array() || by_node.size() > kMostNodesTold) return none;
+  std::vector<NodeLine> lines(by_node.size());
+  for (size_t i = 0; i < lines.size(); ++i)
+    if (!read_line(by_node[i], &lines[i])) return none;
+  return lines;
+}
+
+}  // namespace monarch

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each node of a job has counted, as a report and `monarchctl status` tell it: "by_node" in
+// monarchctl(1).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/metadata/nodes_told.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+// A node, by its name in `told`.
+struct NodeLine {
+  NodeTold told;
+  std::optional<uint64_t>
+      seconds_ago;  // when it told that; 0 for the first node; nothing: it has told nothing
+};
+
+// Reads a run directory's file in a child that has become its owner. nullptr: there is none, or it is none of
+// an agent's.
+std::unique_ptr<NodesTold> read_nodes_told_as(const User& owner, int patience_ms, const std::string& run_dir);
+
+// Node 0 first. `nodes` is plausible(); the clock is read.
+std::vector<NodeLine> node_lines(const NodesTold& nodes);
+
+nlohmann::ordered_json by_node(const std::vector<NodeLine>& lines);
+
+// The other way round, whoever wrote the JSON. EINVAL: it is not what by_node() makes.
+Result<std::vector<NodeLine>> node_lines_of(const nlohmann::json& by_node);
+
+}  // namespace monarch
