@@ -8,12 +8,17 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <future>
 #include <random>
+#include <string_view>
+#include <vector>
 
 #include "tests/scratch.h"
 
@@ -41,6 +46,7 @@ struct Pair {
 
 class HandshakeTest : public ::testing::Test {
  protected:
+  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }  // as in an agent
   static PeerTls tls(const std::string& job, const JobKey& k) {
     Result<PeerTls> made = PeerTls::create(job, k);
     EXPECT_TRUE(made.ok()) << made.error().text;
@@ -260,10 +266,16 @@ TEST_F(HandshakeTest, NoiseIsRefused) {
   EXPECT_FALSE(listen_to(std::string("\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", 10), 100).ok());
 }
 
-TEST_F(HandshakeTest, WithoutASocketNothingIsBegun) {
+TEST_F(HandshakeTest, WithoutASocketOrAKeyNothingIsBegun) {
   Handshake none(ours, Fd(), Handshake::Side::kDials, hello(4), Handshake::After::kClear);
   EXPECT_EQ(none.step(), Handshake::Step::kFailed);
-  EXPECT_TRUE(none.error().text.starts_with("prepare a connection: ")) << none.error().text;
+  EXPECT_EQ(none.error().text, "prepare a connection: Bad file descriptor");
+  EXPECT_EQ(none.error().code, EBADF);
+  Pair pair;
+  Handshake open(PeerTls(), std::move(pair.dials), Handshake::Side::kDials, hello(4),
+                 Handshake::After::kClear);
+  EXPECT_EQ(open.step(), Handshake::Step::kFailed);
+  EXPECT_TRUE(open.error().text.starts_with("prepare a connection: error:")) << open.error().text;
 }
 
 TEST_F(HandshakeTest, WhoSaysNothingIsWaitedForNoLongerThanAsked) {
@@ -303,6 +315,69 @@ TEST_F(HandshakeTest, AnotherVersionIsRefused) {
   const Met met = meet(&dials, &listens);
   ASSERT_FALSE(met.listens.ok());
   EXPECT_EQ(met.listens.error().text, "the peer does not speak this version");
+}
+
+// What the listening end makes of one that has the key, and says this then, each part in a record of its own.
+class Insider {
+ public:
+  Insider() {
+    ::SSL_CTX_set_psk_client_callback(
+        context_, [](SSL*, const char*, char* id, unsigned most, unsigned char* psk, unsigned) -> unsigned {
+          const JobKey own = key(1);
+          std::copy(own.begin(), own.end(), psk);
+          return std::snprintf(id, most, "%s", kJob) > 0 ? static_cast<unsigned>(own.size()) : 0;
+        });
+  }
+  Insider(const Insider&) = delete;
+  Insider& operator=(const Insider&) = delete;
+  ~Insider() { ::SSL_CTX_free(context_); }
+
+  Status says(const std::vector<std::string_view>& parts, Handshake* listens, const Fd& socket) {
+    SSL* client = ::SSL_new(context_);
+    ::SSL_set_fd(client, socket.get());
+    auto answer = std::async(std::launch::async, [&] { return ::SSL_connect(client); });
+    while (answer.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) (void)listens->step();
+    EXPECT_EQ(answer.get(), 1);
+    for (const std::string_view part : parts) {
+      EXPECT_EQ(::SSL_write(client, part.data(), static_cast<int>(part.size())),
+                static_cast<int>(part.size()));
+      (void)listens->step();
+    }
+    const Status heard = listens->wait(kPatienceMs);
+    ::SSL_free(client);
+    return heard;
+  }
+
+ private:
+  SSL_CTX* context_ = ::SSL_CTX_new(::TLS_method());
+};
+
+TEST_F(HandshakeTest, AHelloMayComeInParts) {
+  const std::string whole = encode(hello(3));
+  Pair pair;
+  Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                    Handshake::After::kEncrypted);
+  const std::string_view all = whole;
+  constexpr size_t kHeader = MessageHeader::kBytes;
+  const Status heard = Insider().says(
+      {all.substr(0, 5), all.substr(5, kHeader - 5), all.substr(kHeader, 1), all.substr(kHeader + 1)},
+      &listens, pair.dials);
+  ASSERT_TRUE(heard.ok()) << heard.error().text;
+  EXPECT_EQ(listens.theirs().node, 3u);
+}
+
+TEST_F(HandshakeTest, WhatIsNoHelloIsRefused) {
+  const std::string whole = encode(hello(3));
+  for (const std::string& words : {std::string(1000, 'x'), std::string("?") + whole.substr(1),
+                                   encode_message({MessageType::kWalk}, encode_body(hello(3))),
+                                   encode_message({MessageType::kHello}, encode_body(hello(3)) + "x")}) {
+    Pair pair;
+    Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                      Handshake::After::kEncrypted);
+    const Status heard = Insider().says({words}, &listens, pair.dials);
+    ASSERT_FALSE(heard.ok());
+    EXPECT_EQ(heard.error().text, "the peer does not speak this version");
+  }
 }
 
 TEST_F(HandshakeTest, AnIdentityHasALength) {

@@ -21,9 +21,8 @@ constexpr int kSecretAt = 0;           // SSL_CTX_set_app_data(3)'s
 constexpr size_t kMostIdentity = 128;  // PSK_MAX_IDENTITY_LEN of OpenSSL
 
 std::string reason() {
-  char text[256] = "closed by the peer";
-  if (const unsigned long error = ::ERR_get_error(); error != 0)
-    ::ERR_error_string_n(error, text, sizeof text);
+  char text[256];
+  ::ERR_error_string_n(::ERR_get_error(), text, sizeof text);
   ::ERR_clear_error();
   return text;
 }
@@ -82,9 +81,12 @@ Result<PeerTls> PeerTls::create(std::string identity, const JobKey& key) {
 
 Handshake::Handshake(const PeerTls& tls, Fd socket, Side side, const Hello& own, After after)
     : socket_(std::move(socket)), tls_(::SSL_new(tls.context_.get())), after_(after), own_(encode(own)) {
-  const int flags = ::fcntl(socket_.get(), F_GETFL);
-  if (!tls_ || flags < 0 || ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) != 0 ||
-      ::SSL_set_fd(tls_.get(), socket_.get()) != 1) {
+  if (::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK) != 0) {
+    const int error = errno;
+    fail(std::string("prepare a connection: ") + std::strerror(error), error);
+    return;
+  }
+  if (!tls_ || ::SSL_set_fd(tls_.get(), socket_.get()) != 1) {
     fail("prepare a connection: " + reason(), EPROTO);
     return;
   }
