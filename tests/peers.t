@@ -242,6 +242,28 @@ def accounted():
         nodes.end()
 
 
+def accounted_in_the_middle():
+    """What is under way when a job ends is counted, unless it takes long."""
+    if without_slowfs():
+        return
+
+    def once_more(turn):
+        nodes = Nodes(f"accounted-middle{turn}", 3, files=300, config="prefetch = on")
+        nodes.pfs.command("set open-us 20000", "set read-us 20000")
+        before = nodes.pfs_reads()
+        nodes.start_all()
+        wait_until(lambda: nodes.pfs_reads()["read"] - before["read"] > 30)
+        job = nodes.end_jobs()[0]["job"]
+        after = nodes.pfs_reads()
+        nodes.end()
+        read, opens = (after[name] - before[name] for name in ("read_bytes", "open"))
+        print(f"# {opens} of {nodes.files} files were opened")
+        return (opens < nodes.files and job["nodes_told"] == 3 and job["agent"]["agent_bytes_pfs"] == read and
+                job["agent"]["agent_opens_pfs"] == opens)
+
+    ok(any(once_more(turn) for turn in range(4)), "a job that ends while files are copied: the report has what the PFS counted")
+
+
 def shown():
     """What `monarchctl status` says of each node of a job."""
     if without_slowfs():
@@ -617,6 +639,19 @@ def walked():
     nodes.end()
 
 
+def walked_unused():
+    """Prefetch rests while nobody uses the dataset; the walk, which other nodes wait for, goes on."""
+    if without_slowfs():
+        return
+    nodes = Walks("walked-unused", 2, config="prefetch = on\nprefetch_patience = 1\npfs_stats = 60").start_all()
+    ok(wait_until(lambda: "prefetch stops until one does" in nodes.log(0), 30), "nobody uses the dataset", nodes.log(0))
+    at = nodes.opened() - nodes.before
+    ok(at < 1.5 * len(nodes.directories), "in the middle of the walk", at)
+    ok(nodes.told(1, 0), "the other node is told all", nodes.log(1))
+    equal(nodes.opened() - nodes.before, 2 * len(nodes.directories), "each directory was read by one of them")
+    nodes.end()
+
+
 def walker_ends():
     if without_slowfs():
         return
@@ -672,5 +707,5 @@ def quiet():
 
 
 if __name__ == "__main__":
-    e2e.main(once, linked, accounted, accounted_with_faults, shown, killed, stopped, strangers, squatter, other_version, changed, changed_in_turn, told, home_gone, late, walked, walker_ends, cut, full,
+    e2e.main(once, linked, accounted, accounted_with_faults, accounted_in_the_middle, shown, killed, stopped, strangers, squatter, other_version, changed, changed_in_turn, told, home_gone, late, walked, walked_unused, walker_ends, cut, full,
              quiet)
