@@ -4,9 +4,12 @@
 #include <sys/mount.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <thread>
 
 #include "runtime/base/os.h"
+#include "runtime/placement/credit.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -120,6 +123,51 @@ TEST_F(Prefetch, WhatIsAskedForWhileItIsOpenedDoesNotStandInLine) {
   for (uint32_t i = 0; i < kFiles; ++i) catalog_->add(rel(name(i)), DT_REG);
   placement_->catalog_grew();
   EXPECT_TRUE(placed_at_last(name(5)));
+}
+
+// A thread that looks for more holds the queue's lock. Who asks for the file waits for it first, then who
+// puts the file back.
+TEST_F(Prefetch, WhatIsAskedForWhileItIsPutBackIsCopied) {
+  class Gates : public PfsSource {
+   public:
+    using PfsSource::PfsSource;
+    std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
+                                     const Copier& copier) override {
+      if (path == name(0) && !opening.exchange(true))
+        EXPECT_TRUE(eventually([&] { return may_open.load(); }));
+      return PfsSource::open(ref, path, need, copier);
+    }
+    bool is_ours(Ref ref) override {
+      if (ref == other && !holds.exchange(true)) EXPECT_TRUE(eventually([&] { return may_go_on.load(); }));
+      return true;
+    }
+    std::atomic<Ref> other = 0;
+    std::atomic<bool> opening = false, may_open = false, holds = false, may_go_on = false;
+  };
+  config_.prefetch = AgentConfig::Prefetch::kAuto;
+  config_.prefetch_burst = 3 * PrefetchCredit::kOpenBytes;
+  prepare();
+  rates_.emplace(config_);
+  auto source = std::make_unique<Gates>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
+  Gates* gates = source.get();
+  source_ = std::move(source);
+  placement_ = std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(),
+                                                  config_, &*rates_, source_.get(), watch_.get());
+  ASSERT_TRUE(placement_->start().ok());
+  catalog_->add(rel(name(0)), DT_REG);
+  placement_->catalog_grew();
+  EXPECT_TRUE(eventually([&] { return gates->opening.load(); }));
+  gates->other = catalog_->add(rel(name(1)), DT_REG);
+  std::thread grows([&] { placement_->catalog_grew(); });
+  EXPECT_TRUE(eventually([&] { return gates->holds.load(); }));
+  std::thread asks([&] { placement_->demand(rel(name(0))); });
+  ::usleep(50000);
+  gates->may_open = true;
+  ::usleep(50000);
+  gates->may_go_on = true;
+  asks.join();
+  grows.join();
+  EXPECT_TRUE(placed_at_last(name(0)));
 }
 
 TEST_F(Prefetch, WhoWaitsForOneFileHastensNoOther) {
