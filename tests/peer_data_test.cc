@@ -2,8 +2,13 @@
 // Files that go from one node to another.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/if_tun.h>
+#include <net/if.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -507,6 +512,64 @@ TEST_F(SlowWireTest, APieceGoesAsLongAsItMoves) {
   EXPECT_TRUE(Wire(here.get(), nullptr).send_file(file.get(), 0, kParts * kPart, kPatience).ok());
 }
 
+// How many bytes a reader is woken for: parts, then the rest, and in the end any.
+TEST(WireTest, AReaderIsWokenForParts) {
+  constexpr int kPart = 64 << 10, kAll = 3 * kPart;
+  for (const bool slowly : {true, false}) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    const Fd here(ends[0]), there(ends[1]);
+    const auto mark = [&] {
+      int value = 0;
+      socklen_t bytes = sizeof value;
+      EXPECT_EQ(::getsockopt(here.get(), SOL_SOCKET, SO_RCVLOWAT, &value, &bytes), 0);
+      return value;
+    };
+    std::atomic<int> got{-1};
+    std::thread reads([&] {
+      std::vector<char> to(kAll);
+      Wire wire(here.get(), nullptr);
+      got = (slowly ? wire.receive_slowly(to.data(), to.size(), kPatienceMs)
+                    : wire.receive(to.data(), to.size(), kPatienceMs))
+                .ok();
+    });
+    const std::string part = noise(kPart, 1);
+    const auto send = [&](size_t bytes) {
+      EXPECT_EQ(::send(there.get(), part.data(), bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
+      int left = 1;
+      EXPECT_TRUE(eventually([&] { return ::ioctl(here.get(), FIONREAD, &left) == 0 && left == 0; }));
+    };
+    EXPECT_TRUE(eventually([&] { return mark() == (slowly ? kPart : 1); }));
+    send(1000);
+    ::usleep(20000);
+    EXPECT_EQ(mark(), slowly ? kPart : 1) << "not for all that is left";
+    send(kPart);
+    send(kPart);
+    EXPECT_TRUE(eventually([&] { return mark() == (slowly ? kPart - 1000 : 1); })) << mark();
+    EXPECT_EQ(got, -1);
+    send(kPart - 1000);
+    reads.join();
+    EXPECT_EQ(got, 1);
+    EXPECT_EQ(mark(), 1);
+  }
+}
+
+TEST(WireTest, WhoHasHungUpIsToldFromWhoIsLate) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+  const Fd here(ends[0]);
+  Fd there(ends[1]);
+  char to[10];
+  const auto said = [&] {
+    const Status s = Wire(here.get(), nullptr).receive(to, sizeof to, 50);
+    return s.ok() ? "" : s.error().text;
+  };
+  EXPECT_EQ(said(), "the peer does not go on");
+  ASSERT_EQ(::send(there.get(), "12345", 5, MSG_NOSIGNAL), 5);
+  there.reset();
+  EXPECT_EQ(said(), "closed by the peer");
+}
+
 // It may have been a moment's trouble.
 TEST_P(PeerDataTest, ANetworkThatDidNotWorkIsTriedAgainLater) {
   hold("f", "content");
@@ -541,9 +604,66 @@ TEST_P(PeerDataTest, ANetworkThatDidNotWorkIsTriedAgainLater) {
 TEST(SocketTest, AnAddressOfThisMachineInANetwork) {
   for (const char* network : {"127.0.0.0/8", "127.0.0.1/32", "126.0.0.0/7"})
     EXPECT_EQ(own_address_in(network), kLoopback) << network;
-  for (const char* network :
-       {"203.0.113.0/24", "126.0.0.0/8", "127.0.0.2/32", "2001:db8::/32", "127.0.0.0", "x/8"})
+  for (const char* network : {"203.0.113.0/24", "126.0.0.0/8", "127.0.0.2/32", "2001:db8::/32", "127.0.0.0",
+                              "x/8", "127.0.0.1/33", "7f00:1::/32"})
     EXPECT_EQ(own_address_in(network), std::nullopt) << network;
+  if (listen_at("::1", 0).ok()) {
+    EXPECT_EQ(own_address_in("::/8"), "::1");
+  }
+}
+
+// In a network namespace of the test's own: an interface that has no address at all, not even of its device.
+TEST(SocketTest, AnInterfaceMayHaveNoAddress) {
+  bool made = false;
+  std::optional<std::string> none = "";
+  std::thread([&] {
+    if (::unshare(CLONE_NEWNET) != 0) return;
+    const Fd tun(::open("/dev/net/tun", O_RDWR | O_CLOEXEC));
+    ifreq wanted = {};
+    wanted.ifr_flags = IFF_TUN | IFF_NO_PI;
+    made = tun && ::ioctl(tun.get(), TUNSETIFF, &wanted) == 0;
+    none = own_address_in("10.0.0.0/8");
+  }).join();
+  if (!made) GTEST_SKIP() << "needs root and /dev/net/tun";
+  EXPECT_EQ(none, std::nullopt);
+}
+
+TEST(SocketTest, WhatCannotBeDialledOrListenedAtIsTold) {
+  EXPECT_EQ(begin_to_connect("localhost", 1).error().text, "no numeric address: localhost");
+  EXPECT_EQ(listen_at("localhost", 1).error().text, "no numeric address: localhost");
+  EXPECT_TRUE(begin_to_connect("255.255.255.255", 1).error().text.starts_with("connect: "));
+  EXPECT_EQ(listen_at("203.0.113.1", 7).error().text,
+            "listen at 203.0.113.1 port 7: Cannot assign requested address");
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const Fd in(ends[0]), out(ends[1]);
+  EXPECT_EQ(end_connecting(in.get()).error().code, ENOTSOCK);
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Result<Fd> dials = begin_to_connect(kLoopback, 1), listens = listen_at(kLoopback, 7);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(dials.error().text, "make a socket: Too many open files");
+  EXPECT_EQ(listens.error().text, "listen at 127.0.0.1 port 7: Too many open files");
+}
+
+// Its last connections wait for a minute, and it has hung up first.
+TEST(SocketTest, AnAgentThatComesAnewListensAtOnce) {
+  const uint16_t port = free_port();
+  {
+    Result<Fd> listens = listen_at(kLoopback, port);
+    ASSERT_TRUE(listens.ok()) << listens.error().text;
+    const Fd dials = dial(port);
+    pollfd at = {listens->get(), POLLIN, 0};
+    ASSERT_EQ(::poll(&at, 1, kPatienceMs), 1);
+    Fd accepted(::accept4(listens->get(), nullptr, nullptr, SOCK_CLOEXEC));
+    accepted.reset();
+    char byte;
+    EXPECT_EQ(::read(dials.get(), &byte, 1), 0);
+  }
+  const Result<Fd> again = listen_at(kLoopback, port);
+  EXPECT_TRUE(again.ok()) << again.error().text;
 }
 
 // A node of the job, which has the key, and sends what it likes.

@@ -3,6 +3,7 @@
 // once on the PFS, whichever of them needs it, and each node has it as it is there.
 #include "runtime/peer/node.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,8 +20,10 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "runtime/base/os.h"
@@ -29,6 +32,7 @@
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/listed.h"
+#include "tests/logged.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
@@ -75,6 +79,10 @@ class Member {
     peers->stop();
     walker_.reset();
     placement->stop();
+  }
+  Result<std::unique_ptr<PeerNode>> another(const PeerNodeOptions& job) {
+    return PeerNode::create(job, config_,
+                            {catalog_.get(), &*hierarchy_, &*dataset_, board_->get(), &*source_});
   }
   // As an agent does at its end, but for as long as it takes.
   void account(int64_t patience_ns) { peers->account(os::clock_ns(CLOCK_MONOTONIC) + patience_ns); }
@@ -701,6 +709,58 @@ TEST_F(PeerNodeTest, WithoutRoomAnywhereNothingIsSaid) {
       }
   EXPECT_EQ(bytes_said(), said);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
+}
+
+// Where connections of this process lead to that end at this port.
+std::set<std::string> addresses_at(uint16_t port) {
+  std::set<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    sockaddr_in at = {};
+    socklen_t bytes = sizeof at;
+    char text[INET_ADDRSTRLEN];
+    if (::getpeername(std::stoi(entry.path().filename()), reinterpret_cast<sockaddr*>(&at), &bytes) == 0 &&
+        at.sin_family == AF_INET && at.sin_port == htons(port))
+      found.insert(::inet_ntop(AF_INET, &at.sin_addr, text, sizeof text));
+  }
+  return found;
+}
+
+TEST_F(PeerNodeTest, DataGoesByTheNetworkThatIsWanted) {
+  file("f", 1000);
+  const std::set<std::string> own = {"127.0.0.2"}, both = {"127.0.0.1", "127.0.0.2"};
+  for (const auto& [host, network, where] : {std::tuple("127.0.0.2", "", own),
+                                             {"127.0.0.2", "203.0.113.0/24", own},
+                                             {"127.0.0.2", "127.0.0.1/32", both},
+                                             {kLoopback, "127.0.0.0/8", {kLoopback}}}) {
+    SCOPED_TRACE(network);
+    job_ = {};
+    job_.identity = "c.1.0";
+    job_.network = network;
+    for (int i = 0; i < 2; ++i) job_.nodes.push_back({host, {free_port()}});
+    const std::string said = logged(scratch_, [&] {
+      for (const NodeIndex node : {0u, 1u}) start_one(node);
+      for (const auto& node : nodes_) EXPECT_TRUE(node->place("f"));
+    });
+    EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
+    std::set<std::string> found;
+    for (const PeerAddress& node : job_.nodes) found.merge(addresses_at(node.ports.front()));
+    EXPECT_EQ(found, where);
+    const bool elsewhere = std::string(network).starts_with("203");
+    EXPECT_EQ(
+        said.find("this node has no address in 203.0.113.0/24: data goes by 127.0.0.2") != std::string::npos,
+        elsewhere)
+        << said;
+    EXPECT_EQ(said.find("data goes by") != std::string::npos, elsewhere) << said;
+    nodes_.clear();
+  }
+}
+
+TEST_F(PeerNodeTest, WithoutANameOfItsKeyThereIsNone) {
+  start(1);
+  job_.identity = "";
+  const auto none = nodes_[0]->another(job_);
+  ASSERT_FALSE(none.ok());
+  EXPECT_TRUE(none.error().text.starts_with("the job's name for its peers is empty")) << none.error().text;
 }
 
 TEST_F(PeerNodeTest, AFailingTierIsNoPeersFault) {

@@ -170,8 +170,10 @@ TEST_F(ReportTest, OnlyTheFirstNodeListensAndOnlyToOthers) {
   first.take(3, count(1, 1, 1, 1));
   first.met(3, 1);
   first.gone(3);
+  first.met(0, 1);
   EXPECT_EQ(opens(), 0u);
   EXPECT_EQ(ended(), 0u);
+  EXPECT_EQ(board()->others_at, 0u) << "nothing was written";
 }
 
 TEST_F(ReportTest, WhatHasChangedIsToldNowAndThen) {

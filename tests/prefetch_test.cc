@@ -133,12 +133,15 @@ TEST_F(Prefetch, WhatIsAskedForWhileItIsPutBackIsCopied) {
     using PfsSource::PfsSource;
     std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
                                      const Copier& copier) override {
-      if (path == name(0) && !opening.exchange(true))
+      if (path == name(0) && !opening.exchange(true)) {
         EXPECT_TRUE(eventually([&] { return may_open.load(); }));
+      }
       return PfsSource::open(ref, path, need, copier);
     }
     bool is_ours(Ref ref) override {
-      if (ref == other && !holds.exchange(true)) EXPECT_TRUE(eventually([&] { return may_go_on.load(); }));
+      if (ref == other && !holds.exchange(true)) {
+        EXPECT_TRUE(eventually([&] { return may_go_on.load(); }));
+      }
       return true;
     }
     std::atomic<Ref> other = 0;

@@ -76,7 +76,6 @@ Status Wire::after(const char* what, int64_t result, Wants wants, int64_t until_
   const int saved = errno;
   if (!tls_) {
     if (result == 0) return Error{ECONNRESET, "closed by the peer"};
-    if (saved == EINTR) return {};
     return saved == EAGAIN ? wait(wants, until_ns) : Status(errno_error(what, saved));
   }
   switch (::SSL_get_error(tls_, static_cast<int>(result))) {
