@@ -17,6 +17,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <set>
@@ -568,6 +569,37 @@ TEST(WireTest, WhoHasHungUpIsToldFromWhoIsLate) {
   ASSERT_EQ(::send(there.get(), "12345", 5, MSG_NOSIGNAL), 5);
   there.reset();
   EXPECT_EQ(said(), "closed by the peer");
+}
+
+TEST(WireTest, AFileThatIsShorterIsToldFromAPeerThatHasGone) {
+  const Scratch scratch;
+  const Fd file(::open(scratch.file("f", "12345").c_str(), O_RDONLY | O_CLOEXEC));
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+  const Fd here(ends[0]), there(ends[1]);
+  const Status shorter = Wire(here.get(), nullptr).send_file(file.get(), 0, 10, kPatienceMs);
+  ASSERT_FALSE(shorter.ok());
+  EXPECT_EQ(shorter.error().code, ENODATA) << shorter.error().text;
+}
+
+// What errno says is of another call.
+TEST(WireTest, WhatIsNoTlsIsToldAtOnce) {
+  const PeerTls tls = PeerTls::create("c.1.0", JobKey{}).take();
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  Handshake dials(tls, Fd(ends[0]), Handshake::Side::kDials, Hello(), Handshake::After::kEncrypted);
+  Handshake listens(tls, Fd(ends[1]), Handshake::Side::kListens, Hello(), Handshake::After::kEncrypted);
+  auto other = std::async(std::launch::async, [&] { return listens.wait(kPatienceMs); });
+  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+  ASSERT_TRUE(other.get().ok());
+  const std::string noise(1000, 'x');
+  ASSERT_EQ(::send(listens.socket(), noise.data(), noise.size(), MSG_NOSIGNAL), 1000);
+  const Tls session = dials.take_tls();
+  char to[10];
+  errno = EAGAIN;
+  const Status said = Wire(dials.socket(), session.get()).receive(to, sizeof to, 300);
+  ASSERT_FALSE(said.ok());
+  EXPECT_EQ(said.error().text, "closed by the peer");
 }
 
 // It may have been a moment's trouble.

@@ -31,6 +31,7 @@
 #include "runtime/placement/placement.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
+#include "tests/lack_of_memory.h"
 #include "tests/listed.h"
 #include "tests/logged.h"
 #include "tests/loopback.h"
@@ -709,6 +710,49 @@ TEST_F(PeerNodeTest, WithoutRoomAnywhereNothingIsSaid) {
       }
   EXPECT_EQ(bytes_said(), said);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
+}
+
+// Whichever allocation fails: what could not be told is told the next time.
+TEST_F(PeerNodeTest, WhereMemoryLacksAMarkIsToldLater) {
+  start(2);
+  int n = 0, before = -1;
+  while (times_memory_lacked() != before) {
+    const RelPath path = rel("f" + std::to_string(++n));
+    set_invalid(nodes_[0]->board(), path.hash);
+    before = times_memory_lacked();
+    lack_memory_at(n);
+    nodes_[0]->peers->tell_changes();
+    lack_memory_at(0);
+    nodes_[0]->peers->tell_changes();
+    EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[1]->board(), path.hash); })) << n;
+  }
+  EXPECT_GT(n, 1);
+}
+
+TEST_F(PeerNodeTest, WhatIsCountedIsToldNowAndThen) {
+  file("f", 1000);
+  start(2);
+  EXPECT_TRUE(nodes_[1]->place("f"));
+  const auto told = [&] { return others_of(*nodes_[0]->board()).counts[AgentCounter::agent_bytes_pfs]; };
+  nodes_[1]->peers->tell_changes();
+  ::usleep(200000);
+  EXPECT_EQ(told(), 0u) << "not so soon";
+  const LaterBy later(11);
+  nodes_[1]->peers->tell_changes();
+  EXPECT_TRUE(eventually([&] { return told() == 1000; }));
+}
+
+TEST_F(PeerNodeTest, TheFirstNodeWaitsForWhatOthersTellAtTheEnd) {
+  file("f", 1000);
+  start(2);
+  EXPECT_TRUE(nodes_[1]->place("f"));
+  std::thread ends([&] {
+    ::usleep(100000);
+    nodes_[1]->account(0);
+  });
+  nodes_[0]->account(20'000'000'000);
+  EXPECT_EQ(others_of(*nodes_[0]->board()).ended, 1u);
+  ends.join();
 }
 
 // Where connections of this process lead to that end at this port.

@@ -166,6 +166,7 @@ TEST_F(ReportTest, OnlyTheFirstNodeListensAndOnlyToOthers) {
   Report first = report(0), second = report(1);
   second.take(2, count(22, 1, 1, 1));
   second.met(2, 22);
+  EXPECT_EQ(board()->others_at, 0u) << "nothing was written";
   first.take(0, count(1, 1, 1, 1));
   first.take(3, count(1, 1, 1, 1));
   first.met(3, 1);

@@ -385,6 +385,28 @@ def squatter():
         nodes.end()
 
 
+def nameless():
+    """Without a name that the job's agents know its key by there is no agent, and who waits for it is told."""
+    directory = scratch("nameless")
+    for part in ("data", "tier", "run"):
+        os.mkdir(f"{directory}/{part}", 0o700)
+    with open(f"{directory}/nodes", "w", encoding="ascii") as out:
+        out.write("".join(f"127.0.0.1:{port}\n" for port in free_ports(2)))
+    (key, key_end), (ready, ready_end) = os.pipe(), os.pipe()
+    os.write(key_end, os.urandom(32))
+    os.close(key_end)
+    words = options([f"{directory}/data"], {"one": (f"{directory}/tier", "1M")}, "--run-dir", f"{directory}/run", "--job-dir", "job",
+                    "--peers", f"{directory}/nodes", "--peer-index", "0", "--peer-identity", 129 * "x", "--peer-key-fd", str(key),
+                    "--ready-fd", str(ready_end))
+    code = e2e.execute([f"{e2e.BUILD}/monarchd", *words], pass_fds=[key, ready_end])[0]
+    os.close(ready_end)
+    os.close(key)
+    with os.fdopen(ready, encoding="utf-8") as answer:
+        contains(answer.read(), ["the job's name for its peers is empty or too long"], "a job's name that is too long: that is said")
+    equal(code, 1, "and no agent starts")
+    equal(os.listdir(f"{directory}/tier"), [], "nothing is left")
+
+
 def other_version():
     if without_slowfs():
         return
@@ -652,6 +674,18 @@ def walked_unused():
     nodes.end()
 
 
+def bursts():
+    """Before anything is read all nodes together prefetch as much as one alone would."""
+    if without_slowfs():
+        return
+    nodes = Nodes("bursts", 2, files=2400, config="prefetch = auto").start_all()
+    cost, burst = (lambda: nodes.pfs_reads()["open"] * (64 << 10) + nodes.pfs_reads()["read_bytes"]), 64 << 20
+    ok(wait_until(lambda: cost() > 0.9 * burst, 60), "they prefetch", cost(), burst)
+    time.sleep(2)
+    ok(cost() <= 1.1 * burst, "no more than the burst of a job", cost(), burst)
+    nodes.end()
+
+
 def walker_ends():
     if without_slowfs():
         return
@@ -707,5 +741,5 @@ def quiet():
 
 
 if __name__ == "__main__":
-    e2e.main(once, linked, accounted, accounted_with_faults, accounted_in_the_middle, shown, killed, stopped, strangers, squatter, other_version, changed, changed_in_turn, told, home_gone, late, walked, walked_unused, walker_ends, cut, full,
-             quiet)
+    e2e.main(once, linked, accounted, accounted_with_faults, accounted_in_the_middle, shown, killed, stopped, strangers, squatter, nameless,
+             other_version, changed, changed_in_turn, told, home_gone, late, walked, walked_unused, bursts, walker_ends, cut, full, quiet)
