@@ -382,6 +382,7 @@ def squatter():
         ok("no peers: listen at " in nodes.log(1), "its node goes on alone, and says why", nodes.log(1))
         err = e2e.monarch_run(nodes.words(1), ["true"])[2]
         equal(err.count("this node gets no files from the job's other nodes: listen at "), 1, "and tells its user", err)
+        equal([f" node {index} of 2, port " in nodes.log(index) for index in (0, 1)], [True, False], "the other one says where it listens", nodes.log(0))
         nodes.end()
 
 
