@@ -248,7 +248,7 @@ def accounted_in_the_middle():
         return
 
     def once_more(turn):
-        nodes = Nodes(f"accounted-middle{turn}", 3, files=300, config="prefetch = on")
+        nodes = Nodes(f"accounted-middle{turn}", 3, files=1000, config="prefetch = on")
         nodes.pfs.command("set open-us 20000", "set read-us 20000")
         before = nodes.pfs_reads()
         nodes.start_all()
