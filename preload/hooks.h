@@ -66,7 +66,7 @@
   X(execle, exec) X(fexecve, exec) X(execveat, exec) X(posix_spawn, exec) X(posix_spawnp, exec)         \
   X(fork, fork) X(_Fork, fork) X(vfork, fork) X(__vfork, fork) X(system, fork) X(popen, fork)           \
   X(chroot, space) X(unshare, space) X(setns, space) X(mount, space) X(umount, space) X(umount2, space) \
-  X(capset, space)                                                                                      \
+  X(move_mount, space) X(capset, space)                                                                 \
   X(read, count) X(__read_chk, count) X(readv, count) X(pread, count) X(pread64, count)                 \
   X(__pread_chk, count) X(__pread64_chk, count) X(preadv, count) X(preadv64, count) X(preadv2, count)   \
   X(preadv64v2, count) X(sendfile, count) X(sendfile64, count) X(copy_file_range, count)                \

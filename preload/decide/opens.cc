@@ -207,14 +207,16 @@ APART void log_open(const Client& c, const RelPath& path, const Answer& answer) 
                      answer.placed ? c.catalog.facts().tiers[answer.tier].name : name_of(answer.why)});
 }
 
-// While the agent lives, its directories are there, and nobody else can take their names.
+// While the agent lives, its directories are there, and nobody else can take their names; but in a mount
+// namespace of his own the job's owner may show other directories there.
 bool names_hold(const Client& client, uint32_t tier) {
   return __builtin_expect(client.board->header.closed.load(std::memory_order_acquire) == 0 &&
-                              agent_lives(*client.board) && client.catalog.facts().tiers[tier].unsafe == 0,
+                              agent_lives(*client.board) && client.catalog.facts().tiers[tier].unsafe == 0 &&
+                              sees_agents_mounts(),
                           1);
 }
 
-// `copy` 0: a partial copy.
+// `copy` 0: one that need not be known by its inode, as partial ones are not: by its directory.
 RARE bool prove(const Client& client, uint32_t tier, Ref copy, int fd) {
   const KeepErrno errno_stays;
   struct statx st;
@@ -222,7 +224,7 @@ RARE bool prove(const Client& client, uint32_t tier, Ref copy, int fd) {
       device_of(st) != client.catalog.facts().tiers[tier].dev)
     return false;
   Original original;
-  if (copy == 0) return true;
+  if (copy == 0) return is_tier_there(client.catalog.facts(), tier);
   if (!is_copy(st, &original)) return false;
   choose_name(fd, &original);
   return original.entry == client.catalog.entry(copy);

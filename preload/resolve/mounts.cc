@@ -180,7 +180,6 @@ void see_from_here(JobFacts* facts) {
       if (!name) continue;
       tier.len = static_cast<uint32_t>(strlen(name));
       memcpy(tier.path, name, tier.len + 1);
-      tier.unsafe = 1;
       tiers_elsewhere &= ~(1u << i);
     }
   });
@@ -191,6 +190,13 @@ bool may_be_hidden(const Client& client, const RelPath& path) {
   return __builtin_expect(space.load(std::memory_order_acquire) != kOfAgent, 0) &&
          look(client.catalog.facts(), path);
 }
+
+bool is_tier_there(const JobFacts& facts, uint32_t tier) {
+  const auto& seen = facts.tiers[tier];
+  return is_at({seen.dev, seen.ino, seen.path}, seen.path);
+}
+
+bool sees_agents_mounts() { return space.load(std::memory_order_acquire) == kOfAgent; }
 
 void forget_mounts() { space.store(kUnknown, std::memory_order_release); }
 
