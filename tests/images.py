@@ -8,7 +8,7 @@ import subprocess
 
 from e2e import BUILD, scratch
 
-PROGRAMS = ["sh", "find", "sort", "xargs", "md5sum", "env", "true", "readlink", "ls", "sleep"]
+PROGRAMS = ["sh", "find", "sort", "xargs", "md5sum", "env", "true", "readlink", "ls", "sleep", "mkdir"]
 
 
 def libraries(program):

@@ -119,6 +119,8 @@ def either_order():
         another_libc(name)
         no_hook(name, image, order)
         refused(name, image)
+        parts(name, image)
+        ends_while_written(name, image)
     by_enroot(image)
     debian()
 
@@ -208,6 +210,40 @@ def refused(name, image):
     job, state = submit([f"--no-monarch --container-image={image} --no-container-mount-home env"], f"--monarch-dataset={pfs.mount}")
     found = [line for line in cluster.output(job).decode().splitlines() if line.startswith("MONARCH_IO_RUN_DIR=") or "libmonarch" in line]
     equal((state, found), ("COMPLETED", []), f"{name}: --no-monarch in a step: it has nothing of Monarch")
+
+
+def parts(name, image):
+    """Parts of the dataset, alone or in each other's places: what the container shows is what is read."""
+    root = pfs.mount
+    steps = [step(mounts, where, image=image) for mounts, where in (
+        ([(f"{root}/a", f"{root}/a")], f"{root}/a"), ([(f"{root}/a", "/data/a")], "/data"), ([(f"{root}/b", f"{root}/a")], f"{root}/a"),
+        ([(root, root), (f"{root}/b", f"{root}/a")], root), ([(root, "/data"), (f"{root}/0000.bin", "/data/0004.bin")], "/data"))]
+    native, _ = submit([f"--no-monarch {words}" for words in steps], f"--monarch-dataset={root}")
+    job, state = submit([words for words in steps for _ in range(2)], f"--monarch-dataset={root}")
+    def of_steps(number):
+        """What each printed: a step's first line is of its first file."""
+        return sorted(cluster.output(number).splitlines())
+    equal((state, of_steps(job)), ("COMPLETED", sorted(2 * of_steps(native))), f"{name}: parts of the dataset: right bytes", cluster.output(native))
+    cluster.nothing_left(f"{name}: parts of the dataset")
+
+
+def ends_while_written(name, image):
+    """What runs in a container writes where it may of Monarch's, while its step or its job ends."""
+    loop = "n=0; while :; do n=$((n+1)); for d in $MONARCH_IO_RUN_DIR /var/run/monarch.*/*; do { mkdir $d/$n; >$d/$n.file; } 2>/dev/null; done; done"
+    for how, rest in ("its step ends", "sleep 1"), ("it is cancelled", "sleep 600"):
+        begun = f"{cluster.out}/begun.{how.split()[-1]}"
+        words = shlex.join([f"--container-image={image}", "--no-container-mount-home", f"--container-mounts={pfs.mount}:/data,{cluster.out}:{cluster.out}",
+                            "sh", "-c", f"(( {loop} ) </dev/null >/dev/null 2>&1 & ); {READ.format('/data')}; >{begun}; {rest}"])
+        job = cluster.submit([f"--monarch-dataset={pfs.mount}"], f"srun -Q {words}",
+                             env={"XDG_RUNTIME_DIR": f"{cluster.out}/run", "XDG_CONFIG_HOME": f"{cluster.out}/config"})
+        cluster.wait_running(job, os.path.basename(begun))
+        if how == "it is cancelled":
+            cluster.execute(["scancel", str(job)])
+        cluster.wait(job)
+        lines = [line for line in cluster.output(job).splitlines(True) if b"  ./" in line]
+        equal(b"".join(lines), want(), f"{name}: written while {how}: right bytes", cluster.log_of(job))
+        cluster.nothing_left(f"{name}: written while {how}")
+        os.unlink(begun)
 
 
 def by_enroot(image):
