@@ -67,6 +67,22 @@ class Site(Cluster):
         name, command, env = killed
         self._again[name] = e2e.start(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
+    def restart_all(self, killed):
+        """As systemd does it: in the order in which they need each other. slurmctld ends where it has saved nothing and slurmdbd
+        does not answer yet, and is started again until it stays."""
+        def stays(daemon):
+            try:
+                self._again[daemon[0]].wait(1.5)
+            except subprocess.TimeoutExpired:
+                return True
+            self.restart(daemon)
+            return False
+        order = ["munged", "slurmdbd", "slurmctld", "slurmd"]
+        for daemon in sorted(killed, key=lambda daemon: order.index(daemon[0].partition("@")[0])):
+            self.restart(daemon)
+            if daemon[0] == "slurmctld":
+                wait_until(lambda daemon=daemon: stays(daemon), 60)
+
     def forgot(self, job):
         """Whether slurmctld knows of no such job: it was killed before it had saved it."""
         return "Invalid job id" in self.execute(["scontrol", "show", "job", str(job)])[2]
@@ -272,8 +288,7 @@ def random_kills():
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
         time.sleep(draw.uniform(0, 1))
-        for daemon in killed:
-            cluster.restart(daemon)
+        cluster.restart_all(killed)
         # A job whose slurmstepd was killed stays with Slurm until its time limit, or until somebody cancels it.
         def over(job=job, may_be_forgotten="slurmctld" in kinds):
             return set(cluster.state_of(job).split(",")) <= slurm_lab.ENDED or (may_be_forgotten and cluster.forgot(job))
@@ -283,15 +298,29 @@ def random_kills():
         state = cluster.state_of(job)
         if state == "COMPLETED":
             equal(cluster.output(job), data.sums * 2, f"{name}: its bytes are right")
+        if "slurmctld" in kinds and cluster.forgot(job):
+            # The id comes again: slurmd would take what a killed slurmstepd left for that job, and drain the node. Its start removes that.
+            cluster.restart(cluster.kill("slurmd"))
         if not cluster.works():  # Slurm itself may take a node for failed whose daemon was away, and wait for an admin
             print(f"# {name}: {cluster.nodes()}")
             cluster.execute(["scontrol", "update", f"nodename={cluster.node_names[0]}", "state=resume"], root=True)
             cluster.works()
-        if "slurmctld" in kinds:  # it may have forgotten the run: no row of the job's is that run's
-            for line in glob.glob(f"{cluster.state}/spool/*.json"):
-                os.unlink(line)
-        wait_until(lambda: not cluster.left(), slurm_lab.PATIENCE)  # lines that wait for slurmdbd are tried ever more seldom
-        cluster.nothing_left(name)
+        def clean(may_be_forgotten="slurmctld" in kinds):
+            for line in glob.glob(f"{cluster.state}/spool/*.json") if may_be_forgotten else []:  # no row of the job's is that run's
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(line)
+            return not cluster.left()
+        # Lines that wait for slurmdbd are tried ever more seldom. If all of Monarch's was killed behind the job's last hook, nobody is
+        # there to clean: the next job's first hook is.
+        def unattended(job=job, killed="monarchd" in kinds):
+            return killed and not cluster.processes() and cluster.state_of(job) != "RUNNING"
+        def looked_after(clean=clean, unattended=unattended):
+            return clean() or unattended() and not wait_until(lambda: clean() or cluster.processes(), 10)
+        wait_until(looked_after, slurm_lab.PATIENCE)
+        if cluster.left() and unattended():
+            print(f"# {name}: this is left to the next job: {cluster.left()[:3]}")
+        else:
+            cluster.nothing_left(name)
         next_job(name)
 
 
