@@ -117,11 +117,22 @@ class Lab(Cluster):
                 wrong.append(out.decode(errors="replace"))
         return ended, wrong
 
+    def leaves_its_own(self):
+        """Whether all that is left are empty groups of which Slurm says that it failed to leave them itself, as 24.11 does now and
+        then, also for jobs without Monarch: before it removes them, slurmstepd moves itself to another one."""
+        left = self.step_groups()
+        logs = "".join(read(log) for log in glob.glob(f"{self._dir}/log/slurmd@*.log"))
+        jobs = {word[4:] for path in left for word in path.split("/") if word.startswith("job_")}
+        empty = not any(read(procs) for path in left for procs in glob.glob(f"{path}/**/cgroup.procs", recursive=True))
+        return empty and all(f"[{job}.extern] error: Unable to move pid" in logs for job in jobs)
+
     def gone(self, name):
         """Three TAP lines: what is left of jobs that have ended."""
         self.nothing_left(name)
-        ok(wait_until(lambda: not self.groups() and not self.step_groups()), f"{name}: no control group is left, of Slurm's neither",
-           *self.groups(), *self.step_groups())
+        own = wait_until(lambda: not self.step_groups()) or self.leaves_its_own()
+        ok(wait_until(lambda: not self.groups()) and own, f"{name}: no control group is left, of Slurm's neither", *self.groups(), *self.step_groups())
+        if self.step_groups() and own:
+            print(f"# {name}: slurmstepd could not remove its groups: {len(self.step_groups())}")
 
 
 def in_a_row(name, count=4):
