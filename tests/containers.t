@@ -259,8 +259,30 @@ def own_mounts():
     return cluster.nothing_left("job_container/tmpfs", memory)
 
 
+def mounts_that_stay():
+    """A process that outlives its job has mounted something over all of the job's directories, and over files in them, and holds that."""
+    if reason := slurm_lab.why_no_slurm():
+        return skip("mounts that outlive a job", reason)
+    cluster, root = slurm_lab.Cluster(name="stay"), data()
+    cluster.up("--nodes", "1", "--prolog-flags", "Contain")
+    job_dir = f"{cluster.tier}/{cluster.node_names[0]}/monarch/${{MONARCH_IO_RUN_DIR##*/}}"
+    mounts = (f'for d in "$MONARCH_IO_RUN_DIR" "{job_dir}"; do for f in $(find $d -type f | head -n 5); do mount --bind /etc/passwd $f; done; '
+              f'mount -t tmpfs none $d; done; set -- $(grep -c /lab[.] /proc/self/mountinfo); echo $$ $1 >held; exec sleep 600')
+    script = (f"{READ.format(root)}; (setsid env MONARCH_IO_DISABLE=1 unshare --user --map-root-user --mount sh -ec '{mounts}' </dev/null >/dev/null 2>&1 &); "
+              f"for n in $(seq 300); do [ -s held ] && break; sleep 0.1; done; {READ.format(root)}")
+    job = cluster.submit([f"--monarch-dataset={root}"], script)
+    equal(cluster.wait(job), "COMPLETED", "mounts that outlive a job: how it ends", cluster.output(job))
+    equal(cluster.output(job), 2 * e2e.execute(["sh", "-c", READ.format(root)])[1], "mounts that outlive a job: right bytes")
+    cluster.nothing_left("mounts that outlive a job")
+    with open(f"{cluster.out}/held", encoding="ascii") as file:
+        holder, mounted = map(int, file.read().split())
+    ok(mounted > 6 and os.path.exists(f"/proc/{holder}"), "mounts that outlive a job: there were some, and who held them lives", mounted)
+    os.kill(holder, 9)
+    return None
+
+
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
 e2e.main(bubblewrap, charliecloud, podman, other_users, something_mounted_below, another_libc, tells_what_is_wrong,
-         for_tools_that_are_not_here, in_slurm, own_mounts)
+         for_tools_that_are_not_here, in_slurm, own_mounts, mounts_that_stay)

@@ -108,6 +108,14 @@ def by_move_mount(source, point):
         raise OSError(ctypes.get_errno(), "move_mount")
 
 
+def linker_loads(path):
+    """By /etc/ld.so.preload, beside what LD_PRELOAD names."""
+    top = filled("etc")
+    with open(f"{top}/ld.so.preload", "w", encoding="utf-8") as file:
+        file.write(path + "\n")
+    call("mount", "-t", "overlay", "-o", f"userxattr,lowerdir={top}:/etc", "none", "/etc")
+
+
 def another_root():
     """In which parts of the dataset have each other's names."""
     top = filled("root")
@@ -144,6 +152,8 @@ CASES = {
     "all is read-only": lambda: [read_only(point) for point in (run, tier, data)],
     "no library": lambda: bind("/dev/null", library),
     "another library is there": lambda: bind(next(line.split()[-1] for line in open("/proc/self/maps", encoding="utf-8") if "/libc.so.6" in line), library),
+    "a copy of the library, too": lambda: linker_loads(shutil.copy(library, filled("library"))),
+    "the linker loads what is not there": lambda: linker_loads("/nowhere/libmonarch_preload.so"),
     "no /proc": lambda: call("mount", "-t", "tmpfs", "none", "/proc"),
     "a /proc without what tells of mounts": lambda: (call("mount", "-t", "tmpfs", "none", "/proc"), os.makedirs("/proc/self/ns"),
                                                      open("/proc/self/ns/mnt", "w").close(), open("/proc/self/ns/user", "w").close()),
@@ -194,7 +204,7 @@ def in_containers():
     cases = os.environ["MONARCH_TEST_CASES"].split(";") if "MONARCH_TEST_CASES" in os.environ else CASES
     for case in cases:
         command = [*NOBODY, *UNSHARE, sys.executable, program, case]
-        native = e2e.execute(command, env={**env, b"LD_PRELOAD": b""})
+        native = e2e.execute(command, env={**env, b"LD_PRELOAD": b"", b"MONARCH_IO_DISABLE": b"1"})
         ok(native[0] == 0 and native[1].count(b"\n") > 2 * FILES, f"{case}: natively", native)
         for number in "1st", "2nd":
             result = e2e.execute(command, env=env)

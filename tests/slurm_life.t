@@ -301,6 +301,8 @@ def random_kills():
         if "slurmctld" in kinds and cluster.forgot(job):
             # The id comes again: slurmd would take what a killed slurmstepd left for that job, and drain the node. Its start removes that.
             cluster.restart(cluster.kill("slurmd"))
+        if "slurmctld" in kinds:  # it may have begun a job anew whose end it forgot, and slurmd may not
+            cluster.execute(["scancel", f"--user={slurm_lab.USER}"], root=True)
         if not cluster.works():  # Slurm itself may take a node for failed whose daemon was away, and wait for an admin
             print(f"# {name}: {cluster.nodes()}")
             cluster.execute(["scontrol", "update", f"nodename={cluster.node_names[0]}", "state=resume"], root=True)
