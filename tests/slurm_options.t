@@ -16,6 +16,12 @@ from slurm_lab import Cluster
 
 FILES = 20
 SHOW = "cat $MONARCH_IO_RUN_DIR/agent.conf"
+# Maps each file once, before it looks at any, and prints what a reader finds.
+MAPS = """/usr/bin/python3 -c '
+import mmap, os, sys
+names = sorted(os.path.join(top, name) for top, _, found in os.walk(sys.argv[1]) for name in found)
+kept = [mmap.mmap(os.open(name, os.O_RDONLY), 0, prot=mmap.PROT_READ) for name in names]
+sys.stdout.buffer.write(b"".join(part[:] for part in kept))' {} | md5sum"""
 
 cluster = data = None
 
@@ -100,6 +106,10 @@ def waits():
     code, out, err = cluster.execute(["srun", "-n2", "--exclusive", f"--monarch-dataset={data}", "--monarch-wait=100%", "sh", "-c", show])
     equal((code, sorted(out.decode().splitlines())), (0, 2 * [f"state=staged-in percent=100 staged_files={FILES}"]), "srun: each task waits", err)
     equal(len(told(err.decode() if isinstance(err, bytes) else err)), 1, "srun: one task tells")
+    out, number = job("--monarch-wait=full", script=MAPS.format(data))
+    equal(out.splitlines()[-1].encode(), e2e.execute(["sh", "-c", MAPS.format(data)])[1].strip(), "what is mapped once, for the whole job: right bytes")
+    line = cluster.comment(number)
+    equal(slurm_lab.fields(line).get("hit"), "100.0%", "what is mapped once, for the whole job: all is served", line)
     out, _ = job("--monarch-wait=full", "--monarch-wait-timeout=60", env={"MONARCH_IO_QUIET": "1"}, script=show)
     equal(out, f"state=staged-in percent=100 staged_files={FILES}\n", "MONARCH_IO_QUIET: it waits, and tells nothing")
 

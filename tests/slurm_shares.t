@@ -38,13 +38,17 @@ def begin():
     cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = {QUOTA}\nmin_free = 0\n")
     cluster.up("--nodes", "1", "--cpus", str(CPUS), "--prolog-flags", "Contain")
     tier = f"{cluster.tier}/{cluster.node_names[0]}"
-    # Its own file system, so that what is used is the sum of what all have written there.
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={QUOTA + RIVAL + MIB},mode=1777", "tmpfs", tier], check=True)
+    mount()
     data = scratch("data")
     for number in range(FILES):
         with open(f"{data}/{number:02}", "wb") as file:
             file.write(number.to_bytes(4, "little") * (FILE // 4))
     subprocess.run(["chmod", "-R", "a+rX", data], check=True)
+
+
+def mount():
+    """A file system of the tier's own, so that what is used is the sum of what all have written there."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={QUOTA + RIVAL + MIB},mode=1777", "tmpfs", tier], check=True)
 
 
 def end():
@@ -205,6 +209,31 @@ def array():
 def leaves_nothing():
     ok(end(), "the tier is free")
     cluster.nothing_left("all jobs")
+    cluster.down()
+
+
+def two_slurmds():
+    """Of two nodes on one machine, which have one tier together."""
+    global cluster, tier
+    cluster = Cluster(name="slurmds")
+    tier = cluster.new_tier("shared")
+    mount()
+    cluster.configure(f"[tier.nvme]\npath = {tier}\nquota = {QUOTA}\nmin_free = 0\n")
+    cluster.up("--nodes", "2", "--cpus", str(CPUS), "--prolog-flags", "Contain")
+    with Watch() as watch:
+        jobs = {node: submit(f"-c{CPUS // 2}", "-w", node) for node in cluster.node_names}
+        ok(wait_until(lambda: all(map(is_served, jobs.values())), 60), "two slurmds: the job of each has copies", jobs)
+        found = [cluster.record(job, node)["tiers"][0] for node, job in jobs.items()]
+        equal([t["reserved"] for t in found], 2 * [QUOTA // 2], "two slurmds: each has its half of the tier that they share", found)
+        let_go()
+        equal({cluster.wait(job) for job in jobs.values()}, {"COMPLETED"}, "two slurmds: how Slurm says that they ended")
+    for node, job in jobs.items():
+        check_served(f"two slurmds, {node}", job)
+        check_output(f"two slurmds, {node}", f"{job}_4294967294")
+    watch.check("two slurmds")
+    wait_until(lambda: not cluster.left(tier))
+    ok(end(), "two slurmds: the tier is free")
+    cluster.nothing_left("two slurmds", tier)
 
 
 if reason := slurm_lab.why_no_slurm():
@@ -212,6 +241,6 @@ if reason := slurm_lab.why_no_slurm():
     sys.exit(0)
 begin()
 try:
-    e2e.main(two, eight, array, leaves_nothing)
+    e2e.main(two, eight, array, leaves_nothing, two_slurmds)
 finally:
     end()
