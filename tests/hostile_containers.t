@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """A job's owner in a container, in which he may mount what he likes, is shown other files than those that the agent has seen, at
-any path of Monarch's and of the dataset's: each program reads what it would read without Monarch."""
+any path of Monarch's and of the dataset's: each program reads what it would read without Monarch. MONARCH_TEST_CASES="A;B": only
+these."""
 
 import os
 import subprocess

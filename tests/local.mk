@@ -265,6 +265,7 @@ scripts = \
 	%D%/hard_links.t \
 	%D%/held.t \
 	%D%/hostile.t \
+	%D%/hostile_containers.t \
 	%D%/inject.t \
 	%D%/keeper.t \
 	%D%/lab.t \

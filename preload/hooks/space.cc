@@ -34,8 +34,7 @@ HOOK(int, mount,
 HOOK(int, umount, (const char* target) noexcept, moved, target)
 HOOK(int, umount2, (const char* target, int flags) noexcept, moved, target, flags)
 // Since glibc 2.36; older ones reach the kernel by syscall(2) alone.
-HOOK(int, move_mount,
-     (int from, const char* source, int to, const char* target, unsigned flags) noexcept,
+HOOK(int, move_mount, (int from, const char* source, int to, const char* target, unsigned flags) noexcept,
      moved, from, source, to, target, flags)
 HOOK_AFTER(will_change_capabilities(), int, capset, (void* header, const void* sets) noexcept, header, sets)
 

@@ -32,8 +32,8 @@ uint32_t times_forgotten();
 // is asked first, after forget_mounts(), and again once a second; a root of which something was hidden once
 // stays so. True also where they cannot be told (no /proc). errno stays as it is.
 bool may_be_hidden(const Client& client, const RelPath& path);
-// Whether the process was in the agent's mount namespace when may_be_hidden() was asked last: there nobody but
-// root can mount anything over a tier.
+// Whether the process was in the agent's mount namespace when may_be_hidden() was asked last: there nobody
+// but root can mount anything over a tier.
 bool sees_agents_mounts();
 // Whether a tier's path leads to the directory that the agent has its copies in. Changes errno.
 bool is_tier_there(const JobFacts& facts, uint32_t tier);
