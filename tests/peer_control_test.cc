@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "runtime/peer/socket.h"
+#include "tests/lack_of_memory.h"
 #include "tests/logged.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
@@ -271,6 +272,68 @@ TEST_F(ControlTest, WhatIsLostForLackOfMemoryIsLostWithTheConnection) {
   EXPECT_EQ(one->seen(&Agent::met).size(), 2u) << "who is met is told all changes";
   one->control->tell(1, encode(Mark{kChangedFiles, 0, {8}}));
   EXPECT_TRUE(eventually([&] { return other.seen(&Agent::marks).size() == 1; }));
+}
+
+TEST_F(ControlTest, WhoIsHungUpOnIsToldToBeGoneOnceThereIsMemory) {
+  std::atomic<int> lacks = 0;
+  const auto one = start(0, {}, [&](ControlHandlers* handlers) {
+    handlers->gone = [&lacks, was = handlers->gone](NodeIndex node) {
+      if (lacks++ < 2) throw std::bad_alloc();
+      was(node);
+    };
+  });
+  {
+    Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
+                    Handshake::After::kClear);
+    ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+    const Fd socket = dials.take_socket();
+    const std::string nonsense(MessageHeader::kBytes, '?');
+    ASSERT_EQ(::write(socket.get(), nonsense.data(), nonsense.size()), static_cast<ssize_t>(nonsense.size()));
+    char byte;
+    EXPECT_TRUE(eventually([&] { return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) == 0; }));
+  }
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
+  EXPECT_EQ(lacks, 3);
+  const auto other = start(1);
+  expect_read(one->want(1), 0);
+}
+
+// At each allocation of the control's thread in turn: a node is dialled, asked and told, goes, comes again
+// and asks.
+TEST_F(ControlTest, WhereMemoryLacksTheOthersAreServedAllTheSame) {
+  int before = -1, n = 0;
+  const Scratch scratch;
+  (void)logged(scratch, [&] {
+    while (before != times_memory_lacked() && !HasFailure()) {
+      before = times_memory_lacked();
+      SCOPED_TRACE("allocation " + std::to_string(++n));
+      std::atomic<bool> is_there{false};
+      const auto one = start(0, {}, [&](ControlHandlers* handlers) {
+        handlers->met = [&, was = handlers->met](const Hello& hello) {
+          was(hello);
+          is_there = true;
+        };
+        handlers->gone = [&, was = handlers->gone](NodeIndex node) {
+          was(node);
+          is_there = false;
+        };
+      });
+      auto other = start(1);
+      one->control->soon([n] { lack_memory_at(n); });
+      (void)one->want(1, 500).ok();
+      one->control->tell(1, encode(Mark{0, 0, {7}}));
+      other.reset();
+      other = start(1);
+      (void)other->want(0, 500).ok();
+      other.reset();
+      one->control->soon([] { lack_memory_at(0); });
+      EXPECT_TRUE(eventually([&] { return !is_there; })) << "who is gone is known to be";
+      other = start(1);
+      EXPECT_TRUE(eventually([&] { return one->want(1, 500).ok(); }));
+      EXPECT_TRUE(eventually([&] { return other->want(0, 500).ok(); }));
+    }
+  });
+  EXPECT_GT(n, 20);
 }
 
 TEST_F(ControlTest, TheNextPortIsTakenAndFound) {

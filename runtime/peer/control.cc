@@ -32,10 +32,11 @@ namespace {
 constexpr size_t kMostStrangers = 64;    // handshakes that others have begun: more wait to be accepted
 constexpr int kStrangerMs = 2000;        // for each of them
 constexpr int kMostLate = 3;             // of a node: each doubles what the next handshake may take
-constexpr int kRestMs = 1000;            // from accepting, where descriptors are short
+constexpr int kRestMs = 1000;            // from accepting where descriptors are short, or memory lacks
 constexpr size_t kMostUnsent = 4 << 20;  // bytes for a node that does not read: then it is hung up on
 constexpr size_t kMostInLine = 4096;     // messages for a node that is not reached yet
 constexpr size_t kNumberAt = 8;          // of a message's header
+constexpr std::string_view kBroken = "the connection is broken";
 
 template <typename T, void (*kFree)(T*)>
 struct Freed {
@@ -106,6 +107,9 @@ class Control::Loop {
     std::optional<uint64_t> incarnation;
     std::set<std::string> told;  // what the log has of it
     std::string absent;          // what is said of it unless it comes in time
+    // What the handlers could not be told for lack of memory; the second one: with `refused`.
+    bool gone = false;
+    std::optional<bool> unreachable;
   };
   struct Waiting {
     NodeIndex node = 0;
@@ -122,7 +126,11 @@ class Control::Loop {
 
   void dial(NodeIndex node);
   void next_port(NodeIndex node, Error why);
-  void unreachable(NodeIndex node, const Error& why);
+  void unreachable(NodeIndex node, const Error& why) noexcept;
+  void tell_untold(NodeIndex node);
+  void try_untold(NodeIndex node) noexcept;
+  void no_memory_for(NodeIndex node) noexcept;
+  void no_memory_for_stranger(Making* making) noexcept;
   void goes_on(Making* making);
   void wait_for(Making* making, short what);
   void failed(Making* making, Error why);
@@ -130,24 +138,33 @@ class Control::Loop {
   std::optional<Error> refusal(const Making& making, const Hello& theirs) const;
   void forget(Making* making);
 
-  void connected(NodeIndex node, Fd socket, Tls tls);
+  void connected(const Hello& theirs, Fd socket, Tls tls);
   void read(Connection* connection);
   // False: the other end does not read what it asks for.
   bool received(Connection* connection, const MessageHeader& header, std::string_view body);
-  void hang_up(Connection* connection);
+  void hang_up(Connection* connection) noexcept;
   void answer(const MessageHeader& header, NodeIndex node, Result<Reply> reply) EXCLUDES(lock_);
-  void fail_waiting(std::optional<NodeIndex> node, const Error& why) EXCLUDES(lock_);
+  void fail_waiting(std::optional<NodeIndex> node, int code, std::string_view why) noexcept EXCLUDES(lock_);
   void log_once(NodeIndex node, const std::string& text);
   void log_absent(NodeIndex node, const std::string& text);
   void note_present(Node* node);
 
+  // libevent calls these, and no exception may pass through it.
   static void on_accept(int listener, short, void* loop) { static_cast<Loop*>(loop)->accept_all(listener); }
   static void on_posted(int, short, void* loop) { static_cast<Loop*>(loop)->take_posted(); }
   static void on_rings(int, short, void* loop) { static_cast<Loop*>(loop)->ring(); }
   static void on_patience(int, short, void* loop) {
     auto* l = static_cast<Loop*>(loop);
-    for (NodeIndex i = 0; i < l->nodes_.size(); ++i)
-      if (!l->nodes_[i].absent.empty()) l->log_once(i, l->nodes_[i].absent);
+    try {
+      for (NodeIndex i = 0; i < l->nodes_.size(); ++i)
+        if (!l->nodes_[i].absent.empty()) l->log_once(i, l->nodes_[i].absent);
+    } catch (const std::bad_alloc&) {
+      spdlog::warn("peers: out of memory");
+    }
+  }
+  static void on_untold(int, short, void* loop) {
+    auto* l = static_cast<Loop*>(loop);
+    for (NodeIndex i = 0; i < l->nodes_.size(); ++i) l->try_untold(i);
   }
   static void on_making(int, short what, void* making);
   static void on_read(bufferevent*, void* connection) {
@@ -164,7 +181,7 @@ class Control::Loop {
   const ControlHandlers handlers_;
   Base base_;
   Fd listener_, data_listener_, wake_;
-  Event accepts_, accepts_data_, rests_, posts_, rings_, patience_;
+  Event accepts_, accepts_data_, rests_, posts_, rings_, patience_, untold_;
   int64_t began_ns_ = 0;
   std::vector<Node> nodes_;
   std::list<Making> making_;
@@ -172,7 +189,7 @@ class Control::Loop {
 
   Mutex lock_;
   Condition answered_;
-  std::deque<std::function<void()>> posted_ GUARDED_BY(lock_);
+  std::vector<std::function<void()>> posted_ GUARDED_BY(lock_);
   std::map<uint64_t, Waiting*> waiting_ GUARDED_BY(lock_);
   uint64_t numbers_ GUARDED_BY(lock_) = 0;
   bool stopped_ GUARDED_BY(lock_) = false;
@@ -206,10 +223,11 @@ Status Control::Loop::open(uint16_t* port) {
   rests_.reset(::event_new(base_.get(), -1, 0, &on_rested, this));
   rings_.reset(::event_new(base_.get(), -1, 0, &on_rings, this));
   patience_.reset(::event_new(base_.get(), -1, 0, &on_patience, this));
+  untold_.reset(::event_new(base_.get(), -1, 0, &on_untold, this));
   began_ns_ = os::clock_ns(CLOCK_MONOTONIC);
   posts_.reset(::event_new(base_.get(), wake_.get(), EV_READ | EV_PERSIST, &on_posted, this));
-  if (!accepts_ || !rests_ || !rings_ || !patience_ || !posts_ || (data_listener_ && !accepts_data_) ||
-      ::event_add(posts_.get(), nullptr) != 0)
+  if (!accepts_ || !rests_ || !rings_ || !patience_ || !untold_ || !posts_ ||
+      (data_listener_ && !accepts_data_) || ::event_add(posts_.get(), nullptr) != 0)
     return errno_error("prepare the peers' thread", ENOMEM);
   return {};
 }
@@ -244,16 +262,19 @@ void Control::Loop::post(std::function<void()> work) {
 void Control::Loop::take_posted() {
   eventfd_t count;
   (void)::eventfd_read(wake_.get(), &count);
-  std::deque<std::function<void()>> posted;
+  std::vector<std::function<void()>> posted;
+  bool stopped = false;
   {
     const MutexLock hold(lock_);
     posted.swap(posted_);
+    stopped = stopped_;
   }
   for (const auto& work : posted) try {
       work();
     } catch (const std::bad_alloc&) {
       spdlog::warn("peers: out of memory");  // as if it were lost on the way
     }
+  if (stopped) ::event_base_loopbreak(base_.get());
 }
 
 Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patience_ms) {
@@ -292,24 +313,29 @@ void Control::Loop::answer(const MessageHeader& header, NodeIndex node, Result<R
   handlers_.late(node);
 }
 
-void Control::Loop::fail_waiting(std::optional<NodeIndex> node, const Error& why) {
+void Control::Loop::fail_waiting(std::optional<NodeIndex> node, int code, std::string_view why) noexcept {
   const MutexLock hold(lock_);
   for (const auto& [number, waiting] : waiting_)
-    if ((!node || waiting->node == *node) && !waiting->result) waiting->result.emplace(why);
+    if ((!node || waiting->node == *node) && !waiting->result) try {
+        waiting->result.emplace(Error{code, std::string(why)});
+      } catch (const std::bad_alloc&) {
+        waiting->result.emplace(Error{code, ""});
+      }
   answered_.notify_all();
 }
 
 void Control::Loop::stop() {
-  post([this] { ::event_base_loopbreak(base_.get()); });
   {
     const MutexLock hold(lock_);
     stopped_ = true;
+    if (wake_) (void)::eventfd_write(wake_.get(), 1);
   }
   if (thread.joinable()) thread.join();
-  fail_waiting({}, Error{ESHUTDOWN, "the agent is ending"});
+  fail_waiting({}, ESHUTDOWN, "the agent is ending");
   making_.clear();
   nodes_.clear();
-  for (Event* event : {&accepts_, &accepts_data_, &rests_, &rings_, &patience_, &posts_}) event->reset();
+  for (Event* event : {&accepts_, &accepts_data_, &rests_, &rings_, &patience_, &untold_, &posts_})
+    event->reset();
   base_.reset();  // which closes what it was to close
 }
 
@@ -368,11 +394,35 @@ void Control::Loop::wait_for(Making* making, short what) {
 
 void Control::Loop::on_making(int, short what, void* pointer) {
   auto* making = static_cast<Making*>(pointer);
-  if (what & EV_TIMEOUT)
-    making->loop->failed(making,
-                         Error{ETIMEDOUT, making->handshake ? "it does not speak" : "it does not answer"});
-  else
-    making->loop->goes_on(making);
+  Loop* const loop = making->loop;
+  const std::optional<NodeIndex> node = making->node;
+  try {
+    if (what & EV_TIMEOUT)
+      loop->failed(making, Error{ETIMEDOUT, making->handshake ? "it does not speak" : "it does not answer"});
+    else
+      loop->goes_on(making);
+  } catch (const std::bad_alloc&) {
+    if (node)
+      loop->no_memory_for(*node);
+    else
+      loop->no_memory_for_stranger(making);
+  }
+}
+
+// It is as if the node could not be reached.
+void Control::Loop::no_memory_for(NodeIndex index) noexcept {
+  spdlog::warn("peers: out of memory");
+  making_.remove_if([index](const Making& m) { return m.node == index; });
+  nodes_[index].dialing = false;
+  if (nodes_[index].connections.empty()) unreachable(index, Error{ENOMEM, "out of memory"});
+}
+
+// It may have been forgotten before memory lacked.
+void Control::Loop::no_memory_for_stranger(Making* making) noexcept {
+  spdlog::warn("peers: out of memory");
+  const auto at = std::find_if(making_.begin(), making_.end(),
+                               [making](const Making& m) { return &m == making && !m.node; });
+  if (at != making_.end()) forget(making);
 }
 
 void Control::Loop::forget(Making* making) {
@@ -412,17 +462,39 @@ void Control::Loop::next_port(NodeIndex index, Error why) {
   dial(index);
 }
 
-void Control::Loop::unreachable(NodeIndex index, const Error& why) {
+void Control::Loop::unreachable(NodeIndex index, const Error& why) noexcept {
   Node& node = nodes_[index];
   node.dialing = false;
   node.port = 0;
   node.in_line.clear();
-  if (is_absent(why.code))
-    log_absent(index, "cannot be reached: " + why.text);
-  else
-    log_once(index, "cannot be reached: " + why.text);
-  handlers_.unreachable(index, why.code == ECONNREFUSED);  // before who waits asks somebody else
-  fail_waiting(index, Error{why.code == ETIMEDOUT ? EHOSTUNREACH : why.code, why.text});
+  try {
+    if (is_absent(why.code))
+      log_absent(index, "cannot be reached: " + why.text);
+    else
+      log_once(index, "cannot be reached: " + why.text);
+  } catch (const std::bad_alloc&) {
+    spdlog::warn("peers: out of memory");
+  }
+  node.unreachable = why.code == ECONNREFUSED;
+  try_untold(index);  // before who waits asks somebody else
+  fail_waiting(index, why.code == ETIMEDOUT ? EHOSTUNREACH : why.code, why.text);
+}
+
+void Control::Loop::tell_untold(NodeIndex index) {
+  Node& node = nodes_[index];
+  if (node.gone) handlers_.gone(index);
+  node.gone = false;
+  if (node.unreachable) handlers_.unreachable(index, *node.unreachable);
+  node.unreachable.reset();
+}
+
+// What memory lacks for now is told later: else who is gone would be taken for a reader, or a holder.
+void Control::Loop::try_untold(NodeIndex index) noexcept try {
+  tell_untold(index);
+} catch (const std::bad_alloc&) {
+  spdlog::warn("peers: out of memory");
+  const timeval rest = after_ms(kRestMs);
+  (void)::event_add(untold_.get(), &rest);
 }
 
 // The socket can be read or written.
@@ -472,13 +544,12 @@ void Control::Loop::finished(Making* making) {
   const bool another = node.incarnation != theirs.incarnation;
   if (another && !node.connections.empty()) {  // with an agent that is gone
     node.connections.clear();
-    fail_waiting(theirs.node, Error{ECONNRESET, "the connection is broken"});
+    fail_waiting(theirs.node, ECONNRESET, kBroken);
   }
   node.incarnation = theirs.incarnation;
   node.theirs = theirs;
   note_present(&node);
-  if (node.connections.empty()) handlers_.met(theirs);
-  connected(theirs.node, std::move(socket), std::move(tls));
+  connected(theirs, std::move(socket), std::move(tls));
 }
 
 void Control::Loop::stop_accepting() {
@@ -502,30 +573,40 @@ void Control::Loop::accept_all(int listener) {
     }
     if (!fd) return;
     set_peer_options(fd.get());
-    Making& making = making_.emplace_back();
-    ++strangers_;
-    making.loop = this;
-    making.until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{kStrangerMs} * 1000000;
-    making.handshake = std::make_unique<Handshake>(*options_.tls, std::move(fd), Handshake::Side::kListens,
-                                                   options_.hello, options_.after);
-    goes_on(&making);
+    Making* making = nullptr;
+    try {
+      making = &making_.emplace_back();
+      ++strangers_;
+      making->loop = this;
+      making->until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{kStrangerMs} * 1000000;
+      making->handshake = std::make_unique<Handshake>(*options_.tls, std::move(fd), Handshake::Side::kListens,
+                                                      options_.hello, options_.after);
+      goes_on(making);
+    } catch (const std::bad_alloc&) {
+      no_memory_for_stranger(making);
+    }
   }
 }
 
 // ---- connections
 
-void Control::Loop::connected(NodeIndex index, Fd socket, Tls tls) {
-  Node& node = nodes_[index];
+// The connection is there before anybody is told of it.
+void Control::Loop::connected(const Hello& theirs, Fd socket, Tls tls) {
+  Node& node = nodes_[theirs.node];
+  std::list<Connection> made(1);
+  Connection& connection = made.front();
+  connection.loop = this;
+  connection.node = theirs.node;
   bufferevent* stream = tls ? ::bufferevent_openssl_socket_new(base_.get(), socket.get(), tls.get(),
                                                                BUFFEREVENT_SSL_OPEN, BEV_OPT_CLOSE_ON_FREE)
                             : ::bufferevent_socket_new(base_.get(), socket.get(), BEV_OPT_CLOSE_ON_FREE);
-  if (!stream) return unreachable(index, Error{ENOMEM, "out of memory"});
+  if (!stream) throw std::bad_alloc();
   (void)socket.release();
   (void)tls.release();
-  Connection& connection = node.connections.emplace_front();
-  connection.loop = this;
-  connection.node = index;
   connection.stream.reset(stream);
+  tell_untold(theirs.node);
+  if (node.connections.empty()) handlers_.met(theirs);
+  node.connections.splice(node.connections.begin(), made);
   ::bufferevent_setcb(stream, &on_read, nullptr, &on_end, &connection);
   ::bufferevent_setwatermark(stream, EV_READ, MessageHeader::kBytes, MessageHeader::kBytes + kMostBody);
   ::bufferevent_enable(stream, EV_READ | EV_WRITE);
@@ -535,7 +616,7 @@ void Control::Loop::connected(NodeIndex index, Fd socket, Tls tls) {
   node.told.clear();
   std::deque<std::string> in_line;
   in_line.swap(node.in_line);
-  for (std::string& message : in_line) send(index, std::move(message));
+  for (std::string& message : in_line) send(theirs.node, std::move(message));
 }
 
 void Control::Loop::send(NodeIndex index, std::string message) {
@@ -543,7 +624,11 @@ void Control::Loop::send(NodeIndex index, std::string message) {
   Node& node = nodes_[index];
   if (node.connections.empty()) {
     if (node.in_line.size() < kMostInLine) node.in_line.push_back(std::move(message));
-    if (!node.dialing) dial(index);
+    if (!node.dialing) try {
+        dial(index);
+      } catch (const std::bad_alloc&) {
+        no_memory_for(index);
+      }
     return;
   }
   Connection& connection = node.connections.front();
@@ -595,14 +680,20 @@ bool Control::Loop::received(Connection* connection, const MessageHeader& header
   return ::bufferevent_write(connection->stream.get(), reply.data(), reply.size()) == 0;
 }
 
-void Control::Loop::hang_up(Connection* connection) {
-  Node& node = nodes_[connection->node];
+// What was sent on this one may be lost: it is as if the node had been gone for a moment.
+void Control::Loop::hang_up(Connection* connection) noexcept {
   const NodeIndex index = connection->node;
+  Node& node = nodes_[index];
   node.connections.remove_if([connection](const Connection& c) { return &c == connection; });
-  // What was sent on this one may be lost: it is as if the node had been gone for a moment.
-  if (!node.connections.empty()) return handlers_.met(node.theirs);
-  handlers_.gone(index);
-  fail_waiting(index, Error{ECONNRESET, "the connection is broken"});
+  try {
+    if (!node.connections.empty()) return handlers_.met(node.theirs);
+  } catch (const std::bad_alloc&) {
+    spdlog::warn("peers: out of memory");
+    node.connections.clear();
+  }
+  node.gone = true;
+  try_untold(index);
+  fail_waiting(index, ECONNRESET, kBroken);
 }
 
 // ---- outside
