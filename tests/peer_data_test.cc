@@ -20,15 +20,18 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <new>
 #include <set>
 #include <thread>
 
 #include "runtime/peer/control.h"
 #include "runtime/peer/fetch.h"
+#include "runtime/peer/peers.h"
 #include "runtime/peer/serve.h"
 #include "runtime/peer/socket.h"
 #include "runtime/peer/wire.h"
 #include "tests/faulty_os.h"
+#include "tests/lack_of_memory.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
 
@@ -78,6 +81,7 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
   void start(int piece_ms = kPatienceMs) {
     ServeOptions serves;
     serves.piece_ms = serves.wait_ms = piece_ms;
+    serves.most_connections = most_served;
     serves.open = [this](const Get& get, GetResult* why) -> std::unique_ptr<ServedFile> {
       const auto at = files.find(get.path);
       if (at != files.end()) return std::make_unique<Opened>(&at->second);
@@ -160,6 +164,7 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
   const std::vector<PeerAddress> nodes = {{kLoopback, {free_port()}}, {kLoopback, {free_port()}}};
   std::map<std::string, Held> files;
   uint64_t most_wanted = UINT64_MAX, most_kept = UINT64_MAX;
+  size_t most_served = 256;
   Follow follow = Follow::kNo;
   std::atomic<Purpose> purpose{Purpose::kDemand};
   std::atomic<int> connections{0};
@@ -434,6 +439,24 @@ TEST_P(PeerDataTest, NoMoreConnectionsAreKeptThanAllowed) {
   EXPECT_EQ(get("f").how, Fetched::kOk);
   fetch.forget(1);
   EXPECT_TRUE(eventually([&] { return open_descriptors() == before; }));
+}
+
+// Nodes of a large job keep a connection each: one more takes the place of the one that is used least.
+TEST_P(PeerDataTest, NoMoreConnectionsAreServedThanAllowed) {
+  constexpr size_t kMost = 2, kAsk = 5;
+  TearDown();
+  most_served = kMost;
+  start();
+  hold("f", "content");
+  const int before = open_descriptors();
+  std::vector<std::unique_ptr<Fetch>> all;
+  for (size_t i = 0; i < kAsk; ++i)
+    all.push_back(std::make_unique<Fetch>(
+        FetchOptions{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}));
+  for (int round = 0; round < 3; ++round)
+    for (const auto& one : all) EXPECT_EQ(get_by(one.get(), "f").how, Fetched::kOk);
+  EXPECT_GT(connections, static_cast<int>(kAsk));
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == before + static_cast<int>(kMost + kAsk); }));
 }
 
 TEST_P(PeerDataTest, ANetworkThatDoesNotWorkIsNotTriedAgain) {
@@ -795,6 +818,106 @@ TEST_P(PeerDataTest, WhoAsksForNothingIsHungUpOn) {
     EXPECT_EQ(none.error().code, ECONNRESET);
   }
   EXPECT_EQ(get("f").how, Fetched::kOk);
+}
+
+// A connection on which something has been said, while there is no memory for it.
+TEST(ServeTest, OfWhatThereIsNoMemoryForTheKernelDoesNotTell) {
+  Serve serve(ServeOptions{.open = [](const Get&, GetResult* why) -> std::unique_ptr<ServedFile> {
+    *why = GetResult::kGone;
+    return nullptr;
+  }});
+  ASSERT_TRUE(serve.start().ok());
+  const std::string asks = encode(Get{0, 0, "f", 0, 0, Follow::kNo, 0, Purpose::kDemand});
+  int lacked = 0;
+  std::vector<Fd> stay;  // what was registered would stay so
+  for (const int n : {1, 2, 3, 0}) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    const Fd there(ends[1]);
+    stay.emplace_back(::dup(ends[0]));
+    ASSERT_EQ(::write(there.get(), asks.data(), asks.size()), static_cast<ssize_t>(asks.size()));
+    lack_memory_at(n);
+    try {
+      serve.add(Fd(ends[0]), nullptr);
+    } catch (const std::bad_alloc&) {
+      ++lacked;
+    }
+    lack_memory_at(0);
+    if (n > 0) continue;
+    pollfd at = {there.get(), POLLIN, 0};
+    EXPECT_EQ(::poll(&at, 1, kPatienceMs), 1) << "the others are served";
+  }
+  EXPECT_GT(lacked, 0);
+}
+
+// A file of each of them, twice.
+TEST(ManyNodesTest, AConnectionWithEachIsKept) {
+  constexpr uint32_t kNodes = 100;
+  ::signal(SIGPIPE, SIG_IGN);
+  const Scratch scratch;
+  Result<PeerTls> tls = PeerTls::create("c.1.0", JobKey());
+  ASSERT_TRUE(tls.ok());
+  const PeerTls session = tls.take();
+  Held held;
+  held.path = scratch.file("f", "content");
+  held.checks = {check_of_piece("content", 7)};
+  held.identity = {7, 1, 2, 3, check_of(held.checks)};
+  held.there = 1;
+  Serve serve(ServeOptions{.open = [&](const Get&, GetResult*) { return std::make_unique<Opened>(&held); }});
+  ASSERT_TRUE(serve.start().ok());
+  PeersOptions options;
+  for (uint32_t i = 0; i < kNodes; ++i) options.peers.nodes.push_back({kLoopback, {free_port()}});
+  options.peers.tls = &session;
+  options.peers.connect_ms = options.peers.handshake_ms = options.piece_ms = kPatienceMs;
+  std::atomic<int> connections{0};
+  ControlHandlers hears;
+  hears.message = [](NodeIndex, const MessageHeader&, std::string_view) { return ""; };
+  hears.met = [](const Hello&) {};
+  hears.gone = [](NodeIndex) {};
+  hears.unreachable = [](NodeIndex, bool) {};
+  hears.wrong = [](NodeIndex) {};
+  hears.data = [&](NodeIndex, Fd socket, Tls data) {
+    ++connections;
+    serve.add(std::move(socket), std::move(data));
+  };
+  std::vector<std::unique_ptr<Control>> others;
+  for (NodeIndex node = 1; node < kNodes; ++node) {
+    ControlOptions other = options.peers;
+    other.hello.node = node;
+    other.hello.incarnation = node;
+    others.push_back(std::make_unique<Control>(other, hears));
+    ASSERT_TRUE(others.back()->start().ok());
+  }
+  PeersHandlers handlers;
+  handlers.changes = [] { return std::vector<Mark>(); };
+  handlers.met = [](NodeIndex, uint64_t) {};
+  handlers.gone = [](NodeIndex) {};
+  Peers peers(options, std::move(handlers));
+  ASSERT_TRUE(peers.start().ok());
+  std::vector<char> buffer(kPieceBytes);
+  Get get;
+  get.path = "f";
+  for (int round = 0; round < 2; ++round)
+    for (NodeIndex node = 1; node < kNodes; ++node) {
+      Peers::Where where;
+      where.how = Peers::Where::How::kGet;
+      where.holders = {node};
+      where.identity = held.identity;
+      const Receiver takes = {[](const FileIdentity&) { return true; },
+                              [](uint64_t, const char*, size_t, uint64_t) { return true; }};
+      ASSERT_EQ(peers.get(file_key(0, "f"), where, get, buffer.data(), takes), Fetched::kOk);
+    }
+  EXPECT_EQ(connections, static_cast<int>(kNodes - 1)) << "none was made twice";
+  peers.stop();
+  others.clear();
+}
+
+TEST(SocketTest, AsManyConnectionsAsNodesAreKeptIfDescriptorsAllow) {
+  EXPECT_EQ(kept_connections(8, 1 << 20), 72u);
+  EXPECT_EQ(kept_connections(1024, 1 << 20), 1088u);
+  EXPECT_EQ(kept_connections(1024, 4096), 512u);
+  EXPECT_EQ(kept_connections(1024, 0), 64u) << "nobody knows";
+  EXPECT_GT(descriptor_limit(), 0u);
 }
 
 std::string name_of(const ::testing::TestParamInfo<Handshake::After>& info) {

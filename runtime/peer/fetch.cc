@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <optional>
 
 #include "runtime/base/os.h"
@@ -71,23 +72,39 @@ Result<Fetch::Connection> Fetch::dial_at(NodeIndex node, const std::string& host
 
 std::optional<Fetch::Connection> Fetch::take_idle(NodeIndex node) {
   const MutexLock hold(lock_);
-  const auto at =
-      std::find_if(idle_.begin(), idle_.end(), [node](const Connection& c) { return c.node == node; });
-  if (at == idle_.end()) return {};
-  Connection taken = std::move(*at);
-  idle_.erase(at);
+  auto at = idle_with_.upper_bound(node);
+  if (at == idle_with_.begin() || (--at)->first != node) return {};
+  const auto idle = at->second;
+  Connection taken = std::move(*idle);
+  idle_with_.erase(at);
+  idle_.erase(idle);
   return taken;
 }
 
 void Fetch::keep(Connection connection) {
+  if (options_.most_idle == 0) return;
+  const NodeIndex node = connection.node;
+  std::list<Connection> one;
+  one.push_back(std::move(connection));
   const MutexLock hold(lock_);
-  idle_.push_front(std::move(connection));
-  if (idle_.size() > options_.most_idle) idle_.pop_back();
+  idle_with_.emplace(node, one.begin());
+  idle_.splice(idle_.begin(), one);
+  if (idle_.size() > options_.most_idle) hang_up_on_idlest();
+}
+
+void Fetch::hang_up_on_idlest() {
+  const auto idlest = std::prev(idle_.end());
+  auto at = idle_with_.lower_bound(idlest->node);
+  while (at->second != idlest) ++at;
+  idle_with_.erase(at);
+  idle_.erase(idlest);
 }
 
 void Fetch::forget(NodeIndex node) {
   const MutexLock hold(lock_);
-  idle_.remove_if([node](const Connection& c) { return c.node == node; });
+  const auto [first, last] = idle_with_.equal_range(node);
+  for (auto at = first; at != last; ++at) idle_.erase(at->second);
+  idle_with_.erase(first, last);
 }
 
 Fetched Fetch::get(NodeIndex from, const Get& get, char* buffer, const Receiver& receiver) {

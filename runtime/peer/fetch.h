@@ -36,8 +36,8 @@ struct FetchOptions {
   ControlOptions peers;  // as for Control
   // The port where the node's agent was met; 0: not yet.
   std::function<uint16_t(NodeIndex)> port;
-  int answer_ms = 500;  // for the first byte, and for some of each piece; see Wire::receive_slowly()
-  size_t most_idle = 64;
+  int answer_ms = 500;    // for the first byte, and for some of each piece; see Wire::receive_slowly()
+  size_t most_idle = 64;  // connections
   // Where it listens for data, too, which is tried first; empty: nowhere else. nullptr: none does.
   std::function<std::string(NodeIndex)> data_address = nullptr;
   int elsewhere_ms = 60000;  // so long is one that cannot be reached not tried again
@@ -73,6 +73,7 @@ class Fetch {
   Result<Connection> dial_at(NodeIndex node, const std::string& host, uint16_t port) const;
   std::optional<Connection> take_idle(NodeIndex node) EXCLUDES(lock_);
   void keep(Connection connection) EXCLUDES(lock_);
+  void hang_up_on_idlest() REQUIRES(lock_);
   // `*answered`: the node has begun to.
   Fetched get_on(Connection* connection, const Get& get, char* buffer, const Receiver& receiver,
                  bool* answered) const;
@@ -81,6 +82,8 @@ class Fetch {
   Mutex lock_;
   std::map<NodeIndex, int64_t> elsewhere_ GUARDED_BY(lock_);  // whose `data_address` rests until then
   std::list<Connection> idle_ GUARDED_BY(lock_);              // the one that was used last is the first
+  // The same by node: there may be more than a thousand.
+  std::multimap<NodeIndex, std::list<Connection>::iterator> idle_with_ GUARDED_BY(lock_);
 };
 
 // The check value of a whole file: of those of its pieces, in their order.

@@ -124,8 +124,10 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   holdings_.emplace(HoldingsOptions{parts_.catalog, parts_.hierarchy, parts_.board,
                                     static_cast<uint32_t>(parts_.dataset->roots.size()), count_,
                                     [this](const RelPath& path, uint32_t piece) { wanted_(path, piece); }});
+  constexpr size_t kFromEach = 4;  // what one of them keeps is with all others
   serve_.emplace(
-      ServeOptions{.open = [this](const Get& get, GetResult* why) { return holdings_->open(get, why); }});
+      ServeOptions{.open = [this](const Get& get, GetResult* why) { return holdings_->open(get, why); },
+                   .most_connections = kFromEach * kept_connections(count_, descriptor_limit())});
   ShareWalkOptions walk;
   walk.own = job.own;
   walk.nodes = static_cast<uint32_t>(job.nodes.size());

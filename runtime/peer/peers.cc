@@ -10,6 +10,7 @@
 
 #include "runtime/base/os.h"
 #include "runtime/peer/report.h"
+#include "runtime/peer/socket.h"
 
 namespace monarch {
 namespace {
@@ -65,6 +66,7 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
   fetches.peers = options_.peers;
   fetches.port = [this](NodeIndex node) { return port_of(node); };
   fetches.answer_ms = options_.piece_ms;
+  fetches.most_idle = kept_connections(count_, descriptor_limit());
   fetches.slowness = &slowness_;
   fetches.data_address = [this](NodeIndex node) { return data_address_of(node); };
   fetch_ = std::make_unique<Fetch>(std::move(fetches));

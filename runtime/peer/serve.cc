@@ -14,6 +14,11 @@
 #include "runtime/peer/wire.h"
 
 namespace monarch {
+namespace {
+
+constexpr uint64_t kStop = 0;  // the number of no connection
+
+}  // namespace
 
 // A place among those that get a file at a time, and among those that get the same one.
 class Serve::Turn {
@@ -53,7 +58,7 @@ Serve::Serve(ServeOptions options) : options_(std::move(options)) {}
 Status Serve::start() {
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   stop_ = Fd(::eventfd(0, EFD_CLOEXEC));
-  epoll_event event = {EPOLLIN, {.fd = stop_.get()}};
+  epoll_event event = {EPOLLIN, {.u64 = kStop}};
   if (!epoll_ || !stop_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stop_.get(), &event) != 0)
     return errno_error("prepare to serve peers");
   const MutexLock hold(lock_);
@@ -91,11 +96,25 @@ void Serve::stop() {
 
 void Serve::add(Fd socket, Tls tls) {
   const int fd = socket.get();
-  auto connection = std::make_unique<Connection>(Connection{std::move(socket), std::move(tls)});
   const MutexLock hold(lock_);
-  epoll_event event = {EPOLLIN | EPOLLONESHOT, {.fd = fd}};
-  if (stopping_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return;  // hung up on
-  connections_[fd] = std::move(connection);
+  if (stopping_) return;  // hung up on
+  if (connections_.size() >= options_.most_connections) hang_up_on_one();
+  const uint64_t number = ++numbers_;
+  // It is there before the kernel tells of it.
+  const auto at = connections_.try_emplace(number).first;
+  at->second.socket = std::move(socket);
+  at->second.tls = std::move(tls);
+  at->second.used = ++uses_;
+  epoll_event event = {EPOLLIN | EPOLLONESHOT, {.u64 = number}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) connections_.erase(at);
+}
+
+void Serve::hang_up_on_one() {
+  auto idlest = connections_.end();
+  for (auto at = connections_.begin(); at != connections_.end(); ++at)
+    if (!at->second.works && (idlest == connections_.end() || at->second.used < idlest->second.used))
+      idlest = at;
+  if (idlest != connections_.end()) connections_.erase(idlest);
 }
 
 void Serve::run() {
@@ -104,26 +123,31 @@ void Serve::run() {
     ++waiting_;
     const int n = ::epoll_wait(epoll_.get(), &event, 1, -1);
     --waiting_;
-    if (n != 1 || event.data.fd == stop_.get()) continue;
+    if (n != 1 || event.data.u64 == kStop) continue;
     Connection* connection = nullptr;
     {
       const MutexLock hold(lock_);
-      connection = connections_.at(event.data.fd).get();
+      const auto at = connections_.find(event.data.u64);
+      if (at == connections_.end()) continue;
+      connection = &at->second;
+      connection->works = true;
+      connection->used = ++uses_;
     }
+    const int fd = connection->socket.get();
     // Of what TLS has read already, epoll would not tell.
     bool goes_on = false;
     try {
       add_thread_if_all_work();
       goes_on = serve_one(connection);
-      while (goes_on && Wire(event.data.fd, connection->tls.get()).has_more())
-        goes_on = serve_one(connection);
+      while (goes_on && Wire(fd, connection->tls.get()).has_more()) goes_on = serve_one(connection);
     } catch (const std::bad_alloc&) {
       goes_on = false;
     }
     const MutexLock hold(lock_);
+    connection->works = false;
     event.events = EPOLLIN | EPOLLONESHOT;
-    if (!goes_on || ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, event.data.fd, &event) != 0)
-      connections_.erase(event.data.fd);
+    if (!goes_on || ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) != 0)
+      connections_.erase(event.data.u64);
   }
 }
 

@@ -47,6 +47,9 @@ struct ServeOptions {
   // So many at a time get the same file: the others do better with another holder. Who asks for a task, and
   // who does not, are counted apart.
   int most_of_large = 2, most_of_small = 8;
+  // So many connections are kept; one more takes the place of the one that was asked by last the longest ago,
+  // whose owner dials again.
+  size_t most_connections = 256;
 };
 
 class Serve {
@@ -70,10 +73,13 @@ class Serve {
   struct Connection {
     Fd socket;
     Tls tls;
+    bool works = false;  // a thread has it
+    uint64_t used = 0;   // the greater, the later
   };
   class Turn;
   Status add_thread() REQUIRES(lock_);
   void add_thread_if_all_work() EXCLUDES(lock_);
+  void hang_up_on_one() REQUIRES(lock_);
   void run();
   // False: it is to be hung up on.
   bool serve_one(Connection* connection);
@@ -87,8 +93,10 @@ class Serve {
   std::atomic<bool> stopping_{false};
   Mutex lock_;
   std::vector<std::thread> threads_ GUARDED_BY(lock_);
-  std::map<int, std::unique_ptr<Connection>> connections_ GUARDED_BY(lock_);  // by socket
-  std::map<std::pair<FileKey, Purpose>, int> served_ GUARDED_BY(lock_);       // how often at the moment
+  // By a number that no other one had: the kernel may tell of one that is hung up on meanwhile.
+  std::map<uint64_t, Connection> connections_ GUARDED_BY(lock_);
+  uint64_t numbers_ GUARDED_BY(lock_) = 0, uses_ GUARDED_BY(lock_) = 0;
+  std::map<std::pair<FileKey, Purpose>, int> served_ GUARDED_BY(lock_);  // how often at the moment
 };
 
 }  // namespace monarch

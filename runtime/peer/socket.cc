@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -66,6 +67,17 @@ std::optional<std::string> own_address_in(const std::string& network) {
       return text;
   }
   return {};
+}
+
+// Who keeps those of others has as many from each, but not all at a time: see Serve.
+size_t kept_connections(size_t nodes, uint64_t descriptors) {
+  constexpr size_t kSome = 64, kShare = 8;
+  return std::max<size_t>(kSome, std::min<uint64_t>(nodes + kSome, descriptors / kShare));
+}
+
+uint64_t descriptor_limit() {
+  rlimit limit = {};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
 }
 
 void set_peer_options(int socket) {

@@ -22,6 +22,12 @@ struct SocketAddress {
 // Of a numeric address of version 4 or 6. Nothing: it is none.
 std::optional<SocketAddress> address_of(const std::string& host, uint16_t port);
 
+// So many connections for data a node of such a job keeps when nobody uses them: one with each other node, so
+// that a file costs no handshake, and some more; fewer where the process may open only so many descriptors.
+size_t kept_connections(size_t nodes, uint64_t descriptors);
+// How many descriptors this process may open.
+uint64_t descriptor_limit();
+
 // No delays; a peer whose machine was switched off is noticed by the kernel, without a wake-up of ours.
 void set_peer_options(int socket);
 
