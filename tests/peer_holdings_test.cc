@@ -5,7 +5,10 @@
 #include <dirent.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,7 +17,9 @@
 #include <vector>
 
 #include "runtime/metadata/board.h"
+#include "runtime/peer/fetch.h"
 #include "tests/catalog_fixture.h"
+#include "tests/faulty_os.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
 
@@ -130,6 +135,81 @@ TEST_F(HoldingsTest, WhatIsNotHeldAnyMoreIsNotSaid) {
     EXPECT_LE(looks, names.size());
     EXPECT_TRUE(said(share, &looks, &last[share]).empty()) << "nothing has come since";
   }
+}
+
+// As when another node says that it got wrong bytes from here.
+class DoubtTest : public HoldingsTest {
+ protected:
+  static constexpr uint64_t kPieces = 3, kBytes = (kPieces - 1) * kPieceBytes + 100;
+  void SetUp() override {
+    HoldingsTest::SetUp();
+    Result<Hierarchy> hierarchy =
+        Hierarchy::open({tier_config(scratch_, "hdd", 8 << 20)}, "monarch-run.test");
+    ASSERT_TRUE(hierarchy.ok());
+    hierarchy_.emplace(hierarchy.take());
+    start(2);
+    ref_ = catalog_->add(rel("f"), DT_REG);
+    const std::string content = noise(kBytes, 1);
+    Result<Fd> copy = tier().create(ref_, kBytes);
+    ASSERT_TRUE(copy.ok());
+    ASSERT_EQ(::pwrite(copy->get(), content.data(), kBytes, 0), static_cast<ssize_t>(kBytes));
+    const auto coming = holdings_->begin(ref_, {kBytes, 2, 3, 4, 0}, false, nullptr);
+    for (uint64_t i = 0; i < kPieces; ++i) {
+      const uint64_t at = i * kPieceBytes;
+      checks_.push_back(check_of_piece(content.data() + at, std::min(kPieceBytes, kBytes - at)));
+      holdings_->piece(coming.get(), i, checks_.back());
+    }
+    ASSERT_TRUE(tier().publish(*copy, ref_).ok());
+    ASSERT_TRUE(holdings_->copied(ref_, 0));
+    writes_ = copy.take();
+  }
+  Tier& tier() { return hierarchy_->tiers()[0]; }
+  std::unique_ptr<ServedFile> asked() {
+    Get get;
+    get.path = "f";
+    return holdings_->open(get, &why_);
+  }
+  Ref ref_ = 0;
+  Fd writes_;
+  std::vector<uint64_t> checks_;
+  GetResult why_ = GetResult::kOk;
+  std::atomic<int> reads_{0};
+  const Intercept counts_{Call::kPread, [this](Arguments&) {
+                            ++reads_;
+                            return 0;
+                          }};
+};
+
+// Whoever asks for one piece, for which a task may wait, does not wait until the whole copy has been read.
+TEST_F(DoubtTest, EachPieceIsLookedAtOnceBeforeItIsSent) {
+  const auto before = asked();
+  ASSERT_NE(before, nullptr);
+  for (uint64_t i = 0; i < kPieces; ++i) EXPECT_EQ(before->check(i, 0), checks_[i]);
+  EXPECT_EQ(reads_, 0);
+  holdings_->doubt(file_key(0, "f"));
+  auto file = asked();
+  ASSERT_NE(file, nullptr);
+  EXPECT_EQ(reads_, 0);
+  EXPECT_EQ(file->check(1, 0), checks_[1]);
+  EXPECT_EQ(reads_, 1);
+  EXPECT_EQ(file->check(2, 0), checks_[2]);
+  EXPECT_EQ(asked()->check(0, 0), checks_[0]);
+  EXPECT_EQ(reads_, static_cast<int>(kPieces));
+  file = asked();
+  for (uint64_t i = 0; i < kPieces; ++i) EXPECT_EQ(file->check(i, 0), checks_[i]);
+  EXPECT_EQ(reads_, static_cast<int>(kPieces)) << "it is not doubted any more";
+}
+
+TEST_F(DoubtTest, AWrongPieceIsNotSentAndItsCopyNotUsed) {
+  ASSERT_EQ(::pwrite(writes_.get(), "?", 1, kPieceBytes + 5), 1);
+  holdings_->doubt(file_key(0, "f"));
+  const auto file = asked();
+  ASSERT_NE(file, nullptr);
+  EXPECT_EQ(file->check(0, 0), checks_[0]);
+  EXPECT_EQ(file->check(1, 0), std::nullopt);
+  EXPECT_EQ(asked(), nullptr);
+  EXPECT_EQ(why_, GetResult::kGone);
+  EXPECT_EQ(state_of(catalog_->entry(ref_).state), State::kNoFit) << "nor does a task of this node get it";
 }
 
 }  // namespace

@@ -33,8 +33,48 @@ class Holdings::FileOnTier : public ServedFile {
   }
 
  private:
-  const Held held_;
-  const Fd copy_;
+  Held held_;
+  Fd copy_;
+};
+
+// Who asks for a piece does not wait until all of a large copy has been read.
+class Holdings::DoubtedFile : public ServedFile {
+ public:
+  DoubtedFile(Holdings* holdings, Ref ref, const FileKey& key, FileOnTier file)
+      : holdings_(holdings), ref_(ref), key_(key), file_(std::move(file)) {}
+  int copy() const override { return file_.copy(); }
+  FileIdentity identity() const override { return file_.identity(); }
+  std::optional<uint64_t> check(uint64_t piece, int) override {
+    const std::optional<uint64_t> known = file_.check(piece, 0);
+    const uint64_t bytes = file_.identity().bytes, offset = piece * kPieceBytes;
+    if (read(offset, std::min(kPieceBytes, bytes - offset)) == known) {
+      holdings_->found_right(key_, piece, (bytes + kPieceBytes - 1) / kPieceBytes);
+      return known;
+    }
+    spdlog::error("{}: its copy is not what was read on the PFS: it is not used any more",
+                  holdings_->options_.catalog->path_of(ref_));
+    holdings_->drop(ref_);
+    return {};
+  }
+
+ private:
+  std::optional<uint64_t> read(uint64_t offset, uint64_t wanted) {
+    buffer_.resize(wanted);
+    uint64_t got = 0;
+    while (got < wanted) {
+      const ssize_t n =
+          os::pread(copy(), buffer_.data() + got, wanted - got, static_cast<off_t>(offset + got));
+      if (n <= 0) return {};
+      got += static_cast<uint64_t>(n);
+    }
+    return check_of_piece(buffer_.data(), wanted);
+  }
+
+  Holdings* const holdings_;
+  const Ref ref_;
+  const FileKey key_;
+  FileOnTier file_;
+  std::vector<char> buffer_;
 };
 
 class Holdings::FileThatComes : public ServedFile {
@@ -141,24 +181,24 @@ FileKey Holdings::forget(Ref ref, bool names, const FileIdentity& identity) {
 
 std::optional<FileKey> Holdings::given_up(Ref ref) {
   const MutexLock hold(lock_);
-  if (const auto at = coming_.find(ref); at != coming_.end()) {
-    (void)forget(ref, at->second->names, at->second->identity);
-    at->second->ended = true;
-    coming_.erase(at);
+  // Where memory lacks it is gone all the same; nobody is told then.
+  if (const auto coming = coming_.extract(ref)) {
+    coming.mapped()->ended = true;
     grew_.notify_all();
+    (void)forget(ref, coming.mapped()->names, coming.mapped()->identity);
   }
-  const auto held = held_.find(ref);
-  if (held == held_.end()) return {};
-  const FileKey key = forget(ref, held->second.names, held->second.identity);
-  held_.erase(held);
+  const auto held = held_.extract(ref);
+  if (!held) return {};
+  const FileKey key = forget(ref, held.mapped().names, held.mapped().identity);
   --log_of(key).held;
+  doubted_.erase(key);
   return key;
 }
 
 void Holdings::doubt(const FileKey& key) {
   constexpr size_t kMostDoubts = 1000;
   const MutexLock hold(lock_);
-  if (doubted_.size() < kMostDoubts) doubted_.insert(key);
+  if (doubted_.size() < kMostDoubts) doubted_[key].clear();
 }
 
 Ref Holdings::entry_of(const Get& get, const FileKey& key) {
@@ -206,32 +246,17 @@ std::unique_ptr<ServedFile> Holdings::open(const Get& get, GetResult* why) {
   }
   Fd copy = options_.hierarchy->tiers()[static_cast<size_t>(held.tier)].open_copy(ref);
   if (!copy) return nullptr;
-  auto file = std::make_unique<FileOnTier>(std::move(held), std::move(copy));
-  if (doubted && !is_right(file.get())) {
-    spdlog::error("{}: its copy is not what was read on the PFS: it is not used any more", get.path);
-    drop(ref);
-    return nullptr;
-  }
-  const MutexLock hold(lock_);
-  doubted_.erase(key);
-  return file;
+  FileOnTier file(std::move(held), std::move(copy));
+  if (doubted) return std::make_unique<DoubtedFile>(this, ref, key, std::move(file));
+  return std::make_unique<FileOnTier>(std::move(file));
 }
 
-bool Holdings::is_right(ServedFile* file) {
-  std::vector<char> buffer(kPieceBytes);
-  const uint64_t bytes = file->identity().bytes;
-  for (uint64_t offset = 0; offset < bytes; offset += kPieceBytes) {
-    const uint64_t wanted = std::min(kPieceBytes, bytes - offset);
-    uint64_t got = 0;
-    while (got < wanted) {
-      const ssize_t n =
-          os::pread(file->copy(), buffer.data() + got, wanted - got, static_cast<off_t>(offset + got));
-      if (n <= 0) return false;
-      got += static_cast<uint64_t>(n);
-    }
-    if (check_of_piece(buffer.data(), wanted) != file->check(offset / kPieceBytes, 0)) return false;
-  }
-  return true;
+void Holdings::found_right(const FileKey& key, uint64_t piece, uint64_t pieces) {
+  const MutexLock hold(lock_);
+  const auto at = doubted_.find(key);
+  if (at == doubted_.end()) return;
+  at->second.insert(piece);
+  if (at->second.size() == pieces) doubted_.erase(at);
 }
 
 void Holdings::drop(Ref ref) {

@@ -51,7 +51,7 @@ class Holdings {
   std::optional<FileIdentity> copied(Ref ref, int tier) EXCLUDES(lock_);
   // Nothing of it will come, or it is gone. Its key, if it was a whole one.
   std::optional<FileKey> given_up(Ref ref) EXCLUDES(lock_);
-  // Its bytes are to be looked at before it is sent again.
+  // Its bytes are to be looked at before they are sent again: each piece once, when it is asked for.
   void doubt(const FileKey& key) EXCLUDES(lock_);
 
   // For a node that asks; see ServeOptions.
@@ -62,6 +62,7 @@ class Holdings {
 
  private:
   class FileOnTier;
+  class DoubtedFile;
   class FileThatComes;
   struct Held {
     FileIdentity identity;
@@ -78,14 +79,14 @@ class Holdings {
     size_t held = 0;  // of the share
   };
 
-  // Reads the copy and compares its check values.
-  static bool is_right(ServedFile* file);
+  // A piece of a copy that is doubted is what was read on the PFS.
+  void found_right(const FileKey& key, uint64_t piece, uint64_t pieces) EXCLUDES(lock_);
   FileKey key_of(Ref ref, bool names, const FileIdentity& identity) const;
   // The file has not this name here any more; its key.
   FileKey forget(Ref ref, bool names, const FileIdentity& identity) REQUIRES(lock_);
   // Under which name this node has what is asked for.
   Ref entry_of(const Get& get, const FileKey& key) EXCLUDES(lock_);
-  // What was found wrong: no task finds the copy any more.
+  // A piece was found wrong: no task finds the copy any more.
   void drop(Ref ref) EXCLUDES(lock_);
   Log& log_of(const FileKey& key) REQUIRES(lock_) { return logs_[home_of(key, options_.nodes)]; }
   void note_held(Ref ref, Held held) REQUIRES(lock_);
@@ -97,8 +98,8 @@ class Holdings {
   // A share each: many nodes ask at a time, once a home is gone, and each for a part of its share.
   std::unordered_map<NodeIndex, Log> logs_ GUARDED_BY(lock_);
   std::map<Ref, std::shared_ptr<Coming>> coming_ GUARDED_BY(lock_);
-  std::map<FileKey, Ref> named_ GUARDED_BY(lock_);  // files with several names
-  std::set<FileKey> doubted_ GUARDED_BY(lock_);
+  std::map<FileKey, Ref> named_ GUARDED_BY(lock_);                   // files with several names
+  std::map<FileKey, std::set<uint64_t>> doubted_ GUARDED_BY(lock_);  // and the pieces that are right
 };
 
 // Used with the lock of its Holdings held.
