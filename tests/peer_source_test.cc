@@ -23,6 +23,7 @@
 #include "runtime/peer/control.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
+#include "tests/lack_of_memory.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
@@ -137,7 +138,9 @@ class PeerSourceTest : public ::testing::Test {
     options.peers.hello.incarnation = 99;
     options.peers.tls = &tls_;
     options.peers.connect_ms = options.peers.handshake_ms = kPatienceMs;
-    options.answer_ms = options.piece_ms = options.later_ms = kPatienceMs;
+    options.answer_ms = answer_ms;
+    options.piece_ms = kPatienceMs;
+    options.later_ms = later_ms;
     for (const NodeIndex node : kOthers) others_[node] = std::make_unique<Other>(node, options.peers);
     PeersHandlers handlers;
     handlers.held = [this](const Gather& gather, const auto& takes) {
@@ -191,17 +194,25 @@ class PeerSourceTest : public ::testing::Test {
     Copier copier(board_->get(), &rates_, &stopping_);
     return source_->open(file.ref, file.name, Need::kNow, copier);
   }
-  std::shared_ptr<Copying> copy(const File& file, const std::shared_ptr<SourceFile>& from) {
+  // `paced`: nobody waits for it; `hurry`: until then.
+  std::shared_ptr<Copying> copy(const File& file, const std::shared_ptr<SourceFile>& from, bool paced = false,
+                                const std::atomic<bool>* hurry = nullptr) {
     auto copying = std::make_shared<Copying>();
     const std::string path = scratch_.file("copy" + std::to_string(++copies_), "");
     copying->to = Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    threads_.emplace_back([this, file, from, copying] {
+    threads_.emplace_back([this, file, from, copying, paced, hurry] {
       Copier copier(board_->get(), &rates_, &stopping_);
+      std::thread hurries([&] {
+        while (hurry && !copying->ended && !*hurry) ::usleep(1000);
+        if (hurry && *hurry) copier.hurry();
+      });
       CopyRange range;
+      range.paced = paced;
       range.copy = copying->to.get();
       range.file_bytes = range.bytes = file.identity.bytes;
       copying->status = from->copy(range, &copier);
       copying->ended = true;
+      hurries.join();
     });
     return copying;
   }
@@ -215,6 +226,7 @@ class PeerSourceTest : public ::testing::Test {
     return other->said<Gathered>().back().second.reading;
   }
 
+  int answer_ms = kPatienceMs, later_ms = kPatienceMs;
   const Scratch scratch_;
   AgentConfig config_;
   Rates rates_{config_};
@@ -233,6 +245,32 @@ class PeerSourceTest : public ::testing::Test {
   std::vector<std::thread> threads_;
   uint64_t names_ = 0, copies_ = 0;
 };
+
+// Others would wait for this node until its lease has ended, and one of them would read the file again.
+TEST_F(PeerSourceTest, WhereMemoryLacksTheHomeIsToldAllTheSame) {
+  Other* const home = others_[0].get();
+  int before = -1, n = 0;
+  while (before != times_memory_lacked() && !HasFailure()) {
+    before = times_memory_lacked();
+    SCOPED_TRACE("allocation " + std::to_string(++n));
+    const File file = file_at(0, 2 * kMiB + 1);
+    home->answers(file.key, encode(Read{7}));
+    const auto copying = copy(file, open(file));
+    ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
+    ASSERT_TRUE(copying->status.ok());
+    lack_memory_at(n);
+    source_->copied(file.ref, 0);
+    lack_memory_at(0);
+    source_->tell_untold();
+    EXPECT_TRUE(eventually([&] {
+      const auto all = home->said<Done>();
+      return std::any_of(all.begin(), all.end(), [&](const auto& one) {
+        return one.second.key == file.key && one.second.lease == 7;
+      });
+    }));
+  }
+  EXPECT_GT(n, 5);
+}
 
 // A large file is given up by one thread, or evicted, while another one still copies a part of it.
 TEST_F(PeerSourceTest, WhatWasGivenUpIsNotSaidToBeRead) {
@@ -346,6 +384,71 @@ TEST_F(PeerSourceTest, AHomeThatDoesNotAnswerHoldsUpNoReader) {
   home->answer_at_last(file.key, Read{9});
   EXPECT_TRUE(eventually([&] { return asks->ended.load(); }));
   EXPECT_TRUE(reading_of(0).empty());
+}
+
+// Nobody waits for the file as its home is asked: there is time until that one has heard the others. Then a
+// task does.
+class HurryTest : public PeerSourceTest {
+ protected:
+  // The last question about the file, as it stands.
+  std::optional<Want> last_want(NodeIndex node, const FileKey& key) {
+    std::optional<Want> last;
+    for (const auto& [number, want] : others_[node]->said<Want>())
+      if (want.key == key) last = want;
+    return last;
+  }
+  std::atomic<bool> hurry_{false};
+};
+
+class LaterTest : public HurryTest {
+ protected:
+  LaterTest() { later_ms = 3000; }  // five times as long, if nobody waits
+};
+
+TEST_F(LaterTest, ATaskDoesNotWaitBehindAQuestionOfPrefetch) {
+  const File file = file_at(0, kMiB);
+  others_[0]->answers(file.key, encode(Later()));
+  const auto copying = copy(file, open(file), true, &hurry_);
+  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > 2; }));
+  EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kPrefetch);
+  hurry_ = true;
+  ASSERT_TRUE(eventually([&] { return last_want(0, file.key)->waits == Waits::kNo; }));
+  EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kDemand);
+  EXPECT_TRUE(eventually([&] { return copying->ended.load(); }));
+  EXPECT_TRUE(copying->status.ok());
+}
+
+// Another thread has asked, for another part of a large file.
+TEST_F(LaterTest, ATaskDoesNotWaitBehindTheQuestionOfAnotherThread) {
+  const File file = file_at(0, kMiB);
+  others_[0]->answers(file.key, encode(Later()));
+  const auto opened = open(file);
+  const auto prefetch = copy(file, opened, true);
+  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > 2; }));
+  const auto demand = copy(file, opened);
+  ASSERT_TRUE(eventually([&] { return last_want(0, file.key)->waits == Waits::kNo; }));
+  EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kDemand);
+  EXPECT_TRUE(eventually([&] { return prefetch->ended && demand->ended; }));
+  EXPECT_TRUE(demand->status.ok());
+}
+
+class SilentTest : public HurryTest {
+ protected:
+  SilentTest() { answer_ms = 3000; }
+};
+
+// The deputy is asked once the home has had the time that it has where a task waits.
+TEST_F(SilentTest, ATaskDoesNotWaitForAsLongAsPrefetchDoes) {
+  File file = file_at(0, kMiB);
+  while (deputy_of(file.key, 3) != 2) file = file_at(0, kMiB);
+  others_[2]->answers(file.key, encode(Read{9}));
+  const auto copying = copy(file, open(file), true, &hurry_);
+  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) == 1; }));
+  hurry_ = true;
+  ASSERT_TRUE(eventually([&] { return others_[2]->wants(file.key) == 1; }));
+  EXPECT_EQ(last_want(2, file.key)->purpose, Purpose::kDemand);
+  EXPECT_TRUE(eventually([&] { return copying->ended.load(); }));
+  EXPECT_TRUE(copying->status.ok());
 }
 
 }  // namespace

@@ -77,7 +77,8 @@ class Control::Loop {
   void post(std::function<void()> work) EXCLUDES(lock_);
   void send(NodeIndex node, std::string message);
   void ring_after(int ms);
-  Result<Reply> ask(NodeIndex node, std::string message, int patience_ms) EXCLUDES(lock_);
+  Result<Reply> ask(NodeIndex node, std::string message, int patience_ms, const std::function<int()>& now_ms)
+      EXCLUDES(lock_);
   void stop();
   std::thread thread;
 
@@ -277,8 +278,10 @@ void Control::Loop::take_posted() {
   if (stopped) ::event_base_loopbreak(base_.get());
 }
 
-Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patience_ms) {
-  const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
+Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patience_ms,
+                                 const std::function<int()>& now_ms) {
+  constexpr int64_t kLookNs = 10'000'000;
+  const int64_t began = os::clock_ns(CLOCK_MONOTONIC);
   Waiting waiting;
   waiting.node = node;
   MutexLock hold(lock_);
@@ -290,11 +293,12 @@ Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patien
   post([this, node, text = std::move(message)]() mutable { send(node, std::move(text)); });
   hold.lock();
   while (!waiting.result) {
-    const int64_t left = until - os::clock_ns(CLOCK_MONOTONIC);
+    if (now_ms) patience_ms = now_ms();
+    const int64_t left = began + int64_t{patience_ms} * 1000000 - os::clock_ns(CLOCK_MONOTONIC);
     if (left <= 0)
       waiting.result = Error{ETIMEDOUT, "no answer within " + std::to_string(patience_ms) + " ms"};
     else
-      answered_.wait_for(&hold, std::chrono::nanoseconds(left));
+      answered_.wait_for(&hold, std::chrono::nanoseconds(now_ms ? std::min(left, kLookNs) : left));
   }
   waiting_.erase(number);
   return std::move(*waiting.result);
@@ -725,8 +729,9 @@ void Control::ring_after(int ms) {
 
 void Control::soon(std::function<void()> work) { loop_->post(std::move(work)); }
 
-Result<Reply> Control::ask(NodeIndex node, std::string message, int patience_ms) {
-  return loop_->ask(node, std::move(message), patience_ms);
+Result<Reply> Control::ask(NodeIndex node, std::string message, int patience_ms,
+                           const std::function<int()>& now_ms) {
+  return loop_->ask(node, std::move(message), patience_ms, now_ms);
 }
 
 }  // namespace monarch

@@ -80,8 +80,10 @@ class Control {
   // Any thread. Calls `work` in the control's thread, as a handler, after what that has to do now.
   void soon(std::function<void()> work);
   // Any thread but the control's own. Sends `message`, with a number, and waits for the answer. ETIMEDOUT:
-  // there was none; another error: the node cannot be reached.
-  Result<Reply> ask(NodeIndex node, std::string message, int patience_ms);
+  // there was none; another error: the node cannot be reached. `now_ms`, if there is one, is asked meanwhile
+  // how long to wait in all, by now; it is quick, and does not call this.
+  Result<Reply> ask(NodeIndex node, std::string message, int patience_ms,
+                    const std::function<int()>& now_ms = nullptr);
 
  private:
   class Loop;

@@ -190,6 +190,7 @@ void Node::tell_changes() {
   try {
     while ((mark = changes_.next())) peers_->changed(*mark);
     peers_->remind();
+    source_->tell_untold();
     tell_counts();
   } catch (const std::bad_alloc&) {
     spdlog::warn("peers: out of memory");

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "runtime/base/os.h"
@@ -138,8 +139,7 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   unsigned nap_us = kNapUs;
   bool sent_here = false;  // since no other node has it as it is
   for (int failures = 0; failures < kMostFailures && !copier->is_stopping();) {
-    const std::optional<Peers::Where> where =
-        source_->where(way.get(), purpose_of(range, *copier), range.file_bytes);
+    const std::optional<Peers::Where> where = source_->where(way.get(), range, *copier);
     if (!where) return given_up_error();
     sent_here = where->how == Peers::Where::How::kRead;
     if (where->how != Peers::Where::How::kGet) break;
@@ -324,14 +324,15 @@ std::shared_ptr<PeerSource::Way> PeerSource::way_of(Ref ref, const FileKey& key)
   return way;
 }
 
-std::optional<PeerSource::Ended> PeerSource::end_way(Ref ref) {
+std::shared_ptr<PeerSource::Way> PeerSource::end_way(Ref ref, const std::optional<FileIdentity>& held) {
   const auto at = ways_.find(ref);
-  if (at == ways_.end()) return {};
-  const std::shared_ptr<Way> way = std::move(at->second);
-  ways_.erase(at);
+  if (at == ways_.end()) return nullptr;
+  std::shared_ptr<Way> way = at->second;
+  untold_.insert(ways_.extract(at));
   const MutexLock hold(way->lock);
   way->ended = true;
-  return Ended{way->key, way->lease, way->read_here};
+  way->held = held;
+  return way;
 }
 
 // While a thread asks for all; the others wait for what it has heard, or for their turn if it could not.
@@ -350,16 +351,22 @@ class PeerSource::Asking {
   Way* const way_;
 };
 
-std::optional<Peers::Where> PeerSource::where(Way* way, Purpose purpose, uint64_t bytes) {
+std::optional<Peers::Where> PeerSource::where(Way* way, const CopyRange& range, const Copier& copier) {
+  const Purpose purpose = purpose_of(range, copier);
   {
     MutexLock hold(way->lock);
-    while (way->asks) way->answered.wait(&hold);
+    while (way->asks) {
+      if (purpose == Purpose::kDemand) way->waits = true;
+      way->answered.wait(&hold);
+    }
     if (way->ended) return {};
     if (way->where) return way->where;
     way->asks = true;
+    way->waits = false;
   }
   const Asking asking(way);
-  const Peers::Where where = peers_->locate(way->key, purpose, bytes);
+  const Peers::Where where = peers_->locate(way->key, purpose, range.file_bytes,
+                                            [way, &copier] { return way->waits || copier.hurried(); });
   {
     const MutexLock hold(way->lock);
     if (!way->ended) {
@@ -398,38 +405,76 @@ void PeerSource::tell_values(Ref ref) noexcept {
   if (!told_->are_told(ref)) told_->learned(ref);
 }
 
-// What cannot be told for lack of memory the others read again.
-void PeerSource::copied(Ref ref, int tier) noexcept try {
-  std::optional<Ended> way;
-  std::optional<FileIdentity> identity;
+// Where memory lacks, nothing is held; the home is told so.
+void PeerSource::copied(Ref ref, int tier) noexcept {
+  std::shared_ptr<Way> way;
   {
     const MutexLock hold(lock_);
-    way = end_way(ref);
-    identity = holdings_->copied(ref, tier);
+    std::optional<FileIdentity> held;
+    try {
+      held = holdings_->copied(ref, tier);
+    } catch (const std::bad_alloc&) {
+      spdlog::warn("peers: out of memory");
+    }
+    way = end_way(ref, held);
   }
-  if (!way || way->read_here) tell_values(ref);
-  if (!way) return;
-  if (!way->read_here) add(board_, AgentCounter::peer_files);
-  peers_->done(identity ? Done{way->key, way->lease, ReadResult::kHeld, *identity}
-                        : Done{way->key, way->lease, ReadResult::kNotHeld, {}});
-} catch (const std::exception& error) {
-  spdlog::warn("tell of a copy: {}", error.what());
+  bool read_here = true;
+  if (way) {
+    const MutexLock hold(way->lock);
+    read_here = way->read_here;
+  }
+  if (read_here)
+    tell_values(ref);
+  else
+    add(board_, AgentCounter::peer_files);
+  tell_untold();
 }
 
 void PeerSource::given_up(Ref ref) noexcept try {
-  std::optional<Ended> way;
   std::optional<FileKey> held;
   {
     const MutexLock hold(lock_);
     for (auto at = open_.lower_bound({ref, nullptr}); at != open_.end() && at->first == ref;)
       at = open_.erase(at);
-    way = end_way(ref);
+    (void)end_way(ref, std::nullopt);
     held = holdings_->given_up(ref);
   }
-  if (way) peers_->done({way->key, way->lease, ReadResult::kNotHeld, {}});
-  if (held) peers_->lost(*held);
+  tell_untold();
+  if (held) peers_->lost(*held);  // else who asks for it hears so
 } catch (const std::exception& error) {
   spdlog::warn("tell of a copy that is none: {}", error.what());
+  tell_untold();
+}
+
+void PeerSource::tell_end(Way* way) {
+  Done done;
+  {
+    const MutexLock hold(way->lock);
+    done = {way->key, way->lease, way->held ? ReadResult::kHeld : ReadResult::kNotHeld,
+            way->held.value_or(FileIdentity())};
+  }
+  peers_->done(done);
+}
+
+// Others would wait for a reader that has ended, until its lease has, and one of them would read the file
+// again.
+void PeerSource::tell_untold() noexcept {
+  for (;;) {
+    std::multimap<Ref, std::shared_ptr<Way>>::node_type first;
+    {
+      const MutexLock hold(lock_);
+      if (untold_.empty()) return;
+      first = untold_.extract(untold_.begin());
+    }
+    try {
+      tell_end(first.mapped().get());
+    } catch (const std::bad_alloc&) {
+      spdlog::warn("peers: out of memory");
+      const MutexLock hold(lock_);
+      untold_.insert(std::move(first));
+      return;
+    }
+  }
 }
 
 }  // namespace monarch

@@ -47,6 +47,8 @@ class PeerSource : public Source {
   bool is_ours(Ref ref) override;
   void copied(Ref ref, int tier) noexcept override;
   void given_up(Ref ref) noexcept override;
+  // Tells what could not be told for lack of memory: each of the two above does, too.
+  void tell_untold() noexcept EXCLUDES(lock_);
 
  private:
   class File;
@@ -58,24 +60,22 @@ class PeerSource : public Source {
     Mutex lock;
     Condition answered;
     bool asks GUARDED_BY(lock) = false;
+    std::atomic<bool> waits{false};       // a task does, for what is being asked
     bool ended GUARDED_BY(lock) = false;  // it has a copy, or was given up
     std::optional<Peers::Where> where GUARDED_BY(lock);
     uint64_t lease GUARDED_BY(lock) = 0;
-    bool read_here GUARDED_BY(lock) = false;  // a part of it, on the PFS
-    int64_t told_ns GUARDED_BY(lock) = 0;     // when the home was told last that it is being read
+    bool read_here GUARDED_BY(lock) = false;            // a part of it, on the PFS
+    int64_t told_ns GUARDED_BY(lock) = 0;               // when the home was told last that it is being read
+    std::optional<FileIdentity> held GUARDED_BY(lock);  // once it has ended
   };
   class Asking;
-  struct Ended {
-    FileKey key;
-    uint64_t lease = 0;
-    bool read_here = false;
-  };
   FileKey key_of(Ref ref);
   std::shared_ptr<Way> way_of(Ref ref, const FileKey& key) REQUIRES(lock_);
-  // Nothing: there was none.
-  std::optional<Ended> end_way(Ref ref) REQUIRES(lock_);
+  // Its home is to be told; takes no memory. nullptr: there was none.
+  std::shared_ptr<Way> end_way(Ref ref, const std::optional<FileIdentity>& held) REQUIRES(lock_);
+  void tell_end(Way* way);
   // Nothing: the file was given up.
-  std::optional<Peers::Where> where(Way* way, Purpose purpose, uint64_t bytes);
+  std::optional<Peers::Where> where(Way* way, const CopyRange& range, const Copier& copier);
   // No node gave the file: the home is asked anew.
   static void forget(Way* way);
   // It is read on the PFS, although this node was not sent there.
@@ -99,7 +99,8 @@ class PeerSource : public Source {
   std::atomic<uint64_t> pieces_{0};  // that were read on the PFS
   Mutex lock_;                       // taken before Holdings' own and a Way's
   std::map<Ref, std::shared_ptr<Way>> ways_ GUARDED_BY(lock_);
-  std::set<std::pair<Ref, const File*>> open_ GUARDED_BY(lock_);  // that have not been given up
+  std::multimap<Ref, std::shared_ptr<Way>> untold_ GUARDED_BY(lock_);  // that have ended
+  std::set<std::pair<Ref, const File*>> open_ GUARDED_BY(lock_);       // that have not been given up
 };
 
 }  // namespace monarch

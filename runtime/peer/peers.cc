@@ -170,9 +170,8 @@ std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex 
   return answer;
 }
 
-Peers::Where Peers::locate_here(const FileKey& key, int patience_ms) {
-  const int64_t until = now_ns() + int64_t{patience_ms} * 1000000;
-  for (unsigned nap_us = kFirstNapUs; now_ns() < until; nap_us = std::min(2 * nap_us, kLongestNapUs)) {
+Peers::Where Peers::locate_here(const FileKey& key, const std::function<int64_t()>& until_ns) {
+  for (unsigned nap_us = kFirstNapUs; now_ns() < until_ns(); nap_us = std::min(2 * nap_us, kLongestNapUs)) {
     if (const std::optional<Directory::Answer> answer = answer_to(key, own_, Waits::kYes))
       return meaning_of(*answer);
     ::usleep(nap_us);
@@ -180,13 +179,12 @@ Peers::Where Peers::locate_here(const FileKey& key, int patience_ms) {
   return meaning_of(*answer_to(key, own_, Waits::kNo));
 }
 
-Peers::Where Peers::locate(const FileKey& key, Purpose purpose, uint64_t bytes) {
-  constexpr uint64_t kBytesPerMs = 50'000;  // of a PFS, if it is slow
-  const int most_ms = kMostTimes * options_.answer_ms;
-  const auto reading_ms = static_cast<int>(std::min<uint64_t>(bytes / kBytesPerMs, INT_MAX));
-  Where where =
-      ask(key, purpose,
-          purpose == Purpose::kPrefetch ? most_ms : std::clamp(reading_ms, options_.answer_ms, most_ms));
+Peers::Where Peers::locate(const FileKey& key, Purpose purpose, uint64_t bytes,
+                           const std::function<bool()>& hurried) {
+  const Where where = ask(key, bytes, [&, now = purpose]() mutable {
+    if (hurried && hurried()) now = Purpose::kDemand;  // and stays so
+    return now;
+  });
   const MutexLock hold(lock_);
   if (where.how == Where::How::kRead)
     reading_[key] = where.lease;
@@ -195,10 +193,21 @@ Peers::Where Peers::locate(const FileKey& key, Purpose purpose, uint64_t bytes) 
   return where;
 }
 
-Peers::Where Peers::ask(const FileKey& key, Purpose purpose, int patience_ms) {
-  constexpr int kMostAttempts = 3;  // the home, once more if a connection was broken, and its deputy
-  const int later_ms = purpose == Purpose::kPrefetch ? kMostTimes * options_.later_ms : options_.later_ms;
-  const int64_t until = now_ns() + int64_t{later_ms} * 1000000;
+Peers::Where Peers::ask(const FileKey& key, uint64_t bytes, const std::function<Purpose()>& purpose) {
+  constexpr int kMostAttempts = 3;          // the home, once more if a connection was broken, and its deputy
+  constexpr uint64_t kBytesPerMs = 50'000;  // of a PFS, if it is slow
+  const int most_ms = kMostTimes * options_.answer_ms;
+  const auto reading_ms = static_cast<int>(std::min<uint64_t>(bytes / kBytesPerMs, INT_MAX));
+  const auto patience_ms = [&] {
+    const bool waits = purpose() == Purpose::kDemand;
+    return std::max(waits ? std::clamp(reading_ms, options_.answer_ms, most_ms) : most_ms,
+                    slowness_.limit_ms(options_.answer_ms));
+  };
+  const int64_t began_ns = now_ns();
+  const auto until_ns = [&] {
+    const int times = purpose() == Purpose::kDemand ? 1 : kMostTimes;
+    return began_ns + int64_t{times} * options_.later_ms * 1000000;
+  };
   unsigned nap_us = kFirstNapUs;
   for (int attempt = 0; attempt < kMostAttempts;) {
     NodeIndex keeper = own_;
@@ -208,11 +217,11 @@ Peers::Where Peers::ask(const FileKey& key, Purpose purpose, int patience_ms) {
       if (!found) break;
       keeper = *found;
     }
-    if (keeper == own_) return locate_here(key, later_ms);
+    if (keeper == own_) return locate_here(key, until_ns);
     const int64_t asked_ns = now_ns();
-    const Waits waits = asked_ns < until ? Waits::kYes : Waits::kNo;
-    const Result<Reply> reply = control_->ask(keeper, encode(Want{key, purpose, waits}),
-                                              std::max(patience_ms, slowness_.limit_ms(options_.answer_ms)));
+    const Waits waits = asked_ns < until_ns() ? Waits::kYes : Waits::kNo;
+    const Result<Reply> reply =
+        control_->ask(keeper, encode(Want{key, purpose(), waits}), patience_ms(), patience_ms);
     if (reply.ok()) slowness_.took(now_ns() - asked_ns, options_.answer_ms);
     const std::optional<Where> where = reply.ok() ? meaning_of(*reply) : std::nullopt;
     const bool later = reply.ok() && reply->header.type == MessageType::kLater;

@@ -93,8 +93,10 @@ class Peers {
     FileIdentity identity;  // kGet, unless it is followed
   };
   // Of a file of `bytes` that this node needs and has room for. Waits for an answer, bounded: longer where
-  // nobody waits for the file, or reading it in vain takes longer. Any thread, as all below.
-  Where locate(const FileKey& key, Purpose purpose, uint64_t bytes = 0) EXCLUDES(lock_);
+  // nobody waits for the file, or reading it in vain takes longer. `hurried`, if there is one, is asked
+  // meanwhile whether a task has begun to wait. Any thread, as all below.
+  Where locate(const FileKey& key, Purpose purpose, uint64_t bytes = 0,
+               const std::function<bool()>& hurried = nullptr) EXCLUDES(lock_);
 
   // Gets what `get` names from one of the holders, or goes on with another one; `key` is that of the file.
   // `get.follow` counts where the holder is still reading. kOk: all is there, and as it was when it was read
@@ -147,8 +149,8 @@ class Peers {
   // Whether this node is the home or the deputy: of other files no node asks or tells it.
   bool keeps(const FileKey& key) const { return is_of(key, home_of(key, count_), own_); }
 
-  Where ask(const FileKey& key, Purpose purpose, int patience_ms) EXCLUDES(lock_);
-  Where locate_here(const FileKey& key, int patience_ms) EXCLUDES(lock_);
+  Where ask(const FileKey& key, uint64_t bytes, const std::function<Purpose()>& purpose) EXCLUDES(lock_);
+  Where locate_here(const FileKey& key, const std::function<int64_t()>& until_ns) EXCLUDES(lock_);
   // Nothing: others are being asked, and who asks waits.
   std::optional<Directory::Answer> answer_to(const FileKey& key, NodeIndex asks, Waits waits) EXCLUDES(lock_);
   // Who is to be asked about the file now; notes the home that does not hear of it.
