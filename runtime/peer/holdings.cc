@@ -130,7 +130,8 @@ std::shared_ptr<Holdings::Coming> Holdings::begin(Ref ref, const FileIdentity& i
   const MutexLock hold(lock_);
   // Another name that is whole stays: who follows this one might wait for a node that waits for it.
   if (names) named_.try_emplace(key_of(ref, names, identity), ref);
-  std::shared_ptr<Coming>& coming = coming_[ref];
+  std::shared_ptr<Coming> coming;
+  if (const auto at = coming_.find(ref); at != coming_.end()) coming = at->second;
   if (!coming) {
     coming = std::make_shared<Coming>();
     coming->identity = identity;
@@ -138,6 +139,7 @@ std::shared_ptr<Holdings::Coming> Holdings::begin(Ref ref, const FileIdentity& i
     coming->missing = (identity.bytes + kPieceBytes - 1) / kPieceBytes;
     coming->checks.resize(coming->missing);
     coming->wanted.resize(coming->missing);
+    coming_.emplace(ref, coming);  // once it is whole: memory may lack
   }
   coming->copy = copy;
   grew_.notify_all();
