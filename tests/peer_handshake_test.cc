@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
@@ -20,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/peer/wire.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -111,6 +113,39 @@ TEST_F(HandshakeTest, TwoOfAJobMeetAndGoOnInClear) {
   EXPECT_EQ(read_some(b, 5), "clear");
   ASSERT_EQ(::write(b.get(), "words", 5), 5);
   EXPECT_EQ(read_some(a, 5), "words");
+}
+
+// In a large job a node keeps one with each other node, each way.
+TEST_F(HandshakeTest, AnEncryptedConnectionThatRestsKeepsNoBuffers) {
+  constexpr size_t kPairs = 20, kMost = 24 << 10;  // OpenSSL's two buffers alone are larger
+  const auto allocated = [] {
+    const struct mallinfo2 now = ::mallinfo2();
+    return now.uordblks + now.hblkhd;
+  };
+  struct End {
+    Fd socket;
+    Tls tls;
+  };
+  std::vector<End> ends;
+  ends.reserve(2 * kPairs);
+  const size_t before = allocated();
+  for (size_t i = 0; i < kPairs; ++i) {
+    Pair pair;
+    Handshake dials(ours, std::move(pair.dials), Handshake::Side::kDials, hello(3),
+                    Handshake::After::kEncrypted);
+    Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                      Handshake::After::kEncrypted);
+    const Met met = meet(&dials, &listens);
+    ASSERT_TRUE(met.dials.ok() && met.listens.ok());
+    for (Handshake* end : {&dials, &listens}) ends.push_back({end->take_socket(), end->take_tls()});
+    for (size_t from : {0u, 1u}) {
+      const End &one = ends[2 * i + from], &other = ends[2 * i + 1 - from];
+      char heard[5];
+      ASSERT_TRUE(Wire(one.socket.get(), one.tls.get()).send("words", kPatienceMs).ok());
+      ASSERT_TRUE(Wire(other.socket.get(), other.tls.get()).receive(heard, sizeof heard, kPatienceMs).ok());
+    }
+  }
+  EXPECT_LT((allocated() - before) / ends.size(), kMost);
 }
 
 // The one end is done, and has said more, before the other one reads on.

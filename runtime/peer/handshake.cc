@@ -54,7 +54,9 @@ Result<PeerTls> PeerTls::create(std::string identity, const JobKey& key) {
   if (!context || ::SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1 ||
       ::SSL_CTX_set_ciphersuites(context, kCipherName) != 1 || ::SSL_CTX_set_num_tickets(context, 0) != 1)
     return Error{EPROTO, "prepare TLS: " + reason()};
-  ::SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  // A node keeps connections with all others, and most of them rest.
+  ::SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                  SSL_MODE_RELEASE_BUFFERS);
   ::SSL_CTX_set_ex_data(context, kSecretAt, made.secret_.get());
   // No certificate is trusted: a peer that does not have the key has no other way.
   ::SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
