@@ -478,6 +478,7 @@ TEST_F(PeersTest, WrongBytesComeFromElsewhere) {
   EXPECT_EQ(pfs.reads(), 2);
   EXPECT_EQ(nodes[2]->peers->counts().wrong, 1u);
   EXPECT_TRUE(eventually([&] { return nodes[0]->doubted == 1; }));
+  ASSERT_TRUE(nodes[2]->peers->ask_walk(1, Walk()).ok());  // the home has heard who holds it now
   EXPECT_TRUE(nodes[3]->read(name) == pfs_content(name)) << "of the one that is right";
   EXPECT_EQ(pfs.reads(), 2);
   EXPECT_EQ(nodes[3]->peers->counts().wrong, 0u);
