@@ -61,6 +61,13 @@ def read(path):
         return file.read()
 
 
+def pids_in(group):
+    """None of a group that goes meanwhile."""
+    with contextlib.suppress(OSError):
+        return read(f"{group}/cgroup.procs").split()
+    return []
+
+
 def running(pid):
     with contextlib.suppress(OSError):
         return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] not in "ZX"
@@ -114,7 +121,7 @@ class VersionTwo:
 
 def remove(path):
     """Whether a group is gone."""
-    with contextlib.suppress(FileNotFoundError, OSError):
+    with contextlib.suppress(OSError):
         os.rmdir(path)
     return not os.path.exists(path)
 
@@ -175,7 +182,7 @@ class Node:
 
     def keepers(self):
         """The processes in the helpers' groups."""
-        return sorted({int(pid) for path in self.groups("helpers") for pid in read(f"{path}/cgroup.procs").split()})
+        return sorted({int(pid) for path in self.groups("helpers") for pid in pids_in(path)})
 
     def limits(self):
         """Those of the agents' memory."""
@@ -197,7 +204,7 @@ class Node:
             self.epilog(os.path.basename(key).split(".")[1])
         wait_until(lambda: not glob.glob(f"{self.state}/removing/*") and not self.groups())
         for path in self.groups():
-            for pid in read(f"{path}/cgroup.procs").split():
+            for pid in pids_in(path):
                 os.kill(int(pid), signal.SIGKILL)
             wait_until(lambda path=path: remove(path))
         for base in self.machine.bases:
@@ -237,7 +244,7 @@ def intruder(n, pid):
     process = e2e.start([*OWNER, "sleep", "600"], stdin=subprocess.DEVNULL)
     for base in n.machine.bases:
         for path in glob.glob(f"{base}/monarch/{n.key}*"):
-            if str(pid) in read(f"{path}/cgroup.procs").split():
+            if str(pid) in pids_in(path):
                 put(f"{path}/cgroup.procs", str(process.pid))
     return process
 
@@ -363,7 +370,7 @@ def helpers(name):
         subprocess.run(["chattr", "+i", held], check=True)
         try:
             equal(n.epilog(1)[0], 0, name("the epilog of a removal that takes long"))
-            names = {os.path.basename(path) for path in n.groups() if read(f"{path}/cgroup.procs").split()}
+            names = {os.path.basename(path) for path in n.groups() if pids_in(path)}
             equal(names, {f"{n.key}helpers"}, name("its remover has a group of its own"))
             equal(n.in_step(), [], name("and the step's groups are empty"))
         finally:
@@ -394,7 +401,7 @@ def slow_removal():
         slow.command("set meta-us 3000")
         equal(n.epilog(1)[0], 0, name("its epilog ends well"))
         def removers(groups):
-            pids = {pid for path in groups for pid in read(f"{path}/cgroup.procs").split()}
+            pids = {pid for path in groups for pid in pids_in(path)}
             return [pid for pid in pids if running(pid) and "--epilog" in read(f"/proc/{pid}/cmdline")]
         equal(removers(f"{base}/{n.step}" for base in machine.bases), [], name("none of its processes is in the step's groups then"))
         ok(len(removers(n.groups("helpers"))) >= 2, name("its remover and one with the owner's rights are in the helpers' group"), n.logged())
