@@ -263,7 +263,17 @@ exit $code
     def wait_running(self, job, file):
         """Waits until a running job has made a file in its output directory."""
         if not wait_until(lambda: os.path.exists(f"{self.out}/{file}"), PATIENCE):
-            raise RuntimeError(f"job {job} did not get there: {self.jobs(job)}")
+            raise RuntimeError(f"job {job} did not get there: {self.jobs(job)}\n{self.said_of(job)}")
+
+    def said_of(self, job):
+        """The last lines of Slurm's logs about a job, and what it wrote."""
+        lines = []
+        for path in glob.glob(f"{self._dir}/log/slurm*.log"):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines += [f"{os.path.basename(path)}: {line.rstrip()}" for line in file if re.search(rf"\b{job}\b", line)][-20:]
+        with contextlib.suppress(OSError):
+            lines.append(self.output(job).decode(errors="replace")[-2000:])
+        return "\n".join(lines)
 
     def output(self, job):
         with open(f"{self.out}/{job}", "rb") as file:
