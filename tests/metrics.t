@@ -340,7 +340,8 @@ def unit(name):
 def served(n):
     """The path of a socket that is served as the units say: a process for each connection, which is its standard input and output."""
     words = unit("monarch-metrics@.service")["ExecStart"].split()
-    equal((os.path.basename(words[0]), words[0][0], words[1:]), ("monarchctl", "-", ["metrics", "--http"]), "the unit's command")
+    equal((os.path.basename(words[0]), words[0][0], words[1:]), ("monarchctl", "-", ["metrics", "$OPTIONS", "--http"]), "the unit's command")
+    words.remove("$OPTIONS")  # which is empty unless a drop-in says otherwise
     equal((unit("monarch-metrics.socket")["Accept"], unit("monarch-metrics@.service")["StandardInput"]), ("yes", "socket"), "a process for each connection")
     path = f"{n.dir}/socket"
     command = [TOOL, *words[1:], "--state-dir", n.state, "--config", n.config]
@@ -414,7 +415,7 @@ def units():
     """What the units say, as systemd understands it."""
     equal((unit("monarch-metrics.socket")["SocketMode"], unit("monarch-metrics.socket")["ListenStream"].endswith("/monarch/metrics.sock")), ("0660", True),
           "the socket is root's and a group's")
-    contains(unit("monarch-metrics-textfile.service")["ExecStart"], ["monarchctl metrics --textfile ${DIRECTORY}"], "the service for the textfile")
+    contains(unit("monarch-metrics-textfile.service")["ExecStart"], ["monarchctl metrics $OPTIONS --textfile ${DIRECTORY}"], "the service for the textfile")
     if not shutil.which("systemd-analyze"):
         return e2e.skip("systemd-analyze verify", "no systemd-analyze (Debian: systemd)")
     directory = scratch("units")
