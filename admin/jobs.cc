@@ -31,6 +31,7 @@ namespace {
 constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int kReadPatienceMs = 1000;
 constexpr size_t kMostChildren = 64;  // at a time
+constexpr size_t kMostRuns = 64;      // of a user: anybody can make directories that look like theirs
 constexpr int64_t kLeftAloneNs = 30 * kSecondNs;
 constexpr useconds_t kBetweenLooksUs = 1000000;
 
@@ -117,11 +118,16 @@ std::set<std::string> told_by_processes() {
 }
 
 // The directories of `monarchctl run`, by whomever.
+// One that several of these lead to is looked into once.
 std::set<std::string> run_directories() {
   std::set<std::string> found;
-  for (const std::string& base : run_bases())
+  std::set<std::pair<dev_t, ino_t>> bases;
+  for (const std::string& base : run_bases()) {
+    struct stat st;
+    if (::stat(base.c_str(), &st) != 0 || !bases.emplace(st.st_dev, st.st_ino).second) continue;
     for (const std::string& name : names_in(base))
       if (name.rfind(kUserDirPrefix, 0) == 0) found.insert(base + "/" + name);
+  }
   return found;
 }
 
@@ -185,11 +191,12 @@ Job job_of_key(const StateDir& state, const std::string& key) {
 // What is read as another user, which `own` is not.
 std::vector<Job> jobs_of_users() {
   std::vector<Job> jobs;
+  std::map<uid_t, size_t> of_user;
   for (const std::string& directory : run_directories()) {
     Job job;
     struct stat st;
     if (!name_run(directory.substr(directory.rfind('/') + 1), &job) || ::lstat(directory.c_str(), &st) != 0 ||
-        !S_ISDIR(st.st_mode))
+        !S_ISDIR(st.st_mode) || ++of_user[st.st_uid] > kMostRuns)
       continue;
     job.run_dir = directory;
     job.uid = st.st_uid;
@@ -199,11 +206,11 @@ std::vector<Job> jobs_of_users() {
   return jobs;
 }
 
-std::vector<Job> all_jobs(const std::string& state_dir) {
+Result<std::vector<Job>> all_jobs(const std::string& state_dir) {
   std::vector<Job> jobs = jobs_of_users();
   if (::access((state_dir + "/jobs").c_str(), F_OK) != 0) return jobs;
   const Result<StateDir> state = StateDir::open(state_dir);
-  if (!state.ok()) return jobs;
+  if (!state.ok()) return state.error();
   for (const std::string& key : state->jobs()) {
     const Result<JobRecord> record = state->read_record(key);
     jobs.push_back(record.ok() ? job_of(*record) : job_of_key(*state, key));
@@ -336,8 +343,10 @@ void JobWatch::look_at(std::vector<Job>* jobs) {
   }
 }
 
-std::vector<Job> JobWatch::look() {
-  std::vector<Job> jobs = ::geteuid() == 0 ? all_jobs(state_dir_) : own_jobs();
+Result<std::vector<Job>> JobWatch::look() {
+  Result<std::vector<Job>> found = ::geteuid() == 0 ? all_jobs(state_dir_) : own_jobs();
+  if (!found.ok()) return found.error();
+  std::vector<Job> jobs = found.take();
   look_at(&jobs);
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
   std::map<std::string, Seen> seen;
@@ -368,23 +377,25 @@ bool may_copy(const std::vector<Job>& jobs) {
                      [](const Job& job) { return job.status && job.status->alive; });
 }
 
-std::vector<Job> find_jobs(const std::string& state_dir) {
+Result<std::vector<Job>> find_jobs(const std::string& state_dir) {
   JobWatch watch(state_dir);
-  std::vector<Job> jobs = watch.look();
-  if (!may_copy(jobs)) return jobs;
+  Result<std::vector<Job>> jobs = watch.look();
+  if (!jobs.ok() || !may_copy(*jobs)) return jobs;
   ::usleep(kBetweenLooksUs);
   return watch.look();
 }
 
 std::vector<NodeLine> nodes_of(const Job& job) {
   if (!job.status || job.status->counters.nodes <= 1) return {};
+  std::unique_ptr<NodesTold> told;
   if (::geteuid() != 0 || job.uid == 0) {
-    const Result<std::unique_ptr<NodesTold>> read = read_nodes_told(job.run_dir);
-    return read.ok() ? node_lines(**read) : std::vector<NodeLine>();
+    if (Result<std::unique_ptr<NodesTold>> read = read_nodes_told(job.run_dir); read.ok()) told = read.take();
+  } else {
+    told = read_nodes_told_as({job.uid, job.gid, {}}, kReadPatienceMs, job.run_dir);
   }
-  const std::unique_ptr<NodesTold> told =
-      read_nodes_told_as({job.uid, job.gid, {}}, kReadPatienceMs, job.run_dir);
-  return told ? node_lines(*told) : std::vector<NodeLine>();
+  if (!told) return {};
+  set_own(own_counts(job.status->counters), told.get());
+  return node_lines(*told);
 }
 
 std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whole) {

@@ -49,13 +49,14 @@ struct Job {
 // Looks at the jobs time and again. Root looks into `state_dir` and does not make it. A user's jobs are found
 // by the user's processes, their environment and the directories of `monarchctl run`. Files that a job's
 // owner can write are read with the owner's identity, all at the same time and for a second at most; a job
-// whose files were not read in that time is left alone for a while.
+// whose files were not read in that time is left alone for a while. Of a user at most 64 runs are looked at.
 class JobWatch {
  public:
   explicit JobWatch(std::string state_dir) : state_dir_(std::move(state_dir)) {}
   // The jobs that are there now. Rates, and whether a job copies, are of the time since the look before, and
   // so not known of what is seen for the first time.
-  std::vector<Job> look();
+  // An error: root's state directory cannot be opened.
+  Result<std::vector<Job>> look();
 
  private:
   struct Seen {
@@ -70,7 +71,7 @@ class JobWatch {
 };
 
 // Looks twice, a second apart, if there is a job that may be copying.
-std::vector<Job> find_jobs(const std::string& state_dir);
+Result<std::vector<Job>> find_jobs(const std::string& state_dir);
 // Whether there is one.
 bool may_copy(const std::vector<Job>& jobs);
 

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl: what users and admins type. This file only dispatches; a file per subcommand stands beside it.
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <iostream>
 
 #include "admin/commands.h"
+#include "admin/output.h"
 #include "build_config.h"
 
 namespace {
 
-constexpr int kUsage = 2;        // exit status for a command line that makes no sense
+constexpr int kFailed = 1;       // exit status
+constexpr int kUsage = 2;        // for a command line that makes no sense
 constexpr int kRunFailed = 125;  // `monarchctl run`: as env(1) and timeout(1) do
 
 // What was typed, as far as it was understood.
@@ -59,14 +64,21 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
     const std::string command = command_of(app);
-    if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
+    if (e.get_exit_code() != 0 && app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
       std::fprintf(stderr, "monarchctl: there is no subcommand '%s'; see 'monarchctl --help'\n", argv[1]);
       return kUsage;
     }
-    std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), e.what(), command.c_str());
-    return run->parsed() ? kRunFailed : kUsage;
+    if (e.get_exit_code() != 0) {
+      std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), e.what(), command.c_str());
+      return run->parsed() ? kRunFailed : kUsage;
+    }
+    status = app.exit(e);  // --help, --version
+  }
+  std::cout << std::flush;
+  if (!monarch::admin::is_output_written() && status == 0) {
+    std::fprintf(stderr, "%s: write to standard output: %s\n", command_of(app).c_str(), std::strerror(errno));
+    return run->parsed() ? kRunFailed : kFailed;
   }
   return status;
 }

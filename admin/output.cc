@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -39,7 +40,14 @@ int fail(const char* command, const std::string& text) {
 }
 
 void print_json(const nlohmann::ordered_json& json) {
-  std::puts(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  std::puts(json.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace).c_str());
+}
+
+bool is_output_written() {
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!written && errno == 0) errno = EIO;
+  return written;
 }
 
 std::string word(const std::string& text) {

@@ -19,8 +19,12 @@ inline constexpr char kDefaultState[] = RUNSTATEDIR "/monarch";
 int fail(const char* command, const std::string& text);
 inline int fail(const char* command, const Error& error) { return fail(command, error.text); }
 
-// Bytes that are not UTF-8, as paths may have, are replaced.
+// In ASCII: what others chose may be for a terminal to obey. Bytes that are not UTF-8, as paths may have, are
+// replaced.
 void print_json(const nlohmann::ordered_json& json);
+
+// Whether all that was printed has been taken. errno: why not, as far as it is known.
+bool is_output_written();
 
 // One word in a line of a table; "-" for nothing.
 std::string word(const std::string& text);

@@ -114,7 +114,9 @@ void print_others(const Job& job) {
 }
 
 int status(const StatusOptions& options) {
-  std::vector<Job> jobs = find_jobs(options.state_dir);
+  Result<std::vector<Job>> found = find_jobs(options.state_dir);
+  if (!found.ok()) return fail("status", found.error());
+  std::vector<Job> jobs = found.take();
   if (!options.job.empty()) std::erase_if(jobs, [&](const Job& job) { return job.id != options.job; });
   if (!options.job.empty() && jobs.empty())
     return fail("status", "no job " + options.job + " with Monarch on this node" +

@@ -498,12 +498,10 @@ int report_of_sacct(const ReportOptions& options) {
 
 Result<std::string> read_report(const std::string& name) {
   std::string text;
-  if (name == "-") {
-    text.assign(std::istreambuf_iterator<char>(std::cin), {});
-    return text;
-  }
-  std::ifstream in(name, std::ios::binary);
-  if (!in) return errno_error("read " + name);
+  std::ifstream file;
+  if (name != "-") file.open(name, std::ios::binary);
+  if (!file) return errno_error("read " + name);
+  std::istream& in = name == "-" ? std::cin : file;
   std::vector<char> room(kMostFile);
   in.read(room.data(), static_cast<std::streamsize>(room.size()));
   if (in.bad()) return errno_error("read " + name, EIO);
@@ -549,7 +547,7 @@ std::string kept_report(const std::string& state_dir, const std::string& job) {
 }
 
 int report_verb(const ReportOptions& options) {
-  if (!is_job(options.what) || ::access(options.what.c_str(), F_OK) == 0) {
+  if (!is_job(options.what)) {
     const Result<std::string> text = read_report(options.what);
     if (!text.ok())
       return fail(
@@ -557,18 +555,28 @@ int report_verb(const ReportOptions& options) {
           text.error().text + "; name a file that 'monarchctl run --report' has written, or a job's number");
     return tell_report(options, {"file", options.what, ""}, *text, options.what);
   }
-  for (const Job& job : find_jobs(options.state_dir))
-    if (job.id == options.what && job.status)
+  const Result<std::vector<Job>> jobs = find_jobs(options.state_dir);
+  if (!jobs.ok()) return fail("report", jobs.error());
+  const Job* untold = nullptr;
+  for (const Job& job : *jobs) {
+    if (job.id != options.what) continue;
+    untold = &job;
+    if (job.status)
       return tell(options, {{"job", job.id, state_name(job.state)},
                             counts_of(*job.status, Whose::kAll),
                             counts_of(*job.status, Whose::kNode),
                             timeline_of(job),
                             nodes_of(job)});
+  }
   if (const std::string kept = kept_report(options.state_dir, options.what); !kept.empty()) {
     const Result<std::string> text = read_report(kept);
     if (!text.ok()) return fail("report", text.error());
     return tell_report(options, {"kept", options.what, "ended"}, *text, kept);
   }
+  if (untold && untold->state != JobState::kPending && untold->state != JobState::kTeardown)
+    return fail("report", "job " + options.what + " is " + state_name(untold->state) + " here" +
+                              (untold->reason.empty() ? "" : ": " + untold->reason) +
+                              "; there is nothing to tell of it yet");
   return report_of_sacct(options);
 }
 
@@ -578,7 +586,7 @@ void add_report(CLI::App* app, int* status) {
   auto options = std::make_shared<ReportOptions>();
   app->add_option("WHAT", options->what,
                   "a file of 'monarchctl run --report', - for standard input; or a job: on this node, one "
-                  "that has ended here, or one that sacct has")
+                  "that has ended here, or one that sacct has; a number is a job, ./4711 a file")
       ->required();
   app->add_flag("--json", options->as_json, "print every field as JSON; sizes in bytes");
   app->add_option("--html", options->html,

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -157,7 +158,7 @@ void print(std::vector<Job> jobs, const TopOptions& options) {
     for (const Job& job : jobs) list.push_back(job_json(job));
     const ordered_json all = {
         {"version", PACKAGE_VERSION}, {"time", os::clock_ns(CLOCK_REALTIME) / kSecondNs}, {"jobs", list}};
-    std::puts(all.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+    std::puts(all.dump(-1, ' ', true, ordered_json::error_handler_t::replace).c_str());
     return;
   }
   std::puts(title_of(jobs).c_str());
@@ -178,15 +179,16 @@ void sleep_for(double seconds) {
 
 int as_text(const TopOptions& options) {
   JobWatch watch(options.state_dir);
-  std::vector<Job> jobs = watch.look();
-  if (may_copy(jobs)) {  // rates are told from the first time on
+  Result<std::vector<Job>> jobs = watch.look();
+  if (jobs.ok() && may_copy(*jobs)) {  // rates are told from the first time on
     sleep_for(std::min(options.delay, 1.0));
     jobs = watch.look();
   }
   for (uint64_t n = 1;; ++n) {
+    if (!jobs.ok()) return fail("top", jobs.error());
     if (n > 1 && !options.json) std::puts("");
-    print(std::move(jobs), options);
-    if (std::fflush(stdout) != 0) return fail("top", errno_error("write to standard output"));
+    print(jobs.take(), options);
+    if (!is_output_written()) return fail("top", errno_error("write to standard output"));
     if (n == options.count) return 0;
     sleep_for(options.delay);
     jobs = watch.look();
@@ -336,17 +338,19 @@ Wanted wait_until(int64_t until_ns, int signals, Screen* screen, View* view) {
   return wanted;
 }
 
-int on_screen(const TopOptions& options) {
+Status on_screen(const TopOptions& options) {
   Result<Fd> signals = take_signals();
-  if (!signals.ok()) return fail("top", signals.error());
+  if (!signals.ok()) return signals.error();
   Result<Screen> screen = Screen::open();
-  if (!screen.ok()) return fail("top", screen.error());
+  if (!screen.ok()) return screen.error();
   JobWatch watch(options.state_dir);
   View view;
   view.column = column_of(options.sort);
   uint64_t shown = 0;
   for (bool first = true;; first = false) {
-    view.jobs = watch.look();
+    Result<std::vector<Job>> jobs = watch.look();
+    if (!jobs.ok()) return jobs.error();
+    view.jobs = jobs.take();
     view.looked_once = first && may_copy(view.jobs);
     if (!view.looked_once) ++shown;
     const double seconds = view.looked_once ? std::min(options.delay, 1.0) : options.delay;
@@ -354,11 +358,24 @@ int on_screen(const TopOptions& options) {
     draw(&*screen, &view);
     for (Wanted wanted = Wanted::kNothing; wanted != Wanted::kLook;) {
       wanted = wait_until(until, signals->get(), &*screen, &view);
-      if (wanted == Wanted::kEnd) return 0;
+      if (wanted == Wanted::kEnd) return {};
       if (wanted == Wanted::kPage) draw(&*screen, &view);
     }
-    if (shown > 0 && shown == options.count) return 0;
+    if (shown > 0 && shown == options.count) return {};
   }
+}
+
+int top(const TopOptions& options) {
+  if (options.batch || options.json) return as_text(options);
+  const Status shown = on_screen(options);  // which has left the terminal as it was
+  return shown.ok() ? 0 : fail("top", shown.error());
+}
+
+// Neither "nan" nor "-1", which is a large number to some.
+std::string begins_as_number(const std::string& text) {
+  return !text.empty() && (std::isdigit(static_cast<unsigned char>(text[0])) || text[0] == '.')
+             ? ""
+             : "'" + text + "' is no number above 0";
 }
 
 }  // namespace
@@ -367,8 +384,10 @@ void add_top(CLI::App* app, int* status) {
   auto options = std::make_shared<TopOptions>();
   app->add_option("--delay", options->delay, "seconds between two looks; 0.1 or more")
       ->capture_default_str()
+      ->check(begins_as_number)
       ->check(CLI::Range(kLeastDelay, kMostDelay));
   app->add_option("--count", options->count, "end after so many looks")
+      ->check(begins_as_number)
       ->check(CLI::Range(uint64_t{1}, UINT64_MAX));
   app->add_option("--sort", options->sort,
                   "what to sort by at first: job, user, state, staged, rate, hit, pfs or tiers")
@@ -383,9 +402,7 @@ void add_top(CLI::App* app, int* status) {
       "Root sees all jobs with Monarch on this node, others their own.\n"
       "Keys: q quit, s sort by the next column, r reverse, space look now, arrows and page keys scroll.\n"
       "Exit status: 0, also when a signal ends it on a terminal; 1 if it cannot write; 2 for wrong usage.");
-  app->callback([options, status] {
-    *status = options->batch || options->json ? as_text(*options) : on_screen(*options);
-  });
+  app->callback([options, status] { *status = top(*options); });
 }
 
 }  // namespace monarch::admin

@@ -311,6 +311,10 @@ def status_of_slurm():
     equal((job["user"], job["cluster"], job["node"], job["files"]["staged"], job["tiers"][0]["name"]),
           ("nobody", "c-1", "n1.x", 30, "nvme"), "root sees the user's job")
     run_dir = job["run_dir"]
+    os.chmod(state, 0o777)
+    fails("status: a state directory that anybody may change", ["status", *where], [state])
+    fails("report: likewise", ["report", number, *where], [state])
+    os.chmod(state, 0o755)
     job = awaited(number, "staged-in", where, before=e2e.NOBODY)
     equal((job["cluster"], job["node"], job["files"]["staged"]), ("c-1", "n1.x", 30), "so does its owner")
     with open(f"{state}/jobs/c-1.{number}.n1.x/record.json", encoding="utf-8") as record:
@@ -516,6 +520,19 @@ def report_of_file():
                        ("a number beyond all", json.dumps(a_report(opens=1 << 62))), ("a text", json.dumps(a_report(tasks={"waits": "x"}))),
                        ("a fraction", json.dumps(a_report(read_bytes=1.5))), ("no counters", '{"tiers": []}'), ("depth", "[" * 100000)]:
         fails(f"report: {name}", ["report", written("bad.json", text)], ["not a report of 'monarchctl run --report'"])
+    written("4711", json.dumps(a_report()))
+    fails("report: a number is a job's, whatever file has that name", ["report", "4711"], ["job 4711 is not on this node"], cwd=scratch())
+    equal(ctl("report", "./4711", cwd=scratch())[0], 0, "report: ./ before it makes it a file")
+    odd = written("\u009b31m\u202e.json", json.dumps(a_report()))
+    code, out, err = ctl("report", odd, "--json")
+    equal((out.isascii(), json.loads(out)["name"]), (True, odd), "JSON has nothing that a terminal would obey", err)
+    with e2e.start(["sh", "-c", f"cat {file}; exec yes"], stdout=subprocess.PIPE) as endless:
+        fails("report: input without an end", ["report", "-"], ["not a report of 'monarchctl run --report'"], stdin=endless.stdout)
+        endless.stdout.close()
+    for words in (["status"], ["status", "--json"], ["report", file], ["report", file, "--json"], ["tiers", "--json"], ["metrics"], ["version"], ["--help"]):
+        with open("/dev/full", "wb") as full:
+            lost = subprocess.run([TOOL, *words], stdout=full, stderr=subprocess.PIPE, env=e2e.environment(), check=False)
+        ok(lost.returncode == 1 and lost.stderr.count(b"write to standard output: ") == 1, f"output that is lost is told: {' '.join(words[:1] + words[2:])}", lost)
     fails("report: no file", ["report", "/nowhere/x"], ["No such file", "name a file"])
     fails("report: no argument", ["report"], ["--help"], want=2)
 

@@ -2,13 +2,19 @@
 // What reports tell of each node of a job, as JSON and back.
 #include "runtime/node/nodes_report.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 #include <cstring>
 
+#include "runtime/base/fd.h"
 #include "runtime/base/os.h"
+#include "runtime/metadata/board.h"
+#include "runtime/metadata/run_file.h"
 #include "tests/faulty_os.h"
+#include "tests/scratch.h"
 
 namespace monarch {
 namespace {
@@ -57,6 +63,56 @@ TEST(NodesReport, IsReadAsItWasWritten) {
     EXPECT_EQ((*read)[i].told, lines[i].told);
     EXPECT_EQ((*read)[i].seconds_ago, lines[i].seconds_ago);
   }
+}
+
+TEST(NodesReport, TheFirstNodeTellsWhatItCountsNow) {
+  NodesTold nodes = three_nodes();
+  nodes.told[0].placed_bytes[1] = 9;
+  NodeCounts own;
+  own.opens_tier = 20;
+  own.agent[static_cast<uint32_t>(AgentCounter::staged_files)] = 8;
+  set_own(own, &nodes);
+  EXPECT_STREQ(nodes.told[0].name, "n0");
+  EXPECT_EQ(nodes.told[0].opens_tier, 20u);
+  EXPECT_EQ(nodes.told[0].files, 8u);
+  EXPECT_EQ(nodes.told[0].placed_bytes[1], 9u) << "by what medium is not told";
+  own.placed_bytes[0] = 5;
+  set_own(own, &nodes);
+  EXPECT_EQ(nodes.told[0].placed_bytes[0], 5u);
+  EXPECT_EQ(nodes.told[0].placed_bytes[1], 0u);
+  EXPECT_EQ(nodes.told[1].opens_tier, 3u);
+  NodesTold none;
+  set_own(own, &none);
+  EXPECT_EQ(none.told[0], NodeTold());
+}
+
+// What is dropped while it is copied was never staged.
+TEST(PlacedFiles, AreThoseThatWereStagedAndAreThere) {
+  NodeCounts counts;
+  const auto count = [&](AgentCounter c, uint64_t n) { counts.agent[static_cast<uint32_t>(c)] = n; };
+  count(AgentCounter::staged_files, 6);
+  count(AgentCounter::dropped_files, 1);
+  EXPECT_EQ(placed_files(counts), 6u);
+  count(AgentCounter::evicted_files, 2);
+  count(AgentCounter::staged_again, 1);
+  EXPECT_EQ(placed_files(counts), 3u);
+  count(AgentCounter::evicted_files, 7);
+  EXPECT_EQ(placed_files(counts), 0u);
+}
+
+TEST(RunFile, WhatItsOwnerPutInTheWayDoesNotHold) {
+  const Scratch scratch;
+  const Fd dir(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::mkfifo((scratch / "x.new").c_str(), 0600), 0);
+  ASSERT_TRUE(replace_run_file(dir.get(), "x", "abc", 3).ok());
+  char text[8] = {};
+  const Result<size_t> size = read_run_file(scratch / "x", text, sizeof text);
+  ASSERT_TRUE(size.ok()) << size.error().text;
+  EXPECT_EQ(std::string(text, *size), "abc");
+  EXPECT_EQ(*read_run_file(scratch / "x", text, 1), 3u) << "the file's size";
+  ::mkdir((scratch / "x.new").c_str(), 0700);
+  EXPECT_FALSE(replace_run_file(dir.get(), "x", "de", 2).ok());
+  EXPECT_EQ(contents(scratch / "x"), "abc") << "the old one stays";
 }
 
 TEST(NodesReport, ALongNameIsCut) {

@@ -154,6 +154,7 @@ def next_look(stream):
 def refused():
     for name, words, parts, want, more in [
             ("a delay of nothing", ["--delay", "0"], ["--delay: "], 2, {}), ("a delay that is no number", ["--delay", "soon"], ["--delay"], 2, {}),
+            ("a delay that is none", ["--delay", "nan", "--batch"], ["--delay: "], 2, {}), ("fewer looks than none", ["--count", "-1", "--batch"], ["--count: "], 2, {}),
             ("no look at all", ["--count", "0", "--batch"], ["--count: "], 2, {}), ("an unknown column", ["--sort", "size"], ["--sort: ", "rate"], 2, {}),
             ("an argument", ["4711"], ["see 'monarchctl top --help'"], 2, {}),
             ("no terminal", [], ["standard input is no terminal", "--batch"], 1, {})]:

@@ -169,8 +169,7 @@ void add(NodeCounts* sum, const NodeCounts& more) {
 }
 
 uint64_t placed_files(const NodeCounts& c) {
-  const uint64_t gone =
-      c[AgentCounter::evicted_files] + c[AgentCounter::staged_again] + c[AgentCounter::dropped_files];
+  const uint64_t gone = c[AgentCounter::evicted_files] + c[AgentCounter::staged_again];
   return c[AgentCounter::staged_files] - std::min(gone, c[AgentCounter::staged_files]);
 }
 

@@ -83,6 +83,19 @@ std::unique_ptr<NodesTold> read_nodes_told_as(const User& owner, int patience_ms
   return came && plausible(*told) ? std::move(told) : nullptr;
 }
 
+void set_own(const NodeCounts& own, NodesTold* nodes) {
+  if (nodes->count == 0) return;
+  NodeTold& first = nodes->told[0];
+  const NodeTold before = first;
+  first = told_of(own);
+  std::copy(std::begin(before.name), std::end(before.name), first.name);
+  first.told_ms = before.told_ms;
+  first.ended = before.ended;
+  if (std::all_of(std::begin(own.placed_bytes), std::end(own.placed_bytes),
+                  [](uint64_t n) { return n == 0; }))
+    std::copy(std::begin(before.placed_bytes), std::end(before.placed_bytes), first.placed_bytes);
+}
+
 std::vector<NodeLine> node_lines(const NodesTold& nodes) {
   const auto now = static_cast<uint64_t>(os::clock_ns(CLOCK_MONOTONIC) / 1000000);
   std::vector<NodeLine> lines;

@@ -27,6 +27,10 @@ struct NodeLine {
 // an agent's.
 std::unique_ptr<NodesTold> read_nodes_told_as(const User& owner, int patience_ms, const std::string& run_dir);
 
+// The first node's line is what it counts itself, which its agent may have died without writing; what is
+// placed by medium, only if `own` has it.
+void set_own(const NodeCounts& own, NodesTold* nodes);
+
 // Node 0 first. `nodes` is plausible(); the clock is read.
 std::vector<NodeLine> node_lines(const NodesTold& nodes);
 
