@@ -22,6 +22,7 @@
 #include "runtime/layout/shared_map.h"
 #include "runtime/metadata/board.h"
 #include "runtime/node/identity.h"
+#include "runtime/node/owners_files.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/state.h"
 

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "runtime/node/job_report.h"
-#include "runtime/node/removal.h"
+#include "runtime/node/owners_files.h"
 
 namespace monarch::admin {
 namespace {
@@ -96,10 +96,7 @@ Timeline timeline_of(const Job& job) {
   const auto account = std::make_unique<JobAccount>();
   if (::geteuid() != 0 || job.uid == 0) {
     if (const Result<JobAccount> read = read_account(job.run_dir); read.ok()) *account = *read;
-  } else if (!run_as({job.uid, job.gid, {}}, kReadPatienceMs, account.get(), sizeof *account, [&](int fd) {
-               const Result<JobAccount> read = read_account(job.run_dir);
-               return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
-             })) {
+  } else if (!read_account_as({job.uid, job.gid, {}}, kReadPatienceMs, job.run_dir, account.get())) {
     return t;
   }
   drop_implausible(&account->series);

@@ -139,6 +139,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/owner.h \
 	%D%/node/nodes_report.cc \
 	%D%/node/nodes_report.h \
+	%D%/node/owners_files.cc \
+	%D%/node/owners_files.h \
 	%D%/node/part.cc \
 	%D%/node/part.h \
 	%D%/node/job_facts.cc \

@@ -184,11 +184,14 @@ fuzzed_sources = \
 	runtime/hierarchy/discovery.cc \
 	runtime/metadata/board.cc \
 	runtime/metadata/catalog.cc \
+	runtime/metadata/nodes_told.cc \
+	runtime/metadata/run_file.cc \
 	runtime/metadata/series.cc \
 	runtime/node/accounting.cc \
 	runtime/config/user_options.cc \
 	runtime/node/job_options.cc \
 	runtime/node/job_report.cc \
+	runtime/node/nodes_report.cc \
 	runtime/node/spool.cc \
 	runtime/node/state.cc \
 	runtime/peer/messages.cc

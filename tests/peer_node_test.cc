@@ -717,8 +717,8 @@ TEST_F(PeerNodeTest, WhereMemoryLacksAMarkIsToldLater) {
   start(2);
   int n = 0, before = -1;
   while (times_memory_lacked() != before) {
-    const RelPath path = rel("f" + std::to_string(++n));
-    set_invalid(nodes_[0]->board(), path.hash);
+    const std::string name = "f" + std::to_string(++n);
+    set_invalid(nodes_[0]->board(), rel(name).hash);
     before = times_memory_lacked();
     lack_memory_at(n);
     nodes_[0]->peers->tell_changes();

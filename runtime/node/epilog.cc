@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/node/nodes_report.h"
 #include "runtime/node/epilog.h"
 
 #include <spdlog/spdlog.h>
@@ -14,6 +13,7 @@
 #include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
 #include "runtime/node/metrics.h"
+#include "runtime/node/owners_files.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/reports.h"
 #include "runtime/node/spool.h"
@@ -30,15 +30,6 @@ constexpr int kAskPatienceMs = 1300, kLeastKillPatienceMs = 200;
 constexpr int kReadPatienceMs = 800;
 // What takes longer goes on in the background, while the node is free: the next job has what it frees later.
 constexpr int kRemovePatienceMs = 100;
-
-bool account_of(const JobRecord& record, JobAccount* account) {
-  const bool came = run_as(record.user, kReadPatienceMs, account, sizeof *account, [&](int fd) {
-    const Result<JobAccount> read = read_account(record.run_dir);
-    return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
-  });
-  drop_implausible(&account->series);
-  return came && plausible(account->counters);
-}
 
 bool end_agent_of(const StateDir& state, const JobRecord& record) {
   int patience_ms = kKillPatienceMs;
@@ -84,7 +75,7 @@ Status end_job(const EpilogRequest& request) {
                  record->agent.pid);
   const auto account = std::make_unique<JobAccount>();
   const JobCounters& counters = account->counters;
-  const bool counted = account_of(*record, account.get());
+  const bool counted = read_account_as(record->user, kReadPatienceMs, record->run_dir, account.get());
   const std::string line = comment_line(*record, counted ? &counters : nullptr);
   const Config config = load_config_or_defaults(request.config);
   const Accounting accounting = config.accounting;

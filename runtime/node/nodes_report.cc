@@ -2,13 +2,11 @@
 #include "runtime/node/nodes_report.h"
 
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "runtime/base/os.h"
 #include "runtime/config/config.h"
-#include "runtime/node/removal.h"
 
 namespace monarch {
 namespace {
@@ -72,16 +70,6 @@ bool read_line(const json& object, NodeLine* line) {
 }
 
 }  // namespace
-
-std::unique_ptr<NodesTold> read_nodes_told_as(const User& owner, int patience_ms,
-                                              const std::string& run_dir) {
-  auto told = std::make_unique<NodesTold>();
-  const bool came = run_as(owner, patience_ms, told.get(), sizeof *told, [&](int fd) {
-    const Result<std::unique_ptr<NodesTold>> read = read_nodes_told(run_dir);
-    return read.ok() && ::write(fd, read->get(), sizeof **read) == sizeof **read;
-  });
-  return came && plausible(*told) ? std::move(told) : nullptr;
-}
 
 void set_own(const NodeCounts& own, NodesTold* nodes) {
   if (nodes->count == 0) return;

@@ -4,15 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/metadata/nodes_told.h"
-#include "runtime/node/state.h"
 
 namespace monarch {
 
@@ -22,10 +19,6 @@ struct NodeLine {
   std::optional<uint64_t>
       seconds_ago;  // when it told that; 0 for the first node; nothing: it has told nothing
 };
-
-// Reads a run directory's file in a child that has become its owner. nullptr: there is none, or it is none of
-// an agent's.
-std::unique_ptr<NodesTold> read_nodes_told_as(const User& owner, int patience_ms, const std::string& run_dir);
 
 // The first node's line is what it counts itself, which its agent may have died without writing; what is
 // placed by medium, only if `own` has it.

@@ -181,7 +181,7 @@ Peers::Where Peers::locate_here(const FileKey& key, const std::function<int64_t(
 
 Peers::Where Peers::locate(const FileKey& key, Purpose purpose, uint64_t bytes,
                            const std::function<bool()>& hurried) {
-  const Where where = ask(key, bytes, [&, now = purpose]() mutable {
+  Where where = ask(key, bytes, [&, now = purpose]() mutable {
     if (hurried && hurried()) now = Purpose::kDemand;  // and stays so
     return now;
   });
