@@ -224,7 +224,7 @@ TEST_F(ProgressTest, WhatCannotBeWrittenStaysAsItWas) {
   EXPECT_EQ(contents(run_dir_ + "/state"), "before") << "there was no room for more";
   EXPECT_FALSE(std::filesystem::exists(run_dir_ + "/state.new"));
   scratch_.dir("run/state.new");
-  EXPECT_NE(logged(scratch_, end).find("state: Is a directory"), std::string::npos);
+  EXPECT_NE(logged(scratch_, end).find("state: File exists"), std::string::npos);
   EXPECT_EQ(contents(run_dir_ + "/state"), "before");
   std::filesystem::remove(run_dir_ + "/state.new");
 }

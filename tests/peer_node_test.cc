@@ -718,13 +718,14 @@ TEST_F(PeerNodeTest, WhereMemoryLacksAMarkIsToldLater) {
   int n = 0, before = -1;
   while (times_memory_lacked() != before) {
     const std::string name = "f" + std::to_string(++n);
-    set_invalid(nodes_[0]->board(), rel(name).hash);
+    const uint32_t hash = rel(name).hash;
+    set_invalid(nodes_[0]->board(), hash);
     before = times_memory_lacked();
     lack_memory_at(n);
     nodes_[0]->peers->tell_changes();
     lack_memory_at(0);
     nodes_[0]->peers->tell_changes();
-    EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[1]->board(), path.hash); })) << n;
+    EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[1]->board(), hash); })) << n;
   }
   EXPECT_GT(n, 1);
 }
