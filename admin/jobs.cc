@@ -118,8 +118,7 @@ std::set<std::string> told_by_processes() {
   return found;
 }
 
-// The directories of `monarchctl run`, by whomever.
-// One that several of these lead to is looked into once.
+// The directories of `monarchctl run`, by whomever. A base that has two names is looked into once.
 std::set<std::string> run_directories() {
   std::set<std::string> found;
   std::set<std::pair<dev_t, ino_t>> bases;
@@ -394,9 +393,7 @@ std::vector<NodeLine> nodes_of(const Job& job) {
   } else {
     told = read_nodes_told_as({job.uid, job.gid, {}}, kReadPatienceMs, job.run_dir);
   }
-  if (!told) return {};
-  set_own(own_counts(job.status->counters), told.get());
-  return node_lines(*told);
+  return told ? node_lines(*told, own_counts(job.status->counters)) : std::vector<NodeLine>();
 }
 
 std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whole) {

@@ -223,7 +223,7 @@ int metrics_verb(const MetricsOptions& options) {
     print_json(to_json(*metrics));
   else
     std::fputs(text_of(*metrics).c_str(), stdout);
-  return is_output_written() ? 0 : fail("metrics", errno_error("write to standard output"));
+  return 0;
 }
 
 }  // namespace

@@ -22,6 +22,17 @@ std::string command_of(const CLI::App& app) {
   return app.get_name();
 }
 
+// What was typed makes no sense; `first`: its first word. The exit status.
+int refuse(const CLI::App& app, const CLI::ParseError& error, const std::string& first) {
+  if (app.get_subcommands().empty() && !first.empty() && first[0] != '-') {
+    std::fprintf(stderr, "monarchctl: there is no subcommand '%s'; see 'monarchctl --help'\n", first.c_str());
+    return kUsage;
+  }
+  const std::string command = command_of(app);
+  std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), error.what(), command.c_str());
+  return app.got_subcommand("run") ? kRunFailed : kUsage;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -64,16 +75,8 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    const std::string command = command_of(app);
-    if (e.get_exit_code() != 0 && app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
-      std::fprintf(stderr, "monarchctl: there is no subcommand '%s'; see 'monarchctl --help'\n", argv[1]);
-      return kUsage;
-    }
-    if (e.get_exit_code() != 0) {
-      std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), e.what(), command.c_str());
-      return run->parsed() ? kRunFailed : kUsage;
-    }
-    status = app.exit(e);  // --help, --version
+    if (e.get_exit_code() != 0) return refuse(app, e, argc > 1 ? argv[1] : "");
+    (void)app.exit(e);  // --help, --version
   }
   std::cout << std::flush;
   if (!monarch::admin::is_output_written() && status == 0) {

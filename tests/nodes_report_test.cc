@@ -42,7 +42,7 @@ NodesTold three_nodes() {
 TEST(NodesReport, TellsWhatWasToldAndSinceWhen) {
   const NodesTold nodes = three_nodes();
   const LaterBy later(7);
-  const std::vector<NodeLine> lines = node_lines(nodes);
+  const std::vector<NodeLine> lines = node_lines(nodes, {});
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0].seconds_ago, 0u) << "the first node itself";
   EXPECT_EQ(lines[1].seconds_ago, 7u);
@@ -54,7 +54,7 @@ TEST(NodesReport, TellsWhatWasToldAndSinceWhen) {
 }
 
 TEST(NodesReport, IsReadAsItWasWritten) {
-  std::vector<NodeLine> lines = node_lines(three_nodes());
+  std::vector<NodeLine> lines = node_lines(three_nodes(), {});
   const Result<std::vector<NodeLine>> read = node_lines_of(nlohmann::json::parse(by_node(lines).dump()));
   ASSERT_TRUE(read.ok()) << read.error().text;
   ASSERT_EQ(read->size(), 3u);
@@ -71,19 +71,17 @@ TEST(NodesReport, TheFirstNodeTellsWhatItCountsNow) {
   NodeCounts own;
   own.opens_tier = 20;
   own.agent[static_cast<uint32_t>(AgentCounter::staged_files)] = 8;
-  set_own(own, &nodes);
-  EXPECT_STREQ(nodes.told[0].name, "n0");
-  EXPECT_EQ(nodes.told[0].opens_tier, 20u);
-  EXPECT_EQ(nodes.told[0].files, 8u);
-  EXPECT_EQ(nodes.told[0].placed_bytes[1], 9u) << "by what medium is not told";
+  const NodeTold first = node_lines(nodes, own)[0].told;
+  EXPECT_STREQ(first.name, "n0");
+  EXPECT_EQ(first.opens_tier, 20u);
+  EXPECT_EQ(first.files, 8u);
+  EXPECT_EQ(first.placed_bytes[1], 9u) << "by what medium is not told";
   own.placed_bytes[0] = 5;
-  set_own(own, &nodes);
-  EXPECT_EQ(nodes.told[0].placed_bytes[0], 5u);
-  EXPECT_EQ(nodes.told[0].placed_bytes[1], 0u);
-  EXPECT_EQ(nodes.told[1].opens_tier, 3u);
-  NodesTold none;
-  set_own(own, &none);
-  EXPECT_EQ(none.told[0], NodeTold());
+  const std::vector<NodeLine> lines = node_lines(nodes, own);
+  EXPECT_EQ(lines[0].told.placed_bytes[0], 5u);
+  EXPECT_EQ(lines[0].told.placed_bytes[1], 0u);
+  EXPECT_EQ(lines[1].told.opens_tier, 3u);
+  EXPECT_TRUE(node_lines(NodesTold(), own).empty());
 }
 
 // What is dropped while it is copied was never staged.

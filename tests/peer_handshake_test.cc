@@ -60,6 +60,13 @@ class HandshakeTest : public ::testing::Test {
     h.dataset = 42;
     return h;
   }
+  // Nodes 3 and 4 of the job, connected.
+  struct Ends {
+    Ends(const PeerTls& tls, Handshake::After after, Pair pair = Pair())
+        : dials(tls, std::move(pair.dials), Handshake::Side::kDials, hello(3), after),
+          listens(tls, std::move(pair.listens), Handshake::Side::kListens, hello(4), after) {}
+    Handshake dials, listens;
+  };
   // Both ends at once; what each says at its end.
   struct Met {
     Status dials, listens;
@@ -130,11 +137,8 @@ TEST_F(HandshakeTest, AnEncryptedConnectionThatRestsKeepsNoBuffers) {
   ends.reserve(2 * kPairs);
   const size_t before = allocated();
   for (size_t i = 0; i < kPairs; ++i) {
-    Pair pair;
-    Handshake dials(ours, std::move(pair.dials), Handshake::Side::kDials, hello(3),
-                    Handshake::After::kEncrypted);
-    Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
-                      Handshake::After::kEncrypted);
+    Ends both(ours, Handshake::After::kEncrypted);
+    Handshake &dials = both.dials, &listens = both.listens;
     const Met met = meet(&dials, &listens);
     ASSERT_TRUE(met.dials.ok() && met.listens.ok());
     for (Handshake* end : {&dials, &listens}) ends.push_back({end->take_socket(), end->take_tls()});
@@ -150,10 +154,8 @@ TEST_F(HandshakeTest, AnEncryptedConnectionThatRestsKeepsNoBuffers) {
 
 // The one end is done, and has said more, before the other one reads on.
 TEST_F(HandshakeTest, WhatIsSaidRightAfterItIsNotLost) {
-  Pair pair;
-  Handshake dials(ours, std::move(pair.dials), Handshake::Side::kDials, hello(3), Handshake::After::kClear);
-  Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
-                    Handshake::After::kClear);
+  Ends both(ours, Handshake::After::kClear);
+  Handshake &dials = both.dials, &listens = both.listens;
   const std::string more = noise(100000, 5);
   bool said = false;
   Handshake::Step one = Handshake::Step::kWantsRead, other = one;
@@ -194,11 +196,8 @@ TEST_F(HandshakeTest, ByteByByteItGoesOnWhereItWas) {
 }
 
 TEST_F(HandshakeTest, EncryptedItStaysInTls) {
-  Pair pair;
-  Handshake dials(ours, std::move(pair.dials), Handshake::Side::kDials, hello(3),
-                  Handshake::After::kEncrypted);
-  Handshake listens(ours, std::move(pair.listens), Handshake::Side::kListens, hello(4),
-                    Handshake::After::kEncrypted);
+  Ends both(ours, Handshake::After::kEncrypted);
+  Handshake &dials = both.dials, &listens = both.listens;
   const Met met = meet(&dials, &listens);
   ASSERT_TRUE(met.dials.ok() && met.listens.ok());
   const Tls a = dials.take_tls(), b = listens.take_tls();

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "build_config.h"
 #include "runtime/base/os.h"
@@ -61,12 +60,6 @@ ordered_json job_of(const JobCounters& counters, NodeCounts counts) {
   job["tasks"] = task_counters(counts);
   job["agent"] = agent_counters(counts);
   return job;
-}
-
-ordered_json by_node_of(const NodeCounts& own, const NodesTold& nodes) {
-  const auto told = std::make_unique<NodesTold>(nodes);
-  set_own(own, told.get());
-  return by_node(node_lines(*told));
 }
 
 // Null: it has not come to that.
@@ -133,7 +126,7 @@ ordered_json report(const JobCounters& counters, const std::vector<TierInReport>
   all["agent"] = agent_counters(counts);
   if (what == Reports::kJob) {
     all["job"] = job_of(counters, counts);
-    all["job"]["by_node"] = nodes ? by_node_of(counts, *nodes) : ordered_json();
+    all["job"]["by_node"] = nodes ? by_node(node_lines(*nodes, counts)) : ordered_json();
   }
   return all;
 }

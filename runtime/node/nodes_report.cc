@@ -69,31 +69,28 @@ bool read_line(const json& object, NodeLine* line) {
   return true;
 }
 
-}  // namespace
-
-void set_own(const NodeCounts& own, NodesTold* nodes) {
-  if (nodes->count == 0) return;
-  NodeTold& first = nodes->told[0];
-  const NodeTold before = first;
-  first = told_of(own);
-  std::copy(std::begin(before.name), std::end(before.name), first.name);
-  first.told_ms = before.told_ms;
-  first.ended = before.ended;
+// The first node's line.
+NodeTold told_of_first(const NodeTold& written, const NodeCounts& own) {
+  NodeTold first = told_of(own);
+  std::copy(std::begin(written.name), std::end(written.name), first.name);
+  first.told_ms = written.told_ms;
+  first.ended = written.ended;
   if (std::all_of(std::begin(own.placed_bytes), std::end(own.placed_bytes),
                   [](uint64_t n) { return n == 0; }))
-    std::copy(std::begin(before.placed_bytes), std::end(before.placed_bytes), first.placed_bytes);
+    std::copy(std::begin(written.placed_bytes), std::end(written.placed_bytes), first.placed_bytes);
+  return first;
 }
 
-std::vector<NodeLine> node_lines(const NodesTold& nodes) {
+}  // namespace
+
+std::vector<NodeLine> node_lines(const NodesTold& nodes, const NodeCounts& own) {
   const auto now = static_cast<uint64_t>(os::clock_ns(CLOCK_MONOTONIC) / 1000000);
   std::vector<NodeLine> lines;
-  for (uint64_t i = 0; i < nodes.count; ++i) {
+  if (nodes.count > 0) lines.push_back({told_of_first(nodes.told[0], own), 0});
+  for (uint64_t i = 1; i < nodes.count; ++i) {
     const NodeTold& told = nodes.told[i];
     lines.push_back({told, {}});
-    if (i == 0)
-      lines.back().seconds_ago = 0;
-    else if (told.told_ms != 0)
-      lines.back().seconds_ago = (now - std::min(now, told.told_ms)) / 1000;
+    if (told.told_ms != 0) lines.back().seconds_ago = (now - std::min(now, told.told_ms)) / 1000;
   }
   return lines;
 }

@@ -20,12 +20,10 @@ struct NodeLine {
       seconds_ago;  // when it told that; 0 for the first node; nothing: it has told nothing
 };
 
-// The first node's line is what it counts itself, which its agent may have died without writing; what is
-// placed by medium, only if `own` has it.
-void set_own(const NodeCounts& own, NodesTold* nodes);
-
-// Node 0 first. `nodes` is plausible(); the clock is read.
-std::vector<NodeLine> node_lines(const NodesTold& nodes);
+// Node 0 first; its line is `own`, what it counts itself, which its agent may have died without writing. What
+// it has placed by medium is taken from there only if it is told there. `nodes` is plausible(); the clock is
+// read.
+std::vector<NodeLine> node_lines(const NodesTold& nodes, const NodeCounts& own);
 
 nlohmann::ordered_json by_node(const std::vector<NodeLine>& lines);
 
