@@ -629,6 +629,8 @@ TEST_F(ControlTest, ANewAgentTakesThePlaceOfTheOneBefore) {
   asks.join();
   ASSERT_FALSE(answer.ok());
   EXPECT_EQ(answer.error().code, ECONNRESET);
+  // The one that asks is told first.
+  EXPECT_TRUE(eventually([&] { return met().size() == 2; }));
   EXPECT_EQ(met(), (std::vector<std::pair<NodeIndex, uint64_t>>{{1, 7}, {1, 8}}));
   EXPECT_TRUE(one->seen(&Agent::gone).empty());
   const auto ends = [](const Fd& fd) {
