@@ -106,7 +106,17 @@ int descriptor_meant(int dirfd, const char* path, int flags) {
   return fd >= 0 ? fd : kNoDescriptor;
 }
 
+// What such a link ends in: a number, or stdin, stdout or stderr. Sooner known than whether strstr(3) finds
+// something, which is a fifth of what an open in /dev/shm costs more.
+inline bool ends_as_link(const char* path) {
+  const char* end = path + strlen(path);
+  if (end[-1] >= '0' && end[-1] <= '9') return true;
+  return end - path > 6 &&
+         (begins(end - 5, "stdin") || begins(end - 6, "stdout") || begins(end - 6, "stderr"));
+}
+
 __attribute__((hot)) bool has_link_to_descriptor(const char* path) {
+  if (!ends_as_link(path)) return false;
   if (begins(path, "/dev/shm/")) return strstr(path, "/../");  // where datasets and tiers may be
   return strstr(path, "/fd/") || strstr(path, "/dev/std");
 }
