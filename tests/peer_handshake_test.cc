@@ -427,6 +427,21 @@ TEST_F(HandshakeTest, WhatIsNoHelloIsRefused) {
   }
 }
 
+TEST_F(HandshakeTest, WhatIsPreparedIsOneJobsOnly) {
+  PeerTls::prepare();
+  PeerTls::prepare();  // the first one is given back
+  const PeerTls one = tls(kJob, key(1)), other = tls("cluster.18.0", key(2));
+  Ends same(one, Handshake::After::kClear);
+  EXPECT_TRUE(meet(&same.dials, &same.listens).dials.ok());
+  Pair pair;
+  Handshake dials(other, std::move(pair.dials), Handshake::Side::kDials, hello(3), Handshake::After::kClear);
+  Handshake listens(one, std::move(pair.listens), Handshake::Side::kListens, hello(4),
+                    Handshake::After::kClear);
+  const Met met = meet(&dials, &listens);
+  EXPECT_FALSE(met.dials.ok());
+  EXPECT_FALSE(met.listens.ok());
+}
+
 TEST_F(HandshakeTest, AnIdentityHasALength) {
   EXPECT_FALSE(PeerTls::create("", key(1)).ok());
   EXPECT_FALSE(PeerTls::create(std::string(129, 'x'), key(1)).ok());

@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one symbol of libmonarch_peers.so.
-#include <openssl/err.h>
-#include <openssl/ssl.h>
-
 #include <string_view>
 
 #include "build_config.h"
+#include "runtime/peer/handshake.h"
 #include "runtime/peer/node.h"
 
 extern "C" __attribute__((visibility("default"))) monarch::CreatePeerNode monarch_create_peer_node;
 
 namespace {
 
-// OpenSSL looks for its algorithms when it is first used, for a millisecond or two: here, in the thread that
-// loads the library.
-__attribute__((constructor)) void prepare_tls() {
-  ::SSL_CTX_free(::SSL_CTX_new(::TLS_method()));
-  ::ERR_clear_error();
-}
+// In the thread that loads the library.
+__attribute__((constructor)) void prepare_tls() { monarch::PeerTls::prepare(); }
 
 }  // namespace
 

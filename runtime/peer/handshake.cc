@@ -6,6 +6,7 @@
 #include <openssl/ssl.h>
 #include <poll.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -39,17 +40,25 @@ SSL_SESSION* session_of(SSL* tls, const JobKey& key) {
   return nullptr;
 }
 
+std::atomic<SSL_CTX*> prepared{nullptr};
+
 }  // namespace
 
 void FreeTls::operator()(ssl_st* tls) const { ::SSL_free(tls); }
 void FreeTls::operator()(ssl_ctx_st* context) const { ::SSL_CTX_free(context); }
+
+void PeerTls::prepare() {
+  ::SSL_CTX_free(prepared.exchange(::SSL_CTX_new(::TLS_method())));
+  ::ERR_clear_error();
+}
 
 Result<PeerTls> PeerTls::create(std::string identity, const JobKey& key) {
   if (identity.empty() || identity.size() > kMostIdentity)
     return bad_input("the job's name for its peers is empty or too long: " + identity);
   PeerTls made;
   made.secret_ = std::make_unique<Secret>(Secret{std::move(identity), key});
-  made.context_.reset(::SSL_CTX_new(::TLS_method()));
+  made.context_.reset(prepared.exchange(nullptr));
+  if (!made.context_) made.context_.reset(::SSL_CTX_new(::TLS_method()));
   SSL_CTX* context = made.context_.get();
   if (!context || ::SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1 ||
       ::SSL_CTX_set_ciphersuites(context, kCipherName) != 1 || ::SSL_CTX_set_num_tickets(context, 0) != 1)

@@ -31,6 +31,9 @@ using Tls = std::unique_ptr<ssl_st, FreeTls>;
 class PeerTls {
  public:
   static Result<PeerTls> create(std::string identity, const JobKey& key);
+  // Makes a part of the next one now, in a thread that has the time: OpenSSL looks for its algorithms when it
+  // is first used, and makes a generator of random numbers for each thread, for some milliseconds in all.
+  static void prepare();
 
  private:
   friend class Handshake;
