@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <iterator>
 #include <optional>
 
@@ -20,6 +21,43 @@ namespace monarch {
 namespace {
 
 Fetched meaning(const Error& error) { return error.code == ETIMEDOUT ? Fetched::kLate : Fetched::kBroken; }
+
+// What comes with an answer's few bytes is taken with them: a small file in two calls instead of five.
+class Answer {
+ public:
+  explicit Answer(Wire* wire) : wire_(wire) {}
+  Status receive(char* to, size_t bytes, int patience_ms) {
+    if (bytes > sizeof ahead_) return Error{EMSGSIZE, "more than an answer has"};
+    if (used_ == got_) used_ = got_ = 0;
+    if (const size_t there = got_ - used_; there < bytes) {
+      std::memmove(ahead_, ahead_ + used_, there);
+      used_ = 0;
+      got_ = there;
+      Result<size_t> more =
+          wire_->receive_some(ahead_ + there, bytes - there, sizeof ahead_ - there, patience_ms);
+      if (!more.ok()) return more.error();
+      got_ += *more;
+    }
+    take(to, bytes);
+    return {};
+  }
+  Status receive_slowly(char* to, size_t bytes, int patience_ms) {
+    const size_t there = std::min(bytes, got_ - used_);
+    take(to, there);
+    return wire_->receive_slowly(to + there, bytes - there, patience_ms);
+  }
+  // Whether more has come than was taken.
+  bool has_more() const { return used_ < got_; }
+
+ private:
+  void take(char* to, size_t bytes) {
+    std::memcpy(to, ahead_ + used_, bytes);
+    used_ += bytes;
+  }
+  Wire* const wire_;
+  size_t used_ = 0, got_ = 0;
+  char ahead_[4096];
+};
 
 }  // namespace
 
@@ -136,23 +174,26 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
       options_.slowness->took(os::clock_ns(CLOCK_MONOTONIC) - began_ns, options_.answer_ms);
   };
   Status done = wire.send(encode(get), answer_ms);
-  if (done.ok()) done = wire.receive(bytes, sizeof bytes, answer_ms);
+  Answer answer(&wire);
+  if (done.ok()) done = answer.receive(bytes, sizeof bytes, answer_ms);
   if (!done.ok()) return meaning(done.error());
   took();
   *answered = true;
   const std::optional<MessageHeader> header = decode_header({bytes, sizeof bytes});
   if (!header || header->type != MessageType::kGot) return Fetched::kBroken;
   std::string body(header->body_bytes, '\0');
-  if (done = wire.receive(body.data(), body.size(), answer_ms); !done.ok()) return meaning(done.error());
+  if (done = answer.receive(body.data(), body.size(), answer_ms); !done.ok()) return meaning(done.error());
   const std::optional<Got> got = decode<Got>(body);
   if (!got) return Fetched::kBroken;
+  // The connection is kept for the next question.
+  const auto ends = [&](Fetched fetched) { return answer.has_more() ? Fetched::kBroken : fetched; };
   switch (got->result) {
     case GetResult::kGone:
-      return Fetched::kGone;
+      return ends(Fetched::kGone);
     case GetResult::kChanged:
-      return Fetched::kChanged;
+      return ends(Fetched::kChanged);
     case GetResult::kBusy:
-      return Fetched::kBusy;
+      return ends(Fetched::kBusy);
     case GetResult::kOk:
       break;
   }
@@ -163,16 +204,17 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
     const uint64_t wanted = std::min(kPieceBytes, *end - offset);
     char head[PieceHeader::kBytes];
     began_ns = os::clock_ns(CLOCK_MONOTONIC);
-    if (done = wire.receive(head, sizeof head, answer_ms); !done.ok()) return meaning(done.error());
+    if (done = answer.receive(head, sizeof head, answer_ms); !done.ok()) return meaning(done.error());
     const std::optional<PieceHeader> piece = decode_piece({head, sizeof head});
-    if (piece && piece->bytes == 0) return get.follow != Follow::kNo ? Fetched::kNotYet : Fetched::kGone;
+    if (piece && piece->bytes == 0)
+      return ends(get.follow != Follow::kNo ? Fetched::kNotYet : Fetched::kGone);
     if (!piece || piece->bytes != wanted) return Fetched::kBroken;
-    if (done = wire.receive_slowly(buffer, wanted, answer_ms); !done.ok()) return meaning(done.error());
+    if (done = answer.receive_slowly(buffer, wanted, answer_ms); !done.ok()) return meaning(done.error());
     took();
     if (check_of_piece(buffer, wanted) != piece->check) return Fetched::kWrong;
     if (!receiver.piece(offset, buffer, wanted, piece->check)) return Fetched::kRefused;
   }
-  return Fetched::kOk;
+  return ends(Fetched::kOk);
 }
 
 }  // namespace monarch

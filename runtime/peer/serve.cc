@@ -170,8 +170,10 @@ bool Serve::serve_one(Connection* connection) {
   got.result = turn.got() ? GetResult::kOk : GetResult::kBusy;
   const std::optional<uint64_t> end = end_of(*get, got.identity.bytes);
   if (!end) got.result = GetResult::kGone;
-  if (!wire.send(encode(got), options_.piece_ms).ok()) return false;
-  return got.result != GetResult::kOk || send_pieces(connection, get->offset, *end, file.get());
+  const bool sends = got.result == GetResult::kOk && get->offset < *end;
+  if (!wire.send(encode(got), options_.piece_ms, sends ? Wire::Then::kMore : Wire::Then::kNothing).ok())
+    return false;
+  return !sends || send_pieces(connection, get->offset, *end, file.get());
 }
 
 bool Serve::send_pieces(Connection* connection, uint64_t begin, uint64_t end, ServedFile* file) {
@@ -180,7 +182,8 @@ bool Serve::send_pieces(Connection* connection, uint64_t begin, uint64_t end, Se
     const uint64_t bytes = std::min(kPieceBytes, end - offset);
     const std::optional<uint64_t> check = file->check(offset / kPieceBytes, options_.wait_ms);
     const PieceHeader header = {check ? static_cast<uint32_t>(bytes) : 0, check.value_or(0)};
-    if (!wire.send(encode_piece(header), options_.piece_ms).ok()) return false;
+    const Wire::Then then = check ? Wire::Then::kMore : Wire::Then::kNothing;
+    if (!wire.send(encode_piece(header), options_.piece_ms, then).ok()) return false;
     if (!check) return true;
     if (!wire.send_file(file->copy(), offset, bytes, options_.piece_ms).ok()) return false;
     sent_files_ += offset == begin;

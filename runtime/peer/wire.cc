@@ -89,11 +89,12 @@ Status Wire::after(const char* what, int64_t result, Wants wants, int64_t until_
   }
 }
 
-Status Wire::send(std::string_view bytes, int patience_ms) {
+Status Wire::send(std::string_view bytes, int patience_ms, Then then) {
   const int64_t until = end_of(patience_ms);
+  const int flags = MSG_NOSIGNAL | (then == Then::kMore ? MSG_MORE : 0);
   while (!bytes.empty()) {
     const int64_t n = tls_ ? ::SSL_write(tls_, bytes.data(), static_cast<int>(bytes.size()))
-                           : ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+                           : ::send(socket_, bytes.data(), bytes.size(), flags);
     if (n > 0)
       bytes.remove_prefix(static_cast<size_t>(n));
     else
@@ -103,31 +104,39 @@ Status Wire::send(std::string_view bytes, int patience_ms) {
 }
 
 Status Wire::receive(char* to, size_t bytes, int patience_ms) {
-  return receive_until(to, bytes, patience_ms, 1);
+  MONARCH_TRY(receive_until(to, bytes, bytes, patience_ms, 1));
+  return {};
+}
+
+Result<size_t> Wire::receive_some(char* to, size_t least, size_t most, int patience_ms) {
+  return receive_until(to, least, most, patience_ms, 1);
 }
 
 Status Wire::receive_slowly(char* to, size_t bytes, int patience_ms) {
-  return receive_until(to, bytes, patience_ms, kSlow);
+  MONARCH_TRY(receive_until(to, bytes, bytes, patience_ms, kSlow));
+  return {};
 }
 
-Status Wire::receive_until(char* to, size_t bytes, int patience_ms, int times) {
+Result<size_t> Wire::receive_until(char* to, size_t least, size_t most, int patience_ms, int times) {
   Until until(patience_ms, times);
-  InParts parts(socket_, tls_ || times == 1 ? 0 : bytes);
-  for (bool late = false; bytes > 0;) {
-    const int64_t n = tls_ ? ::SSL_read(tls_, to, static_cast<int>(bytes)) : ::recv(socket_, to, bytes, 0);
+  InParts parts(socket_, tls_ || times == 1 ? 0 : least);
+  size_t got = 0;
+  for (bool late = false; got < least;) {
+    const size_t room = most - got;
+    const int64_t n =
+        tls_ ? ::SSL_read(tls_, to + got, static_cast<int>(room)) : ::recv(socket_, to + got, room, 0);
     if (n > 0) {
-      to += n;
-      bytes -= static_cast<size_t>(n);
-      parts.left(bytes);
+      got += static_cast<size_t>(n);
+      if (got < least) parts.left(least - got);
       until.moved();
       late = false;
       continue;
     }
     Status waited = after("receive", n, Wants::kRead, until.ns());
-    if (!waited.ok() && (late || waited.error().code != ETIMEDOUT)) return waited;
+    if (!waited.ok() && (late || waited.error().code != ETIMEDOUT)) return waited.error();
     late = !waited.ok();  // less than a part may be there
   }
-  return {};
+  return got;
 }
 
 bool Wire::has_more() const { return tls_ && ::SSL_pending(tls_) > 0; }

@@ -17,9 +17,13 @@ class Wire {
  public:
   Wire(int socket, ssl_st* tls) : socket_(socket), tls_(tls) {}
 
+  // Whether more is sent right after it: then the kernel need not make a packet of this alone.
+  enum class Then { kNothing, kMore };
   // All of it, within `patience_ms`. ETIMEDOUT, or why the connection is broken.
-  Status send(std::string_view bytes, int patience_ms);
+  Status send(std::string_view bytes, int patience_ms, Then then = Then::kNothing);
   Status receive(char* to, size_t bytes, int patience_ms);
+  // At least so many bytes, and what has come with them, up to `most`; how many.
+  Result<size_t> receive_some(char* to, size_t least, size_t most, int patience_ms);
   // The same of what a slow link takes a while for: as long as some of it comes within `patience_ms`, all may
   // take kSlow times as long.
   static constexpr int kSlow = 10;
@@ -32,7 +36,7 @@ class Wire {
 
  private:
   enum class Wants { kRead, kWrite };
-  Status receive_until(char* to, size_t bytes, int patience_ms, int times);
+  Result<size_t> receive_until(char* to, size_t least, size_t most, int patience_ms, int times);
   Status wait(Wants what, int64_t until_ns);
   // What went wrong with a call that returned `result`, unless that passes.
   Status after(const char* what, int64_t result, Wants wants, int64_t until_ns);
