@@ -84,6 +84,10 @@ class LedgerTest : public ::testing::Test {
       t.asked.reset();
     });
   }
+  // The keeper comes again each second: on a busy machine a board may not be read in time.
+  static void grant(const StateDir& state) {
+    for (int i = 0; i < 3; ++i) monarch::grant(state);
+  }
   // What its agent says that it keeps to; or its owner, what he likes.
   std::string says(uint32_t job, uint64_t bytes) {
     const std::string run_dir = record(job).run_dir;
@@ -627,7 +631,7 @@ TEST_F(LedgerTest, ARecordThatIsAnotherRunsByNowIsLeftAlone) {
       return 0;
     };
     if (!before_call(SYS_flock, begin_anew)) return 99;
-    grant(state_);
+    monarch::grant(state_);
     return 0;
   });
   if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
