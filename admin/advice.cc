@@ -15,9 +15,10 @@ std::string count(uint64_t n, const char* what) {
   return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
 
-uint64_t missing(const Counts& c) {
-  const uint64_t all = c.own("dataset_bytes");
-  return all - std::min(all, c.placed_bytes);
+std::string missing(const Counts& c) {
+  const Counts::Dataset all = c.dataset();
+  return (all.estimated ? "about " : "") + format_size(all.bytes - std::min(all.bytes, c.placed_bytes)) +
+         " for " + count(all.no_room, "file");
 }
 
 struct Rule {
@@ -56,8 +57,7 @@ constexpr Rule kRules[] = {
      }},
     {"tier-too-small", [](const Counts& c) { return c.own("no_fit_files") > 0; },
      [](const Counts& c) {
-       return "the tiers were too small by " + format_size(missing(c)) + " for " +
-              count(c.own("no_fit_files"), "file") +
+       return "the tiers were too small by " + missing(c) +
               ": ask for a larger part of the node (--exclusive, more cores) or more nodes with [peer], or "
               "name fewer directories";
      }},
@@ -130,6 +130,14 @@ uint64_t Counts::task(const char* name) const {
 uint64_t Counts::own(const char* name) const {
   const auto at = agent.find(name);
   return at == agent.end() ? 0 : at->second;
+}
+
+Counts::Dataset Counts::dataset() const {
+  Dataset all{own("dataset_bytes"), own("no_fit_files")};
+  const uint64_t placed = own("staged_files"), known = placed + all.no_room, found = own("walk_files");
+  if (all.no_room == 0 || own("prefetch_files") == 0 || found <= known) return all;
+  const double mean = static_cast<double>(all.bytes) / static_cast<double>(known);
+  return {static_cast<uint64_t>(mean * static_cast<double>(found)), found - placed, true};
 }
 
 Advice advise(const Counts& counts) {

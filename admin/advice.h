@@ -23,6 +23,13 @@ struct Counts {
   uint64_t calls() const { return read_calls_tier + task("read_calls_pfs"); }
   uint64_t calls_pfs() const { return own("agent_reads_pfs") + task("read_calls_pfs"); }
   uint64_t opens_pfs() const { return own("agent_opens_pfs") + own("walk_dirs") + task("opens_pfs"); }
+  // What the dataset holds, as far as known, and files for which no tier had room. Once the tiers are full,
+  // prefetch looks at no more files: those that are left are taken for as large as the others.
+  struct Dataset {
+    uint64_t bytes = 0, no_room = 0;
+    bool estimated = false;
+  };
+  Dataset dataset() const;
 };
 
 struct Advice {

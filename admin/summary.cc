@@ -167,7 +167,7 @@ struct Bound {
   double epochs, percent;
 };
 std::optional<Bound> bound_of(const Counts& c) {
-  const uint64_t all = c.own("dataset_bytes");
+  const uint64_t all = c.dataset().bytes;
   if (all == 0 || c.bytes_read() == 0) return {};
   const double epochs = static_cast<double>(c.bytes_read()) / static_cast<double>(all);
   const double placed = std::min(1.0, static_cast<double>(c.placed_bytes) / static_cast<double>(all));
@@ -206,7 +206,8 @@ ordered_json to_json(const Told& told, const Advice& advice) {
       {"opens_pfs", c.opens_pfs()},
       {"meta_pfs", c.task("meta_pfs")},
       {"meta_served", c.task("meta_served")},
-      {"dataset_bytes", c.own("dataset_bytes")},
+      {"dataset_bytes", c.dataset().bytes},
+      {"dataset_estimated", c.dataset().estimated},
       {"placed_bytes", c.placed_bytes},
       {"epochs", bound ? ordered_json(bound->epochs) : ordered_json()},
       {"spared_percent", spared(c.bytes_pfs(), c.bytes_read())},
@@ -270,9 +271,12 @@ void print(const Told& told, const Advice& advice) {
                     rounded(share(c.opens_tier, c.opens)) + "%)");
   line("Read", format_size(c.bytes_read()) + ": " + format_size(c.read_bytes_tier) + " from tiers, " +
                    format_size(c.task("read_bytes_pfs")) + " from the PFS");
+  const Counts::Dataset all = c.dataset();
   line("Staged",
        format_size(c.placed_bytes) + " placed" +
-           (c.own("dataset_bytes") > 0 ? " of " + format_size(c.own("dataset_bytes")) + " known" : "") +
+           (all.bytes == 0 ? ""
+                           : " of " + (all.estimated ? "about " + format_size(all.bytes)
+                                                     : format_size(all.bytes) + " known")) +
            "; " + format_size(c.own("agent_bytes_pfs")) + " from the PFS" +
            (c.own("peer_bytes") > 0 ? ", " + format_size(c.own("peer_bytes")) + " from other nodes" : ""));
   line("PFS bytes", instead(format_size(c.bytes_pfs()), format_size(c.bytes_read()),

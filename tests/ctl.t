@@ -481,6 +481,8 @@ RULES = [
     ("tier-failed", {"tasks": {"fallback_tier_error": 1}}, ["a tier failed 1 time:"]),
     ("pfs-failed", {"agent": {"source_errors": 2}}, ["2 files could not be read"]),
     ("tier-too-small", {"agent": {"no_fit_files": 3, "dataset_bytes": 1000 + (40 << 30)}}, ["too small by 40.0G for 3 files", "--exclusive"]),
+    ("tier-too-small", {"agent": {"no_fit_files": 10, "staged_files": 10, "prefetch_files": 10, "walk_files": 100, "dataset_bytes": 2000}},
+     ["too small by about 8.79K for 90 files"]),
     ("excluded", {"tasks": {"fallback_excluded": 10}}, ["MONARCH_IO_EXCLUDE"]),
     ("mounts", {"tasks": {"fallback_mount": 10}}, ["container-args"]),
     ("large-files", {"tasks": {"fallback_large": 10}}, ["10 opens of large files", "--monarch-wait=full"]),
@@ -501,7 +503,8 @@ def report_of_file():
         contains(told.get("advice", ""), parts, f"advice: {rule}: what to do")
         contains(ctl("report", file)[1], [told.get("advice", "?")], f"advice: {rule}, as text")
     with open(f"{SOURCE}/admin/advice.cc", encoding="utf-8") as source:
-        equal(re.findall(r'^    \{"([\w-]+)",', source.read(), flags=re.M), [rule for rule, _, _ in RULES], "each rule has its case, in this order")
+        equal(re.findall(r'^    \{"([\w-]+)",', source.read(), flags=re.M), list(dict.fromkeys(rule for rule, _, _ in RULES)),
+              "each rule has its case, in this order")
     for fallback in "no_agent", "excluded", "mount", "large", "timeout", "invalid", "dropped":
         few = written("few.json", json.dumps(a_report(tasks={f"fallback_{fallback}": 5})))
         equal(as_json("report", few)[1].get("rule"), "good", f"a twentieth of the opens is not worth a line: {fallback}")
@@ -549,6 +552,18 @@ def report_of_run():
     told = as_json("report", written("real.json", out[4:]))[1]
     equal((told.get("rule"), told.get("bytes_pfs"), told.get("bytes_read"), told.get("epochs")),
           ("good", counters["agent"]["agent_bytes_pfs"], 3 * counters["agent"]["dataset_bytes"], 3), "report of a real run", told)
+    equal((told["dataset_bytes"], told["dataset_estimated"]), (counters["agent"]["dataset_bytes"], False), "all of it is known")
+    many = scratch("many.data")
+    for n in range(60):
+        with open(f"{many}/{n}", "wb") as one:
+            one.write(os.urandom(100 << 10))
+    read[-1] = many
+    code, out, err = ctl("run", *e2e.options([many], {"t": (tier, "1M")}), "--wait", "full", "--report", "-", "--", *read, env=e2e.environment())
+    told = as_json("report", written("full.json", out[4:]))[1]
+    equal((told["rule"], told["dataset_bytes"], told["dataset_estimated"], told["epochs"]), ("tier-too-small", 60 * (100 << 10), True, 3.0),
+          "a tier that is too small: what nobody has looked at is taken for as large as the rest", told)
+    contains(told["advice"], ["too small by about", f"for {60 - json.loads(out[4:])['agent']['staged_files']} files"], "what lacks")
+    contains(ctl("report", f"{scratch()}/full.json")[1], ["placed of about 5.86M"], "as text")
     file, reading = f"{scratch()}/both.json", ["sh", "-c", 'find "$1" -type f -exec cat {} + >/dev/null; exit 3', "sh", dataset]
     code, out, err = ctl("run", *e2e.options([dataset], {"t": (tier, "1G")}), "--json", "--report", file, "--", *reading, env=e2e.environment())
     with open(file, encoding="utf-8") as stream:

@@ -78,17 +78,20 @@ void count(const Catalog& catalog, const Entry& e, uint64_t word, bool full, Cou
   }
 }
 
-int percent_of(const Counted& found, uint64_t placed_bytes, bool over) {
+uint64_t all_bytes(const Counted& found) {
   const Progress& p = found.progress;
-  if (over && p.staged_files == p.files) return 100;
-  // Those of which nobody knows the size are taken for as large as the others.
   const uint64_t sized = p.files - found.unsized;
-  const double mean = sized > 0 ? static_cast<double>(p.bytes) / static_cast<double>(sized) : 0;
-  const double all = static_cast<double>(p.bytes) + mean * static_cast<double>(found.unsized);
+  if (sized == 0) return p.bytes;
+  const double mean = static_cast<double>(p.bytes) / static_cast<double>(sized);
+  return p.bytes + static_cast<uint64_t>(mean * static_cast<double>(found.unsized));
+}
+
+int percent_of(const Progress& p, uint64_t placed_bytes, bool over) {
+  if (over && p.staged_files == p.files) return 100;
   // Of files that are not whole the board alone knows what is there.
   const auto staged = static_cast<double>(std::max(p.staged_bytes, placed_bytes));
-  const double part =
-      all > 0 ? staged / all : static_cast<double>(p.staged_files) / static_cast<double>(p.files);
+  const double part = p.all_bytes > 0 ? staged / static_cast<double>(p.all_bytes)
+                                      : static_cast<double>(p.staged_files) / static_cast<double>(p.files);
   return static_cast<int>(std::clamp(100 * part, 0.0, 99.0));
 }
 
@@ -119,7 +122,8 @@ Progress ProgressFile::look() const {
   for (size_t i = 0; i < parts_.tiers; ++i)
     placed += parts_.board->placed_bytes[i].load(std::memory_order_relaxed);
   const bool over = walked && found.waiting == 0;
-  if (walked) p.percent = percent_of(found, placed, over);
+  p.all_bytes = walked ? all_bytes(found) : p.bytes;
+  if (walked) p.percent = percent_of(p, placed, over);
   if (parts_.prefetch == AgentConfig::Prefetch::kOff)
     p.state = Is::kAllocated;
   else if (over)
@@ -201,7 +205,7 @@ void ProgressFile::run() {
 
 // What was told is taken down along with what tasks have read meanwhile.
 bool ProgressFile::goes_on(const Progress& told, int64_t rest) {
-  series_.look({told.staged_bytes, told.bytes, told.state == Is::kStagedIn,
+  series_.look({told.staged_bytes, told.all_bytes, told.state == Is::kStagedIn,
                 told.state == Is::kStagedIn && told.staged_files == told.files});
   if (parts_.nodes) parts_.nodes->look();
   return sleep(rest);

@@ -33,6 +33,7 @@ struct Progress {
   int percent = 0;  // of the bytes; 100: all files; 0 as long as not all directories are listed
   // Regular files that are this node's to stage, as far as listed, and what they hold, as far as known.
   uint64_t files = 0, bytes = 0;
+  uint64_t all_bytes = 0;  // once all are listed, with those of unknown size taken for as large as the others
   uint64_t staged_files = 0, staged_bytes = 0;
   uint64_t no_room = 0, failed = 0;  // files that are not staged
   bool unused = false;               // prefetch was told to rest, since no program uses the dataset

@@ -21,7 +21,8 @@ struct Sample {
   uint64_t agent_bytes_pfs = 0, peer_bytes = 0, served_bytes = 0;
   uint64_t opens_pfs = 0, opens_tier = 0;
   uint64_t waits = 0, wait_ns = 0;
-  uint64_t staged_bytes = 0, dataset_bytes = 0;  // as the state file has them (monarch(7))
+  uint64_t staged_bytes = 0,
+           dataset_bytes = 0;  // Progress::staged_bytes, all_bytes (runtime/agent/progress.h)
   uint64_t placed_bytes[kMaxTiers] = {};
   bool operator==(const Sample&) const = default;
 };
