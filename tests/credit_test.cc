@@ -155,12 +155,9 @@ TEST_F(CreditTest, WhoOpensItWhileItsSizeIsFoundGetsIt) {
   write_file(pfs_ + "/a", noise(50 * kFile, 1));
   config_.prefetch_burst = kCost;
   prepare();
-  bool asked = false;
+  std::atomic<bool> asked{false};
   const Intercept looks(Call::kFstat, [&](Arguments&) {
-    if (state("a") == State::kStaging && !asked) {
-      asked = true;
-      placement_->demand(rel("a"));
-    }
+    if (state("a") == State::kStaging && !asked.exchange(true)) placement_->demand(rel("a"));
     return 0;
   });
   place();

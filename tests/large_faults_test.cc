@@ -38,7 +38,7 @@ class LargeFault : public PlacementTest {
 
 TEST_F(LargeFault, AChangeOfTheSameSizeIsNoticed) {
   start();
-  int reads = 0;
+  std::atomic<int> reads{0};
   Intercept change(Call::kPread, [&](Arguments&) {
     if (++reads == 2) scratch_.file("pfs/f", noise(4 * kMiB, 2));
     return 0;
@@ -107,7 +107,7 @@ TEST_F(LargeFault, AChangeBeforeTheFirstChunkIsNoticed) {
 
 TEST_F(LargeFault, WhatTheJobWritesMeanwhileIsDropped) {
   start();
-  int reads = 0;
+  std::atomic<int> reads{0};
   Intercept write(Call::kPread, [&](Arguments&) {
     if (++reads == 1) set_invalid(board_->get(), rel("f").hash);
     return 0;
@@ -185,11 +185,10 @@ INSTANTIATE_TEST_SUITE_P(Errors, LargeEnd, ::testing::Values(EIO, ENOENT, ENOMEM
 TEST_F(LargeFault, ADirectoryOfCopiesThatIsGoneComesBackForALargeOne) {
   start();
   demand("f");
-  bool removed = false;
+  std::atomic<bool> removed{false};
   {
     Intercept names(Call::kRenameat, [&](Arguments&) {
-      if (removed) return 0;
-      removed = true;
+      if (removed.exchange(true)) return 0;
       for (const auto& entry : std::filesystem::directory_iterator(tier().copies_path()))
         if (entry.path().filename() != "part") std::filesystem::remove_all(entry);
       return 0;
