@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/defaults.h"
 #include "admin/jobs.h"
 #include "admin/output.h"
 #include "admin/tiers.h"
@@ -42,7 +43,7 @@ constexpr int kPatienceMs = 10000;  // in which what jobs left should be gone
 
 struct CleanOptions {
   std::vector<std::string> directories;
-  std::string state_dir = kDefaultState;
+  std::string state_dir;
   bool dry_run = false, json = false;
 };
 
@@ -56,7 +57,7 @@ struct LeftOver {
 std::set<std::string> places_of_runs(const CleanOptions& options) {
   std::set<std::string> places(options.directories.begin(), options.directories.end());
   for (const std::string& base : run_bases()) places.insert(base);
-  const Result<Config> config = load_config(kDefaultConfig);
+  const Result<Config> config = load_config(default_config());
   const Result<std::vector<Candidate>> tiers =
       look_at_tiers(config.ok() ? config->tiers : std::vector<TierConfig>());
   if (tiers.ok())
@@ -144,7 +145,7 @@ int clean(const CleanOptions& options) {
 }
 
 struct FlushOptions {
-  std::string config = kDefaultConfig, state_dir = kDefaultState;
+  std::string config, state_dir;
   bool json = false;
 };
 
@@ -194,8 +195,7 @@ void add_clean(CLI::App* app, int* status) {
                   "tiers that 'monarchctl run' was given, besides those of the configuration");
   app->add_flag("--dry-run", options->dry_run, "remove nothing, and tell what would be removed");
   app->add_flag("--json", options->json, "print as JSON");
-  app->add_option("--state-dir", options->state_dir,
-                  std::string("root's state directory; default: ") + kDefaultState);
+  add_state_dir(app, &options->state_dir);
   app->footer(
       "Exit status: 0 if nothing is left behind, or --dry-run; 1 if something cannot be removed; 2 for wrong "
       "usage.");
@@ -205,9 +205,7 @@ void add_clean(CLI::App* app, int* status) {
 void add_flush(CLI::App* app, int* status) {
   auto options = std::make_shared<FlushOptions>();
   app->add_flag("--json", options->json, "print as JSON");
-  app->add_option("--config", options->config, std::string("configuration; default: ") + kDefaultConfig);
-  app->add_option("--state-dir", options->state_dir,
-                  std::string("root's state directory; default: ") + kDefaultState);
+  add_config_and_state_dir(app, "configuration", &options->config, &options->state_dir);
   app->footer("Exit status: 0 if no line waits any more, 1 if some do, 2 for wrong usage.");
   app->callback([options, status] { *status = flush_verb(*options); });
 }

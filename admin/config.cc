@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/defaults.h"
 #include "admin/output.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
@@ -29,7 +30,7 @@ using nlohmann::ordered_json;
 constexpr size_t kMostLine = 198;  // bytes, monarch.conf(5)
 
 struct ConfigOptions {
-  std::string file = kDefaultConfig;
+  std::string file;
   std::vector<std::string> words;
   bool json = false;
 };
@@ -196,13 +197,17 @@ void add_verb(CLI::App* app, const char* name, const char* text, int (*run)(cons
               int* status) {
   auto options = std::make_shared<ConfigOptions>();
   CLI::App* verb = app->add_subcommand(name, text);
-  verb->add_option("FILE", options->file, std::string("default: ") + kDefaultConfig);
+  verb->add_option("FILE", options->file,
+                   std::string("default: as plugstack.conf names it, else ") + kDefaultConfig);
   verb->add_flag("--json", options->json, "print as JSON");
   verb->add_option("--set", options->words,
                    "SECTION.KEY=VALUE, which goes before what the file says, as in plugstack.conf")
       ->allow_extra_args(false);
   verb->footer("Exit status: 0 if the configuration is valid, 1 if it is not, 2 for wrong usage.");
-  verb->callback([options, run, status] { *status = run(*options); });
+  verb->callback([options, run, status] {
+    if (options->file.empty()) options->file = default_config();
+    *status = run(*options);
+  });
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ monarchctl_SOURCES = \
 	%D%/commands.h \
 	%D%/config.cc \
 	%D%/container.cc \
+	%D%/defaults.cc \
+	%D%/defaults.h \
 	%D%/doctor.cc \
 	%D%/job_text.cc \
 	%D%/job_text.h \

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/defaults.h"
 #include "admin/output.h"
 #include "build_config.h"
 #include "runtime/base/fd.h"
@@ -37,7 +38,7 @@ constexpr int kRequestPatienceMs = 5000, kSendPatienceMs = 5000;
 constexpr size_t kMostRequest = 8192;
 
 struct MetricsOptions {
-  std::string config = kDefaultConfig, state_dir = kDefaultState, textfile;
+  std::string config, state_dir, textfile;
   bool http = false, json = false;
 };
 
@@ -240,10 +241,8 @@ void add_metrics(CLI::App* app, int* status) {
   CLI::Option* json = app->add_flag("--json", options->json, "print as JSON");
   textfile->excludes(http)->excludes(json);
   http->excludes(json);
-  app->add_option("--config", options->config,
-                  std::string("configuration, which names the tiers; default: ") + kDefaultConfig);
-  app->add_option("--state-dir", options->state_dir,
-                  std::string("root's state directory; default: ") + kDefaultState);
+  add_config_and_state_dir(app, "configuration, which names the tiers", &options->config,
+                           &options->state_dir);
   app->footer("For root. Exit status: 0 if the metrics were told, 1 if not, 2 for wrong usage.");
   app->callback([options, status] { *status = metrics_verb(*options); });
 }

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl: what users and admins type. This file only dispatches; a file per subcommand stands beside it.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <numeric>
+#include <string>
+#include <vector>
 
 #include "admin/commands.h"
 #include "admin/output.h"
@@ -22,15 +27,63 @@ std::string command_of(const CLI::App& app) {
   return app.get_name();
 }
 
-// What was typed makes no sense; `first`: its first word. The exit status.
-int refuse(const CLI::App& app, const CLI::ParseError& error, const std::string& first) {
+const CLI::App& command_in(const CLI::App& app) {
+  for (const CLI::App* sub : app.get_subcommands()) return command_in(*sub);
+  return app;
+}
+
+// How many letters have to be changed, added or left out (Levenshtein's distance).
+size_t distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t corner = row[0]++;
+    for (size_t k = 0; k < b.size(); ++k) {
+      const size_t changed = corner + (a[i] == b[k] ? 0 : 1);
+      corner = row[k + 1];
+      row[k + 1] = std::min({changed, row[k] + 1, corner + 1});
+    }
+  }
+  return row.back();
+}
+
+// Of a word that looks like an option of the command's, and is none: the words that say so; empty: there is
+// none. What follows "--" is another program's.
+std::string unknown_option(const CLI::App& command, const std::vector<std::string>& words) {
+  constexpr size_t kMostTypos = 2;
+  for (const std::string& word : words) {
+    if (word == "--") return "";
+    const std::string name = word.substr(0, word.find('='));
+    const bool is_option =
+        name.size() > 1 && name[0] == '-' && std::isdigit(static_cast<unsigned char>(name[1])) == 0;
+    if (!is_option || command.get_option_no_throw(name)) continue;
+    std::string meant;
+    size_t least = kMostTypos + 1;
+    for (const CLI::Option* option : command.get_options())
+      for (const std::string& other : option->get_lnames())
+        if (const size_t typos = distance(name, "--" + other); typos < least) {
+          least = typos;
+          meant = "--" + other;
+        }
+    return "there is no option " + name + (meant.empty() ? "" : " (did you mean " + meant + "?)");
+  }
+  return "";
+}
+
+// What was typed makes no sense. The exit status.
+int refuse(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words) {
+  const std::string first = words.empty() ? "" : words[0];
   if (app.get_subcommands().empty() && !first.empty() && first[0] != '-') {
     std::fprintf(stderr, "monarchctl: there is no subcommand '%s'; see 'monarchctl --help'\n", first.c_str());
     return kUsage;
   }
-  const std::string command = command_of(app);
-  std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), error.what(), command.c_str());
-  return app.got_subcommand("run") ? kRunFailed : kUsage;
+  const std::string command = command_of(app), unknown = unknown_option(command_in(app), words);
+  const bool is_run = app.got_subcommand("run");
+  const bool is_apart = std::find(words.begin(), words.end(), "--") != words.end();
+  std::fprintf(stderr, "%s: %s%s; see '%s --help'\n", command.c_str(),
+               unknown.empty() ? error.what() : unknown.c_str(),
+               is_run && !is_apart ? "; put -- before the command" : "", command.c_str());
+  return is_run ? kRunFailed : kUsage;
 }
 
 }  // namespace
@@ -75,7 +128,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() != 0) return refuse(app, e, argc > 1 ? argv[1] : "");
+    if (e.get_exit_code() != 0) return refuse(app, e, {argv + 1, argv + argc});
     (void)app.exit(e);  // --help, --version
   }
   std::cout << std::flush;

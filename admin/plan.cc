@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/defaults.h"
 #include "admin/output.h"
 #include "admin/tiers.h"
 #include "build_config.h"
@@ -44,7 +45,7 @@ constexpr uint64_t kUpTo[] = {4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, u
 
 struct PlanOptions {
   std::vector<std::string> datasets;
-  std::string capacity, rate = "5000", config = kDefaultConfig;
+  std::string capacity, rate = "5000", config;
   uint32_t nodes = 1, epochs = 10;
   bool json = false;
 };
@@ -162,8 +163,9 @@ Result<std::vector<Room>> rooms_of(const PlanOptions& options) {
     rooms.push_back({"capacity", "", *capacity, 0});
     return rooms;
   }
-  const Result<Config> config = load_config(options.config);
-  if (!config.ok() && config.error().code != ENOENT) return config.error();
+  const std::string file = options.config.empty() ? default_config() : options.config;
+  const Result<Config> config = load_config(file);
+  if (!config.ok() && (config.error().code != ENOENT || !options.config.empty())) return config.error();
   const Result<std::vector<Candidate>> tiers =
       look_at_tiers(config.ok() ? config->tiers : std::vector<TierConfig>());
   if (!tiers.ok()) return tiers.error();
@@ -276,17 +278,21 @@ void print(const PlanOptions& options, const Found& found, const std::vector<Roo
         percent_text(100 * part).c_str());
   std::printf("\nRead from the PFS in %u epochs on %u nodes:\n", options.epochs, options.nodes);
   rows = {{"HOW", "BYTES", "SPARED"}, {"without Monarch", bytes(reads.without), "-"}};
-  rows.push_back({"with Monarch", bytes(reads.alone),
-                  percent_text(percent(reads.without - reads.alone, reads.without))});
-  if (options.nodes > 1)
-    rows.push_back({"with [peer] enabled = on", bytes(reads.peers),
-                    percent_text(percent(reads.without - reads.peers, reads.without))});
+  const auto row = [&](const char* how, double read) {
+    const double spared = percent(reads.without - read, reads.without);
+    rows.push_back({how, bytes(read), found.bytes == 0 ? "-" : percent_text(spared)});
+  };
+  row("with Monarch", options.nodes > 1 ? reads.peers : reads.alone);
+  if (options.nodes > 1) row("with [peer] enabled = off", reads.alone);
   print_table(rows);
 }
 
 int plan(PlanOptions options) {
   if (options.nodes == 0 || options.epochs == 0)
     return fail("plan", "--nodes and --epochs are at least 1"), kUsage;
+  if (const Result<uint64_t> capacity = parse_size(options.capacity);
+      !options.capacity.empty() && !capacity.ok())
+    return fail("plan", "--capacity: " + capacity.error().text), kUsage;
   const Result<uint64_t> rate = parse_rate(options.rate);
   if (!rate.ok()) return fail("plan", "--rate: " + rate.error().text), kUsage;
   for (std::string& dataset : options.datasets) {
@@ -304,6 +310,8 @@ int plan(PlanOptions options) {
   Walk walk(*rate);
   for (const std::string& dataset : options.datasets) walk.below(dataset);
   const Found& found = walk.end();
+  if (found.files == 0 && found.errors > 0)
+    return fail("plan", found.first_error + "; give yourself the right to list it (chmod), or ask its owner");
   uint64_t left = found.space;
   for (Room& room : *rooms) {
     room.filled = std::min(room.capacity / kBlock * kBlock, left);
@@ -331,8 +339,10 @@ void add_plan(CLI::App* app, int* status) {
   app->add_option("--epochs", options->epochs, "how often the job reads the dataset; default: 10");
   app->add_option("--rate", options->rate,
                   "calls to the file system per second at most, or none; default: 5000");
-  app->add_option("--config", options->config,
-                  std::string("configuration that names the tiers; default: ") + kDefaultConfig);
+  app->add_option(
+      "--config", options->config,
+      std::string("configuration that names the tiers; default: as plugstack.conf names it, else ") +
+          kDefaultConfig);
   app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
   app->footer(
       "Reads names and sizes only.\nExit status: 0, 1 on a failure, 2 for wrong usage, 4 if a part of the "

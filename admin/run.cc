@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/defaults.h"
 #include "admin/output.h"
 #include "admin/tiers.h"
 #include "admin/wait.h"
@@ -370,8 +371,8 @@ Result<std::optional<JobKey>> check_peers(const RunOptions& options, const PeerC
 // What `monarchctl tiers` chooses, of that what this user and these datasets can have; says which.
 Result<std::vector<TierConfig>> choose_tiers(const std::vector<std::string>& datasets) {
   std::vector<TierConfig> configured;
-  if (::access(kDefaultConfig, F_OK) == 0) {
-    Result<Config> config = load_config(kDefaultConfig);
+  if (const std::string file = default_config(); ::access(file.c_str(), F_OK) == 0) {
+    Result<Config> config = load_config(file);
     if (!config.ok()) return Error{config.error().code, config.error().text + "; or give --tier"};
     configured = std::move(config->tiers);
   }

@@ -89,6 +89,18 @@ std::vector<std::string> PluginLine::settings() const {
   return all;
 }
 
+std::string plugstack_of(const std::string& slurm_conf) {
+  constexpr char kKey[] = "plugstackconfig=";
+  std::ifstream in(slurm_conf);
+  for (std::string line; std::getline(in, line);) {
+    const std::vector<std::string> words = words_of(line);
+    if (words.size() == 1 && ::strncasecmp(words[0].c_str(), kKey, sizeof kKey - 1) == 0 &&
+        words[0][sizeof kKey - 1] == '/')
+      return words[0].substr(sizeof kKey - 1);
+  }
+  return slurm_conf.substr(0, slurm_conf.rfind('/') + 1) + "plugstack.conf";
+}
+
 Result<std::optional<PluginLine>> find_plugin_line(const std::string& plugstack) {
   return find_in(plugstack, 0);
 }

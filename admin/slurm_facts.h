@@ -24,6 +24,8 @@ struct PluginLine {
   std::string word(const std::string& key) const;
   std::vector<std::string> settings() const;  // SECTION.KEY=VALUE
 };
+// Where the plugins are named, by that slurm.conf: its PlugStackConfig, else plugstack.conf beside it.
+std::string plugstack_of(const std::string& slurm_conf);
 // Nothing: there is none. An error if the file is there and cannot be read.
 Result<std::optional<PluginLine>> find_plugin_line(const std::string& plugstack);
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/defaults.h"
 #include "admin/job_text.h"
 #include "admin/jobs.h"
 #include "admin/node_rows.h"
@@ -24,7 +25,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct StatusOptions {
-  std::string job, state_dir = kDefaultState;
+  std::string job, state_dir;
   bool json = false;
 };
 
@@ -158,8 +159,7 @@ void add_status(CLI::App* app, int* status_of_run) {
           },
           ""));
   app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
-  app->add_option("--state-dir", options->state_dir,
-                  std::string("root's state directory; default: ") + kDefaultState);
+  add_state_dir(app, &options->state_dir);
   app->footer(
       "Root sees all jobs with Monarch on this node, others their own.\n"
       "Exit status: 0 if the job is there, or none was named; 1 if it is not; 2 for wrong usage.");

@@ -21,6 +21,7 @@
 #include "admin/advice.h"
 #include "admin/bounded.h"
 #include "admin/commands.h"
+#include "admin/defaults.h"
 #include "admin/jobs.h"
 #include "admin/node_rows.h"
 #include "admin/output.h"
@@ -41,7 +42,7 @@ constexpr size_t kMostFile = 16 << 20;
 constexpr uint64_t kMost = uint64_t{1} << 60;  // that a counter can be
 
 struct ReportOptions {
-  std::string what, state_dir = kDefaultState, html;
+  std::string what, state_dir, html;
   bool as_json = false;
 };
 
@@ -596,8 +597,7 @@ void add_report(CLI::App* app, int* status) {
   app->add_option("--html", options->html,
                   "also write a page for a browser, with pictures over time; - for standard output alone")
       ->option_text("FILE");
-  app->add_option("--state-dir", options->state_dir,
-                  std::string("root's state directory; default: ") + kDefaultState);
+  add_state_dir(app, &options->state_dir);
   app->footer("Exit status: 0 if there is a report, 1 if there is none, 2 for wrong usage.");
   app->callback([options, status] { *status = report_verb(*options); });
 }

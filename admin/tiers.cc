@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/defaults.h"
 #include "admin/output.h"
 #include "admin/tiers.h"
 #include "build_config.h"
@@ -93,9 +94,10 @@ void print_candidates(const std::vector<Candidate>& candidates) {
 }
 
 int tiers(TiersOptions options) {
+  const std::string otherwise = default_config();
   struct stat st;
-  if (options.config.empty() && (::stat(kDefaultConfig, &st) == 0 || errno != ENOENT))
-    options.config = kDefaultConfig;
+  if (options.config.empty() && (::stat(otherwise.c_str(), &st) == 0 || errno != ENOENT))
+    options.config = otherwise;
   std::vector<TierConfig> configured;
   if (!options.config.empty()) {
     Result<Config> config = load_config(options.config);
@@ -109,7 +111,7 @@ int tiers(TiersOptions options) {
   const size_t usable = chosen(*found).size();
   if (usable == 0) {
     std::fprintf(stderr, "monarchctl tiers: this node has no tier; name one in %s, as [tier.NAME]\n",
-                 options.config.empty() ? kDefaultConfig : options.config.c_str());
+                 options.config.empty() ? otherwise.c_str() : options.config.c_str());
     return kFailure;
   }
   return usable < configured.size() ? kPartial : 0;
@@ -126,9 +128,9 @@ Result<std::vector<Candidate>> look_at_tiers(const std::vector<TierConfig>& conf
 void add_tiers(CLI::App* app, int* status) {
   auto options = std::make_shared<TiersOptions>();
   app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
-  app->add_option(
-      "--config", options->config,
-      std::string("configuration, monarch.conf(5); default: ") + kDefaultConfig + ", if it is there");
+  app->add_option("--config", options->config,
+                  std::string("configuration, monarch.conf(5); default: as plugstack.conf names it, else ") +
+                      kDefaultConfig + ", if it is there");
   app->footer(
       "Where the configuration names no tier, those that are chosen here are used.\n"
       "Exit status: 0 if there is a tier, 1 if there is none or on a failure, 2 for wrong usage,\n"

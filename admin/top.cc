@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/defaults.h"
 #include "admin/job_text.h"
 #include "admin/jobs.h"
 #include "admin/output.h"
@@ -36,7 +37,7 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int kMostNameColumns = 16;  // of job and user, on a screen
 
 struct TopOptions {
-  std::string sort = "rate", state_dir = kDefaultState;
+  std::string sort = "rate", state_dir;
   double delay = 2;
   uint64_t count = 0;  // 0: without an end
   bool batch = false, json = false;
@@ -396,8 +397,7 @@ void add_top(CLI::App* app, int* status) {
   app->add_flag("--batch", options->batch, "write lines of text, to any output; no terminal is needed");
   app->add_flag("--json", options->json,
                 "write a line of JSON for each look, with the fields of status; sizes in bytes");
-  app->add_option("--state-dir", options->state_dir,
-                  std::string("root's state directory; default: ") + kDefaultState);
+  add_state_dir(app, &options->state_dir);
   app->footer(
       "Root sees all jobs with Monarch on this node, others their own.\n"
       "Keys: q quit, s sort by the next column, r reverse, space look now, arrows and page keys scroll.\n"

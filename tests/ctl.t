@@ -204,7 +204,11 @@ def config_check():
     fails("others can write it", ["config", "check", written("open.conf", "", 0o666)], ["run chmod go-w"])
     fails("a bad word", ["config", "check", good, "--set", "agent.threads=0"], ["plugstack.conf: agent.threads=0: ", "mend threads"])
     fails("no verb", ["config"], ["see 'monarchctl config --help'"], want=2)
-    fails("no such option", ["config", "check", "--frob"], ["see 'monarchctl config check --help'"], want=2)
+    fails("no such option", ["config", "check", "--frob"], ["there is no option --frob; see 'monarchctl config check --help'"], want=2)
+    fails("an option mistyped", ["run", "--dataset", "/", "--teir=x", "--", "true"], ["there is no option --teir (did you mean --tier?);"], want=125)
+    fails("one that is needed, mistyped", ["run", "--datset", "/", "--", "true"], ["there is no option --datset (did you mean --dataset?);"], want=125)
+    fails("no --", ["run", "--dataset", "/", "sh", "-c", "true"], ["there is no option -c; put -- before the command;"], want=125)
+    fails("an option of the command's", ["run", "--", "true", "--frob"], ["--dataset is required; see"], want=125)
     os.mkdir(f"{tier}/open")
     os.chmod(f"{tier}/open", 0o777)
     doubtful = written("doubtful.conf", "".join(f"[tier.{name}]\npath = {path}\nquota = {quota}\n" for name, path, quota in [
@@ -310,6 +314,20 @@ def status_of_slurm():
     job = awaited(number, "staged-in", where)
     equal((job["user"], job["cluster"], job["node"], job["files"]["staged"], job["tiers"][0]["name"]),
           ("nobody", "c-1", "n1.x", 30, "nvme"), "root sees the user's job")
+    slurm_conf = {"SLURM_CONF": written("node/slurm.conf", "ClusterName=c-1\n")}
+    equal(job_of(as_json("status", env=slurm_conf)[1], number), {}, "no plugstack.conf: root's state directory is the default one")
+    written("node/plugstack.conf", f"include {base}/plug*.d/*\n")
+    os.mkdir(f"{base}/plugs.d")
+    line = written("node/plugs.d/monarch", f"optional /lib/spank_monarch.so config={config} state_dir={state}\n")
+    for words_of in (["status"], ["top", "--count", "1"]):
+        told = ctl(*words_of, "--json", env=slurm_conf)[1]
+        equal(job_of(json.loads(told.split("\n")[0] if words_of[0] == "top" else told), number).get("state"), "staged-in",
+              f"{words_of[0]}: the state directory that plugstack.conf names")
+    equal([t["path"] for t in as_json("tiers", env=slurm_conf)[1]["tiers"] if t["chosen"]], [tier], "tiers: the configuration that it names")
+    contains(ctl("config", "check", env=slurm_conf)[1], [config], "config check: likewise")
+    os.rename(line, f"{base}/elsewhere")
+    written("node/slurm.conf", f"# PlugStackConfig=/none\nplugstackconfig={base}/elsewhere\n")
+    equal(job_of(as_json("status", env=slurm_conf)[1], number).get("state"), "staged-in", "PlugStackConfig names the file")
     run_dir = job["run_dir"]
     os.chmod(state, 0o777)
     fails("status: a state directory that anybody may change", ["status", *where], [state])
@@ -820,7 +838,7 @@ def plan():
          "64 nodes with room for 8% each")
     near(reads(4, 20, tiny)[1][2:], (20 - 19 * 4 * (tiny // 4096 * 4096) / space,), "4 nodes that have no room for all together")
     code, out, err = ctl("plan", *words, "--nodes", "2")
-    contains(out, ["8 files, 23.1M, in 16 directories", "1 links, devices", "capacity", "with [peer] enabled = on", "90.0%"], "plan as text")
+    contains(out, ["8 files, 23.1M, in 16 directories", "1 links, devices", "capacity", "with [peer] enabled = off", "90.0%"], "plan as text")
     equal((code, err), (0, ""), "plan: no bar but on a terminal")
     config = written("plan.conf", f"[tier.a]\npath = {scratch('plan.a')}\nquota = 1M\n[tier.b]\npath = {scratch('plan.b')}\nquota = 2M\n")
     code, told, err = as_json("plan", data, "--config", config)
@@ -830,13 +848,16 @@ def plan():
         code, out, err = ctl("plan", *words, before=e2e.NOBODY)
         equal(code, 4, "plan: a part that cannot be listed", out)
         contains(err, ["1 files or directories", "shut: Permission denied"], "and says which")
+        fails("plan: a dataset that cannot be listed", ["plan", shut, "--capacity", "1G"], ["shut: Permission denied", "chmod", "owner"], before=e2e.NOBODY)
         os.chmod(shut, 0o755)
     told = as_json("plan", *words, "--rate", "100")[1]
     ok(told["seconds"] * 100 >= told["calls"] * 0.98, "--rate: no more calls than that", told["calls"], told["seconds"])
     ok("files" in on_terminal("plan", *words, "--rate", "100").split("\n")[0], "on a terminal it tells how far it is")
     fails("plan: no dataset", ["plan", f"{data}/none"], ["No such file", "name its directory"])
     fails("plan: a file", ["plan", f"{data}/d4/name"], ["not a directory; name the directory it is in"])
-    fails("plan: --capacity", ["plan", data, "--capacity", "lots"], ["--capacity: "])
+    fails("plan: --capacity", ["plan", data, "--capacity", "lots"], ["--capacity: "], want=2)
+    fails("plan: --config", ["plan", data, "--config", "/nowhere/x"], ["/nowhere/x: No such file"])
+    contains(ctl("plan", scratch("plan.nothing"), "--capacity", "1G")[1], ["0 files, 0", "with Monarch     0      -"], "an empty dataset spares nothing")
     fails("plan: --rate", ["plan", data, "--rate", "fast"], ["--rate: "], want=2)
     fails("plan: --nodes", ["plan", data, "--nodes", "0"], ["at least 1"], want=2)
 
