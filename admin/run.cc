@@ -425,6 +425,17 @@ struct Prepared {
   bool chosen = false;  // the tiers, by us
 };
 
+Error with_remedy(Error error, const RunOptions& options) {
+  if (error.code != ENOENT) return error;
+  const bool is_dataset = error.text.starts_with("dataset");
+  const bool is_list = std::any_of(options.datasets.begin(), options.datasets.end(),
+                                   [](const std::string& d) { return d.find(':') != std::string::npos; });
+  error.text += !is_dataset ? "; make it, or name another one"
+                : is_list   ? "; give --dataset for each directory"
+                            : "; name its directory";
+  return error;
+}
+
 Status prepare(const RunOptions& options, Prepared* out) {
   if (!options.config.empty()) {
     Result<Config> loaded = load_config(options.config);
@@ -437,7 +448,7 @@ Status prepare(const RunOptions& options, Prepared* out) {
     MONARCH_TRY(add_tier(&out->config, tier.take()));
   }
   Result<std::vector<std::string>> roots = check_paths(out->config, options.datasets);
-  if (!roots.ok()) return roots.error();
+  if (!roots.ok()) return with_remedy(roots.error(), options);
   MONARCH_TRY(check_writable(out->config));
   out->datasets = roots.take();
   out->chosen = out->config.tiers.empty();
@@ -451,7 +462,9 @@ Status prepare(const RunOptions& options, Prepared* out) {
   out->key = checked.take();
   if (!options.report.empty() && options.report != kStandardOutput) {
     const Fd probe(::open(options.report.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-    if (!probe) return errno_error("--report " + options.report);
+    if (!probe)
+      return Error{errno,
+                   errno_error("--report " + options.report).text + "; name a file that you can write"};
   }
   return {};
 }

@@ -115,7 +115,7 @@ def refusals():
     for name, words, parts in [
         ("no dataset", ["--tier", f"t:{tier}:1G"], ["--dataset"]),
         ("an unknown option", [*options([dataset], tiers), "--frobnicate"], ["--frobnicate"]),
-        ("a missing dataset", options([none], tiers), ["dataset", none, "No such file"]),
+        ("a missing dataset", options([none], tiers), ["dataset", none, "No such file", "name its directory"]),
         ("one of two datasets missing", options([dataset, none], tiers), ["dataset", none, "No such file"]),
         ("a dataset that is a file", options([plain], tiers), ["dataset", plain, "not a directory"]),
         ("an empty dataset path", options([""], tiers), ["dataset", "empty"]),
@@ -129,7 +129,8 @@ def refusals():
          ["tier t", "to-below", none_inside, dataset]),
         ("a tier in a dataset that a symlink names", options([f"{base}/to-dataset"], {"t": (below, "1G")}),
          ["tier t", below, none_inside, "to-dataset"]),
-        ("a missing tier", options([dataset], {"t": (none, "1G")}), ["tier t", none, "No such file"]),
+        ("a missing tier", options([dataset], {"t": (none, "1G")}), ["tier t", none, "No such file", "make it"]),
+        ("datasets as sbatch takes them", options([f"{dataset}:{dataset}"], tiers), ["No such file", "give --dataset for each directory"]),
         ("a tier that is a file", options([dataset], {"t": (plain, "1G")}), ["tier t", plain, "ot a directory"]),
         ("a tier without a size", ["--dataset", dataset, "--tier", f"t{tier}"], [f"t{tier}", "NAME:PATH:SIZE"]),
         ("a bad size", options([dataset], {"t": (tier, "10X")}), ["tier", tier, "10X", "size"]),
@@ -139,7 +140,7 @@ def refusals():
         ("a bad tier name", options([dataset], {"a b": (tier, "1G")}), ["a b", "name"]),
         ("a tier given twice", [*options([dataset], tiers), "--tier", f"t:{base}:1G"], ["tier 't'", "twice"]),
         ("a report that cannot be written", [*options([dataset], tiers), "--report", f"{none}/r"],
-         ["--report", f"{none}/r", "No such file"]),
+         ["--report", f"{none}/r", "No such file", "name a file that you can write"]),
         ("a missing config", [*options([dataset], tiers), "--config", none], [none, "No such file"]),
     ]:
         refused(name, words, parts)

@@ -109,7 +109,8 @@ TEST_F(StartTest, AFailureLeavesANoteAndNothingElse) {
   const Result<Started> again = start_agent(request("/data"));
   ASSERT_FALSE(again.ok());
   EXPECT_EQ(again.error().code, EALREADY);
-  EXPECT_TRUE(again.error().text.starts_with("no tier can be used")) << again.error().text;
+  EXPECT_TRUE(again.error().text.starts_with("no tier can be used on this node: n1 goes without tier nvme: "))
+      << again.error().text;
   EXPECT_EQ(error_of(request("/other")), ENOSPC) << "that is another";
   EXPECT_EQ(error_of(requeued("/other")), ENOSPC) << "a later run may have more luck";
   EXPECT_EQ(error_of(requeued("/other")), EALREADY);

@@ -167,7 +167,11 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
       std::erase_if(record->tiers, [&](const TierRecord& t) { return t.name == tier.name; });
     }
   }
-  if (usable.empty()) return Error{ENOSPC, "no tier can be used on this node; monarchctl tiers tells why"};
+  if (usable.empty()) {
+    const std::string& why = started->remark;
+    return Error{ENOSPC, "no tier can be used on this node" +
+                             (why.empty() ? "; monarchctl tiers tells why" : ": " + why)};
+  }
   const int64_t begin = now_ms();
   const Result<AgentPeers> found = search->finish(request.job, request.restart, kPeersPatienceMs);
   const int ready_ms = std::max(kLeastPatienceMs, patience.ready_ms - static_cast<int>(now_ms() - begin));
