@@ -439,8 +439,10 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
   if (!options.html.empty())
     return fail("report",
                 "there is no more of job " + options.what +
-                    " here than its line in sacct, of which no page can be made; its report is on the "
-                    "nodes that it ran on, for report_days (monarch.conf(5))");
+                    " here than its line in sacct, of which no page can be made; its report is kept on the "
+                    "nodes that "
+                    "it ran on, for report_days (monarch.conf(5)): 'srun -w NODE monarchctl report --html " +
+                    options.html + " " + options.what + "'");
   const std::vector<std::pair<std::string, std::string>> fields = parse_comment(comment);
   if (fields.empty())
     return fail("report", "job " + options.what + " (" + state +
