@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl config: whether monarch.conf is right, and what it means.
+#include <grp.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -38,6 +40,20 @@ struct ConfigOptions {
 std::string section_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
 std::string key_of(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
+// Of users and groups that policy names and this node does not know; numbers need no name.
+void doubt_names(const PolicySection& section, std::vector<std::string>* doubts) {
+  const auto look = [&](const char* key, const PolicyKeys::List& names, const char* what, auto known) {
+    for (const std::string& name : names.value_or(std::vector<std::string>()))
+      if (name.find_first_not_of("0123456789") != std::string::npos && !known(name.c_str()))
+        doubts->push_back("[" + section.title() + "] " + key + ": this node knows no " + what + " " + name);
+  };
+  const PolicyKeys& keys = section.keys;
+  look("allow_users", keys.allow_users, "user", ::getpwnam);
+  look("deny_users", keys.deny_users, "user", ::getpwnam);
+  look("allow_groups", keys.allow_groups, "group", ::getgrnam);
+  look("deny_groups", keys.deny_groups, "group", ::getgrnam);
+}
+
 // What is not an error of the file's, but will be one for a job.
 std::vector<std::string> doubts_of(const Config& config, const std::string& file) {
   std::vector<std::string> doubts;
@@ -69,6 +85,7 @@ std::vector<std::string> doubts_of(const Config& config, const std::string& file
     }
     before.push_back(tier);
   }
+  for (const PolicySection& section : config.policies) doubt_names(section, &doubts);
   return doubts;
 }
 
