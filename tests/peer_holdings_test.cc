@@ -16,6 +16,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/metadata/board.h"
@@ -51,6 +52,29 @@ class HoldingsTest : public ::testing::Test {
     holdings_->piece(holdings_->begin(ref, {1, 2, 3, 4, 0}, false, nullptr).get(), 0, 5);
     EXPECT_TRUE(holdings_->copied(ref, 0));
     return ref;
+  }
+  Tier& tier() { return hierarchy_->tiers()[0]; }
+  // The same with a copy, of a hundred bytes.
+  Ref hold_copy(const RelPath& path, uint64_t inode, bool names) {
+    const Ref ref = catalog_->add(path, DT_REG);
+    const std::string content = noise(100, inode);
+    Result<Fd> copy = tier().create(ref, content.size());
+    EXPECT_TRUE(copy.ok());
+    EXPECT_EQ(::pwrite(copy->get(), content.data(), content.size(), 0), 100);
+    EXPECT_TRUE(tier().publish(*copy, ref).ok());
+    const auto coming = holdings_->begin(ref, {content.size(), 2, 3, inode, 0}, names, nullptr);
+    holdings_->piece(coming.get(), 0, check_of_piece(content.data(), content.size()));
+    EXPECT_TRUE(holdings_->copied(ref, 0));
+    return ref;
+  }
+  std::unique_ptr<ServedFile> ask(const std::string& path, uint64_t inode = 0, uint32_t root = 0,
+                                  uint32_t extent = 0) {
+    Get get;
+    get.root = root;
+    get.extent = extent;
+    get.path = path;
+    get.inode = inode;
+    return holdings_->open(get, &why_);
   }
   std::vector<std::string> hold_many(int files) {
     std::vector<std::string> names;
@@ -93,6 +117,7 @@ class HoldingsTest : public ::testing::Test {
   std::optional<Holdings> holdings_;
   uint32_t nodes_ = 1;
   std::vector<Ref> refs_;
+  GetResult why_ = GetResult::kOk;
 };
 
 // When a home is gone, each node of the job may be asked by all others, as its deputies: what one of them
@@ -170,6 +195,153 @@ TEST_F(HoldingsTest, WhatDoesNotBeginForLackOfMemoryIsNotServed) {
   }
 }
 
+TEST_F(HoldingsTest, WhoHasHeardAllHearsWhatComesThen) {
+  start(1);
+  hold_many(3);
+  uint64_t looks = 0;
+  Gather last;
+  EXPECT_EQ(said(0, &looks, &last).size(), 3u);
+  hold("new");
+  EXPECT_EQ(said(0, &looks, &last), std::multiset<FileKey>{file_key(0, "new")});
+}
+
+TEST_F(HoldingsTest, WhatNoNodeAsksForIsNotThere) {
+  start(1);
+  hold_copy(rel("f"), 4, false);
+  hold_copy(rel("g", 1), 5, false);
+  hold_copy(rel("d/../h"), 6, false);
+  EXPECT_NE(ask("f"), nullptr);
+  EXPECT_EQ(ask("f", 0, 0, 1), nullptr) << "an extent";
+  EXPECT_EQ(ask("g", 0, 1), nullptr) << "another root";
+  EXPECT_EQ(ask("d/../h"), nullptr);
+  EXPECT_EQ(ask(std::string(kPathBytes, 'f')), nullptr);
+  EXPECT_EQ(why_, GetResult::kGone);
+}
+
+TEST_F(HoldingsTest, ACopyThatIsNotThereIsNotServed) {
+  start(1);
+  const Ref ref = hold_copy(rel("f"), 4, false);
+  ASSERT_EQ(::unlink(path_of_copy(tier(), ref).c_str()), 0);
+  EXPECT_EQ(ask("f"), nullptr);
+  EXPECT_EQ(why_, GetResult::kGone);
+}
+
+// Whoever has it by another name has the same file.
+TEST_F(HoldingsTest, AFileOfSeveralNamesIsFoundByAnyThatIsHeld) {
+  constexpr uint64_t kInode = 4;
+  start(1);
+  const Ref a = hold_copy(rel("a"), kInode, true), b = hold_copy(rel("b"), kInode, true);
+  EXPECT_NE(ask("other", kInode), nullptr);
+  EXPECT_EQ(ask("other"), nullptr);
+  EXPECT_EQ(ask("other", kInode + 1), nullptr);
+  EXPECT_TRUE(holdings_->given_up(a));
+  EXPECT_NE(ask("other", kInode), nullptr);
+  hold_copy(rel("a"), kInode, true);
+  EXPECT_TRUE(holdings_->given_up(b));
+  hold_copy(rel("b"), kInode, true);
+  EXPECT_TRUE(holdings_->given_up(b));
+  EXPECT_NE(ask("a", kInode), nullptr) << "by its own";
+  hold_copy(rel("one"), 9, false);
+  EXPECT_NE(ask("one", 9), nullptr) << "it has got another one since";
+}
+
+// What this node gets is sent on piece by piece.
+class ComingTest : public HoldingsTest {
+ protected:
+  static constexpr FileIdentity kIdentity = {3 * kPieceBytes, 2, 3, 4, 0};
+  void SetUp() override {
+    HoldingsTest::SetUp();
+    holdings_.emplace(HoldingsOptions{catalog_.get(), &*hierarchy_, board_->get(), 1, 2,
+                                      [this](const RelPath& path, uint32_t piece) {
+                                        EXPECT_EQ(path.hash, rel("f").hash);
+                                        wanted_.push_back(piece);
+                                      }});
+    ref_ = catalog_->add(rel("f"), DT_REG);
+    coming_ = holdings_->begin(ref_, kIdentity, false, copy_);
+  }
+  std::unique_ptr<ServedFile> follow(Purpose purpose, Follow follow = Follow::kYes) {
+    Get get;
+    get.path = "f";
+    get.follow = follow;
+    get.purpose = purpose;
+    return holdings_->open(get, &why_);
+  }
+  std::shared_ptr<Fd> copy_ = std::make_shared<Fd>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Ref ref_ = 0;
+  std::shared_ptr<Holdings::Coming> coming_;
+  std::vector<uint32_t> wanted_;
+};
+
+TEST_F(ComingTest, WhatATaskOfAnotherNodeWaitsForIsAskedForOnce) {
+  const auto file = follow(Purpose::kDemand);
+  ASSERT_NE(file, nullptr);
+  holdings_->piece(coming_.get(), 0, 5);
+  EXPECT_EQ(file->check(0, 0), 5u);
+  EXPECT_TRUE(wanted_.empty()) << "it is there";
+  EXPECT_EQ(follow(Purpose::kPrefetch)->check(1, 0), std::nullopt);
+  EXPECT_EQ(follow(Purpose::kDemand, Follow::kNo)->check(1, 0), std::nullopt);
+  EXPECT_TRUE(wanted_.empty());
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(file->check(1, 0), std::nullopt);
+  EXPECT_EQ(wanted_, std::vector<uint32_t>{1});
+}
+
+TEST_F(ComingTest, APieceIsWaitedForUntilItIsThereOrWillNotBe) {
+  constexpr int kPatienceMs = 60000;
+  std::optional<uint64_t> came;
+  std::thread waits([&] { came = follow(Purpose::kPrefetch)->check(1, kPatienceMs); });
+  ::usleep(50000);
+  holdings_->piece(coming_.get(), 0, 5);
+  holdings_->piece(coming_.get(), 1, 6);
+  waits.join();
+  EXPECT_EQ(came, 6u);
+  EXPECT_EQ(follow(Purpose::kPrefetch)->check(2, 20), std::nullopt);
+  std::atomic<bool> ended{false};
+  std::thread in_vain([&, file = std::shared_ptr(follow(Purpose::kPrefetch))] {
+    came = file->check(2, kPatienceMs);
+    ended = true;
+  });
+  ::usleep(50000);
+  EXPECT_FALSE(holdings_->given_up(ref_));
+  EXPECT_TRUE(eventually([&] { return ended.load(); }));
+  in_vain.join();
+  EXPECT_EQ(came, std::nullopt);
+}
+
+TEST_F(ComingTest, WhoGoesOnKeepsWhatIsThere) {
+  holdings_->piece(coming_.get(), 0, 5);
+  const auto copy = std::make_shared<Fd>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(holdings_->begin(ref_, kIdentity, false, copy), coming_);
+  copy_.reset();
+  const auto file = follow(Purpose::kPrefetch);
+  ASSERT_NE(file, nullptr);
+  EXPECT_EQ(file->copy(), copy->get());
+  EXPECT_EQ(file->check(0, 0), 5u);
+}
+
+TEST_F(ComingTest, WhoHasEndedForNowSendsNothing) {
+  copy_.reset();
+  EXPECT_EQ(follow(Purpose::kPrefetch), nullptr);
+  EXPECT_EQ(why_, GetResult::kGone);
+}
+
+// One that was begun when the file was shorter.
+TEST_F(ComingTest, WhatIsNotWholeIsNotHeld) {
+  EXPECT_EQ(holdings_->begin(ref_, {9 * kPieceBytes, 9, 9, 4, 0}, false, copy_), coming_);
+  for (const uint64_t number : {0, 8, 1, 1}) holdings_->piece(coming_.get(), number, 5);
+  EXPECT_EQ(holdings_->copied(ref_, 0), std::nullopt);
+  EXPECT_EQ(follow(Purpose::kPrefetch), nullptr);
+  EXPECT_EQ(holdings_->given_up(ref_), std::nullopt);
+}
+
+TEST_F(ComingTest, ItIsFoundByItsInode) {
+  const Ref ref = catalog_->add(rel("several"), DT_REG);
+  (void)holdings_->begin(ref, {kPieceBytes, 2, 3, 77, 0}, true, copy_);
+  EXPECT_NE(ask("other", 77), nullptr);
+  EXPECT_EQ(ask("other", 78), nullptr);
+  EXPECT_FALSE(holdings_->given_up(ref));
+  EXPECT_EQ(ask("other", 77), nullptr);
+}
+
 // As when another node says that it got wrong bytes from here.
 class DoubtTest : public HoldingsTest {
  protected:
@@ -196,16 +368,10 @@ class DoubtTest : public HoldingsTest {
     ASSERT_TRUE(holdings_->copied(ref_, 0));
     writes_ = copy.take();
   }
-  Tier& tier() { return hierarchy_->tiers()[0]; }
-  std::unique_ptr<ServedFile> asked() {
-    Get get;
-    get.path = "f";
-    return holdings_->open(get, &why_);
-  }
+  std::unique_ptr<ServedFile> asked() { return ask("f"); }
   Ref ref_ = 0;
   Fd writes_;
   std::vector<uint64_t> checks_;
-  GetResult why_ = GetResult::kOk;
   std::atomic<int> reads_{0};
   const Intercept counts_{Call::kPread, [this](Arguments&) {
                             ++reads_;
@@ -243,6 +409,32 @@ TEST_F(DoubtTest, AWrongPieceIsNotSentAndItsCopyNotUsed) {
   EXPECT_EQ(asked(), nullptr);
   EXPECT_EQ(why_, GetResult::kGone);
   EXPECT_EQ(state_of(catalog_->entry(ref_).state), State::kNoFit) << "nor does a task of this node get it";
+}
+
+TEST_F(DoubtTest, ACopyThatIsCutIsNotUsed) {
+  ASSERT_EQ(::ftruncate(writes_.get(), kPieceBytes + 5), 0);
+  holdings_->doubt(file_key(0, "f"));
+  const auto file = asked();
+  ASSERT_NE(file, nullptr);
+  EXPECT_EQ(file->check(0, 0), checks_[0]);
+  EXPECT_EQ(file->check(1, 0), std::nullopt);
+  EXPECT_EQ(asked(), nullptr);
+}
+
+TEST_F(DoubtTest, WhoBeganWhileItWasDoubtedGoesOn) {
+  holdings_->doubt(file_key(0, "f"));
+  const auto file = asked(), other = asked();
+  for (uint64_t i = 0; i < kPieces; ++i) EXPECT_EQ(file->check(i, 0), checks_[i]);
+  EXPECT_EQ(other->check(0, 0), checks_[0]);
+  EXPECT_EQ(reads_, static_cast<int>(kPieces) + 1);
+}
+
+// Whoever has the key may doubt what it likes.
+TEST_F(DoubtTest, OnlySoManyAreDoubted) {
+  for (int i = 0; i < 1000; ++i) holdings_->doubt(file_key(0, std::to_string(i)));
+  holdings_->doubt(file_key(0, "f"));
+  EXPECT_EQ(asked()->check(0, 0), checks_[0]);
+  EXPECT_EQ(reads_, 0);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,6 +22,8 @@
 
 #include "runtime/metadata/board.h"
 #include "runtime/peer/control.h"
+#include "runtime/peer/fetch.h"
+#include "runtime/peer/serve.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/lack_of_memory.h"
@@ -34,6 +37,27 @@ namespace {
 constexpr int kPatienceMs = 60000;
 constexpr NodeIndex kOwn = 1, kOthers[] = {0, 2};
 constexpr uint64_t kMiB = kPieceBytes;
+
+// What another node has of a file: its first pieces, or all.
+class Pieces : public ServedFile {
+ public:
+  Pieces(const std::string& path, const FileIdentity& identity, uint64_t there)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), identity_(identity), there_(there) {}
+  int copy() const override { return fd_.get(); }
+  FileIdentity identity() const override { return identity_; }
+  std::optional<uint64_t> check(uint64_t piece, int) override {
+    if (piece >= there_) return {};
+    std::string bytes(std::min(kMiB, identity_.bytes - piece * kMiB), '\0');
+    EXPECT_EQ(::pread(copy(), bytes.data(), bytes.size(), static_cast<off_t>(piece * kMiB)),
+              static_cast<ssize_t>(bytes.size()));
+    return check_of_piece(bytes.data(), bytes.size());
+  }
+
+ private:
+  const Fd fd_;
+  const FileIdentity identity_;
+  const uint64_t there_;
+};
 
 // Another node: what it was told it keeps, and what it is asked it answers once it is to.
 class Other {
@@ -53,11 +77,42 @@ class Other {
     handlers.gone = [](NodeIndex) {};
     handlers.unreachable = [](NodeIndex, bool) {};
     handlers.wrong = [](NodeIndex) {};
-    handlers.data = [](NodeIndex, Fd, Tls) {};  // hung up on
+    handlers.data = [this](NodeIndex, Fd socket, Tls tls) {
+      const std::lock_guard hold(lock_);
+      if (serve_) serve_->add(std::move(socket), std::move(tls));  // else it is hung up on
+    };
     control = std::make_unique<Control>(std::move(options), std::move(handlers));
     EXPECT_TRUE(control->start().ok());
   }
-  ~Other() { control->stop(); }
+  ~Other() {
+    control->stop();
+    if (serve_) serve_->stop();
+  }
+
+  // From now on it does not hang up on who asks it for a file.
+  using Opens = std::function<std::unique_ptr<ServedFile>(GetResult* why)>;
+  void sends(Opens how) {
+    ServeOptions options;
+    options.open = [this](const Get& get, GetResult* why) {
+      Opens opens;
+      {
+        const std::lock_guard hold(lock_);
+        gets_.push_back(get);
+        opens = opens_;
+      }
+      return opens(why);
+    };
+    const std::lock_guard hold(lock_);
+    opens_ = std::move(how);
+    if (serve_) return;
+    serve_ = std::make_unique<Serve>(std::move(options));
+    EXPECT_TRUE(serve_->start().ok());
+  }
+  // What it was asked to send.
+  std::vector<Get> gets() {
+    const std::lock_guard hold(lock_);
+    return gets_;
+  }
 
   // From now on; empty: it does not answer.
   void answers(const FileKey& key, const std::string& answer) {
@@ -93,6 +148,9 @@ class Other {
   std::mutex lock_;
   std::vector<Reply> said_;
   std::map<FileKey, std::string> answers_;
+  std::vector<Get> gets_;
+  Opens opens_;
+  std::unique_ptr<Serve> serve_;
 };
 
 class PeerSourceTest : public ::testing::Test {
@@ -112,8 +170,8 @@ class PeerSourceTest : public ::testing::Test {
     tls_ = tls.take();
     std::vector<TierView> views;
     for (const Tier& t : hierarchy_->tiers()) views.push_back({t.name(), t.copies_path(), t.device()});
-    Result<std::unique_ptr<Catalog>> catalog =
-        Catalog::create(run_dir, dataset_->root_views(), dataset_->prefixes, views, {4 * kMiB});
+    Result<std::unique_ptr<Catalog>> catalog = Catalog::create(
+        run_dir, dataset_->root_views(), dataset_->prefixes, views, {4 * kMiB, 0, false, true});
     ASSERT_TRUE(catalog.ok());
     catalog_ = catalog.take();
     pfs_.emplace(catalog_.get(), &*dataset_, board_->get(), &rates_);
@@ -126,10 +184,11 @@ class PeerSourceTest : public ::testing::Test {
     told.own = kOwn;
     told.nodes = 3;
     told.tell = [](NodeIndex, const std::string&) {};
-    told.ring_after = [](int) {};
+    told.ring_after = [this](int) { ++learned_; };
     told_.emplace(std::move(told));
     start_peers();
-    source_.emplace(catalog_.get(), &*dataset_, board_->get(), &*pfs_, &*peers_, &*holdings_, &*told_, 0, 4);
+    source_.emplace(catalog_.get(), &*dataset_, board_->get(), &*pfs_, &*peers_, &*holdings_, &*told_,
+                    bandwidth, readers);
   }
   void start_peers() {
     PeersOptions options;
@@ -157,6 +216,7 @@ class PeerSourceTest : public ::testing::Test {
     ASSERT_TRUE(peers_->start().ok());
   }
   void TearDown() override {
+    stopping_ = true;
     for (auto& other : others_) other.reset();  // who waits for them need not
     peers_->stop();
     for (std::thread& thread : threads_) thread.join();
@@ -216,6 +276,16 @@ class PeerSourceTest : public ::testing::Test {
     });
     return copying;
   }
+  // The same as a whole, by this thread.
+  Status copy_here(const File& file, SourceFile* from, bool paced, Copier* copier) {
+    const Fd to(::open(scratch_.file("here", "").c_str(), O_RDWR | O_CLOEXEC));
+    CopyRange range;
+    range.paced = paced;
+    range.copy = to.get();
+    range.file_bytes = range.bytes = file.identity.bytes;
+    return from->copy(range, copier);
+  }
+  uint64_t read_again() { return total(*board_->get(), AgentCounter::dup_files); }
   uint64_t read_on_pfs() { return total(*board_->get(), AgentCounter::agent_bytes_pfs); }
   // What this node says that it is reading of the share of that home.
   std::vector<FileInReading> reading_of(NodeIndex home) {
@@ -227,6 +297,9 @@ class PeerSourceTest : public ::testing::Test {
   }
 
   int answer_ms = kPatienceMs, later_ms = kPatienceMs;
+  uint64_t bandwidth = 0;
+  int readers = 4;
+  std::atomic<int> learned_{0};  // how often there was something to tell of what the PFS says
   const Scratch scratch_;
   AgentConfig config_;
   Rates rates_{config_};
@@ -449,6 +522,393 @@ TEST_F(SilentTest, ATaskDoesNotWaitForAsLongAsPrefetchDoes) {
   EXPECT_EQ(last_want(2, file.key)->purpose, Purpose::kDemand);
   EXPECT_TRUE(eventually([&] { return copying->ended.load(); }));
   EXPECT_TRUE(copying->status.ok());
+}
+
+TEST_F(PeerSourceTest, OfItsPartsTheHomeIsAskedOnce) {
+  const File file = file_at(0, kMiB);
+  others_[0]->answers(file.key, encode(Read{7}));
+  std::atomic<int> again{0};
+  const Intercept counts(Call::kOpenat, [&](Arguments& call) {
+    again += std::string(call.path).starts_with("/proc/self/fd/");
+    return 0;
+  });
+  const auto opened = open(file), by_another = open(file);
+  Copier copier(board_->get(), &rates_, &stopping_);
+  for (SourceFile* part : {opened.get(), opened.get(), by_another.get()})
+    EXPECT_TRUE(copy_here(file, part, false, &copier).ok());
+  EXPECT_EQ(others_[0]->wants(file.key), 1);
+  EXPECT_EQ(again, 2) << "who follows reads one copy of each";
+}
+
+TEST_F(PeerSourceTest, AFileOfAnotherSizeThanWasSeenIsNotAskedFor) {
+  File file = file_at(0, kMiB);
+  --file.identity.bytes;
+  Copier copier(board_->get(), &rates_, &stopping_);
+  const Status status = copy_here(file, open(file).get(), false, &copier);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().text, "source: it has another size now");
+  EXPECT_EQ(others_[0]->wants(file.key), 0);
+}
+
+// Asked for as it is examined, as it is opened on the PFS, and what was examined then.
+TEST_F(PeerSourceTest, WhatThePfsDoesNotSayIsNoFile) {
+  Copier copier(board_->get(), &rates_, &stopping_);
+  for (int n = 1; n <= 3; ++n) {
+    const File file = file_at(0, kMiB);
+    others_[0]->answers(file.key, encode(Read{7}));
+    const auto opened = open(file);
+    int asked = 0;
+    const Intercept fails(Call::kFstat, [&](Arguments&) { return ++asked == n ? EIO : 0; });
+    const Status status = copy_here(file, opened.get(), false, &copier);
+    ASSERT_FALSE(status.ok()) << n;
+    EXPECT_TRUE(status.error().text.starts_with("source: stat")) << status.error().text;
+    EXPECT_EQ(status.error().code, EIO);
+  }
+  EXPECT_EQ(read_on_pfs(), 0u);
+}
+
+TEST_F(PeerSourceTest, WhatWasReplacedOrRemovedSinceItWasExaminedIsNotRead) {
+  Copier copier(board_->get(), &rates_, &stopping_);
+  for (const bool replaced : {true, false}) {
+    const File file = file_at(0, kMiB);
+    others_[0]->answers(file.key, encode(Read{7}));
+    const auto opened = open(file);
+    const std::string path = scratch_ / ("pfs/" + file.name);
+    if (replaced) {
+      ASSERT_EQ(::rename(scratch_.file("pfs/other", noise(kMiB, 1)).c_str(), path.c_str()), 0);
+    } else {
+      ASSERT_EQ(::unlink(path.c_str()), 0);
+    }
+    const Status status = copy_here(file, opened.get(), false, &copier);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, replaced ? ESTALE : ENOENT);
+    EXPECT_TRUE(status.error().text.starts_with(replaced ? "source: it was replaced" : "source: open"))
+        << status.error().text;
+    EXPECT_EQ(open(file) != nullptr, replaced);
+  }
+  EXPECT_EQ(read_on_pfs(), 0u);
+}
+
+// Another node has told what the PFS says of the file, which nobody looks at here.
+TEST_F(PeerSourceTest, WhatWasToldIsReadAsItWasTold) {
+  Copier copier(board_->get(), &rates_, &stopping_);
+  for (const int64_t later_ns : {0, 1}) {
+    const File file = file_at(0, kMiB);
+    others_[0]->answers(file.key, encode(Read{7}));
+    struct stat st {};
+    ASSERT_EQ(::stat((scratch_ / ("pfs/" + file.name)).c_str(), &st), 0);
+    ToldFile told;
+    told.path = file.name;
+    told.read = 1;
+    told.mode = st.st_mode;
+    told.links = 1;
+    told.inode = st.st_ino;
+    told.bytes = file.identity.bytes;
+    told.mtime_ns = file.identity.mtime_ns + later_ns;
+    told.ctime_ns = file.identity.ctime_ns | 1;  // not a whole second: it would not be believed
+    if (told.ctime_ns != file.identity.ctime_ns) {
+      std::filesystem::permissions(scratch_ / ("pfs/" + file.name), std::filesystem::perms::owner_all);
+      ASSERT_EQ(::stat((scratch_ / ("pfs/" + file.name)).c_str(), &st), 0);
+      told.mode = st.st_mode;
+      told.ctime_ns = identity_of(st).ctime_ns;
+    }
+    ASSERT_TRUE(told_->take(Told{1, {told}}));
+    ASSERT_TRUE(told_->are_told(file.ref));
+    const auto opened = open(file);
+    ASSERT_NE(opened, nullptr);
+    EXPECT_EQ(opened->fd(), -1);
+    const Status status = copy_here(file, opened.get(), false, &copier);
+    if (later_ns == 0) {
+      EXPECT_TRUE(status.ok()) << status.error().text;
+      source_->copied(file.ref, 0);
+      EXPECT_EQ(learned_, 0) << "all nodes were told";
+    } else {
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().text, "source: it has changed");
+    }
+  }
+  EXPECT_EQ(read_on_pfs(), kMiB);
+  const File file = file_at(0, kMiB);
+  others_[0]->answers(file.key, encode(Read{7}));
+  EXPECT_TRUE(copy_here(file, open(file).get(), false, &copier).ok());
+  source_->copied(file.ref, 0);
+  EXPECT_EQ(learned_, 1);
+}
+
+TEST_F(PeerSourceTest, WhatIsGivenUpIsNoOtherFile) {
+  const File files[] = {file_at(0, kMiB), file_at(0, kMiB), file_at(0, kMiB)};
+  std::vector<std::shared_ptr<SourceFile>> opened;
+  for (const File& file : files) {
+    others_[0]->answers(file.key, encode(Read{7}));
+    opened.push_back(open(file));
+  }
+  source_->given_up(files[1].ref);
+  Copier copier(board_->get(), &rates_, &stopping_);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(copy_here(files[i], opened[i].get(), false, &copier).ok(), i != 1);
+}
+
+TEST_F(PeerSourceTest, WhatTheJobHasChangedComesFromThePfsAlone) {
+  const File file = file_at(0, kMiB);
+  Copier copier(board_->get(), &rates_, &stopping_);
+  const auto anew = source_->open(file.ref, file.name, Need::kAnew, copier);
+  ASSERT_NE(anew, nullptr);
+  EXPECT_TRUE(copy_here(file, anew.get(), false, &copier).ok());
+  EXPECT_EQ(others_[0]->wants(file.key), 0);
+  EXPECT_EQ(read_on_pfs(), kMiB);
+}
+
+TEST_F(PeerSourceTest, WhatWasGivenUpWhileThePfsOpensItIsNotRead) {
+  const File file = file_at(0, kMiB);
+  others_[0]->answers(file.key, encode(Read{7}));
+  const auto opened = open(file);
+  std::atomic<bool> opens{false}, goes_on{false};
+  const Intercept slow(Call::kOpenBeneath, [&](Arguments&) {
+    opens = true;
+    while (!goes_on) ::usleep(1000);
+    return 0;
+  });
+  const auto copying = copy(file, opened);
+  EXPECT_TRUE(eventually([&] { return opens.load(); }));
+  source_->given_up(file.ref);
+  goes_on = true;
+  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
+  ASSERT_FALSE(copying->status.ok());
+  EXPECT_EQ(copying->status.error().code, ECANCELED);
+  EXPECT_EQ(read_on_pfs(), 0u);
+}
+
+// One thread asks for all that copy a part of it.
+TEST_F(PeerSourceTest, WhoWaitsForAnothersQuestionDoesNotAskOnceTheFileWasGivenUp) {
+  const File file = file_at(0, kMiB);
+  const auto opened = open(file);
+  const auto asks = copy(file, opened);
+  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) == 1; }));
+  const auto waits = copy(file, opened);
+  ::usleep(50000);
+  source_->given_up(file.ref);
+  others_[0]->answers(file.key, encode(Read{8}));
+  others_[0]->answer_at_last(file.key, Busy{2});
+  ASSERT_TRUE(eventually([&] { return asks->ended && waits->ended; }));
+  for (const auto& each : {asks, waits}) {
+    ASSERT_FALSE(each->status.ok());
+    EXPECT_EQ(each->status.error().code, ECANCELED);
+  }
+  EXPECT_EQ(others_[0]->wants(file.key), 1);
+  EXPECT_TRUE(reading_of(0).empty());
+  EXPECT_EQ(others_[0]->said<Done>().size(), 1u) << "it was not told to read it";
+}
+
+TEST_F(PeerSourceTest, AHomeHearsOfACopyThatIsNoneAnyMore) {
+  const File file = file_at(0, kMiB);
+  others_[0]->answers(file.key, encode(Read{7}));
+  Copier copier(board_->get(), &rates_, &stopping_);
+  EXPECT_TRUE(copy_here(file, open(file).get(), false, &copier).ok());
+  source_->copied(file.ref, 0);
+  source_->given_up(file.ref);
+  EXPECT_TRUE(eventually([&] {
+    const auto all = others_[0]->said<Lost>();
+    return all.size() == 1 && all[0].second.key == file.key && all[0].second.holder == kOwn;
+  }));
+}
+
+TEST_F(PeerSourceTest, AFileThatIsReadAgainCountsOnce) {
+  const File file = file_at(0, kMiB);
+  others_[0]->answers(file.key, encode(Have{{2}, file.identity}));  // which hangs up on who asks it
+  const auto opened = open(file);
+  Copier copier(board_->get(), &rates_, &stopping_);
+  for (int part = 0; part < 2; ++part) EXPECT_TRUE(copy_here(file, opened.get(), false, &copier).ok());
+  EXPECT_EQ(read_again(), 1u);
+}
+
+TEST_F(PeerSourceTest, AHomeHearsOfAReaderNowAndThen) {
+  const File file = file_at(0, 3 * kMiB);
+  others_[0]->answers(file.key, encode(Read{7}));
+  Copier copier(board_->get(), &rates_, &stopping_);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(copy_here(file, open(file).get(), false, &copier).ok());
+  const auto took = std::chrono::steady_clock::now() - begin;
+  EXPECT_TRUE(reading_of(0).size() == 1) << "all that it was told before is there";
+  EXPECT_LE(others_[0]->said<Progress>().size(), static_cast<size_t>(took / std::chrono::milliseconds(500)));
+}
+
+// The PFS hangs for one file: who waits for its turn behind that is no reader to be waited for.
+class OneReaderTest : public PeerSourceTest {
+ protected:
+  OneReaderTest() { readers = 1; }
+  size_t told_of(const File& file) {
+    const auto all = others_[0]->said<Progress>();
+    return static_cast<size_t>(
+        std::count_if(all.begin(), all.end(), [&](const auto& one) { return one.second.key == file.key; }));
+  }
+};
+
+TEST_F(OneReaderTest, WhoWaitsKeepsItsLeaseAsLongAsOthersMove) {
+  const File first = file_at(0, 3 * kMiB), second = file_at(0, kMiB), empty = file_at(0, 0);
+  for (const File& file : {first, second}) others_[0]->answers(file.key, encode(Read{7}));
+  std::atomic<int> reads{0}, may{0};
+  const Intercept slow(Call::kPread, [&](Arguments& call) {
+    if (call.bytes < kMiB) return 0;
+    for (const int own = reads++; may <= own;) ::usleep(1000);
+    return 0;
+  });
+  const auto reader = copy(first, open(first));
+  ASSERT_TRUE(eventually([&] { return reads == 1; }));
+  const auto waits = copy(second, open(second)), without = copy(empty, open(empty));
+  ASSERT_TRUE(eventually([&] { return others_[0]->wants(second.key) == 1; }));
+  ::usleep(1200000);
+  EXPECT_TRUE(reading_of(0).size() == 2) << "all that it was told before is there";
+  EXPECT_EQ(told_of(second), 0u);
+  may = 1;
+  EXPECT_TRUE(eventually([&] { return told_of(second) == 1; }));
+  may = 100;
+  EXPECT_TRUE(eventually([&] { return reader->ended && waits->ended && without->ended; }));
+  EXPECT_TRUE(reader->status.ok() && waits->status.ok() && without->status.ok());
+}
+
+// Node 2 has what this one needs, or is reading it.
+class SentTest : public PeerSourceTest {
+ protected:
+  File file_of_other(uint64_t bytes, bool is_read) {
+    const File file = file_at(0, bytes);
+    others_[0]->answers(file.key, is_read ? encode(Busy{2}) : encode(Have{{2}, file.identity}));
+    others_[2]->sends([this, file](GetResult* why) -> std::unique_ptr<ServedFile> {
+      *why = says_;
+      if (says_ != GetResult::kOk) return nullptr;
+      return std::make_unique<Pieces>(scratch_ / ("pfs/" + file.name), file.identity, there_);
+    });
+    return file;
+  }
+  size_t gets() { return others_[2]->gets().size(); }
+  uint64_t from_peers() { return total(*board_->get(), AgentCounter::peer_bytes); }
+
+  std::atomic<GetResult> says_{GetResult::kOk};
+  std::atomic<uint64_t> there_{100};
+};
+
+TEST_F(SentTest, WhatCameOfAFileThatIsBeingReadDoesNotComeAgain) {
+  there_ = 1;
+  const File file = file_of_other(3 * kMiB, true);
+  const auto copying = copy(file, open(file), true);
+  ASSERT_TRUE(eventually([&] { return gets() > 2; }));
+  there_ = 3;
+  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
+  EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+  const std::vector<Get> all = others_[2]->gets();
+  EXPECT_EQ(all[0].offset, 0u);
+  EXPECT_EQ(all[0].inode, 0u) << "it has one name";
+  for (size_t i = 1; i < all.size(); ++i) EXPECT_EQ(all[i].offset, kMiB);
+  EXPECT_EQ(from_peers(), 3 * kMiB);
+  EXPECT_EQ(read_on_pfs(), 0u);
+}
+
+// Who has nothing yet is asked often, and who is busy ever less often; the home only now and then.
+TEST_F(SentTest, WhoHasNothingYetIsAskedAgain) {
+  using std::chrono::milliseconds;
+  for (const bool is_busy : {false, true}) {
+    SCOPED_TRACE(is_busy);
+    says_ = is_busy ? GetResult::kBusy : GetResult::kOk;
+    there_ = 0;
+    const File file = file_of_other(kMiB, true);
+    const size_t before = gets();
+    const auto begin = std::chrono::steady_clock::now();
+    const auto copying = copy(file, open(file));
+    EXPECT_TRUE(eventually([&] { return gets() >= before + 20; }));
+    const int wants = others_[0]->wants(file.key);
+    const auto asked = static_cast<int64_t>(gets() - before);
+    const auto took = std::chrono::steady_clock::now() - begin;
+    EXPECT_LE(wants, 1 + took / milliseconds(200));
+    if (is_busy) {
+      EXPECT_LE(asked, 5 + took / milliseconds(80));
+    }
+    says_ = GetResult::kOk;
+    there_ = 1;
+    ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
+    EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+  }
+  EXPECT_EQ(read_on_pfs(), 0u);
+}
+
+TEST_F(SentTest, WhoHasNothingForLongIsNotWaitedFor) {
+  there_ = 0;
+  const File file = file_of_other(kMiB, true);
+  const auto copying = copy(file, open(file));
+  ASSERT_TRUE(eventually([&] { return gets() > 3; }));
+  EXPECT_FALSE(copying->ended);
+  const LaterBy later(31);
+  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
+  EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+  EXPECT_EQ(read_on_pfs(), kMiB);
+  EXPECT_EQ(read_again(), 1u);
+}
+
+TEST_F(SentTest, WhatAnotherNodeKnowsToHaveChangedIsReadHereAtOnce) {
+  says_ = GetResult::kChanged;
+  const File file = file_of_other(kMiB, false);
+  const auto copying = copy(file, open(file));
+  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
+  EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+  EXPECT_EQ(gets(), 1u);
+  EXPECT_EQ(others_[0]->wants(file.key), 1);
+  EXPECT_EQ(read_on_pfs(), kMiB);
+  EXPECT_EQ(read_again(), 0u);
+}
+
+TEST_F(SentTest, APieceThatTheTierDoesNotTakeEndsTheCopy) {
+  const File file = file_of_other(3 * kMiB, false);
+  std::atomic<int> writes{0};
+  const Intercept full(Call::kPwrite, [&](Arguments&) { return writes++ == 0 ? ENOSPC : 0; });
+  const auto copying = copy(file, open(file));
+  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
+  ASSERT_FALSE(copying->status.ok());
+  EXPECT_EQ(copying->status.error().code, ENOSPC);
+  EXPECT_EQ(writes, 1);
+  EXPECT_EQ(read_on_pfs(), 0u);
+}
+
+// Of what nobody waits for.
+class RateTest : public SentTest {
+ protected:
+  static constexpr uint64_t kAny = 1 << 30;
+  RateTest() { bandwidth = kAny; }
+};
+
+TEST_F(RateTest, WhatHasARateIsAskedForInPieces) {
+  const File file = file_of_other(3 * kMiB, false);
+  Copier copier(board_->get(), &rates_, &stopping_);
+  EXPECT_TRUE(copy_here(file, open(file).get(), true, &copier).ok());
+  const std::vector<Get> all = others_[2]->gets();
+  ASSERT_EQ(all.size(), 3u);
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].offset, i * kMiB);
+    EXPECT_EQ(all[i].bytes, i < 2 ? kMiB : 0) << "to the end";
+  }
+  EXPECT_EQ(from_peers(), 3 * kMiB);
+  EXPECT_TRUE(copy_here(file, open(file).get(), false, &copier).ok());
+  EXPECT_EQ(gets(), 4u) << "what a task waits for comes as a whole";
+}
+
+// A piece takes an hour; what a task waits for does not wait, and counts, for two seconds at the most.
+class SlowRateTest : public SentTest {
+ protected:
+  SlowRateTest() { bandwidth = 300; }
+};
+
+TEST_F(SlowRateTest, WhatATaskWaitsForHoldsUpTheOthersOnly) {
+  for (const bool hurried : {false, true}) {
+    SCOPED_TRACE(hurried);
+    const auto begin = std::chrono::steady_clock::now();
+    Copier hurries(board_->get(), &rates_, &stopping_), paced(board_->get(), &rates_, &stopping_);
+    if (hurried) hurries.hurry();
+    for (int i = 0; i < 2; ++i) {
+      const File file = file_of_other(kMiB, false);
+      EXPECT_TRUE(copy_here(file, open(file).get(), hurried, &hurries).ok());
+    }
+    const File file = file_of_other(kMiB, false);
+    EXPECT_TRUE(copy_here(file, open(file).get(), true, &paced).ok());
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1800));
+    source_.emplace(catalog_.get(), &*dataset_, board_->get(), &*pfs_, &*peers_, &*holdings_, &*told_,
+                    bandwidth, readers);
+  }
 }
 
 }  // namespace
