@@ -16,6 +16,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <map>
@@ -441,6 +442,20 @@ TEST_P(PeerDataTest, NoMoreConnectionsAreKeptThanAllowed) {
   EXPECT_TRUE(eventually([&] { return open_descriptors() == before; }));
 }
 
+TEST_P(PeerDataTest, OfThoseThatWereNeededAtATimeOnlySoManyAreKept) {
+  hold("f", noise(100, 1)).set(0);
+  Fetch few{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}};
+  const int before = open_descriptors();
+  Threads all(3, [&](uint32_t) { EXPECT_EQ(get_by(&few, "f").how, Fetched::kOk); });
+  EXPECT_TRUE(eventually([&] { return serve->serving() == 3; }));
+  files["f"].set(1);
+  all.join();
+  EXPECT_EQ(connections, 3);
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == before + 2; })) << "both ends of one";
+  EXPECT_EQ(get_by(&few, "f").how, Fetched::kOk);
+  EXPECT_EQ(connections, 3);
+}
+
 // Nodes of a large job keep a connection each: one more takes the place of the one that is used least.
 TEST_P(PeerDataTest, NoMoreConnectionsAreServedThanAllowed) {
   constexpr size_t kMost = 2, kAsk = 5;
@@ -480,6 +495,64 @@ TEST_P(PeerDataTest, ANetworkThatDoesNotWorkIsNotTriedAgain) {
   broken.port = [](NodeIndex) { return free_port(); };  // nor at its address
   Fetch away{broken};
   EXPECT_EQ(get_by(&away, "f").how, Fetched::kUnreachable);
+}
+
+// Both its addresses were in vain: that says nothing of the network.
+TEST_P(PeerDataTest, ANodeThatWasAwayIsTriedInItsNetworkAgain) {
+  hold("f", "content");
+  FetchOptions options_of_one;
+  options_of_one.peers = options(0);
+  std::atomic<uint16_t> port{free_port()};
+  options_of_one.port = [&](NodeIndex) { return port.load(); };
+  options_of_one.answer_ms = kPatienceMs;
+  options_of_one.most_idle = 0;
+  options_of_one.data_address = [&](NodeIndex) { return "127.0.0.9"; };
+  Fetch one{options_of_one};
+  EXPECT_EQ(get_by(&one, "f").how, Fetched::kUnreachable);
+  port = met.load();
+  const Result<Fd> there = listen_at("127.0.0.9", met);
+  ASSERT_TRUE(there.ok());
+  std::thread hangs_up([&] {
+    pollfd at = {there->get(), POLLIN, 0};
+    EXPECT_EQ(::poll(&at, 1, kPatienceMs), 1);
+    const Fd accepted(::accept4(there->get(), nullptr, nullptr, SOCK_CLOEXEC));
+  });
+  EXPECT_EQ(get_by(&one, "f").how, Fetched::kOk);
+  hangs_up.join();
+}
+
+TEST_P(PeerDataTest, WhoHasNoAddressOrDoesNotAcceptIsNotReached) {
+  ControlOptions peers = options(0);
+  peers.nodes[1].host = "localhost";  // no number
+  Fetch nowhere{{peers, [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}};
+  EXPECT_EQ(get_by(&nowhere, "f").how, Fetched::kUnreachable);
+  const Squatter full;
+  ASSERT_EQ(::listen(full.fd.get(), 0), 0);
+  std::vector<Fd> wait;  // until no more are accepted
+  for (bool accepts = true; accepts && wait.size() < 100;) {
+    Result<Fd> dials = begin_to_connect(kLoopback, full.port);
+    ASSERT_TRUE(dials.ok());
+    wait.push_back(dials.take());
+    pollfd at = {wait.back().get(), POLLOUT, 0};
+    accepts = ::poll(&at, 1, 300) == 1;
+  }
+  peers = options(0);
+  peers.connect_ms = 100;
+  const auto begin = std::chrono::steady_clock::now();
+  Fetch one{{peers, [&](NodeIndex) { return full.port; }, kPatienceMs, 1}};
+  EXPECT_EQ(get_by(&one, "f").how, Fetched::kUnreachable);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kPatienceMs / 2));
+}
+
+// As where nobody wants to know how slow nodes are.
+TEST_P(PeerDataTest, WhatTakesLongIsWaitedForAllTheSame) {
+  hold("f", "content").set(0);
+  Fetch patient{{options(0), [this](NodeIndex) { return met.load(); }, 60000, 1}};
+  std::thread gets([&] { EXPECT_EQ(get_by(&patient, "f").how, Fetched::kOk); });
+  EXPECT_TRUE(eventually([&] { return serve->serving() == 1; }));
+  const LaterBy later(40);
+  files["f"].set(1);
+  gets.join();
 }
 
 // A link that is slow, or shared: a piece takes longer than the patience, but goes on.
@@ -752,8 +825,11 @@ TEST_P(PeerDataTest, WhatIsNoAnswerIsNoFile) {
     uint64_t offset = 0;
     Fetched how = Fetched::kBroken;
     NodeIndex node = 1;
+    bool ends = false;  // it hangs up then
   };
+  const std::string none = got(0);
   const std::vector<Answer> answers = {
+      {"a part of an answer", none.substr(0, none.size() - 1), 0, Fetched::kBroken, 1, true},
       {"as it should be", got(100) + encode_piece({100, check}) + piece, 0, Fetched::kOk},
       {"of another node", got(100) + encode_piece({100, check}) + piece, 0, Fetched::kUnreachable, 0},
       {"no message", std::string(MessageHeader::kBytes, '?')},
@@ -787,7 +863,7 @@ TEST_P(PeerDataTest, WhatIsNoAnswerIsNoFile) {
       std::string body(decode_header({head, sizeof head})->body_bytes, '\0');
       EXPECT_TRUE(wire.receive(body.data(), body.size(), kPatienceMs).ok());
       (void)wire.send(answer.bytes, kPatienceMs).ok();
-      (void)wire.receive(head, 1, kPatienceMs).ok();  // until it is hung up on
+      if (!answer.ends) (void)wire.receive(head, 1, kPatienceMs).ok();  // until it is hung up on
     });
     const Came came = get("f", answer.offset);
     EXPECT_EQ(came.how, answer.how);
@@ -851,6 +927,152 @@ TEST(ServeTest, OfWhatThereIsNoMemoryForTheKernelDoesNotTell) {
     EXPECT_EQ(::poll(&at, 1, kPatienceMs), 1) << "the others are served";
   }
   EXPECT_GT(lacked, 0);
+}
+
+// Connections without a handshake, and files of which there is none.
+class ServedTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }
+  void start(const std::function<void(ServeOptions*)>& change = {}) {
+    ServeOptions options;
+    options.piece_ms = kPatienceMs;
+    options.open = [this](const Get& get, GetResult* why) -> std::unique_ptr<ServedFile> {
+      ++opened;
+      slow += get.path == "slow";
+      while (get.path == "slow" && !goes_on) ::usleep(1000);
+      *why = GetResult::kGone;
+      return nullptr;
+    };
+    if (change) change(&options);
+    serve = std::make_unique<Serve>(std::move(options));
+    ASSERT_TRUE(serve->start().ok());
+  }
+  void TearDown() override {
+    goes_on = true;
+    serve.reset();
+  }
+  // The other end of a new connection.
+  Fd connect(Fd* same = nullptr) {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    if (same) *same = Fd(::dup(ends[0]));
+    serve->add(Fd(ends[0]), nullptr);
+    return Fd(ends[1]);
+  }
+  static void ask(const Fd& by, const std::string& name) {
+    const std::string asks = encode(Get{0, 0, name, 0, 0, Follow::kNo, 0, Purpose::kDemand});
+    EXPECT_EQ(::write(by.get(), asks.data(), asks.size()), static_cast<ssize_t>(asks.size()));
+  }
+  static bool is_answered(const Fd& by) {
+    std::string answer(encode(Got()).size(), '\0');
+    return Wire(by.get(), nullptr).receive(answer.data(), answer.size(), kPatienceMs).ok();
+  }
+  static bool answers(const Fd& by) {
+    ask(by, "f");
+    return is_answered(by);
+  }
+  static bool is_hung_up(const Fd& by) {
+    char byte;
+    return eventually([&] { return ::recv(by.get(), &byte, 1, MSG_DONTWAIT) == 0; });
+  }
+  static int threads() {
+    return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}));
+  }
+  std::atomic<int> opened{0}, slow{0};
+  std::atomic<bool> goes_on{false};
+  std::unique_ptr<Serve> serve;
+};
+
+TEST_F(ServedTest, ThreadsBecomeMoreOnlyWhereAllWork) {
+  int before = threads();
+  start([](ServeOptions* options) { options->threads = 1; });
+  Fd one = connect();
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(answers(one));
+  EXPECT_EQ(threads(), before + 1) << "no more than allowed";
+  serve.reset();
+  before = threads();
+  start();
+  one = connect();
+  for (int i = 0; i < 40; ++i) EXPECT_TRUE(answers(one));
+  EXPECT_LT(threads(), before + ServeOptions().threads);
+}
+
+TEST_F(ServedTest, WhoWasAskedLastTheLongestAgoGivesItsPlace) {
+  start([](ServeOptions* options) { options->most_connections = 3; });
+  const Fd works = connect(), idlest = connect(), idle = connect();
+  ask(works, "slow");
+  EXPECT_TRUE(eventually([&] { return slow == 1; }));
+  EXPECT_TRUE(answers(idlest));
+  EXPECT_TRUE(answers(idle));
+  const Fd comes = connect();
+  EXPECT_TRUE(is_hung_up(idlest));
+  EXPECT_TRUE(answers(idle));
+  EXPECT_TRUE(answers(comes));
+  goes_on = true;
+  EXPECT_TRUE(is_answered(works));
+}
+
+TEST_F(ServedTest, WhereAllWorkNobodyIsHungUpOn) {
+  start([](ServeOptions* options) { options->most_connections = 1; });
+  const Fd works = connect();
+  ask(works, "slow");
+  EXPECT_TRUE(eventually([&] { return slow == 1; }));
+  const Fd comes = connect();
+  EXPECT_TRUE(answers(comes));
+  goes_on = true;
+  EXPECT_TRUE(is_answered(works));
+}
+
+// The kernel may tell of what was said on a connection that is hung up on meanwhile.
+TEST_F(ServedTest, WhatIsToldOfAConnectionThatIsGoneIsNoMatter) {
+  start([](ServeOptions* options) { options->most_connections = 1; });
+  Fd stays_registered;
+  const Fd gone = connect(&stays_registered);
+  const Fd comes = connect();
+  ask(gone, "f");
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(answers(comes));
+}
+
+TEST_F(ServedTest, WhatCannotBeWaitedForIsHungUpOn) {
+  start();
+  const Scratch scratch;
+  const std::string path = scratch.file("f", "");
+  const int before = open_descriptors();
+  serve->add(Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), nullptr);  // no socket
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_F(ServedTest, HalfAQuestionIsNone) {
+  start();
+  const std::string asks = encode(Get{0, 0, "f", 0, 0, Follow::kNo, 0, Purpose::kDemand});
+  for (const size_t part : {asks.size() - 1, MessageHeader::kBytes, size_t{1}}) {
+    const Fd by = connect();
+    EXPECT_EQ(::write(by.get(), asks.data(), part), static_cast<ssize_t>(part));
+    EXPECT_EQ(::shutdown(by.get(), SHUT_WR), 0);
+    EXPECT_TRUE(is_hung_up(by));
+  }
+  EXPECT_EQ(opened, 0);
+}
+
+TEST_F(ServedTest, WhoComesAfterTheEndIsHungUpOn) {
+  start();
+  serve->stop();
+  EXPECT_TRUE(is_hung_up(connect()));
+}
+
+TEST_F(ServedTest, WithoutDescriptorsItDoesNotStart) {
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto next = static_cast<rlim_t>(Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get());
+  for (const rlim_t most : {rlim_t{0}, next + 1}) {  // the second one is not to be had
+    Serve none{ServeOptions{}};
+    const rlimit few = {most, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    const Status started = none.start();
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    ASSERT_FALSE(started.ok());
+    EXPECT_EQ(started.error().text, "prepare to serve peers: Too many open files");
+  }
 }
 
 // A file of each of them, twice.

@@ -505,6 +505,22 @@ TEST_F(LaterTest, ATaskDoesNotWaitBehindTheQuestionOfAnotherThread) {
   EXPECT_TRUE(demand->status.ok());
 }
 
+TEST_F(LaterTest, PrefetchBehindAQuestionOfPrefetchIsInNoHurry) {
+  const File file = file_at(0, kMiB);
+  others_[0]->answers(file.key, encode(Later()));
+  const auto opened = open(file);
+  const auto first = copy(file, opened, true);
+  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > 2; }));
+  const auto second = copy(file, opened, true);
+  ::usleep(200000);
+  const int before = others_[0]->wants(file.key);
+  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > before + 1; }));
+  EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kPrefetch);
+  others_[0]->answers(file.key, encode(Read{7}));
+  EXPECT_TRUE(eventually([&] { return first->ended && second->ended; }));
+  EXPECT_TRUE(first->status.ok() && second->status.ok());
+}
+
 class SilentTest : public HurryTest {
  protected:
   SilentTest() { answer_ms = 3000; }

@@ -120,7 +120,6 @@ std::optional<Fetch::Connection> Fetch::take_idle(NodeIndex node) {
 }
 
 void Fetch::keep(Connection connection) {
-  if (options_.most_idle == 0) return;
   const NodeIndex node = connection.node;
   std::list<Connection> one;
   one.push_back(std::move(connection));

@@ -30,11 +30,12 @@ class Serve::Turn {
     const int kept = 1 + (purpose == Purpose::kPrefetch ? options.for_demand : 0);
     const auto places = static_cast<uint32_t>(std::max(1, options.threads - kept));
     const MutexLock hold(serve->lock_);
-    int& now = serve->served_[key_];
-    got_ = now < most && serve->serving_ < places;
-    now += got_;
-    if (got_) ++serve->serving_;
-    if (now == 0) serve->served_.erase(key_);
+    const auto at = serve->served_.find(key_);
+    const int now = at == serve->served_.end() ? 0 : at->second;
+    if (now >= most || serve->serving_ >= places) return;
+    ++serve->served_[key_];
+    ++serve->serving_;
+    got_ = true;
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
