@@ -59,7 +59,7 @@ struct Place {
 
 class ShareWalkTest : public ::testing::Test {
  protected:
-  enum class Is { kThere, kAway, kHangs, kDeaf };
+  enum class Is { kThere, kAway, kSlowlyAway, kHangs, kDeaf };
 
   void SetUp() override {
     options_.start_ms = 100;
@@ -99,6 +99,9 @@ class ShareWalkTest : public ::testing::Test {
           case Is::kHangs:
             ::usleep(10000);
             return Error{ETIMEDOUT, ""};
+          case Is::kSlowlyAway:
+            ::usleep(150000);
+            [[fallthrough]];
           case Is::kAway:
             return Error{ECONNREFUSED, ""};
           case Is::kThere:
@@ -164,6 +167,7 @@ TEST_F(ShareWalkTest, EachDirectoryIsReadOnceForAllNodes) {
   EXPECT_GT(asked(9, 1), 0u);
   EXPECT_GT(asked(11, 1), 0u);
   EXPECT_EQ(asked(11, 2), 0u);
+  EXPECT_EQ(asked(0, 3), 0u) << "two are asked whether they walk already";
 }
 
 TEST_F(ShareWalkTest, ALargeDirectoryComesInParts) {
@@ -193,6 +197,18 @@ TEST_F(ShareWalkTest, NotAllAskTheFirstNodeWhileTheirParentStarts) {
   EXPECT_EQ(asked(9, 0), 0u);
   expect_all(9);
   EXPECT_GT(asked(9, 0), 0u) << "it does not come";
+  EXPECT_EQ(read(), paths_.size());
+}
+
+// That its parent is not there says nothing of who walks.
+TEST_F(ShareWalkTest, WhoWalksIsAskedThoughAParentIsAwayForLong) {
+  tree(20, 3);
+  make(12);
+  is_[1] = Is::kSlowlyAway;
+  for (const NodeIndex node : {0u, 9u}) start(node);
+  expect_all(9);
+  EXPECT_GT(asked(9, 0), 0u);
+  EXPECT_EQ(asked(9, 2), 0u) << "nobody else walks";
   EXPECT_EQ(read(), paths_.size());
 }
 
@@ -517,6 +533,7 @@ TEST_F(ShareWalkTest, WhatIsStoppedEnds) {
   const auto begin = std::chrono::steady_clock::now();
   nodes_[1]->share->stop();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(300));
+  EXPECT_EQ(nodes_[1]->share->answer({}).state, WalkState::kFollows) << "it does not begin a walk";
   EXPECT_FALSE(nodes_[1]->walked());
 }
 

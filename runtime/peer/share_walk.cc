@@ -75,7 +75,7 @@ void ShareWalk::read(const WalkedDirectory& directory) try {
   for (const WalkedName& name : directory.names) all += kNameBytes + name.name.size();
   {
     const MutexLock hold(lock_);
-    if (state_ != WalkState::kFollows) ++progress_;
+    ++progress_;
     if (log_bytes_ + open_bytes_ + all > options_.most_log || !fits_in_list(directory)) return;
   }
   ListPart head;
