@@ -1044,12 +1044,14 @@ TEST_F(ServedTest, WhatCannotBeWaitedForIsHungUpOn) {
 
 TEST_F(ServedTest, HalfAQuestionIsNone) {
   start();
-  const std::string asks = encode(Get{0, 0, "f", 0, 0, Follow::kNo, 0, Purpose::kDemand});
-  for (const size_t part : {asks.size() - 1, MessageHeader::kBytes, size_t{1}}) {
-    const Fd by = connect();
-    EXPECT_EQ(::write(by.get(), asks.data(), part), static_cast<ssize_t>(part));
-    EXPECT_EQ(::shutdown(by.get(), SHUT_WR), 0);
-    EXPECT_TRUE(is_hung_up(by));
+  for (const char* name : {"f", ""}) {
+    const std::string asks = encode(Get{0, 0, name, 0, 0, Follow::kNo, 0, Purpose::kDemand});
+    for (const size_t part : {asks.size() - 1, MessageHeader::kBytes, size_t{1}}) {
+      const Fd by = connect();
+      EXPECT_EQ(::write(by.get(), asks.data(), part), static_cast<ssize_t>(part));
+      EXPECT_EQ(::shutdown(by.get(), SHUT_WR), 0);
+      EXPECT_TRUE(is_hung_up(by));
+    }
   }
   EXPECT_EQ(opened, 0);
 }
@@ -1061,6 +1063,7 @@ TEST_F(ServedTest, WhoComesAfterTheEndIsHungUpOn) {
 }
 
 TEST_F(ServedTest, WithoutDescriptorsItDoesNotStart) {
+  start();  // another one
   rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const auto next = static_cast<rlim_t>(Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get());

@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <new>
 #include <random>
 #include <set>
 #include <thread>
@@ -20,6 +21,8 @@
 #include "runtime/layout/board_layout.h"
 #include "runtime/layout/path_hash.h"
 #include "runtime/peer/serve.h"
+#include "runtime/peer/wire.h"
+#include "tests/faulty_os.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
 
@@ -112,6 +115,7 @@ class Node {
     handlers.met = [](NodeIndex, uint64_t) {};
     handlers.gone = [](NodeIndex) {};
     handlers.counted = [this](NodeIndex, const Count& count) { counted = count.turn; };
+    handlers.told = [](const Told& told) { return told.files.empty(); };
     peers = std::make_unique<Peers>(std::move(options), std::move(handlers));
   }
   ~Node() {
@@ -542,14 +546,25 @@ class BadNodeTest : public PeersTest {
   static constexpr NodeIndex kBad = 3;
   void SetUp() override {
     PeersTest::SetUp();
-    ControlOptions bad_options = options.peers;
-    bad_options.hello.node = kBad;
+    come(1);
+  }
+  ControlHandlers hears() {
     ControlHandlers handlers;
     handlers.message = [this](NodeIndex, const MessageHeader& header, std::string_view body) -> std::string {
+      const std::lock_guard hold(lock);
       if (header.type == MessageType::kWant) {
         ++wanted;
-        return encode(Pass());
+        if (says == kHangsUp) throw std::bad_alloc();
+        return says;
       }
+      if (const auto told = decode<Missed>(body); told && header.type == MessageType::kMissed)
+        missed.push_back(told->acted);
+      if (const auto told = decode<Gathered>(body); told && header.type == MessageType::kGathered)
+        all_gathered.push_back(*told);
+      if (const auto told = decode<Reading>(body); told && header.type == MessageType::kReading)
+        read.insert(read.end(), told->files.begin(), told->files.end());
+      if (const auto told = decode<Announce>(body); told && header.type == MessageType::kAnnounce)
+        announced.insert(announced.end(), told->files.begin(), told->files.end());
       const std::optional<Gather> gather = decode<Gather>(body);
       if (header.type != MessageType::kGather || !gather) return "";
       return encode(Gathered{gather->share, 1, gather->from, gather->from, 1, 0, {}, {}});
@@ -558,8 +573,7 @@ class BadNodeTest : public PeersTest {
     handlers.gone = handlers.wrong = [](NodeIndex) {};
     handlers.unreachable = [](NodeIndex, bool) {};
     handlers.data = [](NodeIndex, Fd, Tls) {};
-    bad = std::make_unique<Control>(bad_options, std::move(handlers));
-    ASSERT_TRUE(bad->start().ok());
+    return handlers;
   }
   void TearDown() override { bad.reset(); }
   // Tells the first node, which has heard it then.
@@ -567,6 +581,34 @@ class BadNodeTest : public PeersTest {
     EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
     bad->tell(0, message);
     EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  }
+  // What it is told by the first node of what that holds.
+  Gathered gather() {
+    size_t before = 0;
+    {
+      const std::lock_guard hold(lock);
+      before = all_gathered.size();
+    }
+    bad->tell(0, encode(Gather{kBad, 0, 0, 0}));
+    EXPECT_TRUE(eventually([&] {
+      const std::lock_guard hold(lock);
+      return all_gathered.size() > before;
+    }));
+    const std::lock_guard hold(lock);
+    return all_gathered.back();
+  }
+  // It is there anew, or another connection of the same one is.
+  void come(uint64_t incarnation) {
+    bad.reset();
+    ControlOptions bad_options = options.peers;
+    bad_options.hello.node = kBad;
+    bad_options.hello.incarnation = incarnation;
+    bad = std::make_unique<Control>(bad_options, hears());
+    ASSERT_TRUE(bad->start().ok());
+  }
+  std::vector<uint8_t> all_missed() {
+    const std::lock_guard hold(lock);
+    return missed;
   }
   // What the first node answers to who wants that file.
   MessageType answer_for(const FileKey& key) {
@@ -579,8 +621,238 @@ class BadNodeTest : public PeersTest {
     return type;
   }
   std::atomic<int> wanted{0};
+  std::mutex lock;
+  static constexpr char kHangsUp[] = "!";
+  std::string says = encode(Pass());  // to who wants a file
+  std::vector<uint8_t> missed;
+  std::vector<Gathered> all_gathered;
+  std::vector<FileInReading> read;
+  std::vector<HeldFile> announced;
   std::unique_ptr<Control> bad;
 };
+
+// A home that has heard all is not told that it missed something.
+TEST_F(BadNodeTest, WhoHasMissedNothingIsNotToldSo) {
+  start(0);
+  const std::string name = file_of(kBad, 1);
+  EXPECT_EQ(gather().earlier, 0);
+  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  EXPECT_EQ(wanted, 1);
+  EXPECT_EQ(gather().earlier, 0);
+  EXPECT_TRUE(all_missed().empty());
+}
+
+// The first node was asked as its deputy, though it can be reached.
+TEST_F(BadNodeTest, WhoseDeputyWasAskedHearsOfItOnceItIsMet) {
+  start(0);
+  const std::string name = file_of(kBad, 1);
+  (void)answer_for(file_key(0, file_of(kBad, 0)));
+  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name)) << "it has answered meanwhile";
+  EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  EXPECT_TRUE(all_missed().empty()) << "it is there: who asks it tells it";
+  come(1);
+  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+  EXPECT_TRUE(eventually([&] { return all_missed() == std::vector<uint8_t>{1}; }));
+  bad->tell(0, encode(Gather{1, 0, 0, 0}));  // as the deputy of that one
+  EXPECT_EQ(gather().earlier, 1);
+  EXPECT_EQ(gather().earlier, 0) << "it was told";
+}
+
+// Nor can its deputy be reached: it is told once it answers again.
+TEST_F(BadNodeTest, WhoDidNotAnswerHearsThatItMissedSomething) {
+  options.answer_ms = 1000;
+  says = "";
+  start(0);
+  const std::string name = file_of(kBad, 1);
+  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  EXPECT_EQ(nodes[0]->peers->counts().alone, 1u);
+  EXPECT_TRUE(all_missed().empty());
+  {
+    const std::lock_guard hold(lock);
+    says = encode(Pass());
+  }
+  const LaterBy later(10);
+  (void)nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand);
+  EXPECT_TRUE(eventually([&] { return all_missed() == std::vector<uint8_t>{0}; }));
+}
+
+TEST_F(BadNodeTest, WhoIsMetIsToldThatItMissedSomethingOnce) {
+  options.answer_ms = 1000;
+  says = "";
+  start(0);
+  const std::string name = file_of(kBad, 1);
+  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  {
+    const std::lock_guard hold(lock);
+    says = encode(Pass());
+  }
+  come(1);
+  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+  EXPECT_TRUE(eventually([&] { return all_missed().size() == 1; }));
+  const LaterBy later(10);
+  (void)nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand);
+  EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  EXPECT_EQ(all_missed(), std::vector<uint8_t>{0});
+}
+
+TEST_F(BadNodeTest, AHomeHearsFromItsDeputyWhatIsHeld) {
+  const FileKey key = file_key(0, file_of(kBad, 0));
+  start(0);
+  tell(encode(Done{key, 0, ReadResult::kNotHeld, {}}));
+  {
+    const std::lock_guard hold(lock);
+    EXPECT_TRUE(announced.empty());
+  }
+  tell(encode(Done{key, 0, ReadResult::kHeld, {1, 2, 3, 4, 5}}));
+  const std::lock_guard hold(lock);
+  ASSERT_EQ(announced.size(), 1u);
+  EXPECT_EQ(announced[0].key, key);
+  EXPECT_EQ(announced[0].holder, kBad);
+}
+
+TEST_F(BadNodeTest, WhatADeputyTellsIsEntered) {
+  start(0);
+  const FileKey held = file_key(0, file_of(0, 1)), is_read = file_key(0, file_of(0, 2));
+  tell(encode(Announce{{{held, 1, {1, 2, 3, 4, 5}}}}));
+  EXPECT_EQ(answer_for(held), MessageType::kHave);
+  tell(encode(Reading{{{is_read, 1, 7}}}));
+  EXPECT_EQ(answer_for(is_read), MessageType::kBusy);
+}
+
+TEST_F(BadNodeTest, AHomeHearsWhatIsBeingReadOfItsShare) {
+  says = encode(Read{7});
+  start(0);
+  (void)nodes[0]->peers->locate(file_key(0, file_of(0)), Purpose::kDemand);
+  EXPECT_TRUE(gather().reading.empty());
+  const FileKey key = file_key(0, file_of(kBad));
+  (void)nodes[0]->peers->locate(key, Purpose::kDemand);
+  const std::vector<FileInReading> one = gather().reading;
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].key, key);
+  EXPECT_EQ(one[0].lease, 7u);
+  for (int i = 0, n = 0; n < static_cast<int>(Gathered::kMost); ++i) {
+    const FileKey more = file_key(0, "more" + std::to_string(i));
+    if (home_of(more, kNodes) != kBad) continue;
+    (void)nodes[0]->peers->locate(more, Purpose::kDemand);
+    ++n;
+  }
+  EXPECT_EQ(gather().reading.size(), Gathered::kMost) << "a message has no more";
+}
+
+TEST_F(BadNodeTest, OnlyOfItsOwnCopiesANodeIsToDoubt) {
+  start(0);
+  const FileKey key = file_key(0, file_of(0, 1));
+  tell(encode(Lost{key, 1}));
+  nodes[0]->peers->lost(key);
+  EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  EXPECT_EQ(nodes[0]->doubted, 0);
+  tell(encode(Lost{key, 0}));
+  EXPECT_EQ(nodes[0]->doubted, 1);
+}
+
+// The one before has not hung up.
+TEST_F(BadNodeTest, WhatANodeHeldBeforeItCameAnewItDoesNotHold) {
+  options.answer_ms = options.later_ms = 300;
+  start(0);
+  start(1);
+  const FileKey key = file_key(0, file_of(0, 1));
+  tell(encode(Announce{{{key, kBad, {1, 2, 3, 4, 5}}}}));
+  EXPECT_EQ(nodes[1]->peers->locate(key, Purpose::kPrefetch).holders, std::vector<NodeIndex>{kBad});
+  Hello hello;
+  hello.node = kBad;
+  hello.incarnation = 2;
+  Handshake dials(tls, dial(nodes[0]->peers->port()), Handshake::Side::kDials, hello,
+                  Handshake::After::kClear);
+  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+  const Fd socket = dials.take_socket();
+  char byte;
+  ASSERT_TRUE(Wire(socket.get(), nullptr).send(encode(Ping()), kPatienceMs).ok());
+  ASSERT_TRUE(Wire(socket.get(), nullptr).receive(&byte, 1, kPatienceMs).ok()) << "it was met";
+  EXPECT_TRUE(nodes[1]->peers->locate(key, Purpose::kPrefetch).holders.empty());
+}
+
+TEST_F(BadNodeTest, WhoHangsUpAgainAndAgainIsNotAskedForLong) {
+  says = kHangsUp;
+  start(0);
+  EXPECT_EQ(nodes[0]->peers->locate(file_key(0, file_of(kBad, 1)), Purpose::kDemand).how,
+            Peers::Where::How::kRead);
+  EXPECT_LE(wanted, 3);
+  EXPECT_EQ(nodes[0]->peers->counts().alone, 1u);
+}
+
+TEST_F(BadNodeTest, WhoPutsOffForLongerThanAnybodyWaitsIsLeft) {
+  options.later_ms = 200;
+  says = encode(Later());
+  start(0);
+  EXPECT_EQ(nodes[0]->peers->locate(file_key(0, file_of(kBad, 1)), Purpose::kDemand).how,
+            Peers::Where::How::kRead);
+  EXPECT_GT(wanted, 1);
+  EXPECT_EQ(nodes[0]->peers->counts().alone, 1u);
+}
+
+// A home that can be reached hears of the leases that its deputy gives, and is looked for in any case.
+TEST_F(BadNodeTest, ADeputyLooksAfterTheHome) {
+  const FileKey key = file_key(0, file_of(kBad, 0));
+  start(0);
+  EXPECT_EQ(answer_for(key), MessageType::kRead);
+  EXPECT_TRUE(eventually([&] {
+    const std::lock_guard hold(lock);
+    return !read.empty() && read[0].key == key && read[0].reader == kBad && read[0].lease != 0;
+  }));
+  nodes[0].reset();
+  options.entries = 0;
+  start(0);
+  read.clear();
+  EXPECT_EQ(answer_for(key), MessageType::kRead);
+  EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  EXPECT_TRUE(read.empty()) << "there is no lease";
+  bad.reset();
+  Hello hello;
+  hello.node = kBad;
+  Handshake dials(tls, dial(nodes[0]->peers->port()), Handshake::Side::kDials, hello,
+                  Handshake::After::kClear);
+  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+  const Fd socket = dials.take_socket();
+  Wire wire(socket.get(), nullptr);
+  ASSERT_TRUE(wire.send(encode(Want{key, Purpose::kDemand, Waits::kNo}), kPatienceMs).ok());
+  std::set<MessageType> heard;
+  for (const MessageType type : {MessageType::kRead, MessageType::kPing})
+    while (heard.count(type) == 0) {
+      char head[MessageHeader::kBytes];
+      ASSERT_TRUE(wire.receive(head, sizeof head, kPatienceMs).ok()) << static_cast<int>(type);
+      const auto header = decode_header({head, sizeof head});
+      ASSERT_TRUE(header);
+      std::string body(header->body_bytes, '\0');
+      ASSERT_TRUE(wire.receive(body.data(), body.size(), kPatienceMs).ok());
+      heard.insert(header->type);
+    }
+}
+
+TEST_F(BadNodeTest, WhatIsToBeHadOfThisNodeOrOfNoneIsReadHere) {
+  start(0);
+  {
+    const std::lock_guard hold(lock);
+    says = encode(Have{{0, kNodes}, {1, 2, 3, 4, 5}});
+  }
+  EXPECT_EQ(nodes[0]->peers->locate(file_key(0, file_of(kBad, 1)), Purpose::kDemand).how,
+            Peers::Where::How::kRead);
+}
+
+TEST_F(BadNodeTest, WhoAnswersNonsenseAgainAndAgainIsNotAsked) {
+  for (const std::string& nonsense : {encode_message({MessageType::kRead}, "?"), encode(List())}) {
+    {
+      const std::lock_guard hold(lock);
+      says = nonsense;
+    }
+    wanted = 0;
+    start(0);
+    const std::string name = file_of(kBad, 1);
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+    for (int i = 0; i < 9; ++i) (void)nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand);
+    EXPECT_EQ(wanted, Members::kMostWrong);
+    nodes[0].reset();
+  }
+}
 
 TEST_F(BadNodeTest, WhatItCannotKnowIsNotEntered) {
   for (NodeIndex own = 0; own < kBad; ++own) start(own);
@@ -609,6 +881,8 @@ TEST_F(BadNodeTest, WhoSaysNonsenseAgainAndAgainIsNotAsked) {
   const FileKey key = file_key(0, file_of(0, 1));
   const std::pair<std::string, bool> sayings[] = {
       {encode(Announce{{}}), true},
+      {encode(Told{1, {}}), true},
+      {encode(Told{1, {ToldFile()}}), false},
       {encode_message({MessageType::kWant}, "?"), false},
       {encode_message({MessageType::kDone}, "?"), false},
       {encode_message({MessageType::kAnnounce}, "?"), false},
@@ -642,6 +916,7 @@ TEST_F(PeersTest, WhatOthersKeepTakesNoRoom) {
   const FileKey foreign = file_key(0, file_of(2, 3));
   nodes[0]->peers->tell(1, encode(Announce{{{foreign, 0, {1, 2, 3, 4, 5}}}}));
   nodes[0]->peers->tell(1, encode(Reading{{{foreign, 0, 7}}}));
+  nodes[0]->peers->tell(1, encode(Done{foreign, 0, ReadResult::kHeld, {1, 2, 3, 4, 5}}));
   nodes[0]->peers->tell(1, encode(Want{foreign, Purpose::kDemand}));
   ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok());
   const std::string name = file_of(1, 3);

@@ -124,7 +124,7 @@ void Serve::run() {
     ++waiting_;
     const int n = ::epoll_wait(epoll_.get(), &event, 1, -1);
     --waiting_;
-    if (n != 1 || event.data.u64 == kStop) continue;
+    if (n != 1) continue;
     Connection* connection = nullptr;
     {
       const MutexLock hold(lock_);
