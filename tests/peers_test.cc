@@ -17,6 +17,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "runtime/layout/board_layout.h"
 #include "runtime/layout/path_hash.h"
@@ -565,6 +566,7 @@ class BadNodeTest : public PeersTest {
         read.insert(read.end(), told->files.begin(), told->files.end());
       if (const auto told = decode<Announce>(body); told && header.type == MessageType::kAnnounce)
         announced.insert(announced.end(), told->files.begin(), told->files.end());
+      if (header.type == MessageType::kWalk) return says_of_walk;
       const std::optional<Gather> gather = decode<Gather>(body);
       if (header.type != MessageType::kGather || !gather) return "";
       return encode(Gathered{gather->share, 1, gather->from, gather->from, 1, 0, {}, {}});
@@ -624,6 +626,7 @@ class BadNodeTest : public PeersTest {
   std::mutex lock;
   static constexpr char kHangsUp[] = "!";
   std::string says = encode(Pass());  // to who wants a file
+  std::string says_of_walk;
   std::vector<uint8_t> missed;
   std::vector<Gathered> all_gathered;
   std::vector<FileInReading> read;
@@ -737,6 +740,60 @@ TEST_F(BadNodeTest, AHomeHearsWhatIsBeingReadOfItsShare) {
     ++n;
   }
   EXPECT_EQ(gather().reading.size(), Gathered::kMost) << "a message has no more";
+}
+
+TEST_F(BadNodeTest, WhoTellsOfNoWalkIsNotAskedForLong) {
+  start(0);
+  says_of_walk = encode_message({MessageType::kHave}, encode_body(List()));
+  for (int i = 0; i < Members::kMostWrong; ++i)
+    EXPECT_EQ(nodes[0]->peers->ask_walk(kBad, Walk()).error().text, "it gave no answer");
+  EXPECT_EQ(nodes[0]->peers->ask_walk(kBad, Walk()).error().text, "it is left alone for a while");
+}
+
+TEST_F(BadNodeTest, WhoIsLateOrAwayIsNotAskedOfItsWalkForAWhile) {
+  options.peers.connect_ms = options.peers.handshake_ms = 1000;
+  options.list_ms = 100;
+  start(0);
+  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+  for (const auto& [node, code, timeouts] : {std::tuple(kBad, ETIMEDOUT, 1u), {1u, ECONNREFUSED, 1u}}) {
+    EXPECT_EQ(nodes[0]->peers->ask_walk(node, Walk()).error().code, code);
+    EXPECT_EQ(nodes[0]->peers->ask_walk(node, Walk()).error().code, EAGAIN);
+    EXPECT_EQ(nodes[0]->peers->counts().timeouts, timeouts);
+  }
+}
+
+TEST_F(BadNodeTest, TwoHoldersAreTriedAtTheMost) {
+  says = encode(Have{{1, 2, kBad}, {1, 2, 3, 4, 5}});  // none of which sends anything
+  start(0);
+  const std::string name = file_of(kBad, 1);
+  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  EXPECT_EQ(nodes[0]->peers->counts().errors, 2u);
+}
+
+// What the home says counts.
+TEST_F(BadNodeTest, AnotherFileThanTheHomeSaysIsNotTaken) {
+  says = encode(Read{7});
+  start(0);
+  start(1);
+  const std::string name = file_of(kBad, 2);
+  EXPECT_TRUE(nodes[1]->read(name) == pfs_content(name));
+  FileIdentity identity = pfs.identity(name);
+  identity.check = 12345;
+  int wrong = 0;
+  for (const int64_t later_ns : {0, 1}) {
+    identity.mtime_ns += later_ns;
+    {
+      const std::lock_guard hold(lock);
+      says = encode(Have{{1}, identity});
+    }
+    const int before = pfs.reads();
+    EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+    EXPECT_EQ(pfs.reads(), before + 1);
+    nodes[0]->forget(name);
+    wrong += later_ns == 0;
+    EXPECT_EQ(nodes[0]->peers->counts().wrong, static_cast<uint64_t>(wrong));
+  }
+  EXPECT_EQ(nodes[0]->peers->counts().files, 0u);
 }
 
 TEST_F(BadNodeTest, OnlyOfItsOwnCopiesANodeIsToDoubt) {
