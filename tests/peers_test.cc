@@ -713,6 +713,16 @@ TEST_F(BadNodeTest, AHomeHearsFromItsDeputyWhatIsHeld) {
   EXPECT_EQ(announced[0].holder, kBad);
 }
 
+// It asks nobody then.
+TEST_F(BadNodeTest, WhatADeputyKnowsItAnswersAtOnce) {
+  const FileKey key = file_key(0, file_of(kBad, 0));
+  start(0);
+  tell(encode(Announce{{{key, 1, {1, 2, 3, 4, 5}}}}));
+  const Result<Reply> reply = bad->ask(0, encode(Want{key, Purpose::kDemand}), kPatienceMs);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->header.type, MessageType::kHave);
+}
+
 TEST_F(BadNodeTest, WhatADeputyTellsIsEntered) {
   start(0);
   const FileKey held = file_key(0, file_of(0, 1)), is_read = file_key(0, file_of(0, 2));
@@ -835,6 +845,7 @@ TEST_F(BadNodeTest, WhoHangsUpAgainAndAgainIsNotAskedForLong) {
             Peers::Where::How::kRead);
   EXPECT_LE(wanted, 3);
   EXPECT_EQ(nodes[0]->peers->counts().alone, 1u);
+  EXPECT_EQ(nodes[0]->peers->counts().timeouts, 0u);
 }
 
 TEST_F(BadNodeTest, WhoPutsOffForLongerThanAnybodyWaitsIsLeft) {
@@ -996,6 +1007,19 @@ TEST_F(PeersTest, EachIsTheHomeOfItsShare) {
     EXPECT_GT(homed_on(node), 0);
   }
   EXPECT_EQ(sum, kFiles);
+}
+
+TEST_F(PeersTest, ANodeThatWasThereAndIsGoneCountsAsAnError) {
+  start(0);
+  start(1);
+  EXPECT_FALSE(nodes[0]->peers->ask_walk(2, Walk()).ok());
+  ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok());
+  EXPECT_EQ(nodes[0]->peers->counts().errors, 0u) << "that one has not come yet";
+  nodes[1].reset();
+  EXPECT_TRUE(eventually([&] {
+    (void)nodes[0]->peers->ask_walk(1, Walk()).ok();
+    return nodes[0]->peers->counts().errors == 1;
+  }));
 }
 
 TEST_F(PeersTest, ANodeThatHangsIsNotWaitedForLong) {

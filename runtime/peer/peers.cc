@@ -377,7 +377,7 @@ void Peers::met(const Hello& hello) {
     if (!hello.data_address.empty()) data_addresses_[hello.node] = hello.data_address;
     uninformed = uninformed_.count(hello.node) > 0;
     acted = acted_.count(hello.node) > 0 ? 1 : 0;
-    if (uninformed) untold_.erase(hello.node);
+    untold_.erase(hello.node);
     parted_.erase(hello.node);
   }
   for (const Mark& mark : handlers_.changes()) control_->tell(hello.node, encode(mark));
@@ -702,7 +702,7 @@ Fetched Peers::get(const FileKey& key, const Where& where, const Get& get, char*
                               came += n;
                               checks.push_back(check);
                               left.offset = offset + kPieceBytes;
-                              if (left.bytes != 0) left.bytes -= std::min(left.bytes, kPieceBytes);
+                              left.bytes -= std::min(left.bytes, kPieceBytes);
                               return true;
                             }};
   Fetched fetched = Fetched::kUnreachable;
