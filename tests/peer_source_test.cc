@@ -786,11 +786,17 @@ class SentTest : public PeerSourceTest {
  protected:
   File file_of_other(uint64_t bytes, bool is_read) {
     const File file = file_at(0, bytes);
-    others_[0]->answers(file.key, is_read ? encode(Busy{2}) : encode(Have{{2}, file.identity}));
-    others_[2]->sends([this, file](GetResult* why) -> std::unique_ptr<ServedFile> {
+    const std::string path = scratch_ / ("pfs/" + file.name), content = contents(path);
+    std::vector<uint64_t> checks;
+    for (size_t at = 0; at < bytes; at += kMiB)
+      checks.push_back(check_of_piece(content.data() + at, std::min<size_t>(kMiB, bytes - at)));
+    FileIdentity identity = file.identity;
+    identity.check = check_of(checks);
+    others_[0]->answers(file.key, is_read ? encode(Busy{2}) : encode(Have{{2}, identity}));
+    others_[2]->sends([this, path, identity](GetResult* why) -> std::unique_ptr<ServedFile> {
       *why = says_;
       if (says_ != GetResult::kOk) return nullptr;
-      return std::make_unique<Pieces>(scratch_ / ("pfs/" + file.name), file.identity, there_);
+      return std::make_unique<Pieces>(path, identity, there_);
     });
     return file;
   }

@@ -743,6 +743,14 @@ TEST_F(BadNodeTest, AHomeHearsWhatIsBeingReadOfItsShare) {
   ASSERT_EQ(one.size(), 1u);
   EXPECT_EQ(one[0].key, key);
   EXPECT_EQ(one[0].lease, 7u);
+  nodes[0]->peers->done({key, 8, ReadResult::kNotHeld, {}});
+  EXPECT_EQ(gather().reading.size(), 1u) << "it is read by another lease now";
+  for (const Done& done : {Done{key, 7, ReadResult::kNotHeld, {}}, Done{key, 8, ReadResult::kHeld, {}}}) {
+    nodes[0]->peers->done(done);
+    EXPECT_TRUE(gather().reading.empty());
+    (void)nodes[0]->peers->locate(key, Purpose::kDemand);
+  }
+  nodes[0]->peers->done({key, 7, ReadResult::kHeld, {}});
   for (int i = 0, n = 0; n < static_cast<int>(Gathered::kMost); ++i) {
     const FileKey more = file_key(0, "more" + std::to_string(i));
     if (home_of(more, kNodes) != kBad) continue;
