@@ -18,17 +18,14 @@ std::string when(const NodeLine& line) {
   return *line.seconds_ago == 0 ? "now" : time_text(*line.seconds_ago) + " ago";
 }
 
-// An owner's numbers are each at most that, and may be many.
-uint64_t plus(uint64_t a, uint64_t b) { return std::min(a + b, kMostCount); }
-
 void add(NodeTold* sum, const NodeTold& n) {
-  sum->files = plus(sum->files, n.files);
-  for (uint32_t i = 0; i < kMedia; ++i) sum->placed_bytes[i] = plus(sum->placed_bytes[i], n.placed_bytes[i]);
-  sum->opens_tier = plus(sum->opens_tier, n.opens_tier);
-  sum->opens_pfs = plus(sum->opens_pfs, n.opens_pfs);
-  sum->pfs_bytes = plus(sum->pfs_bytes, n.pfs_bytes);
-  sum->peer_bytes = plus(sum->peer_bytes, n.peer_bytes);
-  sum->served_bytes = plus(sum->served_bytes, n.served_bytes);
+  sum->files = sum_of_counts(sum->files, n.files);
+  for (uint32_t i = 0; i < kMedia; ++i) sum->placed_bytes[i] = sum_of_counts(sum->placed_bytes[i], n.placed_bytes[i]);
+  sum->opens_tier = sum_of_counts(sum->opens_tier, n.opens_tier);
+  sum->opens_pfs = sum_of_counts(sum->opens_pfs, n.opens_pfs);
+  sum->pfs_bytes = sum_of_counts(sum->pfs_bytes, n.pfs_bytes);
+  sum->peer_bytes = sum_of_counts(sum->peer_bytes, n.peer_bytes);
+  sum->served_bytes = sum_of_counts(sum->served_bytes, n.served_bytes);
 }
 
 }  // namespace

@@ -135,6 +135,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/metrics.h \
 	%D%/node/mounts.cc \
 	%D%/node/mounts.h \
+	%D%/node/open_times.cc \
+	%D%/node/open_times.h \
 	%D%/node/owner.cc \
 	%D%/node/owner.h \
 	%D%/node/nodes_report.cc \

@@ -86,6 +86,7 @@ tests_unit_SOURCES = \
 	%D%/node_fixture.h \
 	%D%/nodes_report_test.cc \
 	%D%/part_test.cc \
+	%D%/open_times_test.cc \
 	%D%/paths_test.cc \
 	%D%/peer_control_test.cc \
 	%D%/peer_data_test.cc \
@@ -192,6 +193,7 @@ fuzzed_sources = \
 	runtime/node/job_options.cc \
 	runtime/node/job_report.cc \
 	runtime/node/nodes_report.cc \
+	runtime/node/open_times.cc \
 	runtime/node/spool.cc \
 	runtime/node/state.cc \
 	runtime/peer/messages.cc

@@ -234,6 +234,9 @@ def accounted():
               [tuple(sum(value(report) for report in reports.values()) for value in (
                   lambda r: r["agent"]["staged_bytes"], lambda r: r["opens"], lambda r: r["tiers"][0]["placed_bytes"]))],
               f"{what}: they are the sums of what each node reports", reports)
+        timed = [{kind: sum(buckets.values()) for kind, buckets in times.items()} for times in (job["open_times"], *(r["open_times"] for r in reports.values()))]
+        equal(timed[0], {kind: sum(node[kind] for node in timed[1:]) for kind in ("tier", "waited", "pfs")}, f"{what}: so is how long opens took", reports)
+        equal(timed[0]["waited"], job["tasks"]["waits"], f"{what}: of each open that waited")
         equal(job["agent"]["peer_bytes"], 2 * nodes.bytes, f"{what}: what came from nodes")
         equal([job["agent"][name] for name in ("served_bytes", "dup_files", "peer_errors", "peer_timeouts", "peer_bad")],
               [2 * nodes.bytes, 0, 0, 0, 0], f"{what}: what was sent, and that nothing failed")

@@ -364,6 +364,56 @@ def report():
     return pfs.close()
 
 
+# What opens of the files that a job is given take; in C, fopen is another function.
+OPENS = """
+import ctypes, os, sys
+def opened(path, times=1):
+    for _ in range(times):
+        try:
+            os.close(os.open(path, os.O_RDONLY))
+        except OSError as error:
+            print(error.errno)
+def streamed(path):
+    fopen = ctypes.CDLL(None).fopen
+    fopen.restype = ctypes.c_void_p
+    if not fopen(os.fsencode(path), b"r"):
+        sys.exit("fopen")
+"""
+
+
+def open_times():
+    """How long opens took, by what became of them. One processor runs them all, so that which ones are timed is known."""
+    if why := e2e.why_no_slowfs():
+        return skip("how long opens took", why)
+    source, _, _ = tree("times.src", 192)
+    pfs = e2e.SlowFs(source, f"{scratch()}/times.pfs", "--open-us", "3000")
+    files = sorted(f"{d}/{name}" for d, _, names in os.walk(pfs.mount) for name in names if name != ".slowfs")
+    config = f"{scratch()}/times.conf"
+    with open(config, "w", encoding="utf-8") as out:
+        out.write("[agent]\nprefetch = off\n")
+    job = e2e.Job([*options([pfs.mount], {"t": (scratch("tier.times"), "1G")}), "--config", config])
+
+    def program(text, **more):
+        return e2e.execute(["taskset", "-c", str(min(os.sched_getaffinity(0))), "/usr/bin/python3", "-c", f"{OPENS}\nfiles = {files!r}\n{text}"],
+                           env={**job.env, **more})
+
+    directory = os.path.dirname(files[0])
+    results = [program(f"opened({directory!r})\nfor f in files: opened(f)")]
+    results += [program("for f in files: opened(f, 3)")]
+    results += [program(f"opened({directory!r}, 2)\nstreamed(files[0])")]
+    results += [program(f"for f in files: opened(f)\nstreamed(files[0])\nopened({pfs.mount + '/none'!r})", MONARCH_IO_EXCLUDE="*")]
+    equal([(code, out) for code, out, _ in results], [(0, b"")] * 3 + [(0, b"2\n")], "programs that open files", *(err for _, _, err in results))
+    report = job.end()
+    n, tasks, times = len(files), report["tasks"], report["open_times"]
+    equal((report["opens_tier"], tasks["opens_pfs"], tasks["waits"] - n in (0, 1)), (4 * n + 1, n + 2, True), "what they opened", report)
+    equal({kind: sum(buckets.values()) for kind, buckets in times.items()},
+          {"tier": sum(1 for opens in range(n, 4 * n + 1) if opens % 64 == 0), "waited": tasks["waits"], "pfs": tasks["opens_pfs"]},
+          "of the tier's opens one of 64 is timed, of the others all; a directory is no file", times)
+    slow = {kind: sum(count for bound, count in times[kind].items() if bound == "more" or float(bound) > 3000) for kind in ("waited", "pfs")}
+    ok(slow["waited"] >= n and slow["pfs"] >= n + 1, "an open on the PFS, and one that waits for what is copied from there, takes as long as the PFS", times)
+    return pfs.close()
+
+
 # ---- paths
 
 
@@ -720,6 +770,6 @@ def written_by_the_job():
     equal((counters["tasks"]["invalidations"], counters["tasks"]["fallback_invalid"]), (6, 12), "and it is counted")
 
 
-e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, peers, peers_library, ordinary_user, user_environment, report, paths, signals,
+e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, peers, peers_library, ordinary_user, user_environment, report, open_times, paths, signals,
          monarchctl_killed, monarchd_slow_to_end, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch, first_opens,
          slow_pfs, written_by_the_job)

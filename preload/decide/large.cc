@@ -309,7 +309,7 @@ bool wait_for_whole(int fd) {
   Room room;
   RelPath path;
   return file.entry && seems_source(file) && path_of(the_client.catalog, *file.entry, &room, &path) &&
-         request_whole(the_client.board, the_client.catalog, path, *file.entry);
+         request_whole(the_client.board, the_client.catalog, path, *file.entry) == Whole::kThere;
 }
 
 int open_whole(int fd) {

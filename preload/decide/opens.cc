@@ -28,9 +28,24 @@ TaskCounter reason_for_pfs(WaitEnd end) {
                                      : TaskCounter::fallback_pass;
 }
 
-WaitEnd wait_for(Client* client, const RelPath& path, Found* found) {
+RARE int64_t time_now() {
+  const KeepErrno errno_stays;
+  return monotonic_ns();
+}
+
+// A wait in vain is part of the open's time; else it is the PFS's alone.
+void goes_to_pfs(OpenTime* time) {
+  if (time->kind != OpenKind::kWaited) *time = {time_now(), OpenKind::kPfs};
+}
+
+void has_waited(int64_t since_ns, OpenTime* time) {
+  *time = {time->kind == OpenKind::kWaited ? time->since_ns : since_ns, OpenKind::kWaited};
+}
+
+WaitEnd wait_for(Client* client, const RelPath& path, Found* found, OpenTime* time) {
   const KeepErrno errno_stays;
   const int64_t start = monotonic_ns();
+  has_waited(start, time);
   const WaitEnd end = request_and_wait(client->board, client->catalog, path, found);
   count(client->board, TaskCounter::waits);
   count(client->board, TaskCounter::wait_ns, static_cast<uint64_t>(monotonic_ns() - start));
@@ -81,14 +96,14 @@ bool is_below_link(const CatalogReader& catalog, const RelPath& path) {
   return is_link(path) || any_above(path, is_link);
 }
 
-Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening);
+Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, OpenTime time);
 
 // Of the file to which a symbolic link leads.
 APART bool decide_real(Client* client, const RelPath& path, Room* copy, bool stream, Answer* answer) {
   Room room;
   RelPath real;
   if (!follow_links(*client, path, &room, &real)) return false;
-  *answer = decide(client, real, copy, {.follows = false, .stream = stream});
+  *answer = decide(client, real, copy, {.follows = false, .stream = stream}, answer->time);
   return true;
 }
 
@@ -103,13 +118,15 @@ RARE void ask_again(Client* client, const RelPath& path) {
   (void)post_request(client->board, path);
 }
 
-Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) {
+Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, OpenTime time) {
   Answer answer;
+  answer.time = time;
   answer.marks = client->board->header.marks.load(std::memory_order_acquire);
   const auto to_pfs = [&](TaskCounter why) {
     count(client->board, why);
     count(client->board, TaskCounter::opens_pfs);
     answer.why = why;
+    goes_to_pfs(&answer.time);
     return answer;
   };
   Board* board = client->board;
@@ -144,7 +161,7 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) 
     return to_pfs(TaskCounter::fallback_absent);
   const bool waited = unsettled(state_of(word));
   if (waited) {
-    const WaitEnd end = wait_for(client, path, &found);
+    const WaitEnd end = wait_for(client, path, &found, &answer.time);
     if (end != WaitEnd::kSettled) return to_pfs(reason_for_pfs(end));
     word = found.entry->state.load(std::memory_order_acquire);
   }
@@ -155,8 +172,10 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) 
   }
   if (opening.stream && state_of(word) == State::kLarge) {
     const KeepErrno errno_stays;
-    if (request_whole(board, client->catalog, path, *found.entry))
-      word = found.entry->state.load(std::memory_order_acquire);
+    const int64_t start = monotonic_ns();
+    const Whole whole = request_whole(board, client->catalog, path, *found.entry);
+    if (whole != Whole::kNotWaitedFor) has_waited(start, &answer.time);
+    if (whole == Whole::kThere) word = found.entry->state.load(std::memory_order_acquire);
   }
   answer.bytes = found.entry->size.load(std::memory_order_relaxed);
   if (state_of(word) == State::kLarge) answer.large = found.ref;
@@ -164,7 +183,10 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening) 
       decide_real(client, path, copy, opening.stream, &answer))
     return answer;
   // A directory or a device is not a file of the dataset's: nothing to count.
-  if (reason_of(word) == Reason::kNotRegular) return answer;
+  if (reason_of(word) == Reason::kNotRegular) {
+    if (answer.time.kind != OpenKind::kWaited) answer.time.since_ns = 0;
+    return answer;
+  }
   if (state_of(word) != State::kPlaced) return to_pfs(reason_for_pfs(state_of(word)));
   answer.tier = tier_of(word);
   if (answer.tier >= facts.tier_count || client->catalog.tier_failed(answer.tier))
@@ -233,7 +255,9 @@ RARE bool prove(const Client& client, uint32_t tier, Ref copy, int fd) {
 }  // namespace
 
 Answer find_copy(Client* client, const RelPath& path, Room* copy, Opening opening) {
-  const Answer answer = decide(client, path, copy, opening);
+  const bool is_timed = is_open_timed(my_shard(client->board), client->catalog.facts().tier_count);
+  const OpenTime time{__builtin_expect(is_timed, 0) ? time_now() : 0, OpenKind::kTier};
+  const Answer answer = decide(client, path, copy, opening, time);
   if (__builtin_expect(client->log != nullptr, 0)) log_open(*client, path, answer);
   return answer;
 }
@@ -260,17 +284,25 @@ int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole) {
   return fd < 0 || is_own_part(client, tier, fd) ? fd : not_opened(fd);
 }
 
-void count_copy_opened(Client* client, uint32_t tier) {
+void count_copy_opened(Client* client, const Answer& answer) {
   client->catalog.map_identities();  // fstat may come when no descriptor is left
-  my_shard(client->board).opens_tier[tier].fetch_add(1, std::memory_order_relaxed);
+  my_shard(client->board).opens_tier[answer.tier].fetch_add(1, std::memory_order_relaxed);
+  count_open_time(client, answer.time);
 }
 
-void count_copy_failed(Client* client, const Answer& answer) {
-  const Entry* e = client->catalog.entry(answer.copy);
+void count_copy_failed(Client* client, Answer* answer) {
+  goes_to_pfs(&answer->time);
+  const Entry* e = client->catalog.entry(answer->copy);
   const uint64_t word = e ? e->state.load(std::memory_order_acquire) : 0;
   const bool removed = state_of(word) == State::kNoFit && reason_of(word) != Reason::kTierError;
   count(client->board, removed ? TaskCounter::fallback_no_fit : TaskCounter::fallback_tier_error);
   count(client->board, TaskCounter::opens_pfs);
+}
+
+RARE void add_open_time(Client* client, const OpenTime& time) {
+  const KeepErrno errno_stays;
+  const int64_t ns = monotonic_ns() - time.since_ns;
+  count_open(client->board, time.kind, ns > 0 ? static_cast<uint64_t>(ns) : 0);
 }
 
 }  // namespace monarch::preload

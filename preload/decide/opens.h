@@ -9,6 +9,11 @@
 
 namespace monarch::preload {
 
+// When an open began, of CLOCK_MONOTONIC, and as which kind its time is counted on the board.
+struct OpenTime {
+  int64_t since_ns;  // 0: it is not counted
+  OpenKind kind;
+};
 struct Answer {
   bool placed = false;  // a whole copy is on tier number `tier`; else the PFS
   uint32_t tier = 0;
@@ -17,6 +22,7 @@ struct Answer {
   uint64_t bytes = 0;                        // the file's size; 0 if it is not known
   Ref large = 0;                             // the Entry, if reads with an offset may be served from chunks
   TaskCounter why = TaskCounter::opens_pfs;  // not placed: the reason
+  OpenTime time{0, OpenKind::kTier};         // for count_open_time(), once it is open, or has failed
 };
 struct Opening {
   bool follows = true;  // symbolic links, also as the last of the path
@@ -36,8 +42,14 @@ bool is_own_part(const Client& client, uint32_t tier, int fd);
 // another user has put something there. Changes errno.
 int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole = true);
 
-// Counts what became of the open of a copy. On failure the PFS is tried next.
-void count_copy_opened(Client* client, uint32_t tier);
-void count_copy_failed(Client* client, const Answer& answer);
+// Counts what became of the open of a copy. On failure the PFS is tried next, and *answer is so.
+void count_copy_opened(Client* client, const Answer& answer);
+void count_copy_failed(Client* client, Answer* answer);
+
+// Counts how long an open took that returns now; errno stays as it is.
+void add_open_time(Client* client, const OpenTime& time);
+inline void count_open_time(Client* client, const OpenTime& time) {
+  if (__builtin_expect(time.since_ns != 0, 0)) add_open_time(client, time);
+}
 
 }  // namespace monarch::preload

@@ -118,8 +118,9 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
 
 // Asks for the whole of the large file `e` and waits for it, if it is expected within stage_wait: by the rate
 // of one copying thread at first, and then by how its chunks come. Twice stage_wait at most while they come,
-// ten times in all, once while nothing is copied. Whether it is there.
-inline bool request_whole(Board* board, const CatalogReader& catalog, const RelPath& path, const Entry& e) {
+// ten times in all, once while nothing is copied.
+enum class Whole { kThere, kNotInTime, kNotWaitedFor };
+inline Whole request_whole(Board* board, const CatalogReader& catalog, const RelPath& path, const Entry& e) {
   constexpr double kThreads = 16;  // twice as many as copy by default, since it waits for twice as long
   const BoardHeader& header = board->header;
   const auto most = static_cast<int64_t>(catalog.facts().stage_wait_ns);
@@ -136,7 +137,8 @@ inline bool request_whole(Board* board, const CatalogReader& catalog, const RelP
   for (bool asked = false;; asked = true) {
     const uint32_t seen = parking->load(std::memory_order_acquire);
     const uint64_t word = e.state.load(std::memory_order_acquire);
-    if (state_of(word) != State::kLarge) return state_of(word) == State::kPlaced;
+    const Whole not_there = asked ? Whole::kNotInTime : Whole::kNotWaitedFor;
+    if (state_of(word) != State::kLarge) return state_of(word) == State::kPlaced ? Whole::kThere : not_there;
     const Chunks* chunks = catalog.chunks(chunks_of(word));
     const int64_t now = monotonic_ns();
     uint32_t done = 0;
@@ -151,8 +153,8 @@ inline bool request_whole(Board* board, const CatalogReader& catalog, const RelP
     if (!soon || slow || closed || worked >= 2 * most || now - start >= 10 * most || now - moved >= most ||
         now < header.stalled_until_ns.load(std::memory_order_relaxed) ||
         header.closed.load(std::memory_order_relaxed) != 0 || !agent_lives(*board))
-      return false;
-    if (!asked && !post_request(board, path).slot) return false;
+      return not_there;
+    if (!asked && !post_request(board, path).slot) return not_there;
     futex_wait(parking, seen, most / 8 < kWaitSliceNs ? most / 8 + 1 : kWaitSliceNs);
   }
 }

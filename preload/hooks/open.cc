@@ -51,33 +51,47 @@ struct Attempt {
   const char* path = nullptr;  // of one; nullptr: it has none
   int dirfd = 0;
   Ref large = 0;  // see Answer
+  OpenTime time;  // likewise; of a dataset's file alone
   bool done() const { return __builtin_expect(fd != kNext, 1); }
   // What the caller got in the end.
   int settled(int opened) const {
+    if (dataset) return settled_on_pfs(opened);
     if (opened < 0) return opened;
-    dataset ? opened_on_pfs(opened, large) : opened_elsewhere(opened);
+    opened_elsewhere(opened);
     if (__builtin_expect(link, 0)) follow_changes_of_link(opened);
     return __builtin_expect(flags == 0, 1) || opened_to_write(opened, dirfd, path, flags)
                ? opened
                : not_opened(opened);
+  }
+  APART int settled_on_pfs(int opened) const {
+    count_open_time(&the_client, time);
+    if (opened < 0) return opened;
+    opened_on_pfs(opened, large);
+    if (__builtin_expect(link, 0)) follow_changes_of_link(opened);
+    return opened;
   }
 };
 
 APART void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attempt) {
   Room copy;
   attempt->dataset = true;
-  const Answer answer = find_copy(c, rel, &copy, {.follows = (flags & O_NOFOLLOW) == 0});
+  Answer answer = find_copy(c, rel, &copy, {.follows = (flags & O_NOFOLLOW) == 0});
   attempt->large = answer.large;
-  if (!answer.placed) return;
+  if (!answer.placed) {
+    attempt->time = answer.time;
+    return;
+  }
   const KeepErrno errno_stays;
   // A tier's file system may want reads aligned where the PFS does not.
   const int fd = next<Open>(Hook::open)(copy.text(), flags & ~O_DIRECT);
   if (fd < 0 || !is_the_copy(*c, answer, fd)) {
     (void)not_opened(fd);
-    return count_copy_failed(c, answer);
+    count_copy_failed(c, &answer);
+    attempt->time = answer.time;
+    return;
   }
   attempt->fd = fd;
-  count_copy_opened(c, answer.tier);
+  count_copy_opened(c, answer);
   opened_on_tier(fd, answer.tier, answer.marks);
 }
 
@@ -128,7 +142,8 @@ FILE* written_stream(FILE* stream, const char* path, const char* mode) {
 }
 
 // A stream that was opened on the PFS reads inside libc, where no chunk serves it.
-FILE* stream_of_pfs(const Answer& answer, FILE* stream) {
+FILE* stream_of_pfs(Client* c, const Answer& answer, FILE* stream) {
+  count_open_time(c, answer.time);
   if (!stream) return nullptr;
   if (answer.bytes > 0) add_read(kPfs, answer.bytes);
   if (!answer.large) return stream;
@@ -152,23 +167,23 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
   Room room, copy;
   RelPath rel;
   if (!resolve_to_read(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode);
-  const Answer answer = find_copy(c, rel, &copy, {.stream = true});
+  Answer answer = find_copy(c, rel, &copy, {.stream = true});
   if (answer.placed) {
     const int saved = errno;
     FILE* stream = real(copy.text(), mode);
     errno = saved;
     if (stream && !is_the_copy(*c, answer, fileno_unlocked(stream))) {
-      count_copy_failed(c, answer);
-      return stream_of_pfs(answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
+      count_copy_failed(c, &answer);
+      return stream_of_pfs(c, answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
     }
     if (stream) {
-      count_copy_opened(c, answer.tier);
+      count_copy_opened(c, answer);
       if (answer.bytes > 0) add_read(static_cast<unsigned char>(1 + answer.tier), answer.bytes);
       return stream;
     }
-    count_copy_failed(c, answer);
+    count_copy_failed(c, &answer);
   }
-  return stream_of_pfs(answer, real(path, mode));
+  return stream_of_pfs(c, answer, real(path, mode));
 }
 
 FILE* read_stream(FILE* stream, const char* path) {
@@ -223,7 +238,7 @@ constexpr int kCreat = O_WRONLY | O_CREAT | O_TRUNC;
 template <typename... Rest>
 int made(Hook hook, char* path, Rest... rest) {
   const int fd = next<int(char*, Rest...)>(hook)(path, rest...);
-  return Attempt{.flags = O_RDWR | O_CREAT, .path = path, .dirfd = AT_FDCWD}.settled(fd);
+  return Attempt{.flags = O_RDWR | O_CREAT, .path = path, .dirfd = AT_FDCWD, .time = {}}.settled(fd);
 }
 
 }  // namespace
@@ -268,7 +283,7 @@ EXPORT int mkostemps(char* path, int tail, int flags) { return made(Hook::mkoste
 EXPORT int mkostemps64(char* path, int tail, int flags) { return made(Hook::mkostemps64, path, tail, flags); }
 EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int flags) {
   const int fd = call_next<int>(Hook::open_by_handle_at, mount, handle, flags);
-  return Attempt{.flags = writes(flags) ? flags : 0}.settled(fd);
+  return Attempt{.flags = writes(flags) ? flags : 0, .time = {}}.settled(fd);
 }
 // The child opens it by itself, later: what the path leads to now is marked.
 EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd, const char* path,

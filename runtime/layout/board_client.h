@@ -20,6 +20,18 @@ inline void count(Board* board, TaskCounter counter, uint64_t n = 1) {
   my_shard(board).task[static_cast<uint32_t>(counter)].fetch_add(n, std::memory_order_relaxed);
 }
 
+// Whether the open that begins is one to be timed although it may be of a copy: those of copies on the first
+// `tiers` tiers, which are all, that were counted on this processor until now are a multiple of kOneTimedOf.
+inline bool is_open_timed(const CounterShard& shard, uint32_t tiers) {
+  uint64_t opens = 0;
+  for (uint32_t i = 0; i < tiers; ++i) opens += shard.opens_tier[i].load(std::memory_order_relaxed);
+  return opens % kOneTimedOf == 0;
+}
+inline void count_open(Board* board, OpenKind kind, uint64_t ns) {
+  my_shard(board).open_times[static_cast<uint32_t>(kind)][bucket_of(ns)].fetch_add(1,
+                                                                                   std::memory_order_relaxed);
+}
+
 inline void futex_wait(const std::atomic<uint32_t>* word, uint32_t seen, int64_t nanoseconds) {
   const timespec timeout{static_cast<time_t>(nanoseconds / 1000000000),
                          static_cast<long>(nanoseconds % 1000000000)};

@@ -6,8 +6,8 @@
 // agent range-checks what it reads, a wrong value costs at most speed, and root never maps it.
 //
 //   BoardHeader     version, whether the agent lives, what it asks of tasks
-//   CounterShard[]  counters, one shard per CPU (modulo kShards): a hit writes no line that another
-//                   CPU writes. They survive _exit(2), SIGKILL and the agent.
+//   CounterShard[]  counters, and how long opens took, one shard per CPU (modulo kShards): a hit writes no
+//                   line that another CPU writes. They survive _exit(2), SIGKILL and the agent.
 //   OtherNodes[]    on the first of several nodes: what the agents of the others have told of their counters
 //   parking[]       futex words: who waits for an entry sleeps on parking[hash mod kParking]
 //   RequestSlot[]   the request ring: what tasks ask of the agent
@@ -29,6 +29,7 @@
 #include <stdint.h>
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 
 #include "runtime/layout/catalog_layout.h"
@@ -36,7 +37,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 12;                // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 13;                // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -123,6 +124,32 @@ enum class AgentCounter : uint32_t {
 inline constexpr uint32_t kTaskCounters = static_cast<uint32_t>(TaskCounter::kCount);
 inline constexpr uint32_t kAgentCounters = static_cast<uint32_t>(AgentCounter::kCount);
 
+// How long opens of dataset files took, as histograms. An open belongs to one of these.
+enum class OpenKind : uint32_t {
+  kTier,    // it returned a tier's copy and did not wait
+  kWaited,  // it waited for the agent, whatever it returned then
+  kPfs,     // it went to the PFS and did not wait
+  kCount
+};
+inline constexpr uint32_t kOpenKinds = static_cast<uint32_t>(OpenKind::kCount);
+// Of tiers' copies, whose opens are the fast ones, on each processor the first open and then one of so many
+// is timed; of the other kinds all are.
+inline constexpr uint64_t kOneTimedOf = 64;
+// A bucket has what took less than its bound and no less than the bound before it: 0.5 us, and each twice the
+// one before. The last one has no bound; it begins at 2.1 s.
+inline constexpr uint32_t kOpenBuckets = 24;
+inline constexpr uint64_t kFirstBoundNs = 500;
+constexpr uint64_t bound_ns(uint32_t bucket) { return kFirstBoundNs << bucket; }
+constexpr uint32_t bucket_of(uint64_t ns) {
+  const auto bucket = static_cast<uint32_t>(std::bit_width(ns / kFirstBoundNs));
+  return bucket < kOpenBuckets ? bucket : kOpenBuckets - 1;
+}
+struct OpenTimes {
+  uint64_t counts[kOpenKinds][kOpenBuckets]{};
+  uint64_t* of(OpenKind kind) { return counts[static_cast<uint32_t>(kind)]; }
+  const uint64_t* of(OpenKind kind) const { return counts[static_cast<uint32_t>(kind)]; }
+};
+
 // What a node counts, without its tiers' names, so that it can be summed over the nodes of a job.
 inline constexpr uint32_t kMedia = 4;  // what a tier is made of (Medium, runtime/config/config.h)
 struct NodeCounts {
@@ -130,12 +157,17 @@ struct NodeCounts {
   uint64_t agent[kAgentCounters]{};
   uint64_t opens_tier = 0, read_bytes_tier = 0, read_calls_tier = 0;  // of all tiers together
   uint64_t placed_bytes[kMedia]{};                                    // on the tiers of each medium
+  OpenTimes open_times;
 
   uint64_t operator[](TaskCounter c) const { return task[static_cast<uint32_t>(c)]; }
   uint64_t operator[](AgentCounter c) const { return agent[static_cast<uint32_t>(c)]; }
 };
 inline constexpr uint32_t kNodeWords = sizeof(NodeCounts) / sizeof(uint64_t);
 inline constexpr uint64_t kMostCount = (uint64_t{1} << 60) - 1;  // that a job can have
+// Of counts that anybody may have written: at most that.
+constexpr uint64_t sum_of_counts(uint64_t a, uint64_t b) {
+  return a < kMostCount && b < kMostCount - a ? a + b : kMostCount;
+}
 
 // What the job's other nodes have told the first one, summed.
 struct alignas(64) OtherNodes {
@@ -148,9 +180,9 @@ struct alignas(64) CounterShard {
   std::atomic<uint64_t> opens_tier[kMaxTiers];       // opens that returned the tier's copy
   std::atomic<uint64_t> read_bytes_tier[kMaxTiers];  // bytes that read(2) and kin returned from it
   std::atomic<uint64_t> read_calls_tier[kMaxTiers];
-  std::atomic<uint64_t> reserved[8];
+  std::atomic<uint64_t> open_times[kOpenKinds][kOpenBuckets];
 };
-static_assert(kTaskCounters <= 32 && sizeof(CounterShard) == 512);
+static_assert(kTaskCounters <= 32 && sizeof(CounterShard) == 1024);
 
 enum class SlotState : uint32_t { kFree = 0, kClaimed = 1, kReady = 2 };
 // A slot's state word: SlotState in bits 0-31, the slot's turn in bits 32-63.

@@ -141,6 +141,15 @@ TierTotals tier_totals(const Board& board, uint32_t tier) {
   return sum;
 }
 
+OpenTimes open_times(const Board& board) {
+  OpenTimes sum;
+  for (const CounterShard& s : board.shards)
+    for (uint32_t kind = 0; kind < kOpenKinds; ++kind)
+      for (uint32_t bucket = 0; bucket < kOpenBuckets; ++bucket)
+        sum.counts[kind][bucket] += s.open_times[kind][bucket].load(std::memory_order_relaxed);
+  return sum;
+}
+
 NodeCounts node_counts(const Board& board, const std::vector<Medium>& tiers) {
   NodeCounts c;
   for (uint32_t i = 0; i < kTaskCounters; ++i) c.task[i] = total(board, static_cast<TaskCounter>(i));
@@ -152,6 +161,7 @@ NodeCounts node_counts(const Board& board, const std::vector<Medium>& tiers) {
     c.read_calls_tier += tier.read_calls;
     if (i < tiers.size()) c.placed_bytes[static_cast<uint32_t>(tiers[i])] += tier.placed_bytes;
   }
+  c.open_times = open_times(board);
   return c;
 }
 

@@ -97,6 +97,7 @@ struct TierTotals {
   uint64_t granted;
 };
 TierTotals tier_totals(const Board& board, uint32_t tier);
+OpenTimes open_times(const Board& board);
 
 // Whether the job has used what is below the roots: opened or mapped a file there, on any node of which this
 // one knows. That a script looks whether a directory is there is no use yet; a walk over it is.

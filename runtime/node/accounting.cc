@@ -86,6 +86,7 @@ JobCounters counters_of(const Board& board) {
   const OthersTotals others = others_of(board);
   c.ended = others.ended;
   c.others = others.counts;
+  c.open_times = open_times(board);
   for (const CounterShard& s : board.shards) {
     for (uint32_t i = 0; i < kTaskCounters; ++i) c.task[i] += value(s.task[i]);
     for (uint32_t i = 0; i < kMaxTiers; ++i) {
@@ -106,6 +107,7 @@ NodeCounts own_counts(const JobCounters& counters) {
     own.read_calls_tier += counters.read_calls_tier[i];
     own.read_bytes_tier += counters.read_bytes_tier[i];
   }
+  own.open_times = counters.open_times;
   return own;
 }
 

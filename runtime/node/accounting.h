@@ -21,6 +21,7 @@ struct JobCounters {
   uint64_t read_calls_tier[kMaxTiers];
   uint64_t read_bytes_tier[kMaxTiers];
   uint64_t placed_bytes[kMaxTiers];
+  OpenTimes open_times;
   uint64_t nodes;  // of the job, if this one has peers
   uint64_t ended;  // other nodes of which all is in `others`
   NodeCounts others;

@@ -9,6 +9,7 @@
 #include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
 #include "runtime/node/nodes_report.h"
+#include "runtime/node/open_times.h"
 
 namespace monarch {
 namespace {
@@ -57,6 +58,7 @@ ordered_json job_of(const JobCounters& counters, NodeCounts counts) {
   job["read_calls_tier"] = counts.read_calls_tier;
   job["read_bytes_tier"] = counts.read_bytes_tier;
   job["placed_bytes"] = placed;
+  job["open_times"] = open_times_json(counts.open_times);
   job["tasks"] = task_counters(counts);
   job["agent"] = agent_counters(counts);
   return job;
@@ -121,6 +123,7 @@ ordered_json report(const JobCounters& counters, const std::vector<TierInReport>
   const NodeCounts counts = own_counts(counters, tiers);
   ordered_json all = {{"version", PACKAGE_VERSION}};
   all.update(opens_of(counts));
+  all["open_times"] = open_times_json(counters.open_times);
   all["tiers"] = levels;
   all["tasks"] = task_counters(counts);
   all["agent"] = agent_counters(counts);

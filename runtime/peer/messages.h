@@ -305,6 +305,8 @@ struct Count {
     for (auto& n : m.counts.placed_bytes) field(n, kMostCount);
     field(m.counts.opens_tier, kMostCount), field(m.counts.read_bytes_tier, kMostCount);
     field(m.counts.read_calls_tier, kMostCount);
+    for (auto& kind : m.counts.open_times.counts)
+      for (auto& n : kind) field(n, kMostCount);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/node/job_report.h"
+#include "runtime/node/open_times.h"
 #include "tests/fuzz/targets.h"
 
 namespace monarch::fuzz {
@@ -20,6 +21,13 @@ void check_line(const JobCounters& counters) {
     tier.medium = medium;
     tier.path = "/x";
     record.tiers.push_back(tier);
+  }
+  OpenTimes times = counters.open_times;
+  add(&times, counters.others.open_times);
+  FUZZ_CHECK(open_times_of(nlohmann::json::parse(open_times_json(times).dump())).ok());
+  for (const OpenKind kind : kAllOpenKinds) {
+    const std::optional<uint64_t> median = within_ns(times, kind, 50), most = within_ns(times, kind, 99);
+    FUZZ_CHECK(timed(times, kind) <= kMostCount && (!most || (median && *median <= *most)));
   }
   const std::string line = comment_line(record, &counters);
   FUZZ_CHECK(line.size() <= 255);

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/open_times.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+namespace monarch {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr char kLast[] = "more";
+
+// The bound in microseconds.
+std::string key_of(uint32_t bucket) {
+  if (bucket == kOpenBuckets - 1) return kLast;
+  const uint64_t ns = bound_ns(bucket);
+  return std::to_string(ns / 1000) + (ns % 1000 == 0 ? "" : "." + std::to_string(ns % 1000 / 100));
+}
+
+bool read_buckets(const json& from, uint64_t* counts) {
+  if (!from.is_object()) return false;
+  size_t known = 0;
+  for (uint32_t b = 0; b < kOpenBuckets; ++b) {
+    const auto at = from.find(key_of(b));
+    if (at == from.end()) continue;
+    if (!at->is_number_unsigned() || *at > kMostCount) return false;
+    counts[b] = *at;
+    ++known;
+  }
+  return known == from.size();
+}
+
+}  // namespace
+
+const char* name_of(OpenKind kind) {
+  constexpr const char* kNames[] = {"tier", "waited", "pfs"};
+  static_assert(std::size(kNames) == kOpenKinds);
+  return kNames[static_cast<uint32_t>(kind)];
+}
+
+ordered_json open_times_json(const OpenTimes& times) {
+  ordered_json all;
+  for (const OpenKind kind : kAllOpenKinds) {
+    ordered_json& buckets = all[name_of(kind)] = ordered_json::object();
+    for (uint32_t b = 0; b < kOpenBuckets; ++b)
+      if (times.of(kind)[b] != 0) buckets[key_of(b)] = std::min(times.of(kind)[b], kMostCount);
+  }
+  return all;
+}
+
+Result<OpenTimes> open_times_of(const json& json) {
+  const Error none = bad_input("open_times is none of Monarch's");
+  if (!json.is_object() || json.size() != kOpenKinds) return none;
+  OpenTimes times;
+  for (const OpenKind kind : kAllOpenKinds) {
+    const auto at = json.find(name_of(kind));
+    if (at == json.end() || !read_buckets(*at, times.of(kind))) return none;
+  }
+  return times;
+}
+
+void add(OpenTimes* sum, const OpenTimes& more) {
+  for (const OpenKind kind : kAllOpenKinds)
+    for (uint32_t b = 0; b < kOpenBuckets; ++b)
+      sum->of(kind)[b] = sum_of_counts(sum->of(kind)[b], more.of(kind)[b]);
+}
+
+uint64_t timed(const OpenTimes& times, OpenKind kind) {
+  uint64_t all = 0;
+  for (uint32_t b = 0; b < kOpenBuckets; ++b) all = sum_of_counts(all, times.of(kind)[b]);
+  return all;
+}
+
+std::optional<uint64_t> within_ns(const OpenTimes& times, OpenKind kind, uint64_t percent) {
+  const uint64_t all = timed(times, kind);
+  const uint64_t enough = all / 100 * percent + (all % 100 * percent + 99) / 100;
+  uint64_t so_far = 0;
+  for (uint32_t b = 0; b + 1 < kOpenBuckets; ++b) {
+    so_far = sum_of_counts(so_far, times.of(kind)[b]);
+    if (all != 0 && so_far >= enough) return bound_ns(b);
+  }
+  return {};
+}
+
+}  // namespace monarch

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long opens took, from a task's shard to a report.
+#include "runtime/node/open_times.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "runtime/layout/board_client.h"
+#include "runtime/metadata/board.h"
+#include "runtime/node/accounting.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+using nlohmann::json;
+
+TEST(OpenTimes, ABucketEndsBeforeItsBound) {
+  EXPECT_EQ(bucket_of(0), 0u);
+  EXPECT_EQ(bucket_of(499), 0u);
+  EXPECT_EQ(bucket_of(500), 1u);
+  EXPECT_EQ(bound_ns(0), 500u);
+  EXPECT_EQ(bound_ns(11), 1024000u) << "1 ms, more or less";
+  for (uint32_t b = 0; b + 1 < kOpenBuckets; ++b) {
+    EXPECT_EQ(bucket_of(bound_ns(b) - 1), b);
+    EXPECT_EQ(bucket_of(bound_ns(b)), b + 1);
+  }
+  EXPECT_EQ(bucket_of(2097152000), kOpenBuckets - 1);
+  EXPECT_EQ(bucket_of(UINT64_MAX), kOpenBuckets - 1) << "the last one has no bound";
+}
+
+TEST(OpenTimes, OfTiersCopiesTheFirstOfSoManyIsTimed) {
+  const auto shard = std::make_unique<CounterShard>();
+  uint64_t timed = 0;
+  for (uint64_t open = 0; open < 3 * kOneTimedOf; ++open) {
+    const bool is_timed = is_open_timed(*shard, kMaxTiers);
+    EXPECT_EQ(is_timed, open % kOneTimedOf == 0) << open;
+    timed += is_timed ? 1 : 0;
+    ++shard->opens_tier[open % kMaxTiers];  // whichever tier it is
+  }
+  EXPECT_EQ(timed, 3u);
+  ++shard->task[static_cast<uint32_t>(TaskCounter::opens_pfs)];
+  EXPECT_TRUE(is_open_timed(*shard, kMaxTiers)) << "others do not count";
+}
+
+TEST(OpenTimes, AreSumsOfTheShards) {
+  const Scratch scratch;
+  Result<BoardFile> board = BoardFile::create(scratch.path());
+  ASSERT_TRUE(board.ok());
+  count_open(board->get(), OpenKind::kPfs, 600);
+  count_open(board->get(), OpenKind::kPfs, 999);
+  const auto waited = static_cast<uint32_t>(OpenKind::kWaited);
+  (*board)->shards[0].open_times[waited][kOpenBuckets - 1] += 2;
+  (*board)->shards[kShards - 1].open_times[waited][kOpenBuckets - 1] += 3;
+  OthersTotals others;
+  others.counts.open_times.of(OpenKind::kPfs)[1] = 40;
+  set_others(board->get(), others);
+  const NodeCounts node = node_counts(*board->get(), {});
+  const Result<std::unique_ptr<Board>> read = read_board(scratch.path());
+  ASSERT_TRUE(read.ok()) << read.error().text;
+  const JobCounters job = counters_of(**read);
+  for (const OpenTimes& times : {node.open_times, job.open_times, own_counts(job).open_times}) {
+    EXPECT_EQ(times.of(OpenKind::kPfs)[1], 2u);
+    EXPECT_EQ(times.of(OpenKind::kWaited)[kOpenBuckets - 1], 5u);
+    EXPECT_EQ(timed(times, OpenKind::kPfs), 2u);
+    EXPECT_EQ(timed(times, OpenKind::kWaited), 5u);
+    EXPECT_EQ(timed(times, OpenKind::kTier), 0u);
+  }
+  EXPECT_EQ(job.others.open_times.of(OpenKind::kPfs)[1], 40u);
+}
+
+TEST(OpenTimes, OfAHostileBoardAreNone) {
+  const auto board = std::make_unique<Board>();
+  board->shards[7].open_times[0][3] = kMostCount;
+  EXPECT_TRUE(plausible(counters_of(*board)));
+  ++board->shards[8].open_times[0][3];
+  EXPECT_FALSE(plausible(counters_of(*board)));
+}
+
+TEST(OpenTimes, TellWithinWhatTimeMostOpensWere) {
+  OpenTimes times;
+  for (const uint64_t percent : {1u, 50u, 99u, 100u})
+    EXPECT_EQ(within_ns(times, OpenKind::kTier, percent), std::nullopt) << "of none nothing is known";
+  uint64_t* tier = times.of(OpenKind::kTier);
+  tier[2] = 50;
+  tier[5] = 49;
+  tier[9] = 1;
+  EXPECT_EQ(within_ns(times, OpenKind::kTier, 50), bound_ns(2));
+  EXPECT_EQ(within_ns(times, OpenKind::kTier, 51), bound_ns(5));
+  EXPECT_EQ(within_ns(times, OpenKind::kTier, 99), bound_ns(5));
+  EXPECT_EQ(within_ns(times, OpenKind::kTier, 100), bound_ns(9));
+  tier[9] = 2;
+  EXPECT_EQ(within_ns(times, OpenKind::kTier, 50), bound_ns(5)) << "50 of 101 are less than a half";
+  tier[kOpenBuckets - 1] = 200;
+  EXPECT_EQ(within_ns(times, OpenKind::kTier, 50), std::nullopt) << "the last bucket has no bound";
+}
+
+TEST(OpenTimes, StayWithinBoundsWhateverIsWritten) {
+  OpenTimes times;
+  for (auto& kind : times.counts)
+    for (uint64_t& n : kind) n = kMostCount;
+  EXPECT_EQ(timed(times, OpenKind::kPfs), kMostCount);
+  EXPECT_EQ(within_ns(times, OpenKind::kPfs, 99), bound_ns(0));
+  OpenTimes sum = times;
+  add(&sum, times);
+  EXPECT_EQ(sum.of(OpenKind::kTier)[7], kMostCount);
+  sum.of(OpenKind::kTier)[7] = UINT64_MAX;
+  const Result<OpenTimes> read = open_times_of(json::parse(open_times_json(sum).dump()));
+  ASSERT_TRUE(read.ok()) << read.error().text;
+  EXPECT_EQ(read->of(OpenKind::kTier)[7], kMostCount);
+}
+
+TEST(OpenTimes, AreReadAsTheyWereWritten) {
+  OpenTimes times;
+  times.of(OpenKind::kTier)[0] = 7;
+  times.of(OpenKind::kTier)[1] = 8;
+  times.of(OpenKind::kWaited)[kOpenBuckets - 1] = 9;
+  const json written = json::parse(open_times_json(times).dump());
+  EXPECT_EQ(written, json::parse(R"({"tier": {"0.5": 7, "1": 8}, "waited": {"more": 9}, "pfs": {}})"));
+  const Result<OpenTimes> read = open_times_of(written);
+  ASSERT_TRUE(read.ok()) << read.error().text;
+  for (const OpenKind kind : kAllOpenKinds)
+    for (uint32_t b = 0; b < kOpenBuckets; ++b) EXPECT_EQ(read->of(kind)[b], times.of(kind)[b]);
+  for (const char* bad :
+       {"null", "[]", "{}", R"({"tier": {}, "waited": {}})",
+        R"({"tier": {}, "waited": {}, "pfs": {}, "x": {}})", R"({"tier": {}, "waited": {}, "pfs": {"3": 1}})",
+        R"({"tier": {}, "waited": {}, "pfs": {"2": -1}})", R"({"tier": {}, "waited": {}, "pfs": {"2": 1e3}})",
+        R"({"tier": {}, "waited": {}, "pfs": {"2": "1"}})",
+        R"({"tier": {}, "waited": {}, "pfs": {"2": 2305843009213693952}})",
+        R"({"tier": {}, "waited": {}, "pfs": []})"})
+    EXPECT_FALSE(open_times_of(json::parse(bad)).ok()) << bad;
+}
+
+}  // namespace
+}  // namespace monarch
