@@ -24,6 +24,8 @@ monarchctl_SOURCES = \
 	%D%/monarchctl.cc \
 	%D%/node_rows.cc \
 	%D%/node_rows.h \
+	%D%/open_times_text.cc \
+	%D%/open_times_text.h \
 	%D%/output.cc \
 	%D%/output.h \
 	%D%/plan.cc \

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 
+#include "admin/open_times_text.h"
 #include "admin/output.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
@@ -49,7 +50,7 @@ svg text { fill: var(--faint); font-size: 13px; }
 .c0 { stroke: var(--pfs); color: var(--pfs); } .c1 { stroke: var(--tiers); color: var(--tiers); }
 .c2 { stroke: var(--peers); color: var(--peers); } .c3 { stroke: var(--good); color: var(--good); }
 .c4 { stroke: var(--doubtful); color: var(--doubtful); }
-.area { fill: currentColor; fill-opacity: 0.15; stroke: none; }
+.area { fill: currentColor; fill-opacity: 0.15; stroke: none; } .bar { fill: currentColor; stroke: none; }
 ul { list-style: none; display: flex; flex-wrap: wrap; gap: 0 1.2rem; padding: 0; margin: 0.2rem 0; font-size: 0.9rem; }
 li::before { content: ""; display: inline-block; width: 1em; height: 0.25em; margin-right: 0.4em; background: currentColor;
   vertical-align: middle; }
@@ -58,6 +59,7 @@ li span { color: var(--ink); }
 table { border-collapse: collapse; width: 100%; font-size: 0.9rem; }
 th, td { text-align: right; padding: 0.3rem 0.6rem; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
+.note, summary { color: var(--faint); font-size: 0.9rem; } summary { cursor: pointer; margin-top: 0.5rem; }
 footer { color: var(--faint); font-size: 0.85rem; margin-top: 2rem; }
 </style>
 )";
@@ -226,14 +228,82 @@ Chart fill(const Timeline& t) {
 }
 
 std::string table_of(const std::vector<std::vector<std::string>>& rows) {
-  std::string drawn = "<section id=\"nodes\">\n<h2>Nodes</h2>\n<div class=\"scroll\"><table>\n";
+  std::string drawn = "<div class=\"scroll\"><table>\n";
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::string cell = i == 0 ? "th" : "td";
     drawn += "<tr>";
     for (const std::string& value : rows[i]) drawn += "<" + cell + ">" + text(value) + "</" + cell + ">";
     drawn += "</tr>\n";
   }
-  return drawn + "</table></div>\n</section>\n";
+  return drawn + "</table></div>\n";
+}
+
+// ---- how long opens took
+
+constexpr double kBarsHeight = 130;
+
+struct Bars {
+  double top;    // of the axis, in percent
+  double floor;  // where it begins
+  double y(double percent) const { return floor - (floor - kTop) * percent / top; }
+  // Of a bucket's right end, which is its bound.
+  static double x(uint32_t bucket) { return kLeft + (kWidth - kLeft - kRight) * (bucket + 1) / kOpenBuckets; }
+};
+
+std::string bar_axes(const Bars& bars) {
+  std::string drawn;
+  for (const double percent : {0.0, bars.top / 2, bars.top}) {
+    const std::string y = number(bars.y(percent));
+    drawn += "<line class=\"grid\" x1=\"" + number(kLeft) + "\" x2=\"" + number(kWidth - kRight) +
+             "\" y1=\"" + y + "\" y2=\"" + y + "\"/><text text-anchor=\"end\" x=\"" + number(kLeft - 6) +
+             "\" y=\"" + number(bars.y(percent) + 4) + "\">" + std::to_string(std::lround(percent)) +
+             "%</text>\n";
+  }
+  constexpr uint32_t kEach = 5;  // has a label
+  for (uint32_t b = 1; b < kOpenBuckets; b += kEach)
+    drawn += "<text text-anchor=\"middle\" x=\"" + number(Bars::x(b)) + "\" y=\"" + number(kBarsHeight - 8) +
+             "\">" + duration_text(bound_ns(b)) + "</text>\n";
+  return drawn;
+}
+
+// Each bar is a part of the opens of this kind that were timed.
+std::string bars_of(const OpenTimes& times, OpenKind kind) {
+  const uint64_t* counts = times.of(kind);
+  const double all = static_cast<double>(timed(times, kind));
+  const auto percent = [&](uint32_t b) { return 100 * static_cast<double>(counts[b]) / all; };
+  double most = 0;
+  for (uint32_t b = 0; b < kOpenBuckets; ++b) most = std::max(most, percent(b));
+  const Bars bars{most > 50 ? 100.0 : most > 20 ? 50.0 : 20.0, kBarsHeight - kBottom};
+  constexpr const char* kKinds[] = {"c1", "c4", "c0"};
+  const std::string css = kKinds[static_cast<uint32_t>(kind)];
+  const std::string told = std::string("opens ") + kind_text(kind) + ", " +
+                           std::to_string(timed(times, kind)) + " timed: " + opens_took(times, kind);
+  std::string drawn = "<ul><li class=\"" + css + "\"><span>" + text(told) +
+                      "</span></li></ul>\n<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kBarsHeight) +
+                      "\" role=\"img\" aria-label=\"" + text(told) + "\">\n" + bar_axes(bars);
+  for (uint32_t b = 0; b < kOpenBuckets; ++b) {
+    if (counts[b] == 0) continue;
+    const double left = b == 0 ? kLeft : Bars::x(b - 1), y = std::min(bars.y(percent(b)), bars.floor - 1);
+    drawn += "<rect class=\"bar " + css + "\" x=\"" + number(left + 1) + "\" y=\"" + number(y) +
+             "\" width=\"" + number(Bars::x(b) - left - 2) + "\" height=\"" + number(bars.floor - y) +
+             "\"/>\n";
+  }
+  return drawn + "</svg>\n";
+}
+
+std::string open_times_section(const OpenTimes& times) {
+  std::string drawn;
+  for (const OpenKind kind : kAllOpenKinds)
+    if (timed(times, kind) > 0) drawn += bars_of(times, kind);
+  if (drawn.empty()) return "";
+  return "<section id=\"opens\">\n<h2>How long opens took</h2>\n<p class=\"note\">Of opens of tiers' copies, "
+         "the "
+         "first on each processor and then one of " +
+         std::to_string(kOneTimedOf) +
+         " is timed. Of opens that waited for the agent, and of those on the PFS that did not wait, all "
+         "are.</p>\n" +
+         drawn + "<details><summary>The same in numbers</summary>\n" + table_of(open_time_rows(times)) +
+         "</details>\n</section>\n";
 }
 
 }  // namespace
@@ -252,7 +322,9 @@ std::string page_of(const PageOf& page, const Timeline& timeline) {
   } else {
     html += "<p id=\"unknown\">How it went over time is not known.</p>\n";
   }
-  if (page.nodes.size() > 1) html += table_of(page.nodes);
+  if (page.open_times) html += open_times_section(*page.open_times);
+  if (page.nodes.size() > 1)
+    html += "<section id=\"nodes\">\n<h2>Nodes</h2>\n" + table_of(page.nodes) + "</section>\n";
   return html + "</main>\n<footer>monarchctl " PACKAGE_VERSION "</footer>\n</body>\n</html>\n";
 }
 

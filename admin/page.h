@@ -2,11 +2,13 @@
 // monarchctl report --html: a page for a browser, in one file that loads nothing.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "admin/timeline.h"
+#include "runtime/layout/board_layout.h"
 
 namespace monarch::admin {
 
@@ -17,6 +19,7 @@ struct PageOf {
   // Of each node, or of this one and the others together, and of all: rows as wide as the first, which has
   // the headings.
   std::vector<std::vector<std::string>> nodes;
+  std::optional<OpenTimes> open_times = {};  // nothing: not known
 };
 // Whatever stands in these texts is shown, and does nothing.
 std::string page_of(const PageOf& page, const Timeline& timeline);

@@ -24,6 +24,7 @@
 #include "admin/defaults.h"
 #include "admin/jobs.h"
 #include "admin/node_rows.h"
+#include "admin/open_times_text.h"
 #include "admin/output.h"
 #include "admin/page.h"
 #include "admin/timeline.h"
@@ -114,6 +115,23 @@ Result<std::vector<NodeLine>> nodes_in(const json& report) {
   return node_lines_of(*nodes);
 }
 
+// Nothing: it is not in the report, which an older release has made.
+Result<std::optional<OpenTimes>> open_times_in(const json& report) {
+  const auto job = report.find("job");
+  const json& of = job != report.end() && job->is_object() ? *job : report;
+  const auto times = of.find("open_times");
+  if (times == of.end()) return std::optional<OpenTimes>();
+  const Result<OpenTimes> read = open_times_of(*times);
+  if (!read.ok()) return read.error();
+  return std::optional<OpenTimes>(*read);
+}
+
+OpenTimes open_times_of(const JobStatus& status) {
+  OpenTimes all = status.counters.open_times;
+  add(&all, status.counters.others.open_times);
+  return all;
+}
+
 Counts counts_of(const JobStatus& status, Whose whose) {
   JobCounters from = status.counters;
   if (whose == Whose::kNode) from.others = NodeCounts();
@@ -152,6 +170,7 @@ struct Told {
   Counts counts, node;          // of all its nodes, and of this one; the same if it has no others
   Timeline timeline;            // of this one
   std::vector<NodeLine> nodes;  // each of them; none: not known
+  std::optional<OpenTimes> open_times = {};  // of all nodes; nothing: not known
 };
 
 double share(uint64_t part, uint64_t whole) {
@@ -217,6 +236,7 @@ ordered_json to_json(const Told& told, const Advice& advice) {
       {"staged_seconds", seconds_or_null(series.whole_ms)},
       {"settled_seconds", seconds_or_null(series.settled_ms)},
       {"pfs_quiet_seconds", quiet ? ordered_json(static_cast<double>(*quiet) / 1000) : ordered_json()},
+      {"open_times", told.open_times ? open_times_told(*told.open_times) : ordered_json()},
       {"by_node", told.nodes.empty() ? ordered_json() : by_node(told.nodes)},
       {"most_per_second",
        {{"from_pfs", rate(most.pfs)}, {"from_tiers", rate(most.tiers)}, {"from_peers", rate(most.peers)}}},
@@ -263,6 +283,17 @@ void print_times(const Timeline& timeline) {
          "the PFS was read for " + time_text(*quiet / 1000) + " of " + time_text(timeline.end_ms() / 1000));
 }
 
+void print_open_times(const OpenTimes& times) {
+  const char* what = "Open times";
+  for (const OpenKind kind : kAllOpenKinds) {
+    if (timed(times, kind) == 0) continue;
+    line(what,
+         std::string(kind_text(kind)) + ": " + opens_took(times, kind) +
+             (kind == OpenKind::kTier ? " (one of " + std::to_string(kOneTimedOf) + " was timed)" : ""));
+    what = "";
+  }
+}
+
 void print(const Told& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
@@ -295,6 +326,7 @@ void print(const Told& told, const Advice& advice) {
     line("PFS stats",
          instead(std::to_string(c.task("meta_pfs")), std::to_string(meta), spared(c.task("meta_pfs"), meta)));
   print_times(told.timeline);
+  if (told.open_times) print_open_times(*told.open_times);
   line("Advice",
        paint(std::string(advice.rule) == "good" ? Colour::kGood : Colour::kDoubtful, escaped(advice.text)));
   if (told.nodes.empty()) return;
@@ -338,6 +370,7 @@ std::string page_text(const Told& told, const Advice& advice) {
       {less < 0 ? "More than without Monarch" : "Spared", rounded(less < 0 ? -less : less) + "%"},
       {"Opens of a tier's copy", rounded(share(c.opens_tier, c.opens)) + "% of " + std::to_string(c.opens)},
       {"Staging time", staging_text(told.timeline)}};
+  page.open_times = told.open_times;
   if (!told.nodes.empty()) {
     page.nodes = node_rows(told.nodes, c.nodes);
     return page_of(page, told.timeline);
@@ -389,7 +422,9 @@ int tell_report(const ReportOptions& options, const Source& source, const std::s
   if (!timeline.ok()) return fail("report", name + ": " + timeline.error().text);
   Result<std::vector<NodeLine>> nodes = nodes_in(*report);
   if (!nodes.ok()) return fail("report", name + ": " + nodes.error().text);
-  return tell(options, {source, *all, *node, *timeline, nodes.take()});
+  const Result<std::optional<OpenTimes>> open_times = open_times_in(*report);
+  if (!open_times.ok()) return fail("report", name + ": " + open_times.error().text);
+  return tell(options, {source, *all, *node, *timeline, nodes.take(), *open_times});
 }
 
 // ---- sacct's line
@@ -573,7 +608,8 @@ int report_verb(const ReportOptions& options) {
                             counts_of(*job.status, Whose::kAll),
                             counts_of(*job.status, Whose::kNode),
                             timeline_of(job),
-                            nodes_of(job)});
+                            nodes_of(job),
+                            open_times_of(*job.status)});
   }
   if (const std::string kept = kept_report(options.state_dir, options.what); !kept.empty()) {
     const Result<std::string> text = read_report(kept);

@@ -541,6 +541,18 @@ def report_of_file():
                                    "placed_bytes": {"nvme": 1000, "ram": 5}, "tasks": {"opens_pfs": 100}, "agent": {"agent_bytes_pfs": 1000}}}
     told = as_json("report", written("nodes.json", json.dumps(whole)))[1]
     equal((told["nodes"], told["opens"], told["bytes_read"], told["placed_bytes"]), (4, 400, 8000, 1005), "of several nodes, all of them")
+    equal(told["open_times"], None, "of a release that did not measure how long opens took")
+    ok("Open times" not in ctl("report", f"{scratch()}/nodes.json")[1], "and the line is left out")
+    took = {"tier": {"1": 4, "2": 45, "4": 51}, "waited": {"2097152": 98, "more": 2}, "pfs": {"more": 1}}
+    whole["job"]["open_times"], whole["open_times"] = took, {"tier": {}, "waited": {}, "pfs": {"0.5": 1}}
+    file = written("took.json", json.dumps(whole))
+    told = as_json("report", file)[1]["open_times"]
+    equal([[told[kind][name] for name in ("timed", "median_below_us", "p99_below_us")] for kind in took], [[100, 4, 4], [100, 2097152, None], [1, None, None]], "how long opens took, on all nodes")
+    contains(ctl("report", file)[1], ["Open times  of tiers' copies: half took less than 4us, 99% less than 4us (one of 64 was timed)\n            that waited: half took less than 2.1s, more than 1% took 2.1s or more\n"
+                                      "            on the PFS: more than half took 2.1s or more\n"], "the same as text")
+    for what, times in (("text", "x"), ("a kind that lacks", {"tier": {}, "pfs": {}}), ("a bound that is none", {**took, "pfs": {"3": 1}}), ("a huge number", {**took, "pfs": {"2": 1 << 61}})):
+        whole["job"]["open_times"] = times
+        fails(f"report: open times that are none: {what}", ["report", written("bad.json", json.dumps(whole))], ["open_times is none of Monarch's"])
     for name, text in [("no JSON", "hello"), ("an array", "[]"), ("something else", '{"a": 1}'), ("a number that is none", json.dumps(a_report(opens=-1))),
                        ("a number beyond all", json.dumps(a_report(opens=1 << 62))), ("a text", json.dumps(a_report(tasks={"waits": "x"}))),
                        ("a fraction", json.dumps(a_report(read_bytes=1.5))), ("no counters", '{"tiers": []}'), ("depth", "[" * 100000)]:
@@ -565,13 +577,19 @@ def report_of_file():
 def report_of_run():
     dataset, tier = scratch("report.data"), scratch("report.tier")
     e2e.make_tree(dataset, 30)
-    read = ["sh", "-c", 'for i in 1 2 3; do find "$1" -type f -exec cat {} + >/dev/null; done; echo out', "sh", dataset]
+    read = ["taskset", "-c", str(min(os.sched_getaffinity(0))), "sh", "-c", 'for i in 1 2 3; do find "$1" -type f -exec cat {} + >/dev/null; done; echo out', "sh", dataset]
     words = ["run", *e2e.options([dataset], {"t": (tier, "1G")}), "--report", "-", "--", *read]
     code, out, err = ctl(*words, env=e2e.environment(), cwd=scratch("cwd"))
     equal((code, err, out[:4], os.listdir(scratch("cwd"))), (0, "", "out\n", []), "run --report -: the command's output comes first, and no file is made")
     counters = json.loads(out[4:])
     equal((counters["opens"], counters["opens_tier"]), (90, 90), "the report is on standard output", out)
     told = as_json("report", written("real.json", out[4:]))[1]
+    times, waits = counters["open_times"], counters["tasks"]["waits"]
+    equal(({kind: times[kind] for kind in times}, told["open_times"]["waited"]["timed"], [told["open_times"][kind]["one_timed_of"] for kind in ("tier", "waited", "pfs")]),
+          ({kind: told["open_times"][kind]["below_us"] for kind in ("tier", "waited", "pfs")}, waits, [64, 1, 1]), "report of a real run: how long opens took", told)
+    ok(0 < told["open_times"]["tier"]["timed"] < 90 and told["open_times"]["tier"]["median_below_us"] <= told["open_times"]["tier"]["p99_below_us"],
+       "report of a real run: of its tier's copies some were timed", told)
+    contains(ctl("report", f"{scratch()}/real.json")[1], ["of tiers' copies: half took less than "], "the same as text")
     equal((told.get("rule"), told.get("bytes_pfs"), told.get("bytes_read"), told.get("epochs")),
           ("good", counters["agent"]["agent_bytes_pfs"], 3 * counters["agent"]["dataset_bytes"], 3), "report of a real run", told)
     equal((told["dataset_bytes"], told["dataset_estimated"]), (counters["agent"]["dataset_bytes"], False), "all of it is known")

@@ -51,6 +51,8 @@ def kept():
             told = json.loads(out or "{}")
             equal((code, told.get("source"), told.get("state"), told.get("opens"), told.get("opens_tier"), told.get("nodes")),
                   (0, "kept", "ended", 30, 30, 1), f"the report of a job that has ended, for {who}", out, err)
+        times = {kind: took["timed"] for kind, took in told["open_times"].items()}
+        ok(times["pfs"] == 0 and 0 < times["tier"] + times["waited"] <= 30, "how long its opens took", told)
         ok(told["samples"] > 0 and 0 < told["staged_seconds"] < 60 and told["staged_seconds"] == told["settled_seconds"], "its times", told)
         ok(told["most_per_second"]["from_pfs"] > 0 and told["most_per_second"]["from_tiers"] > 0, "its rates", told)
         contains(n.report(job)[1], [f"Job         {job} (ended)", "fully staged after 0:00:0", "from the PFS, "], "the same as text")
@@ -176,8 +178,9 @@ def a_report():
               "opened_pfs": flat, "opened_tier": seconds, "waited": flat, "waited_ns": flat, "staged": grows,
               "dataset": [100 << 20] * len(seconds), "placed": [grows, flat]}
     tier = {"opens": 100, "read_calls": 9, "read_bytes": 300 << 20, "placed_bytes": 50 << 20, "granted": 60 << 20}
-    counts = {"opens": 100, "opens_tier": 90, "hit": 0.9, "tasks": tasks, "agent": agent}
-    job = {**counts, "nodes": 2, "nodes_told": 2, "opens": 150, "read_calls_tier": 20, "read_bytes_tier": 700 << 20, "placed_bytes": {"nvme": 99 << 20}}
+    counts = {"opens": 100, "opens_tier": 90, "hit": 0.9, "tasks": tasks, "agent": agent, "open_times": {"tier": {}, "waited": {}, "pfs": {"0.5": 7}}}
+    took = {"tier": {"1": 30, "2": 60, "4": 10}, "waited": {"4096": 5, "8192": 15}, "pfs": {"512": 1, "more": 1}}
+    job = {**counts, "open_times": took, "nodes": 2, "nodes_told": 2, "opens": 150, "read_calls_tier": 20, "read_bytes_tier": 700 << 20, "placed_bytes": {"nvme": 99 << 20}}
     return {"version": "x", **counts, "tiers": [{"name": EVIL, **tier}, {"name": "two", **{**tier, "read_bytes": 0, "placed_bytes": 0}}], "job": job, "series": series}
 
 
@@ -186,6 +189,12 @@ def written(name, text):
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
     return path
+
+
+def rows_of(html, section):
+    """The cells of a section's table."""
+    (part,) = re.findall(rf'<section id="{section}">(.*?)</section>', html, flags=re.S)
+    return [re.findall(r"<t[hd]>(.*?)</t[hd]>", line) for line in re.findall(r"<tr>(.*?)</tr>", part, flags=re.S)]
 
 
 def page_of_report():
@@ -218,7 +227,7 @@ def page_of_report():
     report["job"]["by_node"] = [row, {**row, "node": "n2", "told_seconds_ago": 7, "ended": True, "placed_bytes": {"ram": 3}}, {"node": "n3", "told_seconds_ago": None}]
     file = written("nodes.json", json.dumps(report))
     html = e2e.execute([TOOL, "report", file, "--html", "-"])[1].decode()
-    rows = [re.findall(r"<t[hd]>(.*?)</t[hd]>", line) for line in re.findall(r"<tr>(.*?)</tr>", html, flags=re.S)]
+    rows = rows_of(html, "nodes")
     equal(rows[0], ["NODE", "FILES", "NVME", "RAM", "OPENS", "HIT", "PFS", "PEERS", "SERVED", "TOLD"], "a report of each node: the headings of its table")
     equal([line[1:] for line in rows[1:]], [["5", "49.0M", "0", "100", "90%", "77.0M", "5.00M", "0", "now"], ["5", "0", "3", "100", "90%", "77.0M", "5.00M", "0", "all"],
                                             ["-"] * 8 + ["nothing yet"], ["10", "49.0M", "3", "200", "90%", "154M", "10.0M", "0", "nodes=2/2"]], "and a line for each, and one for all", html[-2000:])
@@ -232,6 +241,17 @@ def page_of_report():
     report["job"]["by_node"] = [row] * 1025
     code, out, err = e2e.execute([TOOL, "report", written("bad.json", json.dumps(report))])
     ok(code == 1 and "by_node is none of Monarch's" in err, "nodes that are none: too many", code, err)
+    rows = rows_of(html, "opens")
+    equal((rows[0], rows[1], rows[3], rows[-1], len(rows)),
+          (["Took", "of tiers&#39; copies", "that waited", "on the PFS"], ["less than 1us", "30", "0", "0"], ["less than 4us", "10", "0", "0"], ["2.1s or more", "0", "0", "1"], 24), "how long opens took, in numbers, of all nodes")
+    contains(html, ['aria-label="opens of tiers&#39; copies, 100 timed: half took less than 2us, 99% less than 4us"', 'aria-label="opens on the PFS, 2 timed: half took less than 512us, more than 1% took 2.1s or more"'], "and in words")
+    report = a_report()
+    report["job"]["open_times"] = {"tier": {}, "waited": {}, "pfs": {}}
+    none = e2e.execute([TOOL, "report", written("none.json", json.dumps(report)), "--html", "-"])[1].decode()
+    del report["job"]["open_times"]
+    old = e2e.execute([TOOL, "report", written("old.json", json.dumps(report)), "--html", "-"])[1].decode()
+    equal(['id="opens"' in html, 'id="nodes"' in none, 'id="opens"' in none, 'id="nodes"' in old, 'id="opens"' in old], [True, True, False, True, False],
+          "where there were none, or an older release wrote the report, they are left out")
     report = a_report()
     del report["series"]
     code, out, err = e2e.execute([TOOL, "report", written("bare.json", json.dumps(report)), "--html", "-"])
@@ -294,10 +314,14 @@ def page_in_browser():
     equal([(kind, len(points.split())) for kind, points in lines], [("c0", 11), ("c1", 11), ("c2", 11), ("c3", 11), ("c1", 11), ("c2", 11)], "its curves", dom[-3000:])
     heights = [float(point.split(",")[1]) for point in lines[3][1].split()] if len(lines) > 3 else []
     ok(heights and heights[0] == 172.0 and heights[-1] == heights[5] == 92.0, "half of the dataset is half of the height", heights)
+    bars = re.findall(r'<rect class="bar (c\d)" x="([\d.]*)" y="([\d.]*)" width="([\d.]*)" height="([\d.]*)"', dom)
+    equal([kind for kind, *_ in bars], ["c1"] * 3 + ["c4"] * 2 + ["c0"] * 2, "its histograms of how long opens took", dom[-3000:])
+    # 60 of 100 are three fifths of the height; the last bucket ends where the axis does.
+    equal((bars[1][1:], bars[-1][1:3]), (("95.3", "48.0", "13.2", "54.0"), ("413.8", "12.0")), "a bar's place is its bucket, its height its part of the opens of its kind", bars)
     contains(dom, ["this node", "the others", "all", "50.0% staged"], "its table and facts")
-    for scheme, number, paper, curve in (("light", 1, (255, 255, 255), (0x0B, 0x6B, 0xB8)), ("dark", 0, (0x14, 0x18, 0x1C), (0x63, 0xB3, 0xFF))):
+    for scheme, number, paper, curve, waited in (("light", 1, (255, 255, 255), (0x0B, 0x6B, 0xB8), (0x8A, 0x5A, 0x00)), ("dark", 0, (0x14, 0x18, 0x1C), (0x63, 0xB3, 0xFF), (0xE3, 0xB3, 0x41))):
         for width in (500, 1200):
-            code, _, err = browse(page, f"--blink-settings=preferredColorScheme={number}", f"--window-size={width},2400", f"--screenshot={scratch()}/shot.png")
+            code, _, err = browse(page, f"--blink-settings=preferredColorScheme={number}", f"--window-size={width},3200", f"--screenshot={scratch()}/shot.png")
             if code != 0 or not os.path.exists(f"{scratch()}/shot.png"):
                 ok(False, f"a picture, {scheme}, {width}", code, err[-1000:])
                 continue
@@ -305,6 +329,8 @@ def page_in_browser():
             equal((rows[0][0], rows[height - 1][0]), (paper, paper), f"{scheme}, {width} wide: the paper")
             found = [x for row in rows for x, pixel in enumerate(row) if pixel == curve]
             ok(len(found) > 200 and max(found) - min(found) > 0.7 * min(width, 704), f"{scheme}, {width} wide: the curve of the tiers goes over all of the picture", len(found), found[:1], found[-1:])
+            bar = [pixel for row in rows for pixel in row].count(waited)
+            ok(bar > 300, f"{scheme}, {width} wide: the bars of opens that waited are seen", bar)
             edge = {pixel for row in rows for pixel in row[-8:]}
             equal(edge, {paper}, f"{scheme}, {width} wide: nothing is cut off at the right")
     return None
