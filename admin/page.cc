@@ -296,12 +296,11 @@ std::string open_times_section(const OpenTimes& times) {
   for (const OpenKind kind : kAllOpenKinds)
     if (timed(times, kind) > 0) drawn += bars_of(times, kind);
   if (drawn.empty()) return "";
-  return "<section id=\"opens\">\n<h2>How long opens took</h2>\n<p class=\"note\">Of opens of tiers' copies, "
-         "the "
-         "first on each processor and then one of " +
-         std::to_string(kOneTimedOf) +
-         " is timed. Of opens that waited for the agent, and of those on the PFS that did not wait, all "
-         "are.</p>\n" +
+  const std::string note = "Of opens of tiers' copies, the first on each processor and then one of " +
+                           std::to_string(kOneTimedOf) +
+                           " is timed. Of opens that waited for the agent, and of those on the PFS that did "
+                           "not wait, all are.";
+  return "<section id=\"opens\">\n<h2>How long opens took</h2>\n<p class=\"note\">" + text(note) + "</p>\n" +
          drawn + "<details><summary>The same in numbers</summary>\n" + table_of(open_time_rows(times)) +
          "</details>\n</section>\n";
 }

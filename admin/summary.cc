@@ -126,7 +126,7 @@ Result<std::optional<OpenTimes>> open_times_in(const json& report) {
   return std::optional<OpenTimes>(*read);
 }
 
-OpenTimes open_times_of(const JobStatus& status) {
+OpenTimes all_open_times(const JobStatus& status) {
   OpenTimes all = status.counters.open_times;
   add(&all, status.counters.others.open_times);
   return all;
@@ -609,7 +609,7 @@ int report_verb(const ReportOptions& options) {
                             counts_of(*job.status, Whose::kNode),
                             timeline_of(job),
                             nodes_of(job),
-                            open_times_of(*job.status)});
+                            all_open_times(*job.status)});
   }
   if (const std::string kept = kept_report(options.state_dir, options.what); !kept.empty()) {
     const Result<std::string> text = read_report(kept);
