@@ -364,6 +364,14 @@ TEST_F(ControlTest, AnotherNodesAgentIsNotTakenForTheOneThatIsDialled) {
   expect_read(one.want(2), 1);
 }
 
+TEST_F(ControlTest, WhoHasNoAddressCannotBeReached) {
+  Agent one(0, {nodes[0], {"localhost", {free_port(), free_port()}}, {kLoopback, {}}}, &ours);  // no number
+  ASSERT_TRUE(one.control->start().ok());
+  EXPECT_EQ(one.want(1).error().text, "no numeric address: localhost");
+  EXPECT_FALSE(one.want(2).ok());
+  EXPECT_EQ(one.seen(&Agent::unreachable), (std::vector<NodeIndex>{1, 2}));
+}
+
 TEST_F(ControlTest, WithoutAFreePortThereIsAnError) {
   Squatter first, second;
   Agent one(0, {{kLoopback, {first.port, second.port}}}, &ours);
@@ -386,7 +394,8 @@ TEST_F(ControlTest, OtherJobsDatasetsAndSettingsDoNotMeet) {
   for (const auto& change : changes) {
     const auto other = start(1, change);
     const Result<Reply> refused = one->want(1);
-    EXPECT_FALSE(refused.ok());
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().code, ECONNREFUSED) << "that nobody is at the next port says less";
     EXPECT_FALSE(other->want(0).ok());
     EXPECT_TRUE(one->seen(&Agent::met).empty());
     EXPECT_TRUE(other->seen(&Agent::met).empty());
@@ -526,8 +535,11 @@ TEST_F(ControlTest, WhatIsToldGoesByTheNewestConnection) {
 // Strangers keep all their places, and say nothing: who has the key gets in when they are hung up on.
 TEST_F(ControlTest, StrangersDoNotKeepOthersOut) {
   const auto one = start(0), other = start(1);
+  const int before = open_descriptors();
   std::vector<Fd> strangers;
   for (int i = 0; i < 100; ++i) strangers.push_back(dial(one->control->port()));
+  ::usleep(200000);
+  EXPECT_LE(open_descriptors(), before + 100 + 64) << "the others wait to be accepted";
   EXPECT_TRUE(eventually([&] { return other->want(0).ok(); }));
   char byte;
   for (const Fd& fd : strangers) EXPECT_TRUE(eventually([&] { return ::recv(fd.get(), &byte, 1, 0) == 0; }));
