@@ -20,7 +20,8 @@ std::string when(const NodeLine& line) {
 
 void add(NodeTold* sum, const NodeTold& n) {
   sum->files = sum_of_counts(sum->files, n.files);
-  for (uint32_t i = 0; i < kMedia; ++i) sum->placed_bytes[i] = sum_of_counts(sum->placed_bytes[i], n.placed_bytes[i]);
+  for (uint32_t i = 0; i < kMedia; ++i)
+    sum->placed_bytes[i] = sum_of_counts(sum->placed_bytes[i], n.placed_bytes[i]);
   sum->opens_tier = sum_of_counts(sum->opens_tier, n.opens_tier);
   sum->opens_pfs = sum_of_counts(sum->opens_pfs, n.opens_pfs);
   sum->pfs_bytes = sum_of_counts(sum->pfs_bytes, n.pfs_bytes);
