@@ -9,7 +9,7 @@ templates = \
 	%D%/monarch-metrics@.service \
 	%D%/monarch-sweep.service \
 	%D%/monarch.tmpfiles.conf \
-	%D%/plugstack.conf.d/monarch.conf \
+	%D%/plugstack.conf.d/spank_monarch.conf \
 	%D%/sites/diskless-ram/plugstack.conf \
 	%D%/sites/exclusive-nvme/plugstack.conf \
 	%D%/sites/shared-ssd/plugstack.conf
@@ -25,7 +25,7 @@ $(templates): Makefile
 %D%/monarch-metrics@.service: %D%/monarch-metrics@.service.in
 %D%/monarch-sweep.service: %D%/monarch-sweep.service.in
 %D%/monarch.tmpfiles.conf: %D%/monarch.tmpfiles.conf.in
-%D%/plugstack.conf.d/monarch.conf: %D%/plugstack.conf.d/monarch.conf.in
+%D%/plugstack.conf.d/spank_monarch.conf: %D%/plugstack.conf.d/spank_monarch.conf.in
 %D%/sites/diskless-ram/plugstack.conf: %D%/sites/diskless-ram/plugstack.conf.in
 %D%/sites/exclusive-nvme/plugstack.conf: %D%/sites/exclusive-nvme/plugstack.conf.in
 %D%/sites/shared-ssd/plugstack.conf: %D%/sites/shared-ssd/plugstack.conf.in
@@ -38,7 +38,7 @@ EXTRA_DIST += \
 	%D%/monarch-metrics@.service.in \
 	%D%/monarch-sweep.service.in \
 	%D%/monarch.tmpfiles.conf.in \
-	%D%/plugstack.conf.d/monarch.conf.in \
+	%D%/plugstack.conf.d/spank_monarch.conf.in \
 	%D%/sites/diskless-ram/plugstack.conf.in \
 	%D%/sites/exclusive-nvme/plugstack.conf.in \
 	%D%/sites/shared-ssd/plugstack.conf.in
@@ -47,7 +47,7 @@ dist_pkgdata_DATA += %D%/monarch.conf.sample
 grafanadir = $(pkgdatadir)/grafana
 dist_grafana_DATA = %D%/grafana/monarch.json
 plugstackdir = $(pkgdatadir)/plugstack.conf.d
-plugstack_DATA = %D%/plugstack.conf.d/monarch.conf
+plugstack_DATA = %D%/plugstack.conf.d/spank_monarch.conf
 enroothookdir = $(pkgdatadir)/enroot
 enroothook_SCRIPTS = %D%/enroot/50-monarch.sh
 if INSTALL_ENROOT_HOOK

@@ -234,7 +234,7 @@ TOLD = {
     "spank/submit.cc": r"\bslurm_(?:error|info)\(|\bsnprintf\(out, room,|\breturn (?=\")",
     "spank/task.cc": r"\bdprintf\(STDERR_FILENO,",
     "spank/node.cc": r"\bstrcpy\(without,|\bsnprintf\(without, sizeof without,",
-    "spank/wait.cc": r"\breturn end\(|\bsnprintf\((?:text|why_|end), sizeof \w+,",
+    "spank/wait.cc": r"\breturn end\(|\bsnprintf\((?:text|why_|end), sizeof \w+,|\bslurm_error\(",
     "runtime/node/start.cc": ERRORS + r"|\bleave_out\(|\badd_remark\(|\bwhy = |return missing \+|fmt::format\((?=\"tier)",
     "runtime/node/policy.cc": ERRORS,
     "runtime/node/job_options.cc": ERRORS + r"|\bremark = fmt::format\(|\bfmt::format\((?=\"\{\} has no tier)",

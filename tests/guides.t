@@ -301,6 +301,26 @@ def week():
     ok(all("|monarch=1 " in line for line in out.decode().splitlines()), "it lists the lines", out.decode())
 
 
+def smoke():
+    """The first job after an installation, and the line that the guide shows of it."""
+    (commands,) = blocks("doc/admin-guide.md", "smoke")
+    *before, last = commands.replace("/lustre/trial", f"{lab().out}/trial").replace("\\\n", " ").splitlines()
+    code, out, err = run("\n".join(before))
+    equal(code, 0, "admin-guide, a first job", err)
+    sums = re.findall(r"^[0-9a-f]{32}\b", out.decode(), flags=re.M)
+    ok(len(sums) == 2 and sums[0] == sums[1] and "monarch:" not in out.decode(), "it prints the same sum twice", out.decode())
+    job = int(re.search(r"Submitted batch job (\d+)", out.decode())[1])
+    yield
+    line = lab().comment(job)
+    (shown,) = re.findall(r"^    (monarch=1 hit=.*)$", text_of("doc/admin-guide.md"), flags=re.M)
+    equal(list(fields(line)), list(fields(shown)), "its line has the fields that the guide shows", line)
+    equal([fields(line)[name] for name in ("pfs", "nvme", "staged", "err")], [fields(shown)[name] for name in ("pfs", "nvme", "staged", "err")],
+          "and these values", line)
+    code, out, err = run(last)
+    equal(code, 0, "admin-guide, a first job: sacct", err)
+    contains(out.decode(), ["COMPLETED", line], "sacct shows it")
+
+
 def container():
     """The guide's command, with bubblewrap."""
     (command,) = blocks("doc/user-guide.md", "container")
@@ -441,7 +461,7 @@ def leaves_nothing():
     lab().nothing_left("all jobs of the guides")
 
 
-WITH_SLURM = (for_users, pytorch_ddp, first_job, status, by_default, week, container, wait, array, salloc, charliecloud, site_nvme, site_ssd, site_ram, leaves_nothing)
+WITH_SLURM = (for_users, pytorch_ddp, smoke, first_job, status, by_default, week, container, wait, array, salloc, charliecloud, site_nvme, site_ssd, site_ram, leaves_nothing)
 if why := slurm_lab.why_no_slurm():
     for test in WITH_SLURM:
         skip(test.__name__, why)

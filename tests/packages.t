@@ -206,7 +206,7 @@ def life():
         file.write("[tier.nvme]\npath = /srv/tier\nquota = 100M\nmedium = nvme\n")
     sums = inside("sh", "-c", "md5sum /srv/data/*")[1].decode()
     home = f"{root}/srv/lab/home"
-    with open(f"{root}/usr/share/monarch/plugstack.conf.d/monarch.conf", encoding="utf-8") as file:
+    with open(f"{root}/usr/share/monarch/plugstack.conf.d/spank_monarch.conf", encoding="utf-8") as file:
         line = next(text for text in file.read().splitlines() if not text.startswith("#"))
     code, out, err = lab("up", "--nodes", "1", "--prolog-flags", "Contain", "--plugstack-line", line)
     try:
