@@ -836,7 +836,6 @@ TEST_P(PeerDataTest, WhatIsNoAnswerIsNoFile) {
       {"of another kind", encode_message({MessageType::kHave}, encode_body(Got{GetResult::kGone, {}}))},
       {"half a body", encode_message({MessageType::kGot}, "?")},
       {"a body without an end", encode_message({MessageType::kGot}, noise(10000, 1))},
-      {"more than an answer", got(100) + encode_piece({0, check}) + "p"},
       {"more than that there is none", encode(Got{GetResult::kGone, {}}) + "p"},
       {"a file that ends before what was asked for", got(kMiB), 2 * kMiB},
       {"no piece", got(100) + std::string(PieceHeader::kBytes, '?') + piece},
