@@ -102,6 +102,16 @@ def _failure_of(test):
     print(f"# {test.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
 
 
+def remove_groups(state):
+    """The empty control groups that root's side has made for a state directory, which a test is about to remove."""
+    with contextlib.suppress(OSError):
+        st = os.stat(state)
+        name = f"{st.st_dev:x}.{st.st_ino:x}.*"
+        for group in glob.glob(f"/sys/fs/cgroup/monarch/{name}") + glob.glob(f"/sys/fs/cgroup/*/monarch/{name}"):
+            with contextlib.suppress(OSError):
+                os.rmdir(group)
+
+
 def wait_until(condition, seconds=PATIENCE):
     """Whether `condition()` became true within that time."""
     end = time.monotonic() + seconds

@@ -226,6 +226,7 @@ class Node:
             self.epilog(job, cluster=cluster, node=name)
         wait_until(lambda: not self.helpers() and not glob.glob(f"{self.state}/removing/*"), GONE_SECONDS)
         self.signal_helpers(signal.SIGKILL)
+        e2e.remove_groups(self.state)
         shutil.rmtree(self.dir, ignore_errors=True)
 
 

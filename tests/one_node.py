@@ -81,6 +81,7 @@ class Node:
             cluster, job = os.path.basename(path).split(".")[:2]
             e2e.execute(self.words("--epilog", int(job), cluster))
         wait_until(lambda: not glob.glob(f"{self.state}/removing/*"), 30)
+        e2e.remove_groups(self.state)
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
