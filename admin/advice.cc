@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/size.h"
+#include "runtime/layout/board_layout.h"
 
 namespace monarch::admin {
 namespace {
@@ -135,9 +136,12 @@ uint64_t Counts::own(const char* name) const {
 Counts::Dataset Counts::dataset() const {
   Dataset all{own("dataset_bytes"), own("no_fit_files")};
   const uint64_t placed = own("staged_files"), known = placed + all.no_room, found = own("walk_files");
-  if (all.no_room == 0 || own("prefetch_files") == 0 || found <= known) return all;
+  const uint64_t others =
+      own("pass_files") + own("source_errors") + own("tier_errors") + own("dropped_files");
+  if (!settled || nodes > 1 || all.no_room == 0 || found <= known + others) return all;
   const double mean = static_cast<double>(all.bytes) / static_cast<double>(known);
-  return {static_cast<uint64_t>(mean * static_cast<double>(found)), found - placed, true};
+  const double bytes = std::min(mean * static_cast<double>(found - others), static_cast<double>(kMostCount));
+  return {static_cast<uint64_t>(bytes), found - others - placed, true};
 }
 
 Advice advise(const Counts& counts) {

@@ -23,6 +23,7 @@ struct Counts {
   uint64_t calls() const { return read_calls_tier + task("read_calls_pfs"); }
   uint64_t calls_pfs() const { return own("agent_reads_pfs") + task("read_calls_pfs"); }
   uint64_t opens_pfs() const { return own("agent_opens_pfs") + own("walk_dirs") + task("opens_pfs"); }
+  bool settled = false;  // nothing was left to stage ahead, on the one node that there is
   // What the dataset holds, as far as known, and files for which no tier had room. Once the tiers are full,
   // prefetch looks at no more files: those that are left are taken for as large as the others.
   struct Dataset {

@@ -22,6 +22,7 @@
 #include "runtime/base/escape.h"
 #include "runtime/base/size.h"
 #include "runtime/config/show.h"
+#include "runtime/node/job_facts.h"
 #include "runtime/node/state.h"
 
 namespace monarch::admin {
@@ -44,7 +45,7 @@ std::string key_of(const std::string& name) { return name.substr(name.rfind('.')
 void doubt_names(const PolicySection& section, std::vector<std::string>* doubts) {
   const auto look = [&](const char* key, const PolicyKeys::List& names, const char* what, auto known) {
     for (const std::string& name : names.value_or(std::vector<std::string>()))
-      if (name.find_first_not_of("0123456789") != std::string::npos && !known(name.c_str()))
+      if (!is_number(name) && !known(name.c_str()))
         doubts->push_back("[" + section.title() + "] " + key + ": this node knows no " + what + " " + name);
   };
   const PolicyKeys& keys = section.keys;

@@ -20,7 +20,7 @@ std::string slurm_conf() {
   return "";
 }
 
-std::string word(const char* key, const char* otherwise) {
+std::string of_plugin_line(const char* key, const char* otherwise) {
   const std::string conf = slurm_conf();
   if (conf.empty()) return otherwise;
   const Result<std::optional<PluginLine>> line = find_plugin_line(plugstack_of(conf));
@@ -37,8 +37,8 @@ void option(CLI::App* app, const char* name, const std::string& what, const char
 
 }  // namespace
 
-std::string default_state_dir() { return word("state_dir", kDefaultState); }
-std::string default_config() { return word("config", kDefaultConfig); }
+std::string default_state_dir() { return of_plugin_line("state_dir", kDefaultState); }
+std::string default_config() { return of_plugin_line("config", kDefaultConfig); }
 
 void add_state_dir(CLI::App* app, std::string* state_dir) {
   option(app, "--state-dir", "root's state directory", kDefaultState, state_dir);

@@ -155,7 +155,15 @@ struct Room {
   uint64_t capacity = 0, filled = 0;
 };
 
-Result<std::vector<Room>> rooms_of(const PlanOptions& options) {
+Result<Config> config_of(const PlanOptions& options) {
+  Result<Config> config = load_config(options.config.empty() ? default_config() : options.config);
+  const bool needed =
+      !options.config.empty() || (options.capacity.empty() && !config.ok() && config.error().code != ENOENT);
+  if (!config.ok() && !needed) return Config();
+  return config;
+}
+
+Result<std::vector<Room>> rooms_of(const PlanOptions& options, const Config& config) {
   std::vector<Room> rooms;
   if (!options.capacity.empty()) {
     Result<uint64_t> capacity = parse_size(options.capacity);
@@ -163,11 +171,7 @@ Result<std::vector<Room>> rooms_of(const PlanOptions& options) {
     rooms.push_back({"capacity", "", *capacity, 0});
     return rooms;
   }
-  const std::string file = options.config.empty() ? default_config() : options.config;
-  const Result<Config> config = load_config(file);
-  if (!config.ok() && (config.error().code != ENOENT || !options.config.empty())) return config.error();
-  const Result<std::vector<Candidate>> tiers =
-      look_at_tiers(config.ok() ? config->tiers : std::vector<TierConfig>());
+  const Result<std::vector<Candidate>> tiers = look_at_tiers(config.tiers);
   if (!tiers.ok()) return tiers.error();
   for (const Candidate& c : *tiers)
     if (c.chosen) rooms.push_back({c.tier.name, c.path, c.tier.quota.of(c.size), 0});
@@ -243,8 +247,9 @@ std::string percent_text(double value) {
   return text;
 }
 
+// `peers`: whether nodes get files from each other, by the configuration.
 void print(const PlanOptions& options, const Found& found, const std::vector<Room>& rooms, double part,
-           const Reads& reads) {
+           const Reads& reads, bool peers) {
   const auto bytes = [&](double times) {
     return format_size(static_cast<uint64_t>(times * static_cast<double>(found.bytes)));
   };
@@ -282,8 +287,10 @@ void print(const PlanOptions& options, const Found& found, const std::vector<Roo
     const double spared = percent(reads.without - read, reads.without);
     rows.push_back({how, bytes(read), found.bytes == 0 ? "-" : percent_text(spared)});
   };
-  row("with Monarch", options.nodes > 1 ? reads.peers : reads.alone);
-  if (options.nodes > 1) row("with [peer] enabled = off", reads.alone);
+  peers &= options.nodes > 1;
+  row("with Monarch", peers ? reads.peers : reads.alone);
+  if (peers) row("with [peer] enabled = off", reads.alone);
+  if (!peers && options.nodes > 1) row("with [peer] enabled = on", reads.peers);
   print_table(rows);
 }
 
@@ -305,13 +312,18 @@ int plan(PlanOptions options) {
       return fail("plan", "dataset " + *path + ": not a directory; name the directory it is in");
     dataset = path.take();
   }
-  Result<std::vector<Room>> rooms = rooms_of(options);
+  const Result<Config> config = config_of(options);
+  if (!config.ok()) return fail("plan", config.error());
+  Result<std::vector<Room>> rooms = rooms_of(options, *config);
   if (!rooms.ok()) return fail("plan", rooms.error());
   Walk walk(*rate);
   for (const std::string& dataset : options.datasets) walk.below(dataset);
   const Found& found = walk.end();
   if (found.files == 0 && found.errors > 0)
-    return fail("plan", found.first_error + "; give yourself the right to list it (chmod), or ask its owner");
+    return fail("plan",
+                found.first_error + (found.first_error.ends_with(std::strerror(EACCES))
+                                         ? "; give yourself the right to list it (chmod), or ask its owner"
+                                         : ": nothing of the dataset can be looked at"));
   uint64_t left = found.space;
   for (Room& room : *rooms) {
     room.filled = std::min(room.capacity / kBlock * kBlock, left);
@@ -320,7 +332,7 @@ int plan(PlanOptions options) {
   const double part = found.space == 0 ? 1 : 1 - static_cast<double>(left) / static_cast<double>(found.space);
   const Reads reads = reads_of(part, options.nodes, options.epochs);
   options.json ? print_json_of(options, found, *rooms, part, reads)
-               : print(options, found, *rooms, part, reads);
+               : print(options, found, *rooms, part, reads, config->peer.enabled);
   if (found.errors == 0) return 0;
   fail("plan", std::to_string(found.errors) +
                    " files or directories cannot be looked at, and are not in these numbers; the first: " +

@@ -90,13 +90,22 @@ std::vector<std::string> PluginLine::settings() const {
 }
 
 std::string plugstack_of(const std::string& slurm_conf) {
-  constexpr char kKey[] = "plugstackconfig=";
+  constexpr char kKey[] = "plugstackconfig";
+  constexpr size_t kKeyBytes = sizeof kKey - 1;
   std::ifstream in(slurm_conf);
   for (std::string line; std::getline(in, line);) {
-    const std::vector<std::string> words = words_of(line);
-    if (words.size() == 1 && ::strncasecmp(words[0].c_str(), kKey, sizeof kKey - 1) == 0 &&
-        words[0][sizeof kKey - 1] == '/')
-      return words[0].substr(sizeof kKey - 1);
+    // KEY=VALUE, several in a line, with or without blanks around the "=".
+    std::string text;
+    for (const std::string& word : words_of(line)) text += (text.empty() ? "" : " ") + word;
+    for (size_t at = 0; at != std::string::npos; at = text.find(' ', at + 1)) {
+      const char* key = text.c_str() + at + (at > 0);
+      if (::strncasecmp(key, kKey, kKeyBytes) != 0) continue;
+      const char* value = key + kKeyBytes;
+      value += *value == ' ';
+      if (*value++ != '=') continue;
+      value += *value == ' ';
+      if (*value == '/') return {value, std::strcspn(value, " ")};
+    }
   }
   return slurm_conf.substr(0, slurm_conf.rfind('/') + 1) + "plugstack.conf";
 }

@@ -287,9 +287,9 @@ void print_open_times(const OpenTimes& times) {
   const char* what = "Open times";
   for (const OpenKind kind : kAllOpenKinds) {
     if (timed(times, kind) == 0) continue;
-    line(what,
-         std::string(kind_text(kind)) + ": " + opens_took(times, kind) +
-             (kind == OpenKind::kTier ? " (one of " + std::to_string(kOneTimedOf) + " was timed)" : ""));
+    line(what, std::string(kind_text(kind)) + ": " + opens_took(times, kind) +
+                   (kind == OpenKind::kTier ? " (about one of " + std::to_string(kOneTimedOf) + " was timed)"
+                                            : ""));
     what = "";
   }
 }
@@ -396,7 +396,8 @@ Status write_page(const std::string& file, const std::string& text) {
   return {};
 }
 
-int tell(const ReportOptions& options, const Told& told) {
+int tell(const ReportOptions& options, Told told) {
+  told.counts.settled = told.timeline.series.settled_ms > 0;
   const Advice advice = advise(told.counts);
   if (!options.html.empty()) {
     if (const Status written = write_page(options.html, page_text(told, advice)); !written.ok())
@@ -472,12 +473,13 @@ Advice advise_by_line(const std::vector<std::pair<std::string, std::string>>& fi
 
 int tell_line(const ReportOptions& options, const std::string& state, const std::string& comment) {
   if (!options.html.empty())
-    return fail("report",
-                "there is no more of job " + options.what +
-                    " here than its line in sacct, of which no page can be made; its report is kept on the "
-                    "nodes that "
-                    "it ran on, for report_days (monarch.conf(5)): 'srun -w NODE monarchctl report --html " +
-                    options.html + " " + options.what + "'");
+    return fail(
+        "report",
+        "there is no more of job " + options.what +
+            " here than its line in sacct, of which no page can be made; its report is kept on the "
+            "nodes that it ran on, for report_days (monarch.conf(5)): 'srun -w NODE monarchctl report "
+            "--html " +
+            options.html + " " + options.what + "'");
   const std::vector<std::pair<std::string, std::string>> fields = parse_comment(comment);
   if (fields.empty())
     return fail("report", "job " + options.what + " (" + state +

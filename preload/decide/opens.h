@@ -42,7 +42,7 @@ bool is_own_part(const Client& client, uint32_t tier, int fd);
 // another user has put something there. Changes errno.
 int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole = true);
 
-// Counts what became of the open of a copy. On failure the PFS is tried next, and *answer is so.
+// Counts what became of the open of a copy. On failure the PFS is tried next, and *answer says so.
 void count_copy_opened(Client* client, const Answer& answer);
 void count_copy_failed(Client* client, Answer* answer);
 

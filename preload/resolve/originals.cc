@@ -38,6 +38,15 @@ void choose_by_name(const char* text, size_t len, Original* original) {
                    original->identity->tier_ino, original);
 }
 
+// Whether the path, which is not empty, ends as a link to a descriptor does: in a number, or in stdin, stdout
+// or stderr. That is known sooner than what strstr(3) finds.
+bool ends_as_link(const char* path) {
+  const char* end = path + strlen(path);
+  if (end[-1] >= '0' && end[-1] <= '9') return true;
+  return end - path > 6 &&
+         (begins(end - 5, "stdin") || begins(end - 6, "stdout") || begins(end - 6, "stderr"));
+}
+
 }  // namespace
 
 bool is_copy(const struct statx& st, Original* original) {
@@ -104,15 +113,6 @@ int descriptor_meant(int dirfd, const char* path, int flags) {
   if ((flags & AT_EMPTY_PATH) != 0 && (!readable || *path == '\0')) return dirfd;
   const int fd = readable && (flags & AT_SYMLINK_NOFOLLOW) == 0 ? descriptor_of_link(path) : -1;
   return fd >= 0 ? fd : kNoDescriptor;
-}
-
-// What such a link ends in: a number, or stdin, stdout or stderr. Sooner known than whether strstr(3) finds
-// something, which is a fifth of what an open in /dev/shm costs more.
-inline bool ends_as_link(const char* path) {
-  const char* end = path + strlen(path);
-  if (end[-1] >= '0' && end[-1] <= '9') return true;
-  return end - path > 6 &&
-         (begins(end - 5, "stdin") || begins(end - 6, "stdout") || begins(end - 6, "stderr"));
 }
 
 __attribute__((hot)) bool has_link_to_descriptor(const char* path) {

@@ -83,7 +83,8 @@ uint64_t all_bytes(const Counted& found) {
   const uint64_t sized = p.files - found.unsized;
   if (sized == 0) return p.bytes;
   const double mean = static_cast<double>(p.bytes) / static_cast<double>(sized);
-  return p.bytes + static_cast<uint64_t>(mean * static_cast<double>(found.unsized));
+  const double all = static_cast<double>(p.bytes) + mean * static_cast<double>(found.unsized);
+  return static_cast<uint64_t>(std::min(all, static_cast<double>(kMostCount)));
 }
 
 int percent_of(const Progress& p, uint64_t placed_bytes, bool over) {

@@ -20,8 +20,8 @@ inline void count(Board* board, TaskCounter counter, uint64_t n = 1) {
   my_shard(board).task[static_cast<uint32_t>(counter)].fetch_add(n, std::memory_order_relaxed);
 }
 
-// Whether the open that begins is one to be timed although it may be of a copy: those of copies on the first
-// `tiers` tiers, which are all, that were counted on this processor until now are a multiple of kOneTimedOf.
+// Whether the open that begins is to be timed although it may be of a copy. It is if the opens of copies that
+// this processor has counted so far are a multiple of kOneTimedOf. `tiers`: how many there are.
 inline bool is_open_timed(const CounterShard& shard, uint32_t tiers) {
   uint64_t opens = 0;
   for (uint32_t i = 0; i < tiers; ++i) opens += shard.opens_tier[i].load(std::memory_order_relaxed);

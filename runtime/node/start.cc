@@ -145,7 +145,8 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   std::vector<Removal> unrecorded = take_unrecorded(state, request.job, paths_of(tiers));
   make_room_for(state, record->name, paths_of(tiers));
   remove_in_background(state, std::move(unrecorded), 0);
-  tiers = those_entered(request, tiers, &started->remark);
+  std::string left_out;  // which tiers, and why
+  tiers = those_entered(request, tiers, &left_out);
   NodePart part = request.part;
   std::string without;
   tiers = those_charged(state, request.job, std::move(tiers), &part, &without);
@@ -163,15 +164,14 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
     if (made.ok()) {
       usable.push_back(tier);
     } else {
-      leave_out(request, tier, made.error().text, &started->remark);
+      leave_out(request, tier, made.error().text, &left_out);
       std::erase_if(record->tiers, [&](const TierRecord& t) { return t.name == tier.name; });
     }
   }
-  if (usable.empty()) {
-    const std::string& why = started->remark;
+  if (usable.empty())
     return Error{ENOSPC, "no tier can be used on this node" +
-                             (why.empty() ? "; monarchctl tiers tells why" : ": " + why)};
-  }
+                             (left_out.empty() ? "; monarchctl tiers tells why" : ": " + left_out)};
+  if (!left_out.empty()) add_remark(left_out, &started->remark);
   const int64_t begin = now_ms();
   const Result<AgentPeers> found = search->finish(request.job, request.restart, kPeersPatienceMs);
   const int ready_ms = std::max(kLeastPatienceMs, patience.ready_ms - static_cast<int>(now_ms() - begin));

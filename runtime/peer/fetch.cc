@@ -184,7 +184,8 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
   if (done = answer.receive(body.data(), body.size(), answer_ms); !done.ok()) return meaning(done.error());
   const std::optional<Got> got = decode<Got>(body);
   if (!got) return Fetched::kBroken;
-  // The connection is kept for the next question.
+  // The connection is kept for the next question; what else came is seen now, or takes the place of that
+  // answer.
   const auto ends = [&](Fetched fetched) { return answer.has_more() ? Fetched::kBroken : fetched; };
   switch (got->result) {
     case GetResult::kGone:
