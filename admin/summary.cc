@@ -460,7 +460,9 @@ Advice advise_by_line(const std::vector<std::pair<std::string, std::string>>& fi
     return {
         "nothing-attached",
         "no program read a file of the dataset through Monarch: does the job read the path that was given?"};
-  if (staged < 100)
+  const std::string nodes = value("nodes");  // A/B, of which each may hold a part
+  const bool is_alone = nodes.empty() || nodes.ends_with("/1");
+  if (staged < 100 && is_alone)
     return {"not-staged", "only " + value("staged") +
                               " of the files were placed: the tiers were full, or the job was short; "
                               "'monarchctl status' tells which while a job runs"};

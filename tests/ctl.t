@@ -727,6 +727,8 @@ def report_of_sacct():
                            ("few-hits", "91.0%", "12.0%"), ("counters-lost", good.split("words ")[1], "monarch=1 counters=lost nodes=1/1 err=1\n")]:
         sacct(good.replace(old, new))
         equal(as_json("report", "4711", env=env)[1].get("rule"), rule, f"advice by sacct's line: {rule}")
+    sacct(good.replace("staged=100% nodes=1/1", "staged=12% peer=1.00M nodes=8/8"))
+    equal(as_json("report", "4711", env=env)[1].get("rule"), "good", "of several nodes each holds a part")
     sacct("RUNNING|\n")
     fails("report: no line", ["report", "4711"], ["no line of Monarch's", "RUNNING"], env=env)
     sacct("")
