@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/magic.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
@@ -120,6 +122,21 @@ TEST_F(StateTest, WhatIsInTheWayOnATierIsToldWithARemedy) {
   const Status mounted = check_tier_jobs(tier);
   EXPECT_EQ(::umount2(jobs.c_str(), MNT_DETACH), 0);
   EXPECT_NE(mounted.error().text.find("a mount point; unmount it"), std::string::npos);
+}
+
+// As on a disk that becomes full.
+TEST_F(StateTest, AWriteThatIsShortIsNoFile) {
+  ASSERT_TRUE(state_.write("file", "as it was").ok());
+  const int status = in_child([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit few = {4, 4};
+    if (::setrlimit(RLIMIT_FSIZE, &few) != 0) return 1;
+    errno = 0;
+    const Status written = state_.write("file", "another text");
+    return !written.ok() && written.error().text.ends_with(": No space left on device") ? 0 : 2;
+  });
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(contents(state_.path() + "/file"), "as it was");
 }
 
 TEST_F(StateTest, IsRootsAlone) {

@@ -238,6 +238,7 @@ Status StateDir::write(const std::string& below, const std::string& text, mode_t
   {
     const Fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!fd || os::fchmod(fd.get(), mode) != 0) return errno_error("make " + fresh);
+    errno = ENOSPC;  // of a write that is short
     if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
       return errno_error("write " + fresh);
   }
