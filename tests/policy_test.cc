@@ -131,14 +131,21 @@ TEST_F(PolicyTest, SwitchedOffIsToldWithItsReason) {
             "enabled = off)");
   const std::string only_gpu = "[policy]\nenabled = off\n[policy.partition.gpu]\nenabled = on\n";
   EXPECT_EQ(refusal(only_gpu, job_), "");
-  EXPECT_EQ(refusal(only_gpu, facts_of("cpu", "", "")),
-            "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off)");
+  EXPECT_EQ(
+      refusal(only_gpu, facts_of("cpu", "", "")),
+      "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off); it is on for "
+      "partition gpu");
+  EXPECT_EQ(
+      refusal(only_gpu + "[policy.qos.High]\nenabled = on\n[policy.account.x]\nenabled = off\n",
+              facts_of("cpu", "", "")),
+      "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off); it is on for "
+      "partition gpu, qos high");
   JobFacts unknown = job_;
   unknown.known = false;
   EXPECT_EQ(
       refusal(only_gpu, unknown),
-      "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off), and slurmctld "
-      "has not told the job's partition, account and QOS");
+      "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off); it is on for "
+      "partition gpu, and slurmctld has not told the job's partition, account and QOS");
   unknown.asked = false;
   EXPECT_EQ(refusal("[policy]\nenabled = off\n", unknown),
             "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off)")

@@ -79,7 +79,7 @@ def by_job():
         served(f"another {kind}", other)
         configure(f"[policy]\nenabled = off\n[policy.{kind}.{name}]\nenabled = on\n")
         served(f"{kind} on", option)
-        refused(f"not the {kind}", r"the administrator has switched it off for jobs \(monarch.conf: \[policy\] enabled = off\)\n", other)
+        refused(f"not the {kind}", rf"the administrator has switched it off for jobs \(monarch.conf: \[policy\] enabled = off\); it is on for {kind} {name if kind == 'partition' else name.lower()}\n", other)
 
 
 def by_user():

@@ -34,6 +34,13 @@ bool applies(const PolicySection& section, const JobFacts& facts) {
   return false;
 }
 
+// "partition gpu", "account physics" or "qos high".
+std::string jobs_of(const PolicySection& section) {
+  std::string text = section.title().substr(sizeof "policy." - 1);
+  text.replace(text.find('.'), 1, " ");
+  return text;
+}
+
 // Where a key of a job comes from.
 std::string source(const PolicySection& section, const char* key) {
   return "(monarch.conf: [" + section.title() + "] " + key + ")";
@@ -44,8 +51,11 @@ Error refusal(const std::string& text) { return Error{EPERM, text}; }
 class Policy {
  public:
   Policy(const Config& config, const JobFacts& facts) : facts_(facts) {
-    for (const PolicySection& section : config.policies)
+    for (const PolicySection& section : config.policies) {
       if (applies(section, facts)) sections_.push_back(&section);
+      if (section.of == Of::kAll || !section.keys.enabled.value_or(false)) continue;
+      on_for_ += (on_for_.empty() ? "" : ", ") + jobs_of(section);
+    }
     std::stable_sort(sections_.begin(), sections_.end(),
                      [](const PolicySection* a, const PolicySection* b) { return a->of < b->of; });
   }
@@ -99,6 +109,7 @@ class Policy {
 
   const JobFacts& facts_;
   std::vector<const PolicySection*> sections_;  // the general one first
+  std::string on_for_;                          // the jobs for which a section of their own enables it
 };
 
 Status Policy::check_enabled() const {
@@ -108,9 +119,10 @@ Status Policy::check_enabled() const {
   if (section->of == Of::kPartition) what += " of partition " + facts_.partition;
   if (section->of == Of::kAccount) what += " of account " + facts_.account;
   if (section->of == Of::kQos) what += " with QOS " + facts_.qos;
-  const bool in_doubt = section->of == Of::kAll && facts_.asked && !facts_.known;
+  const bool is_general = section->of == Of::kAll, in_doubt = is_general && facts_.asked && !facts_.known;
   return refusal("the administrator has switched it off for " + what + " " +
                  source(*section, "enabled = off") +
+                 (is_general && !on_for_.empty() ? "; it is on for " + on_for_ : "") +
                  (in_doubt ? ", and slurmctld has not told the job's partition, account and QOS" : ""));
 }
 
