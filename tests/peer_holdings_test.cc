@@ -324,9 +324,25 @@ TEST_F(ComingTest, WhoHasEndedForNowSendsNothing) {
   EXPECT_EQ(why_, GetResult::kGone);
 }
 
-// One that was begun when the file was shorter.
+TEST_F(ComingTest, WhatWasReplacedMeanwhileBeginsAnew) {
+  const auto before = follow(Purpose::kPrefetch);
+  const auto now = holdings_->begin(ref_, {2 * kPieceBytes, 9, 9, 4, 0}, false, copy_);
+  EXPECT_NE(now, coming_);
+  holdings_->piece(now.get(), 0, 7);
+  EXPECT_EQ(before->check(0, 60000), std::nullopt) << "at once: that one has ended";
+  holdings_->piece(coming_.get(), 1, 5);  // by a thread that has not heard of it
+  const auto file = follow(Purpose::kPrefetch);
+  ASSERT_NE(file, nullptr);
+  EXPECT_EQ(file->identity().mtime_ns, 9);
+  EXPECT_EQ(file->check(0, 0), 7u);
+  EXPECT_EQ(file->check(1, 0), std::nullopt);
+  holdings_->piece(now.get(), 1, 8);
+  const std::optional<FileIdentity> held = holdings_->copied(ref_, 0);
+  ASSERT_TRUE(held);
+  EXPECT_EQ(held->bytes, 2 * kPieceBytes);
+}
+
 TEST_F(ComingTest, WhatIsNotWholeIsNotHeld) {
-  EXPECT_EQ(holdings_->begin(ref_, {9 * kPieceBytes, 9, 9, 4, 0}, false, copy_), coming_);
   for (const uint64_t number : {0, 8, 1, 1}) holdings_->piece(coming_.get(), number, 5);
   EXPECT_EQ(holdings_->copied(ref_, 0), std::nullopt);
   EXPECT_EQ(follow(Purpose::kPrefetch), nullptr);

@@ -132,6 +132,12 @@ std::shared_ptr<Holdings::Coming> Holdings::begin(Ref ref, const FileIdentity& i
   if (names) named_.try_emplace(key_of(ref, names, identity), ref);
   std::shared_ptr<Coming> coming;
   if (const auto at = coming_.find(ref); at != coming_.end()) coming = at->second;
+  // It was replaced on the PFS since it began: nobody is to take pieces of the one for the other's.
+  if (coming && !is_same_file(coming->identity, identity)) {
+    coming->ended = true;
+    coming_.erase(ref);
+    coming.reset();
+  }
   if (!coming) {
     coming = std::make_shared<Coming>();
     coming->identity = identity;
