@@ -752,6 +752,7 @@ def clean_of_runs():
         run.stdout.readline()
     os.kill(e2e.children(runs[0].pid, "monarchd")[0], 9)
     e2e.end(runs[0])
+    e2e.wait_until(lambda: len(e2e.traces(runs[0].pid, tier)) <= 2)  # the agent dies in its own time
     left = sorted(e2e.traces(runs[0].pid, tier))
     equal(len(left), 2, "a run that was killed with its agent: run directory and copies are left", left)
     left = [path for path in left if path.startswith(tier)]  # others' runs on this machine sweep the place of run directories
