@@ -50,7 +50,7 @@ class Answer {
  private:
   Wire* const wire_;
   size_t used_ = 0, got_ = 0;
-  char ahead_[256];
+  char ahead_[256] = {};
 };
 
 // The small parts of an answer with one piece.
