@@ -54,7 +54,8 @@ int descriptor_of_link(const char* path);
 // is about a path.
 inline constexpr int kNoDescriptor = INT_MIN;
 int descriptor_meant(int dirfd, const char* path, int flags);
-// Of a path that is not empty. False: it is no link to a descriptor, however written (/proc/PID/fd/N, //dev/stdin). True: it may be.
+// Of a path that is not empty. False: it is no link to a descriptor, however written (/proc/PID/fd/N,
+// //dev/stdin). True: it may be.
 bool has_link_to_descriptor(const char* path);
 inline bool may_link_to_descriptor(const char* path) {
   return path[0] == '/' && (path[1] == 'd' || path[1] == 'p' || path[1] == '/') &&
