@@ -65,6 +65,19 @@ TEST_F(CreditTest, TheBurstIsPrefetchedWhileTheJobReadsNothing) {
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 10u) << "nothing is opened in vain";
 }
 
+// The mean of the sizes says what can be paid; to open a small file again would cost more than it does.
+TEST_F(CreditTest, WhatCostsLessThanItsOpenIsNotPutBack) {
+  for (int i = 0; i < 60; ++i)
+    write_file(pfs_ + "/f" + std::to_string(i), noise(i % 2 == 0 ? 1000 : 50000, 1));
+  config_.prefetch_burst = 20 * (25500 + (64 << 10));
+  start();
+  walk();
+  EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) >= 15; }));
+  ::usleep(300000);
+  EXPECT_LT(counter(AgentCounter::staged_files), 30u);
+  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), counter(AgentCounter::staged_files));
+}
+
 TEST_F(CreditTest, WhatCannotBePaidIsNotOpenedToSeeIt) {
   make_files(60, 10 * kCost + kCost * 3 / 4);
   start();

@@ -58,7 +58,8 @@ bool PrefetchCredit::affords(uint64_t bytes) {
 
 bool PrefetchCredit::take(uint64_t bytes) {
   const MutexLock hold(lock_);
-  const bool affordable = affords_now(bytes);
+  // It is open, as its mean could be paid: what costs less than to open it again is not put back.
+  const bool affordable = affords_now(bytes) || bytes <= kOpenBytes;
   taken_ += (affordable ? bytes : 0) + kOpenBytes;
   ++files_;
   return affordable;
