@@ -215,8 +215,7 @@ void add_verb(CLI::App* app, const char* name, const char* text, int (*run)(cons
               int* status) {
   auto options = std::make_shared<ConfigOptions>();
   CLI::App* verb = app->add_subcommand(name, text);
-  verb->add_option("FILE", options->file,
-                   std::string("default: as plugstack.conf names it, else ") + kDefaultConfig);
+  verb->add_option("FILE", options->file, default_text(kDefaultConfig));
   verb->add_flag("--json", options->json, "print as JSON");
   verb->add_option("--set", options->words,
                    "SECTION.KEY=VALUE, which goes before what the file says, as in plugstack.conf")

@@ -28,15 +28,16 @@ std::string of_plugin_line(const char* key, const char* otherwise) {
   return value.empty() ? otherwise : value;
 }
 
-constexpr char kElse[] = "; default: as plugstack.conf names it, else ";
-
 void option(CLI::App* app, const char* name, const std::string& what, const char* otherwise,
             std::string* value) {
-  app->add_option(name, *value, what + kElse + otherwise);
+  app->add_option(name, *value, what + "; " + default_text(otherwise));
 }
 
 }  // namespace
 
+std::string default_text(const std::string& otherwise) {
+  return "default: as plugstack.conf names it, else " + otherwise;
+}
 std::string default_state_dir() { return of_plugin_line("state_dir", kDefaultState); }
 std::string default_config() { return of_plugin_line("config", kDefaultConfig); }
 

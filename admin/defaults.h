@@ -9,6 +9,8 @@
 
 namespace monarch::admin {
 
+// "default: as plugstack.conf names it, else OTHERWISE", for --help.
+std::string default_text(const std::string& otherwise);
 std::string default_state_dir();
 std::string default_config();
 

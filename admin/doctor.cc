@@ -22,6 +22,7 @@
 
 #include "admin/bounded.h"
 #include "admin/commands.h"
+#include "admin/defaults.h"
 #include "admin/output.h"
 #include "admin/slurm_facts.h"
 #include "admin/tiers.h"
@@ -453,11 +454,9 @@ int doctor(const DoctorOptions& options) {
 void add_doctor(CLI::App* app, int* status) {
   auto options = std::make_shared<DoctorOptions>();
   app->add_flag("--json", options->json, "print as JSON");
-  app->add_option("--config", options->config,
-                  std::string("configuration; default: as plugstack.conf names it, else ") + kDefaultConfig);
-  app->add_option(
-      "--state-dir", options->state_dir,
-      std::string("root's state directory; default: as plugstack.conf names it, else ") + kDefaultState);
+  app->add_option("--config", options->config, "configuration; " + default_text(kDefaultConfig));
+  app->add_option("--state-dir", options->state_dir,
+                  "root's state directory; " + default_text(kDefaultState));
   app->footer(
       "Changes nothing, and takes some 10 seconds at most.\nExit status: 0 if nothing failed, 1 if something "
       "did, 2 for wrong usage.");

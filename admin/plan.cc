@@ -351,10 +351,8 @@ void add_plan(CLI::App* app, int* status) {
   app->add_option("--epochs", options->epochs, "how often the job reads the dataset; default: 10");
   app->add_option("--rate", options->rate,
                   "calls to the file system per second at most, or none; default: 5000");
-  app->add_option(
-      "--config", options->config,
-      std::string("configuration that names the tiers; default: as plugstack.conf names it, else ") +
-          kDefaultConfig);
+  app->add_option("--config", options->config,
+                  "configuration that names the tiers; " + default_text(kDefaultConfig));
   app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
   app->footer(
       "Reads names and sizes only.\nExit status: 0, 1 on a failure, 2 for wrong usage, 4 if a part of the "

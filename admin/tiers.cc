@@ -129,8 +129,7 @@ void add_tiers(CLI::App* app, int* status) {
   auto options = std::make_shared<TiersOptions>();
   app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
   app->add_option("--config", options->config,
-                  std::string("configuration, monarch.conf(5); default: as plugstack.conf names it, else ") +
-                      kDefaultConfig + ", if it is there");
+                  "configuration, monarch.conf(5); " + default_text(kDefaultConfig) + ", if it is there");
   app->footer(
       "Where the configuration names no tier, those that are chosen here are used.\n"
       "Exit status: 0 if there is a tier, 1 if there is none or on a failure, 2 for wrong usage,\n"

@@ -30,7 +30,6 @@ class Answer {
   // `more`: bytes of what follows that may be taken, too.
   Status receive(char* to, size_t bytes, int patience_ms, size_t more = 0) {
     if (bytes + more > sizeof ahead_) return Error{EMSGSIZE, "more than an answer has"};
-    if (used_ == got_) used_ = got_ = 0;
     if (const size_t there = got_ - used_; there < bytes) {
       std::memmove(ahead_, ahead_ + used_, there);
       used_ = 0;
