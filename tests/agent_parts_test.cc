@@ -62,7 +62,7 @@ class ProgressTest : public PlacementTest {
   }
   ProgressFile& progress() {
     if (!progress_)
-      progress_.emplace(ProgressFile::Parts{directory_.get(), board_->get(), catalog_.get(), &shared_,
+      progress_.emplace(ProgressFile::Parts{directory_.get(), 0, board_->get(), catalog_.get(), &shared_,
                                             walker_.get(), placement_.get(), AgentConfig::Prefetch::kOn, 1});
     return *progress_;
   }

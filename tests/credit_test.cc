@@ -117,6 +117,24 @@ TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetched) {
   expect_staged(10 + 2 * n);
 }
 
+// A device that takes its time: what is on its way to it was paid for, and hides nothing of what was asked
+// for.
+TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetchedWhileOthersAreOnTheirWay) {
+  make_files(40, 10 * kCost);
+  const Intercept slow(Call::kFinishSync, [](Arguments&) {
+    ::usleep(60000);
+    return 0;
+  });
+  start();
+  walk();
+  expect_staged(10);
+  const int n = opened_by_demand();
+  expect_staged(10 + n);
+  job_reads_on_tier(n);
+  ::usleep(500000);
+  expect_staged(10 + 2 * n);
+}
+
 TEST_F(CreditTest, OnHasNoBound) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   make_files(20, 0);

@@ -11,6 +11,7 @@
 
 #include "runtime/agent/series_file.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
 #include "runtime/node/job_report.h"
 #include "runtime/node/reports.h"
@@ -110,7 +111,7 @@ class SeriesFileTest : public ::testing::Test {
     Result<BoardFile> board = BoardFile::create(scratch_.path());
     if (!board.ok()) throw std::runtime_error(board.error().text);
     board_ = std::make_unique<BoardFile>(board.take());
-    file_ = std::make_unique<SeriesFile>(dir_.get(), board_->get());
+    file_ = std::make_unique<SeriesFile>(dir_.get(), board_->get(), os::clock_ns(CLOCK_MONOTONIC));
   }
   uint64_t count() const {
     const Result<Series> read = read_series(scratch_.path());
@@ -125,29 +126,41 @@ class SeriesFileTest : public ::testing::Test {
 
 TEST_F(SeriesFileTest, ASampleATimeAndWhenStagingEnds) {
   file_->look({});
-  EXPECT_EQ(count(), 1u);
+  EXPECT_EQ(count(), 2u) << "when the agent began, and now";
   add(board_->get(), AgentCounter::agent_bytes_pfs, 500);
   file_->look({100, 1000, false, false});
-  EXPECT_EQ(count(), 1u) << "too soon";
+  EXPECT_EQ(count(), 2u) << "too soon";
   file_->look({800, 1000, true, false});
-  ASSERT_EQ(count(), 2u) << "at the end of staging it is never too soon";
+  ASSERT_EQ(count(), 3u) << "at the end of staging it is never too soon";
   const Result<Series> read = read_series(scratch_.path());
   EXPECT_GT(read->settled_ms, 0u);
   EXPECT_EQ(read->whole_ms, 0u);
-  EXPECT_EQ(read->samples[1].agent_bytes_pfs, 500u);
-  EXPECT_EQ(read->samples[1].staged_bytes, 800u);
-  EXPECT_EQ(read->samples[1].dataset_bytes, 1000u);
+  EXPECT_EQ(read->samples[2].agent_bytes_pfs, 500u);
+  EXPECT_EQ(read->samples[2].staged_bytes, 800u);
+  EXPECT_EQ(read->samples[2].dataset_bytes, 1000u);
   file_->look({1000, 1000, true, true});
   EXPECT_GT(read_series(scratch_.path())->whole_ms, 0u);
   file_->look({1000, 1000, true, true});
-  EXPECT_EQ(count(), 3u) << "it ends once";
+  EXPECT_EQ(count(), 4u) << "it ends once";
+}
+
+TEST_F(SeriesFileTest, WhatCameBeforeTheFirstLookCameSinceTheBeginning) {
+  add(board_->get(), AgentCounter::agent_bytes_pfs, 500);
+  const LaterBy ahead(3);
+  file_->look({500, 500, true, true});
+  const Result<Series> read = read_series(scratch_.path());
+  ASSERT_TRUE(read.ok());
+  ASSERT_EQ(read->count, 2u);
+  EXPECT_EQ(read->samples[0], Sample());
+  EXPECT_EQ(read->samples[1].agent_bytes_pfs, 500u);
+  EXPECT_GE(read->whole_ms, 3000u);
 }
 
 TEST_F(SeriesFileTest, AnIdleNodeWritesNothing) {
   for (int64_t s = 0; s < 10; ++s) {
     const LaterBy ahead(2 * s);
     file_->look({});
-    if (s == 1) ::unlink((scratch_ / "series").c_str());  // two are enough
+    if (s == 0) ::unlink((scratch_ / "series").c_str());  // two are enough
   }
   EXPECT_EQ(count(), 0u);
   add(board_->get(), AgentCounter::peer_bytes, 1);
@@ -176,9 +189,9 @@ TEST_F(SeriesFileTest, RootsChildAddsWhatCameLast) {
   add(board_->get(), AgentCounter::peer_bytes, 6);
   const Result<JobAccount> account = read_account(scratch_.path());
   ASSERT_TRUE(account.ok());
-  ASSERT_EQ(account->series.count, 2u);
-  EXPECT_EQ(account->series.samples[1].peer_bytes, 7u);
-  EXPECT_EQ(account->series.samples[1].staged_bytes, 5u) << "which the board does not know";
+  ASSERT_EQ(account->series.count, 3u);
+  EXPECT_EQ(account->series.samples[2].peer_bytes, 7u);
+  EXPECT_EQ(account->series.samples[2].staged_bytes, 5u) << "which the board does not know";
   EXPECT_EQ(account->counters[AgentCounter::peer_bytes], 7u);
   ::unlink((scratch_ / "series").c_str());
   EXPECT_EQ(read_account(scratch_.path())->series.count, 0u);

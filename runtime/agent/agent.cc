@@ -196,6 +196,7 @@ void note_directories(int run_dir, const Service& service) {
 }
 
 Status start(const AgentOptions& options, int run_dir, Service* service) {
+  const int64_t began_ns = os::clock_ns(CLOCK_MONOTONIC);
   std::optional<LoadingPeers> library;
   if (options.peers) library.emplace(options.peers_library);
   Result<Dataset> dataset = Dataset::open(options.datasets);
@@ -256,9 +257,9 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
     service->nodes.emplace(run_dir, service->peers.get(), std::move(names));
   }
   service->progress = std::make_unique<ProgressFile>(
-      ProgressFile::Parts{run_dir, shared, service->catalog.get(), source_of(*service), service->walker.get(),
-                          service->placement.get(), config.prefetch, service->hierarchy->tiers().size(),
-                          service->nodes ? &*service->nodes : nullptr});
+      ProgressFile::Parts{run_dir, began_ns, shared, service->catalog.get(), source_of(*service),
+                          service->walker.get(), service->placement.get(), config.prefetch,
+                          service->hierarchy->tiers().size(), service->nodes ? &*service->nodes : nullptr});
   service->progress->start();
   // Not before the agent is ready: it takes longer than all else. Without it the agent is slower.
   (void)os::start_thread(&service->locality, [service, &options] {

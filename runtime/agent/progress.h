@@ -47,6 +47,7 @@ class ProgressFile {
   // What it looks at; all outlive stop(). `prefetch`: as the agent does it.
   struct Parts {
     int run_dir = -1;
+    int64_t began_ns = 0;  // before anything was read or staged, by CLOCK_MONOTONIC
     const Board* board = nullptr;
     Catalog* catalog = nullptr;
     Source* source = nullptr;
@@ -56,7 +57,8 @@ class ProgressFile {
     size_t tiers = 0;
     NodesFile* nodes = nullptr;  // kept as well; nullptr: the job has one node
   };
-  explicit ProgressFile(const Parts& parts) : parts_(parts), series_(parts.run_dir, parts.board) {}
+  explicit ProgressFile(const Parts& parts)
+      : parts_(parts), series_(parts.run_dir, parts.board, parts.began_ns) {}
   ~ProgressFile() { stop(); }
 
   // Makes the file, and keeps it true by a thread of its own: at most once a second while something changes,

@@ -17,15 +17,20 @@ struct StagedSoFar {
 // One thread. It has no clock of its own: its caller calls look() when it works anyway.
 class SeriesFile {
  public:
-  SeriesFile(int run_dir, const Board* board) : run_dir_(run_dir), board_(board) {}
+  // `began_ns`: when there was nothing to count yet, by CLOCK_MONOTONIC.
+  SeriesFile(int run_dir, const Board* board, int64_t began_ns)
+      : run_dir_(run_dir), board_(board), began_ns_(began_ns) {}
 
   // Takes a sample if the last one is old enough, or staging has come to its end; writes it unless nothing is
   // new but the time. The pause between two is a second first, and is doubled whenever the series is full.
   void look(const StagedSoFar& staged);
 
  private:
+  void begin();
+
   const int run_dir_;
   const Board* const board_;
+  const int64_t began_ns_;
   Series series_;
   uint64_t pause_ms_ = 1000;
 };

@@ -163,6 +163,7 @@ ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFi
   file->ref = ref;
   file->st = st;
   file->count = chunk_count(bytes);
+  file->paid = work.paid;
   file->reserved = bytes;
   file->tier = context_->hierarchy->reserve(bytes);
   if (file->tier < 0) file->tier = context_->hierarchy->reserve_part(bytes, kChunkBytes, &file->reserved);
@@ -404,7 +405,7 @@ void ChunkStager::publish(const Large& file, const Run& run) {
     if (closed) kept_.insert(large_.extract(file->ref));  // its ends are closed with its last run
   }
   add(context_->board, AgentCounter::staged_chunks, run.count);
-  add(context_->board, AgentCounter::staged_bytes, bytes);
+  context_->count_staged(bytes, file->paid);
   context_->board->placed_bytes[file->tier].fetch_add(bytes, std::memory_order_relaxed);
   if (closed) context_->catalog->close_chunks(file->chunks);
   if (closed) context_->source->given_up(file->ref);

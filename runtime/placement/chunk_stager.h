@@ -71,6 +71,7 @@ class ChunkStager {
     uint32_t count = 0;
     uint32_t allowed = 0;  // how many chunks may be kept
     Writing writing = Writing::kBuffered;
+    bool paid = false;                 // see PrefetchCredit::take()
     std::atomic<bool> removed{false};  // the partial copy's name, once it was given up
     Progress guarded;                  // see progress()
   };

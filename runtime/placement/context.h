@@ -27,11 +27,17 @@ struct PlacementContext {
   std::atomic<bool> stopping{false};  // set once
   std::atomic<int> threads{0};        // that copy
   std::atomic<bool> resting{false};   // what nobody waits for is left alone
+  std::atomic<uint64_t> asked_bytes{
+      0};  // of AgentCounter::staged_bytes, what PrefetchCredit has not paid for
   SparseCopies sparse = {};
 
   const DatasetRoot& root_of(Ref ref) const { return dataset->roots[catalog->root_of(ref)]; }
   Tier& tier(int number) const { return hierarchy->tiers()[static_cast<size_t>(number)]; }
 
+  void count_staged(uint64_t bytes, bool paid) {
+    add(board, AgentCounter::staged_bytes, bytes);
+    if (!paid) asked_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
   // Stores the verdict on an entry and wakes who waits for it.
   void settle(Ref ref, uint64_t word) const {
     catalog->entry(ref).state.store(word, std::memory_order_release);

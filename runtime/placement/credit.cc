@@ -34,8 +34,8 @@ uint64_t PrefetchCredit::earned() const {
   const uint64_t on_tiers = read_on_tiers + opens_on_tiers * kOpenBytes;
   const uint64_t on_pfs = total(board, TaskCounter::read_bytes_pfs) + total(board, TaskCounter::mmap_bytes) +
                           total(board, TaskCounter::opens_pfs) * kOpenBytes;
-  // What was staged since an open waited for it is read on a tier, too.
-  const uint64_t asked_for = more(total(board, AgentCounter::staged_bytes), taken_ - files_ * kOpenBytes) +
+  // What was staged since an open or a read waited for it is read on a tier, too.
+  const uint64_t asked_for = context_->asked_bytes.load(std::memory_order_relaxed) +
                              total(board, AgentCounter::demand_files) * kOpenBytes;
   return on_tiers + on_pfs + more(on_tiers, asked_for);
 }
@@ -61,7 +61,6 @@ bool PrefetchCredit::take(uint64_t bytes) {
   // It is open, as its mean could be paid: what costs less than to open it again is not put back.
   const bool affordable = affords_now(bytes) || bytes <= kOpenBytes;
   taken_ += (affordable ? bytes : 0) + kOpenBytes;
-  ++files_;
   return affordable;
 }
 

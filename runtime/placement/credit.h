@@ -35,13 +35,13 @@ class PrefetchCredit {
  private:
   bool affords_now(uint64_t bytes) REQUIRES(lock_);
   uint64_t burst() const;
-  uint64_t earned() const REQUIRES(lock_);
+  uint64_t earned() const;
 
   const PlacementContext* const context_;
   const std::function<uint64_t()> usual_;
   Mutex lock_;
-  uint64_t taken_ GUARDED_BY(lock_) = 0, files_ GUARDED_BY(lock_) = 0;  // what was paid for, and opens
-  uint64_t credit_ GUARDED_BY(lock_) = 0;                               // as counted last
+  uint64_t taken_ GUARDED_BY(lock_) = 0;   // what was paid for, and opens
+  uint64_t credit_ GUARDED_BY(lock_) = 0;  // as counted last
   int64_t counted_ns_ GUARDED_BY(lock_) = 0;
   uint64_t credit_then_ GUARDED_BY(lock_) = 0;  // at the last next_look_ns()
   int64_t nap_ns_ GUARDED_BY(lock_) = 0;

@@ -189,8 +189,8 @@ void FileStager::watch_directory(Ref ref, const std::string& path) {
                          std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
 }
 
-bool FileStager::put_back(const Work& work, uint64_t bytes, const Copier& copier) {
-  if (copier.hurried() || credit_->take(bytes)) return false;
+bool FileStager::put_back(const Work& work, uint64_t bytes, const Copier& copier, bool* paid) {
+  if (copier.hurried() || (*paid = credit_->take(bytes))) return false;
   queue_->pass_over(bytes);
   context_->settle(work.ref, state_word(State::kKnown));
   // Who has come since then found it in work.
@@ -200,7 +200,7 @@ bool FileStager::put_back(const Work& work, uint64_t bytes, const Copier& copier
   return true;
 }
 
-void FileStager::open_and_place(const Work& work, Copier* copier) {
+void FileStager::open_and_place(Work work, Copier* copier) {
   Entry& e = context_->catalog->entry(work.ref);
   const std::string path = context_->catalog->path_of(work.ref);
   watch_directory(work.ref, path);
@@ -224,7 +224,7 @@ void FileStager::open_and_place(const Work& work, Copier* copier) {
     health_->note_size(bytes);
     note_found();
   }
-  if (work.why == Why::kPrefetch && put_back(work, bytes, *copier)) return;
+  if (work.why == Why::kPrefetch && put_back(work, bytes, *copier, &work.paid)) return;
   if (bytes > context_->config.stage_wait_max) return chunks_->begin(work, std::move(source), st);
   const bool in_turn = work.why == Why::kPrefetch && bytes >= Copier::kSeveralPieces;
   if (in_turn && !queue_->take_turn(work, *copier, &source, st)) return;
@@ -365,6 +365,7 @@ bool FileStager::place_copy(const Work& work, SourceFile* source, const struct s
                   .bytes = bytes,
                   .space = space,
                   .prefetched = prefetched,
+                  .paid = work.paid,
                   .change = work.why == Why::kAgain ? work.change : 0,
                   .before = work.before,
                   .inode = copy.st_ino,
@@ -400,7 +401,7 @@ void FileStager::publish(int number, NamedCopy* copy) {
   health_->placed();
   // Counted before anyone is woken: who sees the file placed sees it counted.
   add(board, AgentCounter::staged_files);
-  add(board, AgentCounter::staged_bytes, copy->bytes);
+  context_->count_staged(copy->bytes, copy->paid);
   if (copy->before) replace(copy->before, copy->entry);
   add(board, copy->prefetched ? AgentCounter::prefetch_files : AgentCounter::demand_files);
   board->placed_bytes[number].fetch_add(copy->bytes, std::memory_order_relaxed);

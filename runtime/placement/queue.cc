@@ -133,7 +133,7 @@ bool WorkQueue::take_turn(const Work& work, const Copier& copier, std::unique_pt
     return true;
   }
   const auto opened = std::make_shared<Opened>();
-  in_line_.push_back({work.ref, work.why, 0, opened});
+  in_line_.push_back({.ref = work.ref, .why = work.why, .opened = opened, .paid = work.paid});
   *opened = {std::move(*source), st};
   return false;
 }

@@ -42,6 +42,7 @@ struct Work {
   std::shared_ptr<Opened> opened = nullptr;  // set: its turn has come
   uint32_t change = 0;                       // kAgain: the number of the last change of the file
   Ref before = 0;                            // kAgain: the entry that `ref` is to replace
+  bool paid = false;                         // see PrefetchCredit::take()
   bool background() const { return why == Why::kPrefetch || why == Why::kFill || why == Why::kAgain; }
   Need need() const { return why == Why::kAgain ? Need::kAnew : background() ? Need::kLater : Need::kNow; }
 };
