@@ -259,6 +259,8 @@ constexpr Twin twins[] = {
     {"MONARCH_IO_OPT_EXCLUDE", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_exclude", true},
 };
 
+bool came_from_environment = false;
+
 // SECTION.KEY=VALUE, which monarchd looks at.
 bool is_of_configuration(const char* word) {
   const char* is = strchr(word, '=');
@@ -325,12 +327,15 @@ void take_options_from_environment() {
       exit(1);  // the user's own command, before anything was submitted, as in submit.cc
     }
     if (value) {
+      came_from_environment = true;
       setenv(twin.slurm, value, 0);
     } else if (in_a_job && spank_context() == S_CTX_ALLOCATOR) {
       unsetenv(twin.slurm);  // a job submitted from within a job is a job of its own
     }
   }
 }
+
+bool has_options_from_environment() { return came_from_environment; }
 
 void drop_options_from_environment() {
   for (const Twin& twin : twins) unsetenv(twin.own);

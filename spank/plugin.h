@@ -61,10 +61,14 @@ const char* job_options();
 // The environment twins (MONARCH_IO_OPT_...): handed to Slurm as if they were options.
 void take_options_from_environment();
 void drop_options_from_environment();
+// Whether there were any.
+bool has_options_from_environment();
 void hide_options(spank_t sp);  // the same, from a task
 
 // submit.cc: in sbatch, salloc and srun.
 void check_at_submit();
+// A job whose other options may have no effect, as no dataset is named.
+void warn_of_no_dataset();
 
 // key.cc. The job's key: 64 hexadecimal digits, or what else stands in its place. Without one, or where it is
 // none, nothing but the agents' knowledge of each other is missing.

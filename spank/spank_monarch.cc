@@ -36,6 +36,8 @@ MONARCH_PUBLIC int slurm_spank_init_post_opt(spank_t sp, int, char**) {
     if (wanted()) {
       check_at_submit();
       make_job_key(sp);
+    } else {
+      warn_of_no_dataset();
     }
   } else if (context == S_CTX_REMOTE) {
     if (wanted())

@@ -207,4 +207,13 @@ void check_at_submit() {
   exit(1);
 }
 
+// An environment that sets options for all jobs of a user is right, and steps have the options of their jobs.
+void warn_of_no_dataset() {
+  const bool in_job = spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID");
+  if (request().refused || in_job || has_options_from_environment() || !job_options()[0]) return;
+  slurm_info(
+      "warning: monarch: options without --monarch-dataset=PATH have an effect only where the administrator "
+      "has set a dataset for this job; name one");
+}
+
 }  // namespace monarch::spank

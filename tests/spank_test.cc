@@ -319,6 +319,36 @@ TEST_F(SpankPlugin, RefusesToWaitForWhatIsNotStaged) {
   EXPECT_EQ(submit_with("off", "80%", S_CTX_LOCAL), 0) << "a step, which has its job's";
 }
 
+TEST_F(SpankPlugin, WarnsOfOptionsWithoutADataset) {
+  const auto submit_with = [&](const char* name, const char* value, spank_context_t context) {
+    load();
+    forget_said();
+    return in_child([&] {
+      init(context);
+      if (name) option(name, value);
+      hook("init_post_opt");
+      return 0;
+    });
+  };
+  for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_LOCAL}) {
+    EXPECT_EQ(submit_with("monarch-wait", "full", context), 0) << "the administrator may have set one";
+    EXPECT_TRUE(has(said(), "info: warning: monarch: options without --monarch-dataset=PATH")) << said();
+    EXPECT_EQ(submit_with("no-monarch", nullptr, context), 0);
+    EXPECT_EQ(said(), "");
+    EXPECT_EQ(submit_with(nullptr, nullptr, context), 0);
+    EXPECT_EQ(said(), "");
+  }
+  ::setenv("MONARCH_IO_OPT_PREFETCH", "all", 1);
+  EXPECT_EQ(submit_with("monarch-wait", "full", S_CTX_ALLOCATOR), 0);
+  EXPECT_EQ(said(), "") << "for all jobs of a user";
+  ::unsetenv("MONARCH_IO_OPT_PREFETCH");
+  ::setenv("SLURM_JOB_ID", "7", 1);
+  EXPECT_EQ(submit_with("monarch-wait", "full", S_CTX_LOCAL), 0);
+  EXPECT_EQ(said(), "") << "a step, which has its job's";
+  EXPECT_EQ(submit_with("monarch-wait", "full", S_CTX_ALLOCATOR), 0);
+  EXPECT_TRUE(has(said(), "warning")) << "another job: " << said();
+}
+
 TEST_F(SpankPlugin, WarnsOrSaysNothingWhereTheUserWantsIt) {
   EXPECT_EQ(submit(scratch_ / "absent", "warn"), 0);
   EXPECT_TRUE(has(said(), "info: warning: --monarch-dataset: ")) << said();
