@@ -9,6 +9,7 @@ Each says what its job should cost the PFS; the servers must have counted the su
 import contextlib
 import glob
 import hashlib
+import math
 import os
 import re
 import signal
@@ -48,11 +49,11 @@ def quoted(script):
 
 class Ledger:
     """What the servers should have counted since it was made, as [least, most]; most grows with the opens that
-    waited in vain, each of which reads a file beside the agent."""
+    waited in vain, each of which reads a file beside the agent, and has no bound where an agent was late."""
 
     def __init__(self):
         self.opens, self.bytes = [0, 0], [0, 0]
-        self.before, self.timeouts = pfs.counters(), cluster.timeouts()
+        self.before, self.timeouts, self.late = pfs.counters(), cluster.timeouts(), cluster.late_agents()
 
     def expect(self, opens, read_bytes):
         for total, part in (self.opens, opens), (self.bytes, read_bytes):
@@ -64,6 +65,9 @@ class Ledger:
         if vain:
             print(f"# {name}: {vain} opens waited in vain")
             self.expect((0, vain), (0, vain * Dataset.largest))
+        if late := cluster.late_agents() - self.late:
+            print(f"# {name}: {late} agents were late")
+            self.expect((0, math.inf), (0, math.inf))
         # A page that the kernel drops between its reading ahead and the read is read again; no file is opened for that.
         few_pages = 4 * 4096
         bytes_read = self.bytes[0], self.bytes[1] + few_pages
@@ -97,6 +101,9 @@ def check_line(name, job, data, times, nodes="1/1"):
     if vain:
         print(f"# {name}: {vain} opens waited in vain")
     equal((got.get("nodes"), got.get("err")), (nodes, "0"), f"{name}: of all nodes asked, without errors", line)
+    if cluster.late_agents(job):
+        print(f"# {name}: an agent was late")
+        return
     spared, read = map(bytes_of, got.get("pfs", "0/0").split("/"))
     part = vain * Dataset.largest
     ok(about(read, times * data.bytes) and about(spared, data.bytes - part, data.bytes + part), f"{name}: its bytes", line)
@@ -352,7 +359,8 @@ def many_datasets():
     equal(cluster.wait(job), "COMPLETED", "two datasets: how Slurm says that it ended")
     equal(cluster.output(job), first.sums + second.sums, "two datasets: the bytes are right")
     line = fields(cluster.comment(job))
-    equal((line.get("pfs"), line.get("staged")), ("/".join([size_text(2 * first.bytes)] * 2), "100%"), "two datasets: the line")
+    ok(cluster.late_agents(job) or (line.get("pfs"), line.get("staged")) == ("/".join([size_text(2 * first.bytes)] * 2), "100%"),
+       "two datasets: the line", line)
 
 
 # ---- jobs that are rare

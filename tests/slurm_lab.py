@@ -216,6 +216,14 @@ exit $code
             return sum(int(m.group(2)) for m in found if m and job in (None, int(m.group(1))))
         return 0
 
+    def late_agents(self, job=None):
+        """How many agents of a job, or of all, a slow machine made later than jobs wait for: their programs read the PFS
+        until then, and nobody counts that."""
+        with contextlib.suppress(FileNotFoundError), open(self.log, encoding="utf-8") as file:
+            found = [re.search(r" JobId=(\d+) the agent is not ready after ", line) for line in file]
+            return sum(job in (None, int(m.group(1))) for m in found if m)
+        return 0
+
     def record(self, job, node=""):
         """What root noted of the job on a node, the first if none is named; None before the agent is there."""
         with contextlib.suppress(FileNotFoundError, ValueError):
