@@ -28,7 +28,6 @@
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
 #include "runtime/base/paths.h"
-#include "runtime/base/remove_tree.h"
 #include "runtime/config/config.h"
 #include "runtime/node/life.h"
 #include "runtime/node/state.h"
@@ -72,7 +71,7 @@ Status clean_runs(const CleanOptions& options, std::vector<LeftOver>* found) {
     if (::stat(place.c_str(), &st) == 0 && !seen.emplace(st.st_dev, st.st_ino).second) continue;
     const Result<int> swept = for_user_dirs(place, [&](int base, const std::string& name) {
       LeftOver left{"run", place + "/" + name, ""};
-      const Status removed = options.dry_run ? Status() : remove_tree(base, name);
+      const Status removed = options.dry_run ? Status() : remove_user_dir(base, name);
       if (!removed.ok()) left.error = removed.error().text;
       found->push_back(std::move(left));
       return removed.ok();

@@ -39,7 +39,6 @@
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/pipe.h"
-#include "runtime/base/remove_tree.h"
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/config/user_options.h"
@@ -99,7 +98,7 @@ class RunDirs {
   RunDirs& operator=(const RunDirs&) = delete;
   ~RunDirs() {
     locks_.clear();
-    for (const Status& s : {remove_job_dirs(config_.tiers, id_), remove_tree(AT_FDCWD, run_dir_)})
+    for (const Status& s : {remove_job_dirs(config_.tiers, id_), remove_user_dir(AT_FDCWD, run_dir_)})
       if (!s.ok()) std::fprintf(stderr, "monarchctl run: clean up: %s\n", s.error().text.c_str());
   }
 
@@ -107,7 +106,7 @@ class RunDirs {
   const std::string& run_dir() const { return run_dir_; }
 
   Status make() {
-    if (::mkdir(run_dir_.c_str(), 0700) != 0) return errno_error("make " + run_dir_);
+    if (::mkdir(run_dir_.c_str(), kUserDirMode) != 0) return errno_error("make " + run_dir_);
     return lock(run_dir_);
   }
   // As the agent does, so that no sweep takes them for left-overs while only this process lives.

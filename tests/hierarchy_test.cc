@@ -358,6 +358,12 @@ TEST_F(HierarchyTest, AClosedTierIsTriedAgainAfterTenSeconds) {
 
 class SweepTest : public HierarchyTest {
  protected:
+  // As a run makes it.
+  std::string user_dir(const std::string& name) {
+    const std::string path = scratch_.dir("a/" + name);
+    EXPECT_EQ(::chmod(path.c_str(), kUserDirMode), 0);
+    return path;
+  }
   int sweep() {
     const Result<int> removed = sweep_user_dirs(base_);
     EXPECT_TRUE(removed.ok()) << removed.error().text;
@@ -368,6 +374,7 @@ class SweepTest : public HierarchyTest {
 
 TEST_F(SweepTest, RemovesOldDirectoriesOnly) {
   scratch_.file("a/" + kPrefix + "old/5f/0000005f", "x");
+  user_dir(kPrefix + "old");
   EXPECT_EQ(sweep(), 0) << "its maker may be about to lock it";
   EXPECT_TRUE(fs::exists(base_ + "/" + kPrefix + "old/5f/0000005f"));
   LaterBy some(11);
@@ -377,7 +384,7 @@ TEST_F(SweepTest, RemovesOldDirectoriesOnly) {
 }
 
 TEST_F(SweepTest, CountsWhatIsGone) {
-  scratch_.dir("a/" + kPrefix + "old");
+  user_dir(kPrefix + "old");
   LaterBy some(11);
   {
     const Intercept kept(Call::kUnlinkat, EPERM);
@@ -395,6 +402,20 @@ TEST_F(SweepTest, LeavesWhatAProcessHolds) {
   }
   LaterBy some(11);
   EXPECT_EQ(sweep(), 1);
+}
+
+// Where others may rename, a directory of the user's own can have any name.
+TEST_F(SweepTest, LeavesWhatNoRunHasMade) {
+  scratch_.file("a/" + kPrefix + "1.papers/thesis", "x");
+  for (const mode_t mode : {0700, 0755, 01755, 02700, 03700}) {
+    ASSERT_EQ(::chmod((base_ + "/" + kPrefix + "1.papers").c_str(), mode), 0);
+    LaterBy some(11);
+    EXPECT_EQ(sweep(), 0) << std::oct << mode;
+    const Fd base(::open(base_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    EXPECT_EQ(remove_user_dir(base.get(), kPrefix + "1.papers").error().code, EPERM);
+    EXPECT_EQ(remove_job_dirs({tier("a", kBlock)}, kPrefix + "1.papers").error().code, EPERM);
+    EXPECT_TRUE(fs::exists(base_ + "/" + kPrefix + "1.papers/thesis"));
+  }
 }
 
 TEST_F(SweepTest, LeavesWhatIsNotItsOwn) {

@@ -86,7 +86,7 @@ class LedgerTest : public ::testing::Test {
   }
   // The keeper comes again each second: on a busy machine a board may not be read in time.
   static void grant(const StateDir& state) {
-    for (int i = 0; i < 3; ++i) monarch::grant(state);
+    for (int i = 0; i < 3; ++i) monarch::grant(state, 5000);
   }
   // What its agent says that it keeps to; or its owner, what he likes.
   std::string says(uint32_t job, uint64_t bytes) {

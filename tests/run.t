@@ -583,6 +583,7 @@ def swept():
     os.kill(dead.agent(), signal.SIGKILL)
     dead.kill()
     begin = time.monotonic()
+    e2e.wait_until(lambda: len(e2e.traces(dead.pid, tier)) == 2)  # the agent has ended
     left = e2e.traces(dead.pid, tier)
     equal(len(left), 2, "both killed: run directory and copies are left", left)
     monarch_run(words, ["true"])

@@ -386,7 +386,9 @@ void remove_all(const AgentOptions& options) {
     if (attempt == 4) spdlog::error("clean up: {}", s.error().text);
     ::usleep(20000);
   }
-  const Status s = remove_tree(AT_FDCWD, options.run_dir);
+  const bool users = is_run_of_user(std::string_view(options.run_dir).substr(options.run_dir.rfind('/') + 1));
+  const Status s =
+      users ? remove_user_dir(AT_FDCWD, options.run_dir) : remove_tree(AT_FDCWD, options.run_dir);
   if (!s.ok()) spdlog::error("clean up: {}", s.error().text);
 }
 

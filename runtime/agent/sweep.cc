@@ -12,7 +12,6 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
-#include "runtime/base/remove_tree.h"
 #include "runtime/hierarchy/tier.h"
 
 namespace monarch {
@@ -24,7 +23,7 @@ constexpr int64_t kYoungSeconds = 10;  // it may not be locked yet by who made i
 Fd lock_left_over(int base, const char* name) {
   Fd dir(::openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st {};
-  if (::fstat(dir.get(), &st) != 0 || st.st_uid != ::geteuid()) return Fd();
+  if (::fstat(dir.get(), &st) != 0 || !is_user_dir(st)) return Fd();
   const int64_t age = os::clock_ns(CLOCK_REALTIME) / 1000000000 - st.st_ctim.tv_sec;
   return age >= kYoungSeconds && ::flock(dir.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(dir) : Fd();
 }
@@ -47,7 +46,8 @@ Result<int> for_user_dirs(const std::string& base,
 }
 
 Result<int> sweep_user_dirs(const std::string& base) {
-  return for_user_dirs(base, [](int dir, const std::string& name) { return remove_tree(dir, name).ok(); });
+  return for_user_dirs(base,
+                       [](int dir, const std::string& name) { return remove_user_dir(dir, name).ok(); });
 }
 
 }  // namespace monarch

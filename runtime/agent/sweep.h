@@ -10,8 +10,9 @@
 namespace monarch {
 
 // Calls `handle`, with a descriptor of the directory `base`, for each name "monarch-run.UID.*" in it that is
-// a directory of the calling user's, that no process holds a lock on (see Tier::open) and that is older than
-// a few seconds; it is locked meanwhile. Returns for how many it returned true.
+// a directory that the calling user's run has made (is_user_dir()), that no process holds a lock on (see
+// Tier::open) and that is older than a few seconds; it is locked meanwhile. Returns for how many it returned
+// true.
 Result<int> for_user_dirs(const std::string& base,
                           const std::function<bool(int base, const std::string& name)>& handle);
 

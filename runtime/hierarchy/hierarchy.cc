@@ -48,7 +48,9 @@ Status remove_job_dirs(const std::vector<TierConfig>& tiers, const std::string& 
   Status first;
   for (const TierConfig& config : tiers) {
     Fd base(os::openat(AT_FDCWD, config.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    const Status s = base ? remove_tree(base.get(), job_dir) : Status(errno_error("open " + config.path));
+    const Status s = !base                     ? Status(errno_error("open " + config.path))
+                     : is_run_of_user(job_dir) ? remove_user_dir(base.get(), job_dir)
+                                               : remove_tree(base.get(), job_dir);
     if (!s.ok() && first.ok()) first = Error{s.error().code, "tier " + config.name + ": " + s.error().text};
   }
   return first;

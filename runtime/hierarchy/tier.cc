@@ -13,6 +13,7 @@
 #include <new>
 
 #include "runtime/base/os.h"
+#include "runtime/base/remove_tree.h"
 
 namespace monarch {
 namespace {
@@ -57,7 +58,8 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
   if (!base) return errno_error(what + "open " + config.path);
   if (tier.copies_path_.size() + kCopyNameBytes > kPathBytes)
     return Error{ENAMETOOLONG, what + "the path " + tier.copies_path_ + " is too long"};
-  if (os::mkdirat(base.get(), job_dir.c_str(), 0700) != 0 && errno != EEXIST)
+  if (os::mkdirat(base.get(), job_dir.c_str(), is_run_of_user(job_dir) ? kUserDirMode : 0700) != 0 &&
+      errno != EEXIST)
     return errno_error(what + "make " + tier.copies_path_);
   tier.copies_ = Fd(os::openat(base.get(), job_dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st;
@@ -350,6 +352,24 @@ bool Tier::probe() {
   crowded_ = false;
   if (closed_.exchange(false)) spdlog::info("tier {}: opened again", name());
   return true;
+}
+
+bool is_user_dir(const struct stat& st) {
+  return S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() && (st.st_mode & 07777) == kUserDirMode;
+}
+
+// By descriptor, since others may rename what is there.
+Status remove_user_dir(int base, const std::string& name) {
+  const Fd dir(os::openat(base, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!dir && errno == ENOENT) return {};
+  struct stat st {};
+  if (!dir || os::fstat(dir.get(), &st) != 0) return errno_error("open " + name);
+  if (is_user_dir(st)) MONARCH_TRY(empty_directory(dir.get()));
+  if (os::unlinkat(base, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) return {};
+  return is_user_dir(st)
+             ? Status(errno_error("remove " + name))
+             : Status(
+                   Error{EPERM, name + ": not a directory that monarchctl run has made; it is left alone"});
 }
 
 }  // namespace monarch

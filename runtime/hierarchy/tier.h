@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
@@ -132,5 +133,18 @@ class Tier {
 
 // The name of a job's directory on each tier in user mode, and how a sweep recognises it.
 inline constexpr char kUserDirPrefix[] = "monarch-run.";
+// Its mode. Nobody but its owner can give a directory the sticky bit, which has no other use on one that
+// nobody else may enter: so it is not a directory that another user has given such a name, where others can
+// rename.
+inline constexpr mode_t kUserDirMode = 01700;
+
+inline bool is_run_of_user(std::string_view job_dir) {
+  return job_dir.substr(0, sizeof kUserDirPrefix - 1) == kUserDirPrefix;
+}
+
+// Whether a directory has been made for the caller's run in user mode.
+bool is_user_dir(const struct stat& st);
+// Removes one with all that is in it; one of another kind only if it is empty: EPERM else.
+Status remove_user_dir(int base, const std::string& name);
 
 }  // namespace monarch

@@ -48,8 +48,7 @@ Ledger read_ledger(const StateDir& state) {
 }
 
 constexpr int kGrantPatienceMs = 200;     // the keeper comes again in a second
-constexpr int kReadPatienceMs = 200;      // for one job's board,
-constexpr int kAllReadPatienceMs = 2000;  // and for those of all
+constexpr int kAllReadPatienceMs = 2000;  // for the boards of all jobs
 constexpr int kGiveBackSeconds = 10;      // after which nobody counts on an agent that was asked
 constexpr int kLookMs = 300;              // in which an agent has seen what it was told
 constexpr uint64_t kBlock = 4096;
@@ -278,7 +277,7 @@ struct GivenBack {
 
 // What the agents of jobs that are asked say. Numbers of their owners': each is compared with what was asked.
 // Takes a while, so the ledger must not be locked.
-std::vector<GivenBack> ask_agents(const StateDir& state) {
+std::vector<GivenBack> ask_agents(const StateDir& state, int board_ms) {
   std::vector<JobRecord> asked;
   for (JobRecord& record : read_ledger(state).jobs)
     if (look_is_due(state, record) && is_running(record.agent)) asked.push_back(std::move(record));
@@ -293,7 +292,7 @@ std::vector<GivenBack> ask_agents(const StateDir& state) {
       (void)state.write(late_file(record), "").ok();
     }
     GrantedBytes granted{};
-    const bool told = run_as(record.user, kReadPatienceMs, &granted, sizeof granted, [&](int fd) {
+    const bool told = run_as(record.user, board_ms, &granted, sizeof granted, [&](int fd) {
       const Result<GrantedBytes> read = read_granted(record.run_dir);
       return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
     });
@@ -453,8 +452,8 @@ bool can_grant(const StateDir& state) {
   });
 }
 
-void grant(const StateDir& state) {
-  const std::vector<GivenBack> given = ask_agents(state);
+void grant(const StateDir& state, int board_ms) {
+  const std::vector<GivenBack> given = ask_agents(state, board_ms);
   find_memory_groups(state);
   const Result<Fd> ledger = state.lock_ledger(kGrantPatienceMs);
   if (!ledger.ok()) return;
