@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <list>
 #include <map>
 #include <mutex>
 #include <new>
@@ -22,6 +23,7 @@
 #include "runtime/layout/board_layout.h"
 #include "runtime/layout/path_hash.h"
 #include "runtime/peer/serve.h"
+#include "runtime/peer/socket.h"
 #include "runtime/peer/wire.h"
 #include "tests/faulty_os.h"
 #include "tests/loopback.h"
@@ -101,7 +103,10 @@ class Node {
       while (deaf) ::usleep(1000);
       change(mark.marks.at(0));
     };
-    handlers.changes = [] { return std::vector<Mark>(); };
+    handlers.changes = [this] {
+      return has_changes ? std::vector<Mark>{{kChangedFiles, 0, {5}}} : std::vector<Mark>();
+    };
+    handlers.rings = [this] { ++rung; };
     handlers.doubted = [this](const FileKey&) { ++doubted; };
     handlers.data = [this](Fd socket, Tls tls) {
       sockaddr_in at = {};
@@ -114,7 +119,7 @@ class Node {
       serve_->add(std::move(socket), std::move(tls));
     };
     handlers.met = [](NodeIndex, uint64_t) {};
-    handlers.gone = [](NodeIndex) {};
+    handlers.gone = [this](NodeIndex) { ++gone; };
     handlers.counted = [this](NodeIndex, const Count& count) { counted = count.turn; };
     handlers.told = [](const Told& told) { return told.files.empty(); };
     peers = std::make_unique<Peers>(std::move(options), std::move(handlers));
@@ -147,16 +152,16 @@ class Node {
       Get get;
       get.path = name;
       get.follow = Follow::kYes;
-      const Fetched fetched = peers->get(key, where, get, buffer.data(),
-                                         {[&](const FileIdentity& now) {
-                                            identity = now;
-                                            return true;
-                                          },
-                                          [&](uint64_t, const char* bytes, size_t n, uint64_t check) {
-                                            content.append(bytes, n);
-                                            checks.push_back(check);
-                                            return true;
-                                          }});
+      fetched = peers->get(key, where, get, buffer.data(),
+                           {[&](const FileIdentity& now) {
+                              identity = now;
+                              return true;
+                            },
+                            [&](uint64_t, const char* bytes, size_t n, uint64_t check) {
+                              content.append(bytes, n);
+                              checks.push_back(check);
+                              return true;
+                            }});
       if (fetched == Fetched::kOk) {
         identity.check = check_of(checks);
         keep(name, content, identity, checks);
@@ -198,10 +203,12 @@ class Node {
   }
   static uint32_t mark_of(const std::string& name) { return path_hash(0, name.data(), name.size()); }
   std::unique_ptr<Peers> peers;
-  std::atomic<int> doubted{0}, reading_us{0};
+  std::atomic<int> doubted{0}, reading_us{0}, rung{0}, gone{0};
   std::set<in_addr_t> data_came_to;
-  std::atomic<uint64_t> counted{0};  // the turn of the last Count
-  std::atomic<bool> deaf{false};     // its control thread waits in a handler, as in a process that is stopped
+  std::atomic<Fetched> fetched{Fetched::kOk};  // what became of the last that it got from another one
+  std::atomic<uint64_t> counted{0};            // the turn of the last Count
+  std::atomic<bool> has_changes{false};        // of the job's, to tell others of
+  std::atomic<bool> deaf{false};  // its control thread waits in a handler, as in a process that is stopped
 
  private:
   class Opened : public ServedFile {
@@ -556,6 +563,7 @@ class BadNodeTest : public PeersTest {
       if (header.type == MessageType::kWant) {
         ++wanted;
         if (says == kHangsUp) throw std::bad_alloc();
+        while (thinks) ::usleep(1000);
         return says;
       }
       if (const auto told = decode<Missed>(body); told && header.type == MessageType::kMissed)
@@ -566,6 +574,7 @@ class BadNodeTest : public PeersTest {
         read.insert(read.end(), told->files.begin(), told->files.end());
       if (const auto told = decode<Announce>(body); told && header.type == MessageType::kAnnounce)
         announced.insert(announced.end(), told->files.begin(), told->files.end());
+      if (header.type == MessageType::kMark) ++marks;
       if (header.type == MessageType::kWalk) return says_of_walk;
       const std::optional<Gather> gather = decode<Gather>(body);
       if (header.type != MessageType::kGather || !gather) return "";
@@ -583,6 +592,22 @@ class BadNodeTest : public PeersTest {
     EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
     bad->tell(0, message);
     EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  }
+  // The first node leaves it alone from then on.
+  void say_nonsense() {
+    for (int i = 0; i < Members::kMostWrong; ++i) tell(encode(Told{1, {ToldFile()}}));
+  }
+  // A file of its share, of which it did not answer in time when the first node read it, as it does from then
+  // on.
+  std::string late_once() {
+    options.answer_ms = 1000;
+    says = "";
+    start(0);
+    const std::string name = file_of(kBad, 1);
+    EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+    const std::lock_guard hold(lock);
+    says = encode(Pass());
+    return name;
   }
   // What it is told by the first node of what that holds.
   Gathered gather() {
@@ -622,7 +647,8 @@ class BadNodeTest : public PeersTest {
     }));
     return type;
   }
-  std::atomic<int> wanted{0};
+  std::atomic<int> wanted{0}, marks{0};
+  std::atomic<bool> thinks{false};  // before it says where a file is
   std::mutex lock;
   static constexpr char kHangsUp[] = "!";
   std::string says = encode(Pass());  // to who wants a file
@@ -663,32 +689,16 @@ TEST_F(BadNodeTest, WhoseDeputyWasAskedHearsOfItOnceItIsMet) {
 
 // Nor can its deputy be reached: it is told once it answers again.
 TEST_F(BadNodeTest, WhoDidNotAnswerHearsThatItMissedSomething) {
-  options.answer_ms = 1000;
-  says = "";
-  start(0);
-  const std::string name = file_of(kBad, 1);
-  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  const std::string name = late_once();
   EXPECT_EQ(nodes[0]->peers->counts().alone, 1u);
   EXPECT_TRUE(all_missed().empty());
-  {
-    const std::lock_guard hold(lock);
-    says = encode(Pass());
-  }
   const LaterBy later(10);
   (void)nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand);
   EXPECT_TRUE(eventually([&] { return all_missed() == std::vector<uint8_t>{0}; }));
 }
 
 TEST_F(BadNodeTest, WhoIsMetIsToldThatItMissedSomethingOnce) {
-  options.answer_ms = 1000;
-  says = "";
-  start(0);
-  const std::string name = file_of(kBad, 1);
-  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
-  {
-    const std::lock_guard hold(lock);
-    says = encode(Pass());
-  }
+  const std::string name = late_once();
   come(1);
   EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
   EXPECT_TRUE(eventually([&] { return all_missed().size() == 1; }));
@@ -711,6 +721,38 @@ TEST_F(BadNodeTest, AHomeHearsFromItsDeputyWhatIsHeld) {
   ASSERT_EQ(announced.size(), 1u);
   EXPECT_EQ(announced[0].key, key);
   EXPECT_EQ(announced[0].holder, kBad);
+}
+
+TEST_F(BadNodeTest, AHomeThatIsLeftAloneIsToldNothing) {
+  start(0);
+  say_nonsense();
+  EXPECT_EQ(gather().earlier, 0);
+  const FileKey key = file_key(0, file_of(kBad, 0));
+  tell(encode(Done{key, 0, ReadResult::kHeld, {1, 2, 3, 4, 5}}));
+  EXPECT_EQ(gather().earlier, 1) << "it has missed that";
+  EXPECT_EQ(answer_for(key), MessageType::kRead);
+  EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  const std::lock_guard hold(lock);
+  EXPECT_TRUE(announced.empty());
+  EXPECT_TRUE(read.empty());
+}
+
+// It has told its home, which does not pass it on, and not the deputy.
+TEST_F(BadNodeTest, AReaderThatIsSilentIsAskedWhatItHolds) {
+  says = encode(Read{7});
+  start(0);
+  start(1);
+  say_nonsense();
+  const std::string name = file_of(kBad, 0);
+  std::string other = "other";
+  while (home_of(file_key(0, other), kNodes) != kBad || deputy_of(file_key(0, other), kNodes) != 0)
+    other += "?";
+  EXPECT_EQ(answer_for(file_key(0, other)), MessageType::kRead) << "node 1 has said that it holds nothing";
+  EXPECT_TRUE(nodes[1]->read(name) == pfs_content(name));
+  const FileKey key = file_key(0, name);
+  tell(encode(Reading{{{key, 1, 7}}}));
+  const LaterBy later(3);
+  EXPECT_EQ(answer_for(key), MessageType::kHave);
 }
 
 // It asks nobody then.
@@ -780,6 +822,68 @@ TEST_F(BadNodeTest, WhoIsLateOrAwayIsNotAskedOfItsWalkForAWhile) {
   }
 }
 
+// Half of the time that there is for an answer is long.
+TEST_F(BadNodeTest, WhoHasAnsweredSlowlyIsWaitedForLonger) {
+  options.answer_ms = 2000;
+  start(0);
+  std::list<LaterBy> later;
+  for (const auto& [bytes, seconds] : {std::pair(uint64_t{1} << 30, 2), {uint64_t{0}, 3}}) {
+    thinks = true;
+    const int before = wanted;
+    std::thread asks([&, bytes = bytes] {
+      EXPECT_EQ(nodes[0]->peers->locate(file_key(0, file_of(kBad, 1)), Purpose::kDemand, bytes).how,
+                Peers::Where::How::kPass);
+    });
+    EXPECT_TRUE(eventually([&] { return wanted > before; }));
+    later.emplace_back(seconds);
+    ::usleep(50000);
+    thinks = false;
+    asks.join();
+  }
+  EXPECT_EQ(nodes[0]->peers->counts().timeouts, 0u);
+}
+
+// Nobody has anything to say to it but that.
+TEST_F(BadNodeTest, WhoMayHaveMissedAChangeIsLookedFor) {
+  start(0);
+  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+  EXPECT_EQ(marks, 0);
+  nodes[0]->has_changes = true;
+  come(2);
+  EXPECT_TRUE(eventually([&] { return marks > 0; }));
+}
+
+TEST_F(BadNodeTest, WhoHasMissedNothingOrIsLeftAloneIsNotLookedFor) {
+  start(1);
+  for (const bool changed : {false, true}) {
+    start(0);
+    come(1);
+    EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+    if (changed) say_nonsense();
+    nodes[0]->has_changes = changed;
+    bad.reset();
+    EXPECT_TRUE(eventually([&] { return nodes[0]->gone == 1; }));
+    const Result<Fd> there = listen_at(kLoopback, options.peers.nodes[kBad].ports[0]);
+    ASSERT_TRUE(there.ok());
+    ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok()) << "it knows by now who is gone";
+    nodes[0]->peers->remind();
+    ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok());
+    EXPECT_LT(::accept4(there->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK), 0);
+    nodes[0].reset();
+  }
+}
+
+TEST_F(BadNodeTest, WhereNothingHasChangedNothingRings) {
+  start(0);
+  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+  bad.reset();
+  EXPECT_TRUE(eventually([&] { return nodes[0]->gone == 1; }));
+  const auto begin = std::chrono::steady_clock::now();
+  nodes[0]->peers->ring_after(1300);
+  EXPECT_TRUE(eventually([&] { return nodes[0]->rung == 1; }));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1200));
+}
+
 TEST_F(BadNodeTest, TwoHoldersAreTriedAtTheMost) {
   says = encode(Have{{1, 2, kBad}, {1, 2, 3, 4, 5}});  // none of which sends anything
   start(0);
@@ -792,9 +896,11 @@ TEST_F(BadNodeTest, TwoHoldersAreTriedAtTheMost) {
 TEST_F(BadNodeTest, AnotherFileThanTheHomeSaysIsNotTaken) {
   says = encode(Read{7});
   start(0);
-  start(1);
   const std::string name = file_of(kBad, 2);
-  EXPECT_TRUE(nodes[1]->read(name) == pfs_content(name));
+  for (const NodeIndex holder : {1u, 2u}) {
+    start(holder);
+    EXPECT_TRUE(nodes[holder]->read(name) == pfs_content(name));
+  }
   FileIdentity identity = pfs.identity(name);
   identity.check = 12345;
   int wrong = 0;
@@ -802,7 +908,7 @@ TEST_F(BadNodeTest, AnotherFileThanTheHomeSaysIsNotTaken) {
     identity.mtime_ns += later_ns;
     {
       const std::lock_guard hold(lock);
-      says = encode(Have{{1}, identity});
+      says = encode(Have{{1, 2}, identity});
     }
     const int before = pfs.reads();
     EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
@@ -810,6 +916,7 @@ TEST_F(BadNodeTest, AnotherFileThanTheHomeSaysIsNotTaken) {
     nodes[0]->forget(name);
     wrong += later_ns == 0;
     EXPECT_EQ(nodes[0]->peers->counts().wrong, static_cast<uint64_t>(wrong));
+    EXPECT_EQ(nodes[0]->fetched == Fetched::kWrong, later_ns == 0) << "nor does the other one make it right";
   }
   EXPECT_EQ(nodes[0]->peers->counts().files, 0u);
 }
@@ -1148,6 +1255,40 @@ TEST_F(PeersTest, TheFirstNodeHearsWhatTheOthersCount) {
   EXPECT_EQ(nodes[0]->counted, 6u) << "it has it by then";
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << "and says so";
   EXPECT_EQ(nodes[2]->counted, 0u);
+}
+
+// The connection breaks meanwhile.
+TEST_F(PeersTest, OnlyTheLastCountIsWaitedForAndToldAgain) {
+  using Heard = std::vector<std::pair<uint64_t, bool>>;  // turns, and whether an answer was asked for
+  std::mutex lock;
+  Heard heard;
+  ControlHandlers hears;
+  hears.message = [&](NodeIndex, const MessageHeader& header, std::string_view body) -> std::string {
+    const std::optional<Count> count = decode<Count>(body);
+    if (header.type != MessageType::kCount || !count) return "";
+    const std::lock_guard hold(lock);
+    heard.emplace_back(count->turn, header.number != 0);
+    if (heard.size() == 2) throw std::bad_alloc();
+    return encode(Pong());
+  };
+  hears.met = [](const Hello&) {};
+  hears.gone = hears.wrong = [](NodeIndex) {};
+  hears.unreachable = [](NodeIndex, bool) {};
+  hears.data = [](NodeIndex, Fd, Tls) {};
+  ControlOptions first_options = options.peers;
+  first_options.hello.node = 0;
+  Control first(first_options, hears);
+  ASSERT_TRUE(first.start().ok());
+  options.last_ms = kPatienceMs;
+  start(1);
+  nodes[1]->peers->count({1, 1, 0, {}});
+  nodes[1]->peers->count({1, 2, 1, {}});
+  for (int i = 0; i < Members::kMostWrong; ++i) first.tell(1, encode(Told{1, {ToldFile()}}));
+  EXPECT_TRUE(first.ask(1, encode(Ping()), kPatienceMs).ok());
+  nodes[1]->peers->count({1, 3, 0, {}});  // of one that is left alone
+  nodes[1]->peers->count({1, 4, 1, {}});
+  const std::lock_guard hold(lock);
+  EXPECT_EQ(heard, (Heard{{1, false}, {2, true}, {2, true}, {4, true}}));
 }
 
 TEST_F(PeersTest, AFirstNodeThatHangsOrIsGoneIsNotWaitedForLong) {

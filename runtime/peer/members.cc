@@ -7,7 +7,7 @@ namespace monarch {
 
 bool Members::can_ask(NodeIndex node, int64_t now) const {
   if (node >= nodes_.size()) return false;
-  return node == own_ || (nodes_[node].wrong < kMostWrong && now >= nodes_[node].alone_until);
+  return node == own_ || now >= alone_until(node);
 }
 
 std::optional<NodeIndex> Members::keeper_of(const FileKey& key, int64_t now) const {

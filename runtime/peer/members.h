@@ -32,8 +32,12 @@ class Members {
 
   // Whether it makes sense to ask the node now. This one itself always can be.
   bool can_ask(NodeIndex node, int64_t now) const;
-  // When it makes sense to ask the node again; a time that has passed: now.
-  int64_t alone_until(NodeIndex node) const { return nodes_.at(node).alone_until; }
+  // When it makes sense to ask the node again; a time that has passed: now. kNever: not in this job.
+  static constexpr int64_t kNever = INT64_MAX;
+  int64_t alone_until(NodeIndex node) const {
+    const Node& n = nodes_.at(node);
+    return n.wrong < kMostWrong ? n.alone_until : kNever;
+  }
   // Who keeps the file's entry now: its home, or its deputy while that one cannot be asked. Nothing: neither
   // can.
   std::optional<NodeIndex> keeper_of(const FileKey& key, int64_t now) const;

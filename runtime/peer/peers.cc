@@ -222,13 +222,13 @@ Peers::Where Peers::ask(const FileKey& key, uint64_t bytes, const std::function<
     const Waits waits = asked_ns < until_ns() ? Waits::kYes : Waits::kNo;
     const Result<Reply> reply =
         control_->ask(keeper, encode(Want{key, purpose(), waits}), patience_ms(), patience_ms);
-    if (reply.ok()) slowness_.took(now_ns() - asked_ns, options_.answer_ms);
     const std::optional<Where> where = reply.ok() ? meaning_of(*reply) : std::nullopt;
     const bool later = reply.ok() && reply->header.type == MessageType::kLater;
     {
       const MutexLock hold(lock_);
       if (where || later) {
         members_.answered(keeper);
+        slowness_.took(now_ns() - asked_ns, options_.answer_ms);
       } else if (reply.ok()) {
         members_.wrong(keeper);
       } else if (reply.error().code == ETIMEDOUT) {
@@ -257,20 +257,19 @@ Peers::Where Peers::ask(const FileKey& key, uint64_t bytes, const std::function<
 std::string Peers::wanted(NodeIndex from, const Want& want) {
   const NodeIndex home = home_of(want.key, count_);
   if (!keeps(want.key)) return encode(Read{0});
-  bool look = false;
   const std::optional<Directory::Answer> answer = answer_to(want.key, from, want.waits);
   if (!answer) return encode(Later());
+  std::string reply = std::visit([](const auto& message) { return encode(message); }, *answer);
   {
     const MutexLock hold(lock_);
-    // As its deputy, this node looks after the home: it hears of all once it can be reached.
-    look = home != own_ && members_.can_ask(home, now_ns());
+    if (home == own_ || !members_.can_ask(home, now_ns())) return reply;
   }
-  // Others may be asking the home meanwhile, which was only late: it sends nobody else to read the file.
-  if (const Read* read = std::get_if<Read>(&*answer); look && read && read->lease != 0)
-    control_->tell(home, encode(Reading{{{want.key, from, read->lease}}}));
-  else if (look)
-    control_->tell(home, encode(Ping()));
-  return std::visit([](const auto& message) { return encode(message); }, *answer);
+  // As its deputy, this node looks after the home: it hears of all once it can be reached. Others may be
+  // asking it meanwhile, if it was only late: it sends nobody else to read the file.
+  const Read* read = std::get_if<Read>(&*answer);
+  const bool leased = read && read->lease != 0;
+  control_->tell(home, leased ? encode(Reading{{{want.key, from, read->lease}}}) : encode(Ping()));
+  return reply;
 }
 
 std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::string_view body) {
@@ -416,16 +415,13 @@ void Peers::unreachable(NodeIndex node, bool refused) {
 // A connection that is late on a busy machine is as lost as any other: changes are not to wait for long.
 void Peers::remind_later() {
   constexpr int64_t kSoonMs = 1000;  // not at once: a job's agents end one after the other
-  std::optional<int64_t> due;
-  const int64_t now = now_ns();
+  int64_t due = Members::kNever;
   {
     const MutexLock hold(lock_);
-    for (const NodeIndex node : parted_)
-      if (const int64_t at = members_.alone_until(node); at > now || members_.can_ask(node, now))
-        due = std::min(due.value_or(at), at);
+    for (const NodeIndex node : parted_) due = std::min(due, members_.alone_until(node));
   }
-  if (!due || handlers_.changes().empty()) return;
-  control_->ring_after(static_cast<int>(std::max((*due - now) / 1000000 + 1, kSoonMs)));
+  if (due == Members::kNever || handlers_.changes().empty()) return;
+  control_->ring_after(static_cast<int>(std::max((due - now_ns()) / 1000000 + 1, kSoonMs)));
 }
 
 void Peers::pass_on(const HeldFile& file) {
@@ -562,11 +558,11 @@ Result<List> Peers::ask_walk(NodeIndex node, const Walk& question) {
   Result<Reply> reply = control_->ask(node, encode(question), patience);
   std::optional<List> list;
   if (reply.ok() && reply->header.type == List::kType) list = decode<List>(reply->body);
-  {
-    const MutexLock hold(lock_);
-    if (list) members_.answered(node);
-  }
   if (list) {
+    {
+      const MutexLock hold(lock_);
+      members_.answered(node);
+    }
     tell_missed(node);
     return std::move(*list);
   }
