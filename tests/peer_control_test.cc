@@ -114,6 +114,23 @@ class ControlTest : public ::testing::Test {
     ASSERT_TRUE(read && reply->header.type == MessageType::kRead);
     EXPECT_EQ(read->lease, lease);
   }
+  // Returns once the agent has dealt with what has come until now.
+  static void settle(const Agent& agent) {
+    std::atomic<bool> settled{false};
+    agent.control->soon([&] { settled = true; });
+    EXPECT_TRUE(eventually([&] { return settled.load(); }));
+  }
+  // The next time that the agent's thread allocates, there is no memory.
+  static void lack_memory_next(const Agent& agent) {
+    agent.control->soon([] { lack_memory_at(1); });
+    settle(agent);
+  }
+  // A connection that somebody is making to it.
+  static Fd accept(const Squatter& squatter) {
+    Fd fd(::accept4(squatter.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    EXPECT_TRUE(fd);
+    return fd;
+  }
   const PeerTls ours = tls("c.1.0");
   const std::vector<PeerAddress> nodes = {{kLoopback, {free_port(), free_port()}},
                                           {kLoopback, {free_port(), free_port()}},
@@ -245,6 +262,13 @@ TEST_F(ControlTest, WhoDoesNotAnswerIsWaitedForNoLongerThanAsked) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
 }
 
+TEST_F(ControlTest, HowLongItIsWaitedForMayChangeMeanwhile) {
+  const auto one = start(0), other = start(1);
+  other->answers = false;
+  EXPECT_EQ(one->control->ask(1, encode(Want{}), 1, [] { return 50; }).error().text,
+            "no answer within 50 ms");
+}
+
 TEST_F(ControlTest, WhatComesTooLateIsNobodysAnswer) {
   const auto one = start(0), other = start(1);
   expect_read(one->want(1), 0);
@@ -334,6 +358,82 @@ TEST_F(ControlTest, WhereMemoryLacksTheOthersAreServedAllTheSame) {
     }
   });
   EXPECT_GT(n, 20);
+}
+
+TEST_F(ControlTest, WhereMemoryLacksToDialTheNodeCannotBeReached) {
+  const Squatter there;
+  Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours);
+  ASSERT_TRUE(one.control->start().ok());
+  const int before = times_memory_lacked();
+  std::thread hangs_up([&] {
+    const Fd fd = accept(there);
+    lack_memory_next(one);
+  });
+  const Result<Reply> none = one.want(1);
+  hangs_up.join();
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ENOMEM) << none.error().text;
+  EXPECT_EQ(one.seen(&Agent::unreachable), std::vector<NodeIndex>{1});
+  EXPECT_EQ(times_memory_lacked(), before + 1);
+}
+
+// It has another port than the one that is being dialled: that one comes to nothing then, or memory lacks.
+TEST_F(ControlTest, WhoHasDialledMeanwhileCanBeReached) {
+  for (const bool lacks : {false, true}) {
+    const Squatter there;
+    Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours,
+              [](ControlOptions* o) { o->handshake_ms = kPatienceMs; });
+    ASSERT_TRUE(one.control->start().ok());
+    one.control->tell(1, encode(Mark{0, 0, {3}}));
+    Fd dialled = accept(there);
+    Handshake dials(ours, dial(one.control->port()), Handshake::Side::kDials, hello(1),
+                    Handshake::After::kClear);
+    ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+    EXPECT_TRUE(eventually([&] { return one.seen(&Agent::met).size() == 1; }));
+    const int before = times_memory_lacked();
+    if (lacks) lack_memory_next(one);
+    dialled.reset();
+    if (lacks) EXPECT_TRUE(eventually([&] { return times_memory_lacked() > before; }));
+    settle(one);
+    EXPECT_TRUE(one.seen(&Agent::unreachable).empty());
+    EXPECT_TRUE(one.seen(&Agent::gone).empty());
+  }
+}
+
+TEST_F(ControlTest, AStrangerForWhomMemoryLacksIsHungUpOn) {
+  const auto one = start(0);
+  const int before = times_memory_lacked(), descriptors = open_descriptors();
+  const Fd stranger = dial(one->control->port());
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == descriptors + 2; })) << "it has been accepted";
+  lack_memory_next(*one);
+  ASSERT_EQ(::write(stranger.get(), noise(100, 3).data(), 100), 100);
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == descriptors + 1; }));
+  EXPECT_EQ(times_memory_lacked(), before + 1);
+  EXPECT_TRUE(one->seen(&Agent::unreachable).empty());
+}
+
+// Wherever memory lacks: what it was to be told is not kept for the next connection.
+TEST_F(ControlTest, WhoIsReachedIsToldAtOnceOrHungUpOn) {
+  const Scratch scratch;
+  (void)logged(scratch, [&] {
+    int before = -1;
+    for (int n = 1; before != times_memory_lacked() && !HasFailure(); ++n) {
+      SCOPED_TRACE("allocation " + std::to_string(n));
+      before = times_memory_lacked();
+      const Squatter there;
+      Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours,
+                [](ControlOptions* o) { o->handshake_ms = kPatienceMs; });
+      ASSERT_TRUE(one.control->start().ok());
+      one.control->tell(1, encode(Mark{0, 0, {3}}));
+      Handshake listens(ours, accept(there), Handshake::Side::kListens, hello(1), Handshake::After::kClear);
+      one.control->soon([n] { lack_memory_at(n); });
+      if (!listens.wait(kPatienceMs).ok()) continue;
+      const Fd socket = listens.take_socket();
+      char byte;
+      EXPECT_TRUE(
+          eventually([&] { return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN; }));
+    }
+  });
 }
 
 TEST_F(ControlTest, TheNextPortIsTakenAndFound) {
@@ -579,6 +679,29 @@ TEST_F(ControlTest, WhereNobodyCanBeAcceptedItRests) {
     if (asked > 10) return 2;
     is_short = false;
     return start(1)->want(0).ok() ? 0 : 3;
+  });
+  if (result == 77) GTEST_SKIP() << "not to be had here";
+  EXPECT_EQ(result, 0);
+}
+
+// That nobody else waits is no lack of anything: the next one is accepted as soon as it comes.
+TEST_F(ControlTest, WhereNobodyWaitsItDoesNotRest) {
+  const int result = in_child([&] {
+    static std::atomic<int> asked{0};
+    if (!before_call(SYS_accept4, [](CallArguments) {
+          ++asked;
+          return 0;
+        }))
+      return 77;
+    std::atomic<int> asked_by_then{0};
+    const auto one =
+        start(0, {}, [&](ControlHandlers* hear) { hear->rings = [&] { asked_by_then = asked.load(); }; });
+    const Fd stranger = dial(one->control->port());
+    if (!eventually([&] { return asked == 2; })) return 1;  // it, and nobody
+    const Fd next = dial(one->control->port());
+    one->control->ring_after(300);
+    if (!eventually([&] { return asked_by_then != 0; })) return 2;
+    return asked_by_then == 4 ? 0 : 3;
   });
   if (result == 77) GTEST_SKIP() << "not to be had here";
   EXPECT_EQ(result, 0);

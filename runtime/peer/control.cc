@@ -83,10 +83,24 @@ class Control::Loop {
   std::thread thread;
 
  private:
+  // One of the places for strangers.
+  class Place {
+   public:
+    explicit Place(Loop* loop) : loop_(loop) { ++loop_->strangers_; }
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    ~Place() {
+      if (loop_->strangers_-- == kMostStrangers) loop_->go_on_accepting();
+    }
+
+   private:
+    Loop* const loop_;
+  };
   // A connection that is being made, by this node or another one.
   struct Making {
     Loop* loop = nullptr;
     std::optional<NodeIndex> node;  // whom this node dials
+    std::optional<Place> place;     // of another one that dials
     Fd socket;                      // until it is connected
     std::unique_ptr<Handshake> handshake;
     Event event;
@@ -131,13 +145,14 @@ class Control::Loop {
   void tell_untold(NodeIndex node);
   void try_untold(NodeIndex node) noexcept;
   void no_memory_for(NodeIndex node) noexcept;
-  void no_memory_for_stranger(Making* making) noexcept;
+  void no_memory_for_stranger(const Making* making) noexcept;
   void goes_on(Making* making);
   void wait_for(Making* making, short what);
   void failed(Making* making, Error why);
   void finished(Making* making);
   std::optional<Error> refusal(const Making& making, const Hello& theirs) const;
-  void forget(Making* making);
+  // What is forgotten already is nothing.
+  void forget(const Making* making) noexcept;
 
   void connected(const Hello& theirs, Fd socket, Tls tls);
   void read(Connection* connection);
@@ -421,16 +436,12 @@ void Control::Loop::no_memory_for(NodeIndex index) noexcept {
   if (nodes_[index].connections.empty()) unreachable(index, Error{ENOMEM, "out of memory"});
 }
 
-// It may have been forgotten before memory lacked.
-void Control::Loop::no_memory_for_stranger(Making* making) noexcept {
+void Control::Loop::no_memory_for_stranger(const Making* making) noexcept {
   spdlog::warn("peers: out of memory");
-  const auto at = std::find_if(making_.begin(), making_.end(),
-                               [making](const Making& m) { return &m == making && !m.node; });
-  if (at != making_.end()) forget(making);
+  forget(making);
 }
 
-void Control::Loop::forget(Making* making) {
-  if (!making->node && strangers_-- == kMostStrangers) go_on_accepting();
+void Control::Loop::forget(const Making* making) noexcept {
   making_.remove_if([making](const Making& m) { return &m == making; });
 }
 
@@ -570,18 +581,20 @@ void Control::Loop::accept_all(int listener) {
   for (;;) {
     if (strangers_ >= kMostStrangers) return stop_accepting();
     Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd && is_shortage(errno) && errno != EAGAIN) {  // it would be told again at once
-      const timeval rest = after_ms(kRestMs);
-      stop_accepting();
-      (void)::event_add(rests_.get(), &rest);
+    if (!fd) {
+      if (errno != EAGAIN && is_shortage(errno)) {  // it would be told again at once
+        const timeval rest = after_ms(kRestMs);
+        stop_accepting();
+        (void)::event_add(rests_.get(), &rest);
+      }
+      return;
     }
-    if (!fd) return;
     set_peer_options(fd.get());
     Making* making = nullptr;
     try {
       making = &making_.emplace_back();
-      ++strangers_;
       making->loop = this;
+      making->place.emplace(this);
       making->until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{kStrangerMs} * 1000000;
       making->handshake = std::make_unique<Handshake>(*options_.tls, std::move(fd), Handshake::Side::kListens,
                                                       options_.hello, options_.after);
@@ -598,6 +611,7 @@ void Control::Loop::accept_all(int listener) {
 void Control::Loop::connected(const Hello& theirs, Fd socket, Tls tls) {
   Node& node = nodes_[theirs.node];
   std::list<Connection> made(1);
+  std::deque<std::string> in_line;  // which takes memory: what comes after the connection takes none
   Connection& connection = made.front();
   connection.loop = this;
   connection.node = theirs.node;
@@ -618,7 +632,6 @@ void Control::Loop::connected(const Hello& theirs, Fd socket, Tls tls) {
   node.port = 0;
   node.late = 0;
   node.told.clear();
-  std::deque<std::string> in_line;
   in_line.swap(node.in_line);
   for (std::string& message : in_line) send(theirs.node, std::move(message));
 }
