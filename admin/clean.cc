@@ -29,6 +29,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/paths.h"
 #include "runtime/config/config.h"
+#include "runtime/hierarchy/tier.h"
 #include "runtime/node/life.h"
 #include "runtime/node/state.h"
 #include "runtime/node/sweep.h"

@@ -43,6 +43,7 @@
 #include "runtime/config/config.h"
 #include "runtime/config/user_options.h"
 #include "runtime/hierarchy/hierarchy.h"
+#include "runtime/hierarchy/tier.h"
 #include "runtime/metadata/board.h"
 #include "runtime/node/job_report.h"
 

@@ -989,6 +989,39 @@ def freed_space():
         ok(wait_until(lambda: not n.left(2) + n.left(3)), "nothing is left", n.left(2) + n.left(3))
 
 
+HOLDS = """
+import os, sys
+held = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in sys.argv[1:]]
+print("held", flush=True)
+sys.stdin.readline()
+def put(directory):
+    try:
+        with open(os.open("late", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=directory), "wb", buffering=0) as file:
+            return sum(file.write(bytes(65536)) for _ in range(16))
+    except OSError as error:
+        return error.strerror
+print([put(directory) for directory in held])
+"""
+
+
+def directories_held():
+    """Who has a directory of an ended job's memory open can put nothing into it: nobody would charge it."""
+    with node("directories") as n:
+        n.configure(f"[tier.ram]\npath = {n.tier}\ndriver = tmpfs\nquota = 8M\nmedium = ram\n")
+        run_dir = n.start(1).split()[1]
+        ok(wait_until(lambda: staged(n, 1) == 30), "a job has its dataset in memory")
+        holder = e2e.start(["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "/usr/bin/python3", "-c", HOLDS, n.job_dir(1), run_dir],
+                           stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        equal(holder.stdout.readline(), b"held\n", "its owner has its directories open")
+        n.epilog(1)
+        ok(wait_until(lambda: not n.left(1)), "its end leaves nothing", n.left(1))
+        out, _ = holder.communicate(b"go on\n", e2e.PATIENCE)
+        equal(out.decode().strip(), str(["No space left on device"] * 2), "nothing can be put there any more")
+        n.start(2)
+        equal(n.record(2)["tiers"][0]["quota"], 8 << 20, "the next job has all")
+        n.epilog(2)
+
+
 def freed_memory():
     """The same for memory: root makes the tmpfs larger."""
     with node("freed_memory") as n:
@@ -1629,6 +1662,6 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, held_memory, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, swept_at_boot, name_is_taken, squashed_root, odd_tier,
+e2e.main(large_tree, memory_tier, held_memory, directories_held, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, swept_at_boot, name_is_taken, squashed_root, odd_tier,
          others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, shares, does_not_give_back, hidden_memory, memory_not_tracked, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths, peers)

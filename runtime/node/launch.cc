@@ -55,7 +55,8 @@ bool wait_recorded() {
 
 // In the child: the agent, with nothing of slurmstepd's, which becomes the user by itself. Who changes
 // identity after execve(2) cannot be traced by that user at any moment; who executes as the user can.
-[[noreturn]] void exec_agent(const StateDir& state, const AgentPeers* peers, const JobRecord& record) {
+[[noreturn]] void exec_agent(const StateDir& state, const AgentPeers* peers, const JobRecord& record,
+                             bool excludes) {
   std::ofstream("/proc/self/oom_score_adj") << "1000\n";
   ::setsid();
   const rlimit none{0, 0};
@@ -86,8 +87,7 @@ bool wait_recorded() {
     words.insert(words.end(),
                  {"--peers", record.run_dir + "/" + kPeers, "--peer-index", std::to_string(peers->own),
                   "--peer-identity", peers->identity, "--peer-key-fd", std::to_string(kKeyFd)});
-  if (const std::string exclude = record.run_dir + "/" + kExclude; ::access(exclude.c_str(), F_OK) == 0)
-    words.insert(words.end(), {"--exclude-file", exclude});
+  if (excludes) words.insert(words.end(), {"--exclude-file", record.run_dir + "/" + kExclude});
   const std::vector<char*> argv = argv_of(words);
   char path[] = "PATH=/usr/bin:/bin";
   char* environment[] = {path, nullptr};
@@ -124,7 +124,7 @@ void warn_of_group(const JobRecord& record, const Error& error) {
 }  // namespace
 
 Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int patience_ms,
-                                 const AgentPeers* peers, JobRecord* record) {
+                                 const AgentPeers* peers, JobRecord* record, bool excludes) {
   Fd key;
   if (peers) {
     Result<Fd> with_key = pipe_with({reinterpret_cast<const char*>(peers->key.data()), peers->key.size()});
@@ -152,7 +152,7 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
     if (const Status s = groups.enter(group); own.ok() && !s.ok()) warn_of_group(*record, s.error());
     leave_only(tell.get(), wait.get(), key.get());
     if (!wait_recorded()) ::_exit(1);
-    exec_agent(state, peers, *record);
+    exec_agent(state, peers, *record, excludes);
   }
   tell.reset();
   Result<ProcessId> agent = identify(pid);

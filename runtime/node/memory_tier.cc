@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
 #include <sys/mount.h>
+#include <sys/statfs.h>
 
 #include <algorithm>
 
@@ -53,6 +54,17 @@ Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes) {
   if (::mount(nullptr, path_of(dir.get()).c_str(), nullptr, MS_REMOUNT | kFlags, limits_of(bytes).c_str()) !=
       0)
     return errno_error("make the tmpfs of " + name + " larger");
+  return {};
+}
+
+Status close_tmpfs(int root, Closed what) {
+  struct statfs fs;
+  if (os::fstatfs(root, &fs) != 0) return errno_error("statfs");
+  const uint64_t used = std::max<uint64_t>(fs.f_blocks - fs.f_bfree, 1) * static_cast<uint64_t>(fs.f_bsize);
+  std::string limits = fmt::format("nr_inodes={}", std::max<uint64_t>(fs.f_files - fs.f_ffree, 1));
+  if (what == Closed::kAll) limits += fmt::format(",size={}", used);
+  if (::mount(nullptr, path_of(root).c_str(), nullptr, MS_REMOUNT | kFlags, limits.c_str()) != 0)
+    return errno_error("let no more be put into a tmpfs");
   return {};
 }
 

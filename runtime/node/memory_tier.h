@@ -23,4 +23,10 @@ Status mount_run_tmpfs(const Fd& dir, uint64_t bytes, const User& user);
 // Makes the one of the job `name` in the directory `jobs` larger.
 Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes);
 
+// No more can be put into the tmpfs whose root is `root`, whoever has a directory of it open once it is
+// detached. kFiles: files that are there may grow, since a mapping of one that has a hole needs a page for
+// it. An error if it changes meanwhile.
+enum class Closed { kAll, kFiles };
+Status close_tmpfs(int root, Closed what);
+
 }  // namespace monarch

@@ -21,6 +21,7 @@
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/life.h"
+#include "runtime/node/memory_tier.h"
 #include "runtime/node/mounts.h"
 #include "runtime/node/owner.h"
 #include "runtime/node/probe.h"
@@ -254,6 +255,10 @@ Attempt remove_memory(int jobs, const JobRecord& record, const std::string& name
   Attempt attempt;
   const uint64_t used = used_in(aside.dir.get());
   if (used <= (is_run ? kLittle : 0)) {
+    // Its owner may have a directory of it open. A shortage of a moment does not keep the job's quota.
+    if (const Status closed = close_tmpfs(aside.dir.get(), is_run ? Closed::kFiles : Closed::kAll);
+        !closed.ok())
+      spdlog::warn("remove {}: {}", name, closed.error().text);
     detach_mounts(jobs, name, record.user.uid, Detach::kAll);
     attempt.charged = 0;
     if (!remove_empty(jobs, name)) attempt.error = errno_error("remove " + name);

@@ -69,7 +69,11 @@ void give_up(const StateDir& state, const ReportsConfig& config) {
         ::unlink(path.c_str());
     }
   const std::vector<KeptReport> old = excess(std::move(kept), config, now);
-  for (const KeptReport& report : old) ::unlink((state.path() + "/" + report.below).c_str());
+  for (const KeptReport& report : old) {
+    const std::string path = state.path() + "/" + report.below;
+    (void)!::truncate(path.c_str(), 0);  // who has it open keeps none of its space
+    ::unlink(path.c_str());
+  }
   for (const std::string& user : names(state, "reports"))
     ::rmdir((state.path() + "/reports/" + user).c_str());  // unless there is something in it
 }
