@@ -28,9 +28,9 @@ struct NamedCopy {
   uint64_t space = 0;  // reserved for it: less than bytes if it has holes
   Stage stage = Stage::kNamed;
   bool prefetched = false, paid = false;  // see PrefetchCredit::take()
-  uint32_t change = 0;  // see Catalog::place()
-  Ref before = 0;       // the entry that this one replaces; 0: none
-  uint64_t inode = 0;   // the copy's
+  uint32_t change = 0;                    // see Catalog::place()
+  Ref before = 0;                         // the entry that this one replaces; 0: none
+  uint64_t inode = 0;                     // the copy's
   struct stat source {};
 };
 
