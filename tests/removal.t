@@ -213,7 +213,7 @@ def containers_files():
         mount = " && ".join(f"mount --bind {n.dir}/{kind} /etc/{kind}" for kind in ("subuid", "subgid"))
         n.epilog(1, ["unshare", "-m", "--propagation=private", "sh", "-c", f'touch /etc/subuid /etc/subgid; {mount} && exec "$@"', "x"])
         left = lambda: [path for top in n.set_aside() for path in glob.glob(f"{top}/**", recursive=True)]
-        ok(wait_until(lambda: not any("container" in path for path in left()), SOON), "files of the owner's containers are gone", left())
+        ok(wait_until(lambda: not any("container" in path for path in left()), SOON), "files of the owner's containers are gone, of whatever group", left())
         ok(any(path.endswith("foreign/dir/file") for path in left()), "files of an id next to them are not", left())
         others_quota(n, "containers")
         return None
@@ -254,6 +254,12 @@ def remover_and_owner():
         for part in range(20):
             os.makedirs(f"{many}/{part}")
             for name in range(1000):
+        make(f"{n.job_dir(1)}/container/shared/below/file", SUBIDS + 7)
+        os.chown(f"{n.job_dir(1)}/container/shared", OWNER, OTHER)
+        os.chmod(f"{n.job_dir(1)}/container/shared", 0o2777)
+        for path, mode in (("below/file", 0o600), ("below", 0o700)):
+            os.chown(f"{n.job_dir(1)}/container/shared/{path}", SUBIDS + 7, OTHER)
+            os.chmod(f"{n.job_dir(1)}/container/shared/{path}", mode)
                 os.mknod(f"{many}/{part}/{name}")
         subprocess.run(["chown", "-R", f"{OWNER}:{OWNER}", many], check=True)
 

@@ -65,6 +65,16 @@ std::string name_of(uid_t uid) {
   return ::getpwuid_r(uid, &entry, room.data(), room.size(), &found) == 0 && found ? found->pw_name : "";
 }
 
+// A line of /proc/PID/gid_map for each range: every group that there is here. Whoever may become a file's
+// owner has all rights on it, whatever group it got from a directory above.
+std::string all_groups() {
+  std::ifstream here("/proc/self/gid_map");
+  std::string map;
+  for (uint64_t first, outside, count; here >> first >> outside >> count;)
+    map += std::to_string(first) + " " + std::to_string(first) + " " + std::to_string(count) + "\n";
+  return map;
+}
+
 bool write_map(pid_t pid, const char* file, const std::string& map) {
   const Fd fd(::open(("/proc/" + std::to_string(pid) + "/" + file).c_str(), O_WRONLY | O_CLOEXEC));
   return fd && ::write(fd.get(), map.data(), map.size()) == static_cast<ssize_t>(map.size());
@@ -99,15 +109,14 @@ bool keep_capabilities(uint64_t wanted) {
 constexpr uint64_t bit(int capability) { return uint64_t{1} << capability; }
 
 // In the child. Root's ids remain but for files: of a process with them no user can take hold. In the
-// namespace they have no number, so nothing leads back to them.
+// namespace root's user id has no number, so nothing leads back to it.
 bool take_rights(const User& owner, FileRights rights, Names names) {
   if (owner.uid == 0 || ::setgroups(0, nullptr) != 0) return false;
   const std::string name = names == Names::kUserNamespace ? name_of(owner.uid) : "";
   if (names == Names::kUserNamespace) {
     if (::unshare(CLONE_NEWUSER) != 0) return false;
-    const std::string maps = id_map(owner.uid, "/etc/subuid", name, owner.uid) + "|" +
-                             id_map(owner.gid, "/etc/subgid", name, owner.uid);
-    if (!send_all(kTellFd, maps) || receive(kTellFd, kMapPatienceMs) != "go") return false;
+    const std::string map = id_map(owner.uid, "/etc/subuid", name, owner.uid);
+    if (!send_all(kTellFd, map) || receive(kTellFd, kMapPatienceMs) != "go") return false;
   }
   ::setfsgid(owner.gid);
   ::setfsuid(owner.uid);
@@ -141,9 +150,8 @@ bool take_rights(const User& owner, FileRights rights, Names names) {
 bool begin(pid_t pid, int socket, Names names) {
   std::string said = receive(socket, kMapPatienceMs);
   if (names == Names::kUserNamespace) {
-    const size_t between = said.find('|');
-    if (between == std::string::npos || !write_map(pid, "uid_map", said.substr(0, between)) ||
-        !write_map(pid, "gid_map", said.substr(between + 1)) || !send_all(socket, "go"))
+    if (said.empty() || !write_map(pid, "uid_map", said) || !write_map(pid, "gid_map", all_groups()) ||
+        !send_all(socket, "go"))
       return false;
     said = receive(socket, kMapPatienceMs);
   }

@@ -12,9 +12,8 @@
 namespace monarch {
 
 enum class FileRights {
-  // Those of the owner, and all rights on the files of the owner's containers: of the ids that /etc/subuid
-  // and
-  // /etc/subgid give to the owner. Without user namespaces on the node: the owner's alone.
+  // Those of the owner, and all rights on the files of the owner's containers: of the users that /etc/subuid
+  // gives to the owner, whatever their group. Without user namespaces on the node: the owner's alone.
   kOwner,
   // Those of the owner, and looking into each directory.
   kLook,
