@@ -39,6 +39,55 @@ while time.monotonic() < end:
 """
 
 
+# A chain of directories, each of an XFS project of its own, so that nothing in it can be moved.
+CHAIN = """
+import fcntl, os, struct, sys
+def give(project):
+    fd = os.open(".", os.O_RDONLY)
+    attributes = bytearray(fcntl.ioctl(fd, 0x801c581f, bytes(28)))  # FS_IOC_FSGETXATTR
+    flags, = struct.unpack_from("I", attributes)
+    struct.pack_into("I", attributes, 0, flags | 0x200)  # FS_XFLAG_PROJINHERIT
+    struct.pack_into("I", attributes, 12, project)
+    fcntl.ioctl(fd, 0x401c5820, bytes(attributes))  # FS_IOC_FSSETXATTR
+    os.close(fd)
+os.chdir(sys.argv[1])
+give(999)
+for level in range(int(sys.argv[2])):
+    os.mkdir("d")
+    os.chdir("d")
+    give(1000 + level)
+with open("file", "w") as file:
+    file.write("x")
+"""
+
+# A chain of directories that are encrypted with a key that nobody has any more, so that nothing in it can be moved.
+ENCRYPTED_CHAIN = """
+import fcntl, os, struct, sys
+top = sys.argv[1] + "/encrypted"
+os.mkdir(top)
+key, above = bytearray(80) + os.urandom(64), os.open(sys.argv[1], os.O_RDONLY)
+struct.pack_into("II", key, 0, 2, 0)  # FSCRYPT_KEY_SPEC_TYPE_IDENTIFIER
+struct.pack_into("I", key, 40, 64)
+fcntl.ioctl(above, 0xc0506617, key)  # FS_IOC_ADD_ENCRYPTION_KEY
+fd = os.open(top, os.O_RDONLY)
+fcntl.ioctl(fd, 0x800c6613, struct.pack("BBBBI", 2, 1, 4, 3, 0) + key[8:24])  # FS_IOC_SET_ENCRYPTION_POLICY
+os.close(fd)
+os.chdir(top)
+for level in range(int(sys.argv[2])):
+    os.mkdir("d")
+    os.chdir("d")
+with open("file", "w") as file:
+    file.write("x")
+os.chdir("/")
+os.sync()
+gone = bytearray(64)
+struct.pack_into("II", gone, 0, 2, 0)
+gone[8:24] = key[8:24]
+fcntl.ioctl(above, 0xc0406618, gone)  # FS_IOC_REMOVE_ENCRYPTION_KEY
+sys.exit(1 if "d" in os.listdir(top) else 0)
+"""
+
+
 def as_user(uid, *words, **options):
     return e2e.execute(["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *words], **options)
 
@@ -205,6 +254,12 @@ def containers_files():
         make(f"{n.job_dir(1)}/container/rootfs/etc/passwd", SUBIDS + 7)
         os.chmod(f"{n.job_dir(1)}/container/rootfs/etc", 0)
         os.chown(f"{n.job_dir(1)}/container", OWNER, OWNER)
+        make(f"{n.job_dir(1)}/container/shared/below/file", SUBIDS + 7)
+        os.chown(f"{n.job_dir(1)}/container/shared", OWNER, OTHER)
+        os.chmod(f"{n.job_dir(1)}/container/shared", 0o2777)
+        for path, mode in (("below/file", 0o600), ("below", 0o700)):
+            os.chown(f"{n.job_dir(1)}/container/shared/{path}", SUBIDS + 7, OTHER)
+            os.chmod(f"{n.job_dir(1)}/container/shared/{path}", mode)
         make(f"{n.job_dir(1)}/foreign/dir/file", SUBIDS + 100)
         os.chown(f"{n.job_dir(1)}/foreign", OWNER, OWNER)
         for kind in ("subuid", "subgid"):
@@ -254,12 +309,6 @@ def remover_and_owner():
         for part in range(20):
             os.makedirs(f"{many}/{part}")
             for name in range(1000):
-        make(f"{n.job_dir(1)}/container/shared/below/file", SUBIDS + 7)
-        os.chown(f"{n.job_dir(1)}/container/shared", OWNER, OTHER)
-        os.chmod(f"{n.job_dir(1)}/container/shared", 0o2777)
-        for path, mode in (("below/file", 0o600), ("below", 0o700)):
-            os.chown(f"{n.job_dir(1)}/container/shared/{path}", SUBIDS + 7, OTHER)
-            os.chmod(f"{n.job_dir(1)}/container/shared/{path}", mode)
                 os.mknod(f"{many}/{part}/{name}")
         subprocess.run(["chown", "-R", f"{OWNER}:{OWNER}", many], check=True)
 
@@ -332,9 +381,9 @@ def fuse_mounts():
     return None
 
 
-def projects():
-    """Directories whose owner has given them another project id than that above: no rename leads out of one, nor into another."""
-    base = scratch("projects")
+def mount_with_projects(name):
+    """Where the tier of node(name) is to be, a file system on which each user gives directories project ids."""
+    base = scratch(name)
     with open(f"{base}/image", "wb") as file:
         file.truncate(400 << 20)
     os.mkdir(f"{base}/tier")
@@ -343,7 +392,12 @@ def projects():
         return all(subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0
                    for words in ([*mkfs, f"{base}/image"], ["mount", "-o", "loop", f"{base}/image", f"{base}/tier"]))
 
-    if not (shutil.which("mkfs.xfs") and mounted("mkfs.xfs", "-q", "-f")) and not mounted("mkfs.ext4", "-q", "-F", "-O", "project,quota"):
+    return bool(shutil.which("mkfs.xfs") and mounted("mkfs.xfs", "-q", "-f")) or mounted("mkfs.ext4", "-q", "-F", "-O", "project,quota")
+
+
+def projects():
+    """Directories whose owner has given them another project id than that above: no rename leads out of one, nor into another."""
+    if not mount_with_projects("projects"):
         return skip("directories with project ids", "neither XFS nor ext4 with them can be mounted here")
     with node("projects") as n:
         top, inside = n.job_dir(1), "/".join(["d"] * 30)
@@ -368,6 +422,61 @@ def projects():
         shutil.rmtree(f"{n.job_dir(2)}/foreign")
         n.try_again()
         ok(wait_until(lambda: not os.path.exists(n.job_dir(2)), SOON) and n.gone(), "projects: it goes once it can", n.logged())
+    return None
+
+
+def chain_of_projects():
+    """Thousands of directories one in another, each with a project id of its own: removed where they are, and measured."""
+    if not mount_with_projects("chain"):
+        return skip("a chain of directories with project ids", "neither XFS nor ext4 with them can be mounted here")
+    with node("chain") as n, contextlib.ExitStack() as at_end:
+        def make_chain(job, levels):
+            code, _, err = as_user(OWNER, "python3", "-c", CHAIN, n.job_dir(job), str(levels))
+            equal(code, 0, "chain: the owner makes directories of a project each", err)
+
+        make_chain(1, 4300)
+        code, took = n.epilog(1)
+        ok(code == 0 and took < 5, "chain: the epilog returns within 5 s", code, took)
+        ok(wait_until(lambda: not os.path.exists(n.job_dir(1)), SOON) and n.gone(), "chain: all is gone", n.logged())
+        others_quota(n, "chain", whole=True)
+
+        n.start(2)
+        make_chain(2, 4300)
+        at = os.open(n.job_dir(2), os.O_RDONLY)
+        with contextlib.suppress(FileNotFoundError):
+            while True:
+                below = os.open("d", os.O_RDONLY, dir_fd=at)
+                os.close(at)
+                at = below
+        at_end.callback(os.close, at)
+        for name, uid in (("foreign", OTHER), ("foreign/below", OTHER)):
+            os.mkdir(name, dir_fd=at)
+            os.chown(name, uid, uid, dir_fd=at)
+        n.epilog(2)
+        ok(n.is_charged_little(), "chain, foreign directories below: only what is left is charged", n.removals())
+        equal(os.listdir(at), ["foreign"], "chain: what is not the owner's stays")
+        contains(n.logged(), [": remove d/d/d/d/d/d/d/d/d/.../foreign/below: "], "chain: the log says where, briefly")
+        os.rmdir("foreign/below", dir_fd=at)
+        n.try_again()
+        ok(wait_until(lambda: not os.path.exists(n.job_dir(2)), SOON) and n.gone(), "chain: it goes once it can", n.logged())
+    return None
+
+
+def chain_without_key():
+    """The same, encrypted, and without its key."""
+    base = scratch("encrypted")
+    with open(f"{base}/image", "wb") as file:
+        file.truncate(100 << 20)
+    os.mkdir(f"{base}/tier")
+    for words in (["mkfs.ext4", "-q", "-F", "-O", "encrypt", f"{base}/image"], ["mount", "-o", "loop", f"{base}/image", f"{base}/tier"]):
+        if subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            return skip("encrypted directories", "no ext4 with them can be mounted here")
+    with node("encrypted") as n:
+        code, _, err = as_user(OWNER, "python3", "-c", ENCRYPTED_CHAIN, n.job_dir(1), "300")
+        if code != 0:
+            return skip("encrypted directories", f"none can be made here: {err}")
+        n.epilog(1)
+        ok(n.gone(), "encrypted directories are gone, at any depth", n.logged())
     return None
 
 
@@ -417,4 +526,4 @@ def spinners():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(foreign_files, containers_files, not_removable, remover_and_owner, fuse_mounts, projects, btrfs, spinners)
+e2e.main(foreign_files, containers_files, not_removable, remover_and_owner, fuse_mounts, projects, chain_of_projects, chain_without_key, btrfs, spinners)

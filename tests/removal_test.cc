@@ -32,6 +32,15 @@ Fd open_path(const std::string& path) {
   return Fd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
+void make_deep_tree(const Scratch& scratch, int levels) {
+  Fd at = open_path(scratch.path());
+  const char* name = "tree";
+  for (int i = 0; i < levels; ++i, name = "d") {
+    ASSERT_EQ(::mkdirat(at.get(), name, 0700), 0);
+    at = Fd(::openat(at.get(), name, O_PATH | O_DIRECTORY));
+  }
+}
+
 TEST(EmptyDirectory, LeavesTheDirectoryItself) {
   const Scratch scratch;
   scratch.file("tree/a/b", "x");
@@ -99,20 +108,17 @@ TEST(EmptyDirectory, CutsFilesAloneAndOpensThemAsTheyAre) {
   EXPECT_EQ(modes, 0) << "its mode is not why";
 }
 
-TEST(MeasureTree, WithFewDescriptorsItIsNotWhole) {
-  const Scratch scratch;
-  scratch.file("flat/file", noise(8192, 1));
-  scratch.file("deep/below/file", "");
-  const auto measured = [&](const char* tree) {
-    return in_child([&] {
-      const rlimit few{100, 100};
-      ::setrlimit(RLIMIT_NOFILE, &few);
-      const Usage usage = measure_tree(open_path(scratch / tree).get(), 60000);
-      return static_cast<int>(usage.files) + (usage.complete ? 10 : 0);
-    });
-  };
-  EXPECT_EQ(measured("flat"), 11);
-  EXPECT_EQ(measured("deep"), 1);
+TEST(MeasureTree, WithFewDescriptorsItIsWholeAllTheSame) {
+  const Scratch scratch("/dev/shm");
+  make_deep_tree(scratch, 600);
+  EXPECT_EQ(in_child([&] {
+              const rlimit few{40, 40};
+              ::setrlimit(RLIMIT_NOFILE, &few);
+              const Usage usage = measure_tree(open_path(scratch / "tree").get(), 60000);
+              return !usage.complete ? 1 : usage.files != 599 ? 2 : 0;
+            }),
+            0);
+  EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
 }
 
 TEST(MeasureTree, WhatCannotBeLookedAtIsNotCounted) {
@@ -269,15 +275,6 @@ TEST(RemoveTree, NeedsNoThread) {
   EXPECT_FALSE(fs::exists(scratch / "tree"));
 }
 
-void make_deep_tree(const Scratch& scratch, int levels) {
-  Fd at = open_path(scratch.path());
-  const char* name = "tree";
-  for (int i = 0; i < levels; ++i, name = "d") {
-    ASSERT_EQ(::mkdirat(at.get(), name, 0700), 0);
-    at = Fd(::openat(at.get(), name, O_PATH | O_DIRECTORY));
-  }
-}
-
 // As where a directory has another XFS project than what is in it.
 TEST(RemoveTree, NeedsNotMoveAnythingToTheTop) {
   const Scratch scratch;
@@ -404,32 +401,104 @@ TEST_F(Subvolumes, OneThatStaysIsTold) {
   EXPECT_EQ(emptied.error().text, "remove v: Device or resource busy");
 }
 
-TEST(RemoveTree, SaysWhatIsTooDeepWhereNothingCanBeMovedUp) {
-  const Scratch scratch;
-  make_deep_tree(scratch, 200);
-  Status removed;
+// The same with a file and an empty directory in each.
+void make_chain(const Scratch& scratch, int levels) {
+  make_deep_tree(scratch, levels);
+  Fd at = open_path(scratch / "tree");
+  for (; at; at = Fd(::openat(at.get(), "d", O_PATH | O_DIRECTORY))) {
+    const Fd file(::openat(at.get(), "file", O_CREAT | O_WRONLY, 0600));
+    ASSERT_EQ(::mkdirat(at.get(), "empty", 0700), 0);
+  }
+}
+
+TEST(RemoveTree, AnyDepthGoesThoughNothingCanBeMoved) {
+  const Scratch scratch("/dev/shm");
+  make_chain(scratch, 3000);
+  const Intercept refuse(Call::kRenameat, EXDEV);
+  EXPECT_EQ(in_child([&] {
+              const rlimit few{100, 100}, stack{256 << 10, 256 << 10};
+              ::setrlimit(RLIMIT_NOFILE, &few);
+              ::setrlimit(RLIMIT_STACK, &stack);
+              return remove_tree(AT_FDCWD, scratch / "tree").ok() ? 0 : 1;
+            }),
+            0);
+  EXPECT_FALSE(fs::exists(scratch / "tree"));
+}
+
+// More levels than a pass keeps in mind.
+TEST(RemoveTree, WhatIsTooDeepForOnePassTakesSeveral) {
+  const Scratch scratch("/dev/shm");
+  make_deep_tree(scratch, 150000);
   {
     const Intercept refuse(Call::kRenameat, EXDEV);
+    const Status removed = remove_tree(AT_FDCWD, scratch / "tree");
+    EXPECT_TRUE(removed.ok()) << removed.error().text;
+  }
+  EXPECT_FALSE(fs::exists(scratch / "tree"));
+}
+
+// Each directory is looked at once, what cannot be removed is passed over, on the way back up as well.
+TEST(RemoveTree, WhatStaysInTheDepthIsPassedOver) {
+  const Scratch scratch;
+  std::string path = "tree";
+  for (int level = 0; level < 60; ++level) {
+    path += "/d";
+    for (const char* name : {"/a", "/kept", "/x/f", "/y/f", "/z/f"}) scratch.file(path + name, "");
+  }
+  const Intercept refuse(Call::kRenameat, EXDEV);
+  std::atomic<int> kept{0};
+  Status removed;
+  {
+    const Intercept stays(Call::kUnlinkat,
+                          [&](Arguments& a) { return std::string(a.path) == "kept" ? (++kept, EACCES) : 0; });
     removed = remove_tree(AT_FDCWD, scratch / "tree");
   }
-  EXPECT_FALSE(removed.ok());
-  EXPECT_TRUE(fs::exists(scratch / "tree"));
+  ASSERT_FALSE(removed.ok());
+  EXPECT_EQ(removed.error().code, EACCES);
+  EXPECT_EQ(kept, 60);
+  int files = 0, directories = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(scratch / "tree"))
+    ++(entry.is_directory() ? directories : files);
+  EXPECT_EQ(files, 60);
+  EXPECT_EQ(directories, 60);
   EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
   EXPECT_FALSE(fs::exists(scratch / "tree"));
 }
 
-TEST(MeasureTree, SaysThatItIsTooDeep) {
+// Its owner may move a directory while the way back up leads through it.
+TEST(RemoveTree, ADirectoryThatWasMovedDoesNotLeadElsewhere) {
   const Scratch scratch;
-  make_deep_tree(scratch, 600);
-  rlimit before;
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit few = before;
-  for (const rlim_t files : {512, 768}) {
-    few.rlim_cur = files;
-    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-    EXPECT_EQ(measure_tree(open_path(scratch / "tree").get(), 60000).complete, files == 768);
+  make_deep_tree(scratch, 100);
+  scratch.file("victim/kept", "x");
+  const std::string way = scratch / "tree";
+  std::string deep = way;
+  for (int level = 0; level < 50; ++level) deep += "/d";
+  bool moved = false;
+  Status removed;
+  {
+    const Intercept refuse(Call::kRenameat, EXDEV);
+    const Intercept moves(Call::kUnlinkat, [&](Arguments& a) {
+      if (!moved && (a.flags & AT_REMOVEDIR) != 0) {
+        moved = true;
+        fs::rename(deep, scratch / "victim/d");
+      }
+      return 0;
+    });
+    removed = remove_tree(AT_FDCWD, scratch / "tree");
   }
-  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(moved);
+  ASSERT_FALSE(removed.ok());
+  EXPECT_EQ(removed.error().code, ESTALE) << removed.error().text;
+  EXPECT_TRUE(fs::exists(scratch / "victim/kept"));
+  EXPECT_TRUE(fs::is_empty(scratch / "victim/d"));
+}
+
+TEST(MeasureTree, LooksAtAnyDepth) {
+  const Scratch scratch("/dev/shm");
+  make_chain(scratch, 5000);
+  const Usage usage = measure_tree(open_path(scratch / "tree").get(), 60000);
+  EXPECT_TRUE(usage.complete);
+  EXPECT_EQ(usage.files, 3u * 5000 - 1);
   EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
 }
 

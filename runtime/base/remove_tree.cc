@@ -31,9 +31,10 @@ constexpr size_t kMostBatches = 1024;
 constexpr size_t kMostThreads = 8;
 constexpr size_t kDescriptorsPerThread = 64;  // so many must be allowed to the process for each thread
 constexpr size_t kMostOpen = 16;              // directories per thread, beside those on its way down
-constexpr size_t kMostMeasured = 4000;        // levels that measure_tree() goes down, a descriptor each
-constexpr size_t kMeasureReserve = 64;        // descriptors that it leaves
-constexpr int kMostNested = 16;               // passes for what cannot be moved up
+constexpr size_t kMostOnWay = 16;             // directories that are open on a way down (Way)
+constexpr size_t kMostEmptied = 1 << 16;      // levels of a way that a pass goes back up, with their names
+constexpr size_t kMostMeasured = 1 << 18;     // levels that measure_tree() goes down
+constexpr size_t kMostNamed = 16;             // levels of a way that an error names
 constexpr ino_t kSubvolumeRoot = BTRFS_FIRST_FREE_OBJECTID;
 
 struct Close {
@@ -91,6 +92,85 @@ Fd open_to_empty(int at, const char* name, int64_t mount, struct stat* st) {
   return fd;
 }
 
+// A way down from a directory and back up, of any length: without recursion, and with the deepest directories
+// open alone. Those above are opened again from below, as long as they are what the way led through.
+class Way {
+ public:
+  explicit Way(int64_t mount) : mount_(mount) {}
+
+  size_t levels() const { return levels_.size(); }
+  int fd() const { return ::dirfd(levels_.back().stream.get()); }
+  const std::string& name() const { return levels_.back().name; }
+  // Something in the last directory does not go: it is not read from its beginning again.
+  void note_rest() { levels_.back().has_rest = true; }
+
+  // The next entry of the last directory; nullptr with errno 0 at its end.
+  const dirent* next() {
+    Level& last = levels_.back();
+    if (last.was_closed && last.has_rest) ::seekdir(last.stream.get(), last.next);
+    last.was_closed = false;
+    errno = 0;
+    return os::readdir(last.stream.get());
+  }
+
+  bool down(Fd fd, const struct stat& st, std::string name) {
+    std::unique_ptr<DIR, Close> stream(os::fdopendir(fd.get()));
+    if (!stream) return false;
+    fd.release();
+    if (levels_.size() >= kMostOnWay) {
+      Level& above = levels_[levels_.size() - kMostOnWay];
+      if (above.stream) above.next = ::telldir(above.stream.get());
+      above.was_closed = true;
+      above.stream.reset();
+    }
+    levels_.push_back({std::move(stream), st.st_dev, st.st_ino, std::move(name)});
+    return true;
+  }
+
+  // Leaves the last directory for that above. False: it is not there (errno), or another one is (ESTALE).
+  bool up() {
+    const Level left = std::move(levels_.back());
+    levels_.pop_back();
+    if (levels_.empty() || levels_.back().stream) return true;
+    Level& above = levels_.back();
+    struct stat st;
+    const Fd here = open_on_mount(::dirfd(left.stream.get()), "..", mount_, O_DIRECTORY);
+    Fd fd(here ? os::openat(here.get(), ".", kOpenDirectory) : -1);
+    if (!fd || os::fstat(fd.get(), &st) != 0) return false;
+    if (st.st_dev != above.device || st.st_ino != above.inode) {
+      errno = ESTALE;
+      return false;
+    }
+    above.stream.reset(os::fdopendir(fd.get()));
+    if (!above.stream) return false;
+    fd.release();
+    return true;
+  }
+
+  // The way begins further down.
+  void forget_half() { levels_.erase(levels_.begin(), levels_.begin() + static_cast<long>(levels() / 2)); }
+
+  std::string path() const {
+    std::string path = levels_.front().name;
+    if (levels() > kMostNamed) return path + "/.../" + name();
+    for (size_t i = 1; i < levels(); ++i) path += "/" + levels_[i].name;
+    return path;
+  }
+
+ private:
+  struct Level {
+    std::unique_ptr<DIR, Close> stream;
+    dev_t device;
+    ino_t inode;
+    std::string name;  // in the directory above
+    long next = 0;     // entry, once it was closed
+    bool was_closed = false;
+    bool has_rest = false;
+  };
+  const int64_t mount_;
+  std::vector<Level> levels_;  // those but for the last kMostOnWay have no stream
+};
+
 // Where that fails the file goes as it is: `st_blocks` of its file system tell.
 void give_back_pages(int at, const char* name, int64_t mount, Pages pages) {
   const Fd here = open_on_mount(at, name, mount, 0);
@@ -116,17 +196,24 @@ struct Whole {
   std::vector<std::string> apart;  // in `top`: file systems' own trees (subvolumes) that wait for their pass
   std::atomic<uint64_t> moved{0};
   Status first;  // error
-  int nested = 0;
 };
 
-// Empties whole->top.
-void empty_all(Whole* whole);
-
-size_t levels_allowed() {
-  rlimit files{};
-  (void)::getrlimit(RLIMIT_NOFILE, &files);
-  if (files.rlim_cur < 2 * kMeasureReserve) return 1;
-  return std::min<size_t>(files.rlim_cur - kMeasureReserve, kMostMeasured);
+// Removes `name`, or opens it if it is a directory that has to be emptied first. Without a descriptor: errno
+// is why it stays, or 0.
+Fd remove_or_open(const Whole& whole, int at, const char* name, struct stat* st) {
+  if (whole.pages != Pages::kKeep) give_back_pages(at, name, whole.mount, whole.pages);
+  int error = os::unlinkat(at, name, 0) == 0 ? 0 : errno;
+  if (error == EISDIR || error == EPERM) {
+    if (Fd fd = open_to_empty(at, name, whole.mount, st)) return fd;
+    const int why = errno == ENOTDIR || errno == ELOOP ? error : errno;
+    // What cannot be looked into may be empty all the same.
+    if (error == EISDIR && os::unlinkat(at, name, AT_REMOVEDIR) == 0)
+      error = 0;
+    else
+      error = error == EISDIR && errno == ENOENT ? ENOENT : why;
+  }
+  errno = error;
+  return Fd();
 }
 
 size_t threads_allowed() {
@@ -233,20 +320,10 @@ class Removal {
   }
 
   void remove_entry(const DirectoryPtr& directory, const std::string& name) {
-    if (whole_->pages != Pages::kKeep)
-      give_back_pages(directory->fd(), name.c_str(), whole_->mount, whole_->pages);
-    if (os::unlinkat(directory->fd(), name.c_str(), 0) == 0) return;
-    const int error = errno;
     struct stat st;
-    Fd fd = error == EISDIR || error == EPERM
-                ? open_to_empty(directory->fd(), name.c_str(), whole_->mount, &st)
-                : Fd();
+    Fd fd = remove_or_open(*whole_, directory->fd(), name.c_str(), &st);
     if (!fd) {
-      const int why = errno == ENOTDIR || errno == ELOOP ? error : errno;
-      // What cannot be looked into may be empty all the same.
-      if (error == EISDIR && os::unlinkat(directory->fd(), name.c_str(), AT_REMOVEDIR) == 0) return;
-      errno = error == EISDIR && errno == ENOENT ? ENOENT : why;
-      note(directory.get(), name);
+      if (errno != 0) note(directory.get(), name);
       return;
     }
     if (st.st_dev != device_) {
@@ -254,7 +331,7 @@ class Removal {
     } else {
       if (directory->level < kMostLevels) return descend(directory, name, std::move(fd));
       if (move_up(directory->fd(), name)) return;
-      empty_in_place(fd.get());
+      while (empty_in_place(directory, name, fd.get(), st)) continue;
     }
     if (os::unlinkat(directory->fd(), name.c_str(), AT_REMOVEDIR) != 0) note(directory.get(), name);
   }
@@ -308,13 +385,44 @@ class Removal {
     return true;
   }
 
-  // What the file system does not let go elsewhere, such as out of an XFS project, is a top of its own.
-  void empty_in_place(int directory) {
-    if (whole_->nested >= kMostNested) return;
-    Whole inner{whole_->pages, directory, whole_->mount, {}, 0, {}, whole_->nested + 1};
-    empty_all(&inner);
-    const std::lock_guard<std::mutex> hold(lock_);
-    if (whole_->first.ok()) whole_->first = inner.first;
+  // What the file system does not let go elsewhere, such as out of an XFS project. True: it was too deep for
+  // one pass, and another one is worth while.
+  bool empty_in_place(const DirectoryPtr& directory, const std::string& name, int fd, const struct stat& st) {
+    Way way(whole_->mount);
+    bool is_whole = true, removed = false;
+    const auto stays = [&](const std::string& entry) {
+      note(directory.get(), way.path() + (entry.empty() ? "" : "/" + entry));
+      way.note_rest();
+    };
+    if (!way.down(Fd(os::openat(fd, ".", kOpenDirectory)), st, name)) {
+      note(directory.get(), name);
+      return false;
+    }
+    for (;;) {
+      if (const dirent* e = way.next()) {
+        const std::string entry = e->d_name;
+        struct stat below;
+        if (entry == "." || entry == "..") continue;
+        Fd inner = remove_or_open(*whole_, way.fd(), entry.c_str(), &below);
+        if (!inner && errno == 0) continue;
+        if (!inner || !way.down(std::move(inner), below, entry)) stays(entry);
+        if (way.levels() < kMostEmptied) continue;
+        way.forget_half();
+        is_whole = false;
+        continue;
+      }
+      if (errno != 0) stays("");
+      if (way.levels() == 1) return !is_whole && removed;
+      const std::string left = way.name();
+      if (!way.up()) {
+        stays(left);
+        return false;
+      }
+      if (os::unlinkat(way.fd(), left.c_str(), AT_REMOVEDIR) == 0)
+        removed = true;
+      else
+        stays(left);
+    }
   }
 
   // Something in `directory` has come to its end: what is empty now goes, and those above it.
@@ -374,14 +482,6 @@ void empty_all(Whole* whole) {
   }
 }
 
-// A directory on the way down of measure_tree().
-std::unique_ptr<DIR, Close> stream_of(int directory) {
-  const int fd = os::openat(directory, ".", kOpenDirectory);
-  std::unique_ptr<DIR, Close> stream(fd >= 0 ? os::fdopendir(fd) : nullptr);
-  if (!stream && fd >= 0) ::close(fd);
-  return stream;
-}
-
 }  // namespace
 
 Status empty_directory(int dirfd, Pages pages) {
@@ -410,33 +510,36 @@ Usage measure_tree(int dirfd, int patience_ms) {
   const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
   const int64_t mount = os::mount_id(dirfd);
   Usage usage;
-  const size_t most = levels_allowed();
   bool deeper = false;
-  std::vector<std::unique_ptr<DIR, Close>> way;
-  way.push_back(stream_of(dirfd));
-  if (!way.back()) return usage;
-  while (!way.empty()) {
+  Way way(mount);
+  const auto enter = [&](int directory, const struct stat& st) {
+    Fd fd(os::openat(directory, ".", kOpenDirectory));
+    if (!fd || !way.down(std::move(fd), st, "")) return false;
+    way.note_rest();
+    return true;
+  };
+  struct stat st;
+  if (os::fstat(dirfd, &st) != 0 || !enter(dirfd, st)) return usage;
+  while (way.levels() > 0) {
     if (os::clock_ns(CLOCK_MONOTONIC) > end) return usage;
-    const dirent* entry = os::readdir(way.back().get());
+    const dirent* entry = way.next();
     if (!entry) {
-      way.pop_back();
+      if (!way.up()) return usage;
       continue;
     }
     const std::string name = entry->d_name;
     if (name == "." || name == "..") continue;
-    const Fd file = open_on_mount(::dirfd(way.back().get()), name.c_str(), mount, 0);
-    struct stat st;
+    const Fd file = open_on_mount(way.fd(), name.c_str(), mount, 0);
     if (!file || os::fstat(file.get(), &st) != 0) continue;
     const bool is_directory = S_ISDIR(st.st_mode);
     ++usage.files;
     usage.bytes += uint64_t{512} * static_cast<uint64_t>(st.st_blocks) /
                    (is_directory ? 1 : std::max<uint64_t>(st.st_nlink, 1));
     if (!is_directory) continue;
-    if (way.size() >= most) {
+    if (way.levels() >= kMostMeasured)
       deeper = true;
-      continue;
-    }
-    if (auto below = stream_of(file.get())) way.push_back(std::move(below));
+    else
+      (void)enter(file.get(), st);
   }
   usage.complete = !deeper;
   return usage;

@@ -31,7 +31,7 @@ Status empty_directory(int dirfd, Pages pages = Pages::kKeep);
 struct Usage {
   uint64_t bytes = 0;
   uint64_t files = 0;     // directories included, the topmost left out
-  bool complete = false;  // all of it was seen in time, and with the descriptors: one for each level
+  bool complete = false;  // all of it was seen in time
 };
 
 // Measures what is in the directory `dirfd`, which may have been opened with O_PATH, for at most

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -30,12 +29,13 @@
 namespace monarch {
 namespace {
 
-constexpr int kAttemptMs = 10000;      // to empty a directory, however large it is
-constexpr int kLongestPause = 8;       // seconds between two attempts
-constexpr int kTriesMs = 30000;        // while nothing gets smaller
-constexpr int kLongestMs = 1800000;    // in all
-constexpr int kMeasureMs = 60000;      // what nobody but an administrator will remove
-constexpr int kShortMeasureMs = 2000;  // what is still being removed
+constexpr int kAttemptMs = 10000;          // to empty a directory, however large it is
+constexpr int kLongestAttemptMs = 600000;  // where that did not even suffice to see all of it
+constexpr int kLongestPause = 8;           // seconds between two attempts
+constexpr int kTriesMs = 30000;            // while nothing gets smaller
+constexpr int kLongestMs = 1800000;        // in all
+constexpr int kMeasureMs = 60000;          // what nobody but an administrator will remove
+constexpr int kShortMeasureMs = 2000;      // what is still being removed
 constexpr int kMeasureSlackMs = 2000;
 constexpr int64_t kShortestDelay = 60, kLongestDelay = 3600;  // seconds, until it is tried again
 constexpr int64_t kLiveDelay = 10;                            // until a job that lived is looked at again
@@ -273,11 +273,6 @@ Attempt remove_memory(int jobs, const JobRecord& record, const std::string& name
 }
 
 std::string measure(int directory, int patience_ms) {
-  rlimit files{};  // a descriptor for each level
-  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
-    files.rlim_cur = files.rlim_max;
-    (void)::setrlimit(RLIMIT_NOFILE, &files);
-  }
   const Usage usage = measure_tree(directory, patience_ms);
   return fmt::format("{} {} {}", usage.bytes, usage.files, usage.complete ? 1 : 0);
 }
@@ -297,7 +292,8 @@ void measure_rest(int directory, const JobRecord& record, Attempt* attempt) {
 
 // The directory aside in `jobs`, as far as it can be removed in the time of an attempt. Of a run directory's
 // files tasks that outlive the job have mappings.
-Attempt remove_aside(int jobs, const JobRecord& record, const std::string& name, bool is_run) {
+Attempt remove_aside(int jobs, const JobRecord& record, const std::string& name, bool is_run,
+                     int patience_ms) {
   Attempt attempt;
   for (int round = 0;; ++round) {
     attempt = {};
@@ -314,7 +310,7 @@ Attempt remove_aside(int jobs, const JobRecord& record, const std::string& name,
       return attempt;
     }
     const Pages pages = !aside->memory ? Pages::kKeep : is_run ? Pages::kZero : Pages::kCut;
-    const Result<std::string> left = run_for_owner(record.user, FileRights::kOwner, dir, kAttemptMs,
+    const Result<std::string> left = run_for_owner(record.user, FileRights::kOwner, dir, patience_ms,
                                                    [=](int fd) { return empty(fd, pages); });
     if (aside->memory) return remove_memory(jobs, record, name, *aside, left, is_run);
     if (remove_empty(jobs, name)) break;
@@ -334,7 +330,8 @@ Attempt remove_aside(int jobs, const JobRecord& record, const std::string& name,
 // What is under way in remove_all().
 struct UnderWay {
   Removal removal;
-  std::vector<uint64_t> least;  // files that an attempt left, in each place
+  std::vector<uint64_t> least;   // files that an attempt left, in each place
+  std::vector<int> patience_ms;  // of the next one
   bool told = false;
   bool progress = false;
   bool away = false;               // a tier's file system is
@@ -387,6 +384,7 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   work->progress = false;
   const size_t places = record.tiers.size() + 1;
   work->least.resize(places, UINT64_MAX);
+  work->patience_ms.resize(places, kAttemptMs);
   work->names.assign(places, unmoved && !name_is_taken(state, record) ? record.name : record.aside());
   bool changed = false;
   const auto attempt = [&](int jobs, size_t place) -> Status {
@@ -398,8 +396,12 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
       if (moved.ok()) name = record.aside();
     }
     const bool is_run = place == record.tiers.size();
-    const Attempt now = work->lives ? measure_only(jobs, record) : remove_aside(jobs, record, name, is_run);
+    int& patience_ms = work->patience_ms[place];
+    const Attempt now =
+        work->lives ? measure_only(jobs, record) : remove_aside(jobs, record, name, is_run, patience_ms);
     work->progress |= gets_smaller(now, &work->least[place]);
+    // The way down a chain of directories may take longer than that.
+    if (now.late && !now.counted) patience_ms = std::min(2 * patience_ms, kLongestAttemptMs);
     if (!is_run && now.charged) {
       TierRecord& tier = record.tiers[place];
       const uint64_t bytes = tier.quota > 0 ? std::min(*now.charged, tier.quota) : *now.charged;
