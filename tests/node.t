@@ -348,6 +348,45 @@ def held_memory():
         ok(wait_until(lambda: not n.left(1), GONE_SECONDS), "and nothing left", n.left(1))
 
 
+LEASE = """
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fd = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+print("up", flush=True)
+sys.stdin.readline()
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+sys.stdin.readline()
+"""
+
+
+def leased_memory():
+    """Files of a tmpfs that cannot be cut when the job ends, for a lease or since they run: they are when they can be."""
+    with node("leased") as n, contextlib.ExitStack() as at_end:
+        n.configure(f"[tier.ram]\npath = {n.tier}\ndriver = tmpfs\nquota = 8M\nmedium = ram\n")
+        n.start(1)
+        ok(wait_until(lambda: staged(n, 1) == 30), "a job has its dataset in memory")
+        leased, program = f"{n.job_dir(1)}/leased", f"{n.job_dir(1)}/program"
+        equal(e2e.execute([*e2e.NOBODY, "sh", "-c", f"head -c 2M /dev/zero >{leased}; cp /bin/sleep {program}"])[0], 0, "its owner makes files")
+        runs = e2e.start([*e2e.NOBODY, program, "600"], stdin=subprocess.DEVNULL)
+        at_end.callback(e2e.end, runs)
+        holder = e2e.start([*e2e.NOBODY, "python3", "-c", LEASE, leased], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        at_end.callback(e2e.end, holder)
+        equal(holder.stdout.readline(), b"up\n", "one is leased, and one runs")
+        held = at_end.enter_context(open(program, "rb"))
+        size = os.fstat(held.fileno()).st_blocks * 512
+        equal(n.epilog(1)[0], 0, "the epilog meanwhile")
+        ok(wait_until(lambda: list(n.reserved().values()) == [(2 << 20) + size]), "both are charged", n.reserved())
+        contains(n.logged(), [" bytes of memory are used still: remove "], "and the log says what keeps them")
+        holder.stdin.write(b"go on\n")
+        holder.stdin.flush()
+        ok(wait_until(lambda: list(n.reserved().values()) == [size], GONE_SECONDS), "without the lease one is cut, though it is open", n.reserved(), n.logged())
+        e2e.end(runs)
+        ok(wait_until(lambda: not n.reserved(), 3 * GONE_SECONDS), "and the other one once it does not run", n.reserved(), n.logged())
+        ok(wait_until(lambda: not n.left(1), GONE_SECONDS), "nothing is left", n.left(1))
+        equal(os.fstat(held.fileno()).st_blocks, 0, "whoever has it open keeps no memory")
+
+
 def full_run_directory():
     """Its owner fills a run directory: it is a tmpfs of its own, and what is beside it stays usable."""
     def mounted(job):
@@ -1662,6 +1701,6 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, held_memory, directories_held, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, swept_at_boot, name_is_taken, squashed_root, odd_tier,
+e2e.main(large_tree, memory_tier, held_memory, leased_memory, directories_held, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, swept_at_boot, name_is_taken, squashed_root, odd_tier,
          others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, shares, does_not_give_back, hidden_memory, memory_not_tracked, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths, peers)

@@ -101,11 +101,41 @@ TEST(EmptyDirectory, CutsFilesAloneAndOpensThemAsTheyAre) {
   const Fd dir = open_path(scratch / "tree");
   EXPECT_TRUE(empty_directory(dir.get(), Pages::kCut).ok());
   EXPECT_EQ(cuts, 0);
-  scratch.file("tree/busy", noise(8192, 1));
-  const Intercept busy(Call::kOpenat, [](Arguments& a) { return (a.flags & O_WRONLY) != 0 ? ETXTBSY : 0; });
+  scratch.file("tree/spoilt", noise(8192, 1));
+  const Intercept spoilt(Call::kOpenat, [](Arguments& a) { return (a.flags & O_WRONLY) != 0 ? EIO : 0; });
   EXPECT_TRUE(empty_directory(dir.get(), Pages::kCut).ok());
-  EXPECT_TRUE(fs::is_empty(scratch / "tree"));
+  EXPECT_TRUE(fs::is_empty(scratch / "tree")) << "it cannot be cut later either";
   EXPECT_EQ(modes, 0) << "its mode is not why";
+}
+
+// As while somebody has a lease on it, or it runs: without a name nobody could cut it later.
+TEST(EmptyDirectory, WhatCannotBeCutForNowKeepsItsName) {
+  const Scratch scratch;
+  for (const Pages pages : {Pages::kCut, Pages::kZero}) {
+    for (const int error : {EWOULDBLOCK, ETXTBSY, EMFILE}) {
+      scratch.file("tree/busy", noise(8192, 1));
+      scratch.file("tree/other", noise(8192, 1));
+      const Fd dir = open_path(scratch / "tree");
+      {
+        struct stat st;
+        ASSERT_EQ(::stat((scratch / "tree/busy").c_str(), &st), 0);
+        const Intercept keeps(Call::kOpenat, [&](Arguments& a) {
+          struct stat its;
+          if (error == EMFILE) return std::string(a.path) == "busy" ? error : 0;
+          return (a.flags & O_WRONLY) != 0 && ::stat(a.path, &its) == 0 && its.st_ino == st.st_ino ? error
+                                                                                                   : 0;
+        });
+        const Status emptied = empty_directory(dir.get(), pages);
+        ASSERT_FALSE(emptied.ok());
+        EXPECT_EQ(emptied.error().code, error);
+        EXPECT_EQ(emptied.error().text.rfind("remove busy: ", 0), 0u) << emptied.error().text;
+      }
+      EXPECT_TRUE(fs::exists(scratch / "tree/busy"));
+      EXPECT_FALSE(fs::exists(scratch / "tree/other"));
+      EXPECT_TRUE(empty_directory(dir.get(), pages).ok());
+      EXPECT_TRUE(fs::is_empty(scratch / "tree"));
+    }
+  }
 }
 
 TEST(MeasureTree, WithFewDescriptorsItIsWholeAllTheSame) {

@@ -171,21 +171,28 @@ class Way {
   std::vector<Level> levels_;  // those but for the last kMostOnWay have no stream
 };
 
-// Where that fails the file goes as it is: `st_blocks` of its file system tell.
-void give_back_pages(int at, const char* name, int64_t mount, Pages pages) {
+int if_it_may_pass(int error) { return error == ETXTBSY || is_shortage(error) ? error : 0; }
+
+// 0, or an error that may pass: somebody has a lease on the file, or runs it. Such a file is to keep its
+// name, or nobody could give its pages back later. Where it fails for good the file goes as it is:
+// `st_blocks` of its file system tell.
+int give_back_pages(int at, const char* name, int64_t mount, Pages pages) {
   const Fd here = open_on_mount(at, name, mount, 0);
+  if (!here) return if_it_may_pass(errno);
   struct stat st;
-  if (!here || os::fstat(here.get(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_blocks == 0) return;
+  if (os::fstat(here.get(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_blocks == 0) return 0;
   const std::string path = "/proc/self/fd/" + std::to_string(here.get());
   constexpr int kOpenFile = O_WRONLY | O_NONBLOCK | O_CLOEXEC;
   Fd file(os::openat(AT_FDCWD, path.c_str(), kOpenFile));
   if (!file && errno == EACCES && os::chmod(path.c_str(), S_IRUSR | S_IWUSR) == 0)
     file = Fd(os::openat(AT_FDCWD, path.c_str(), kOpenFile));
+  if (!file) return if_it_may_pass(errno);
   constexpr off_t kAll = std::numeric_limits<off_t>::max() & ~off_t{0xffff};
   if (pages == Pages::kZero)
     (void)os::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kAll);
   else
     (void)os::ftruncate(file.get(), 0);
+  return 0;
 }
 
 // Of one call of remove_tree(), through all of its passes.
@@ -201,7 +208,10 @@ struct Whole {
 // Removes `name`, or opens it if it is a directory that has to be emptied first. Without a descriptor: errno
 // is why it stays, or 0.
 Fd remove_or_open(const Whole& whole, int at, const char* name, struct stat* st) {
-  if (whole.pages != Pages::kKeep) give_back_pages(at, name, whole.mount, whole.pages);
+  if (whole.pages != Pages::kKeep) {
+    errno = give_back_pages(at, name, whole.mount, whole.pages);
+    if (errno != 0) return Fd();
+  }
   int error = os::unlinkat(at, name, 0) == 0 ? 0 : errno;
   if (error == EISDIR || error == EPERM) {
     if (Fd fd = open_to_empty(at, name, whole.mount, st)) return fd;

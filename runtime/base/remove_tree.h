@@ -18,6 +18,7 @@ namespace monarch {
 Status remove_tree(int dirfd, const std::string& name);
 
 // What becomes of the pages of a file in memory before it is removed: whoever has it open keeps what is left.
+// A file that cannot be given back for now, since it runs or somebody has a lease on it, stays (an error).
 enum class Pages {
   kKeep,
   kCut,   // it is empty
