@@ -14,6 +14,7 @@
 
 #include "runtime/base/argv.h"
 #include "runtime/base/os.h"
+#include "runtime/node/life.h"
 
 namespace monarch::admin {
 namespace {
@@ -33,6 +34,7 @@ Question::Question(const std::function<std::string()>& ask) : asked_ms_(now_ms()
   if (pid_ > 0) ::setpgid(pid_, pid_);  // both do: whoever comes first
   if (pid_ != 0) return;
   ::setpgid(0, 0);
+  if (!leave_standard_streams()) ::_exit(1);
   const std::string text = ask() + '\n';
   for (size_t done = 0; done < text.size();) {
     const ssize_t n = ::write(tell.get(), text.data() + done, text.size() - done);

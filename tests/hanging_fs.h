@@ -18,9 +18,9 @@ namespace monarch {
 // the request, and does not answer. To be made in a mount namespace of the test's own.
 class HangingFs {
  public:
-  explicit HangingFs(const std::string& directory) {
+  explicit HangingFs(const std::string& directory, const std::string& more = "") {
     const int fd = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
-    const std::string options = "fd=" + std::to_string(fd) + ",rootmode=40000,user_id=0,group_id=0";
+    const std::string options = "fd=" + std::to_string(fd) + ",rootmode=40000,user_id=0,group_id=0" + more;
     is_mounted_ = ::mount("test", directory.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0;
     if (is_mounted_ && (server_ = ::fork()) == 0) serve(fd);
     ::close(fd);

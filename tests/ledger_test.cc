@@ -12,8 +12,11 @@
 #include "runtime/metadata/board.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/job_memory.h"
+#include "runtime/node/owners_files.h"
+#include "runtime/node/slurmstepds.h"
 #include "runtime/node/state.h"
 #include "tests/faulty_os.h"
+#include "tests/hanging_fs.h"
 #include "tests/logged.h"
 #include "tests/private_mounts.h"
 #include "tests/scratch.h"
@@ -236,6 +239,26 @@ TEST_F(LedgerTest, WhoDoesNotGiveBackIsNotWaitedFor) {
   grant(state_);
   EXPECT_EQ(quota(1), 75 * kMiB);
   EXPECT_EQ(quota(2), 25 * kMiB);
+}
+
+TEST_F(LedgerTest, OfTheReadersOfAJobsFilesOneAtMostHangs) {
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  begin(1, 1);
+  begin(2, 1);
+  const std::string runs = scratch_.dir("runs"), key = record(1).job.key();
+  change(1, [&](JobRecord* r) { r->run_dir = runs + "/1"; });
+  told_before(1, 5);
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    std::optional<HangingFs> hanging(std::in_place, runs, ",allow_other");
+    m->check(hanging->is_mounted(), "mount");
+    grant(state_);
+    m->check(has_hanging_reader(state_, key), "one hangs");
+    m->check(children(::getpid()).size() == 2, "and no other, beside the file system's process");
+    m->check(!has_hanging_reader(state_, record(2).job.key()), "which is the one job's");
+    hanging.reset();
+    for (int i = 0; i < 10000 && has_hanging_reader(state_, key); ++i) ::usleep(1000);
+    m->check(!has_hanging_reader(state_, key), "once it does not hang any more it does not count");
+  });
 }
 
 TEST_F(LedgerTest, WhoBeginsOrEndsIsAskedLater) {

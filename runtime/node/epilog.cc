@@ -75,7 +75,8 @@ Status end_job(const EpilogRequest& request) {
                  record->agent.pid);
   const auto account = std::make_unique<JobAccount>();
   const JobCounters& counters = account->counters;
-  const bool counted = read_account_as(record->user, kReadPatienceMs, record->run_dir, account.get());
+  const bool counted = !has_hanging_reader(*state, request.job.key()) &&
+                       read_account_as(record->user, kReadPatienceMs, record->run_dir, account.get());
   const std::string line = comment_line(*record, counted ? &counters : nullptr);
   const Config config = load_config_or_defaults(request.config);
   const Accounting accounting = config.accounting;

@@ -23,7 +23,7 @@
 #include "runtime/layout/catalog_layout.h"
 #include "runtime/node/accounting.h"
 #include "runtime/node/memory_tier.h"
-#include "runtime/node/removal.h"
+#include "runtime/node/owners_files.h"
 #include "runtime/node/shares.h"
 
 namespace monarch {
@@ -292,7 +292,7 @@ std::vector<GivenBack> ask_agents(const StateDir& state, int board_ms) {
       (void)state.write(late_file(record), "").ok();
     }
     GrantedBytes granted{};
-    const bool told = run_as(record.user, board_ms, &granted, sizeof granted, [&](int fd) {
+    const bool told = read_as_owner(state, record, board_ms, &granted, sizeof granted, [&](int fd) {
       const Result<GrantedBytes> read = read_granted(record.run_dir);
       return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
     });

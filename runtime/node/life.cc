@@ -93,6 +93,14 @@ void leave_behind(const StateDir& state, pid_t process) {
   for (const pid_t child : children_of(process)) groups.move(child, state.helpers_cgroup());
 }
 
+bool leave_standard_streams() {
+  Fd null(::open("/dev/null", O_RDWR));
+  bool left = static_cast<bool>(null);
+  for (int fd = STDIN_FILENO; left && fd <= STDERR_FILENO; ++fd) left = ::dup2(null.get(), fd) == fd;
+  if (null.get() <= STDERR_FILENO) (void)null.release();
+  return left;
+}
+
 HelperCgroup::HelperCgroup(const StateDir& state, Enters enters)
     : name_(state.helpers_cgroup()), entered_(enters == Enters::kNow) {
   if (!entered_) return;

@@ -14,7 +14,7 @@
 #include "build_config.h"
 #include "runtime/base/os.h"
 #include "runtime/node/identity.h"
-#include "runtime/node/removal.h"
+#include "runtime/node/owners_files.h"
 
 namespace monarch {
 namespace {
@@ -273,18 +273,18 @@ Look look_at_records(const StateDir& state) {
 int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
 // From another one each time: who keeps root waiting does not keep it from the same ones for ever.
-void read_boards(std::vector<Seen>* seen) {
+void read_boards(const StateDir& state, std::vector<Seen>* seen) {
   const int64_t begin = now_ms();
   for (size_t i = 0; i < seen->size() && now_ms() - begin < kAllReadPatienceMs; ++i) {
     Seen& job = (*seen)[(i + static_cast<size_t>(begin)) % seen->size()];
     JobCounters counters{};
-    const bool told = run_as({job.record.user.uid, job.record.user.gid, {}}, kReadPatienceMs, &counters,
-                             sizeof counters, [&](int fd) {
-                               const Result<std::unique_ptr<Board>> board = read_board(job.record.run_dir);
-                               if (!board.ok()) return false;
-                               const JobCounters c = counters_of(**board);
-                               return ::write(fd, &c, sizeof c) == sizeof c;
-                             });
+    const bool told =
+        read_as_owner(state, job.record, kReadPatienceMs, &counters, sizeof counters, [&](int fd) {
+          const Result<std::unique_ptr<Board>> board = read_board(job.record.run_dir);
+          if (!board.ok()) return false;
+          const JobCounters c = counters_of(**board);
+          return ::write(fd, &c, sizeof c) == sizeof c;
+        });
     if (told) job.counters = counters;
   }
 }
@@ -307,7 +307,7 @@ void take_over(const StateDir& state, Look* look, Kept* kept) {
 
 Result<Counts> look_at_counts(const StateDir& state, Look* look) {
   *look = look_at_records(state);
-  read_boards(&look->seen);
+  read_boards(state, &look->seen);
   const Result<Fd> locked = state.lock_file(kLock, kLookLockPatienceMs);
   if (!locked.ok()) return locked.error();
   Kept kept = kept_in(state);

@@ -45,6 +45,7 @@ std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& t
     if (pid == 0) {
       ::dup2(tell.get(), kTellFd);
       ::syscall(SYS_close_range, kTellFd + 1u, ~0u, 0u);  // locks: it may hang for ever
+      if (!leave_standard_streams()) ::_exit(1);
       look_at(tiers[i]);
       const auto number = static_cast<uint32_t>(i);
       ::_exit(::write(kTellFd, &number, sizeof number) == sizeof number ? 0 : 1);

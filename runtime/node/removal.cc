@@ -70,6 +70,7 @@ void leave_open(const std::vector<int>& kept) {
   constexpr int kTellFd = 3;
   ::dup2(tell, kTellFd);
   ::syscall(SYS_close_range, kTellFd + 1u, ~0u, 0u);  // root's log and locks
+  if (!leave_standard_streams()) ::_exit(1);
   User plain = user;
   plain.groups.clear();
   ::_exit(become(plain).ok() && work(kTellFd) ? 0 : 1);
@@ -555,7 +556,9 @@ bool ChildAs::finish(int64_t until_ms, void* out, size_t bytes) {
     else
       got += static_cast<size_t>(n);
   }
-  return reap(pid_, until_ms) && got == bytes;
+  const bool good = reap(pid_, until_ms);
+  if (!good && ::waitpid(pid_, nullptr, WNOHANG) == 0) left_behind_ = pid_;
+  return good && got == bytes;
 }
 
 bool run_as(const User& user, int patience_ms, void* out, size_t bytes,

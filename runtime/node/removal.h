@@ -18,9 +18,9 @@
 
 namespace monarch {
 
-// Runs `work`, with a descriptor to write to, in a child that has become `user` and has no other descriptors;
-// kills it after `patience_ms`. Reads what it writes into `out`, exactly `bytes` or nothing. True: it
-// returned true in time.
+// Runs `work`, with a descriptor to write to, in a child that has become `user` and has no other descriptors
+// but for those of /dev/null; kills it after `patience_ms`. Reads what it writes into `out`, exactly `bytes`
+// or nothing. True: it returned true in time.
 bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const std::function<bool(int)>& work);
 
 // The same in two steps, so that several children work at the same time.
@@ -29,9 +29,12 @@ class ChildAs {
   ChildAs(const User& user, const std::function<bool(int)>& work);
   // Once. `until_ms`: of CLOCK_MONOTONIC.
   bool finish(int64_t until_ms, void* out, size_t bytes);
+  // The child, if it hangs in the kernel though it was killed; or -1.
+  pid_t left_behind() const { return left_behind_; }
 
  private:
   pid_t pid_ = -1;  // -1: there is none
+  pid_t left_behind_ = -1;
   Fd in_;
 };
 
