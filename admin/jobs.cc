@@ -21,6 +21,7 @@
 #include "runtime/hierarchy/tier.h"
 #include "runtime/layout/shared_map.h"
 #include "runtime/metadata/board.h"
+#include "runtime/metadata/run_file.h"
 #include "runtime/node/identity.h"
 #include "runtime/node/owners_files.h"
 #include "runtime/node/removal.h"
@@ -133,11 +134,15 @@ std::set<std::string> run_directories() {
 
 // As the caller, who trusts what is the caller's alone.
 std::optional<Job> own_job(const std::string& run_dir) {
+  if (run_dir.empty() || run_dir[0] != '/') return {};
   Job job;
   RunDirectory dir{run_dir.c_str()};
   int fd = -1;
+  struct stat st;
+  const Result<Fd> seen = open_run_dir(run_dir);  // another user's may be one that hangs
+  if (!seen.ok() || ::fstat(seen->get(), &st) != 0 || st.st_uid != ::geteuid()) return {};
   const std::string name = run_dir.substr(run_dir.rfind('/') + 1);
-  if (run_dir.empty() || run_dir[0] != '/' || (!name_run(name, &job) && !name_slurm(name, &job)) ||
+  if ((!name_run(name, &job) && !name_slurm(name, &job)) ||
       open_run_directory(&dir, &fd) != RunDirectoryIs::kOwn)
     return {};
   ::close(fd);
@@ -166,6 +171,7 @@ Job job_of(const JobRecord& record) {
   job.nodes = record.nodes;
   job.restart = record.restart;
   job.run_dir = record.run_dir;
+  job.key = record.job.key();
   return job;
 }
 
@@ -188,16 +194,17 @@ Job job_of_key(const StateDir& state, const std::string& key) {
   return job;
 }
 
-// What is read as another user, which `own` is not.
+// What is read as another user, which `own` is not. What somebody has mounted there is not asked, not even
+// whose it is.
 std::vector<Job> jobs_of_users() {
   std::vector<Job> jobs;
   std::map<uid_t, size_t> of_user;
   for (const std::string& directory : run_directories()) {
     Job job;
     struct stat st;
-    if (!name_run(directory.substr(directory.rfind('/') + 1), &job) || ::lstat(directory.c_str(), &st) != 0 ||
-        !S_ISDIR(st.st_mode) || ++of_user[st.st_uid] > kMostRuns)
-      continue;
+    if (!name_run(directory.substr(directory.rfind('/') + 1), &job)) continue;
+    const Result<Fd> dir = open_run_dir(directory);
+    if (!dir.ok() || ::fstat(dir->get(), &st) != 0 || ++of_user[st.st_uid] > kMostRuns) continue;
     job.run_dir = directory;
     job.uid = st.st_uid;
     job.gid = st.st_gid;
@@ -260,6 +267,7 @@ class Look {
     job_->state = none ? JobState::kAllocating : JobState::kUnknown;
     return job_->reason != kHangs;
   }
+  pid_t left_behind() const { return child_ ? child_->left_behind() : -1; }
 
  private:
   struct Told {
@@ -270,6 +278,7 @@ class Look {
     Told told{};
     if (!child_->finish(until_ms, &told, sizeof told)) return Error{EIO, kHangs};
     if (told.error == 0) return told.status;
+    if (told.error == EXDEV) return Error{EXDEV, "its owner has mounted a file system on its files"};
     return errno_error("read " + job_->run_dir + "/board",
                        told.error > 0 && told.error < 4096 ? static_cast<int>(told.error) : EIO);
   }
@@ -324,13 +333,18 @@ const char* state_name(JobState state) {
 
 void JobWatch::look_at(std::vector<Job>* jobs) {
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  const bool noted = std::any_of(jobs->begin(), jobs->end(), [](const Job& job) { return !job.key.empty(); });
+  const Result<StateDir> state =
+      noted ? StateDir::open(state_dir_) : Result<StateDir>(Error{ENOENT, state_dir_ + ": no job's"});
   std::vector<Job*> wanted;
   for (Job& job : *jobs) {
     if (job.run_dir.empty()) continue;
-    if (const auto at = left_alone_ns_.find(job.run_dir); at == left_alone_ns_.end() || at->second <= now)
-      wanted.push_back(&job);
-    else
+    const auto alone = left_alone_ns_.find(job.run_dir);
+    if ((alone != left_alone_ns_.end() && alone->second > now) ||
+        (state.ok() && !job.key.empty() && has_hanging_reader(*state, job.key)))
       job.reason = kHangs;  // and is kUnknown
+    else
+      wanted.push_back(&job);
   }
   for (size_t begin = 0; begin < wanted.size(); begin += kMostChildren) {
     const size_t end = std::min(begin + kMostChildren, wanted.size());
@@ -338,8 +352,12 @@ void JobWatch::look_at(std::vector<Job>* jobs) {
     std::vector<Look> looks;
     looks.reserve(end - begin);
     for (size_t i = begin; i < end; ++i) looks.emplace_back(wanted[i]);
-    for (size_t i = begin; i < end; ++i)
-      if (!looks[i - begin].finish(until_ms)) left_alone_ns_[wanted[i]->run_dir] = now + kLeftAloneNs;
+    for (size_t i = begin; i < end; ++i) {
+      Look& look = looks[i - begin];
+      if (!look.finish(until_ms)) left_alone_ns_[wanted[i]->run_dir] = now + kLeftAloneNs;
+      if (state.ok() && !wanted[i]->key.empty() && look.left_behind() > 0)
+        note_hanging_reader(*state, wanted[i]->key, look.left_behind());
+    }
   }
 }
 

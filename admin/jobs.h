@@ -39,6 +39,7 @@ struct Job {
   gid_t gid = 0;
   uint32_t nodes = 1, restart = 0;
   std::string run_dir;  // empty: it has none
+  std::string key;      // that root's state directory has it by; empty: of none
   JobState state = JobState::kUnknown;
   std::string reason;               // of kFailed, kTeardown and kUnknown
   std::optional<JobStatus> status;  // what its owner's files say; plausible()

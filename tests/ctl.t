@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """monarchctl's subcommands that look at a node, a configuration or a report: as text, as JSON, and their errors."""
 
+import contextlib
 import glob
 import json
 import os
@@ -776,6 +777,30 @@ def clean_of_runs():
     fails("clean: a directory that is not there", ["clean", f"{tier}/none"], ["none: No such file"])
 
 
+def runs_that_hang():
+    """Directories that look like anybody's runs, on which a user has mounted a file system for all that hangs."""
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        return e2e.skip("runs that hang", "needs root and /dev/fuse")
+    if why := e2e.why_not_nobody():
+        return e2e.skip("runs that hang", why)
+    base, mounter, number = scratch("hanging.runs"), 65533, os.getpid()
+    os.chmod(base, 0o1777)
+    with contextlib.ExitStack() as at_end:
+        for uid in 0, mounter, 65534:
+            path = f"{base}/monarch-run.{uid}.{number}.abcdef"
+            os.mkdir(path)
+            os.chown(path, mounter, mounter)
+            hang = e2e.hanging_mount(path, mounter, more=",allow_other")
+            at_end.callback(subprocess.run, ["umount", "-l", path], check=False)
+            at_end.callback(os.close, hang)
+        for who, before in ("root", ()), ("another user", e2e.NOBODY):
+            code, told, err = as_json("status", "--state-dir", f"{base}/none", before=before, env={"TMPDIR": base})
+            equal((code, job_of(told, f"run.{number}")), (0, {}), f"status by {who} asks no file system that another one mounted", err)
+            code, told, err = as_json("clean", "--dry-run", "--state-dir", f"{base}/none", before=before, env={"TMPDIR": base})
+            equal((code, [f for f in told.get("found", []) if f["name"].startswith(base)]), (0, []), f"nor does clean by {who}", err)
+    return None
+
+
 def clean_and_flush_of_jobs():
     if os.geteuid() != 0:
         return e2e.skip("what jobs of Slurm left", "needs root")
@@ -939,5 +964,5 @@ def completion():
     ok("md5sum" in completed("run", "--dataset", "x", "--", "md5s"), "bash: the command after --")
 
 
-e2e.main(config_show, config_check, colours, clean_of_runs, status_of_run, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, run_waits, version, report_of_sacct,
+e2e.main(config_show, config_check, colours, clean_of_runs, runs_that_hang, status_of_run, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, run_waits, version, report_of_sacct,
          clean_and_flush_of_jobs, plan, completion)

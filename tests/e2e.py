@@ -470,6 +470,33 @@ def hanging_mount(path, uid, dead=0, more=""):
     return fd
 
 
+_TAKES_REQUESTS = """
+import os, struct, sys
+fuse = int(sys.argv[1])
+while True:
+    try:
+        request = os.read(fuse, 1 << 17)
+    except OSError:  # it is unmounted
+        break
+    _, opcode, number = struct.unpack_from("=IIQ", request)
+    if opcode == 26:  # FUSE_INIT
+        os.write(fuse, struct.pack("=IiQ4I2H2I2HI28x", 80, 0, number, 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0, 0))
+"""
+
+
+@contextlib.contextmanager
+def unanswering_mount(path, uid, more=""):
+    """The same of a server that takes each request, and answers none: who asks it cannot be killed as long as this lasts."""
+    fd = hanging_mount(path, uid, more=more)
+    with subprocess.Popen([sys.executable, "-c", _TAKES_REQUESTS, str(fd)], pass_fds=[fd], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as server:
+        os.close(fd)
+        try:
+            yield
+        finally:
+            server.kill()
+            subprocess.run(["umount", "-l", path], stderr=subprocess.DEVNULL, check=False)
+
+
 def _lab_pfs(command, directory):
     result = subprocess.run([f"{SOURCE}/dev/lab", "pfs", command, "--dir", f"{directory}/pfs", "--json"],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=2 * PATIENCE, check=False)

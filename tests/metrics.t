@@ -239,6 +239,70 @@ def hostile():
         some(n.look("spoilt"), {"monarch_staged_files_total": 0}, "sums that a disk has spoilt begin anew")
 
 
+def hanging(n):
+    """Processes of root's on that node that are in the kernel, and stay there."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*"):
+        with contextlib.suppress(OSError), open(f"{path}/cmdline", "rb") as command, open(f"{path}/stat", encoding="utf-8", errors="replace") as stat:
+            if n.state.encode() in command.read() and stat.read().rpartition(")")[2].split()[0] == "D":
+                found.append(os.path.basename(path))
+    return found
+
+
+def status_told(n, job):
+    """Its state and the reason; read to the end of what is written, which nobody keeps open."""
+    code, out, err = e2e.execute([TOOL, "status", "--state-dir", n.state, "--json"], cwd="/")
+    told = [(j["state"], j.get("reason") or "") for j in json.loads(out or "{}").get("jobs", []) if j["job"] == str(job)]
+    ok(code == 0 and len(told) == 1, "status is told", code, err, out)
+    return told[0] if told else ("", "")
+
+
+def move_run_dir(n, job, to):
+    """Has the record name another one; returns what it named."""
+    path = f"{n.state}/jobs/c-1.{job}.n1.x/record.json"
+    with open(path, encoding="utf-8") as file:
+        record = json.load(file)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({**record, "run_dir": to}, file)
+    return record["run_dir"]
+
+
+def mounted():
+    """What an owner has mounted on a job's files takes requests and answers none: nothing of root's asks it."""
+    if not os.path.exists("/dev/fuse"):
+        return e2e.skip("a user's mount on a run directory", "no /dev/fuse")
+    with contextlib.closing(Node("mounted")) as n:
+        job = FIRST + 45
+        run_dir = n.start(job)
+        n.look("before")
+        for what, path, more in (("the board", f"{run_dir}/board", ",rootmode=100000"), ("the directory", run_dir, ""), ("it, for all", run_dir, ",allow_other")):
+            with e2e.unanswering_mount(path, UID, more):
+                some(n.look(what), {"monarch_jobs_unread": 1, "monarch_staged_files_total": 30}, f"something is mounted on {what}: metrics")
+                state, reason = status_told(n, job)
+                ok(state == "unknown" and "mounted a file system" in reason, f"something is mounted on {what}: status", state, reason)
+                ok(wait_until(lambda: not hanging(n)), f"something is mounted on {what}: no process hangs", hanging(n))
+            some(n.look("gone"), {"monarch_jobs_unread": 0}, f"nothing is mounted on {what} any more")
+        with e2e.unanswering_mount(run_dir, UID):
+            n.end(job)
+            ok(wait_until(lambda: not hanging(n)), "something is mounted on the directory: no process hangs after the epilog", hanging(n))
+        job = FIRST + 46
+        n.start(job)
+        n.look("another")
+        elsewhere = f"{n.dir}/elsewhere"
+        os.mkdir(elsewhere)
+        run_dir = move_run_dir(n, job, f"{elsewhere}/run")
+        with e2e.unanswering_mount(elsewhere, 0, ",allow_other"):
+            for look in range(3):
+                some(n.look("hangs"), {"monarch_jobs_unread": 1}, f"what root has mounted hangs: look {look} at the metrics, to their end")
+                equal(status_told(n, job)[0], "unknown", f"what root has mounted hangs: look {look} at the status, to its end")
+            equal(len(hanging(n)), 1, "of what reads the job's files one hangs", hanging(n))
+        move_run_dir(n, job, run_dir)
+        ok(wait_until(lambda: not hanging(n)), "it answers again: none hangs", hanging(n))
+        some(n.look("answers"), {"monarch_jobs_unread": 0}, "and the job's counters are read")
+        n.end(job)
+    return None
+
+
 def states():
     """Jobs without an agent."""
     with contextlib.closing(Node("states")) as n:
@@ -583,4 +647,4 @@ def dashboard():
     return equal(code, 0, "its numbers are right", out.decode(), err)
 
 
-e2e.main(as_root(no_job), as_root(lives), as_root(pressed), as_root(hostile), as_root(states), as_root(textfile), as_root(by_socket), units, as_root(by_systemd), as_root(names), guide, dashboard)
+e2e.main(as_root(no_job), as_root(lives), as_root(pressed), as_root(hostile), as_root(mounted), as_root(states), as_root(textfile), as_root(by_socket), units, as_root(by_systemd), as_root(names), guide, dashboard)

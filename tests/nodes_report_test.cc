@@ -5,15 +5,18 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/run_file.h"
 #include "tests/faulty_os.h"
+#include "tests/private_mounts.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -111,6 +114,32 @@ TEST(RunFile, WhatItsOwnerPutInTheWayDoesNotHold) {
   ::mkdir((scratch / "x.new").c_str(), 0700);
   EXPECT_FALSE(replace_run_file(dir.get(), "x", "de", 2).ok());
   EXPECT_EQ(contents(scratch / "x"), "abc") << "the old one stays";
+}
+
+TEST(RunFile, WhatAUserHasMountedIsNotAsked) {
+  if (::geteuid() != 0 || ::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "needs root and /dev/fuse";
+  const Scratch scratch;
+  scratch.dir("run");
+  in_private_mounts(scratch, [&](PrivateMounts* m) {
+    char text[8] = {};
+    const auto read = [&](const char* name) {
+      const Result<size_t> size = read_run_file(scratch / "run" + "/" + name, text, sizeof text);
+      return size.ok() ? 0 : size.error().code;
+    };
+    m->tmpfs("run", "monarch");
+    scratch.file("run/x", "x");
+    scratch.file("run/y", "y");
+    m->check(read("x") == 0 && text[0] == 'x', "what root has mounted is read");
+    m->fuse("run/x", 65533, ",allow_other,rootmode=100000");
+    m->check(read("x") == EXDEV, "a file that something is mounted on");
+    m->check(read("y") == 0 && text[0] == 'y', "one beside it");
+    m->fuse("run", 65533, ",allow_other");
+    m->check(read("y") == EXDEV, "the directory");
+    m->check(open_run_dir(scratch / "run").error().code == EXDEV, "the directory itself");
+  });
+  EXPECT_TRUE(open_run_dir(scratch / "run").ok());
+  std::filesystem::create_symlink("run", scratch / "link");
+  EXPECT_EQ(open_run_dir(scratch / "link").error().code, ENOTDIR) << "it has another name";
 }
 
 TEST(NodesReport, ALongNameIsCut) {

@@ -84,7 +84,7 @@ TEST(Series, OfNothingButOneIsRead) {
   ::unlink(path.c_str());
   scratch.file("other", good);
   ASSERT_EQ(::symlink((scratch / "other").c_str(), path.c_str()), 0);
-  EXPECT_EQ(read_series(scratch.path()).error().code, ELOOP) << "a link";
+  EXPECT_EQ(read_series(scratch.path()).error().code, EINVAL) << "a link";
 }
 
 TEST(Series, IsBelievedOnlyAsFarAsAnAgentCouldHaveWrittenIt) {

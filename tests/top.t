@@ -448,28 +448,37 @@ def hostile_owner():
     out = looks[-1]
     fields = row(out, str(first))
     ok(fields[2:3] == ["failed"] and "\\x1b[2J" in fields[7] and "\033" not in out and "\u202e" not in out, "a job without an agent, and why, with nothing that a terminal would do", out)
-    hanging = []
+    records = {}
     for i in 1, 2, 3:
         with open(f"{state}/jobs/c.{first + i}.n1/record.json", encoding="utf-8") as file:
-            hanging.append(e2e.hanging_mount(json.load(file)["run_dir"], 65534))
+            records[i] = json.load(file)
+
+    def move_run_dir(i, to):
+        with open(f"{state}/jobs/c.{first + i}.n1/record.json", "w", encoding="utf-8") as file:
+            json.dump({**records[i], "run_dir": to}, file)
+    elsewhere = f"{base}/elsewhere"  # root's own file system hangs, and is asked
+    os.mkdir(elsewhere)
+    hanging = {path: e2e.hanging_mount(path, uid, more=",allow_other") for path, uid in ((elsewhere, 0), (records[3]["run_dir"], 65534))}
+    for i in 1, 2:
+        move_run_dir(i, f"{elsewhere}/{i}")
+    reasons = ["its owner's files cannot be read in a second"] * 2 + ["its owner has mounted a file system on its files"]
     looks = [json.loads(line) for line in top("--json", "--count", "3", "--delay", "0.1", *where)[1].splitlines()]
     for look in looks:
         jobs = {job["job"]: job for job in look["jobs"]}
-        equal([(jobs[str(first + i)]["state"], jobs[str(first + i)]["reason"]) for i in (1, 2, 3)], [("unknown", "its owner's files cannot be read in a second")] * 3,
-              "files that hang")
+        equal([(jobs[str(first + i)]["state"], jobs[str(first + i)]["reason"]) for i in (1, 2, 3)], [("unknown", reason) for reason in reasons], "files that hang")
     if not why_no_tmux():
         with Screen(*where) as s:
             s.size(200, 24)
-            s.shows(lambda page: "\n".join(page).count("cannot be read in a second") == 3 and any("\\x1b[2J" in line for line in page), "they are on a page")
+            s.shows(lambda page: "\n".join(page).count("cannot be read in a second") == 2 and any("\\x1b[2J" in line for line in page), "they are on a page")
             s.size(80, 24)
             s.shows(lambda page: max(len(line) for line in page) <= 80, "which is as before again")
             s.keys("q")
             s.ended("files that hang")
-    for fd in hanging:
+    for path, fd in hanging.items():
         os.close(fd)
+        subprocess.run(["umount", "-l", path], check=True)
     for i in 1, 2, 3:
-        with open(f"{state}/jobs/c.{first + i}.n1/record.json", encoding="utf-8") as file:
-            subprocess.run(["umount", "-l", json.load(file)["run_dir"]], check=True)
+        move_run_dir(i, records[i]["run_dir"])
         equal(monarchd("--epilog", first + i, "--account-program", "")[0], 0, "its epilog")
     monarchd("--epilog", first, "--account-program", "")
     ok(e2e.wait_until(lambda: json.loads(top("--json", "--count", "1", *where)[1])["jobs"] == []), "and all are gone")

@@ -19,9 +19,9 @@ namespace {
 
 constexpr int64_t kYoungSeconds = 10;  // it may not be locked yet by who made it
 
-// Its lock, if it is.
+// Its lock, if it is. Anybody may have made one of that name, and mounted what hangs there: that is not asked.
 Fd lock_left_over(int base, const char* name) {
-  Fd dir(::openat(base, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  Fd dir(os::open_beneath(base, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat st {};
   if (::fstat(dir.get(), &st) != 0 || !is_user_dir(st)) return Fd();
   const int64_t age = os::clock_ns(CLOCK_REALTIME) / 1000000000 - st.st_ctim.tv_sec;

@@ -2,6 +2,7 @@
 #include "runtime/base/mountinfo.h"
 
 #include <cstdlib>
+#include <fstream>
 #include <string_view>
 #include <vector>
 
@@ -46,6 +47,13 @@ bool parse_mount_line(const std::string& line, MountLine* out) {
           unescaped(words[3]),          unescaped(words[4]),          words[5],
           unescaped(words[dash + 1]),   unescaped(words[dash + 2]),   words[dash + 3]};
   return true;
+}
+
+bool find_mount(int64_t id, MountLine* out) {
+  std::ifstream in("/proc/self/mountinfo");
+  for (std::string line; std::getline(in, line);)
+    if (parse_mount_line(line, out) && out->id == id) return true;
+  return false;
 }
 
 bool has_mount_option(const std::string& options, const std::string& option) {

@@ -20,6 +20,9 @@ struct MountLine {
 // False: it is no such line; `out` may be changed all the same.
 bool parse_mount_line(const std::string& line, MountLine* out);
 
+// The mount that has this id (os::mount_id) where the calling process is. False: there is none.
+bool find_mount(int64_t id, MountLine* out);
+
 // Whether one of `options`, which are separated by commas, is that.
 bool has_mount_option(const std::string& options, const std::string& option);
 

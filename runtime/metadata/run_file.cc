@@ -7,9 +7,37 @@
 
 #include <algorithm>
 
-#include "runtime/base/fd.h"
+#include "runtime/base/mountinfo.h"
+#include "runtime/base/os.h"
 
 namespace monarch {
+namespace {
+
+Error is_mounted(const std::string& path) {
+  return Error{EXDEV, path + ": a user has mounted a file system there"};
+}
+
+bool same_mount(const Fd& a, const Fd& b) {
+  const int64_t id = os::mount_id(a.get());
+  return id >= 0 && id == os::mount_id(b.get());
+}
+
+}  // namespace
+
+// Its file system is that of the directory above it, or one that root has mounted: FUSE is all that a user
+// can.
+Result<Fd> open_run_dir(const std::string& path) {
+  constexpr int kLook = O_PATH | O_DIRECTORY | O_CLOEXEC;  // asks nobody what is mounted there
+  const size_t slash = path.rfind('/');
+  const Fd above(::open(slash == 0 ? "/" : path.substr(0, slash).c_str(), kLook));
+  Fd dir(above ? ::openat(above.get(), path.c_str() + slash + 1, kLook | O_NOFOLLOW) : -1);
+  if (!dir) return errno_error("read " + path);
+  MountLine mount;
+  if (!same_mount(dir, above) &&
+      (!find_mount(os::mount_id(dir.get()), &mount) || mount.type.starts_with("fuse")))
+    return is_mounted(path);
+  return dir;
+}
 
 Status replace_run_file(int run_dir, const std::string& name, const void* data, size_t bytes) {
   const std::string fresh = name + ".new";
@@ -25,10 +53,17 @@ Status replace_run_file(int run_dir, const std::string& name, const void* data, 
 }
 
 Result<size_t> read_run_file(const std::string& path, void* to, size_t most) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const size_t slash = path.rfind('/');
+  const Result<Fd> dir = open_run_dir(path.substr(0, slash));
+  if (!dir.ok()) return dir.error();
+  const Fd found(::openat(dir->get(), path.c_str() + slash + 1, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!found) return errno_error("read " + path);
+  if (!same_mount(found, *dir)) return is_mounted(path);
   struct stat st;
-  if (!fd || ::fstat(fd.get(), &st) != 0) return errno_error("read " + path);
+  if (::fstat(found.get(), &st) != 0) return errno_error("read " + path);
   if (!S_ISREG(st.st_mode) || st.st_size < 0) return Error{EINVAL, path + ": no regular file"};
+  const Fd fd(::open(("/proc/self/fd/" + std::to_string(found.get())).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return errno_error("read " + path);
   const auto size = static_cast<size_t>(st.st_size), bytes = std::min(size, most);
   for (size_t done = 0; done < bytes;) {
     const ssize_t n =

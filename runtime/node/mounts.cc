@@ -117,9 +117,8 @@ int detach_once(int jobs, const std::string& name, uid_t owner, Detach what) {
 }  // namespace
 
 bool is_of_job_tmpfs(int fd) {
-  const Mounts mounts = read_mounts();
-  const Mount* mount = find(mounts, os::mount_id(fd));
-  return mount && mount->type == "tmpfs" && mount->source == kTmpfsSource;
+  Mount mount;
+  return find_mount(os::mount_id(fd), &mount) && mount.type == "tmpfs" && mount.source == kTmpfsSource;
 }
 
 bool move_job_tmpfs(int jobs, const std::string& from, const std::string& to) {
