@@ -282,17 +282,46 @@ TEST_F(JobDirTest, ARunDirectoryThatCannotBeGivenAwayIsNone) {
 }
 
 TEST_F(JobDirTest, ARunDirectoryWithoutABoundIsLogged) {
-  const int status = in_child([&] {
-    if (!before_call(SYS_mount, [](CallArguments) { return EPERM; })) return 99;
-    const std::string log =
-        logged([&] { EXPECT_TRUE(make_run_dir(scratch_ / "run", 1 << 20, kFiles, kOwner).ok()); });
-    return log.find("run directories are not bounded: mount a tmpfs") == std::string::npos || HasFailure()
-               ? 1
-               : 0;
+  for (const long call : {SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_move_mount}) {
+    const std::string run = scratch_ / ("run" + std::to_string(call));
+    const int status = in_child([&] {
+      if (!before_call(call, [](CallArguments) { return EPERM; })) return 99;
+      const std::string log = logged([&] { EXPECT_TRUE(make_run_dir(run, 1 << 20, kFiles, kOwner).ok()); });
+      const bool told = log.find("run directories are not bounded: m") != std::string::npos &&
+                        log.find(" a tmpfs of 1048576 bytes: ") != std::string::npos;
+      return told && !HasFailure() ? 0 : 1;
+    });
+    if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+    EXPECT_EQ(status, 0) << call;
+    EXPECT_EQ(contents(run + "/agent.conf"), "conf");
+  }
+}
+
+// Whoever has the directory may mount something on it at once.
+TEST_F(JobDirTest, WhatIsMountedOnARunDirectoryMeanwhileIsNotOpened) {
+  scratch_.dir("mnt");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->tmpfs("mnt", "test");
+    const std::string run = scratch_ / "mnt/run";
+    bool covered = false;
+    const auto cover = [&](CallArguments) {
+      struct stat inside {
+      }, outside{};
+      if (covered || ::stat(run.c_str(), &inside) != 0 || ::stat((scratch_ / "mnt").c_str(), &outside) != 0 ||
+          inside.st_dev == outside.st_dev)
+        return 0;
+      covered = true;
+      m->check(inside.st_uid == 0, "it is root's until all is in it");
+      m->check(::mount("above", run.c_str(), "tmpfs", 0, "size=1m") == 0, "mount above it");
+      return 0;
+    };
+    if (!before_call(SYS_openat, cover)) return;
+    m->check(make_run_dir(run, 8 << 20, kFiles, kOwner).ok(), "make it");
+    m->check(covered, "something is mounted there meanwhile");
+    m->check(::access((run + "/agent.conf").c_str(), F_OK) != 0, "and is not what is filled");
+    m->check(::umount2(run.c_str(), MNT_DETACH) == 0, "unmount it");
+    m->check(contents(run + "/agent.conf") == "conf" && stat_of(run).st_uid == kOwner.uid, "it is filled");
   });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(contents(scratch_ / "run/agent.conf"), "conf");
 }
 
 TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {

@@ -3,7 +3,9 @@
 // has real ones.
 #include "runtime/node/launch.h"
 
+#include "runtime/node/job_dirs.h"
 #include "tests/node_fixture.h"
+#include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
 
 namespace monarch {
@@ -84,6 +86,34 @@ TEST_F(LaunchTest, AnAgentSaysWhetherItIsReady) {
   EXPECT_EQ(launched({Says{"no tier"}, true}), "no tier");
   EXPECT_EQ(launched({Says{}, true}), "the agent ended before it was ready");
   EXPECT_EQ(launched({Says{std::string(5000, 'x')}}), "the agent's answer has no end");
+}
+
+TEST_F(LaunchTest, WhatItsOwnerHasMountedOnItsDirectoryIsNotAsked) {
+  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  const auto repeat = [](CallArguments a) -> int {
+    std::string words;
+    for (char** word = reinterpret_cast<char**>(a[1]); *word; ++word) words += std::string(" ") + *word;
+    words = words.find(" --exclude-file ") == std::string::npos ? "no pattern\n" : "a pattern\n";
+    (void)!::write(kReadyFd, words.data(), words.size());
+    ::_exit(0);
+  };
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    const auto launched_after = [&](const std::function<void(const std::string& run_dir)>& what) {
+      return with(SYS_execve, repeat, [&] {
+        JobRecord r = record(1);
+        const Removal job = begin(r);
+        what(r.run_dir.substr(scratch_.path().size() + 1));
+        const Result<std::string> s = launch_agent(state_, 0, kPatienceMs, nullptr, &r);
+        return s.ok() ? *s : s.error().text;
+      });
+    };
+    m->check(launched_after([](const std::string&) {}) == "no pattern", "none");
+    const auto exclude = [&](const std::string& run) { scratch_.file(run + "/" + kExclude, "*.idx"); };
+    m->check(launched_after(exclude) == "a pattern", "a pattern");
+    const auto mount = [&](const std::string& run) { m->fuse(run, kUid, ",allow_other"); };
+    m->check(launched_after(mount).starts_with("no pattern"), "what is mounted there");
+  });
 }
 
 TEST_F(LaunchTest, AnAgentIsToldWhoseItIs) {

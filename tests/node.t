@@ -406,7 +406,8 @@ def full_run_directory():
             contains(n.start(job), ["ready "], f"job {job} starts")
             run_dir[job] = n.record(job)["run_dir"]
         equal(len(mounted(1)), 1, "a run directory is a file system of its own", mounted(1))
-        contains(mounted(1)[0], ["nosuid,nodev,noexec", "size=16384k", "nr_inodes=1024", "mode=700", f"uid={UID}"], "bounded, for the owner")
+        contains(mounted(1)[0], ["nosuid,nodev,noexec", "size=16384k", "nr_inodes=1024", "mode=700"], "bounded")
+        equal([(st.st_uid, st.st_gid, stat.S_IMODE(st.st_mode)) for st in [os.stat(run_dir[1])]], [(UID, UID, 0o700)], "the owner's")
         equal(os.stat(f"{run_dir[1]}/agent.conf").st_uid, 0, "with the agent's configuration, which is root's")
         task, _, _ = n.task(run_dir[1])
         equal(n.task_goes_on(task), "tier", "its job is served")  # what is not in the catalog by now will never be

@@ -149,9 +149,11 @@ Status make_run_dir(const std::string& path, uint64_t bytes, const RunFiles& fil
   if (::mkdir(path.c_str(), 0700) != 0) return errno_error("make " + path);  // its parent is root's
   Fd dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (dir && bytes != 0) {
-    if (const Status s = mount_run_tmpfs(dir, bytes, user); !s.ok())
-      spdlog::warn("run directories are not bounded: {}", s.error().text);
-    dir = Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));  // what is mounted
+    Result<Fd> tmpfs = mount_run_tmpfs(dir, bytes);
+    if (tmpfs.ok())
+      dir = tmpfs.take();
+    else
+      spdlog::warn("run directories are not bounded: {}", tmpfs.error().text);
   }
   bool filled = static_cast<bool>(dir);
   for (const auto& [name, text] : files) filled = filled && put(dir, name, text, user);

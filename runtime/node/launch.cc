@@ -18,6 +18,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/base/pipe.h"
+#include "runtime/metadata/run_file.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/job_dirs.h"
 
@@ -53,10 +54,15 @@ bool wait_recorded() {
   return n == 1;
 }
 
+// The directory is its owner's by now, who may have mounted what hangs there.
+bool has_file(const std::string& run_dir, const char* name) {
+  const Result<Fd> dir = open_run_dir(run_dir);
+  return dir.ok() && Fd(::openat(dir->get(), name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+}
+
 // In the child: the agent, with nothing of slurmstepd's, which becomes the user by itself. Who changes
 // identity after execve(2) cannot be traced by that user at any moment; who executes as the user can.
-[[noreturn]] void exec_agent(const StateDir& state, const AgentPeers* peers, const JobRecord& record,
-                             bool excludes) {
+[[noreturn]] void exec_agent(const StateDir& state, const AgentPeers* peers, const JobRecord& record) {
   std::ofstream("/proc/self/oom_score_adj") << "1000\n";
   ::setsid();
   const rlimit none{0, 0};
@@ -87,7 +93,8 @@ bool wait_recorded() {
     words.insert(words.end(),
                  {"--peers", record.run_dir + "/" + kPeers, "--peer-index", std::to_string(peers->own),
                   "--peer-identity", peers->identity, "--peer-key-fd", std::to_string(kKeyFd)});
-  if (excludes) words.insert(words.end(), {"--exclude-file", record.run_dir + "/" + kExclude});
+  if (has_file(record.run_dir, kExclude))
+    words.insert(words.end(), {"--exclude-file", record.run_dir + "/" + kExclude});
   const std::vector<char*> argv = argv_of(words);
   char path[] = "PATH=/usr/bin:/bin";
   char* environment[] = {path, nullptr};
@@ -124,7 +131,7 @@ void warn_of_group(const JobRecord& record, const Error& error) {
 }  // namespace
 
 Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int patience_ms,
-                                 const AgentPeers* peers, JobRecord* record, bool excludes) {
+                                 const AgentPeers* peers, JobRecord* record) {
   Fd key;
   if (peers) {
     Result<Fd> with_key = pipe_with({reinterpret_cast<const char*>(peers->key.data()), peers->key.size()});
@@ -152,7 +159,7 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
     if (const Status s = groups.enter(group); own.ok() && !s.ok()) warn_of_group(*record, s.error());
     leave_only(tell.get(), wait.get(), key.get());
     if (!wait_recorded()) ::_exit(1);
-    exec_agent(state, peers, *record, excludes);
+    exec_agent(state, peers, *record);
   }
   tell.reset();
   Result<ProcessId> agent = identify(pid);

@@ -13,9 +13,8 @@ namespace monarch {
 // is not ready by then is not given up. On an error there is no agent. It is told of `peers`, whose list is
 // in the run directory, unless that is nullptr; of the key by a pipe, since all can read a command line, and
 // its user an environment and a file. Returns why it is on its own though it was told of peers, in its own
-// words; else "". `excludes`: a list of what is not staged is in the run directory, which is its user's by
-// now.
+// words; else "".
 Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int patience_ms,
-                                 const AgentPeers* peers, JobRecord* record, bool excludes = false);
+                                 const AgentPeers* peers, JobRecord* record);
 
 }  // namespace monarch

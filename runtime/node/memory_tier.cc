@@ -5,6 +5,8 @@
 #include <spdlog/fmt/fmt.h>
 #include <sys/mount.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -17,6 +19,12 @@ namespace {
 constexpr uint64_t kPage = 4096, kMoreInodes = 1024;
 
 constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV;
+
+// Of <linux/mount.h>, which older releases of the C library do not bear beside <sys/mount.h>.
+constexpr unsigned kOpenCloexec = 1, kMountCloexec = 1;
+constexpr unsigned kSetString = 1, kCreate = 6;
+constexpr unsigned kNoSuid = 2, kNoDev = 4, kNoExec = 8;
+constexpr unsigned kFromDescriptor = 4, kToDescriptor = 0x40;
 
 // Each file takes a page at least, but for empty ones and directories. size=0 would be no limit.
 std::string limits_of(uint64_t bytes) {
@@ -33,6 +41,10 @@ Status mount_on(const Fd& dir, unsigned long flags, const std::string& limits, c
   return {};
 }
 
+bool set(const Fd& tmpfs, const char* key, const std::string& value) {
+  return ::syscall(SYS_fsconfig, tmpfs.get(), kSetString, key, value.c_str(), 0) == 0;
+}
+
 }  // namespace
 
 Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
@@ -41,8 +53,20 @@ Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
   return spread.ok() ? spread : mount_on(dir, kFlags, limits_of(bytes), user);
 }
 
-Status mount_run_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
-  return mount_on(dir, kFlags | MS_NOEXEC, fmt::format("size={},nr_inodes={}", bytes, kMoreInodes), user);
+// Nothing is looked for at a path: as soon as the directory is its owner's, that may have mounted something
+// there.
+Result<Fd> mount_run_tmpfs(const Fd& dir, uint64_t bytes) {
+  const Fd tmpfs(static_cast<int>(::syscall(SYS_fsopen, "tmpfs", kOpenCloexec)));
+  if (!tmpfs || !set(tmpfs, "source", kTmpfsSource) || !set(tmpfs, "size", std::to_string(bytes)) ||
+      !set(tmpfs, "nr_inodes", std::to_string(kMoreInodes)) || !set(tmpfs, "mode", "0700") ||
+      ::syscall(SYS_fsconfig, tmpfs.get(), kCreate, nullptr, nullptr, 0) != 0)
+    return errno_error(fmt::format("make a tmpfs of {} bytes", bytes));
+  const Fd mount(
+      static_cast<int>(::syscall(SYS_fsmount, tmpfs.get(), kMountCloexec, kNoSuid | kNoDev | kNoExec)));
+  Fd top(mount ? os::openat(mount.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
+  if (!top || ::syscall(SYS_move_mount, mount.get(), "", dir.get(), "", kFromDescriptor | kToDescriptor) != 0)
+    return errno_error(fmt::format("mount a tmpfs of {} bytes", bytes));
+  return top;
 }
 
 // The descriptor holds what is mounted there: it is looked at, and then made larger, or nothing is. The job's

@@ -17,8 +17,9 @@ constexpr char kTmpfsSource[] = "monarch";  // in mountinfo
 // Mounts a tmpfs of `bytes` for `user` on the directory `dir`.
 Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user);
 
-// The same for a job's run directory, for what its agent puts there: some files, none to be executed.
-Status mount_run_tmpfs(const Fd& dir, uint64_t bytes, const User& user);
+// The same for a job's run directory, for what its agent puts there: some files, none to be executed. Returns
+// the directory that is mounted, open for reading; it is root's until it is given away.
+Result<Fd> mount_run_tmpfs(const Fd& dir, uint64_t bytes);
 
 // Makes the one of the job `name` in the directory `jobs` larger.
 Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes);

@@ -184,7 +184,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   MONARCH_TRY(make_run_dir(record->run_dir, run_size, files, request.user));
   MONARCH_TRY(tell_quotas(state, *record));
   const Result<std::string> launched =
-      launch_agent(state, memory, ready_ms, found.ok() ? &*found : nullptr, record, !options.exclude.empty());
+      launch_agent(state, memory, ready_ms, found.ok() ? &*found : nullptr, record);
   if (!launched.ok()) return launched.error();
   const std::string& why = found.ok() ? *launched : found.error().text;
   started->peers = why.empty() ? fmt::format("node {} of {}", found->own, found->count) : "no peers: " + why;
