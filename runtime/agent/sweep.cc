@@ -19,7 +19,8 @@ namespace {
 
 constexpr int64_t kYoungSeconds = 10;  // it may not be locked yet by who made it
 
-// Its lock, if it is. Anybody may have made one of that name, and mounted what hangs there: that is not asked.
+// Its lock, if it is. Anybody may have made one of that name, and mounted what hangs there: that is not
+// asked.
 Fd lock_left_over(int base, const char* name) {
   Fd dir(os::open_beneath(base, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat st {};
