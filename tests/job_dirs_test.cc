@@ -274,6 +274,16 @@ TEST_F(JobDirTest, WhatFailsLeavesNothingAndSaysWhy) {
   EXPECT_TRUE(fs::is_empty(jobs()));
 }
 
+TEST_F(JobDirTest, WhatAUserHasMountedInATierIsNotAskedWhoseItIs) {
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  scratch_.dir("tier/monarch");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->fuse("tier/monarch", 65533, ",allow_other");
+    const Status s = check_tier_jobs(scratch_ / "tier");
+    m->check(!s.ok() && s.error().code == EXDEV, "it is told that something is mounted there");
+  });
+}
+
 TEST_F(JobDirTest, ARunDirectoryThatCannotBeGivenAwayIsNone) {
   const Intercept refuse(Call::kChown, EPERM);
   const Status s = make_run_dir(scratch_ / "run", 0, kFiles, kOwner);
