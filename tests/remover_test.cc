@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "runtime/base/log.h"
+#include "runtime/base/os.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/memory_tier.h"
 #include "runtime/node/mounts.h"
@@ -574,6 +575,20 @@ TEST_F(RunAsTest, IsBounded) {
     for (;;) ::pause();
     return true;
   })) << "all is written, but it does not end";
+}
+
+TEST_F(RunAsTest, WhatHasComeIsReadThoughAnotherOneTookAllTheTime) {
+  const User user = {kUid, kUid, {}};
+  ChildAs late(user, [](int) -> bool {
+    for (;;) ::pause();
+  });
+  ChildAs good(user, [](int fd) { return write_some(fd, 0, 8); });
+  uint64_t out = 0;
+  const int64_t until_ms = os::clock_ns(CLOCK_MONOTONIC) / 1000000 + 2000;
+  EXPECT_FALSE(late.finish(until_ms, &out, sizeof out));
+  EXPECT_TRUE(good.finish(until_ms, &out, sizeof out));
+  EXPECT_EQ(out, kNumber);
+  EXPECT_TRUE(no_child_is_left());
 }
 
 TEST_F(RunAsTest, WithoutAProcessOrAPipeThereIsNothing) {

@@ -548,8 +548,11 @@ bool ChildAs::finish(int64_t until_ms, void* out, size_t bytes) {
   for (bool open = true; open && got < bytes;) {
     const int64_t left = until_ms - now_ms();
     pollfd p = {in_.get(), POLLIN, 0};
-    if (left <= 0) break;
-    if (::poll(&p, 1, static_cast<int>(left)) <= 0) continue;  // late, or a signal came
+    // What has come by then is read, however long another child was waited for.
+    if (::poll(&p, 1, static_cast<int>(std::max<int64_t>(left, 0))) <= 0) {
+      if (left <= 0) break;
+      continue;  // late, or a signal came
+    }
     const ssize_t n = ::read(in_.get(), static_cast<char*>(out) + got, bytes - got);
     if (n <= 0)
       open = n < 0 && errno == EINTR;
