@@ -495,6 +495,58 @@ TEST(RemoveTree, WhatStaysInTheDepthIsPassedOver) {
   EXPECT_FALSE(fs::exists(scratch / "tree"));
 }
 
+TEST(RemoveTree, WhatStaysInTheDepthIsToldBriefly) {
+  const Intercept refuse(Call::kRenameat, EXDEV);
+  const Intercept stays(Call::kUnlinkat,
+                        [](Arguments& a) { return std::string(a.path) == "kept" ? EACCES : 0; });
+  const auto told = [](int levels) {
+    const Scratch scratch("/dev/shm");
+    make_deep_tree(scratch, levels + 1);
+    std::string path = "tree";
+    for (int level = 0; level < levels; ++level) path += "/d";
+    scratch.file(path + "/kept", "");
+    const Status removed = remove_tree(AT_FDCWD, scratch / "tree");
+    return removed.ok() ? "" : removed.error().text;
+  };
+  EXPECT_EQ(told(12), "remove d/d/d/d/d/d/d/d/d/d/d/d/kept: Permission denied");
+  EXPECT_EQ(told(60), "remove d/d/d/d/d/d/d/d/d/.../d/kept: Permission denied");
+}
+
+// As SaysWhatFailedAndGoesOnTheNextTime, on the way down and back up where nothing can be moved.
+TEST(RemoveTree, SaysWhatFailedInTheDepth) {
+  const Scratch scratch("/dev/shm");
+  const Intercept refuse(Call::kRenameat, EXDEV);
+  for (const Call call : {Call::kOpenat, Call::kFstat, Call::kFdopendir, Call::kReaddir, Call::kUnlinkat}) {
+    int failed = 0;
+    for (bool came = true; came; ++failed) {
+      make_chain(scratch, 40);
+      std::atomic<int> left{failed};
+      came = false;
+      Status removed;
+      {
+        const Intercept fail(call,
+                             [&](Arguments&) { return left.fetch_sub(1) == 0 ? (came = true, EIO) : 0; });
+        removed = remove_tree(AT_FDCWD, scratch / "tree");
+      }
+      if (!removed.ok()) {
+        EXPECT_EQ(removed.error().code, EIO) << removed.error().text;
+      }
+      EXPECT_TRUE(!removed.ok() || !fs::exists(scratch / "tree"))
+          << static_cast<int>(call) << " at " << failed;
+      EXPECT_TRUE(remove_tree(AT_FDCWD, scratch / "tree").ok());
+      EXPECT_FALSE(fs::exists(scratch / "tree"));
+    }
+    EXPECT_GT(failed, 40) << static_cast<int>(call);
+  }
+}
+
+TEST(MeasureTree, WhoseWayBackIsLostIsNotWhole) {
+  const Scratch scratch;
+  make_deep_tree(scratch, 40);
+  const Intercept lost(Call::kOpenat, [](Arguments& a) { return std::string(a.path) == ".." ? EIO : 0; });
+  EXPECT_FALSE(measure_tree(open_path(scratch / "tree").get(), 60000).complete);
+}
+
 // Its owner may move a directory while the way back up leads through it.
 TEST(RemoveTree, ADirectoryThatWasMovedDoesNotLeadElsewhere) {
   const Scratch scratch;

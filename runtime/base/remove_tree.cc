@@ -113,7 +113,9 @@ class Way {
     return os::readdir(last.stream.get());
   }
 
+  // To a directory that was just opened, or could not be (errno).
   bool down(Fd fd, const struct stat& st, std::string name) {
+    if (!fd) return false;
     std::unique_ptr<DIR, Close> stream(os::fdopendir(fd.get()));
     if (!stream) return false;
     fd.release();
@@ -523,8 +525,7 @@ Usage measure_tree(int dirfd, int patience_ms) {
   bool deeper = false;
   Way way(mount);
   const auto enter = [&](int directory, const struct stat& st) {
-    Fd fd(os::openat(directory, ".", kOpenDirectory));
-    if (!fd || !way.down(std::move(fd), st, "")) return false;
+    if (!way.down(Fd(os::openat(directory, ".", kOpenDirectory)), st, "")) return false;
     way.note_rest();
     return true;
   };
