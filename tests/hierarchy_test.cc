@@ -148,7 +148,7 @@ TEST_F(HierarchyTest, DirectoriesAreTheUsersAlone) {
   ::umask(old);
   ASSERT_TRUE(file.ok()) << file.error().text;
   ASSERT_TRUE(t.publish(*file, 0x1234).ok());
-  EXPECT_EQ(mode_of(t.copies_path()), 0700u);
+  EXPECT_EQ(mode_of(t.copies_path()), unsigned{kUserDirMode});
   EXPECT_EQ(mode_of(t.copies_path() + "/34"), 0700u);
   EXPECT_EQ(mode_of(path_of_copy(t, 0x1234)), 0600u);
   EXPECT_EQ(t.copies_path(), scratch_ / "a/" + kJob);
