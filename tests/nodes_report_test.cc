@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -114,6 +115,19 @@ TEST(RunFile, WhatItsOwnerPutInTheWayDoesNotHold) {
   ::mkdir((scratch / "x.new").c_str(), 0700);
   EXPECT_FALSE(replace_run_file(dir.get(), "x", "de", 2).ok());
   EXPECT_EQ(contents(scratch / "x"), "abc") << "the old one stays";
+}
+
+// The kernel would have its owner, who need not answer, give the lease back first: 45 s.
+TEST(RunFile, WhatItsOwnerHasALeaseOnIsNotWaitedFor) {
+  const Scratch scratch;
+  const Fd held(::open(scratch.file("x", "abc").c_str(), O_RDWR | O_CLOEXEC));
+  if (::fcntl(held.get(), F_SETLEASE, F_WRLCK) != 0) GTEST_SKIP() << "no leases: " << std::strerror(errno);
+  ::signal(SIGIO, SIG_IGN);
+  char text[8] = {};
+  EXPECT_EQ(read_run_file(scratch / "x", text, sizeof text).error().code, EWOULDBLOCK);
+  ::fcntl(held.get(), F_SETLEASE, F_UNLCK);
+  ::signal(SIGIO, SIG_DFL);
+  EXPECT_TRUE(read_run_file(scratch / "x", text, sizeof text).ok());
 }
 
 TEST(RunFile, WhatAUserHasMountedIsNotAsked) {

@@ -62,7 +62,8 @@ Result<size_t> read_run_file(const std::string& path, void* to, size_t most) {
   struct stat st;
   if (::fstat(found.get(), &st) != 0) return errno_error("read " + path);
   if (!S_ISREG(st.st_mode) || st.st_size < 0) return Error{EINVAL, path + ": no regular file"};
-  const Fd fd(::open(("/proc/self/fd/" + std::to_string(found.get())).c_str(), O_RDONLY | O_CLOEXEC));
+  const std::string itself = "/proc/self/fd/" + std::to_string(found.get());
+  const Fd fd(::open(itself.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));  // nor is the end of a lease
   if (!fd) return errno_error("read " + path);
   const auto size = static_cast<size_t>(st.st_size), bytes = std::min(size, most);
   for (size_t done = 0; done < bytes;) {
