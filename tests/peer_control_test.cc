@@ -393,7 +393,9 @@ TEST_F(ControlTest, WhoHasDialledMeanwhileCanBeReached) {
     const int before = times_memory_lacked();
     if (lacks) lack_memory_next(one);
     dialled.reset();
-    if (lacks) EXPECT_TRUE(eventually([&] { return times_memory_lacked() > before; }));
+    if (lacks) {
+      EXPECT_TRUE(eventually([&] { return times_memory_lacked() > before; }));
+    }
     settle(one);
     EXPECT_TRUE(one.seen(&Agent::unreachable).empty());
     EXPECT_TRUE(one.seen(&Agent::gone).empty());
