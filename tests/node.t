@@ -370,7 +370,7 @@ def leased_memory():
         equal(e2e.execute([*e2e.NOBODY, "sh", "-c", f"head -c 2M /dev/zero >{leased}; cp /bin/sleep {program}"])[0], 0, "its owner makes files")
         runs = e2e.start([*e2e.NOBODY, program, "600"], stdin=subprocess.DEVNULL)
         at_end.callback(e2e.end, runs)
-        holder = e2e.start([*e2e.NOBODY, "python3", "-c", LEASE, leased], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        holder = e2e.start([*e2e.NOBODY, "/usr/bin/python3", "-c", LEASE, leased], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         at_end.callback(e2e.end, holder)
         equal(holder.stdout.readline(), b"up\n", "one is leased, and one runs")
         held = at_end.enter_context(open(program, "rb"))

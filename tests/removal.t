@@ -431,7 +431,7 @@ def chain_of_projects():
         return skip("a chain of directories with project ids", "neither XFS nor ext4 with them can be mounted here")
     with node("chain") as n, contextlib.ExitStack() as at_end:
         def make_chain(job, levels):
-            code, _, err = as_user(OWNER, "python3", "-c", CHAIN, n.job_dir(job), str(levels))
+            code, _, err = as_user(OWNER, "/usr/bin/python3", "-c", CHAIN, n.job_dir(job), str(levels))
             equal(code, 0, "chain: the owner makes directories of a project each", err)
 
         make_chain(1, 4300)
@@ -472,7 +472,7 @@ def chain_without_key():
         if subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode != 0:
             return skip("encrypted directories", "no ext4 with them can be mounted here")
     with node("encrypted") as n:
-        code, _, err = as_user(OWNER, "python3", "-c", ENCRYPTED_CHAIN, n.job_dir(1), "300")
+        code, _, err = as_user(OWNER, "/usr/bin/python3", "-c", ENCRYPTED_CHAIN, n.job_dir(1), "300")
         if code != 0:
             return skip("encrypted directories", f"none can be made here: {err}")
         n.epilog(1)
