@@ -38,6 +38,7 @@ nobase_dist_doc_DATA = \
 	%D%/performance/scale.svg \
 	%D%/performance/start.svg \
 	%D%/performance/tuning.svg \
+	%D%/performance/waste.svg \
 	%D%/security.md \
 	%D%/slurm.md \
 	%D%/slurm-versions.md
@@ -71,4 +72,5 @@ EXTRA_DIST += \
 	%D%/performance/reads.json \
 	%D%/performance/scale.json \
 	%D%/performance/start.json \
-	%D%/performance/tuning.json
+	%D%/performance/tuning.json \
+	%D%/performance/waste.json
