@@ -55,6 +55,17 @@ class CreditTest : public PlacementTest {
     }
     return n;
   }
+  // The burst of ten files is staged, and others are since opens wait for them, which the job then reads on a
+  // tier. Returns how many are to be staged in the end.
+  uint64_t read_what_was_waited_for() {
+    start();
+    walk();
+    expect_staged(10);
+    const auto n = static_cast<uint64_t>(opened_by_demand());
+    expect_staged(10 + n);
+    job_reads_on_tier(n);
+    return 10 + 2 * n;
+  }
 };
 
 TEST_F(CreditTest, TheBurstIsPrefetchedWhileTheJobReadsNothing) {
@@ -108,13 +119,8 @@ TEST_F(CreditTest, WhatTheJobHasReadOfPrefetchedFilesComesBack) {
 
 TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetched) {
   make_files(40, 10 * kCost);
-  start();
-  walk();
-  expect_staged(10);
-  const int n = opened_by_demand();
-  expect_staged(10 + n);
-  job_reads_on_tier(n);
-  expect_staged(10 + 2 * n);
+  const uint64_t staged = read_what_was_waited_for();
+  expect_staged(staged);
 }
 
 // A device that takes its time: what is on its way to it was paid for, and hides nothing of what was asked
@@ -125,14 +131,9 @@ TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetchedWhileOthersAreOnTheirWay) 
     ::usleep(60000);
     return 0;
   });
-  start();
-  walk();
-  expect_staged(10);
-  const int n = opened_by_demand();
-  expect_staged(10 + n);
-  job_reads_on_tier(n);
+  const uint64_t staged = read_what_was_waited_for();
   ::usleep(500000);
-  expect_staged(10 + 2 * n);
+  expect_staged(staged);
 }
 
 TEST_F(CreditTest, OnHasNoBound) {
