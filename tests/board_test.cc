@@ -582,7 +582,7 @@ TEST_F(WaitTest, AllReturnSoonWhenTheAgentIsKilled) {
   agent.kill();
   tasks.join();
   EXPECT_EQ(told, 8);
-  EXPECT_LT(steady_clock::now() - start, 10 * std::chrono::milliseconds(100));
+  EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(30)) << "the wait itself takes half an hour";
 }
 
 // ---- counters

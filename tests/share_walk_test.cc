@@ -532,7 +532,7 @@ TEST_F(ShareWalkTest, WhatIsStoppedEnds) {
   ::usleep(20000);
   const auto begin = std::chrono::steady_clock::now();
   nodes_[1]->share->stop();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(300));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(options_.silence_ms / 2));
   EXPECT_EQ(nodes_[1]->share->answer({}).state, WalkState::kFollows) << "it does not begin a walk";
   EXPECT_FALSE(nodes_[1]->walked());
 }
