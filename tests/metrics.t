@@ -223,7 +223,7 @@ def hostile():
                 os.lchown(board, UID, UID)
             begin = time.monotonic()
             some(n.look(what), {**died, **files, "monarch_jobs_unread": 1}, f"in place of the board: {what}")
-            ok(time.monotonic() - begin < 4 * e2e.SLOW, f"and a look is bounded: {what}")
+            ok(time.monotonic() - begin < 20 * e2e.SLOW, f"and a look is bounded: {what}")
         n.end(job)
         some(n.look("lost"), {**files, 'monarch_jobs_ended_total{counters="lost"}': 1, 'monarch_jobs_ended_total{counters="read"}': 0},
              "of a job that ends so, what was read before counts")
