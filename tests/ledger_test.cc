@@ -184,6 +184,7 @@ TEST_F(LedgerTest, WhatIsGivenBackIsWhatAnAgentCouldHave) {
   EXPECT_EQ(begin(2, 2), 0u);
   const std::string board = says(1, 0);
   const auto stays = [&](const char* what) {
+    told_before(1, 2);
     grant(state_);
     EXPECT_EQ(quota(1), 100 * kMiB) << what;
     EXPECT_EQ(quota(2), 0u) << what;
@@ -209,6 +210,7 @@ TEST_F(LedgerTest, WhatIsGivenBackIsWhatAnAgentCouldHave) {
   ASSERT_EQ(::chmod(board.c_str(), 0600), 0);
   stays("it is read with the owner's rights");
   says(1, 70 * kMiB);
+  told_before(1, 2);
   grant(state_);
   EXPECT_EQ(quota(1), 70 * kMiB) << "a part of it";
   EXPECT_EQ(told(1), line(50 * kMiB));

@@ -558,8 +558,8 @@ TEST_P(PeerDataTest, WhatTakesLongIsWaitedForAllTheSame) {
 // A link that is slow, or shared: a piece takes longer than the patience, but goes on.
 class SlowWireTest : public ::testing::Test {
  protected:
-  static constexpr int kPatience = 300;
-  static constexpr size_t kParts = 20, kPart = 64 << 10;
+  static constexpr int kPatience = 2000;
+  static constexpr size_t kParts = 25, kPart = 64 << 10;
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
@@ -568,12 +568,12 @@ class SlowWireTest : public ::testing::Test {
     const int least = 1;
     EXPECT_EQ(::setsockopt(here.get(), SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
   }
-  // The other end gives or takes a part each 50 ms, a second in all.
+  // The other end gives or takes a part each 100 ms, 2.5 s in all.
   void slowly(const std::function<ssize_t(char*)>& step) {
     slow = std::thread([this, step] {
       std::vector<char> part(kPart);
       for (size_t moved = 0; moved < kParts * kPart;) {
-        ::usleep(50000);
+        ::usleep(100000);
         if (const ssize_t n = step(part.data()); n > 0) moved += static_cast<size_t>(n);
         if (given_up) return;
       }
