@@ -218,12 +218,14 @@ TEST_F(ReportTest, TheLastWordIsWaitedForNoLongerThanItTakes) {
   Report first = report(0);
   first.met(1, 11);
   first.take(2, count(22, 1, 1, 1));
-  std::thread ends([&] {
-    std::this_thread::sleep_for(milliseconds(100));
-    first.take(1, count(11, 1, 1, 1));
+  const milliseconds took = time_of([&] {
+    std::thread ends([&] {
+      std::this_thread::sleep_for(milliseconds(100));
+      first.take(1, count(11, 1, 1, 1));
+    });
+    first.wait(20000, 20);
+    ends.join();
   });
-  const milliseconds took = time_of([&] { first.wait(20000, 20); });
-  ends.join();
   EXPECT_EQ(ended(), 2u);
   EXPECT_GE(took, milliseconds(100));
   EXPECT_LT(took, milliseconds(10000));
