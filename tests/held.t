@@ -93,6 +93,17 @@ CASES = {
     "another file changed": (False, "s = os.open(f, 0); os.read(s, 5); sh('echo x >>\"$1/other\"'); print(os.read(s, 5), os.fstat(s).st_size)"),
 }
 
+# What a file system does between two files of its own.
+BESIDE = {
+    "copy_file_range": (True, "s = os.open(f, 0); os.read(s, 5); o = os.open(root + '/o', os.O_RDWR | os.O_CREAT);"
+                              "print(os.copy_file_range(s, o, 1000), os.lseek(s, 0, 1), os.pread(o, 2000, 0), os.read(s, 5))"),
+    "copy_file_range, at an offset": (True, "s = os.open(f, 0); o = os.open(root + '/o', os.O_RDWR | os.O_CREAT);"
+                                            "print(os.copy_file_range(s, o, 9999, 1000, 5), os.lseek(s, 0, 1), os.pread(o, 2000, 0))"),
+    "FICLONERANGE": (True, "import struct; s = os.open(f, 0); o = os.open(root + '/o', os.O_RDWR | os.O_CREAT)\n"
+                           "try: print(fcntl.ioctl(o, 0x4020940d, struct.pack('qQQQ', s, 0, 0, 0)), os.pread(o, 20, 0))\n"
+                           "except OSError as e: print(e)"),
+}
+
 # What is done by a link to a descriptor that may be a copy's, or by the descriptor itself, where that is not a read.
 LINKED = """
 link = '/proc/self/fd/%d' % (s := os.open(f, 0))
@@ -168,12 +179,12 @@ class Dataset:
                 os.utime(f"{root}/{case}/{name}", (1.5e9, 1.5e9))
 
 
-def same_in_job(kind, cases, begin):
+def same_in_job(kind, cases, begin, tier=""):
     data = Dataset(kind)
     for number in range(len(cases)):
         data.make(number)
 
-    job = e2e.Job(options([data.roots[1]], {"t": (scratch(f"{kind}.tier"), "1G")}))
+    job = e2e.Job(options([data.roots[1]], {"t": (tier or scratch(f"{kind}.tier"), "1G")}))
     job.run(e2e.read_all(data.roots[1]))
     back = 0
     for number, (name, (goes, text)) in enumerate(cases.items()):
@@ -189,6 +200,12 @@ def same_in_job(kind, cases, begin):
 
 def by_calls():
     same_in_job("calls", CASES, BEGIN)
+
+
+def beside():
+    if not (tier := e2e.memory("beside.tier")):
+        return skip("a tier on another file system", "no tmpfs")
+    return same_in_job("beside", BESIDE, BEGIN, tier)
 
 
 def by_links():
@@ -307,4 +324,4 @@ def by_threads():
     equal(job.end()["tasks"]["returned"], 60, "each descriptor went back to the PFS once")
 
 
-e2e.main(by_calls, by_links, by_started_programs, gone, databases, by_threads)
+e2e.main(by_calls, beside, by_links, by_started_programs, gone, databases, by_threads)

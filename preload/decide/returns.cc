@@ -189,6 +189,14 @@ void give_back(int fd, Hints hints) {
   if (original_of_descriptor(fd, &original)) (void)go_back(fd, original, hints);
 }
 
+void give_back_beside(int fd, int beside) {
+  Original original;
+  struct statx st;
+  if (original_of_descriptor(fd, &original) && look_at(beside, STATX_INO, &st) &&
+      device_of(st) == original.attributes->dev)
+    (void)go_back(fd, original);
+}
+
 APART void find_open_copies() { each_descriptor(note_copy); }
 
 }  // namespace monarch::preload

@@ -43,5 +43,7 @@ bool will_write_by_link(const char* path);
 // Before a call that only the PFS's file can answer, or a program that is to run: a copy's descriptor goes
 // back to the PFS if it can.
 void give_back(int fd, Hints hints = Hints::kSet);
+// Before a call that a file system does between two files of its own: if the PFS has `beside`.
+void give_back_beside(int fd, int beside);
 
 }  // namespace monarch::preload

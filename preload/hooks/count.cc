@@ -140,6 +140,7 @@ HOOK(ssize_t, sendfile, (int to, int from, off_t* at, size_t bytes) noexcept, se
 HOOK(ssize_t, sendfile64, (int to, int from, off64_t* at, size_t bytes) noexcept, send, to, from, at, bytes)
 EXPORT ssize_t copy_file_range(int from, off64_t* from_at, int to, off64_t* to_at, size_t bytes,
                                unsigned flags) {
+  give_back_beside(from, to);  // else EXDEV
   return counted(from, [&] {
     return call_next<ssize_t>(Hook::copy_file_range, from, from_at, to, to_at, bytes, flags);
   });

@@ -32,16 +32,11 @@ int stat_of_root(Hook by_fd, int (*by_path)(const char*, Stat*), int fd, Stat* o
 // By what hooks saw: nothing is asked of other descriptors, such as those of devices.
 bool may_be_copy(int fd) { return is_tier(class_of(fd)); }
 
-// cp(1) tries that first, and then copies: so the source stays a copy's, and the PFS is asked only if it has
-// the destination, too.
-int clone_file(int to, int from) {
-  Original original;
-  struct stat st;
-  const bool beside = may_be_copy(from) && original_of_descriptor(from, &original) &&
-                      syscall(SYS_newfstatat, to, "", &st, AT_EMPTY_PATH) == 0 &&
-                      st.st_dev == original.attributes->dev;
-  const Own source(beside ? open_original(original, O_RDONLY) : -1);
-  return call_next<int>(Hook::ioctl, to, FICLONE, source.fd >= 0 ? source.fd : from);
+// The file whose extents the call shares with another's; -1: none.
+int shared_file(unsigned long request, void* argument) {
+  if (request == FICLONE) return static_cast<int>(reinterpret_cast<intptr_t>(argument));
+  const bool range = request == FICLONERANGE && !unreadable(argument);
+  return range ? static_cast<int>(static_cast<file_clone_range*>(argument)->src_fd) : -1;
 }
 
 }  // namespace
@@ -79,8 +74,8 @@ EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   void* argument = va_arg(list, void*);
   va_end(list);
   if (_IOC_TYPE(request) != 'T' && may_be_copy(fd)) give_back(fd);
-  return request == FICLONE ? clone_file(fd, static_cast<int>(reinterpret_cast<intptr_t>(argument)))
-                            : call_next<int>(Hook::ioctl, fd, request, argument);
+  if (const int shared = shared_file(request, argument); shared >= 0) give_back_beside(shared, fd);
+  return call_next<int>(Hook::ioctl, fd, request, argument);
 }
 EXPORT int name_to_handle_at(int dirfd, const char* path, struct file_handle* handle, int* mount,
                              int flags) noexcept {
