@@ -89,6 +89,11 @@ CASES = {
     "locks, taken afterwards": (True, "s = os.open(f, 0); append('new'); fcntl.flock(s, fcntl.LOCK_EX);"
                                       "print(sh('flock -n -s \"$1/f\" echo got it'), os.read(s, 5))"),
     "a file put in its place": (False, "s = os.open(f, 0); sh('cp \"$1/other\" \"$1/n\"; mv \"$1/n\" \"$1/f\"'); print(os.read(s, 20), os.fstat(s).st_size)"),
+    "another in its place, perhaps of the same inode": (False, "s = os.open(f, 0); os.read(s, 5); n = os.fstat(s).st_ino; os.unlink(f)\n"
+                                                               "for i in range(1000):\n"
+                                                               "  t = f'{root}/{i}'; open(t, 'w').write('another' * 99)\n"
+                                                               "  if os.stat(t).st_ino == n: break\n"
+                                                               "os.rename(t, f); print(os.read(s, 20), os.pread(s, 9, 50), os.fstat(s).st_size, open(f).read(9))"),
     "removed": (False, "s = os.open(f, 0); os.unlink(f); print(os.read(s, 20), os.fstat(s).st_size)"),
     "another file changed": (False, "s = os.open(f, 0); os.read(s, 5); sh('echo x >>\"$1/other\"'); print(os.read(s, 5), os.fstat(s).st_size)"),
 }

@@ -47,6 +47,14 @@ bool ends_as_link(const char* path) {
          (begins(end - 5, "stdin") || begins(end - 6, "stdout") || begins(end - 6, "stderr"));
 }
 
+// Whether this is the file that was copied, changed or not. Of one that is gone another may have the inode's
+// number, and a copy that is open does not prevent that; but it was made after the copied one changed last.
+bool is_original(const struct statx& st, const Original& original) {
+  const bool born_later =
+      (st.stx_mask & STATX_BTIME) != 0 && ns_of(st.stx_btime) > read_once(original.identity->ctime);
+  return st.stx_ino == original.identity->pfs_ino && device_of(st) == original.attributes->dev && !born_later;
+}
+
 }  // namespace
 
 bool is_copy(const struct statx& st, Original* original) {
@@ -145,9 +153,7 @@ int open_original(const Original& original, int flags) {
   }
   const int fd = open_own(AT_FDCWD, path, flags);
   struct statx st;
-  if (fd >= 0 && look_at(fd, STATX_INO, &st) && st.stx_ino == original.identity->pfs_ino &&
-      device_of(st) == original.attributes->dev)
-    return fd;
+  if (fd >= 0 && look_at(fd, STATX_INO | STATX_BTIME, &st) && is_original(st, original)) return fd;
   if (fd >= 0 || errno == ENOENT) errno = ESTALE;
   return not_opened(fd);
 }
