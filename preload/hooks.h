@@ -30,8 +30,8 @@
 //        their chunks (decide/large.h). Before that, a descriptor whose file the job changed goes back to
 //        the PFS (decide/returns.h).
 // lock   So it does before a lock, which other programs of the job hold on the PFS's file, and before its end
-//        is looked for. fcntl also tells of duplicates. A stream of a large file moves to the copy before it
-//        is read from elsewhere (decide/large.h).
+//        is looked for; before a lease always. fcntl also tells of duplicates. A stream of a large file moves
+//        to the copy before it is read from elsewhere (decide/large.h).
 // fork   So do all, that parent and child go on sharing their positions, and that programs without the
 //        library read the PFS's file. system and popen start a child inside libc.
 // clang-format off

@@ -86,6 +86,15 @@ CASES = {
                                    "    try: fcntl.lockf(w, fcntl.LOCK_EX | fcntl.LOCK_NB, n, at); print('free', n, at)\n"
                                    "    except OSError as e: print('held', n, at)\n"
                                    "  sys.stdout.flush(); os._exit(0)\nos.wait()"),
+    "a range locked by another descriptor": (True, "s = os.open(f, 0); w = os.open(f, os.O_RDWR); fcntl.lockf(w, fcntl.LOCK_EX, 10, 20); print(os.read(s, 5))\n"
+                                                   "if os.fork() == 0:\n"
+                                                   "  for at in 19, 20, 29, 30:\n"
+                                                   "    try: fcntl.lockf(os.open(f, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, at); print('free', at)\n"
+                                                   "    except OSError as e: print('held', at)\n"
+                                                   "  sys.stdout.flush(); os._exit(0)\nos.wait()"),
+    "a lease": (True, "import signal; s = os.open(f, 0); print(fcntl.fcntl(s, fcntl.F_SETLEASE, fcntl.F_RDLCK))\n"
+                      "def give_up(*_): print('given up'); fcntl.fcntl(s, fcntl.F_SETLEASE, fcntl.F_UNLCK)\n"
+                      "signal.signal(signal.SIGIO, give_up); append('new'); print(os.pread(s, 9, 1685), fcntl.fcntl(s, fcntl.F_GETLEASE))"),
     "locks, taken afterwards": (True, "s = os.open(f, 0); append('new'); fcntl.flock(s, fcntl.LOCK_EX);"
                                       "print(sh('flock -n -s \"$1/f\" echo got it'), os.read(s, 5))"),
     "a file put in its place": (False, "s = os.open(f, 0); sh('cp \"$1/other\" \"$1/n\"; mv \"$1/n\" \"$1/f\"'); print(os.read(s, 20), os.fstat(s).st_size)"),

@@ -60,6 +60,9 @@ APART int try_to_go_back(const Client& c, int fd, const Original& original, Hint
     take_lock_of_file(own, lock);
     if (lock.kind == 'P' && n < kMostLocks) kept[n++] = lock;
   });
+  each_lock(own, [&](const Lock& lock) {  // by another descriptor, until `own` is closed
+    if (lock.kind == 'P' && n < kMostLocks) kept[n++] = lock;
+  });
   replace(fd, own, hints);
   syscall(SYS_close, own);
   for (size_t i = 0; i < n; ++i) take_range(fd, F_SETLK, kept[i]);
@@ -138,6 +141,16 @@ void look_for_change(int fd) {
 void follow_changes_of_link(int fd) {
   note_copy(fd);
   follow_changes(fd);
+}
+
+void follow_changes_to_lock() {
+  static std::atomic<uint32_t> followed{0};
+  const Client* c = is_attached() ? client() : nullptr;
+  const uint32_t marks = c ? c->board->header.marks.load(std::memory_order_acquire) : 0;
+  if (marks == followed.load(std::memory_order_relaxed)) return;
+  const KeepErrno errno_stays;
+  each_descriptor([](int fd) { follow_changes(fd); });
+  followed.store(marks, std::memory_order_relaxed);
 }
 
 // What the job wrote before it was copied it may write again.

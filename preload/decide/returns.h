@@ -20,6 +20,9 @@ inline void follow_changes(int fd) {
   const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
   if (__builtin_expect(descriptor_marks[fd].load(std::memory_order_relaxed) != marks, 0)) look_for_change(fd);
 }
+// Before the process takes a lock of a range, which it loses when it closes a descriptor of the same file: of
+// all descriptors, which go back while there is no such lock.
+void follow_changes_to_lock();
 // Before it is mapped: a map does not go back. So that of a file that the job wrote before is the PFS's.
 void follow_changes_to_map(int fd);
 // A child of vfork(2) has its parent's hints: what it does before exec(2) leaves them as they are.

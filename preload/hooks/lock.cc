@@ -20,8 +20,15 @@ bool locks(int command) {
          command == F_OFD_SETLK || command == F_OFD_SETLKW;
 }
 
+void will_lock_range(int fd) {
+  follow_changes(fd);
+  follow_changes_to_lock();
+}
+
+// A lease is broken by who opens the file on the PFS.
 int control(Hook hook, int fd, int command, void* argument) {
-  if (locks(command)) follow_changes(fd);
+  if (locks(command)) will_lock_range(fd);
+  if (command == F_SETLEASE) give_back(fd);
   const int result = next<int(int, int, ...)>(hook)(fd, command, argument);
   if (result >= 0 && (command == F_DUPFD || command == F_DUPFD_CLOEXEC)) duplicated(fd, result);
   return result;
@@ -61,8 +68,8 @@ CONTROL_HOOK(fcntl)
 CONTROL_HOOK(fcntl64)
 
 HOOK(int, flock, (int fd, int operation) noexcept, lock_file, fd, operation)
-HOOK_AFTER(follow_changes(fd), int, lockf, (int fd, int command, off_t bytes), fd, command, bytes)
-HOOK_AFTER(follow_changes(fd), int, lockf64, (int fd, int command, off64_t bytes), fd, command, bytes)
+HOOK_AFTER(will_lock_range(fd), int, lockf, (int fd, int command, off_t bytes), fd, command, bytes)
+HOOK_AFTER(will_lock_range(fd), int, lockf64, (int fd, int command, off64_t bytes), fd, command, bytes)
 HOOK(off_t, lseek, (int fd, off_t offset, int from) noexcept, seek, fd, offset, from)
 HOOK(off64_t, lseek64, (int fd, off64_t offset, int from) noexcept, seek, fd, offset, from)
 
