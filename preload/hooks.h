@@ -70,7 +70,8 @@
   X(read, count) X(__read_chk, count) X(readv, count) X(pread, count) X(pread64, count)                 \
   X(__pread_chk, count) X(__pread64_chk, count) X(preadv, count) X(preadv64, count) X(preadv2, count)   \
   X(preadv64v2, count) X(sendfile, count) X(sendfile64, count) X(copy_file_range, count)                \
-  X(splice, count) X(mmap, count)                                                                       \
+  X(splice, count) X(aio_read, count) X(aio_read64, count) X(lio_listio, count) X(lio_listio64, count)  \
+  X(mmap, count)                                                                                        \
   X(mmap64, count) X(close, count) X(dup, count) X(dup2, count) X(dup3, count)                          \
   X(fcntl, lock) X(fcntl64, lock) X(flock, lock) X(lockf, lock) X(lockf64, lock) X(lseek, lock)         \
   X(lseek64, lock) X(fseek, lock) X(fseeko, lock) X(fseeko64, lock) X(rewind, lock) X(fsetpos, lock)    \

@@ -18,6 +18,15 @@ root = sys.argv[1]
 f, other = root + '/f', root + '/other'
 def sh(text): return subprocess.run(['bash', '-c', text, 'bash', root], stdout=subprocess.PIPE).stdout
 def append(text): sh('printf %s ' + text + ' >>"$1/f"')
+class Request(ctypes.Structure):
+    _fields_ = [('fd', ctypes.c_int), ('what', ctypes.c_int), ('_1', ctypes.c_int), ('buffer', ctypes.c_void_p), ('bytes', ctypes.c_size_t),
+                ('_2', ctypes.c_char * 96), ('at', ctypes.c_long), ('_3', ctypes.c_char * 32)]
+    def __init__(self, fd, at, what):
+        self.data = ctypes.create_string_buffer(50)
+        super().__init__(fd=fd, at=at, what=what, buffer=ctypes.addressof(self.data), bytes=20)
+    def wait(self):
+        while libc.aio_error(ctypes.byref(self)) == 115: time.sleep(0.001)
+        return libc.aio_return(ctypes.byref(self)), self.data.raw
 def stat(fd): s = os.fstat(fd); return s.st_size, oct(s.st_mode), s.st_nlink, s.st_ino == os.stat(f).st_ino
 """
 FILE = b"".join(b"line %d\n" % i for i in range(200))
@@ -35,6 +44,10 @@ CASES = {
                        "print(os.sendfile(o, s, 0, 9999), os.pread(o, 9999, 1680))"),
     "copy_file_range": (True, "s = os.open(f, 0); append('new'); o = os.open(sys.argv[2] + '/o', os.O_RDWR | os.O_CREAT | os.O_TRUNC);"
                               "print(os.copy_file_range(s, o, 9999, 1680), os.pread(o, 9999, 0))"),
+    "aio_read": (True, "s = os.open(f, 0); append('new'); r = Request(s, 1680, 0); print(libc.aio_read(ctypes.byref(r)), r.wait())"),
+    "lio_listio": (True, "s, t = os.open(f, 0), os.open(f, 0); append('new'); r = Request(s, 1685, 0); q = Request(t, 1683, 2)\n"
+                         "l = (ctypes.c_void_p * 3)(ctypes.addressof(r), None, ctypes.addressof(q)); print(libc.lio_listio(0, l, 3, None), r.wait(), q.what)\n"
+                         "print(os.pread(t, 10, 1685), libc.lio_listio(7, l, 3, None))"),
     "mmap afterwards": (True, "s = os.open(f, 0); append('new'); print(mmap.mmap(s, 0, prot=1)[-9:])"),
     "its end": (True, "s = os.open(f, 0); append('new'); print(os.lseek(s, -3, 2), os.read(s, 10))"),
     "fstat": (True, "s = os.open(f, 0); append('new'); print(stat(s)); os.chmod(f, 0o604); print(stat(s))"),

@@ -2,6 +2,7 @@
 // The count family: what programs read from dataset files is added up by the table in descriptors.h; reads of
 // large ones come from their chunks. What stdio reads inside libc is estimated at fopen, what is mapped at
 // mmap.
+#include <aio.h>
 #include <stdarg.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -111,6 +112,23 @@ void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int
   return mapped;
 }
 
+// Before threads of libc's read it (aio(7)).
+void will_read(int fd) {
+  if (in_chunks(fd)) turn_native(fd);
+  follow_changes(fd);
+}
+
+int read_later(Hook hook, struct aiocb* request) {
+  if (!unreadable(request)) will_read(request->aio_fildes);
+  return call_next<int>(hook, request);
+}
+
+int read_list(Hook hook, int mode, struct aiocb* const list[], int n, struct sigevent* done) {
+  for (int i = 0; i < n && !unreadable(list); ++i)
+    if (!unreadable(list[i]) && list[i]->aio_lio_opcode == LIO_READ) will_read(list[i]->aio_fildes);
+  return call_next<int>(hook, mode, list, n, done);
+}
+
 }  // namespace
 
 EXPORT ssize_t read(int fd, void* buffer, size_t bytes) {
@@ -150,6 +168,18 @@ EXPORT ssize_t splice(int from, off64_t* from_at, int to, off64_t* to_at, size_t
   (void)in_chunks(from);
   return counted(from,
                  [&] { return call_next<ssize_t>(Hook::splice, from, from_at, to, to_at, bytes, flags); });
+}
+
+static_assert(sizeof(struct aiocb) == sizeof(struct aiocb64));
+EXPORT int aio_read(struct aiocb* request) noexcept { return read_later(Hook::aio_read, request); }
+EXPORT int aio_read64(struct aiocb64* request) noexcept {
+  return read_later(Hook::aio_read64, reinterpret_cast<struct aiocb*>(request));
+}
+EXPORT int lio_listio(int mode, struct aiocb* const list[], int n, struct sigevent* done) noexcept {
+  return read_list(Hook::lio_listio, mode, list, n, done);
+}
+EXPORT int lio_listio64(int mode, struct aiocb64* const list[], int n, struct sigevent* done) noexcept {
+  return read_list(Hook::lio_listio64, mode, reinterpret_cast<struct aiocb* const*>(list), n, done);
 }
 
 HOOK(void*, mmap, (void* address, size_t bytes, int protection, int flags, int fd, off_t at) noexcept, map,
