@@ -33,7 +33,7 @@
 //        is looked for; before a lease always. fcntl also tells of duplicates. A stream of a large file moves
 //        to the copy before it is read from elsewhere (decide/large.h).
 // fork   So do all, that parent and child go on sharing their positions, and that programs without the
-//        library read the PFS's file. system and popen start a child inside libc.
+//        library read the PFS's file. system, popen and forkpty start a child inside libc.
 // clang-format off
 #define MONARCH_HOOKS(X)                                                                                \
   X(open, open) X(open64, open) X(openat, open) X(openat64, open) X(__open_2, open) X(__open64_2, open) \
@@ -65,6 +65,7 @@
   X(execve, exec) X(execv, exec) X(execvp, exec) X(execvpe, exec) X(execl, exec) X(execlp, exec)        \
   X(execle, exec) X(fexecve, exec) X(execveat, exec) X(posix_spawn, exec) X(posix_spawnp, exec)         \
   X(fork, fork) X(_Fork, fork) X(vfork, fork) X(__vfork, fork) X(system, fork) X(popen, fork)           \
+  X(forkpty, fork)                                                                                      \
   X(chroot, space) X(unshare, space) X(setns, space) X(mount, space) X(umount, space) X(umount2, space) \
   X(move_mount, space) X(capset, space)                                                                 \
   X(read, count) X(__read_chk, count) X(readv, count) X(pread, count) X(pread64, count)                 \

@@ -84,6 +84,9 @@ CASES = {
     "children of vfork that read on": (True, "s = os.open(f, 0); os.read(s, 10); append('new')\n"
                                              "for _ in range(2): print(subprocess.run(['dd', 'bs=5', 'count=1', 'status=none'], stdin=s, stdout=-1).stdout)\n"
                                              "print(os.read(s, 5), os.lseek(s, 0, 1))"),
+    "a terminal's child that reads on": (True, "import pty; s = os.open(f, 0); os.read(s, 10); append('new'); r, w = os.pipe(); p, _ = pty.fork()\n"
+                                               "if p == 0: os.write(w, os.read(s, 5)); os._exit(0)\n"
+                                               "print(os.read(r, 9), os.read(s, 5), os.lseek(s, 0, 1))"),
     "a child of vfork without the library": (True, "s = os.open(f, 0); os.read(s, 10); append('new'); e = {'PATH': os.environ['PATH'], 'MONARCH_IO_DISABLE': '1'}\n"
                                                    "print(subprocess.run(['dd', 'bs=5', 'count=1', 'status=none'], stdin=s, stdout=-1, env=e).stdout, os.read(s, 5))"),
     "another's place in a child of vfork": (True, "s = os.open(f, 0); os.dup2(s, 0); os.close(s); os.read(0, 5); subprocess.run(['true'], stdin=subprocess.DEVNULL);"

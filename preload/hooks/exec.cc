@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exec family: programs started with an empty environment keep Monarch. And fork(2) and vfork(2).
 // A child of vfork(2) runs these in its parent's memory: nothing is written but the stack and counters.
+#include <pty.h>
 #include <spawn.h>
 #include <stdarg.h>
 
@@ -85,6 +86,9 @@ HOOK_AFTER(follow_all_changes(), pid_t, fork, () noexcept)
 HOOK_AFTER(follow_all_changes(), pid_t, _Fork, () noexcept)
 HOOK_AFTER(follow_all_changes(), int, system, (const char* command), command)
 HOOK_AFTER(follow_all_changes(), FILE*, popen, (const char* command, const char* mode), command, mode)
+HOOK_AFTER(follow_all_changes(), int, forkpty,
+           (int* terminal, char* name, const struct termios* modes, const struct winsize* size) noexcept,
+           terminal, name, modes, size)
 // What vfork(2) calls first; where it goes on.
 extern "C" __attribute__((used, visibility("hidden"))) void* monarch_before_vfork() {
   follow_all_changes();
