@@ -104,7 +104,9 @@ bool is_fresh_directory(int fd) {
 APART DIR* open_descriptor(Client* c, int fd) {
   Room path;
   const bool named = is_fresh_directory(fd) && path_of_descriptor(fd, &path) != 0;
-  return named ? open_known(c, path.text(), fd) : nullptr;
+  DIR* const dir = named ? open_known(c, path.text(), fd) : nullptr;
+  if (dir) syscall(SYS_fcntl, fd, F_SETFD, FD_CLOEXEC);  // as fdopendir(3) does
+  return dir;
 }
 
 // The kernel's layout of a name of `len` bytes.
