@@ -29,7 +29,7 @@ int descriptor_by_number(const char* path) {
 bool seen_as_copy(int dirfd, const char* path, int flags, Original* original) {
   const KeepErrno errno_stays;
   struct statx st;
-  return syscall(SYS_statx, dirfd, path, flags | AT_STATX_DONT_SYNC, kToKnowCopy, &st) == 0 &&
+  return syscall(SYS_statx, dirfd, path, flags | AT_STATX_DONT_SYNC, kToKnowCopy | STATX_BTIME, &st) == 0 &&
          is_copy(st, original);
 }
 
@@ -47,19 +47,22 @@ bool ends_as_link(const char* path) {
          (begins(end - 5, "stdin") || begins(end - 6, "stdout") || begins(end - 6, "stderr"));
 }
 
+int64_t birth(const struct statx& st) { return (st.stx_mask & STATX_BTIME) != 0 ? ns_of(st.stx_btime) : 0; }
+
 // Whether this is the file that was copied, changed or not. Of one that is gone another may have the inode's
-// number, and a copy that is open does not prevent that; but it was made after the copied one changed last.
+// number, and a copy that is open does not prevent that; but it was made after the copy.
 bool is_original(const struct statx& st, const Original& original) {
-  const bool born_later =
-      (st.stx_mask & STATX_BTIME) != 0 && ns_of(st.stx_btime) > read_once(original.identity->ctime);
+  const bool born_later = original.copied != 0 && birth(st) > original.copied;
   return st.stx_ino == original.identity->pfs_ino && device_of(st) == original.attributes->dev && !born_later;
 }
 
 }  // namespace
 
 bool is_copy(const struct statx& st, Original* original) {
-  return (st.stx_mask & kToKnowCopy) == kToKnowCopy && S_ISREG(st.stx_mode) &&
-         original_of(device_of(st), st.stx_ino, st.stx_size, ns_of(st.stx_mtime), original);
+  const bool found = (st.stx_mask & kToKnowCopy) == kToKnowCopy && S_ISREG(st.stx_mode) &&
+                     original_of(device_of(st), st.stx_ino, st.stx_size, ns_of(st.stx_mtime), original);
+  if (found) original->copied = birth(st);
+  return found;
 }
 
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original) {
@@ -84,7 +87,7 @@ bool copy_named(const char* text, size_t len, uint32_t tier, uint64_t ino, Origi
   if (!attributes || identity->tier.load(std::memory_order_acquire) != tier ||
       read_once(identity->tier_ino) != ino)
     return false;
-  *original = {entry, identity, attributes};
+  *original = {entry, identity, attributes, original->copied};
   return true;
 }
 

@@ -17,6 +17,7 @@ struct Original {
   const Entry* entry = nullptr;
   const Identity* identity = nullptr;
   const Attributes* attributes = nullptr;
+  int64_t copied = 0;  // ns since the epoch, when the copy was made, on the node's clock; 0: not known
 };
 // By the inode of the copy and `proof`, called with the number of the tier and the entry: an inode may be
 // somebody's new file by now. Without an entry if there is none.
@@ -27,7 +28,7 @@ Original find_original(const Client& c, uint64_t dev, uint64_t ino, Proof proof)
     const Identity* identity = facts.tiers[tier].dev == dev ? c.catalog.find_copy(tier, ino) : nullptr;
     const Entry* entry = identity ? c.catalog.entry(identity->entry) : nullptr;
     const Attributes* attributes = entry ? c.catalog.attributes(identity->attributes) : nullptr;
-    if (attributes && proof(tier, *entry)) return {entry, identity, attributes};
+    if (attributes && proof(tier, *entry)) return {entry, identity, attributes, 0};
   }
   return {};
 }
