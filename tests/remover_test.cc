@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "runtime/base/log.h"
+#include "runtime/base/mountinfo.h"
 #include "runtime/base/os.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/memory_tier.h"
@@ -454,6 +455,76 @@ TEST_F(RemoverTest, MemoryIsGivenBack) {
     m->check(remove(unattended_removals(state_), kLong), "then all goes");
     m->check(on_tier().empty() && in_removing().empty(), "with its mount");
     end_children();
+  });
+}
+
+// A tier in memory of an ended job, of which its owner has a file without a name open.
+class HeldMemoryTest : public RemoverTest {
+ protected:
+  void with_held_file(const std::function<void(PrivateMounts*, std::vector<Removal>, const Fd&)>& body) {
+    TierConfig memory;
+    memory.name = "tier";
+    memory.path = scratch_ / "tier";
+    memory.kind = TierConfig::Kind::kTmpfs;
+    memory.quota.bytes = 4 * kMiB;
+    in_private_mounts(scratch_, [&](PrivateMounts* m) {
+      std::vector<Removal> removals = begin_one(record(1));
+      const std::string dir = scratch_ / ("tier/monarch/" + kName);
+      fs::remove_all(dir);
+      m->check(make_job_dir(state_, memory, kName, record(1).user).ok(), "a tier in memory");
+      fill(dir);
+      const Fd held(::open((dir + "/held").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+      m->check(held && ::unlink((dir + "/held").c_str()) == 0, "a file without a name");
+      body(m, set_aside(state_, std::move(removals)), held);
+      end_children();
+    });
+  }
+};
+
+TEST_F(HeldMemoryTest, WhatIsFilledWhileItIsLookedAtStaysCharged) {
+  with_held_file([&](PrivateMounts* m, std::vector<Removal> removals, const Fd& held) {
+    const std::string file = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(held.get());
+    off_t size = 0;
+    const Intercept looks(Call::kFstatfsResult, [&](Arguments& a) {
+      if (a.disk->f_blocks * static_cast<uint64_t>(a.disk->f_bsize) != 4 * kMiB) return 0;
+      const Fd again(::open(file.c_str(), O_WRONLY | O_CLOEXEC));
+      size += 1 << 16;
+      (void)::fallocate(again.get(), 0, 0, size);  // until it is full
+      return 0;
+    });
+    m->check(!remove(std::move(removals), kShort), "it is not said to be gone");
+    m->check(on_tier() == Names{kAside}, "nor detached, with room for its owner");
+    m->check(occupied().value_or(4 * kMiB) == 4 * kMiB, "and is charged");
+  });
+}
+
+TEST_F(HeldMemoryTest, WhatStaysDoesNotGrow) {
+  with_held_file([&](PrivateMounts* m, std::vector<Removal> removals, const Fd& held) {
+    m->check(::fallocate(held.get(), 0, 0, kMiB) == 0, "it has a MiB");
+    m->check(!remove(std::move(removals), 0) && eventually([&] { return occupied() == kMiB; }),
+             "which is charged");
+    m->check(::fallocate(held.get(), 0, kMiB, 1 << 16) != 0 && errno == ENOSPC, "and is all that it gets");
+    const Fd top(::open((scratch_ / ("tier/monarch/" + kAside)).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    m->check(::openat(top.get(), "more", O_WRONLY | O_CREAT | O_CLOEXEC, 0600) < 0 && errno == ENOSPC,
+             "by no other file either");
+    MountLine mount;
+    m->check(find_mount(os::mount_id(top.get()), &mount) && has_mount_option(mount.options, "nosuid") &&
+                 has_mount_option(mount.options, "nodev"),
+             "and is mounted as before");
+    m->check(::ftruncate(held.get(), 0) == 0, "once it is empty");
+    end_children();
+    m->check(remove(unattended_removals(state_), kLong), "all goes");
+    m->check(on_tier().empty() && in_removing().empty(), "with its mount");
+  });
+}
+
+TEST_F(HeldMemoryTest, ThousandsOfEmptyFilesAreMemoryToo) {
+  with_held_file([&](PrivateMounts* m, std::vector<Removal> removals, const Fd&) {
+    const std::string kept = scratch_ / ("tier/monarch/" + kAside + "/kept");
+    fs::create_directory(kept);  // root's
+    fs::permissions(kept, fs::perms::owner_all);
+    for (int i = 0; i < 1100; ++i) std::ofstream(kept + "/" + std::to_string(i)).flush();
+    m->check(!remove(std::move(removals), kShort) && on_tier() == Names{kAside}, "they are not forgotten");
   });
 }
 

@@ -17,6 +17,7 @@ namespace monarch {
 namespace {
 
 constexpr uint64_t kPage = 4096, kMoreInodes = 1024;
+constexpr int kCloseTries = 8;
 
 constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV;
 
@@ -81,15 +82,20 @@ Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes) {
   return {};
 }
 
-Status close_tmpfs(int root, Closed what) {
-  struct statfs fs;
-  if (os::fstatfs(root, &fs) != 0) return errno_error("statfs");
-  const uint64_t used = std::max<uint64_t>(fs.f_blocks - fs.f_bfree, 1) * static_cast<uint64_t>(fs.f_bsize);
-  std::string limits = fmt::format("nr_inodes={}", std::max<uint64_t>(fs.f_files - fs.f_ffree, 1));
-  if (what == Closed::kAll) limits += fmt::format(",size={}", used);
-  if (::mount(nullptr, path_of(root).c_str(), nullptr, MS_REMOUNT | kFlags, limits.c_str()) != 0)
-    return errno_error("let no more be put into a tmpfs");
-  return {};
+// The kernel refuses limits below what there is by then: so what is returned is true afterwards, too.
+Result<InTmpfs> close_tmpfs(int root, Closed what) {
+  for (int i = 0; i < kCloseTries; ++i) {
+    struct statfs fs;
+    if (os::fstatfs(root, &fs) != 0) return errno_error("statfs");
+    const auto block = static_cast<uint64_t>(fs.f_bsize);
+    const InTmpfs now{(fs.f_blocks - fs.f_bfree) * block, fs.f_files - fs.f_ffree};
+    std::string limits = fmt::format("nr_inodes={}", std::max<uint64_t>(now.files, 1));
+    if (what == Closed::kAll) limits += fmt::format(",size={}", std::max(now.bytes, block));
+    const unsigned long flags = MS_REMOUNT | kFlags | (what == Closed::kAll ? 0 : MS_NOEXEC);
+    if (::mount(nullptr, path_of(root).c_str(), nullptr, flags, limits.c_str()) == 0) return now;
+    if (errno != EINVAL) break;
+  }
+  return errno_error("let no more be put into a tmpfs");
 }
 
 }  // namespace monarch

@@ -24,10 +24,15 @@ Result<Fd> mount_run_tmpfs(const Fd& dir, uint64_t bytes);
 // Makes the one of the job `name` in the directory `jobs` larger.
 Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes);
 
-// No more can be put into the tmpfs whose root is `root`, whoever has a directory of it open once it is
-// detached. kFiles: files that are there may grow, since a mapping of one that has a hole needs a page for
-// it. An error if it changes meanwhile.
+// What is in a tmpfs; files: directories and those without a name included.
+struct InTmpfs {
+  uint64_t bytes = 0, files = 0;
+};
+
+// From now on there is no room in the tmpfs whose root is `root` but for what is in it, and a page, whoever
+// has files or directories of it open. kFiles: that is said of files, which themselves may grow, since a
+// mapping of one that has a hole needs a page for it. An error: it goes on changing, and is as it was.
 enum class Closed { kAll, kFiles };
-Status close_tmpfs(int root, Closed what);
+Result<InTmpfs> close_tmpfs(int root, Closed what);
 
 }  // namespace monarch

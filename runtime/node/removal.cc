@@ -248,27 +248,28 @@ uint64_t used_in(int directory) {
 }
 
 constexpr uint64_t kLittle = 256 << 10;  // of a run directory: root's files in it cannot be given back
+constexpr uint64_t kFewFiles = 1024;     // a MiB or so of the kernel's memory
 
 // A tmpfs keeps its memory while anything in it is open: it is detached when it is empty in truth. `left` is
-// what its owner could not remove.
+// what its owner could not remove. What stays cannot grow beyond what is charged.
 Attempt remove_memory(int jobs, const JobRecord& record, const std::string& name, const Aside& aside,
                       const Result<std::string>& left, bool is_run) {
   Attempt attempt;
-  const uint64_t used = used_in(aside.dir.get());
-  if (used <= (is_run ? kLittle : 0)) {
-    // Its owner may have a directory of it open. A shortage of a moment does not keep the job's quota.
-    if (const Status closed = close_tmpfs(aside.dir.get(), is_run ? Closed::kFiles : Closed::kAll);
-        !closed.ok())
-      spdlog::warn("remove {}: {}", name, closed.error().text);
+  attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
+  const Result<InTmpfs> rest = close_tmpfs(aside.dir.get(), is_run ? Closed::kFiles : Closed::kAll);
+  if (!rest.ok()) {
+    attempt.error = Error{EBUSY, name + ": " + rest.error().text};
+    return attempt;
+  }
+  if (rest->bytes <= (is_run ? kLittle : 0) && rest->files <= kFewFiles) {
     detach_mounts(jobs, name, record.user.uid, Detach::kAll);
     attempt.charged = 0;
     if (!remove_empty(jobs, name)) attempt.error = errno_error("remove " + name);
     return attempt;
   }
-  attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
-  attempt.charged = used;
+  attempt.charged = rest->bytes;
   const std::string why = left.ok() ? *left : left.error().text;
-  attempt.error = Error{EBUSY, fmt::format("{}: {} bytes of memory are used still: {}", name, used,
+  attempt.error = Error{EBUSY, fmt::format("{}: {} bytes of memory are used still: {}", name, rest->bytes,
                                            why.empty() ? "files that were removed are open" : why)};
   return attempt;
 }
