@@ -297,6 +297,25 @@ TEST(MeasureTree, WhatCannotBeListedIsNotWholeAndNothingStaysOpen) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
+// It would be charged less than it takes.
+TEST(MeasureTree, WhatADiskDoesNotGiveIsNotWhole) {
+  const Scratch scratch;
+  scratch.file("tree/in/file", noise(8192, 1));
+  const Fd top = open_path(scratch / "tree");
+  for (const Call call : {Call::kOpenat, Call::kFstat, Call::kFdopendir, Call::kReaddir}) {
+    int calls = 0;
+    for (bool failed = true; failed && calls < 100; ++calls) {
+      int left = calls;
+      const Intercept refuse(call, [&](Arguments&) { return left-- == 0 ? EIO : 0; });
+      const Usage usage = measure_tree(top.get(), 60000);
+      failed = left < 0;
+      EXPECT_EQ(usage.complete, !failed) << static_cast<int>(call) << ", " << calls;
+    }
+    EXPECT_GT(calls, 2);
+  }
+  EXPECT_TRUE(measure_tree(top.get(), 60000).complete);
+}
+
 TEST(RemoveTree, NeedsNoThread) {
   const Scratch scratch;
   make_locked_tree(scratch);

@@ -522,7 +522,7 @@ Usage measure_tree(int dirfd, int patience_ms) {
   const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
   const int64_t mount = os::mount_id(dirfd);
   Usage usage;
-  bool deeper = false;
+  bool partial = false;
   Way way(mount);
   const auto enter = [&](int directory, const struct stat& st) {
     if (!way.down(Fd(os::openat(directory, ".", kOpenDirectory)), st, "")) return false;
@@ -535,24 +535,28 @@ Usage measure_tree(int dirfd, int patience_ms) {
     if (os::clock_ns(CLOCK_MONOTONIC) > end) return usage;
     const dirent* entry = way.next();
     if (!entry) {
+      partial |= errno != 0;
       if (!way.up()) return usage;
       continue;
     }
     const std::string name = entry->d_name;
     if (name == "." || name == "..") continue;
     const Fd file = open_on_mount(way.fd(), name.c_str(), mount, 0);
-    if (!file || os::fstat(file.get(), &st) != 0) continue;
+    if (!file || os::fstat(file.get(), &st) != 0) {
+      partial |= errno != ENOENT && errno != EXDEV;
+      continue;
+    }
     const bool is_directory = S_ISDIR(st.st_mode);
     ++usage.files;
     usage.bytes += uint64_t{512} * static_cast<uint64_t>(st.st_blocks) /
                    (is_directory ? 1 : std::max<uint64_t>(st.st_nlink, 1));
     if (!is_directory) continue;
     if (way.levels() >= kMostMeasured)
-      deeper = true;
+      partial = true;
     else
-      (void)enter(file.get(), st);
+      partial |= !enter(file.get(), st) && errno != ENOENT;
   }
-  usage.complete = !deeper;
+  usage.complete = !partial;
   return usage;
 }
 
