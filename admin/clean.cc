@@ -29,7 +29,6 @@
 #include "runtime/base/log.h"
 #include "runtime/base/paths.h"
 #include "runtime/config/config.h"
-#include "runtime/hierarchy/tier.h"
 #include "runtime/node/life.h"
 #include "runtime/node/state.h"
 #include "runtime/node/sweep.h"
@@ -47,7 +46,7 @@ struct CleanOptions {
   bool dry_run = false, json = false;
 };
 
-struct LeftOver {
+struct Found {
   const char* kind;   // run, job, removal or cgroup
   std::string name;   // a path, or as root's state directory has it
   std::string error;  // why it is there still
@@ -65,16 +64,14 @@ std::set<std::string> places_of_runs(const CleanOptions& options) {
   return places;
 }
 
-Status clean_runs(const CleanOptions& options, std::vector<LeftOver>* found) {
+Status clean_runs(const CleanOptions& options, std::vector<Found>* found) {
   std::set<std::pair<dev_t, ino_t>> seen;  // a directory may have several paths
   for (const std::string& place : places_of_runs(options)) {
     struct stat st;
     if (::stat(place.c_str(), &st) == 0 && !seen.emplace(st.st_dev, st.st_ino).second) continue;
-    const Result<int> swept = for_user_dirs(place, [&](int base, const std::string& name) {
-      LeftOver left{"run", place + "/" + name, ""};
-      const Status removed = options.dry_run ? Status() : remove_user_dir(base, name);
-      if (!removed.ok()) left.error = removed.error().text;
-      found->push_back(std::move(left));
+    const Result<int> swept = for_left_overs(place, [&](const LeftOver& left) {
+      const Status removed = options.dry_run ? Status() : remove_left_over(left);
+      found->push_back({"run", place + "/" + left.name, removed.ok() ? "" : removed.error().text});
       return removed.ok();
     });
     const bool named =
@@ -84,8 +81,8 @@ Status clean_runs(const CleanOptions& options, std::vector<LeftOver>* found) {
   return {};
 }
 
-std::vector<LeftOver> left_by_jobs(const StateDir& state) {
-  std::vector<LeftOver> left;
+std::vector<Found> left_by_jobs(const StateDir& state) {
+  std::vector<Found> left;
   for (const std::string& key : dead_jobs(state)) left.push_back({"job", key, ""});
   for (const std::string& name : state.removals())
     if (lock_if_free(state.path() + "/removing/" + name)) left.push_back({"removal", name, ""});
@@ -94,11 +91,11 @@ std::vector<LeftOver> left_by_jobs(const StateDir& state) {
 }
 
 // As a job's start does it on the node. What is slow goes on in the background.
-Status clean_jobs(const CleanOptions& options, std::vector<LeftOver>* found) {
+Status clean_jobs(const CleanOptions& options, std::vector<Found>* found) {
   if (::access((options.state_dir + "/jobs").c_str(), F_OK) != 0) return {};
   const Result<StateDir> state = StateDir::open(options.state_dir);
   if (!state.ok()) return state.error();
-  std::vector<LeftOver> left = left_by_jobs(*state);
+  std::vector<Found> left = left_by_jobs(*state);
   if (!options.dry_run && !left.empty()) {
     sweep(*state, {});
     for (int waited = 0; waited < kPatienceMs && !(state->removals().empty() && dead_jobs(*state).empty());
@@ -107,7 +104,7 @@ Status clean_jobs(const CleanOptions& options, std::vector<LeftOver>* found) {
     std::set<std::string> rest;
     for (const std::string& name : state->removals()) rest.insert(name);
     for (const std::string& key : dead_jobs(*state)) rest.insert(key);
-    for (LeftOver& l : left)
+    for (Found& l : left)
       if (rest.count(l.name) > 0)
         l.error =
             "it is not gone in 10 s; the remover goes on, and the log of root's helpers tells what keeps it";
@@ -118,13 +115,13 @@ Status clean_jobs(const CleanOptions& options, std::vector<LeftOver>* found) {
 
 int clean(const CleanOptions& options) {
   (void)open_log("stderr", "error").ok();
-  std::vector<LeftOver> found;
+  std::vector<Found> found;
   Status done = clean_runs(options, &found);
   if (done.ok() && ::geteuid() == 0) done = clean_jobs(options, &found);
   if (!done.ok()) return fail("clean", done.error());
   bool kept = false;
   ordered_json list = ordered_json::array();
-  for (const LeftOver& left : found) {
+  for (const Found& left : found) {
     kept |= !left.error.empty();
     list.push_back({{"kind", left.kind},
                     {"name", left.name},

@@ -160,17 +160,38 @@ TEST_F(HierarchyTest, DirectoriesAreTheUsersAlone) {
 TEST_F(HierarchyTest, RefusesADirectoryThatOthersCanEnter) {
   const TierConfig config = tier("a", kBlock);
   const std::string dir = scratch_.dir("a/" + kJob);
-  for (const auto mode : {0777, 0701, 0750}) {
+  for (const auto mode : {0777, 0701, 0750, 01755}) {
     fs::permissions(dir, static_cast<fs::perms>(mode));
     const Result<Tier> opened = Tier::open(config, kJob);
     ASSERT_FALSE(opened.ok()) << std::oct << mode;
     EXPECT_EQ(opened.error().code, EPERM);
   }
-  fs::permissions(dir, static_cast<fs::perms>(0700));
+  fs::permissions(dir, static_cast<fs::perms>(kUserDirMode));
   EXPECT_TRUE(Tier::open(config, kJob).ok()) << "made for the user beforehand";
   if (::geteuid() != 0) return;
   ASSERT_EQ(::chown(dir.c_str(), 65534, 65534), 0);
   EXPECT_EQ(Tier::open(config, kJob).error().code, EPERM) << "somebody else's";
+}
+
+// Where others can rename, that may be the user's own, with what it holds: nothing is put into it.
+TEST_F(HierarchyTest, RefusesADirectoryThatNoRunHasMade) {
+  const TierConfig config = tier("a", kBlock);
+  scratch_.file("a/" + kJob + "/thesis", "x");
+  fs::permissions(scratch_ / ("a/" + kJob), fs::perms::owner_all);
+  EXPECT_EQ(Hierarchy::open({config}, kJob).error().code, EPERM);
+  EXPECT_TRUE(fs::exists(scratch_ / ("a/" + kJob + "/thesis")));
+}
+
+TEST_F(HierarchyTest, RefusesAFileSystemThatDoesNotKeepModes) {
+  const TierConfig config = tier("a", kBlock);
+  {
+    const Intercept looks(Call::kFstatResult, [](Arguments& a) {
+      a.st->st_mode &= ~unsigned{S_ISVTX};
+      return 0;
+    });
+    EXPECT_EQ(Hierarchy::open({config}, kJob).error().code, EPERM) << "nobody would know it again";
+  }
+  EXPECT_FALSE(fs::exists(scratch_ / ("a/" + kJob)));
 }
 
 TEST_F(HierarchyTest, RefusesALinkInPlaceOfTheDirectory) {
@@ -404,10 +425,42 @@ TEST_F(SweepTest, LeavesWhatAProcessHolds) {
   EXPECT_EQ(sweep(), 1);
 }
 
+// Between the look and the removal somebody gives the name to what a run is at work in.
+TEST_F(SweepTest, RemovesWhatItHasLookedAt) {
+  user_dir(kPrefix + "old");
+  scratch_.file("a/live/5f/0000005f", "x");
+  user_dir("live");
+  LaterBy some(11);
+  bool renamed = false;
+  const Intercept opens(Call::kOpenat, [&](Arguments&) {
+    if (std::exchange(renamed, true)) return 0;
+    fs::rename(base_ + "/" + kPrefix + "old", base_ + "/aside");
+    fs::rename(base_ + "/live", base_ + "/" + kPrefix + "old");
+    return 0;
+  });
+  EXPECT_EQ(sweep(), 0);
+  EXPECT_TRUE(renamed);
+  EXPECT_TRUE(fs::exists(base_ + "/" + kPrefix + "old/5f/0000005f"));
+}
+
+TEST_F(SweepTest, ADirectoryThatHandsItsGroupDownIsNoMatter) {
+  const TierConfig config = tier("a", kBlock);
+  ASSERT_EQ(::chmod(base_.c_str(), 02777), 0);
+  for (const char* end : {"1", "2"}) {
+    EXPECT_TRUE(Tier::open(config, kPrefix + end).ok());
+    EXPECT_EQ(mode_of(base_ + "/" + kPrefix + end), kUserDirMode | S_ISGID);
+  }
+  EXPECT_TRUE(remove_job_dirs({config}, kPrefix + "1").ok());
+  EXPECT_FALSE(fs::exists(base_ + "/" + kPrefix + "1"));
+  LaterBy some(11);
+  EXPECT_EQ(sweep(), 1);
+  EXPECT_FALSE(fs::exists(base_ + "/" + kPrefix + "2"));
+}
+
 // Where others may rename, a directory of the user's own can have any name.
 TEST_F(SweepTest, LeavesWhatNoRunHasMade) {
   scratch_.file("a/" + kPrefix + "1.papers/thesis", "x");
-  for (const mode_t mode : {0700, 0755, 01755, 02700, 03700}) {
+  for (const mode_t mode : {0700, 0755, 01755, 02700, 03755}) {
     ASSERT_EQ(::chmod((base_ + "/" + kPrefix + "1.papers").c_str(), mode), 0);
     LaterBy some(11);
     EXPECT_EQ(sweep(), 0) << std::oct << mode;

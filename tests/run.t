@@ -288,6 +288,14 @@ def ordinary_user():
     return equal(os.listdir(tier), [], "and leaves nothing")
 
 
+def group_directory():
+    """A tier's directory that hands its group down gives the run's that bit, too."""
+    words, tier = usual("group")
+    os.chmod(tier, 0o2700)
+    equal(monarch_run(words, ["true"])[::2], (0, ""), "a run on a tier whose directory hands its group down")
+    equal(os.listdir(tier), [], "leaves nothing")
+
+
 def user_environment():
     words, _ = usual("environment")
     own = "libm.so.6"
@@ -771,6 +779,6 @@ def written_by_the_job():
     equal((counters["tasks"]["invalidations"], counters["tasks"]["fallback_invalid"]), (6, 12), "and it is counted")
 
 
-e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, peers, peers_library, ordinary_user, user_environment, report, open_times, paths, signals,
+e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, peers, peers_library, ordinary_user, group_directory, user_environment, report, open_times, paths, signals,
          monarchctl_killed, monarchd_slow_to_end, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch, first_opens,
          slow_pfs, written_by_the_job)

@@ -12,6 +12,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
+#include "runtime/base/remove_tree.h"
 #include "runtime/hierarchy/tier.h"
 
 namespace monarch {
@@ -31,8 +32,7 @@ Fd lock_left_over(int base, const char* name) {
 
 }  // namespace
 
-Result<int> for_user_dirs(const std::string& base,
-                          const std::function<bool(int base, const std::string& name)>& handle) {
+Result<int> for_left_overs(const std::string& base, const std::function<bool(const LeftOver&)>& handle) {
   const std::string prefix = kUserDirPrefix + std::to_string(::geteuid()) + ".";
   std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(base.c_str()), &::closedir);
   if (!dir) return errno_error("list " + base);
@@ -41,14 +41,19 @@ Result<int> for_user_dirs(const std::string& base,
     const std::string name = e->d_name;
     if (name.compare(0, prefix.size(), prefix) != 0) continue;
     const Fd lock = lock_left_over(::dirfd(dir.get()), name.c_str());
-    if (lock && handle(::dirfd(dir.get()), name)) ++handled;
+    if (lock && handle({lock.get(), ::dirfd(dir.get()), name})) ++handled;
   }
   return handled;
 }
 
+Status remove_left_over(const LeftOver& left) {
+  MONARCH_TRY(empty_directory(left.dir));
+  if (os::unlinkat(left.base, left.name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) return {};
+  return errno_error("remove " + left.name);
+}
+
 Result<int> sweep_user_dirs(const std::string& base) {
-  return for_user_dirs(base,
-                       [](int dir, const std::string& name) { return remove_user_dir(dir, name).ok(); });
+  return for_left_overs(base, [](const LeftOver& left) { return remove_left_over(left).ok(); });
 }
 
 }  // namespace monarch

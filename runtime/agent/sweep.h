@@ -9,12 +9,20 @@
 
 namespace monarch {
 
-// Calls `handle`, with a descriptor of the directory `base`, for each name "monarch-run.UID.*" in it that is
-// a directory that the calling user's run has made (is_user_dir()), that no process holds a lock on (see
-// Tier::open) and that is older than a few seconds; it is locked meanwhile. Returns for how many it returned
-// true.
-Result<int> for_user_dirs(const std::string& base,
-                          const std::function<bool(int base, const std::string& name)>& handle);
+// A directory that a run of the calling user's has made (is_user_dir()).
+struct LeftOver {
+  int dir;   // itself
+  int base;  // where it had the name
+  std::string name;
+};
+
+// Calls `handle` for each directory "monarch-run.UID.*" in the directory `base` that a run of the calling
+// user's has made, that no process holds a lock on (see Tier::open) and that is older than a few seconds; it
+// is locked meanwhile. Returns for how many it returned true.
+Result<int> for_left_overs(const std::string& base, const std::function<bool(const LeftOver&)>& handle);
+
+// Removes one with all that is in it. What has its name by now, where others may rename, stays.
+Status remove_left_over(const LeftOver& left);
 
 // Removes them. Returns how many were removed.
 Result<int> sweep_user_dirs(const std::string& base);

@@ -67,6 +67,10 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
     return errno_error(what + "open " + tier.copies_path_);
   if (st.st_uid != ::geteuid() || (st.st_mode & 077) != 0)
     return Error{EPERM, what + tier.copies_path_ + " is there already and others have access to it"};
+  if (is_run_of_user(job_dir) && !is_user_dir(st))
+    return Error{
+        EPERM, what + tier.copies_path_ +
+                   ": this run has not made it, or its file system does not keep modes and cannot be a tier"};
   if (os::flock(tier.copies_.get(), LOCK_SH | LOCK_NB) != 0)
     return errno_error(what + "lock " + tier.copies_path_);
   tier.device_ = st.st_dev;
@@ -354,8 +358,10 @@ bool Tier::probe() {
   return true;
 }
 
+// One that hands its group down has given the directory that bit, too.
 bool is_user_dir(const struct stat& st) {
-  return S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() && (st.st_mode & 07777) == kUserDirMode;
+  constexpr mode_t kMode = 07777 & ~mode_t{S_ISGID};
+  return S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() && (st.st_mode & kMode) == kUserDirMode;
 }
 
 // By descriptor, since others may rename what is there.
