@@ -20,8 +20,10 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "admin/commands.h"
@@ -93,8 +95,7 @@ bool is_whole(const Fd& board) {
 // The directories of this run, removed when it goes out of scope.
 class RunDirs {
  public:
-  RunDirs(const Config& config, std::string id)
-      : config_(config), id_(std::move(id)), run_dir_(run_base() + "/" + id_) {}
+  explicit RunDirs(const Config& config) : config_(config), run_dir_(run_base() + "/" + random_id()) {}
   RunDirs(const RunDirs&) = delete;
   RunDirs& operator=(const RunDirs&) = delete;
   ~RunDirs() {
@@ -103,28 +104,48 @@ class RunDirs {
       if (!s.ok()) std::fprintf(stderr, "monarchctl run: clean up: %s\n", s.error().text.c_str());
   }
 
-  const std::string& id() const { return id_; }
+  const std::string& id() const { return id_; }  // of the directories on tiers
   const std::string& run_dir() const { return run_dir_; }
 
+  // Where all users can make directories, one may take a name as soon as it is seen: so those on tiers have
+  // another one than the run directory, and yet another one if one of several is taken. Each is locked, as
+  // the agent does it, so that no sweep takes them for left-overs while only this process lives. Where a
+  // tier's cannot be made the agent tells.
   Status make() {
-    if (::mkdir(run_dir_.c_str(), kUserDirMode) != 0) return errno_error("make " + run_dir_);
-    return lock(run_dir_);
-  }
-  // As the agent does, so that no sweep takes them for left-overs while only this process lives.
-  void lock_tiers() {
-    for (const TierConfig& tier : config_.tiers) (void)lock(tier.path + "/" + id_).ok();
-  }
-
- private:
-  Status lock(const std::string& dir) {
-    Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!fd || ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) return errno_error("lock " + dir);
-    locks_.push_back(std::move(fd));
+    MONARCH_TRY(make_dir(run_dir_));
+    for (int i = 0; i < kNames && !make_on_tiers(); ++i) {
+      locks_.resize(1);
+      (void)remove_job_dirs(config_.tiers, id_).ok();
+      id_ = random_id();
+    }
     return {};
   }
 
+ private:
+  static constexpr int kNames = 16;
+
+  Status make_dir(const std::string& path) {
+    if (::mkdir(path.c_str(), kUserDirMode) != 0) return errno_error("make " + path);
+    Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!fd || ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) return errno_error("lock " + path);
+    locks_.push_back(std::move(fd));
+    return {};
+  }
+  // False: one of them is taken.
+  bool make_on_tiers() {
+    std::set<std::pair<dev_t, ino_t>> places;  // tiers may be one directory
+    for (const TierConfig& tier : config_.tiers) {
+      struct stat st;
+      if (::stat(tier.path.c_str(), &st) != 0 || !places.emplace(st.st_dev, st.st_ino).second) continue;
+      const Status made = make_dir(tier.path + "/" + id_);
+      if (!made.ok() && made.error().code == EEXIST) return false;
+    }
+    return true;
+  }
+
   const Config& config_;
-  const std::string id_, run_dir_;
+  const std::string run_dir_;
+  std::string id_ = random_id();
   std::vector<Fd> locks_;
 };
 
@@ -480,7 +501,6 @@ Result<BoardFile> start(const RunOptions& options, const Prepared& job, RunDirs*
         write_config(file, options.config, job.chosen ? job.config.tiers : std::vector<TierConfig>()));
   }
   MONARCH_TRY(agent->start(options, file, job.datasets, job.key, *dirs));
-  dirs->lock_tiers();
   return BoardFile::open(dirs->run_dir());
 }
 
@@ -492,7 +512,7 @@ int run(const RunOptions& options) {
   Prepared job;
   if (const Status s = prepare(options, &job); !s.ok()) return fail(s.error());
   sweep(job.config);
-  RunDirs dirs(job.config, random_id());
+  RunDirs dirs(job.config);
   AgentProcess agent;
   Result<BoardFile> board = start(options, job, &dirs, &agent);
   if (!board.ok()) {

@@ -640,8 +640,9 @@ def run_without_tier():
     equal(said, [f"monarchctl run: tier {t['tier']['name']}: {t['path']}, quota SIZE, as 'monarchctl tiers' chooses" for t in chosen["tiers"] if t["chosen"]],
           "and it says so")
     run_dir = re.search(r"^# (.*)", conf)[1]
-    places = [run_dir, *(f"{t['path']}/{os.path.basename(run_dir)}" for t in chosen["tiers"] if t["chosen"])]
-    equal([path for path in places if os.path.exists(path)], [], "nothing is left")
+    own = ".".join(os.path.basename(run_dir).split(".")[:3])  # monarch-run.UID.PID
+    places = [run_dir, *(f"{t['path']}/{own}.*" for t in chosen["tiers"] if t["chosen"])]
+    equal([path for place in places for path in glob.glob(place)], [], "nothing is left")
     config = written("threads.conf", "[agent]\nthreads = 3\n")
     code, out, err = ctl("run", "--dataset", dataset, "--config", config, "--", "sh", "-c", show, "sh", dataset, env=e2e.environment())
     ok(code == 0 and "threads = 3\n" in out and "[tier." in out, "run --config without tiers: its keys, and the tiers that are chosen", err, out)

@@ -4,6 +4,7 @@
 any path of Monarch's and of the dataset's: each program reads what it would read without Monarch. MONARCH_TEST_CASES="A;B": only
 these."""
 
+import glob
 import os
 import subprocess
 import sys
@@ -199,7 +200,7 @@ def in_containers():
         file.write(f"[tier.t]\npath = {top}/tier\nquota = 64M\nmin_free = 0\n[agent]\nstage_wait_max = 16K\n")
     os.chown(f"{top}/conf", 65534, 65534)
     job = e2e.Job(["--config", f"{top}/conf", "--dataset", f"{top}/data"], before=NOBODY)
-    places = {"DATA": f"{top}/data", "OTHER": f"{top}/other", "TIER": f"{top}/tier/{os.path.basename(job.run_dir)}", "RUN": job.run_dir,
+    places = {"DATA": f"{top}/data", "OTHER": f"{top}/other", "TIER": glob.glob(f"{top}/tier/monarch-run.*.{job.pid}.*")[0], "RUN": job.run_dir,
               "LIBRARY": job.env[b"LD_PRELOAD"].decode(), "ROOM": room}
     env = {**job.env, **{f"HOSTILE_{name}".encode(): path.encode() for name, path in places.items()}}
     cases = os.environ["MONARCH_TEST_CASES"].split(";") if "MONARCH_TEST_CASES" in os.environ else CASES

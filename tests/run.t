@@ -296,6 +296,42 @@ def group_directory():
     equal(os.listdir(tier), [], "leaves nothing")
 
 
+# Makes a directory of each run's name in the tier as soon as the run directory is seen.
+SQUATS = """
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+watch = libc.inotify_init()
+libc.inotify_add_watch(watch, b"/dev/shm", 0x100)
+print("up", flush=True)
+while True:
+    events = os.read(watch, 65536)
+    while events:
+        end = 16 + struct.unpack_from("=iIII", events)[3]
+        name, events = events[16:end].rstrip(bytes(1)), events[end:]
+        if name.startswith(b"monarch-run.65534."):
+            try:
+                os.mkdir(os.path.join(sys.argv[1].encode(), name))
+            except FileExistsError:
+                pass
+"""
+
+
+def squatter():
+    """Another user has a directory in the place of a run's, where all can make some, as soon as the run's name is seen."""
+    if os.geteuid() != 0:
+        return skip("another user squats", "needs root")
+    if why := e2e.why_not_nobody():
+        return skip("another user squats", why)
+    words, tier = usual("squatter")
+    os.chmod(tier, 0o1777)
+    squats = e2e.start(["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups", "/usr/bin/python3", "-c", SQUATS, tier], stdout=subprocess.PIPE)
+    equal(squats.stdout.readline(), b"up\n", "another user waits for runs to begin")
+    runs = [monarch_run(words, ["true"], before=e2e.NOBODY)[::2] for _ in range(5)]
+    e2e.end(squats)
+    equal(runs, [(0, "")] * 5, "each has Monarch all the same")
+    return equal([name for name in os.listdir(tier) if os.stat(f"{tier}/{name}").st_uid == 65534], [], "and leaves nothing of its own")
+
+
 def user_environment():
     words, _ = usual("environment")
     own = "libm.so.6"
@@ -779,6 +815,6 @@ def written_by_the_job():
     equal((counters["tasks"]["invalidations"], counters["tasks"]["fallback_invalid"]), (6, 12), "and it is counted")
 
 
-e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, peers, peers_library, ordinary_user, group_directory, user_environment, report, open_times, paths, signals,
+e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, peers, peers_library, ordinary_user, group_directory, squatter, user_environment, report, open_times, paths, signals,
          monarchctl_killed, monarchd_slow_to_end, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch, first_opens,
          slow_pfs, written_by_the_job)
