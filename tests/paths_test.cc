@@ -21,6 +21,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/size.h"
 #include "tests/faulty_os.h"
+#include "tests/private_mounts.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -113,6 +114,7 @@ class OpenBeneath : public ::testing::TestWithParam<Kernel> {
   // What open_beneath says of `path` below `root`: the errno, or 0; -1 if this kernel cannot be had.
   int open_errno(const std::string& path, int flags = O_RDONLY | O_CLOEXEC) {
     return in_child([&]() -> int {
+      ::alarm(20);  // of what hangs
       if (GetParam() == Kernel::kWithoutOpenat2 && !without_openat2(ENOSYS)) return 250;
       if (GetParam() == Kernel::kForbidsOpenat2 && !without_openat2(EPERM)) return 250;
       const Fd root(::open(scratch_.path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -167,6 +169,22 @@ TEST_P(OpenBeneath, StaysOnTheFileSystem) {
     GTEST_SKIP() << "mounting needs root";
   EXPECT_EQ(below, EXDEV);
   EXPECT_EQ(itself, EXDEV);
+}
+
+TEST_P(OpenBeneath, AsksNobodyWhatIsMounted) {
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  scratch_.dir("d/mounted");
+  scratch_.file("e/f", "x");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->fuse("d/mounted", 65533, ",allow_other");
+    for (const int flags : {O_RDONLY | O_CLOEXEC, O_RDONLY | O_DIRECTORY | O_CLOEXEC, O_PATH | O_CLOEXEC})
+      m->check(open_errno("d/mounted", flags) == EXDEV, "itself");
+    m->check(open_errno("d/mounted/f") == EXDEV, "below it");
+    m->check(open_errno("d/mounted", O_RDWR | O_CREAT | O_CLOEXEC) == EXDEV, "to make it");
+    const std::string there = scratch_ / "d";
+    m->check(::mount((scratch_ / "e").c_str(), there.c_str(), nullptr, MS_BIND, nullptr) == 0, "bind");
+    m->check(open_errno("d/f") == EXDEV, "the same file system, mounted once more");
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, OpenBeneath,

@@ -17,6 +17,7 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "build_config.h"
 #include "runtime/base/fd.h"
@@ -37,57 +38,74 @@ auto retried(Call call) {
   return rc;
 }
 
-// What openat2 says of `name` where an open with O_NOFOLLOW failed with errno: ELOOP of any symbolic link.
-void set_link_errno(int at, const char* name) {
-  const int error = errno;
-  struct stat st;
-  errno = error == ENOTDIR && ::fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode)
-              ? ELOOP
-              : error;
+int64_t mount_id_of_fdinfo(int fd) {
+  const Fd info(::open(("/proc/self/fdinfo/" + std::to_string(fd)).c_str(), O_RDONLY | O_CLOEXEC));
+  char text[1024];
+  const ssize_t n = info ? ::read(info.get(), text, sizeof text - 1) : -1;
+  if (n < 0) return -1;
+  text[n] = '\0';
+  static constexpr char kKey[] = "\nmnt_id:";
+  const char* at = std::strstr(text, kKey);
+  return at ? std::strtoll(at + sizeof kKey - 1, nullptr, 10) : -1;
 }
 
-// What openat2 does, for kernels before 5.6: each component opened with O_NOFOLLOW.
+}  // namespace
+
+int64_t mount_id(int fd) {
+  file_handle none{};  // no room for a handle: the mount is told all the same
+  int id = -1;
+  if (::name_to_handle_at(fd, "", &none, &id, AT_EMPTY_PATH) == 0 || errno == EOVERFLOW) return id;
+  return mount_id_of_fdinfo(fd);
+}
+
+namespace {
+
+// Opens `name` itself, without asking a file system that is mounted there (EXDEV). No symbolic link: ELOOP.
+Fd open_on_mount(int at, const char* name, int64_t mount, struct stat* st) {
+  Fd fd(retried([&] { return ::openat(at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC); }));
+  if (!fd) return fd;
+  const auto refuse = [](int error) {
+    errno = error;
+    return Fd();
+  };
+  if (mount < 0 || mount_id(fd.get()) != mount) return refuse(EXDEV);
+  if (::fstat(fd.get(), st) != 0) return Fd();
+  return S_ISLNK(st->st_mode) ? refuse(ELOOP) : std::move(fd);
+}
+
+// What openat2 does, for kernels before 5.6: one component after the other.
 int open_by_components(int dirfd, const char* path, int flags, mode_t mode) {
-  struct stat root;
-  if (::fstat(dirfd, &root) != 0) return -1;
+  const int64_t mount = mount_id(dirfd);
+  struct stat st;
   Fd held;
   int at = dirfd;
+  const auto refuse = [](int error) {
+    errno = error;
+    return -1;
+  };
   while (const char* slash = std::strchr(path, '/')) {
     char name[256];
     const auto len = static_cast<size_t>(slash - path);
-    if (len >= sizeof name) {
-      errno = ENAMETOOLONG;
-      return -1;
-    }
+    if (len >= sizeof name) return refuse(ENAMETOOLONG);
     std::memcpy(name, path, len);
     name[len] = '\0';
-    Fd next(retried([&] { return ::openat(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
-    if (!next) {
-      set_link_errno(at, name);
-      return -1;
-    }
-    struct stat st;
-    if (::fstat(next.get(), &st) != 0) return -1;
-    if (st.st_dev != root.st_dev) {
-      errno = EXDEV;
-      return -1;
-    }
+    Fd next = open_on_mount(at, name, mount, &st);
+    if (!next) return -1;
+    if (!S_ISDIR(st.st_mode)) return refuse(ENOTDIR);
     held = std::move(next);
     at = held.get();
     path = slash + 1;
   }
-  Fd fd(retried([&] { return ::openat(at, path, flags | O_NOFOLLOW, mode); }));
-  if (!fd) {
-    set_link_errno(at, path);
-    return -1;
-  }
-  struct stat st;
-  if (::fstat(fd.get(), &st) != 0) return -1;
-  if (S_ISLNK(st.st_mode) || st.st_dev != root.st_dev) {  // O_PATH opens a link itself
-    errno = S_ISLNK(st.st_mode) ? ELOOP : EXDEV;
-    return -1;
-  }
-  return fd.release();
+  Fd found = open_on_mount(at, path, mount, &st);
+  if (!found && errno == ENOENT && (flags & O_CREAT) != 0)
+    return retried([&] { return ::openat(at, path, flags | O_EXCL | O_NOFOLLOW, mode); });
+  if (!found) return -1;
+  if ((flags & O_CREAT) != 0 && (flags & O_EXCL) != 0) return refuse(EEXIST);
+  if ((flags & O_DIRECTORY) != 0 && !S_ISDIR(st.st_mode)) return refuse(ENOTDIR);
+  if ((flags & O_PATH) != 0) return found.release();
+  if (S_ISDIR(st.st_mode)) return retried([&] { return ::openat(found.get(), ".", flags, mode); });
+  const std::string itself = "/proc/self/fd/" + std::to_string(found.get());
+  return retried([&] { return ::open(itself.c_str(), flags & ~O_NOFOLLOW, mode); });
 }
 
 }  // namespace
@@ -216,28 +234,6 @@ int64_t clock_ns(clockid_t clock) {
   timespec now;
   ::clock_gettime(clock, &now);
   return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
-}
-
-namespace {
-
-int64_t mount_id_of_fdinfo(int fd) {
-  const Fd info(::open(("/proc/self/fdinfo/" + std::to_string(fd)).c_str(), O_RDONLY | O_CLOEXEC));
-  char text[1024];
-  const ssize_t n = info ? ::read(info.get(), text, sizeof text - 1) : -1;
-  if (n < 0) return -1;
-  text[n] = '\0';
-  static constexpr char kKey[] = "\nmnt_id:";
-  const char* at = std::strstr(text, kKey);
-  return at ? std::strtoll(at + sizeof kKey - 1, nullptr, 10) : -1;
-}
-
-}  // namespace
-
-int64_t mount_id(int fd) {
-  file_handle none{};  // no room for a handle: the mount is told all the same
-  int id = -1;
-  if (::name_to_handle_at(fd, "", &none, &id, AT_EMPTY_PATH) == 0 || errno == EOVERFLOW) return id;
-  return mount_id_of_fdinfo(fd);
 }
 
 }  // namespace monarch::os
