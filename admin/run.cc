@@ -41,10 +41,10 @@
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/pipe.h"
+#include "runtime/base/remove_tree.h"
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/config/user_options.h"
-#include "runtime/hierarchy/hierarchy.h"
 #include "runtime/hierarchy/tier.h"
 #include "runtime/metadata/board.h"
 #include "runtime/node/job_report.h"
@@ -99,9 +99,9 @@ class RunDirs {
   RunDirs(const RunDirs&) = delete;
   RunDirs& operator=(const RunDirs&) = delete;
   ~RunDirs() {
-    locks_.clear();
-    for (const Status& s : {remove_job_dirs(config_.tiers, id_), remove_user_dir(AT_FDCWD, run_dir_)})
-      if (!s.ok()) std::fprintf(stderr, "monarchctl run: clean up: %s\n", s.error().text.c_str());
+    for (const Made& made : made_)
+      if (const Status s = remove(made); !s.ok())
+        std::fprintf(stderr, "monarchctl run: clean up: %s\n", s.error().text.c_str());
   }
 
   const std::string& id() const { return id_; }  // of the directories on tiers
@@ -114,8 +114,7 @@ class RunDirs {
   Status make() {
     MONARCH_TRY(make_dir(run_dir_));
     for (int i = 0; i < kNames && !make_on_tiers(); ++i) {
-      locks_.resize(1);
-      (void)remove_job_dirs(config_.tiers, id_).ok();
+      for (; made_.size() > 1; made_.pop_back()) (void)remove(made_.back()).ok();
       id_ = random_id();
     }
     return {};
@@ -123,13 +122,22 @@ class RunDirs {
 
  private:
   static constexpr int kNames = 16;
+  struct Made {
+    std::string path;
+    Fd dir;  // locked
+  };
 
+  // Whatever mode the command has given it.
+  static Status remove(const Made& made) {
+    MONARCH_TRY(empty_directory(made.dir.get()));
+    if (::rmdir(made.path.c_str()) == 0 || errno == ENOENT) return {};
+    return errno_error("remove " + made.path);
+  }
   Status make_dir(const std::string& path) {
     if (::mkdir(path.c_str(), kUserDirMode) != 0) return errno_error("make " + path);
-    Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!fd || ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) return errno_error("lock " + path);
-    locks_.push_back(std::move(fd));
-    return {};
+    made_.push_back({path, Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC))});
+    const int dir = made_.back().dir.get();
+    return ::flock(dir, LOCK_SH | LOCK_NB) == 0 ? Status() : Status(errno_error("lock " + path));
   }
   // False: one of them is taken.
   bool make_on_tiers() {
@@ -146,7 +154,7 @@ class RunDirs {
   const Config& config_;
   const std::string run_dir_;
   std::string id_ = random_id();
-  std::vector<Fd> locks_;
+  std::vector<Made> made_;  // the run directory first
 };
 
 // The agent's process, and the pipe whose end tells it that we are gone.

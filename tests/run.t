@@ -296,6 +296,13 @@ def group_directory():
     equal(os.listdir(tier), [], "leaves nothing")
 
 
+def changed_modes():
+    """A command gives the run's directory on a tier another mode."""
+    words, tier = usual("modes")
+    equal(monarch_run(words, ["sh", "-c", f"cat {shared_dataset()}/0000.bin >{os.devnull}; chmod -R 755 {tier}"])[::2], (0, ""), "a command that changes modes on the tier")
+    equal(os.listdir(tier), [], "nothing is left")
+
+
 # Makes a directory of each run's name in the tier as soon as the run directory is seen.
 SQUATS = """
 import ctypes, os, struct, sys
@@ -815,6 +822,6 @@ def written_by_the_job():
     equal((counters["tasks"]["invalidations"], counters["tasks"]["fallback_invalid"]), (6, 12), "and it is counted")
 
 
-e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, peers, peers_library, ordinary_user, group_directory, squatter, user_environment, report, open_times, paths, signals,
+e2e.main(swept, exit_codes, help_and_version, refusals, without_agent, peers, peers_library, ordinary_user, group_directory, changed_modes, squatter, user_environment, report, open_times, paths, signals,
          monarchctl_killed, monarchd_slow_to_end, monarchd_killed, side_by_side, quotas, failing_pfs, hanging_pfs, before_the_epoch, first_opens,
          slow_pfs, written_by_the_job)
