@@ -5,6 +5,7 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -23,6 +24,10 @@ std::vector<std::string> words_of(const std::string& line) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
+std::string beside(const std::string& file, const std::string& path) {
+  return path[0] == '/' ? path : file.substr(0, file.rfind('/') + 1) + path;
+}
+
 Result<std::optional<PluginLine>> find_in(const std::string& file, int depth) {
   std::ifstream in(file);
   if (!in) return errno_error("read " + file);
@@ -30,8 +35,7 @@ Result<std::optional<PluginLine>> find_in(const std::string& file, int depth) {
     std::vector<std::string> words = words_of(line);
     if (words.size() < 2) continue;
     if (words[0] == "include" && depth < kMostDepth) {
-      const std::string pattern =
-          words[1][0] == '/' ? words[1] : file.substr(0, file.rfind('/') + 1) + words[1];
+      const std::string pattern = beside(file, words[1]);
       glob_t found{};
       const std::unique_ptr<glob_t, void (*)(glob_t*)> end(&found, &::globfree);
       (void)::glob(pattern.c_str(), 0, nullptr, &found);
@@ -48,6 +52,53 @@ Result<std::optional<PluginLine>> find_in(const std::string& file, int depth) {
     return std::optional<PluginLine>(std::move(found));
   }
   return std::optional<PluginLine>();
+}
+
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// KEY=VALUE, with or without blanks around the "=" and quotes around the value; `at` goes on behind it.
+// False: there is no more in the line.
+bool take_pair(const std::string& line, size_t* at, std::string* key, std::string* value) {
+  constexpr char kBlanks[] = " \t";
+  const size_t is = line.find('=', *at);
+  if (is == std::string::npos) return false;
+  key->clear();
+  if (const size_t last = is == 0 ? is : line.find_last_not_of(kBlanks, is - 1); last < is) {
+    const size_t first = line.find_last_of(kBlanks, last) + 1;
+    *key = lower_case(line.substr(first, last + 1 - first));
+  }
+  const size_t begin = std::min(line.find_first_not_of(kBlanks, is + 1), line.size());
+  const bool is_quoted = line[begin] == '"';
+  *at = std::min(is_quoted ? line.find('"', begin + 1) : line.find_first_of(kBlanks, begin), line.size());
+  *value = line.substr(begin + is_quoted, *at - begin - is_quoted);
+  return true;
+}
+
+// Those of `values`, by their names in lower case, that a file in slurm.conf's form sets, with what it
+// includes. As Slurm reads it: the last one counts, a backslash joins lines, a name that does not begin with
+// "/" is in the directory of the file that includes it, and %c in it is the cluster's name, which comes
+// before.
+void read_values(const std::string& file, int depth, std::map<std::string, std::string>* values) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    for (std::string more; !line.empty() && line.back() == '\\' && std::getline(in, more);)
+      line.replace(line.size() - 1, 1, more);
+    line.resize(std::min(line.size(), line.find('#')));
+    const std::vector<std::string> words = words_of(line);
+    if (words.size() > 1 && lower_case(words[0]) == "include") {
+      std::string name = words[1];
+      if (const size_t at = name.find("%c"); at != std::string::npos)
+        name.replace(at, 2, (*values)["clustername"]);
+      if (depth < kMostDepth) read_values(beside(file, name), depth + 1, values);
+      continue;
+    }
+    std::string key, value;
+    for (size_t at = 0; take_pair(line, &at, &key, &value);)
+      if (const auto wanted = values->find(key); wanted != values->end()) wanted->second = value;
+  }
 }
 
 // `bytes` of the file at `offset`, or nullptr.
@@ -90,24 +141,10 @@ std::vector<std::string> PluginLine::settings() const {
 }
 
 std::string plugstack_of(const std::string& slurm_conf) {
-  constexpr char kKey[] = "plugstackconfig";
-  constexpr size_t kKeyBytes = sizeof kKey - 1;
-  std::ifstream in(slurm_conf);
-  for (std::string line; std::getline(in, line);) {
-    // KEY=VALUE, several in a line, with or without blanks around the "=".
-    std::string text;
-    for (const std::string& word : words_of(line)) text += (text.empty() ? "" : " ") + word;
-    for (size_t at = 0; at != std::string::npos; at = text.find(' ', at + 1)) {
-      const char* key = text.c_str() + at + (at > 0);
-      if (::strncasecmp(key, kKey, kKeyBytes) != 0) continue;
-      const char* value = key + kKeyBytes;
-      value += *value == ' ';
-      if (*value++ != '=') continue;
-      value += *value == ' ';
-      if (*value == '/') return {value, std::strcspn(value, " ")};
-    }
-  }
-  return slurm_conf.substr(0, slurm_conf.rfind('/') + 1) + "plugstack.conf";
+  std::map<std::string, std::string> values = {{"clustername", ""}, {"plugstackconfig", ""}};
+  read_values(slurm_conf, 0, &values);
+  const std::string& named = values["plugstackconfig"];
+  return named.rfind('/', 0) == 0 ? named : beside(slurm_conf, "plugstack.conf");
 }
 
 Result<std::optional<PluginLine>> find_plugin_line(const std::string& plugstack) {

@@ -334,6 +334,17 @@ def status_of_slurm():
     for how in ("plugstackconfig={}", "ClusterName=c-1 PlugStackConfig = {} # that one", "PLUGSTACKCONFIG= {}"):
         written("node/slurm.conf", f"# PlugStackConfig=/none\n{how.format(base + '/elsewhere')}\n")
         equal(job_of(as_json("status", env=slurm_conf)[1], number).get("state"), "staged-in", f"{how} names the file")
+    os.mkdir(f"{base}/sub")
+    quoted = f"{base}/quoted name"
+    shutil.copy(f"{base}/elsewhere", quoted)
+    written("node/sub/c-1.conf", f"PlugStackConfig=/none\nPlugStackConfig=\\\n\"{quoted}\"\n")
+    written("node/sub/a.conf", "include %c.conf\n")
+    for how in ("Include sub/a.conf", f"INCLUDE {base}/sub/a.conf # all nodes", "PlugStackConfig=/none\ninclude sub/a.conf"):
+        written("node/slurm.conf", f"ClusterName=c-1\n{how}\n")
+        equal(job_of(as_json("status", env=slurm_conf)[1], number).get("state"), "staged-in", f"{how}: a file that slurm.conf includes names the file")
+    written("node/slurm.conf", "Include slurm.conf\nInclude none.conf\nClusterName=c-1\n")
+    os.rename(f"{base}/elsewhere", line)
+    equal(job_of(as_json("status", env=slurm_conf)[1], number).get("state"), "staged-in", "one that includes itself, and what is not there")
     run_dir = job["run_dir"]
     os.chmod(state, 0o777)
     fails("status: a state directory that anybody may change", ["status", *where], [state])
