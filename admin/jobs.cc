@@ -424,7 +424,7 @@ Progress progress_of(const Job& job) {
   if (!job.status) return p;
   const JobCounters& c = job.status->counters;
   const uint64_t found = c[AgentCounter::walk_files],
-                 opened = c[AgentCounter::staged_files] + c[AgentCounter::no_fit_files];
+                 opened = staged_once(own_counts(c)) + c[AgentCounter::no_fit_files];
   p.files = placed_files(own_counts(c));
   for (const uint64_t bytes : c.placed_bytes) p.bytes += bytes;
   if (!job.status->walked) return p;

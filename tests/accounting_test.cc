@@ -270,6 +270,9 @@ TEST_F(CommentLine, SaysWhatThePfsWasSpared) {
   EXPECT_EQ(line(),
             "monarch=1 hit=75.0% pfs=2.00M/4.00M ops=-80% meta=-50% nvme=4.00M ram=2.00M staged=75% "
             "nodes=1/2 err=2");
+  at(AgentCounter::staged_files) = 5;
+  at(AgentCounter::staged_again) = 4;
+  EXPECT_NE(line().find(" staged=25% "), std::string::npos) << "one file was staged five times: " << line();
 }
 
 TEST_F(CommentLine, OfSeveralNodesHasTheirSums) {

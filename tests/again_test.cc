@@ -53,6 +53,7 @@ TEST_F(AgainTest, WhatIsLeftAlone) {
         << "who has the first copy open finds the first entry";
   }
   EXPECT_EQ(counter(AgentCounter::staged_again), 2u);
+  EXPECT_EQ(placed_files(node_counts(*board_->get(), {})), 1u);
   struct stat copy;
   const Found found = newest("f");
   ASSERT_EQ(::stat(path_of_copy(tier(), found.ref).c_str(), &copy), 0);
@@ -80,8 +81,10 @@ TEST_F(AgainTest, TheCopyThatServesNobodyGoesFirstWhenSpaceGoesBack) {
     EXPECT_EQ(tier().used(), tier().space_of(200000));
     EXPECT_TRUE(serves("f", newest("f")));
     EXPECT_EQ(files_on(), 1);
+    EXPECT_EQ(placed_files(node_counts(*board_->get(), {})), 1u);
   }
   ASSERT_TRUE(lower(0));
+  EXPECT_EQ(placed_files(node_counts(*board_->get(), {})), 0u);
   EXPECT_EQ(files_on(), 0);
   EXPECT_EQ(tier().used(), 0u);
   EXPECT_EQ((*board_)->placed_bytes[0], 0u);
@@ -109,6 +112,18 @@ TEST_F(AgainTest, WhatTheJobMade) {
   EXPECT_TRUE(settles("new"));
   write("new", noise(5000, 1));
   EXPECT_TRUE(comes("new"));
+  EXPECT_EQ(counter(AgentCounter::staged_again), 0u);
+  EXPECT_EQ(placed_files(node_counts(*board_->get(), {})), 1u);
+}
+
+TEST_F(AgainTest, WhatTheJobWroteBeforeItWasStaged) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  write("f", noise(1000, 2));
+  EXPECT_EQ(demand("f"), state_word(State::kDropped, Reason::kWritten));
+  EXPECT_TRUE(comes("f"));
+  EXPECT_EQ(counter(AgentCounter::staged_again), 0u) << "it was not staged before";
+  EXPECT_EQ(placed_files(node_counts(*board_->get(), {})), 1u);
 }
 
 TEST_F(AgainTest, NotWhatIsMarkedAgain) {

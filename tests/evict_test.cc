@@ -248,6 +248,7 @@ TEST_F(EvictTest, NamesThatShareACopyGoTogether) {
   EXPECT_EQ(files_on(), 0);
   EXPECT_EQ(tier().used(), 0u);
   EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  EXPECT_EQ(placed_files(node_counts(*board_->get(), {})), 0u);
   set_quota(kSpace);
   for (const char* name : {"c", "a", "b"}) {
     ASSERT_EQ(demand(name), kPlaced);

@@ -111,6 +111,11 @@ NodeCounts own_counts(const JobCounters& counters) {
   return own;
 }
 
+uint64_t staged_once(const NodeCounts& c) {
+  const uint64_t staged = c[AgentCounter::staged_files];
+  return staged - std::min(c[AgentCounter::staged_again], staged);
+}
+
 bool plausible(const JobCounters& c) {
   static_assert(sizeof(JobCounters) % sizeof(uint64_t) == 0);
   if (c.magic != kJobCountersMagic) return false;
@@ -139,8 +144,8 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters) {
                                  change(pfs_meta, opens));
   for (const auto& [medium, placed] : placed_by_medium(record, *counters))
     line += " " + medium + "=" + format_size(placed);
-  const uint64_t files = std::max(c[AgentCounter::walk_files], c[AgentCounter::staged_files]);
-  line += fmt::format(" staged={:.0f}%", share(c[AgentCounter::staged_files], files));
+  const uint64_t staged = staged_once(c);
+  line += fmt::format(" staged={:.0f}%", share(staged, std::max(c[AgentCounter::walk_files], staged)));
   if (counters->nodes > 1) line += " peer=" + format_size(c[AgentCounter::peer_bytes]);
   line += fmt::format(" {} err={}", nodes, errors);
   line += if_any("evicted", c[AgentCounter::evicted_files]);

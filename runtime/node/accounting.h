@@ -37,6 +37,8 @@ Result<std::unique_ptr<Board>> read_board(const std::string& run_dir);
 JobCounters counters_of(const Board& board);
 // This node's, without what is placed: who adds it knows of what medium the tiers are.
 NodeCounts own_counts(const JobCounters& counters);
+// Files that were placed; one that the job wrote meanwhile, and that was staged again, is one.
+uint64_t staged_once(const NodeCounts& counts);
 
 // Likewise of what the agent tells about its tiers (Board::granted).
 struct GrantedBytes {

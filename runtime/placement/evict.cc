@@ -236,6 +236,8 @@ bool Evictor::evict(size_t n, Ref ref, Turn turn, Shrinking* s) {
   leaving.space = context_->sparse.remove(tier, ref, bytes);
   context_->source->given_up(ref);
   context_->board->placed_bytes[n].fetch_sub(bytes, std::memory_order_relaxed);
+  // What was staged again has its file still, and each name of a copy was staged.
+  if (!superseded) add(context_->board, AgentCounter::evicted_files, 1 + leaving.links.size());
   leave(n, std::move(copy), s);
   return true;
 }
@@ -251,13 +253,13 @@ bool Evictor::evict_part(size_t n, Ref ref, Shrinking* s) {
   leaving.part = true;
   leaving.space = *space;
   if (fd.ok()) leaving.fd = fd.take();
+  add(context_->board, AgentCounter::evicted_files);
   leave(n, std::move(copy), s);
   return true;
 }
 
 // No task finds the copy any more.
 void Evictor::leave(size_t n, std::list<Leaving> copy, Shrinking* s) {
-  add(context_->board, AgentCounter::evicted_files);
   ++s->removed;
   copy.front().since = os::clock_ns(CLOCK_MONOTONIC);
   if (!try_to_release(n, &copy.front())) s->leaving.splice(s->leaving.end(), copy);

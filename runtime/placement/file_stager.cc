@@ -102,7 +102,8 @@ void FileStager::ask_again(const RelPath& path) {
 
 void FileStager::replace(Ref before, Ref after) {
   const uint64_t word = context_->catalog->entry(before).state.load(std::memory_order_acquire);
-  if (may_be_replaced(word) && context_->catalog->move(before, word, again_word(after)))
+  if (may_be_replaced(word) && context_->catalog->move(before, word, again_word(after)) &&
+      state_of(word) == State::kPlaced)
     add(context_->board, AgentCounter::staged_again);
 }
 
