@@ -3,6 +3,7 @@
 """make deb and make rpm: packages are installed into a fresh root, a job runs with what they brought, they are upgraded while another
 one runs, removed and purged. MONARCH_TEST_ALL=1: they are built for that."""
 
+import contextlib
 import glob
 import hashlib
 import json
@@ -178,6 +179,26 @@ def install(name, *debs):
     ok(code == 0, f"{name}: dpkg -i", out.decode(), err)
 
 
+@contextlib.contextmanager
+def told_to_systemd(name, want):
+    """As on a system that runs systemd: what it is told meanwhile, by a program in the place of systemctl."""
+    asked = f"{root}/srv/systemctl.asked"
+    os.makedirs(f"{root}/run/systemd/system")
+    shutil.move(f"{root}/usr/bin/systemctl", f"{root}/srv/systemctl")
+    with open(f"{root}/usr/bin/systemctl", "w", encoding="utf-8") as file:
+        file.write('#!/bin/sh\necho "$*" >>/srv/systemctl.asked\n')
+    os.chmod(f"{root}/usr/bin/systemctl", 0o755)
+    try:
+        yield
+    finally:
+        shutil.move(f"{root}/srv/systemctl", f"{root}/usr/bin/systemctl")
+        os.rmdir(f"{root}/run/systemd/system")
+    with open(asked, "a+", encoding="utf-8") as file:
+        file.seek(0)
+        equal(sorted(set(file.read().splitlines())), want, f"{name}: what systemd is told")
+    os.remove(asked)
+
+
 def configuration():
     """What Slurm and systemd would follow: contents, owners, modes and times."""
     return inside("sh", "-c", "find /etc -name '*slurm*' -o -path '*/systemd/*' | sort | xargs ls -ld --time-style=full-iso; find /etc -name '*slurm*' -type f | sort | xargs cat")[1]
@@ -191,7 +212,8 @@ def life():
     equal(len(new), 3, "there are packages")
     old = other(new, "0.1.99")
     slurms = configuration()
-    install("fresh", *old)
+    with told_to_systemd("fresh", ["--system daemon-reload"]):
+        install("fresh", *old)
     equal(configuration(), slurms, "no configuration of Slurm's or systemd's is changed")
     contains(inside("dpkg-query", "-W", "monarch")[1].decode(), ["0.1.99"], "the older version is installed")
     equal(stat.filemode(os.stat(f"{root}/run/monarch").st_mode), "drwxr-xr-x", "the directory in /run is there")
@@ -226,7 +248,8 @@ def life():
         check("upgraded from the version before in mid-job", conf, job, sums * 2, "hit=100.0%")
         check("after that upgrade", conf, submit(conf, "md5sum /srv/data/*"), sums, "hit=100.0%")
         job = long_job("newer")
-        install("an upgrade to a later version while a job runs", *other(new, "\\2+1"))
+        with told_to_systemd("an upgrade", ["--system daemon-reload"]):
+            install("an upgrade to a later version while a job runs", *other(new, "\\2+1"))
         code, out, err = inside("dpkg", "-r", *names(new))
         ok(code != 0 and "jobs use Monarch on this node" in err, "monarch cannot be removed while a job runs", code, out.decode(), err)
         install("what was removed", *other(new, "\\2+1"))
