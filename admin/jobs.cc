@@ -293,8 +293,8 @@ uint64_t copied(const JobStatus& status) {
 
 // Files of which is decided whether and where they are placed.
 uint64_t settled(const JobCounters& c) {
-  return c[AgentCounter::staged_files] + c[AgentCounter::no_fit_files] + c[AgentCounter::pass_files] +
-         c[AgentCounter::source_errors] + c[AgentCounter::dropped_files];
+  return staged_once(own_counts(c)) + c[AgentCounter::no_fit_files] + c[AgentCounter::pass_files] +
+         c[AgentCounter::source_errors] + c[AgentCounter::tier_errors] + c[AgentCounter::dropped_files];
 }
 
 JobState state_of(const JobStatus& status, bool moved) {
@@ -412,6 +412,18 @@ std::vector<NodeLine> nodes_of(const Job& job) {
     told = read_nodes_told_as({job.uid, job.gid, {}}, kReadPatienceMs, job.run_dir);
   }
   return told ? node_lines(*told, own_counts(job.status->counters)) : std::vector<NodeLine>();
+}
+
+bool is_named(const Job& job, const std::string& name) {
+  const size_t at = name.find('@');
+  return job.id == name.substr(0, at) && (at == std::string::npos || job.cluster == name.substr(at + 1));
+}
+
+std::string name_of(const Job& job, const std::vector<Job>& jobs) {
+  const bool is_only = std::none_of(jobs.begin(), jobs.end(), [&](const Job& other) {
+    return other.id == job.id && other.cluster != job.cluster;
+  });
+  return is_only ? job.id : job.id + "@" + job.cluster;
 }
 
 std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whole) {

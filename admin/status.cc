@@ -35,9 +35,9 @@ void print_list(const std::vector<Job>& jobs) {
   for (const Job& job : jobs) {
     const Progress p = progress_of(job);
     const bool told = job.status.has_value();
-    rows.push_back({word(job.id), word(user_text(job)), percent_text(percent(p.files, p.all_files), false),
-                    told ? format_size(p.bytes) : "-", rate_text(job),
-                    p.eta_seconds ? time_text(*p.eta_seconds) : "-", hit_text(job),
+    rows.push_back({word(name_of(job, jobs)), word(user_text(job)),
+                    percent_text(percent(p.files, p.all_files), false), told ? format_size(p.bytes) : "-",
+                    rate_text(job), p.eta_seconds ? time_text(*p.eta_seconds) : "-", hit_text(job),
                     told ? std::to_string(job.status->counters[TaskCounter::opens_pfs]) : "-",
                     paint(colour_of(job.state), state_name(job.state)) +
                         (job.reason.empty() ? "" : ": " + escaped(job.reason))});
@@ -118,12 +118,12 @@ int status(const StatusOptions& options) {
   Result<std::vector<Job>> found = find_jobs(options.state_dir);
   if (!found.ok()) return fail("status", found.error());
   std::vector<Job> jobs = found.take();
-  if (!options.job.empty()) std::erase_if(jobs, [&](const Job& job) { return job.id != options.job; });
+  if (!options.job.empty()) std::erase_if(jobs, [&](const Job& job) { return !is_named(job, options.job); });
   if (!options.job.empty() && jobs.empty())
     return fail("status", "no job " + options.job + " with Monarch on this node" +
                               (::geteuid() == 0 ? "" : " that is user " + user_name(::geteuid()) + "'s") +
-                              "; 'monarchctl status' lists those that are, and 'squeue -j " + options.job +
-                              "' tells the job's nodes");
+                              "; 'monarchctl status' lists those that are, and 'squeue -j " +
+                              options.job.substr(0, options.job.find('@')) + "' tells the job's nodes");
   if (options.json) {
     ordered_json list = ordered_json::array();
     for (const Job& job : jobs) list.push_back(whole_json(job));
@@ -147,15 +147,17 @@ int status(const StatusOptions& options) {
 void add_status(CLI::App* app, int* status_of_run) {
   auto options = std::make_shared<StatusOptions>();
   app->add_option("JOBID", options->job,
-                  "this job only, with its tiers and fallbacks: Slurm's number, or run.PID")
+                  "this job only, with its tiers and fallbacks: Slurm's number, NUMBER@CLUSTER where two "
+                  "clusters have that, or run.PID")
       ->check(CLI::Validator(
           [](const std::string& id) {
-            const std::string number = id.substr(id.rfind("run.", 0) == 0 ? 4 : 0);
+            const size_t at = id.find('@'), begin = id.rfind("run.", 0) == 0 ? 4 : 0;
+            const std::string number = id.substr(begin, at == std::string::npos ? at : at - begin);
             if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos)
               return std::string();
             return "'" + id +
                    "' is no job; give its number, as 4711 (an element of an array has its own, as 'squeue -O "
-                   "JobID' tells), or run.PID";
+                   "JobID' tells), 4711@CLUSTER, or run.PID";
           },
           ""));
   app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");

@@ -13,6 +13,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -162,6 +163,7 @@ Counts counts_of(const JobStatus& status, Whose whose) {
 struct Source {
   const char* kind;  // file, job, kept or sacct
   std::string name, state;
+  std::string cluster = {};  // empty: not known, or of none
 };
 
 // What is known of a job.
@@ -212,6 +214,7 @@ ordered_json to_json(const Told& told, const Advice& advice) {
       {"version", PACKAGE_VERSION},
       {"source", source.kind},
       {"name", source.name},
+      {"cluster", source.cluster.empty() ? ordered_json() : ordered_json(source.cluster)},
       {"state", source.state.empty() ? ordered_json() : ordered_json(source.state)},
       {"nodes", c.nodes},
       {"opens", c.opens},
@@ -297,7 +300,9 @@ void print_open_times(const OpenTimes& times) {
 void print(const Told& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
-  line("Job", escaped(source.name) + (source.state.empty() ? "" : " (" + source.state + ")") +
+  line("Job", escaped(source.name) +
+                  (source.cluster.empty() ? "" : " of cluster " + escaped(source.cluster)) +
+                  (source.state.empty() ? "" : " (" + source.state + ")") +
                   (c.nodes > 1 ? ", " + std::to_string(c.nodes) + " nodes" : ""));
   line("Opens", std::to_string(c.opens) + ", of a tier's copy " + std::to_string(c.opens_tier) + " (" +
                     rounded(share(c.opens_tier, c.opens)) + "%)");
@@ -517,10 +522,13 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
 }
 
 int report_of_sacct(const ReportOptions& options) {
+  const size_t at = options.what.find('@');
+  std::vector<std::string> words = {
+      "sacct", "-nPX", "-j", options.what.substr(0, at), "-o", "State,SystemComment"};
+  if (at != std::string::npos) words.insert(words.end(), {"-M", options.what.substr(at + 1)});
   Question asked([&] {
     int status;
-    const std::string said =
-        run_program({"sacct", "-nPX", "-j", options.what, "-o", "State,SystemComment"}, &status);
+    const std::string said = run_program(words, &status);
     if (status == 127 << 8) return std::string("!there is no sacct here");
     return (status == 0 ? "=" : "!") + said;
   });
@@ -556,7 +564,8 @@ Result<std::string> read_report(const std::string& name) {
 }
 
 bool is_job(const std::string& what) {
-  const std::string number = what.rfind("run.", 0) == 0 ? what.substr(4) : what;
+  const std::string id = what.substr(0, what.find('@'));
+  const std::string number = id.rfind("run.", 0) == 0 ? id.substr(4) : id;
   return !number.empty() && number.find_first_not_of("0123456789_+") == std::string::npos;
 }
 
@@ -569,27 +578,37 @@ std::vector<std::string> names_in(const std::string& dir) {
   return names;
 }
 
-// The last one that root's epilog has kept of the job (runtime/node/reports.h), as far as the caller may
-// look; or "".
-std::string kept_report(const std::string& state_dir, const std::string& job) {
+// A report that root's epilog has kept (runtime/node/reports.h).
+struct Kept {
+  std::string path, cluster;
+  std::filesystem::file_time_type when;
+};
+
+// Of the jobs of that name, as far as the caller may look; the last one first.
+std::vector<Kept> kept_reports(const std::string& state_dir, const std::string& name) {
   const std::string all = state_dir + "/reports", ending = ".json";
   const uid_t self = ::geteuid();
-  std::string last;
-  std::filesystem::file_time_type when;
+  std::vector<Kept> kept;
   for (const std::string& user : self == 0 ? names_in(all) : std::vector<std::string>{std::to_string(self)})
-    for (const std::string& name : names_in(all + "/" + user)) {
+    for (const std::string& file : names_in(all + "/" + user)) {
       Job of;
-      if (!name.ends_with(ending) || !name_slurm(name.substr(0, name.size() - ending.size()), &of) ||
-          of.id != job)
+      if (!file.ends_with(ending) || !name_slurm(file.substr(0, file.size() - ending.size()), &of) ||
+          !is_named(of, name))
         continue;
       std::error_code error;
-      const std::string path = all + "/" + user + "/" + name;
+      const std::string path = all + "/" + user + "/" + file;
       const auto written = std::filesystem::last_write_time(path, error);
-      if (error || (!last.empty() && written < when)) continue;
-      last = path;
-      when = written;
+      if (!error) kept.push_back({path, of.cluster, written});
     }
-  return last;
+  std::sort(kept.begin(), kept.end(), [](const Kept& a, const Kept& b) { return a.when > b.when; });
+  return kept;
+}
+
+int ambiguous(const std::string& what, const std::set<std::string>& clusters) {
+  std::string names;
+  for (const std::string& cluster : clusters) names += (names.empty() ? "" : " or ") + what + "@" + cluster;
+  return fail("report", std::to_string(clusters.size()) + " clusters have or had a job " + what +
+                            " on this node; name " + names);
 }
 
 int report_verb(const ReportOptions& options) {
@@ -603,22 +622,29 @@ int report_verb(const ReportOptions& options) {
   }
   const Result<std::vector<Job>> jobs = find_jobs(options.state_dir);
   if (!jobs.ok()) return fail("report", jobs.error());
+  const std::vector<Kept> kept = kept_reports(options.state_dir, options.what);
+  std::set<std::string> clusters;
+  for (const Job& job : *jobs)
+    if (is_named(job, options.what)) clusters.insert(job.cluster);
+  for (const Kept& one : kept) clusters.insert(one.cluster);
+  if (clusters.size() > 1) return ambiguous(options.what, clusters);
   const Job* untold = nullptr;
   for (const Job& job : *jobs) {
-    if (job.id != options.what) continue;
+    if (!is_named(job, options.what)) continue;
     untold = &job;
     if (job.status)
-      return tell(options, {{"job", job.id, state_name(job.state)},
+      return tell(options, {{"job", job.id, state_name(job.state), job.cluster},
                             counts_of(*job.status, Whose::kAll),
                             counts_of(*job.status, Whose::kNode),
                             timeline_of(job),
                             nodes_of(job),
                             all_open_times(*job.status)});
   }
-  if (const std::string kept = kept_report(options.state_dir, options.what); !kept.empty()) {
-    const Result<std::string> text = read_report(kept);
+  if (!kept.empty()) {
+    const Result<std::string> text = read_report(kept[0].path);
     if (!text.ok()) return fail("report", text.error());
-    return tell_report(options, {"kept", options.what, "ended"}, *text, kept);
+    const std::string id = options.what.substr(0, options.what.find('@'));
+    return tell_report(options, {"kept", id, "ended", kept[0].cluster}, *text, kept[0].path);
   }
   if (untold && untold->state != JobState::kPending && untold->state != JobState::kTeardown)
     return fail("report", "job " + options.what + " is " + state_name(untold->state) + " here" +

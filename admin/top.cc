@@ -124,9 +124,9 @@ std::string tiers_text(const Job& job) {
   return text;
 }
 
-std::vector<std::string> row_of(const Job& job) {
+std::vector<std::string> row_of(const Job& job, const std::vector<Job>& jobs) {
   const Progress p = progress_of(job);
-  return {word(job.id),
+  return {word(name_of(job, jobs)),
           word(user_text(job)),
           state_name(job.state),
           percent_text(percent(p.bytes, p.all_bytes), p.estimated),
@@ -166,7 +166,7 @@ void print(std::vector<Job> jobs, const TopOptions& options) {
   if (jobs.empty()) return;
   std::vector<std::vector<std::string>> rows = {{std::begin(kHeadings), std::end(kHeadings)}};
   for (const Job& job : jobs) {
-    rows.push_back(row_of(job));
+    rows.push_back(row_of(job, jobs));
     rows.back()[kState] = paint(colour_of(job.state), rows.back()[kState]);
   }
   print_table(rows);
@@ -216,7 +216,7 @@ size_t room_for_jobs(const Screen& screen) {
 void put_table(Screen* screen, const View& view, size_t shown) {
   std::vector<std::vector<std::string>> rows = {{std::begin(kHeadings), std::end(kHeadings)}};
   for (const Job& job : view.jobs) {
-    rows.push_back(row_of(job));
+    rows.push_back(row_of(job, view.jobs));
     for (const Column name : {kJob, kUser}) rows.back()[name] = cut_to(rows.back()[name], kMostNameColumns);
   }
   int widths[kColumns] = {};

@@ -290,6 +290,83 @@ def status_of_run():
     equal([j for j in as_json("status")[1]["jobs"] if j["job"] == name], [], "after its end it is not there")
 
 
+def status_of_a_failed_file():
+    """One file that no tier can take: the rest is staged, and that is all."""
+    dataset, tier = scratch("failed.data"), scratch("failed.tier")
+    size = e2e.make_tree(dataset, 10)
+    with open(f"{dataset}/zzz", "wb") as file:
+        os.truncate(file.fileno(), 62 << 20)
+    script = 'find "$1" -type f -exec cat {} + >/dev/null; echo up; read x'
+    limit = ["prlimit", f"--fsize={60 << 20}"]
+    process = e2e.start([*limit, TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--", "sh", "-c", script, "sh", dataset],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment())
+    equal(process.stdout.readline(), b"up\n", "a run with Monarch")
+    job = awaited(f"run.{process.pid}", "staged-in")
+    equal((job.get("files"), job.get("bytes", {}).get("staged"), job.get("bytes", {}).get("estimated")),
+          ({"staged": 10, "all": 11, "percent": 100 * 10 / 11}, size, False), "a file that a tier cannot take is settled, too")
+    process.communicate(b"\n", timeout=e2e.PATIENCE)
+    equal(process.returncode, 0, "the run ends")
+
+
+def jobs_of_two_clusters():
+    """A machine that is a node of two clusters, with jobs of one number, one after the other."""
+    if os.geteuid() != 0:
+        return e2e.skip("jobs of two clusters", "needs root")
+    if why := e2e.why_not_nobody():
+        return e2e.skip("jobs of two clusters", why)
+    base = scratch("two")
+    os.chmod(base, 0o755)
+    state, tier, data = (f"{base}/{part}" for part in ("state", "tier", "data"))
+    os.mkdir(tier)
+    os.chmod(tier, 0o1777)
+    number, where = str(os.getpid() * 10 + 8), ["--state-dir", state]
+    for cluster, files in ("one", 10), ("two", 20):
+        e2e.make_tree(f"{data}.{cluster}", files)
+        subprocess.run(["chmod", "-R", "a+rX", f"{data}.{cluster}"], check=True)
+    config = written("two/monarch.conf", f"[tier.nvme]\npath = {tier}\nquota = 100M\nmin_free = 0\n")
+
+    def monarchd(hook, cluster, *more):
+        code, out, err = e2e.execute([f"{BUILD}/monarchd", hook, *where, "--job", number, "--cluster", cluster, "--node", "n1", "--log", f"{base}/log",
+                                      "--config", config, *more])
+        equal(code, 0, f"{hook} of cluster {cluster}", out, err)
+
+    def told(what):
+        return {name: as_json("report", f"{number}{name}", *where)[1] for name in what}
+
+    def start(cluster):
+        monarchd("--start", cluster, "--uid", "65534", "--gid", "65534", "--datasets", f"{data}.{cluster}")
+
+    start("one")
+    awaited(number, "staged-in", where)
+    contains(ctl("report", number, *where)[1], [f"Job         {number} of cluster one (staged-in)"], "report: whose job it is")
+    ok(re.search(rf"^{number} ", ctl("status", *where)[1], flags=re.M), "status: one that is alone has its number only")
+    start("two")
+    ok(e2e.wait_until(lambda: sorted((job["cluster"], job["files"]["staged"]) for job in as_json("status", *where)[1].get("jobs", [])
+                                     if job["job"] == number and "files" in job) == [("one", 10), ("two", 20)]), "jobs of one number")
+    for words in ["status"], ["top", "--batch", "--count", "1"]:
+        lines = re.findall(rf"^{number}(\S*) ", ctl(*words, *where)[1], flags=re.M)
+        equal(sorted(lines), ["@one", "@two"], f"{words[0]}: their lines name their clusters")
+    contains(ctl("status", number, *where)[1], [f"Job         {number} of cluster one on node n1", f"Job         {number} of cluster two on node n1"],
+             "status JOBID: both")
+    out = ctl("status", f"{number}@two", *where)[1]
+    ok("cluster two" in out and "cluster one" not in out, "status JOBID@CLUSTER: that one", out)
+    fails("status: a cluster that has none", ["status", f"{number}@three", *where], [f"no job {number}@three", f"'squeue -j {number}'"])
+    for name in f"{number}@", "x@one":
+        fails(f"status {name}", ["status", name, *where], ["no job"], want=2 if name[0] == "x" else 1)
+    both = [f"2 clusters have or had a job {number} on this node", f"{number}@one or {number}@two"]
+    fails("report: which of them is not told", ["report", number, *where], both)
+    equal({name: (job.get("name"), job.get("cluster"), job.get("source")) for name, job in told(("@one", "@two")).items()},
+          {"@one": (number, "one", "job"), "@two": (number, "two", "job")}, "report JOBID@CLUSTER: that one")
+    monarchd("--epilog", "one", "--account-program", "")
+    fails("report: one that has ended beside another", ["report", number, *where], both)
+    monarchd("--epilog", "two", "--account-program", "")
+    fails("report: two that have ended", ["report", number, *where], both)
+    equal({name: (job.get("cluster"), job.get("source")) for name, job in told(("@one", "@two")).items()},
+          {"@one": ("one", "kept"), "@two": ("two", "kept")}, "report JOBID@CLUSTER: the kept one of each")
+    contains(ctl("report", f"{number}@one", *where)[1], [f"Job         {number} of cluster one (ended)"], "as text")
+    return None
+
+
 def status_of_slurm():
     """As root's helpers begin a job, without Slurm."""
     if os.geteuid() != 0:
@@ -742,6 +819,10 @@ def report_of_sacct():
         equal(as_json("report", "4711", env=env)[1].get("rule"), rule, f"advice by sacct's line: {rule}")
     sacct(good.replace("staged=100% nodes=1/1", "staged=12% peer=1.00M nodes=8/8"))
     equal(as_json("report", "4711", env=env)[1].get("rule"), "good", "of several nodes each holds a part")
+    sacct(good, 'echo "$@" >"${0%/*}/asked"')
+    ctl("report", "4711@one", env=env)
+    with open(f"{bins}/asked", encoding="utf-8") as file:
+        equal(file.read(), "-nPX -j 4711 -o State,SystemComment -M one\n", "report JOBID@CLUSTER: sacct is asked for that cluster's job")
     sacct("RUNNING|\n")
     fails("report: no line", ["report", "4711"], ["no line of Monarch's", "RUNNING"], env=env)
     sacct("")
@@ -976,5 +1057,5 @@ def completion():
     ok("md5sum" in completed("run", "--dataset", "x", "--", "md5s"), "bash: the command after --")
 
 
-e2e.main(config_show, config_check, colours, clean_of_runs, runs_that_hang, status_of_run, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, run_waits, version, report_of_sacct,
+e2e.main(config_show, config_check, colours, clean_of_runs, runs_that_hang, status_of_run, status_of_a_failed_file, jobs_of_two_clusters, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, run_waits, version, report_of_sacct,
          clean_and_flush_of_jobs, plan, completion)
