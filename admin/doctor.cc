@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -120,6 +121,12 @@ Findings check_peers(const Place& place) {
   return {{Level::kOk, path}};
 }
 
+// As the line names it, which is there.
+std::string path_of_plugin(const Place& place) {
+  const std::string& named = place.line->plugin;
+  return named[0] == '/' ? named : place.plugin_dir + "/" + named;
+}
+
 Findings check_plugin(const Place& place) {
   if (place.plugstack.empty()) return {{Level::kSkip, "there is no Slurm here that answers"}};
   const std::string installed = part_of_monarch("spank_monarch.so", "lib/slurm", PKGLIBDIR "/../slurm");
@@ -127,7 +134,7 @@ Findings check_plugin(const Place& place) {
     return {{Level::kFail, place.plugstack + ", with what it includes, has no line for spank_monarch.so",
              "add: optional " + installed + " config=" + kDefaultConfig + "; " + kReadme}};
   const PluginLine& line = *place.line;
-  const std::string path = line.plugin[0] == '/' ? line.plugin : place.plugin_dir + "/" + line.plugin;
+  const std::string path = path_of_plugin(place);
   const Result<uint32_t> built = number_in(path, "plugin_version");
   if (!built.ok())
     return {{Level::kFail, line.file + " names a plugin that cannot be loaded: " + built.error().text,
@@ -262,15 +269,66 @@ Findings check_cgroups(const Place&) {
            "boot with cgroup_enable=memory, or mount them"}};
 }
 
-Findings check_selinux(const Place&) {
+// Of Monarch's own files, as restorecon(8) would have them.
+Findings check_labels(const Place& place) {
+  std::vector<std::string> words = {"restorecon", "-nv", part_of_monarch("monarchd", "sbin", SBINDIR),
+                                    part_of_monarch("libmonarch_preload.so", "lib/monarch", PKGLIBDIR),
+                                    part_of_monarch("libmonarch_peers.so", "lib/monarch", PKGLIBDIR)};
+  if (place.line) words.push_back(path_of_plugin(place));
+  int status;
+  const std::string said = run_program(words, &status);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+    return {{Level::kSkip, "SELinux labels: there is no restorecon"}};
+  Findings found;
+  std::istringstream lines(said);
+  for (std::string line; std::getline(lines, line);) {
+    constexpr char kWould[] = "Would relabel ";
+    if (line.rfind(kWould, 0) != 0) continue;
+    const std::string path = line.substr(sizeof kWould - 1, line.find(" from ") - (sizeof kWould - 1));
+    found.push_back(
+        {Level::kWarn, "SELinux label: " + line.substr(sizeof kWould - 1), "restorecon -v " + path});
+  }
+  if (found.empty() && status != 0)
+    found.push_back({Level::kSkip, "SELinux labels: restorecon: " + said.substr(0, said.find('\n'))});
+  if (found.empty()) found.push_back({Level::kOk, "SELinux labels of Monarch's files"});
+  return found;
+}
+
+Findings check_selinux(const Place& place) {
   int status;
   std::string mode = run_program({"getenforce"}, &status);
   mode.resize(std::min(mode.find('\n'), mode.size()));
   if (status != 0) return {{Level::kOk, "no SELinux"}};
-  if (mode != "Enforcing") return {{Level::kOk, "SELinux: " + mode}};
-  return {
-      {Level::kWarn, "SELinux: Enforcing: Monarch was not tried with it, and brings no policy",
-       "setenforce 0 for a trial on one node; 'ausearch -m avc -c monarchd' lists what would be refused"}};
+  if (mode == "Disabled") return {{Level::kOk, "SELinux: Disabled"}};
+  Findings found = check_labels(place);
+  if (mode == "Enforcing")
+    found.push_back(
+        {Level::kWarn, "SELinux: Enforcing: Monarch was not tried with it, and brings no policy",
+         "setenforce 0 for a trial on one node; 'ausearch -m avc -c monarchd' lists what would be refused"});
+  else
+    found.push_back({Level::kOk, "SELinux: " + mode});
+  return found;
+}
+
+// ---- containers
+
+// enroot runs the hooks in its configuration for containers of pyxis, too. Other tools need no hook.
+Findings check_containers(const Place&) {
+  int status;
+  run_program({"enroot", "version"}, &status);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+    return {{Level::kOk, "no enroot; other container tools need no hook"}};
+  const char* const named = std::getenv("ENROOT_SYSCONF_PATH");
+  const std::string hooks = std::string(named && *named ? named : "/etc/enroot") + "/hooks.d",
+                    hook = hooks + "/50-monarch.sh";
+  if (::access(hook.c_str(), F_OK) != 0)
+    return {{Level::kWarn,
+             hook + ": " + std::strerror(errno) +
+                 ": containers of enroot and pyxis are not served without arguments of their own",
+             "install -m 755 PREFIX/share/monarch/enroot/50-monarch.sh " + hooks + "/"}};
+  if (::access(hook.c_str(), R_OK | X_OK) != 0)
+    return {{Level::kWarn, hook + " cannot be run: " + std::strerror(errno), "chmod 755 " + hook}};
+  return {{Level::kOk, "enroot's hook " + hook}};
 }
 
 // ---- Slurm
@@ -342,11 +400,11 @@ struct Check {
   Findings (*run)(const Place&);
 };
 constexpr Check kChecks[] = {
-    {"agent", check_monarchd}, {"library", check_library},   {"peers", check_peers},
-    {"plugin", check_plugin},  {"config", check_config},     {"state", check_state},
-    {"tiers", check_tiers},    {"io_uring", check_io_uring}, {"openat2", check_openat2},
-    {"pidfd", check_pidfd},    {"cgroups", check_cgroups},   {"selinux", check_selinux},
-    {"slurm", check_slurm},    {"slurmdbd", check_slurmdbd}};
+    {"agent", check_monarchd},        {"library", check_library},   {"peers", check_peers},
+    {"plugin", check_plugin},         {"config", check_config},     {"state", check_state},
+    {"tiers", check_tiers},           {"io_uring", check_io_uring}, {"openat2", check_openat2},
+    {"pidfd", check_pidfd},           {"cgroups", check_cgroups},   {"selinux", check_selinux},
+    {"containers", check_containers}, {"slurm", check_slurm},       {"slurmdbd", check_slurmdbd}};
 
 std::string dump(const Findings& findings) {
   ordered_json list = ordered_json::array();
@@ -433,10 +491,10 @@ int doctor(const DoctorOptions& options) {
       list.push_back(
           {{"check", kChecks[i].name}, {"level", kLevels[level]}, {"text", f.text}, {"remedy", remedy}});
       if (options.json) continue;
-      std::printf("%s%s %-9s %s\n", paint(kColours[level], kLevels[level]).c_str(),
+      std::printf("%s%s %-10s %s\n", paint(kColours[level], kLevels[level]).c_str(),
                   std::string(4 - std::strlen(kLevels[level]), ' ').c_str(), kChecks[i].name,
                   escaped(f.text).c_str());
-      if (!f.remedy.empty()) std::printf("               -> %s\n", escaped(f.remedy).c_str());
+      if (!f.remedy.empty()) std::printf("                -> %s\n", escaped(f.remedy).c_str());
       std::fflush(stdout);
     }
   const size_t failed = counts[static_cast<size_t>(Level::kFail)];

@@ -508,7 +508,7 @@ def doctor():
     if e2e.SANITIZER:
         return e2e.skip("doctor", "an instrumented library cannot be loaded by itself")
     code, out, err = ctl("doctor", before=["/usr/bin/env", "PATH=/nowhere"])
-    ok(err == "" and re.search(r"^skip plugin    there is no Slurm", out, flags=re.M), "doctor where there is no Slurm", code, out, err)
+    ok(err == "" and re.search(r"^skip plugin     there is no Slurm", out, flags=re.M), "doctor where there is no Slurm", code, out, err)
     release = plugin_release()
     if not release:
         return e2e.skip("doctor with Slurm", "the plugin is not built")
@@ -521,7 +521,7 @@ def doctor():
                         ("state", "fake/state is made when"), ("tiers", "fake/tier"), ("slurmdbd", "slurmdbd answers"),
                         *(("slurm", f"{key} = {value}") for key, value in SLURM.items())]:
         has(good, check, "ok", [part], f"{check} is good")
-    for check in "io_uring", "openat2", "pidfd", "cgroups":
+    for check in "io_uring", "openat2", "pidfd", "cgroups", "containers":
         ok([f for f in good if f[0] == check and f[1] in ("ok", "warn")], f"doctor: it looks for {check}")
     if os.geteuid() == 0 and not e2e.why_not_nobody():
         os.chmod(f"{scratch('fake')}/monarch.conf", 0o600)
@@ -543,6 +543,27 @@ def doctor():
     for selinux, level, parts in [("exit 127", "ok", ["no SELinux"]), ("echo Permissive", "ok", ["SELinux: Permissive"]),
                                   ("echo Enforcing", "warn", ["SELinux: Enforcing", "setenforce 0", "ausearch"])]:
         has(findings(as_json("doctor", env=fake_slurm(release, selinux=selinux))[1]), "selinux", level, parts, f"SELinux: {selinux}")
+    env = fake_slurm(release, selinux="echo Enforcing")
+    relabels = 'for f; do case $f in *_preload.so|*spank_monarch.so) echo "Would relabel $f from a:b:user_home_t:s0 to a:b:lib_t:s0" ;; esac; done'
+    for script, level, parts in [("exit 127", "skip", ["no restorecon"]), ("echo no policy >&2; exit 1", "skip", ["SELinux labels"]), ("exit 0", "ok", ["SELinux labels"]),
+                                 (relabels, "warn", ["libmonarch_preload.so from a:b:user_home_t", "restorecon -v /"]),
+                                 (relabels, "warn", ["spank_monarch.so from a:b:user_home_t", "restorecon -v /"])]:
+        written("fake/bin/restorecon", f"#!/bin/sh\n{script}\n", 0o755)
+        has(findings(as_json("doctor", env=env)[1]), "selinux", level, parts, f"labels: {script[:20]}")
+    os.remove(f"{scratch('fake')}/bin/restorecon")
+    hooks = scratch("enroot")
+    env = {**fake_slurm(release), "ENROOT_SYSCONF_PATH": hooks}
+    if not shutil.which("enroot"):
+        has(findings(as_json("doctor", env=env)[1]), "containers", "ok", ["no enroot"], "no enroot, no hook")
+    written("fake/bin/enroot", "#!/bin/sh\n", 0o755)
+    has(findings(as_json("doctor", env=env)[1]), "containers", "warn", [f"{hooks}/hooks.d/50-monarch.sh: No such file", "install -m 755", f" {hooks}/hooks.d/"],
+        "enroot without the hook")
+    os.mkdir(f"{hooks}/hooks.d")
+    written("enroot/hooks.d/50-monarch.sh", "#!/bin/sh\n", 0o644)
+    has(findings(as_json("doctor", env=env)[1]), "containers", "warn", ["cannot be run", "chmod 755"], "a hook that cannot be run")
+    os.chmod(f"{hooks}/hooks.d/50-monarch.sh", 0o755)
+    has(findings(as_json("doctor", env=env)[1]), "containers", "ok", ["enroot's hook"], "enroot's hook is there")
+    os.remove(f"{scratch('fake')}/bin/enroot")
     code, told, err = as_json("doctor", env=fake_slurm("99.11"))
     has(findings(told), "plugin", "FAIL", [f"built for Slurm {release}, and this is 99.11.3", "--with-slurm"], "a plugin for another release")
     equal(code, 1, "exit code 1")
