@@ -20,6 +20,8 @@ monarchctl_SOURCES = \
 	%D%/job_text.h \
 	%D%/jobs.cc \
 	%D%/jobs.h \
+	%D%/kept.cc \
+	%D%/kept.h \
 	%D%/metrics.cc \
 	%D%/monarchctl.cc \
 	%D%/node_rows.cc \

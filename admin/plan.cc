@@ -15,6 +15,7 @@
 #include <deque>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,8 +23,10 @@
 
 #include "admin/commands.h"
 #include "admin/defaults.h"
+#include "admin/kept.h"
 #include "admin/output.h"
 #include "admin/tiers.h"
+#include "admin/timeline.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
@@ -45,7 +48,7 @@ constexpr uint64_t kUpTo[] = {4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, u
 
 struct PlanOptions {
   std::vector<std::string> datasets;
-  std::string capacity, rate = "5000", config;
+  std::string capacity, rate = "5000", config, like, state_dir;
   uint32_t nodes = 1, epochs = 10;
   bool json = false;
 };
@@ -197,10 +200,47 @@ Reads reads_of(double part, uint32_t nodes, uint32_t epochs) {
   return reads;
 }
 
+// The most that a job has read from the PFS per second on the node of its report.
+Result<double> measured_rate(const PlanOptions& options) {
+  std::string file = options.like;
+  if (names_job(options.like)) {
+    const std::vector<Kept> kept = kept_reports(options.state_dir, options.like);
+    std::set<std::string> clusters;
+    for (const Kept& one : kept) clusters.insert(one.cluster);
+    MONARCH_TRY(check_one(options.like, clusters));
+    if (kept.empty())
+      return bad_input("no report of job " + options.like +
+                       " is kept here; name one that has ended on this node, at most report_days ago, or a "
+                       "file of 'monarchctl run --report'");
+    file = kept[0].path;
+  }
+  const Result<std::string> text = read_report(file);
+  if (!text.ok()) return Error{text.error().code, text.error().text + kNameAReport};
+  const Result<nlohmann::json> report = parse_report(*text, file);
+  if (!report.ok()) return report.error();
+  const Result<Timeline> timeline = timeline_of(*report);
+  if (!timeline.ok()) return Error{timeline.error().code, file + ": " + timeline.error().text};
+  const double rate = peaks_of(*timeline).pfs;
+  if (rate < 1)
+    return bad_input(file +
+                     ": it does not tell a rate; name a job that read from the PFS for more than a second");
+  return rate;
+}
+
+// Until all that is to be placed is, if a node reads that much per second from the PFS. Nodes read a share
+// each and get the rest from each other; nodes that do not stage what their programs open, epoch by epoch.
+std::optional<double> staging_seconds(const Found& found, double part, const PlanOptions& options, bool peers,
+                                      double rate) {
+  if (options.nodes > 1 && !peers) return {};
+  const double placed = std::min(1.0, part * options.nodes) * static_cast<double>(found.bytes);
+  return placed / options.nodes / rate;
+}
+
 double percent(double part, double whole) { return whole <= 0 ? 0 : 100 * part / whole; }
 
 void print_json_of(const PlanOptions& options, const Found& found, const std::vector<Room>& rooms,
-                   double part, const Reads& reads) {
+                   double part, const Reads& reads, const std::optional<double>& rate,
+                   const std::optional<double>& staging) {
   ordered_json sizes = ordered_json::array(), tiers = ordered_json::array();
   for (size_t i = 0; i < std::size(kUpTo); ++i)
     sizes.push_back({{"up_to", kUpTo[i] == UINT64_MAX ? ordered_json() : ordered_json(kUpTo[i])},
@@ -233,6 +273,9 @@ void print_json_of(const PlanOptions& options, const Found& found, const std::ve
        {"fits_percent", 100 * part},
        {"nodes", options.nodes},
        {"epochs", options.epochs},
+       {"pfs_bytes_per_second",
+        rate ? ordered_json(static_cast<uint64_t>(std::llround(*rate))) : ordered_json()},
+       {"staging_seconds", staging ? ordered_json(*staging) : ordered_json()},
        {"pfs_without", bytes(reads.without)},
        {"pfs_alone", bytes(reads.alone)},
        {"pfs_peers", options.nodes > 1 ? ordered_json(bytes(reads.peers)) : ordered_json()},
@@ -249,7 +292,8 @@ std::string percent_text(double value) {
 
 // `peers`: whether nodes get files from each other, by the configuration.
 void print(const PlanOptions& options, const Found& found, const std::vector<Room>& rooms, double part,
-           const Reads& reads, bool peers) {
+           const Reads& reads, bool peers, const std::optional<double>& rate,
+           const std::optional<double>& staging) {
   const auto bytes = [&](double times) {
     return format_size(static_cast<uint64_t>(times * static_cast<double>(found.bytes)));
   };
@@ -292,6 +336,17 @@ void print(const PlanOptions& options, const Found& found, const std::vector<Roo
   if (peers) row("with [peer] enabled = off", reads.alone);
   if (!peers && options.nodes > 1) row("with [peer] enabled = on", reads.peers);
   print_table(rows);
+  std::puts("");
+  if (staging)
+    std::printf("Staging takes about %s, if %s reads %s/s from the PFS, as job %s did at most\n",
+                time_text(static_cast<uint64_t>(std::llround(*staging))).c_str(),
+                options.nodes > 1 ? "each node" : "the node",
+                format_size(static_cast<uint64_t>(std::llround(*rate))).c_str(),
+                escaped(options.like).c_str());
+  else if (rate)
+    std::puts("Nodes that do not get files from each other stage what their programs open, epoch by epoch");
+  else
+    std::puts("How long staging takes is told with --like JOBID|FILE: a job that read from this file system");
 }
 
 int plan(PlanOptions options) {
@@ -302,6 +357,12 @@ int plan(PlanOptions options) {
     return fail("plan", "--capacity: " + capacity.error().text), kUsage;
   const Result<uint64_t> rate = parse_rate(options.rate);
   if (!rate.ok()) return fail("plan", "--rate: " + rate.error().text), kUsage;
+  std::optional<double> pfs_rate;
+  if (!options.like.empty()) {
+    const Result<double> measured = measured_rate(options);
+    if (!measured.ok()) return fail("plan", "--like: " + measured.error().text);
+    pfs_rate = *measured;
+  }
   for (std::string& dataset : options.datasets) {
     Result<std::string> path = absolute_path(dataset);
     struct stat st;
@@ -331,8 +392,10 @@ int plan(PlanOptions options) {
   }
   const double part = found.space == 0 ? 1 : 1 - static_cast<double>(left) / static_cast<double>(found.space);
   const Reads reads = reads_of(part, options.nodes, options.epochs);
-  options.json ? print_json_of(options, found, *rooms, part, reads)
-               : print(options, found, *rooms, part, reads, config->peer.enabled);
+  const std::optional<double> staging =
+      pfs_rate ? staging_seconds(found, part, options, config->peer.enabled, *pfs_rate) : std::nullopt;
+  options.json ? print_json_of(options, found, *rooms, part, reads, pfs_rate, staging)
+               : print(options, found, *rooms, part, reads, config->peer.enabled, pfs_rate, staging);
   if (found.errors == 0) return 0;
   fail("plan", std::to_string(found.errors) +
                    " files or directories cannot be looked at, and are not in these numbers; the first: " +
@@ -351,9 +414,14 @@ void add_plan(CLI::App* app, int* status) {
   app->add_option("--epochs", options->epochs, "how often the job reads the dataset; default: 10");
   app->add_option("--rate", options->rate,
                   "calls to the file system per second at most, or none; default: 5000");
+  app->add_option("--like", options->like,
+                  "a job that has ended on this node, or a file of 'run --report': how fast it read from the "
+                  "PFS tells how long staging takes")
+      ->option_text("JOBID|FILE");
   app->add_option("--config", options->config,
                   "configuration that names the tiers; " + default_text(kDefaultConfig));
   app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
+  add_state_dir(app, &options->state_dir);
   app->footer(
       "Reads names and sizes only.\nExit status: 0, 1 on a failure, 2 for wrong usage, 4 if a part of the "
       "dataset cannot be listed.");

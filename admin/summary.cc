@@ -24,6 +24,7 @@
 #include "admin/commands.h"
 #include "admin/defaults.h"
 #include "admin/jobs.h"
+#include "admin/kept.h"
 #include "admin/node_rows.h"
 #include "admin/open_times_text.h"
 #include "admin/output.h"
@@ -40,7 +41,6 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr int kSacctPatienceMs = 10000;
-constexpr size_t kMostFile = 16 << 20;
 constexpr uint64_t kMost = uint64_t{1} << 60;  // that a counter can be
 
 struct ReportOptions {
@@ -71,12 +71,6 @@ std::map<std::string, uint64_t> numbers(const json& object, const char* name, bo
 }
 
 enum class Whose { kAll, kNode };  // of all nodes, if they are known, or of the one that wrote the report
-
-Result<json> parse_report(const std::string& text, const std::string& name) {
-  json report = json::parse(text, nullptr, false);
-  if (report.is_object() && report.contains("tiers") && report["tiers"].is_array()) return report;
-  return bad_input(name + ": not a report of 'monarchctl run --report'; name its FILE, or a job's number");
-}
 
 Result<Counts> counts_of(const json& report, const std::string& name, Whose whose) {
   const Error bad =
@@ -548,76 +542,10 @@ int report_of_sacct(const ReportOptions& options) {
                    between == std::string::npos ? "" : first.substr(between + 1));
 }
 
-// ---- the source
-
-Result<std::string> read_report(const std::string& name) {
-  std::string text;
-  std::ifstream file;
-  if (name != "-") file.open(name, std::ios::binary);
-  if (!file) return errno_error("read " + name);
-  std::istream& in = name == "-" ? std::cin : file;
-  std::vector<char> room(kMostFile);
-  in.read(room.data(), static_cast<std::streamsize>(room.size()));
-  if (in.bad()) return errno_error("read " + name, EIO);
-  text.assign(room.data(), static_cast<size_t>(in.gcount()));
-  return text;
-}
-
-bool is_job(const std::string& what) {
-  const std::string id = what.substr(0, what.find('@'));
-  const std::string number = id.rfind("run.", 0) == 0 ? id.substr(4) : id;
-  return !number.empty() && number.find_first_not_of("0123456789_+") == std::string::npos;
-}
-
-// The names in a directory of root's.
-std::vector<std::string> names_in(const std::string& dir) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(dir, error), end; !error && at != end; at.increment(error))
-    names.push_back(at->path().filename().string());
-  return names;
-}
-
-// A report that root's epilog has kept (runtime/node/reports.h).
-struct Kept {
-  std::string path, cluster;
-  std::filesystem::file_time_type when;
-};
-
-// Of the jobs of that name, as far as the caller may look; the last one first.
-std::vector<Kept> kept_reports(const std::string& state_dir, const std::string& name) {
-  const std::string all = state_dir + "/reports", ending = ".json";
-  const uid_t self = ::geteuid();
-  std::vector<Kept> kept;
-  for (const std::string& user : self == 0 ? names_in(all) : std::vector<std::string>{std::to_string(self)})
-    for (const std::string& file : names_in(all + "/" + user)) {
-      Job of;
-      if (!file.ends_with(ending) || !name_slurm(file.substr(0, file.size() - ending.size()), &of) ||
-          !is_named(of, name))
-        continue;
-      std::error_code error;
-      const std::string path = all + "/" + user + "/" + file;
-      const auto written = std::filesystem::last_write_time(path, error);
-      if (!error) kept.push_back({path, of.cluster, written});
-    }
-  std::sort(kept.begin(), kept.end(), [](const Kept& a, const Kept& b) { return a.when > b.when; });
-  return kept;
-}
-
-int ambiguous(const std::string& what, const std::set<std::string>& clusters) {
-  std::string names;
-  for (const std::string& cluster : clusters) names += (names.empty() ? "" : " or ") + what + "@" + cluster;
-  return fail("report", std::to_string(clusters.size()) + " clusters have or had a job " + what +
-                            " on this node; name " + names);
-}
-
 int report_verb(const ReportOptions& options) {
-  if (!is_job(options.what)) {
+  if (!names_job(options.what)) {
     const Result<std::string> text = read_report(options.what);
-    if (!text.ok())
-      return fail(
-          "report",
-          text.error().text + "; name a file that 'monarchctl run --report' has written, or a job's number");
+    if (!text.ok()) return fail("report", text.error().text + kNameAReport);
     return tell_report(options, {"file", options.what, ""}, *text, options.what);
   }
   const Result<std::vector<Job>> jobs = find_jobs(options.state_dir);
@@ -627,7 +555,7 @@ int report_verb(const ReportOptions& options) {
   for (const Job& job : *jobs)
     if (is_named(job, options.what)) clusters.insert(job.cluster);
   for (const Kept& one : kept) clusters.insert(one.cluster);
-  if (clusters.size() > 1) return ambiguous(options.what, clusters);
+  if (const Status one = check_one(options.what, clusters); !one.ok()) return fail("report", one.error());
   const Job* untold = nullptr;
   for (const Job& job : *jobs) {
     if (!is_named(job, options.what)) continue;

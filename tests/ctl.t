@@ -1018,6 +1018,35 @@ def plan():
     told = as_json("plan", *words, "--rate", "100")[1]
     ok(told["seconds"] * 100 >= told["calls"] * 0.98, "--rate: no more calls than that", told["calls"], told["seconds"])
     ok("files" in on_terminal("plan", *words, "--rate", "100").split("\n")[0], "on a terminal it tells how far it is")
+    contains(ctl("plan", *words)[1], ["How long staging takes is told with --like JOBID|FILE"], "staging time needs a rate")
+    equal([as_json("plan", *words)[1][key] for key in ("pfs_bytes_per_second", "staging_seconds")], [None, None], "as JSON")
+
+    def as_fast(first, then):
+        """A report of a job that read so much per second."""
+        ms = [0, 2000, 4000]
+        from_pfs = [0, 2 * first, 2 * (first + then)]
+        columns = {name: [0] * 3 for name in ("tasks_pfs", "tasks_tier", "from_peers", "to_peers", "opened_pfs", "opened_tier", "waited", "waited_ns", "staged", "dataset")}
+        return {**a_report(), "series": {**columns, "milliseconds": ms, "agent_pfs": from_pfs, "placed": [[0] * 3]}}
+
+    like = written("like.json", json.dumps(as_fast(100000, 400000)))
+    for nodes, capacity, want in (1, space, total / 4e5), (1, half, total * half / space / 4e5), (4, space, total / 4 / 4e5), (4, half // 4, total * (half // 4 // 4096 * 4096) / space / 4e5):
+        told = as_json("plan", data, "--like", like, "--capacity", str(capacity), "--nodes", str(nodes))[1]
+        near([told.get("pfs_bytes_per_second"), told.get("staging_seconds")], [400000, want], f"--like: staging on {nodes} nodes with {capacity} each")
+    out = ctl("plan", *words, "--like", like)[1]
+    contains(out, [f"Staging takes about 0:00:{round(total / 4e5):02}, if the node reads 390K/s from the PFS", like], "as text")
+    contains(ctl("plan", *words, "--like", like, "--nodes", "2")[1], ["if each node reads"], "of two nodes")
+    contains(ctl("plan", *words, "--like", like, "--nodes", "2", "--config", alone)[1], ["epoch by epoch"], "of two that do not get files from each other")
+    state = ["--state-dir", scratch("plan.state")]
+    kept = f"{scratch('plan.state')}/reports/{os.geteuid()}"
+    os.makedirs(kept)
+    fails("plan: --like a job that is not kept", ["plan", *words, *state, "--like", "4711"], ["--like: no report of job 4711", "ended on this node"])
+    for cluster, rate in ("one", 100000), ("two", 200000):
+        written(f"plan.state/reports/{os.geteuid()}/{cluster}.4711.0.n1.json", json.dumps(as_fast(rate, 0)))
+    equal(as_json("plan", *words, *state, "--like", "4711@two")[1].get("pfs_bytes_per_second"), 200000, "--like a job whose report is kept")
+    fails("plan: --like one of two", ["plan", *words, *state, "--like", "4711"], ["4711@one or 4711@two"])
+    for name, text, parts in ("none", "x", ["not a report"]), ("slow", json.dumps(as_fast(0, 0)), ["does not tell a rate"]):
+        fails(f"plan: --like {name}", ["plan", *words, "--like", written(f"like.{name}", text)], ["--like: ", *parts])
+    fails("plan: --like a file that is not there", ["plan", *words, "--like", f"{data}/none"], ["No such file", "run --report"])
     fails("plan: no dataset", ["plan", f"{data}/none"], ["No such file", "name its directory"])
     fails("plan: a file", ["plan", f"{data}/d4/name"], ["not a directory; name the directory it is in"])
     fails("plan: --capacity", ["plan", data, "--capacity", "lots"], ["--capacity: "], want=2)
