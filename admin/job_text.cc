@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/job_text.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -81,6 +83,11 @@ ordered_json job_json(const Job& job) {
   for (const Fallback& f : kFallbacks) out["fallbacks"][f.name] = c[f.counter];
   out["tiers"] = tiers_of(*job.status);
   return out;
+}
+
+std::string no_job_text(const std::string& name) {
+  return "no job " + (name.empty() ? "" : name + " ") + "with Monarch on this node" +
+         (::geteuid() == 0 ? "" : " that is user " + user_name(::geteuid()) + "'s");
 }
 
 Colour colour_of(JobState state) {

@@ -25,6 +25,9 @@ uint64_t nodes_in(const Job& job);
 // An element of `jobs` of `monarchctl status --json`, without what other nodes have told.
 nlohmann::ordered_json job_json(const Job& job);
 
+// That there is none of that name, "" for any, among those that the caller may see.
+std::string no_job_text(const std::string& name);
+
 Colour colour_of(JobState state);
 // "-": it is not known.
 std::string user_text(const Job& job);

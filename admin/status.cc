@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl status: the jobs with Monarch on this node, and how far they are.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -120,8 +118,7 @@ int status(const StatusOptions& options) {
   std::vector<Job> jobs = found.take();
   if (!options.job.empty()) std::erase_if(jobs, [&](const Job& job) { return !is_named(job, options.job); });
   if (!options.job.empty() && jobs.empty())
-    return fail("status", "no job " + options.job + " with Monarch on this node" +
-                              (::geteuid() == 0 ? "" : " that is user " + user_name(::geteuid()) + "'s") +
+    return fail("status", no_job_text(options.job) +
                               "; 'monarchctl status' lists those that are, and 'squeue -j " +
                               options.job.substr(0, options.job.find('@')) + "' tells the job's nodes");
   if (options.json) {
@@ -129,7 +126,7 @@ int status(const StatusOptions& options) {
     for (const Job& job : jobs) list.push_back(whole_json(job));
     print_json({{"version", PACKAGE_VERSION}, {"jobs", list}});
   } else if (jobs.empty()) {
-    std::puts("no job with Monarch on this node");
+    std::puts(no_job_text("").c_str());
   } else if (options.job.empty()) {
     print_list(jobs);
   } else {

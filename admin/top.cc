@@ -143,7 +143,7 @@ std::string title_of(const std::vector<Job>& jobs) {
   if (::localtime_r(&now, &local)) std::strftime(clock, sizeof clock, "%H:%M:%S", &local);
   (void)::gethostname(node, sizeof node - 1);
   std::string text = std::string(clock) + " " + escaped(node) + ": ";
-  if (jobs.empty()) return text + "no job with Monarch on this node";
+  if (jobs.empty()) return text + no_job_text("");
   text += std::to_string(jobs.size()) + (jobs.size() == 1 ? " job" : " jobs") + " with Monarch";
   uint64_t rate = 0;
   for (const Job& job : jobs) rate += job.bytes_per_second.value_or(0);

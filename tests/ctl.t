@@ -271,6 +271,8 @@ def status_of_run():
     ok(code == 0 and re.search(rf"^{re.escape(name)} .* 100% .* staged-in$", out, flags=re.M), "status lists the job in a line", out, err)
     if os.geteuid() == 0 and not e2e.why_not_nobody():
         equal(job_of(as_json("status", before=e2e.NOBODY)[1], name), {}, "another user does not see it")
+        someone = ["setpriv", "--reuid=64321", "--regid=64321", "--clear-groups"]
+        equal(ctl("status", before=someone)[1], "no job with Monarch on this node that is user 64321's\n", "nor is that user told that there is none")
     run_dir = e2e.run_dirs(process.pid)[0]
     agent = e2e.children(process.pid, "monarchd")[0]
     e2e.wait_until(lambda: os.path.exists(f"{run_dir}/series"))
