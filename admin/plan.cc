@@ -338,11 +338,11 @@ void print(const PlanOptions& options, const Found& found, const std::vector<Roo
   print_table(rows);
   std::puts("");
   if (staging)
-    std::printf("Staging takes about %s, if %s reads %s/s from the PFS, as job %s did at most\n",
+    std::printf("Staging takes about %s, if %s reads %s/s from the PFS, as %s%s did at most\n",
                 time_text(static_cast<uint64_t>(std::llround(*staging))).c_str(),
                 options.nodes > 1 ? "each node" : "the node",
                 format_size(static_cast<uint64_t>(std::llround(*rate))).c_str(),
-                escaped(options.like).c_str());
+                names_job(options.like) ? "job " : "the job of ", escaped(options.like).c_str());
   else if (rate)
     std::puts("Nodes that do not get files from each other stage what their programs open, epoch by epoch");
   else
