@@ -106,7 +106,7 @@ def again():
         ok(job.read(name), "and another file stays the tier's")
         ok(job.comes("new"), "and it is staged again")
     report = job.job.end()
-    ok(report["agent"]["staged_again"] == 5, "counted", report["agent"])
+    ok(report["agent"]["staged_again"] == 4, "counted, but the first time of one that was not staged before", report["agent"])
 
 
 def held():
@@ -144,7 +144,8 @@ def left_alone():
     writer.stdout.readline()
     ok(job.comes("open"), "until it is closed")
     e2e.end(writer)
-    equal([each.job.end()["agent"]["staged_again"] for each in (job, off)], [2, 0], "counted")
+    ended, without = (each.job.end()["agent"] for each in (job, off))
+    equal((ended["staged_files"] - without["staged_files"], ended["staged_again"]), (2, 0), "counted, as staged for the first time")
 
 
 if __name__ == "__main__":

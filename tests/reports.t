@@ -55,7 +55,7 @@ def kept():
         ok(times["pfs"] == 0 and 0 < times["tier"] + times["waited"] <= 30, "how long its opens took", told)
         ok(told["samples"] > 0 and 0 < told["staged_seconds"] < 60 and told["staged_seconds"] == told["settled_seconds"], "its times", told)
         ok(told["most_per_second"]["from_pfs"] > 0 and told["most_per_second"]["from_tiers"] > 0, "its rates", told)
-        contains(n.report(job)[1], [f"Job         {job} (ended)", "fully staged after 0:00:0", "from the PFS, "], "the same as text")
+        contains(n.report(job)[1], [f"Job         {job} of cluster c-1 (ended)", "fully staged after 0:00:0", "from the PFS, "], "the same as text")
         code, out, err = n.report(job, before=as_user(OTHER))
         equal((code, out), (1, ""), "another user has none", err)
         (path,) = glob.glob(f"{n.state}/reports/{UID}/*")
