@@ -468,7 +468,8 @@ Error with_remedy(Error error, const RunOptions& options) {
 Status prepare(const RunOptions& options, Prepared* out) {
   if (!options.config.empty()) {
     Result<Config> loaded = load_config(options.config);
-    if (!loaded.ok()) return loaded.error();
+    if (!loaded.ok())
+      return Error{loaded.error().code, loaded.error().text + "; mend it, or leave out --config"};
     out->config = loaded.take();
   }
   for (const std::string& text : options.tiers) {

@@ -767,6 +767,17 @@ def run_without_tier():
     return None
 
 
+def run_refuses():
+    """Each line says what to do."""
+    data, tier = scratch("refuse.data"), scratch("refuse.tier")
+    os.mkdir(f"{tier}/below")
+    for name, words, parts in [("the root directory", ["--dataset", "/", "--tier", f"t:{tier}:1G"], ["dataset /: ", "name one below it"]),
+                               ("a dataset on the tier", ["--dataset", f"{tier}/below", "--tier", f"t:{tier}:1G"], ["lies inside the tier t", "name another dataset or tier"]),
+                               ("a configuration that is not there", ["--dataset", data, "--tier", f"t:{tier}:1G", "--config", f"{data}/none"],
+                                ["none: No such file", "leave out --config"])]:
+        fails(f"run: {name}", ["run", *words, "--", "true"], parts, want=125)
+
+
 def run_waits():
     """The command begins once so much is staged, or when no more is, with a bar on a terminal."""
     dataset, tier = scratch("wait.data"), scratch("wait.tier")
@@ -1111,5 +1122,5 @@ def completion():
     ok("md5sum" in completed("run", "--dataset", "x", "--", "md5s"), "bash: the command after --")
 
 
-e2e.main(config_show, config_check, colours, clean_of_runs, runs_that_hang, status_of_run, status_of_a_failed_file, jobs_of_two_clusters, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, run_waits, version, report_of_sacct,
+e2e.main(config_show, config_check, colours, clean_of_runs, runs_that_hang, status_of_run, status_of_a_failed_file, jobs_of_two_clusters, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, run_refuses, run_waits, version, report_of_sacct,
          clean_and_flush_of_jobs, plan, completion)

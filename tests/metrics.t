@@ -329,7 +329,7 @@ def textfile():
         directory, canary = f"{n.dir}/exporter", f"{n.dir}/canary"
         path = f"{directory}/monarch.prom"
         code, _, err = n.metrics("--textfile", directory)
-        ok(code == 1 and "No such file" in err and err.count("\n") == 1, "a directory that is not there", code, err)
+        ok(code == 1 and "No such file" in err and "name the directory" in err and err.count("\n") == 1, "a directory that is not there", code, err)
         os.mkdir(directory)
         with open(canary, "w", encoding="utf-8") as file:
             file.write("untouched")

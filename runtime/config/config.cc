@@ -623,7 +623,9 @@ Result<std::vector<std::string>> check_paths(const Config& config, const std::ve
       return errno_error("dataset " + *path + ": you cannot list it");
     Result<std::string> real = real_path(*path);
     if (!real.ok()) return real.error();
-    if (*real == "/") return bad_input("dataset " + *path + ": the whole root directory cannot be a dataset");
+    if (*real == "/")
+      return bad_input("dataset " + *path +
+                       ": the whole root directory cannot be a dataset; name one below it");
     roots.push_back(path.take());
     real_roots.push_back(real.take());
   }
@@ -639,7 +641,8 @@ Result<std::vector<std::string>> check_paths(const Config& config, const std::ve
       if (is_below(*real, real_roots[i]))
         return bad_input(what + " lies inside the dataset " + roots[i] + "; choose a directory outside it");
       if (is_below(real_roots[i], *real))
-        return bad_input("dataset " + roots[i] + " lies inside the " + what + "; it is there already");
+        return bad_input("dataset " + roots[i] + " lies inside the " + what +
+                         "; it is there already, so name another dataset or tier");
     }
   }
   return roots;
