@@ -160,6 +160,11 @@ struct Source {
   std::string cluster = {};  // empty: not known, or of none
 };
 
+std::string title_of(const Source& source) {
+  return source.name + (source.cluster.empty() ? "" : " of cluster " + source.cluster) +
+         (source.state.empty() ? "" : " (" + source.state + ")");
+}
+
 // What is known of a job.
 struct Told {
   Source source;
@@ -294,10 +299,7 @@ void print_open_times(const OpenTimes& times) {
 void print(const Told& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
-  line("Job", escaped(source.name) +
-                  (source.cluster.empty() ? "" : " of cluster " + escaped(source.cluster)) +
-                  (source.state.empty() ? "" : " (" + source.state + ")") +
-                  (c.nodes > 1 ? ", " + std::to_string(c.nodes) + " nodes" : ""));
+  line("Job", escaped(title_of(source)) + (c.nodes > 1 ? ", " + std::to_string(c.nodes) + " nodes" : ""));
   line("Opens", std::to_string(c.opens) + ", of a tier's copy " + std::to_string(c.opens_tier) + " (" +
                     rounded(share(c.opens_tier, c.opens)) + "%)");
   line("Read", format_size(c.bytes_read()) + ": " + format_size(c.read_bytes_tier) + " from tiers, " +
@@ -360,7 +362,7 @@ Counts without(const Counts& all, const Counts& node) {
 std::string page_text(const Told& told, const Advice& advice) {
   const Counts& c = told.counts;
   PageOf page;
-  page.title = "Job " + told.source.name + (told.source.state.empty() ? "" : " (" + told.source.state + ")");
+  page.title = "Job " + title_of(told.source);
   page.advice = advice.text;
   page.good = std::string(advice.rule) == "good";
   const double less = spared(c.bytes_pfs(), c.bytes_read());

@@ -368,6 +368,7 @@ def jobs_of_two_clusters():
     equal({name: (job.get("cluster"), job.get("source")) for name, job in told(("@one", "@two")).items()},
           {"@one": ("one", "kept"), "@two": ("two", "kept")}, "report JOBID@CLUSTER: the kept one of each")
     contains(ctl("report", f"{number}@one", *where)[1], [f"Job         {number} of cluster one (ended)"], "as text")
+    contains(ctl("report", f"{number}@one", "--html", "-", *where)[1], [f"<title>Job {number} of cluster one (ended)"], "as a page")
     return None
 
 
