@@ -3,10 +3,12 @@
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <time.h>
 
+#include <atomic>
 #include <optional>
 
 #include "runtime/base/log.h"
@@ -526,6 +528,37 @@ TEST_F(HeldMemoryTest, ThousandsOfEmptyFilesAreMemoryToo) {
     for (int i = 0; i < 1100; ++i) std::ofstream(kept + "/" + std::to_string(i)).flush();
     m->check(!remove(std::move(removals), kShort) && on_tier() == Names{kAside}, "they are not forgotten");
   });
+}
+
+// rmdir(2) would wait for it with the directory of all jobs locked.
+TEST_F(RemoverTest, WhatItsOwnerKeepsLockedRootDoesNotWaitFor) {
+  struct Shared {
+    std::atomic<bool> waits{false}, tried{false};
+  };
+  void* const room =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(room, MAP_FAILED);
+  auto* const shared = new (room) Shared;
+  std::vector<Removal> removals = aside_one(record(1));
+  fs::remove_all(scratch_ / ("tier/monarch/" + kAside));
+  ASSERT_TRUE(fs::create_directory(scratch_ / ("tier/monarch/" + kAside)));
+  ASSERT_EQ(::chown((scratch_ / ("tier/monarch/" + kAside)).c_str(), kUid, kUid), 0);
+  struct stat jobs {};
+  ASSERT_EQ(::stat((scratch_ / "tier/monarch").c_str(), &jobs), 0);
+  const Intercept removes(Call::kUnlinkat, [=](Arguments& a) {
+    struct stat st;
+    if (::fstat(a.fd, &st) == 0 && st.st_ino == jobs.st_ino && st.st_dev == jobs.st_dev) shared->tried = true;
+    while (a.flags == AT_REMOVEDIR && std::string(a.path) == ".removed") {
+      shared->waits = true;
+      ::pause();
+    }
+    return 0;
+  });
+  EXPECT_FALSE(remove(std::move(removals), kShort));
+  EXPECT_TRUE(eventually([&] { return shared->waits.load(); }));
+  EXPECT_FALSE(shared->tried);
+  end_children();
+  ::munmap(room, sizeof(Shared));
 }
 
 // It would be in the way of the directory when its tmpfs is set aside.

@@ -236,8 +236,13 @@ struct Attempt {
   std::optional<uint64_t> charged;  // what is to be charged from now on; nothing: as before
 };
 
+constexpr char kNone[] = ".removed";
+
+// Also waits until nobody has the directory locked in the kernel: its owner can, for as long as a list of it
+// is copied to memory that a file system of the owner's has to bring.
 std::string empty(int directory, Pages pages) {
   const Status s = empty_directory(directory, pages);
+  os::unlinkat(directory, kNone, AT_REMOVEDIR);
   return s.ok() ? "" : s.error().text;
 }
 
@@ -293,14 +298,15 @@ void measure_rest(int directory, const JobRecord& record, Attempt* attempt) {
 }
 
 // The directory aside in `jobs`, as far as it can be removed in the time of an attempt. Of a run directory's
-// files tasks that outlive the job have mappings.
+// files tasks that outlive the job have mappings. Root removes it only after its owner's child was through
+// with it: rmdir(2) waits for the lock of what it removes while it has that of `jobs`, which all jobs need.
 Attempt remove_aside(int jobs, const JobRecord& record, const std::string& name, bool is_run,
                      int patience_ms) {
   Attempt attempt;
   for (int round = 0;; ++round) {
     attempt = {};
-    if (remove_empty(jobs, name)) break;
     const Result<Aside> aside = open_aside(jobs, record, name);
+    if (!aside.ok() && aside.error().code == ENOENT) break;
     if (!aside.ok()) {
       attempt.error = aside.error();
       return attempt;
@@ -315,7 +321,7 @@ Attempt remove_aside(int jobs, const JobRecord& record, const std::string& name,
     const Result<std::string> left = run_for_owner(record.user, FileRights::kOwner, dir, patience_ms,
                                                    [=](int fd) { return empty(fd, pages); });
     if (aside->memory) return remove_memory(jobs, record, name, *aside, left, is_run);
-    if (remove_empty(jobs, name)) break;
+    if (left.ok() && remove_empty(jobs, name)) break;
     attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
     if (!attempt.late && round < kMostDetached &&
         detach_mounts(jobs, name, record.user.uid, Detach::kUsers) > 0)
