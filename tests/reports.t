@@ -165,6 +165,22 @@ def limits():
 EVIL = "\"><script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\"><style>*{display:none}</style>&amp;"
 
 
+def locked():
+    """A directory of reports that keeps whoever writes there waiting, as its user can: the job's end goes on."""
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return e2e.skip("locked", "no /dev/fuse")
+    with contextlib.closing(Node("locked")) as n:
+        first, second = FIRST + 31, FIRST + 32
+        n.start(first)
+        n.end(first)
+        n.start(second)
+        with e2e.unanswering_mount(f"{n.state}/reports/{UID}", 0):
+            n.end(second)
+            ok(e2e.wait_until(lambda: not os.listdir(f"{n.tier}/monarch")), "its copies are removed", os.listdir(f"{n.tier}/monarch"))
+            contains(one_node.text_of(n.log), ["no report is kept: it is not written within "], "that there is no report is told")
+    return None
+
+
 def a_report():
     """One of two nodes, whose numbers are easy to find again in the picture."""
     with open(f"{e2e.SOURCE}/runtime/layout/board_layout.h", encoding="utf-8") as file:
@@ -338,4 +354,4 @@ def page_in_browser():
     return None
 
 
-e2e.main(as_root(kept), as_root(hostile_series), as_root(limits), page_of_report, page_in_browser)
+e2e.main(as_root(kept), as_root(hostile_series), as_root(limits), as_root(locked), page_of_report, page_in_browser)

@@ -28,6 +28,7 @@ constexpr int kKillPatienceMs = 1000;
 // enough: then it is not waited for as long once it is killed.
 constexpr int kAskPatienceMs = 1300, kLeastKillPatienceMs = 200;
 constexpr int kReadPatienceMs = 800;
+constexpr int kReportPatienceMs = 600;
 // What takes longer goes on in the background, while the node is free: the next job has what it frees later.
 constexpr int kRemovePatienceMs = 100;
 
@@ -93,8 +94,14 @@ Status end_job(const EpilogRequest& request) {
         is_first_of_several(*record) ? read_nodes_told_as(record->user, kReadPatienceMs, record->run_dir)
                                      : nullptr;
     const std::string report = ended_report(*record, *account, nodes.get());
-    if (const Status s = keep_report(*state, *record, report, config.reports); !s.ok())
-      spdlog::warn("JobId={} no report is kept: {}", record->job.job, s.error().text);
+    const auto keep = [&] {
+      if (const Status s = keep_report(*state, *record, report, config.reports); !s.ok())
+        spdlog::warn("JobId={} no report is kept: {}", record->job.job, s.error().text);
+    };
+    // Users can read the directories of their reports, and so lock them for as long as they like.
+    if (!run_in_time(*state, kReportPatienceMs, keep))
+      spdlog::warn("JobId={} no report is kept: it is not written within {} ms", record->job.job,
+                   kReportPatienceMs);
   }
   if (const Status s = note_end(*state, *record, counted ? &counters : nullptr); !s.ok())
     spdlog::warn("JobId={} its last counts are not in the metrics: {}", record->job.job, s.error().text);

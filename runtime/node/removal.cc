@@ -577,6 +577,19 @@ bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
   return child.finish(now_ms() + patience_ms, out, bytes);
 }
 
+bool run_in_time(const StateDir& state, int patience_ms, const std::function<void()>& work) {
+  const pid_t pid = ::fork();
+  if (pid < 0) return false;
+  if (pid == 0) {
+    leave_open({});
+    if (leave_standard_streams()) work();
+    ::_exit(0);
+  }
+  const bool ended = reap(pid, now_ms() + patience_ms);
+  if (!ended && ::waitpid(pid, nullptr, WNOHANG) == 0) leave_behind(state, pid);
+  return ended;
+}
+
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs) {
   std::vector<const JobRecord*> records;
   for (const Removal& r : jobs) records.push_back(&r.record);

@@ -38,6 +38,10 @@ class ChildAs {
   Fd in_;
 };
 
+// Runs `work` in a child of root's that has nothing open but the log, for at most `patience_ms`: for what a
+// user can keep locked in the kernel. False: it was late; one that hangs stays behind.
+bool run_in_time(const StateDir& state, int patience_ms, const std::function<void()>& work);
+
 // A record in removing/, and the lock on its directory: who holds it removes.
 struct Removal {
   JobRecord record;
