@@ -92,8 +92,8 @@ std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whol
 
 std::string user_name(uid_t uid);
 
-// A job as users name it: its id, or ID@CLUSTER, since two clusters of which a machine is a node may each have
-// a job of one number.
+// A job as users name it: its id, or ID@CLUSTER, since two clusters of which a machine is a node may each
+// have a job of one number.
 bool is_named(const Job& job, const std::string& name);
 // The shortest of these that names no other cluster's job of `jobs`.
 std::string name_of(const Job& job, const std::vector<Job>& jobs);
