@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 
 #include "runtime/config/config.h"
 #include "runtime/node/accounting.h"
@@ -89,6 +90,7 @@ Status end_job(const EpilogRequest& request) {
   Status kept = !request.account_program.empty() && record->first_node
                     ? spool(*state, *record, line, accounting)
                     : Status();
+  std::optional<InTime> keeps;
   if (counted) {
     const std::unique_ptr<NodesTold> nodes =
         is_first_of_several(*record) ? read_nodes_told_as(record->user, kReadPatienceMs, record->run_dir)
@@ -99,9 +101,7 @@ Status end_job(const EpilogRequest& request) {
         spdlog::warn("JobId={} no report is kept: {}", record->job.job, s.error().text);
     };
     // Users can read the directories of their reports, and so lock them for as long as they like.
-    if (!run_in_time(*state, kReportPatienceMs, keep))
-      spdlog::warn("JobId={} no report is kept: it is not written within {} ms", record->job.job,
-                   kReportPatienceMs);
+    keeps = start_in_time(kReportPatienceMs, keep);
   }
   if (const Status s = note_end(*state, *record, counted ? &counters : nullptr); !s.ok())
     spdlog::warn("JobId={} its last counts are not in the metrics: {}", record->job.job, s.error().text);
@@ -110,6 +110,9 @@ Status end_job(const EpilogRequest& request) {
   removals = set_aside(*state, std::move(removals));
   if (!remove_in_background(*state, std::move(removals), kRemovePatienceMs))
     spdlog::info("JobId={} clean up goes on in the background", record->job.job);
+  if (keeps && !ends_in_time(*state, *keeps))
+    spdlog::warn("JobId={} no report is kept: it is not written within {} ms", record->job.job,
+                 kReportPatienceMs);
   return kept;
 }
 

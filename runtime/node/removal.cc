@@ -577,16 +577,20 @@ bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
   return child.finish(now_ms() + patience_ms, out, bytes);
 }
 
-bool run_in_time(const StateDir& state, int patience_ms, const std::function<void()>& work) {
+InTime start_in_time(int patience_ms, const std::function<void()>& work) {
   const pid_t pid = ::fork();
-  if (pid < 0) return false;
   if (pid == 0) {
     leave_open({});
     if (leave_standard_streams()) work();
     ::_exit(0);
   }
-  const bool ended = reap(pid, now_ms() + patience_ms);
-  if (!ended && ::waitpid(pid, nullptr, WNOHANG) == 0) leave_behind(state, pid);
+  return {pid, now_ms() + patience_ms};
+}
+
+bool ends_in_time(const StateDir& state, const InTime& child) {
+  if (child.pid < 0) return false;
+  const bool ended = reap(child.pid, child.until_ms);
+  if (!ended && ::waitpid(child.pid, nullptr, WNOHANG) == 0) leave_behind(state, child.pid);
   return ended;
 }
 

@@ -38,9 +38,15 @@ class ChildAs {
   Fd in_;
 };
 
-// Runs `work` in a child of root's that has nothing open but the log, for at most `patience_ms`: for what a
-// user can keep locked in the kernel. False: it was late; one that hangs stays behind.
-bool run_in_time(const StateDir& state, int patience_ms, const std::function<void()>& work);
+// Does `work` in a child of root's that has nothing open but the log, beside what else is to be done: for
+// what a user can keep locked in the kernel.
+struct InTime {
+  pid_t pid = -1;
+  int64_t until_ms = 0;  // monotonic
+};
+InTime start_in_time(int patience_ms, const std::function<void()>& work);
+// Waits for it. False: it was late, or could not be started; one that hangs stays behind.
+bool ends_in_time(const StateDir& state, const InTime& child);
 
 // A record in removing/, and the lock on its directory: who holds it removes.
 struct Removal {
