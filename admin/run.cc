@@ -41,7 +41,6 @@
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/pipe.h"
-#include "runtime/base/remove_tree.h"
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/config/user_options.h"
@@ -128,11 +127,7 @@ class RunDirs {
   };
 
   // Whatever mode the command has given it.
-  static Status remove(const Made& made) {
-    MONARCH_TRY(empty_directory(made.dir.get()));
-    if (::rmdir(made.path.c_str()) == 0 || errno == ENOENT) return {};
-    return errno_error("remove " + made.path);
-  }
+  static Status remove(const Made& made) { return remove_left_over({made.dir.get(), AT_FDCWD, made.path}); }
   Status make_dir(const std::string& path) {
     if (::mkdir(path.c_str(), kUserDirMode) != 0) return errno_error("make " + path);
     made_.push_back({path, Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC))});

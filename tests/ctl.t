@@ -310,17 +310,23 @@ def status_of_a_failed_file():
     equal(process.returncode, 0, "the run ends")
 
 
+def places_of_node(name):
+    """For jobs of a user as root's helpers begin them: the scratch directory, and in it the paths of state, tier and dataset."""
+    base = scratch(name)
+    os.chmod(base, 0o755)
+    state, tier, data = (f"{base}/{part}" for part in ("state", "tier", "data"))
+    os.mkdir(tier)
+    os.chmod(tier, 0o1777)
+    return base, state, tier, data
+
+
 def jobs_of_two_clusters():
     """A machine that is a node of two clusters, with jobs of one number, one after the other."""
     if os.geteuid() != 0:
         return e2e.skip("jobs of two clusters", "needs root")
     if why := e2e.why_not_nobody():
         return e2e.skip("jobs of two clusters", why)
-    base = scratch("two")
-    os.chmod(base, 0o755)
-    state, tier, data = (f"{base}/{part}" for part in ("state", "tier", "data"))
-    os.mkdir(tier)
-    os.chmod(tier, 0o1777)
+    _, state, tier, data = places_of_node("two")
     number, where = str(os.getpid() * 10 + 8), ["--state-dir", state]
     for cluster, files in ("one", 10), ("two", 20):
         e2e.make_tree(f"{data}.{cluster}", files)
@@ -378,11 +384,7 @@ def status_of_slurm():
         return e2e.skip("jobs of Slurm", "needs root")
     if why := e2e.why_not_nobody():
         return e2e.skip("jobs of Slurm", why)
-    base = scratch("node")
-    os.chmod(base, 0o755)
-    state, tier, data = (f"{base}/{part}" for part in ("state", "tier", "data"))
-    os.mkdir(tier)
-    os.chmod(tier, 0o1777)
+    base, state, tier, data = places_of_node("node")
     e2e.make_tree(data, 30)
     subprocess.run(["chmod", "-R", "a+rX", data], check=True)
     config, log = written("node/monarch.conf", f"[tier.nvme]\npath = {tier}\nquota = 100M\nmin_free = 0\n"), f"{base}/log"
@@ -936,11 +938,7 @@ def clean_and_flush_of_jobs():
         return e2e.skip("what jobs of Slurm left", "needs root")
     if why := e2e.why_not_nobody():
         return e2e.skip("what jobs of Slurm left", why)
-    base = scratch("left")
-    os.chmod(base, 0o755)
-    state, tier, data = (f"{base}/{part}" for part in ("state", "tier", "data"))
-    os.mkdir(tier)
-    os.chmod(tier, 0o1777)
+    base, state, tier, data = places_of_node("left")
     e2e.make_tree(data, 30)
     subprocess.run(["chmod", "-R", "a+rX", data], check=True)
     config = written("left/monarch.conf", f"[tier.nvme]\npath = {tier}\nquota = 100M\nmin_free = 0\n[accounting]\naccount = spool\n")

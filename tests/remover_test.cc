@@ -430,16 +430,25 @@ TEST_F(RemoverTest, WhetherTheyWereRenamedIsNoted) {
   }
 }
 
-TEST_F(RemoverTest, MemoryIsGivenBack) {
-  TierConfig memory;
-  memory.name = "tier";
-  memory.path = scratch_ / "tier";
-  memory.kind = TierConfig::Kind::kTmpfs;
-  memory.quota.bytes = 4 * kMiB;
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+// A job whose tier is in memory.
+class MemoryTest : public RemoverTest {
+ protected:
+  std::vector<Removal> begin_in_memory(PrivateMounts* m) {
+    TierConfig memory;
+    memory.name = "tier";
+    memory.path = scratch_ / "tier";
+    memory.kind = TierConfig::Kind::kTmpfs;
+    memory.quota.bytes = 4 * kMiB;
     std::vector<Removal> removals = begin_one(record(1));
     fs::remove_all(scratch_ / ("tier/monarch/" + kName));
     m->check(make_job_dir(state_, memory, kName, record(1).user).ok(), "a tier in memory");
+    return removals;
+  }
+};
+
+TEST_F(MemoryTest, MemoryIsGivenBack) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    std::vector<Removal> removals = begin_in_memory(m);
     fill(scratch_ / ("tier/monarch/" + kName + "/job"));
     removals = set_aside(state_, std::move(removals));
     m->check(on_tier() == Names{kAside}, "its directory is aside");
@@ -460,20 +469,13 @@ TEST_F(RemoverTest, MemoryIsGivenBack) {
   });
 }
 
-// A tier in memory of an ended job, of which its owner has a file without a name open.
-class HeldMemoryTest : public RemoverTest {
+// An ended one, of whose memory its owner has a file without a name open.
+class HeldMemoryTest : public MemoryTest {
  protected:
   void with_held_file(const std::function<void(PrivateMounts*, std::vector<Removal>, const Fd&)>& body) {
-    TierConfig memory;
-    memory.name = "tier";
-    memory.path = scratch_ / "tier";
-    memory.kind = TierConfig::Kind::kTmpfs;
-    memory.quota.bytes = 4 * kMiB;
     in_private_mounts(scratch_, [&](PrivateMounts* m) {
-      std::vector<Removal> removals = begin_one(record(1));
+      std::vector<Removal> removals = begin_in_memory(m);
       const std::string dir = scratch_ / ("tier/monarch/" + kName);
-      fs::remove_all(dir);
-      m->check(make_job_dir(state_, memory, kName, record(1).user).ok(), "a tier in memory");
       fill(dir);
       const Fd held(::open((dir + "/held").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
       m->check(held && ::unlink((dir + "/held").c_str()) == 0, "a file without a name");
