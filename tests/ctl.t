@@ -326,7 +326,7 @@ def jobs_of_two_clusters():
         return e2e.skip("jobs of two clusters", "needs root")
     if why := e2e.why_not_nobody():
         return e2e.skip("jobs of two clusters", why)
-    _, state, tier, data = places_of_node("two")
+    base, state, tier, data = places_of_node("two")
     number, where = str(os.getpid() * 10 + 8), ["--state-dir", state]
     for cluster, files in ("one", 10), ("two", 20):
         e2e.make_tree(f"{data}.{cluster}", files)
