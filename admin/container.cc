@@ -16,6 +16,7 @@
 #include "runtime/base/paths.h"
 #include "runtime/base/result.h"
 #include "runtime/layout/catalog_reader.h"
+#include "runtime/metadata/run_file.h"
 
 namespace monarch::admin {
 namespace {
@@ -129,7 +130,7 @@ Arguments for_pyxis(const std::vector<Bind>& binds) { return {"--container-mount
 // one's there.
 Arguments for_hook(const std::vector<Bind>& binds) {
   const std::string& run_dir = binds.front().path;
-  const std::string place = "/var/run/monarch." + run_dir.substr(run_dir.rfind('/') + 1) + "/";
+  const std::string place = "/var/run/monarch." + run_name(run_dir) + "/";
   Arguments out;
   for (const Bind& b : binds) {
     const std::string name = b.writable  ? "run"

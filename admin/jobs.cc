@@ -23,6 +23,7 @@
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/run_file.h"
 #include "runtime/node/identity.h"
+#include "runtime/node/life.h"
 #include "runtime/node/owners_files.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/state.h"
@@ -141,7 +142,7 @@ std::optional<Job> own_job(const std::string& run_dir) {
   struct stat st;
   const Result<Fd> seen = open_run_dir(run_dir);  // another user's may be one that hangs
   if (!seen.ok() || ::fstat(seen->get(), &st) != 0 || st.st_uid != ::geteuid()) return {};
-  const std::string name = run_dir.substr(run_dir.rfind('/') + 1);
+  const std::string name = run_name(run_dir);
   if ((!name_run(name, &job) && !name_slurm(name, &job)) ||
       open_run_directory(&dir, &fd) != RunDirectoryIs::kOwn)
     return {};
@@ -341,7 +342,7 @@ void JobWatch::look_at(std::vector<Job>* jobs) {
     if (job.run_dir.empty()) continue;
     const auto alone = left_alone_ns_.find(job.run_dir);
     if ((alone != left_alone_ns_.end() && alone->second > now) ||
-        (state.ok() && !job.key.empty() && has_hanging_reader(*state, job.key)))
+        (state.ok() && !job.key.empty() && hangs(*state, "jobs/" + job.key)))
       job.reason = kHangs;  // and is kUnknown
     else
       wanted.push_back(&job);
@@ -356,7 +357,7 @@ void JobWatch::look_at(std::vector<Job>* jobs) {
       Look& look = looks[i - begin];
       if (!look.finish(until_ms)) left_alone_ns_[wanted[i]->run_dir] = now + kLeftAloneNs;
       if (state.ok() && !wanted[i]->key.empty() && look.left_behind() > 0)
-        note_hanging_reader(*state, wanted[i]->key, look.left_behind());
+        note_hanging(*state, "jobs/" + wanted[i]->key, look.left_behind());
     }
   }
 }

@@ -365,7 +365,7 @@ def helpers(name):
         n.configure(f"[tier.disk]\npath = {n.dir}/disk\nquota = 1M\nmin_free = 0\n")
         os.mkdir(f"{n.dir}/disk")
         n.start(1)
-        held = f"{n.dir}/disk/monarch/cluster.1.0.n1/held"
+        held = f"{n.dir}/disk/monarch/cluster.1.0.n1/files/held"
         put(held, "")
         subprocess.run(["chattr", "+i", held], check=True)
         try:
@@ -374,7 +374,7 @@ def helpers(name):
             equal(names, {f"{n.key}helpers"}, name("its remover has a group of its own"))
             equal(n.in_step(), [], name("and the step's groups are empty"))
         finally:
-            for path in glob.glob(f"{n.dir}/disk/monarch/*/held", include_hidden=True):
+            for path in glob.glob(f"{n.dir}/disk/monarch/*/files/held", include_hidden=True):
                 subprocess.run(["chattr", "-i", path], check=True)
         ok(wait_until(lambda: not glob.glob(f"{n.state}/removing/*")), name("it ends"))
         ok(wait_until(lambda: not n.groups()), name("and leaves no group"), n.groups())
@@ -397,7 +397,7 @@ def slow_removal():
         n.configure(f"[tier.slow]\npath = {n.dir}/slow\nquota = 1M\nmin_free = 0\n")
         n.start(1)
         for number in range(3000):
-            put(f"{n.dir}/slow/monarch/cluster.1.0.n1/{number}", "")
+            put(f"{n.dir}/slow/monarch/cluster.1.0.n1/files/{number}", "")
         slow.command("set meta-us 3000")
         equal(n.epilog(1)[0], 0, name("its epilog ends well"))
         def removers(groups):

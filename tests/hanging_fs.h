@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file system that makes processes hang in the kernel.
+// File systems that make processes hang in the kernel, and what such a process keeps locked there.
 #pragma once
 
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <string>
 
 namespace monarch {
@@ -57,6 +62,89 @@ class HangingFs {
 
   bool is_mounted_ = false;
   pid_t server_ = -1;
+};
+
+// Keeps a directory locked in the kernel, for reading, as anybody can who can list it: the list is to be
+// copied to memory that is a map of a file, which nobody reads. `file` is an empty one, to mount on. To be
+// made in a mount namespace of the test's own.
+class LockedDirectory {
+ public:
+  explicit LockedDirectory(const std::string& file) {
+    const int fd = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    const std::string options = "fd=" + std::to_string(fd) + ",rootmode=100000,user_id=0,group_id=0";
+    if (::mount("test", file.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) return;
+    if ((server_ = ::fork()) == 0) serve(fd);
+    ::close(fd);
+    const int map = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    (void)::fstat(map, &st);  // until somebody asks it is empty
+    memory_ = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, map, 0);
+    ::close(map);
+  }
+  LockedDirectory(const LockedDirectory&) = delete;
+  LockedDirectory& operator=(const LockedDirectory&) = delete;
+  ~LockedDirectory() { end(); }
+  bool is_ready() const { return memory_ != MAP_FAILED; }
+  // From now on. Of the calling process, which may be another one by now.
+  void lock(int directory) const {
+    if (::fork() != 0) {
+      ::usleep(200000);  // until it is in the kernel, which does not tell
+      return;
+    }
+    ::prctl(PR_SET_PDEATHSIG, 0);
+    ::syscall(SYS_getdents64, directory, memory_, kBytes);
+    ::_exit(0);
+  }
+  // Unlocks all: who waits for the file is told that it cannot be read.
+  void end() {
+    if (server_ <= 0) return;
+    ::kill(server_, SIGKILL);
+    ::waitpid(server_, nullptr, 0);
+    server_ = -1;
+  }
+
+ private:
+  static constexpr size_t kBytes = 4096;
+
+  [[noreturn]] static void serve(int fd) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alignas(fuse_in_header) char request[1 << 17];
+    while (::read(fd, request, sizeof request) > 0) {
+      const auto* in = reinterpret_cast<const fuse_in_header*>(request);
+      alignas(8) char room[sizeof(fuse_out_header) + 256] = {};
+      auto* header = reinterpret_cast<fuse_out_header*>(room);
+      char* body = room + sizeof *header;
+      size_t bytes = 0;
+      if (in->opcode == FUSE_INIT) {
+        fuse_init_out init = {};
+        init.major = FUSE_KERNEL_VERSION;
+        init.minor = FUSE_KERNEL_MINOR_VERSION;
+        init.max_write = 4096;
+        std::memcpy(body, &init, bytes = sizeof init);
+      } else if (in->opcode == FUSE_GETATTR) {
+        fuse_attr_out attributes = {};
+        attributes.attr_valid = 3600;
+        attributes.attr.ino = 1;
+        attributes.attr.mode = S_IFREG | 0600;
+        attributes.attr.nlink = 1;
+        attributes.attr.size = kBytes;
+        std::memcpy(body, &attributes, bytes = sizeof attributes);
+      } else if (in->opcode == FUSE_OPEN) {
+        bytes = sizeof(fuse_open_out);
+      } else if (in->opcode == FUSE_READ) {
+        continue;
+      } else {
+        header->error = -ENOSYS;
+      }
+      header->len = static_cast<uint32_t>(sizeof *header + bytes);
+      header->unique = in->unique;
+      (void)!::write(fd, room, header->len);
+    }
+    ::_exit(0);
+  }
+
+  pid_t server_ = -1;
+  void* memory_ = MAP_FAILED;
 };
 
 }  // namespace monarch

@@ -63,9 +63,11 @@ TEST_F(JobDirTest, IsTheOwnersInADirectoryOfRoots) {
   ::umask(before);
   EXPECT_EQ(stat_of(jobs()).st_mode & 07777, 0711u);
   EXPECT_EQ(stat_of(jobs()).st_uid, 0u);
-  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_mode & 07777, 0700u);
-  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_uid, kOwner.uid);
-  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_gid, kOwner.gid);
+  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_mode & 07777, 0711u);
+  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_uid, 0u) << "its owner can neither list nor lock it";
+  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1/files").st_mode & 07777, 0700u);
+  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1/files").st_uid, kOwner.uid);
+  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1/files").st_gid, kOwner.gid);
   EXPECT_EQ(make().error().code, EEXIST) << "one that is there is never given away";
   EXPECT_TRUE(make("c.2.0.n1").ok());
   EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
@@ -103,7 +105,7 @@ TEST_F(JobDirTest, WhatAUserPutThereGetsAnotherName) {
     const Status s = make();
     ASSERT_TRUE(s.ok()) << s.error().text;
     EXPECT_EQ(stat_of(jobs()).st_uid, 0u);
-    EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_uid, kOwner.uid);
+    EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1/files").st_uid, kOwner.uid);
     const std::vector<std::string> names = in_tier();
     ASSERT_EQ(names.size(), 2u);
     EXPECT_TRUE(names[1].starts_with("monarch.of-65533.")) << names[1];
@@ -286,14 +288,14 @@ TEST_F(JobDirTest, WhatAUserHasMountedInATierIsNotAskedWhoseItIs) {
 
 TEST_F(JobDirTest, ARunDirectoryThatCannotBeGivenAwayIsNone) {
   const Intercept refuse(Call::kChown, EPERM);
-  const Status s = make_run_dir(scratch_ / "run", 0, kFiles, kOwner);
+  const Status s = make_run_dir(scratch_ / "run/files", 0, kFiles, kOwner);
   ASSERT_FALSE(s.ok());
   EXPECT_TRUE(s.error().text.starts_with("fill ")) << s.error().text;
 }
 
 TEST_F(JobDirTest, ARunDirectoryWithoutABoundIsLogged) {
   for (const long call : {SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_move_mount}) {
-    const std::string run = scratch_ / ("run" + std::to_string(call));
+    const std::string run = scratch_ / ("run" + std::to_string(call) + "/files");
     const int status = in_child([&] {
       if (!before_call(call, [](CallArguments) { return EPERM; })) return 99;
       const std::string log = logged([&] { EXPECT_TRUE(make_run_dir(run, 1 << 20, kFiles, kOwner).ok()); });
@@ -312,7 +314,7 @@ TEST_F(JobDirTest, WhatIsMountedOnARunDirectoryMeanwhileIsNotOpened) {
   scratch_.dir("mnt");
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     m->tmpfs("mnt", "test");
-    const std::string run = scratch_ / "mnt/run";
+    const std::string run = scratch_ / "mnt/run/files";
     bool covered = false;
     const auto cover = [&](CallArguments) {
       struct stat inside {
@@ -346,11 +348,13 @@ TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {
 }
 
 TEST_F(JobDirTest, TheRunDirectoryIsTheOwnersAndItsFilesAreRoots) {
-  const std::string run = scratch_ / "run";
+  const std::string run = scratch_ / "run/files";
   const mode_t before = ::umask(0);
   const Status s = make_run_dir(run, 0, kFiles, kOwner);
   ::umask(before);
   ASSERT_TRUE(s.ok()) << s.error().text;
+  EXPECT_EQ(stat_of(scratch_ / "run").st_mode & 07777, 0711u);
+  EXPECT_EQ(stat_of(scratch_ / "run").st_uid, 0u);
   EXPECT_EQ(stat_of(run).st_mode & 07777, 0700u);
   EXPECT_EQ(stat_of(run).st_uid, kOwner.uid);
   EXPECT_EQ(stat_of(run).st_gid, kOwner.gid);
@@ -363,13 +367,13 @@ TEST_F(JobDirTest, TheRunDirectoryIsTheOwnersAndItsFilesAreRoots) {
   EXPECT_EQ(stat_of(run).st_dev, stat_of(scratch_.path()).st_dev) << "no bound, no file system of its own";
   EXPECT_EQ(make_run_dir(run, 0, {}, kOwner).error().code, EEXIST);
   EXPECT_EQ(contents(run + "/agent.conf"), "conf");
-  EXPECT_EQ(make_run_dir(scratch_ / "a/b", 0, {}, kOwner).error().code, ENOENT);
+  EXPECT_EQ(make_run_dir(scratch_ / "a/b/files", 0, {}, kOwner).error().code, ENOENT);
 }
 
 TEST_F(JobDirTest, TheRunDirectoryIsBounded) {
   bool bounded = false;
   if (!with_tmpfs(scratch_.dir("mnt"), 1 << 20, [&] {
-        const std::string run = scratch_ / "mnt/run";
+        const std::string run = scratch_ / "mnt/run/files";
         EXPECT_TRUE(make_run_dir(run, 8 << 20, kFiles, kOwner).ok());
         struct stat inside {
         }, outside{};

@@ -12,7 +12,7 @@
 #include "runtime/metadata/board.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/job_memory.h"
-#include "runtime/node/owners_files.h"
+#include "runtime/node/life.h"
 #include "runtime/node/slurmstepds.h"
 #include "runtime/node/state.h"
 #include "tests/faulty_os.h"
@@ -254,12 +254,12 @@ TEST_F(LedgerTest, OfTheReadersOfAJobsFilesOneAtMostHangs) {
     std::optional<HangingFs> hanging(std::in_place, runs, ",allow_other");
     m->check(hanging->is_mounted(), "mount");
     grant(state_);
-    m->check(has_hanging_reader(state_, key), "one hangs");
+    m->check(hangs(state_, "jobs/" + key), "one hangs");
     m->check(children(::getpid()).size() == 2, "and no other, beside the file system's process");
-    m->check(!has_hanging_reader(state_, record(2).job.key()), "which is the one job's");
+    m->check(!hangs(state_, "jobs/" + record(2).job.key()), "which is the one job's");
     hanging.reset();
-    for (int i = 0; i < 10000 && has_hanging_reader(state_, key); ++i) ::usleep(1000);
-    m->check(!has_hanging_reader(state_, key), "once it does not hang any more it does not count");
+    for (int i = 0; i < 10000 && hangs(state_, "jobs/" + key); ++i) ::usleep(1000);
+    m->check(!hangs(state_, "jobs/" + key), "once it does not hang any more it does not count");
   });
 }
 
@@ -730,12 +730,12 @@ TEST_F(LedgerTest, MemoryIsMadeLargerBeforeItIsTold) {
     pin(1, 10 * kMiB);
     grant(state_);
     struct statfs fs {};
-    m->check(::statfs((tier_ + "/monarch/" + record(2).name).c_str(), &fs) == 0 &&
+    m->check(::statfs((tier_ + "/monarch/" + record(2).name + "/files").c_str(), &fs) == 0 &&
                  static_cast<uint64_t>(fs.f_blocks) * static_cast<uint64_t>(fs.f_bsize) == 90 * kMiB,
              "it is as large as was told");
     m->check(told(2) == "nvme " + std::to_string(90 * kMiB) + "\n", told(2));
     m->check(!can_grant(state_), "and nothing is left to do");
-    ::umount2((tier_ + "/monarch/" + record(2).name).c_str(), MNT_DETACH);
+    ::umount2((tier_ + "/monarch/" + record(2).name + "/files").c_str(), MNT_DETACH);
     pin(1, 0);
     const std::string log = logged(scratch_, [&] { grant(state_); });
     m->check(log.find("JobId=2 share of the tiers: ") != std::string::npos, "it is logged: " + log);
@@ -753,7 +753,7 @@ TEST_F(LedgerTest, MemoryIsMadeSmallerByRoot) {
     TierConfig tier = tiers()[0];
     tier.kind = TierConfig::Kind::kTmpfs;
     m->check(make_job_dir(state_, tier, record(1).name, user).ok(), "its memory");
-    const std::string mount = tier_ + "/monarch/" + record(1).name;
+    const std::string mount = tier_ + "/monarch/" + record(1).name + "/files";
     const std::string held = mount + "/held";
     const Fd fd(::open(held.c_str(), O_WRONLY | O_CREAT, 0600));
     m->check(fd && ::posix_fallocate(fd.get(), 0, 80 * kMiB) == 0, "is used");

@@ -66,78 +66,6 @@ TEST_F(MountsTest, TheJobsOwnMemoryIsTold) {
   });
 }
 
-TEST_F(MountsTest, TheJobsOwnMemoryIsMovedWithItsDirectory) {
-  const auto is_ours = [&](const std::string& name) {
-    return is_of_job_tmpfs(Fd(::open((scratch_ / ("jobs/" + name)).c_str(), O_RDONLY | O_CLOEXEC)).get());
-  };
-  const auto is_there = [&](const std::string& name) {
-    return ::access((scratch_ / name).c_str(), F_OK) == 0;
-  };
-  for (const bool shared : {false, true})
-    in_private_mounts(scratch_, [&](PrivateMounts* m) {
-      const std::string tier = scratch_ / "jobs";
-      m->check(::mount(tier.c_str(), tier.c_str(), nullptr, MS_BIND, nullptr) == 0, "bind");
-      m->check(::mount("none", tier.c_str(), nullptr, shared ? MS_SHARED : MS_PRIVATE, nullptr) == 0,
-               "share");
-      const Fd jobs(::open(tier.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      const auto move = [&](const char* from, const char* to) {
-        return move_job_tmpfs(jobs.get(), from, to);
-      };
-      m->check(!move("job", "to") && !is_there("jobs/to"), "a directory is no tmpfs");
-      m->check(!move("missing", "to") && !is_there("jobs/to"), "nor is nothing");
-      m->tmpfs("jobs/job", "foreign");
-      m->check(!move("job", "to") && !is_there("jobs/to"), "nor is another's");
-      ::umount2((scratch_ / "jobs/job").c_str(), MNT_DETACH);
-      for (const char* before : {"", "made", "bound", "bound and detached"}) {
-        scratch_.dir("jobs/of");
-        m->tmpfs("jobs/of", kTmpfsSource);
-        scratch_.file("jobs/of/kept", "x");
-        if (*before != '\0') scratch_.dir("jobs/to");
-        if (*before == 'b')
-          m->check(::mount((scratch_ / "jobs/of").c_str(), (scratch_ / "jobs/to").c_str(), nullptr, MS_BIND,
-                           nullptr) == 0,
-                   "cut short");
-        if (std::string(before).ends_with("detached"))
-          m->check(::umount2((scratch_ / "jobs/of").c_str(), MNT_DETACH) == 0, "cut short later");
-        m->check(move("of", "to"), std::string("ours is moved: ") + before);
-        m->check(is_ours("to") && is_there("jobs/to/kept") && !is_there("jobs/of"), "with its files");
-        detached(m, "to", kOwner, 1, "once");
-        m->check(::rmdir((scratch_ / "jobs/to").c_str()) == 0, "and nothing else is there");
-      }
-      scratch_.dir("jobs/of");
-      m->tmpfs("jobs/of", kTmpfsSource);
-      scratch_.file("jobs/to", "x");
-      m->check(!move("of", "to") && is_ours("of"), "what is no directory is not covered");
-      ::unlink((scratch_ / "jobs/to").c_str());
-      scratch_.file("jobs/job2/file", "x");
-      m->check(!move("of", "job2/missing/to") && is_ours("of"), "where none can be made");
-    });
-}
-
-TEST_F(MountsTest, OnlyADirectoryWhoseMemoryWasMovedIsRemoved) {
-  const Fd jobs(::open((scratch_ / "jobs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const std::string of = scratch_.dir("jobs/of");
-  EXPECT_FALSE(move_job_tmpfs(jobs.get(), "of", "to"));
-  EXPECT_EQ(::access(of.c_str(), F_OK), 0);
-  scratch_.dir("jobs/to");
-  EXPECT_FALSE(move_job_tmpfs(jobs.get(), "of", "to"));
-  EXPECT_EQ(::access(of.c_str(), F_OK), 0);
-}
-
-TEST_F(MountsTest, WhatCannotBeMountedAnewStaysWhereItIs) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    const Fd jobs(::open((scratch_ / "jobs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    scratch_.dir("jobs/of");
-    m->tmpfs("jobs/of", kTmpfsSource);
-    scratch_.file("jobs/of/kept", "x");
-    if (!before_call(SYS_mount, [](CallArguments) { return EPERM; })) return;
-    errno = 0;
-    m->check(!move_job_tmpfs(jobs.get(), "of", "to") && errno == EPERM, "it is not moved, and why is told");
-    m->check(::access((scratch_ / "jobs/of/kept").c_str(), F_OK) == 0, "its files are there");
-    m->check(::access((scratch_ / "jobs/to").c_str(), F_OK) != 0, "and nothing else");
-  });
-}
-
 TEST_F(MountsTest, WhatCannotBeDetachedIsNotCounted) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     m->tmpfs("jobs/job", kTmpfsSource);
@@ -172,12 +100,13 @@ TEST_F(MountsTest, OnlyTheJobsOwnMemoryIsMadeLarger) {
       const Fd dir(::open((scratch_ / "jobs/job").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
       m->check(mount_tmpfs(dir, 1 << 20, owner).ok(), "a job's memory");
     }
-    m->check(resize_tmpfs(jobs, "job", 2 << 20).ok() && size_of() == 2 << 20, "is made larger");
+    m->check(resize_tmpfs(jobs.get(), "job", 2 << 20).ok() && size_of() == 2 << 20, "is made larger");
     scratch_.file("jobs/job/full", std::string(1 << 20, 'x'));
-    m->check(!resize_tmpfs(jobs, "job", 4096).ok() && size_of() == 2 << 20, "not smaller than it is full");
-    m->check(resize_tmpfs(jobs, "missing", 4096).error().code == ENOENT, "one that is not there");
+    m->check(!resize_tmpfs(jobs.get(), "job", 4096).ok() && size_of() == 2 << 20,
+             "not smaller than it is full");
+    m->check(resize_tmpfs(jobs.get(), "missing", 4096).error().code == ENOENT, "one that is not there");
     m->tmpfs("jobs/job", "foreign");
-    m->check(resize_tmpfs(jobs, "job", 4 << 20).error().code == EINVAL && size_of() == 1 << 20,
+    m->check(resize_tmpfs(jobs.get(), "job", 4 << 20).error().code == EINVAL && size_of() == 1 << 20,
              "what hides it stays as it is");
   });
 }

@@ -147,7 +147,7 @@ class Node:
         return e2e.execute([*before, f"{BUILD}/monarchd", "--sweep", "--state-dir", self.state, "--config", self.config, "--log", self.log])
 
     def job_dir(self, job, restart=0):
-        return f"{self.tier}/monarch/cluster.{job}.{restart}.n1"
+        return f"{self.tier}/monarch/cluster.{job}.{restart}.n1/files"
 
     def set_aside(self, name):
         """A directory of the user's that waits for its removal."""
@@ -179,7 +179,7 @@ class Node:
         subprocess.run(["chattr", "+i", path], check=True)
 
     def release(self, name="held"):
-        for path in glob.glob(f"{self.tier}/monarch/*/{name}", include_hidden=True):
+        for path in glob.glob(f"{self.tier}/monarch/*/files/{name}", include_hidden=True):
             subprocess.run(["chattr", "-i", path], check=True)
 
     def left(self, job):
@@ -764,7 +764,7 @@ def swept_at_boot():
     """What jobs left when the node went down goes at boot, whatever cluster and node they were of; what is younger, or no job's, stays."""
     with node("at_boot") as n:
         n.start(1)
-        lives = os.path.basename(n.job_dir(1))
+        lives = "cluster.1.0.n1"
         dead = ["cluster.777.0.n1", "other.777.2.n2", "my.cluster.778.0.node-1.site", ".removed.cluster.7.0.n2.5"]
         others = ["cluster.n1", "777.0.n1", ".removed.5", "else", "cluster.0.0.n1", "cluster.777.x.n1"]
         for name in dead + others:
@@ -852,7 +852,7 @@ def squashed_root():
             ok(wait_until(lambda: not n.reserved(), GONE_SECONDS), f"{made}: nothing stays charged", n.reserved())
             slow.command("set squash 0")
         contains(n.logged(), [f"{slow.mount}/monarch: root is mapped to user {UID - 1} on this file system, which cannot be a tier",
-                              "to its owner: Operation not permitted"], "the log tells why")
+                              f"{slow.mount}/monarch/cluster.2.0.n1: root is mapped to user {UID - 1} on this file system, which cannot be a tier"], "the log tells why")
     return None
 
 
@@ -1521,8 +1521,8 @@ def two_clusters():
     """A machine that is a node of two clusters, under one name, with jobs of one number."""
     with node("clusters") as n:
         answers = [n.start(1, cluster=name) for name in ("one", "two", "one")]
-        contains(answers[0], ["ready ", "/run/one.1.0.n1 "], "a job of one cluster")
-        contains(answers[1], ["ready ", "/run/two.1.0.n1 "], "a job of the same number of another has its own agent")
+        contains(answers[0], ["ready ", "/run/one.1.0.n1/files "], "a job of one cluster")
+        contains(answers[1], ["ready ", "/run/two.1.0.n1/files "], "a job of the same number of another has its own agent")
         equal(answers[2], answers[0], "a second step finds that of its cluster")
         n.epilog(1, cluster="one")
         ok(running(n.record(1, "two")["pid"]) and not os.path.exists(f"{n.state}/jobs/one.1.n1"), "an epilog ends that of its cluster")

@@ -116,6 +116,12 @@ class NodeTest : public ::testing::Test {
     std::ofstream(path + "/data") << noise(8192, 1);
     for (const std::string& p : {path, path + "/data"}) EXPECT_EQ(::chown(p.c_str(), kUid, kUid), 0) << p;
   }
+  // A job's: root's, with that in it.
+  static void fill_job(const std::string& path) {
+    std::filesystem::create_directory(path);
+    ASSERT_EQ(::chmod(path.c_str(), 0711), 0) << path;
+    fill(path + "/" + kOwnersDir);
+  }
   // A directory of root's with a file of 1 MiB in it, which the user has moved there.
   static std::string fill_with_roots(const std::string& path) {
     std::filesystem::create_directory(path);
@@ -128,8 +134,8 @@ class NodeTest : public ::testing::Test {
   Removal begin(const JobRecord& r) const {
     Result<Fd> lock = state_.lock_job(r.job, true, 0);
     EXPECT_TRUE(lock.ok() && state_.write_record(r).ok() && state_.write(r.grants(), "").ok());
-    for (const TierRecord& t : r.tiers) fill(t.path + "/monarch/" + r.name);
-    fill(r.run_dir);
+    for (const TierRecord& t : r.tiers) fill_job(t.path + "/monarch/" + r.name);
+    fill_job(state_.path() + "/run/" + r.name);
     return {r, lock.ok() ? lock.take() : Fd()};
   }
   std::vector<Removal> begin_one(const JobRecord& r) const {

@@ -122,7 +122,7 @@ class Node:
         return code, time.monotonic() - begin
 
     def job_dir(self, job):
-        return f"{self.tier}/monarch/c.{job}.0.n1"
+        return f"{self.tier}/monarch/c.{job}.0.n1/files"
 
     def set_aside(self):
         return glob.glob(f"{self.tier}/monarch/.removed.*")
@@ -230,7 +230,7 @@ def foreign_files():
         ok(code == 0 and took < 5, "foreign files: the epilog returns within 5 s", code, took)
         ok(not os.path.exists(n.job_dir(1)), "foreign files: the job's directory is out of the way")
         others_quota(n, "foreign files")
-        left = f"{(n.set_aside() or ['none'])[0]}/x\ny"
+        left = f"{(n.set_aside() or ['none'])[0]}/files/x\ny"
         for path, text in ((f"{left}/bob/results/thesis", "precious"), (f"{left}/root/file", "root's")):
             with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
                 equal(file.read(), text, f"foreign files: {os.path.basename(path)} is what it was")
@@ -296,7 +296,7 @@ for i in range(300):
         others_quota(n, "immutable")
         charged = n.charged()
         ok(300000 <= charged <= 400000, "immutable: what it occupies is charged", charged)
-        subprocess.run(["chattr", "-i", *glob.glob(f"{n.tier}/monarch/.removed.*/held")], check=True)
+        subprocess.run(["chattr", "-i", *glob.glob(f"{n.tier}/monarch/.removed.*/files/held")], check=True)
         n.try_again()
         ok(n.gone(), "immutable: gone when it can be", n.set_aside())
         return None
@@ -357,7 +357,7 @@ def fuse_mounts():
         others_quota(n, "FUSE", whole=True)
 
         n.start(2)
-        run = glob.glob(f"{n.state}/run/*")[0]
+        run = glob.glob(f"{n.state}/run/*/files")[0]
         for path in n.job_dir(2), run:
             os.close(e2e.hanging_mount(path, OTHER))
         n.epilog(2)
@@ -404,9 +404,9 @@ def projects():
         script = f'cd "$1" && mkdir -p {inside} side && echo >{inside}/file && chattr -p 8 {inside} && chattr +P {inside} && chattr -p 9 +P side . && mkdir side/below'
         code, _, err = as_user(OWNER, "sh", "-c", script, "x", top)
         equal(code, 0, "projects: the owner gives directories ids", err)
-        subprocess.run(["chattr", "-p", "7", "+P", os.path.dirname(top)], check=True)
+        subprocess.run(["chattr", "-p", "7", "+P", f"{n.tier}/monarch"], check=True)
         with contextlib.suppress(OSError):
-            os.rename(top, f"{top}.moved")
+            os.rename(os.path.dirname(top), f"{n.tier}/monarch/moved")
             ok(False, "projects: no rename leads out")
         code, took = n.epilog(1)
         ok(code == 0 and took < 5, "projects: the epilog returns within 5 s", code, took)
@@ -414,11 +414,11 @@ def projects():
         others_quota(n, "projects", whole=True)
         n.start(2)
         make(f"{n.job_dir(2)}/foreign/file", OTHER)
-        subprocess.run(["chattr", "-p", "8", n.job_dir(2)], check=True)
+        subprocess.run(["chattr", "-p", "8", os.path.dirname(n.job_dir(2))], check=True)
         n.epilog(2)
         others_quota(n, "projects, foreign files")
         equal(os.listdir(n.job_dir(2)), ["foreign"], "projects: what is not the owner's stays where it is")
-        contains(n.logged(), [f"clean up: {n.tier}/monarch: c.2.0.n1: remove foreign/file: "], "projects: the log says where")
+        contains(n.logged(), [f"clean up: {n.tier}/monarch: c.2.0.n1/files: remove foreign/file: "], "projects: the log says where")
         shutil.rmtree(f"{n.job_dir(2)}/foreign")
         n.try_again()
         ok(wait_until(lambda: not os.path.exists(n.job_dir(2)), SOON) and n.gone(), "projects: it goes once it can", n.logged())

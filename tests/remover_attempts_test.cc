@@ -34,7 +34,7 @@ class OneAttemptTest : public RemoverTest {
 
 TEST_F(OneAttemptTest, WhatWasNotMeasuredWholeIsChargedAsBefore) {
   std::vector<Removal> removals = aside_one(record(1));
-  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
   static std::optional<LaterBy> too_late;
   const Intercept measures(Call::kFdopendir, [](Arguments&) {
     if (!too_late) too_late.emplace(3600);
@@ -55,12 +55,13 @@ TEST_F(OneAttemptTest, WhatCannotBeMeasuredIsChargedAsBefore) {
   if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
   EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
   EXPECT_EQ(occupied(), std::nullopt);
-  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kAside)), Names{"data"}) << "not with root's rights";
+  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kAside + "/files")), Names{"data"})
+      << "not with root's rights";
 }
 
 TEST_F(OneAttemptTest, WhatIsRootsIsChargedUntilItIsGone) {
   std::vector<Removal> removals = aside_one(record(1));
-  ASSERT_EQ(::chown((scratch_ / ("tier/monarch/" + kAside)).c_str(), 0, 0), 0);
+  ASSERT_EQ(::chown((scratch_ / ("tier/monarch/" + kAside + "/files")).c_str(), 0, 0), 0);
   const std::string log = log_of(std::move(removals), [](Arguments& a) { return *a.path == 'd' ? EIO : 0; });
   EXPECT_NE(log.find("data: Input/output error"), std::string::npos) << log;
   EXPECT_EQ(occupied(), std::nullopt);
@@ -89,7 +90,7 @@ TEST_F(OneAttemptTest, OfSeveralPlacesTheFirstIsWarnedOf) {
   r.tiers.push_back(tier("other", 100 * kMiB));
   std::vector<Removal> removals = aside_one(r);
   for (const char* tier : {"tier", "other"})
-    fill_with_roots(scratch_ / (std::string(tier) + "/monarch/" + kAside + "/foreign"));
+    fill_with_roots(scratch_ / (std::string(tier) + "/monarch/" + kAside + "/files/foreign"));
   const std::string log = log_of(std::move(removals));
   EXPECT_NE(log.find("clean up: " + r.tiers[0].path), std::string::npos) << log;
   EXPECT_EQ(log.find("clean up: " + r.tiers[1].path), std::string::npos) << log;
@@ -111,7 +112,7 @@ class GivenUpTest : public RemoverTest {
   static constexpr int64_t kLater = 31;  // than when it began: nothing gets smaller for longer than is tried
   int64_t pause_of(JobRecord r) const {
     r.given_up = 3;
-    fill(state_.path() + "/run/" + kAside);
+    fill_job(state_.path() + "/run/" + kAside);
     std::vector<Removal> removals;
     removals.push_back({r, state_.make_removal(r).take()});
     static std::optional<LaterBy> later;
@@ -145,8 +146,8 @@ TEST_F(GivenUpTest, ATierThatDoesNotAnswerIsLookedAtAsSoonAsEver) {
 }
 
 TEST_F(GivenUpTest, WhatCannotBeRemovedIsTriedEverMoreSeldom) {
-  fill(scratch_ / ("tier/monarch/" + kAside));
-  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+  fill_job(scratch_ / ("tier/monarch/" + kAside));
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
   const int64_t pause = pause_of(record(1));
   EXPECT_GE(pause, 480 - 30);
   EXPECT_LE(pause, 480);

@@ -15,6 +15,7 @@
 #include "runtime/base/mountinfo.h"
 #include "runtime/base/os.h"
 #include "runtime/node/job_dirs.h"
+#include "runtime/node/life.h"
 #include "runtime/node/memory_tier.h"
 #include "runtime/node/mounts.h"
 #include "tests/hanging_fs.h"
@@ -74,7 +75,7 @@ TEST_F(RemoverTest, NothingIsLeft) {
 
 TEST_F(RemoverTest, WhatIsRootsGoesAtOnce) {
   std::vector<Removal> removals = aside_one(record(1));
-  const std::string dir = scratch_ / ("tier/monarch/" + kAside);
+  const std::string dir = scratch_ / ("tier/monarch/" + kAside + "/files");
   for (const std::string& path : {dir, dir + "/data"}) ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
   EXPECT_TRUE(remove(std::move(removals), kLong)) << "a start was killed before it gave the directory away";
   nothing_is_left();
@@ -89,7 +90,7 @@ TEST_F(RemoverTest, WhatIsNotTheOwnersStaysAndIsCharged) {
   std::vector<Removal> removals = aside_one(r);
   Names kept;
   for (const char* tier : {"tier", "small", "none"})
-    kept.push_back(fill_with_roots(scratch_ / (std::string(tier) + "/monarch/" + kAside + "/foreign")));
+    kept.push_back(fill_with_roots(scratch_ / (std::string(tier) + "/monarch/" + kAside + "/files/foreign")));
   EXPECT_FALSE(remove(std::move(removals), 0));
   EXPECT_TRUE(eventually([&] { return occupied(0).has_value(); }));
   EXPECT_GE(occupied(0).value_or(0), kMiB);
@@ -97,7 +98,8 @@ TEST_F(RemoverTest, WhatIsNotTheOwnersStaysAndIsCharged) {
   EXPECT_EQ(occupied(1), 4096u) << "no more than it had";
   EXPECT_GE(occupied(2).value_or(0), kMiB) << "no quota is known";
   for (const std::string& file : kept) EXPECT_EQ(contents(file).size(), kMiB);
-  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kAside)), Names{"foreign"}) << "the owner's is gone";
+  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kAside + "/files")), Names{"foreign"})
+      << "the owner's is gone";
   EXPECT_TRUE(runs().empty());
   EXPECT_TRUE(is_locked("removing/" + kRemoval)) << "it is tried again";
   EXPECT_TRUE(unattended_removals(state_).empty());
@@ -114,9 +116,9 @@ TEST_F(RemoverTest, WhatIsGoneIsNotChargedWhileOtherPlacesKeepSomething) {
     r.tiers.push_back(tier(name, 100 * kMiB));
   }
   std::vector<Removal> removals = aside_one(r);
-  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
   fs::remove_all(scratch_ / ("gone/monarch/" + kAside));
-  const std::string roots = scratch_ / ("roots/monarch/" + kAside);
+  const std::string roots = scratch_ / ("roots/monarch/" + kAside + "/files");
   for (const std::string& path : {roots, roots + "/data"}) ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
   EXPECT_FALSE(remove(std::move(removals), 0));
   EXPECT_TRUE(eventually([&] { return occupied(0).has_value(); }));
@@ -126,8 +128,8 @@ TEST_F(RemoverTest, WhatIsGoneIsNotChargedWhileOtherPlacesKeepSomething) {
 
 TEST_F(RemoverTest, WhatStaysIsMeasuredHoweverDeepItIs) {
   std::vector<Removal> removals = aside_one(record(1));
-  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
-  std::string deep = scratch_ / ("tier/monarch/" + kAside + "/foreign");
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
+  std::string deep = scratch_ / ("tier/monarch/" + kAside + "/files/foreign");
   for (int i = 0; i < 150; ++i) fs::create_directory(deep += "/d");
   rlimit files{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
@@ -210,7 +212,7 @@ TEST_F(RemoverTest, OneThatWasKilledHasNotRemoved) {
 
 TEST_F(RemoverTest, HasItsLocksAloneAndNobodyWaitsForIt) {
   std::vector<Removal> removals = aside_one(record(1));
-  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   const Fd in(ends[0]);
@@ -301,7 +303,7 @@ TEST_F(RemoverTest, TheLogSaysWhereSomethingIsLeft) {
     ASSERT_TRUE(open_log(log, "info").ok());
     std::vector<Removal> removals = aside_one(r);
     const std::string path = place + "/" + name;
-    fill_with_roots(path + "/foreign");
+    fill_with_roots(path + "/files/foreign");
     {
       // Given up after one attempt: it is later then.
       static std::optional<LaterBy> later;
@@ -312,7 +314,7 @@ TEST_F(RemoverTest, TheLogSaysWhereSomethingIsLeft) {
       EXPECT_FALSE(remove(std::move(removals), kLong));
     }
     const std::string text = contents(log);
-    EXPECT_NE(text.find("clean up: " + place + ": " + name + ": "), std::string::npos) << text;
+    EXPECT_NE(text.find("clean up: " + place + ": " + name + "/files: "), std::string::npos) << text;
     EXPECT_NE(text.find(" is left as " + path + ", charged with "), std::string::npos) << text;
     fs::remove_all(path);
     fs::remove_all(state_.path() + "/removing/" + kRemoval);
@@ -329,7 +331,7 @@ TEST_F(RemoverTest, WhatCannotBeRenamedForAnotherReasonWaits) {
     EXPECT_FALSE(remove(std::move(removals), 0));
   }
   EXPECT_TRUE(eventually([&] { return runs().empty(); })) << "the other places are gone through";
-  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kName)), Names{"data"});
+  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kName + "/files")), Names{"data"});
   end_children();
   EXPECT_EQ(state_.read_removal(kRemoval)->tiers.at(0).charged(), 100 * kMiB);
   EXPECT_TRUE(remove(unattended_removals(state_), kLong));
@@ -349,7 +351,7 @@ TEST_F(RemoverTest, TheNextRunOfThatNameKeepsItsOwn) {
   ASSERT_TRUE(state_.write_record(next).ok() && state_.write(next.grants(), "").ok());
   EXPECT_TRUE(remove(std::move(removals), kLong));
   EXPECT_TRUE(exists(state_.path() + "/" + next.grants()));
-  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kName)), Names{"data"});
+  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kName + "/files")), Names{"data"});
   EXPECT_EQ(names_in(next.run_dir), Names{"data"});
   EXPECT_TRUE(in_removing().empty());
 }
@@ -358,7 +360,7 @@ TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
   JobRecord r = record(1);
   r.tiers[0].file_system = "of another disk";
   const auto removal = [&](const std::string& run_dir) {
-    fill(state_.path() + "/run/" + run_dir);
+    fill_job(state_.path() + "/run/" + run_dir);
     std::vector<Removal> removals;
     removals.push_back({r, state_.make_removal(r).take()});
     return removals;
@@ -367,7 +369,7 @@ TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
   EXPECT_TRUE(eventually([&] { return runs().empty(); }));
   end_children();
   EXPECT_EQ(in_removing(), Names{kRemoval});
-  fill(scratch_ / ("tier/monarch/" + kAside));
+  fill_job(scratch_ / ("tier/monarch/" + kAside));
   EXPECT_TRUE(remove(unattended_removals(state_), kLong)) << "what is called so is the job's";
   nothing_is_left();
   r.tiers[0].occupied = 0;
@@ -388,7 +390,7 @@ TEST_F(RemoverTest, ATierWithoutTheDirectoryOfAllJobsIsAway) {
   r.tiers[0].file_system = file_system_at(r.tiers[0].path);
   ASSERT_NE(r.tiers[0].file_system, "");
   fs::rename(scratch_ / "tier/monarch", scratch_ / "tier/hidden");
-  fill(state_.path() + "/run/" + kAside);
+  fill_job(state_.path() + "/run/" + kAside);
   std::vector<Removal> removals;
   removals.push_back({r, state_.make_removal(r).take()});
   EXPECT_FALSE(remove(std::move(removals), kShort))
@@ -396,7 +398,7 @@ TEST_F(RemoverTest, ATierWithoutTheDirectoryOfAllJobsIsAway) {
   end_children();
   EXPECT_EQ(in_removing(), Names{kRemoval});
   fs::rename(scratch_ / "tier/hidden", scratch_ / "tier/monarch");
-  fill(scratch_ / ("tier/monarch/" + kAside));
+  fill_job(scratch_ / ("tier/monarch/" + kAside));
   EXPECT_TRUE(remove(unattended_removals(state_), kLong));
   nothing_is_left();
 }
@@ -417,7 +419,7 @@ TEST_F(RemoverTest, TheFilesOfAJobThatDidNotStartGoAndItsRecordStays) {
 TEST_F(RemoverTest, WhetherTheyWereRenamedIsNoted) {
   for (const bool moved : {true, false}) {
     const Removal job = begin(record(1));
-    fill_with_roots(scratch_ / ("tier/monarch/" + kName + "/foreign"));
+    fill_with_roots(scratch_ / ("tier/monarch/" + kName + "/files/foreign"));
     {
       const Intercept renames(Call::kRenameat, on_tier_alone(moved ? 0 : EXDEV));
       EXPECT_TRUE(remove_job_files(state_, record(1)).ok());
@@ -449,20 +451,21 @@ class MemoryTest : public RemoverTest {
 TEST_F(MemoryTest, MemoryIsGivenBack) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     std::vector<Removal> removals = begin_in_memory(m);
-    fill(scratch_ / ("tier/monarch/" + kName + "/job"));
+    fill(scratch_ / ("tier/monarch/" + kName + "/files/job"));
     removals = set_aside(state_, std::move(removals));
     m->check(on_tier() == Names{kAside}, "its directory is aside");
     {
-      const Fd aside(::open((scratch_ / ("tier/monarch/" + kAside)).c_str(), O_RDONLY | O_CLOEXEC));
+      const Fd aside(
+          ::open((scratch_ / ("tier/monarch/" + kAside + "/files")).c_str(), O_RDONLY | O_CLOEXEC));
       m->check(is_of_job_tmpfs(aside.get()), "and its tmpfs");
     }
-    const std::string kept = fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+    const std::string kept = fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
     m->check(!remove(std::move(removals), 0), "what is root's stays");
     m->check(eventually([&] { return occupied().has_value(); }), "and is measured");
     m->check(occupied().value_or(0) >= kMiB && occupied().value_or(0) < kMiB + (1 << 16), "as it is");
     m->check(exists(kept), "it is there");
     end_children();
-    fs::remove_all(scratch_ / ("tier/monarch/" + kAside + "/foreign"));
+    fs::remove_all(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
     m->check(remove(unattended_removals(state_), kLong), "then all goes");
     m->check(on_tier().empty() && in_removing().empty(), "with its mount");
     end_children();
@@ -475,7 +478,7 @@ class HeldMemoryTest : public MemoryTest {
   void with_held_file(const std::function<void(PrivateMounts*, std::vector<Removal>, const Fd&)>& body) {
     in_private_mounts(scratch_, [&](PrivateMounts* m) {
       std::vector<Removal> removals = begin_in_memory(m);
-      const std::string dir = scratch_ / ("tier/monarch/" + kName);
+      const std::string dir = scratch_ / ("tier/monarch/" + kName + "/files");
       fill(dir);
       const Fd held(::open((dir + "/held").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
       m->check(held && ::unlink((dir + "/held").c_str()) == 0, "a file without a name");
@@ -508,7 +511,8 @@ TEST_F(HeldMemoryTest, WhatStaysDoesNotGrow) {
     m->check(!remove(std::move(removals), 0) && eventually([&] { return occupied() == kMiB; }),
              "which is charged");
     m->check(::fallocate(held.get(), 0, kMiB, 1 << 16) != 0 && errno == ENOSPC, "and is all that it gets");
-    const Fd top(::open((scratch_ / ("tier/monarch/" + kAside)).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const Fd top(::open((scratch_ / ("tier/monarch/" + kAside + "/files")).c_str(),
+                        O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     m->check(::openat(top.get(), "more", O_WRONLY | O_CREAT | O_CLOEXEC, 0600) < 0 && errno == ENOSPC,
              "by no other file either");
     MountLine mount;
@@ -524,7 +528,7 @@ TEST_F(HeldMemoryTest, WhatStaysDoesNotGrow) {
 
 TEST_F(HeldMemoryTest, ThousandsOfEmptyFilesAreMemoryToo) {
   with_held_file([&](PrivateMounts* m, std::vector<Removal> removals, const Fd&) {
-    const std::string kept = scratch_ / ("tier/monarch/" + kAside + "/kept");
+    const std::string kept = scratch_ / ("tier/monarch/" + kAside + "/files/kept");
     fs::create_directory(kept);  // root's
     fs::permissions(kept, fs::perms::owner_all);
     for (int i = 0; i < 1100; ++i) std::ofstream(kept + "/" + std::to_string(i)).flush();
@@ -542,9 +546,9 @@ TEST_F(RemoverTest, WhatItsOwnerKeepsLockedRootDoesNotWaitFor) {
   ASSERT_NE(room, MAP_FAILED);
   auto* const shared = new (room) Shared;
   std::vector<Removal> removals = aside_one(record(1));
-  fs::remove_all(scratch_ / ("tier/monarch/" + kAside));
-  ASSERT_TRUE(fs::create_directory(scratch_ / ("tier/monarch/" + kAside)));
-  ASSERT_EQ(::chown((scratch_ / ("tier/monarch/" + kAside)).c_str(), kUid, kUid), 0);
+  fs::remove_all(scratch_ / ("tier/monarch/" + kAside + "/files"));
+  ASSERT_TRUE(fs::create_directory(scratch_ / ("tier/monarch/" + kAside + "/files")));
+  ASSERT_EQ(::chown((scratch_ / ("tier/monarch/" + kAside + "/files")).c_str(), kUid, kUid), 0);
   struct stat jobs {};
   ASSERT_EQ(::stat((scratch_ / "tier/monarch").c_str(), &jobs), 0);
   const Intercept removes(Call::kUnlinkat, [=](Arguments& a) {
@@ -563,7 +567,68 @@ TEST_F(RemoverTest, WhatItsOwnerKeepsLockedRootDoesNotWaitFor) {
   ::munmap(room, sizeof(Shared));
 }
 
-// It would be in the way of the directory when its tmpfs is set aside.
+// Just when root removes it, its owner has it locked once more: rmdir(2) hangs, and nobody can kill it.
+TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    LockedDirectory locked(scratch_.file("file", ""));
+    if (!locked.is_ready()) return;
+    std::vector<Removal> removals = aside_one(record(1));
+    std::vector<Removal> other = aside_one(record(2));
+    removals.push_back(std::move(other.at(0)));
+    const std::string path = scratch_ / ("tier/monarch/" + kAside + "/files");
+    struct stat above {};
+    m->check(::stat((scratch_ / ("tier/monarch/" + kAside)).c_str(), &above) == 0, "its directory");
+    const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
+      struct stat st;
+      if (a.flags == AT_REMOVEDIR && std::string(a.path) == kOwnersDir && ::fstat(a.fd, &st) == 0 &&
+          st.st_ino == above.st_ino)
+        locked.lock(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      return 0;
+    });
+    m->check(!remove(std::move(removals), 0), "it cannot be removed");
+    const std::string removing = "removing/" + kRemoval;
+    m->check(eventually([&] { return hangs(state_, removing); }), "a process hangs, as is noted");
+    m->check(eventually([&] { return in_removing() == Names{kRemoval}; }), "the other job's are removed");
+    TierConfig tier;
+    tier.name = "tier";
+    tier.path = scratch_ / "tier";
+    m->check(make_job_dir(state_, tier, "c.3.0.n1", record(3).user).ok(), "and the next job begins");
+    m->check(occupied().value_or(100 * kMiB) == 100 * kMiB, "what nobody could look at is charged");
+    ::sleep(4);  // the remover tries again
+    const std::vector<int> left = Cgroups().processes(state_.helpers_cgroup());
+    m->check(left.size() <= 3, "one process is enough");
+    locked.end();
+    m->check(eventually([&] { return !hangs(state_, removing); }), "once it is unlocked it is removed");
+    m->check(eventually([&] { return in_removing().empty() && on_tier() == Names{"c.3.0.n1"}; }),
+             "with all that is the job's");
+    end_children();
+  });
+}
+
+// As releases before 0.2.0 made them: the directory of that name is the owner's.
+TEST_F(RemoverTest, WhatEarlierReleasesMadeIsRemoved) {
+  for (const bool memory : {false, true}) {
+    in_private_mounts(scratch_, [&](PrivateMounts* m) {
+      std::vector<Removal> removals = begin_one(record(1));
+      for (const std::string& dir : {scratch_ / ("tier/monarch/" + kName), state_.path() + "/run/" + kName}) {
+        fs::remove_all(dir);
+        if (memory) {
+          fs::create_directory(dir);
+          const std::string options = fmt::format("mode=700,uid={0},gid={0}", kUid);
+          m->check(::mount(kTmpfsSource, dir.c_str(), "tmpfs", 0, options.c_str()) == 0, "its tmpfs");
+        }
+        fill(dir);
+      }
+      removals = set_aside(state_, std::move(removals));
+      m->check(on_tier() == Names{memory ? kName : kAside}, "memory stays where it is");
+      m->check(remove(std::move(removals), kLong), "all is removed");
+      m->check(on_tier().empty() && runs().empty() && in_removing().empty(), "nothing is left");
+      end_children();
+    });
+  }
+}
+
+// It would be in the way of the directory once the tmpfs is detached.
 TEST_F(RemoverTest, BelowAJobsMemoryThereIsNothingOfItsOwners) {
   TierConfig memory;
   memory.name = "tier";
@@ -572,7 +637,7 @@ TEST_F(RemoverTest, BelowAJobsMemoryThereIsNothingOfItsOwners) {
   memory.quota.bytes = kMiB;
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     m->check(make_job_dir(state_, memory, kName, record(1).user).ok(), "a tier in memory");
-    const std::string path = scratch_ / ("tier/monarch/" + kName);
+    const std::string path = scratch_ / ("tier/monarch/" + kName + "/files");
     struct stat st {};
     m->check(::stat(path.c_str(), &st) == 0 && st.st_uid == kUid && (st.st_mode & 07777) == 0700,
              "the owner's");
@@ -586,13 +651,13 @@ TEST_F(RemoverTest, UsersMountsAreDetachedAndOthersStay) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     const Fd jobs = tier_jobs();
     std::vector<Removal> removals = begin_one(record(1));
-    m->fuse("tier/monarch/" + kName, 65533);
-    m->check(rename_aside(jobs.get(), record(1)).ok(), "what a user has mounted on it");
+    fs::create_directory(scratch_ / ("tier/monarch/" + kName + "/files/sub"));
+    m->fuse("tier/monarch/" + kName + "/files/sub", kUid);
+    m->fuse("tier/monarch/" + kName + "/files", 65533);
+    m->check(rename_aside(jobs.get(), record(1)).ok(), "what users have mounted goes with it");
     m->check(on_tier() == Names{kAside}, "it is aside");
     removals = set_aside(state_, std::move(removals));
-    fs::create_directory(scratch_ / ("tier/monarch/" + kAside + "/sub"));
-    m->fuse("tier/monarch/" + kAside + "/sub", kUid);
-    m->fuse("tier/monarch/" + kAside, kUid);
+    m->fuse("tier/monarch/" + kAside + "/files", kUid);
     m->check(remove(std::move(removals), kLong), "on the directory and below it");
     m->check(on_tier().empty() && in_removing().empty(), "all is gone");
     end_children();
@@ -603,8 +668,8 @@ TEST_F(RemoverTest, UsersMountsAreDetachedAndOthersStay) {
     m->check(rename_aside(tier_jobs().get(), record(1)).error().code == EBUSY, "an administrator's mount");
     ::umount2((scratch_ / ("tier/monarch/" + kName)).c_str(), MNT_DETACH);
     removals = set_aside(state_, std::move(removals));
-    m->tmpfs("tier/monarch/" + kAside, "foreign");
-    const std::string kept = scratch_.file("tier/monarch/" + kAside + "/kept", "x");
+    m->tmpfs("tier/monarch/" + kAside + "/files", "foreign");
+    const std::string kept = scratch_.file("tier/monarch/" + kAside + "/files/kept", "x");
     m->check(!remove(std::move(removals), 0), "is not removed");
     m->check(eventually([&] { return runs().empty(); }), "the other places are");
     m->check(exists(kept), "its files stay");
@@ -617,8 +682,8 @@ TEST_F(RemoverTest, AUsersMountBelowTheDirectoryIsDetached) {
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     std::vector<Removal> removals = aside_one(record(1));
-    fs::create_directory(scratch_ / ("tier/monarch/" + kAside + "/sub"));
-    m->fuse("tier/monarch/" + kAside + "/sub", kUid);
+    fs::create_directory(scratch_ / ("tier/monarch/" + kAside + "/files/sub"));
+    m->fuse("tier/monarch/" + kAside + "/files/sub", kUid);
     m->check(remove(std::move(removals), kLong), "and all is removed");
     m->check(on_tier().empty() && in_removing().empty(), "nothing is left");
     end_children();
@@ -628,10 +693,10 @@ TEST_F(RemoverTest, AUsersMountBelowTheDirectoryIsDetached) {
 TEST_F(RemoverTest, RenamesWhatIsThere) {
   const Fd jobs = tier_jobs();
   EXPECT_TRUE(rename_aside(jobs.get(), record(1)).ok()) << "nothing";
-  fill(scratch_ / ("tier/monarch/" + kName));
+  fill_job(scratch_ / ("tier/monarch/" + kName));
   EXPECT_TRUE(rename_aside(jobs.get(), record(1)).ok());
   EXPECT_EQ(on_tier(), Names{kAside});
-  fill(scratch_ / ("tier/monarch/" + kName));
+  fill_job(scratch_ / ("tier/monarch/" + kName));
   EXPECT_EQ(rename_aside(jobs.get(), record(1)).error().code, ENOTEMPTY) << "another has the name";
   EXPECT_EQ(on_tier(), (Names{kAside, kName}));
 }

@@ -293,7 +293,7 @@ def environment_twin():
     out = cluster.output(job)
     ok(out.startswith(data.sums * 2), "MONARCH_IO_OPT_DATASET: the bytes are right", out)
     rest = out[2 * len(data.sums):].decode().splitlines()
-    run_dir = f"{cluster.state}/run/lab.{job}.0.{cluster.jobs(job)[0]['NodeList']}"
+    run_dir = f"{cluster.state}/run/lab.{job}.0.{cluster.jobs(job)[0]['NodeList']}/files"
     equal(rest[:-1], [f"preload={cluster.prefix}/lib/monarch/libmonarch_preload.so", f"MONARCH_IO_RUN_DIR={run_dir}",
                       f"MONARCH_IO_STATE={run_dir}/state"],
           "MONARCH_IO_OPT_DATASET: tasks do not see it")
@@ -453,7 +453,7 @@ def options_twice():
 def removes_its_own():
     """A job that removes what Monarch made for it, while it runs, reads on."""
     data = [local_dataset() for _ in range(2)]
-    places = ("$MONARCH_IO_RUN_DIR", f"{cluster.tier}/$SLURMD_NODENAME/monarch/$(basename $MONARCH_IO_RUN_DIR)")
+    places = ("$MONARCH_IO_RUN_DIR", f"{cluster.tier}/$SLURMD_NODENAME/monarch/$(basename $(dirname $MONARCH_IO_RUN_DIR))/files")
     jobs_ = [cluster.submit([f"--monarch-dataset={data[i].path}"], f"{data[i].read()}; rm -rf {places[i]}/*; {data[i].read(2)}") for i in range(2)]
     yield
     for name, job, read in zip(("run directory", "directory on the tier"), jobs_, data):
@@ -689,7 +689,8 @@ def agent_process():
     for path, owner, mode in ((f"{cluster.state}/jobs", 0, 0o700), (f"{cluster.state}/jobs/lab.{job}.{node}", 0, 0o700),
                               (f"{cluster.state}/run", 0, 0o711), (record["run_dir"], cluster.user.pw_uid, 0o700),
                               (f"{cluster.tier}/{node}/monarch", 0, 0o711),
-                              (f"{cluster.tier}/{node}/monarch/{record['name']}", cluster.user.pw_uid, 0o700)):
+                              (f"{cluster.tier}/{node}/monarch/{record['name']}", 0, 0o711), (f"{cluster.state}/run/{record['name']}", 0, 0o711),
+                              (f"{cluster.tier}/{node}/monarch/{record['name']}/files", cluster.user.pw_uid, 0o700)):
         st = os.stat(path)
         equal((st.st_uid, oct(st.st_mode & 0o7777)), (owner, oct(mode)), f"owner and mode of {path.replace(scratch(), '')}")
     go(job)

@@ -294,7 +294,7 @@ def begin():
 
 def submit(name):
     script = (f'{data.read()}; export RUN_DIR=$MONARCH_IO_RUN_DIR OUT={cluster.out} CANARY={scratch()}/canary '
-              f'FLOOD={200000 if ALL else 20000} DEPTH={5000 if ALL else 1500}; export JOB_DIR={cluster.tier}/$SLURMD_NODENAME/monarch/$(basename $RUN_DIR); '
+              f'FLOOD={200000 if ALL else 20000} DEPTH={5000 if ALL else 1500}; export JOB_DIR={cluster.tier}/$SLURMD_NODENAME/monarch/$(basename $(dirname $RUN_DIR))/files; '
               f'export MONARCH_IO_DISABLE=1; unset LD_PRELOAD; /usr/bin/python3 {scratch()}/hostile.py "{name}"')
     return cluster.submit([f"--monarch-dataset={data.path}"], script)
 

@@ -116,7 +116,7 @@ class Copies:
     """How much of the job's tmpfs is used, every 10 ms."""
 
     def __init__(self, job):
-        self.path = f"{cluster.tier}/{cluster.node_names[0]}/monarch/lab.{job}.0.{cluster.node_names[0]}"
+        self.path = f"{cluster.tier}/{cluster.node_names[0]}/monarch/lab.{job}.0.{cluster.node_names[0]}/files"
         self.seen = []  # (time, bytes)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)

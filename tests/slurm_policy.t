@@ -146,7 +146,7 @@ def limits():
     script = f"{data.read(2)}; touch read; while [ ! -e go ]; do sleep 0.1; done"
     job = cluster.submit([f"--monarch-dataset={data.path}", "--nodes=1", "--qos=long"], script)
     cluster.wait_running(job, "read")
-    (conf,) = glob.glob(f"{cluster.state}/run/lab.{job}.*/agent.conf")
+    (conf,) = glob.glob(f"{cluster.state}/run/lab.{job}.*/files/agent.conf")
     with open(conf, encoding="utf-8") as file:
         text = file.read()
     for line in "max_files = 10", "pfs_opens = 50":
@@ -263,7 +263,7 @@ def words():
     script = f"{HERE}; touch begun; while [ ! -e go ]; do sleep 0.1; done"
     job = cluster.submit([f"--monarch-dataset={data.path}", "--nodes=1"], script)
     cluster.wait_running(job, "begun")
-    (conf,) = glob.glob(f"{cluster.state}/run/lab.{job}.*/agent.conf")
+    (conf,) = glob.glob(f"{cluster.state}/run/lab.{job}.*/files/agent.conf")
     with open(conf, encoding="utf-8") as file:
         contains(file.read(), ["\nprefetch = off\n"], "words of plugstack.conf go before monarch.conf")
     with open(f"{cluster.out}/go", "w", encoding="utf-8"):

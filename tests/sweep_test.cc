@@ -101,15 +101,15 @@ TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
   std::sort(want.begin(), want.end());
   const Result<Fd> lock = state_.make_removal(record(job(3)));
   ASSERT_TRUE(lock.ok());
-  for (const std::string& n : others) fill(scratch_ / ("tier/monarch/" + n));
-  fill(scratch_ / ("tier/monarch/" + ours));
-  fill(scratch_ / ("tier/monarch/" + name(4)));  // of this boot
+  for (const std::string& n : others) fill_job(scratch_ / ("tier/monarch/" + n));
+  fill_job(scratch_ / ("tier/monarch/" + ours));
+  fill_job(scratch_ / ("tier/monarch/" + name(4)));  // of this boot
   const std::string foreign = ".removed." + name(1) + ".78";
-  fill(scratch_ / ("tier/monarch/" + foreign));
+  fill_job(scratch_ / ("tier/monarch/" + foreign));
   sweep_now({scratch_ / "tier", scratch_ / "missing"});
   EXPECT_EQ(on_tier(), want);
   for (const std::string& n : others)
-    EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + n)), Names{"data"}) << n;
+    EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + n + "/files")), Names{"data"}) << n;
   EXPECT_EQ(in_removing(), Names{name(3) + ".1000"}) << "nothing is left of those that went";
 }
 
@@ -117,7 +117,7 @@ TEST_F(NodeSweepTest, WhatHasARecordIsNoOrphan) {
   JobRecord alive = record(job(3));
   alive.agent = *identify(::getpid());
   (void)begin(alive);
-  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));  // something is to be done
+  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));  // something is to be done
   sweep_now({scratch_ / "tier"});
   EXPECT_EQ(on_tier(), Names{name(3)});
   EXPECT_EQ(runs(), on_tier());
@@ -126,8 +126,8 @@ TEST_F(NodeSweepTest, WhatHasARecordIsNoOrphan) {
 
 TEST_F(NodeSweepTest, WhatLiesInAnothersOrphanStays) {
   const std::string orphan = scratch_ / ("tier/monarch/.removed." + name(1) + ".77");
-  fill(orphan);
-  const std::string kept = fill_with_roots(orphan + "/foreign");
+  fill_job(orphan);
+  const std::string kept = fill_with_roots(orphan + "/files/foreign");
   sweep_all({scratch_ / "tier"});
   const std::string removal = name(1) + ".77";
   EXPECT_TRUE(eventually([&] {
@@ -138,23 +138,23 @@ TEST_F(NodeSweepTest, WhatLiesInAnothersOrphanStays) {
   EXPECT_EQ(state_.read_removal(removal)->job.job, job(1));
   EXPECT_GE(*state_.read_removal(removal)->tiers.at(0).occupied, kMiB);
   EXPECT_TRUE(exists(kept));
-  EXPECT_FALSE(exists(orphan + "/data"));
+  EXPECT_FALSE(exists(orphan + "/files/data"));
 }
 
 TEST_F(NodeSweepTest, LinksAndFilesOfThatNameAreNotFollowed) {
   const std::string victim = scratch_ / "victim";
-  fill(victim);
+  fill_job(victim);
   const std::string link = scratch_ / ("tier/monarch/.removed." + name(1) + ".77");
   ASSERT_EQ(::symlink(victim.c_str(), link.c_str()), 0);
   scratch_.file("tier/monarch/.removed." + name(1) + ".78", "x");
   sweep_now({scratch_ / "tier"});
   EXPECT_EQ(on_tier().size(), 2u);
-  EXPECT_EQ(names_in(victim), Names{"data"});
+  EXPECT_EQ(names_in(victim), Names{"files"});
   EXPECT_TRUE(in_removing().empty());
 }
 
 TEST_F(NodeSweepTest, UnattendedRemovalsGoOn) {
-  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".1000"));
+  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".1000"));
   ASSERT_TRUE(state_.make_removal(record(job(1))).ok());
   sweep_now({});
   EXPECT_TRUE(on_tier().empty());
@@ -239,7 +239,7 @@ TEST_F(SweepSpoiltTest, WhatIsOlderThanTheBootIsNobodysAnyMore) {
 
 TEST_F(SweepSpoiltTest, WhatASpoiltRemovalWasForIsTakenAnew) {
   const std::string aside = ".removed." + name(1) + ".1000";
-  fill(scratch_ / ("tier/monarch/" + aside));
+  fill_job(scratch_ / ("tier/monarch/" + aside));
   ASSERT_TRUE(state_.make_removal(record(job(1))).ok());
   const std::string record_file = state_.path() + "/removing/" + name(1) + ".1000/record.json";
   std::ofstream(record_file) << "no record";
@@ -264,10 +264,10 @@ class UnrecordedTest : public NodeSweepTest {
 
 TEST_F(UnrecordedTest, OneRecordForAllPlacesOfAName) {
   make_tier("other");
-  fill(scratch_ / ("tier/monarch/" + name(1)));
-  fill(scratch_ / ("other/monarch/" + name(1)));
-  fill(state_.run_dir(name(1)));
-  fill(state_.run_dir(name(2)));  // on no tier
+  fill_job(scratch_ / ("tier/monarch/" + name(1)));
+  fill_job(scratch_ / ("other/monarch/" + name(1)));
+  fill_job(state_.path() + "/run/" + name(1));
+  fill_job(state_.path() + "/run/" + name(2));  // on no tier
   const std::vector<Removal> taken = take({scratch_ / "tier", scratch_ / "other", scratch_ / "missing"});
   ASSERT_EQ(taken.size(), 2u);
   const JobRecord& r = taken[0].record;
@@ -296,7 +296,7 @@ TEST_F(UnrecordedTest, OneRecordForAllPlacesOfAName) {
 }
 
 TEST_F(UnrecordedTest, WhatIsAsideAlreadyKeepsItsSerial) {
-  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
+  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
   const std::vector<Removal> taken = take({scratch_ / "tier"});
   ASSERT_EQ(taken.size(), 1u);
   EXPECT_EQ(taken[0].record.name, name(1));
@@ -307,10 +307,10 @@ TEST_F(UnrecordedTest, WhatIsAsideAlreadyKeepsItsSerial) {
 TEST_F(UnrecordedTest, WhatWasToldItsAgentGoesUnlessItIsAnothersByNow) {
   const std::string grants = "grants/" + name(1);
   ASSERT_TRUE(state_.write(grants, "").ok());
-  fill(scratch_ / ("tier/monarch/" + name(1)));
+  fill_job(scratch_ / ("tier/monarch/" + name(1)));
   EXPECT_TRUE(remove_in_background(state_, take({scratch_ / "tier"}), 60000));
   EXPECT_FALSE(exists(state_.path() + "/" + grants));
-  fill(scratch_ / ("tier/monarch/" + name(1)));
+  fill_job(scratch_ / ("tier/monarch/" + name(1)));
   std::vector<Removal> taken = take({scratch_ / "tier"});
   ASSERT_EQ(taken.size(), 1u);
   make_room_for(state_, name(1), {scratch_ / "tier"});
@@ -341,7 +341,7 @@ class LiveTest : public UnrecordedTest {
 };
 
 TEST_F(LiveTest, WhileItHasASlurmstepd) {
-  fill(scratch_ / ("tier/monarch/" + name(1)));
+  fill_job(scratch_ / ("tier/monarch/" + name(1)));
   const pid_t stepd = start_slurmstepd(job(1));
   std::vector<Removal> taken = take({scratch_ / "tier"});
   ASSERT_EQ(taken.size(), 1u);
@@ -362,7 +362,7 @@ TEST_F(LiveTest, WhileItHasASlurmstepd) {
 
 TEST_F(LiveTest, WhatIsAsideIsNoLivingJobs) {
   const pid_t stepd = start_slurmstepd(job(1));
-  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
+  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
   EXPECT_FALSE(stays(take({scratch_ / "tier"})));
   EXPECT_TRUE(on_tier().empty());
   EXPECT_EQ(state_of(stepd), 'S');
@@ -371,7 +371,7 @@ TEST_F(LiveTest, WhatIsAsideIsNoLivingJobs) {
 TEST_F(LiveTest, WhatHadARecordIsNotAskedFor) {
   const pid_t stepd = start_slurmstepd(job(1));
   JobRecord r = record(job(1));
-  fill(scratch_ / ("tier/monarch/" + r.name));
+  fill_job(scratch_ / ("tier/monarch/" + r.name));
   std::vector<Removal> removals;
   removals.push_back({r, state_.make_removal(r).take()});
   ASSERT_TRUE(note_unmoved(state_, r).ok());
@@ -383,7 +383,7 @@ TEST_F(LiveTest, WhatHadARecordIsNotAskedFor) {
 TEST_F(LiveTest, WhileItsAgentIsInAGroupOfAnotherStateDirectory) {
   const Cgroups groups;
   const auto stays_with = [&](const std::string& group, const std::string& process) {
-    fill(scratch_ / ("tier/monarch/" + name(1)));
+    fill_job(scratch_ / ("tier/monarch/" + name(1)));
     if (!groups.make(group, 0).ok()) return -1;
     const pid_t agent = start_idle();
     if (!process.empty()) groups.move(agent, group);
@@ -415,7 +415,7 @@ TEST_F(LiveTest, ItsMemoryIsMeasuredToo) {
   memory.quota.bytes = 4 * kMiB;
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     m->check(make_job_dir(state_, memory, name(1), {kUid, kUid, {}}).ok(), "a tier in memory");
-    std::ofstream(scratch_ / ("tier/monarch/" + name(1) + "/data")) << noise(kMiB, 1);
+    std::ofstream(scratch_ / ("tier/monarch/" + name(1) + "/files/data")) << noise(kMiB, 1);
     (void)start_slurmstepd(job(1));
     std::vector<Removal> taken = take({scratch_ / "tier"});
     m->check(taken.size() == 1 && taken[0].record.tiers.at(0).kind == TierConfig::Kind::kTmpfs,
@@ -429,22 +429,22 @@ TEST_F(LiveTest, ItsMemoryIsMeasuredToo) {
 
 TEST_F(UnrecordedTest, WhatNoJobOfOursWasCalledIsNotTaken) {
   for (const char* serial : {"", ".", ".077", ".7x", ".+7", ".x"})
-    fill(scratch_ / ("tier/monarch/.removed." + name(1) + serial));
+    fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + serial));
   EXPECT_TRUE(take({scratch_ / "tier"}).empty());
   EXPECT_TRUE(in_removing().empty());
 }
 
 TEST_F(UnrecordedTest, WhatSomethingElseIsMountedOnIsNotTaken) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    fill(scratch_ / ("tier/monarch/" + name(1)));
-    m->tmpfs("tier/monarch/" + name(1), "foreign");
+    fill_job(scratch_ / ("tier/monarch/" + name(1)));
+    m->tmpfs("tier/monarch/" + name(1) + "/files", "foreign");
     m->check(take({scratch_ / "tier"}).empty(), "nobody knows whose it is");
     m->check(in_removing().empty(), "and nothing is noted");
   });
 }
 
 TEST_F(UnrecordedTest, WhatCannotBeNotedIsNotTaken) {
-  fill(scratch_ / ("tier/monarch/" + name(1)));
+  fill_job(scratch_ / ("tier/monarch/" + name(1)));
   const int status = in_child([&] {
     const auto refuse = [](CallArguments a) {
       return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/unmoved.new") ? ENOSPC : 0;
@@ -461,12 +461,12 @@ TEST_F(UnrecordedTest, WhatCannotBeNotedIsNotTaken) {
 
 TEST_F(UnrecordedTest, RoomIsMadeInAllPlacesOrItIsNotNoted) {
   make_tier("other");
-  for (const char* tier : {"tier", "other"}) fill(scratch_ / (std::string(tier) + "/monarch/" + name(1)));
+  for (const char* tier : {"tier", "other"}) fill_job(scratch_ / (std::string(tier) + "/monarch/" + name(1)));
   const Names tiers = {scratch_ / "tier", scratch_ / "other"};
   const std::vector<Removal> taken = take(tiers);
   ASSERT_EQ(taken.size(), 1u);
   const std::string in_the_way = scratch_ / ("tier/monarch/" + taken[0].record.aside());
-  fill(in_the_way);
+  fill_job(in_the_way);
   make_room_for(state_, name(1), tiers);
   EXPECT_TRUE(is_unmoved(state_, taken[0].record));
   std::filesystem::remove_all(in_the_way);
@@ -475,7 +475,7 @@ TEST_F(UnrecordedTest, RoomIsMadeInAllPlacesOrItIsNotNoted) {
 }
 
 TEST_F(UnrecordedTest, NobodyElseLooksAtTheSameTime) {
-  fill(scratch_ / ("tier/monarch/" + name(1)));
+  fill_job(scratch_ / ("tier/monarch/" + name(1)));
   {
     const Result<Fd> other = state_.lock_ledger(0);
     ASSERT_TRUE(other.ok());
@@ -486,9 +486,9 @@ TEST_F(UnrecordedTest, NobodyElseLooksAtTheSameTime) {
 }
 
 TEST_F(UnrecordedTest, AJobThatBeginsAnewGetsItsName) {
-  fill(scratch_ / ("tier/monarch/" + name(1)));
-  fill(scratch_ / ("tier/monarch/" + name(2)));
-  fill(state_.run_dir(name(1)));
+  fill_job(scratch_ / ("tier/monarch/" + name(1)));
+  fill_job(scratch_ / ("tier/monarch/" + name(2)));
+  fill_job(state_.path() + "/run/" + name(1));
   const std::vector<Removal> taken = take({scratch_ / "tier"});
   ASSERT_EQ(taken.size(), 2u);
   const std::string aside = taken[0].record.aside();
@@ -502,18 +502,18 @@ TEST_F(UnrecordedTest, AJobThatBeginsAnewGetsItsName) {
 // What a record names is its job's, and what cannot be renamed is told and tried again.
 TEST_F(UnrecordedTest, OnlyWhatHadNoRecordMakesRoom) {
   const JobRecord known = record(job(1));
-  fill(scratch_ / ("tier/monarch/" + known.name));
+  fill_job(scratch_ / ("tier/monarch/" + known.name));
   ASSERT_TRUE(state_.make_removal(known).ok());
   ASSERT_TRUE(note_unmoved(state_, known).ok());
   make_room_for(state_, known.name, {scratch_ / "tier"});
   EXPECT_EQ(on_tier(), Names{name(1)});
   EXPECT_TRUE(is_unmoved(state_, known));
 
-  fill(scratch_ / ("tier/monarch/" + name(2)));
+  fill_job(scratch_ / ("tier/monarch/" + name(2)));
   const std::vector<Removal> taken = take({scratch_ / "tier"});
   ASSERT_EQ(taken.size(), 1u);
   const std::string in_the_way = scratch_ / ("tier/monarch/" + taken[0].record.aside());
-  fill(in_the_way);
+  fill_job(in_the_way);
   const std::string log = logged([&] { make_room_for(state_, name(2), {scratch_ / "tier"}); });
   EXPECT_NE(log.find("set aside " + name(2)), std::string::npos) << log;
   EXPECT_TRUE(is_unmoved(state_, taken[0].record));
@@ -524,10 +524,10 @@ TEST_F(UnrecordedTest, OnlyWhatHadNoRecordMakesRoom) {
 TEST_F(UnrecordedTest, OfEarlierBootsIsWhatWasMadeBefore) {
   const uint32_t second_job = job(2), first_job = job(4);  // a child's are others
   Names others = {"else", "c.0.0.n1", "c.1.x.n1", "c.1.0.", ".1.0.n1", ".removed.else.7", ".hidden.1.0.n1"};
-  for (const std::string& n : others) fill(scratch_ / ("tier/monarch/" + n));
+  for (const std::string& n : others) fill_job(scratch_ / ("tier/monarch/" + n));
   const std::string ours = "c.d." + std::to_string(second_job) + ".3.n.2", alive = name(3), had = name(4),
                     aside = ".removed." + had + ".77";
-  for (const std::string& n : {ours, aside, alive}) fill(scratch_ / ("tier/monarch/" + n));
+  for (const std::string& n : {ours, aside, alive}) fill_job(scratch_ / ("tier/monarch/" + n));
   ASSERT_TRUE(state_.lock_job(record(job(3)).job, true, 0).ok());
   ASSERT_TRUE(state_.write_record(record(job(3))).ok());
   const std::vector<std::string> tiers = {scratch_ / "tier"};

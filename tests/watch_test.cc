@@ -554,7 +554,7 @@ TEST_F(EpilogTest, OfAJobWhoseRecordIsSpoiltWhatHasItsNameGoes) {
 TEST_F(EpilogTest, WhatIsLeftIsRemovedInTheBackgroundAndTold) {
   const JobRecord r = record(1);
   (void)begin(r);
-  fill_with_roots(scratch_ / ("tier/monarch/" + r.name + "/foreign"));
+  fill_with_roots(scratch_ / ("tier/monarch/" + r.name + "/files/foreign"));
   const std::string log = logged([&] { EXPECT_TRUE(end(r).ok()); });
   EXPECT_NE(log.find("clean up goes on in the background"), std::string::npos) << log;
   EXPECT_EQ(logged([&] { EXPECT_TRUE(end(record(2)).ok()); }), "") << "one that left nothing";

@@ -24,6 +24,13 @@ bool same_mount(const Fd& a, const Fd& b) {
 
 }  // namespace
 
+std::string run_name(const std::string& run_dir) {
+  std::string path = run_dir;
+  if (const std::string own = std::string("/") + kOwnersDir; path.ends_with(own))
+    path.resize(path.size() - own.size());
+  return path.substr(path.rfind('/') + 1);
+}
+
 // Its file system is that of the directory above it, or one that root has mounted: FUSE is all that a user
 // can.
 Result<Fd> open_run_dir(const std::string& path) {

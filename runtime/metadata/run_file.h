@@ -18,6 +18,11 @@ namespace monarch {
 // it fails, the old one stays.
 Status replace_run_file(int run_dir, const std::string& name, const void* data, size_t bytes);
 
+// Slurm's jobs have theirs so called, in a directory of root's, which has the name of the run.
+inline constexpr char kOwnersDir[] = "files";
+// The name of the run whose run directory that is.
+std::string run_name(const std::string& run_dir);
+
 // A job's run directory, by a descriptor of O_PATH. EXDEV: what is mounted there is not root's.
 Result<Fd> open_run_dir(const std::string& path);
 

@@ -77,7 +77,7 @@ Status end_job(const EpilogRequest& request) {
                  record->agent.pid);
   const auto account = std::make_unique<JobAccount>();
   const JobCounters& counters = account->counters;
-  const bool counted = !has_hanging_reader(*state, request.job.key()) &&
+  const bool counted = !hangs(*state, "jobs/" + request.job.key()) &&
                        read_account_as(record->user, kReadPatienceMs, record->run_dir, account.get());
   const std::string line = comment_line(*record, counted ? &counters : nullptr);
   const Config config = load_config_or_defaults(request.config);
@@ -99,9 +99,10 @@ Status end_job(const EpilogRequest& request) {
     const auto keep = [&] {
       if (const Status s = keep_report(*state, *record, report, config.reports); !s.ok())
         spdlog::warn("JobId={} no report is kept: {}", record->job.job, s.error().text);
+      return true;
     };
     // Users can read the directories of their reports, and so lock them for as long as they like.
-    keeps = start_in_time(kReportPatienceMs, keep);
+    keeps = start_in_time(kReportPatienceMs, {}, keep);
   }
   if (const Status s = note_end(*state, *record, counted ? &counters : nullptr); !s.ok())
     spdlog::warn("JobId={} its last counts are not in the metrics: {}", record->job.job, s.error().text);

@@ -104,7 +104,35 @@ Result<Fd> make_tier_jobs(const StateDir& state, const Fd& base, const std::stri
   return all;
 }
 
+// `name` in the directory of all jobs, root's, and in it the owner's, which is still root's.
+Result<Fd> make_owners_dir(const Fd& all, const std::string& name, const std::string& path) {
+  MONARCH_TRY(make_roots_own(all, name, path));
+  const Fd roots(os::open_beneath(all.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const bool made =
+      roots && os::fchmod(roots.get(), 0711) == 0 && os::mkdirat(roots.get(), kOwnersDir, 0700) == 0;
+  Fd own(made ? os::open_beneath(roots.get(), kOwnersDir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
+  if (own) return own;
+  return errno_error(path);
+}
+
+void remove_owners_dir(const Fd& all, const std::string& name) {
+  os::unlinkat(all.get(), (name + "/" + kOwnersDir).c_str(), AT_REMOVEDIR);
+  os::unlinkat(all.get(), name.c_str(), AT_REMOVEDIR);
+}
+
 }  // namespace
+
+OwnersPlace::OwnersPlace(int jobs, const std::string& name) : jobs_(jobs), name_(name), path_(name) {
+  Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st;
+  // What a user has mounted on one of the user's is not asked.
+  if (!dir || os::mount_id(dir.get()) != os::mount_id(jobs) || os::fstat(dir.get(), &st) != 0 ||
+      st.st_uid != 0)
+    return;
+  roots_ = std::move(dir);
+  name_ = kOwnersDir;
+  path_ = name + "/" + kOwnersDir;
+}
 
 Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name,
                     const User& user) {
@@ -117,20 +145,22 @@ Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::st
   const Result<Fd> all = make_tier_jobs(state, base, tier.path);
   if (!all.ok()) return all.error();
   if (os::fchmod(all->get(), 0711) != 0) return errno_error(what + "/monarch");
-  if (os::mkdirat(all->get(), name.c_str(), 0700) != 0) return errno_error(what + "/monarch/" + name);
-  const Fd own(os::open_beneath(all->get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Result<Fd> owners = make_owners_dir(*all, name, what + "/monarch/" + name);
+  if (!owners.ok() && owners.error().code == EEXIST) return owners.error();
   // What a tmpfs covers stays root's: anything that its owner put there just before would be in the way when
   // the tmpfs is set aside.
   const bool is_covered = tier.kind == TierConfig::Kind::kTmpfs;
   Status given;
-  if (!own || (!is_covered && os::fchown(own.get(), user.uid, user.gid) != 0))
-    given = errno_error("give " + what + "/monarch/" + name + " to its owner");
+  if (!owners.ok())
+    given = owners.error();
   else if (is_covered)
-    given = mount_tmpfs(own, tier.quota.bytes, user);
-  else if (os::fstat(own.get(), &st) != 0 || st.st_uid != user.uid || (st.st_mode & 0077) != 0)
+    given = mount_tmpfs(*owners, tier.quota.bytes, user);
+  else if (os::fchown(owners->get(), user.uid, user.gid) != 0)
+    given = errno_error("give " + what + "/monarch/" + name + " to its owner");
+  else if (os::fstat(owners->get(), &st) != 0 || st.st_uid != user.uid || (st.st_mode & 0077) != 0)
     given = Error{EPERM, what + "/monarch/" + name +
                              ": this file system does not keep owners and modes; it cannot be a tier"};
-  if (!given.ok()) os::unlinkat(all->get(), name.c_str(), AT_REMOVEDIR);
+  if (!given.ok()) remove_owners_dir(*all, name);
   return given;
 }
 
@@ -146,7 +176,10 @@ bool put(const Fd& dir, const char* name, const std::string& text, const User& u
 }  // namespace
 
 Status make_run_dir(const std::string& path, uint64_t bytes, const RunFiles& files, const User& user) {
-  if (::mkdir(path.c_str(), 0700) != 0) return errno_error("make " + path);  // its parent is root's
+  const std::string roots = path.substr(0, path.rfind('/'));
+  if (::mkdir(roots.c_str(), 0711) != 0 || ::chmod(roots.c_str(), 0711) != 0 ||  // what it is in is root's
+      ::mkdir(path.c_str(), 0700) != 0)
+    return errno_error("make " + path);
   Fd dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (dir && bytes != 0) {
     Result<Fd> tmpfs = mount_run_tmpfs(dir, bytes);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
 #include "runtime/node/identity.h"
@@ -13,15 +14,33 @@
 
 namespace monarch {
 
-// Makes <tier>/monarch (root's, 0711) and in it `name` for the user. Every step by descriptor: a user who
-// can write the tier's directory must not get root to touch anything else. What another user has put at
-// <tier>/monarch gets another name beside it, with a line in the log.
+// Where the owner's directory of the job `name` is, in the directory of all jobs, `jobs`: it is kOwnersDir in
+// a directory of root's of that name. So what the owner keeps locked in the kernel is nobody else's matter:
+// rmdir(2) waits for the lock of what it removes while it has that of the directory above. Before release
+// 0.2.0 it was in the place of that one.
+class OwnersPlace {
+ public:
+  OwnersPlace(int jobs, const std::string& name);
+  int in() const { return roots_ ? roots_.get() : jobs_; }  // the directory above it, which is root's
+  const std::string& name() const { return name_; }         // its name there
+  const std::string& path() const { return path_; }         // from `jobs`
+  bool has_roots_above() const { return static_cast<bool>(roots_); }
+
+ private:
+  int jobs_;
+  Fd roots_;
+  std::string name_, path_;
+};
+
+// Makes <tier>/monarch (root's, 0711), in it `name`, likewise, and in that the user's directory. Every step
+// by descriptor: a user who can write the tier's directory must not get root to touch anything else. What
+// another user has put at <tier>/monarch gets another name beside it, with a line in the log.
 Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name, const User& user);
 
-// Makes the run directory for the user, and in it files of root's for the agent, by name and text: its
-// configuration; since all users can see a command line, the datasets, PATH[:PATH...]; and the job's nodes, a
-// line NAME ADDRESS each. It is a tmpfs of its own of `bytes`, so that the user cannot fill what it is in; if
-// `bytes` is 0, or the kernel refuses (which the log says), a plain directory.
+// Makes the run directory for the user, as state.run_dir() names it, and in it files of root's for the agent,
+// by name and text: its configuration; since all users can see a command line, the datasets, PATH[:PATH...];
+// and the job's nodes, a line NAME ADDRESS each. It is a tmpfs of its own of `bytes`, so that the user cannot
+// fill what it is in; if `bytes` is 0, or the kernel refuses (which the log says), a plain directory.
 inline constexpr char kAgentConf[] = "agent.conf", kDatasets[] = "datasets", kPeers[] = "peers",
                       kExclude[] = "exclude";
 using RunFiles = std::vector<std::pair<const char*, std::string>>;

@@ -78,7 +78,7 @@ bool has_file(const std::string& run_dir, const char* name) {
                                     "--run-dir",
                                     record.run_dir,
                                     "--job-dir",
-                                    "monarch/" + record.name,
+                                    "monarch/" + record.name + "/" + kOwnersDir,
                                     "--leave",
                                     "--ready-fd",
                                     std::to_string(kReadyFd),

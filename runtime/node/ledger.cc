@@ -22,6 +22,7 @@
 #include "runtime/hierarchy/grant.h"
 #include "runtime/layout/catalog_layout.h"
 #include "runtime/node/accounting.h"
+#include "runtime/node/job_dirs.h"
 #include "runtime/node/memory_tier.h"
 #include "runtime/node/owners_files.h"
 #include "runtime/node/shares.h"
@@ -229,7 +230,9 @@ void find_memory_groups(const StateDir& state) {
 
 Status resize_memory(const JobRecord& record, const TierRecord& tier, uint64_t bytes) {
   const Result<Fd> jobs = open_tier_jobs(tier.path);
-  return jobs.ok() ? resize_tmpfs(*jobs, record.name, bytes) : Status(jobs.error());
+  if (!jobs.ok()) return jobs.error();
+  const OwnersPlace place(jobs->get(), record.name);
+  return resize_tmpfs(place.in(), place.name(), bytes);
 }
 
 // The space is recorded before anything is told of it. What fails is tried again: it was not told then.

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <sstream>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
@@ -22,6 +23,7 @@ namespace {
 constexpr uint64_t kAgentBytes = uint64_t{2} << 30;
 constexpr uint64_t kReserveShare = 16;  // the agent stops short of its group's limit, by a twentieth
 constexpr int kEnterAttempts = 3;
+constexpr char kHanging[] = "/hanging";
 constexpr int kSweepPatienceMs = 100;  // what does not hang in the kernel dies at once
 
 bool is_in_memory(const std::string& path) {
@@ -91,6 +93,22 @@ void leave_behind(const StateDir& state, pid_t process) {
   groups.move(process, state.helpers_cgroup());
   // What it starts from now on is there already.
   for (const pid_t child : children_of(process)) groups.move(child, state.helpers_cgroup());
+}
+
+void note_hanging(const StateDir& state, const std::string& of, pid_t process) {
+  const Result<ProcessId> found = identify(process);
+  if (!found.ok()) return;  // it has ended by now
+  const Status noted = state.write(of + kHanging, fmt::format("{} {}\n", found->pid, found->start_time));
+  if (!noted.ok()) spdlog::warn("a process that hangs is not noted: {}", noted.error().text);
+}
+
+bool hangs(const StateDir& state, const std::string& of) {
+  const Result<std::string> noted = state.read(of + kHanging);
+  if (!noted.ok()) return false;
+  std::istringstream words(*noted);
+  ProcessId process;
+  words >> process.pid >> process.start_time;
+  return words && is_running(process);
 }
 
 bool leave_standard_streams() {

@@ -72,8 +72,8 @@ Result<Fd> mount_run_tmpfs(const Fd& dir, uint64_t bytes) {
 
 // The descriptor holds what is mounted there: it is looked at, and then made larger, or nothing is. The job's
 // owner may have mounted a file system on it that hangs.
-Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes) {
-  const Fd dir(os::openat(jobs.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+Status resize_tmpfs(int in, const std::string& name, uint64_t bytes) {
+  const Fd dir(os::openat(in, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!dir) return errno_error(name);
   if (!is_of_job_tmpfs(dir.get())) return Error{EINVAL, name + ": its tmpfs is hidden by another mount"};
   if (::mount(nullptr, path_of(dir.get()).c_str(), nullptr, MS_REMOUNT | kFlags, limits_of(bytes).c_str()) !=

@@ -21,8 +21,8 @@ Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user);
 // the directory that is mounted, open for reading; it is root's until it is given away.
 Result<Fd> mount_run_tmpfs(const Fd& dir, uint64_t bytes);
 
-// Makes the one of the job `name` in the directory `jobs` larger.
-Status resize_tmpfs(const Fd& jobs, const std::string& name, uint64_t bytes);
+// Makes the one that is mounted on the directory `name` in the directory `in` larger.
+Status resize_tmpfs(int in, const std::string& name, uint64_t bytes);
 
 // What is in a tmpfs; files: directories and those without a name included.
 struct InTmpfs {

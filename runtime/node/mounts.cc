@@ -121,30 +121,6 @@ bool is_of_job_tmpfs(int fd) {
   return find_mount(os::mount_id(fd), &mount) && mount.type == "tmpfs" && mount.source == kTmpfsSource;
 }
 
-bool move_job_tmpfs(int jobs, const std::string& from, const std::string& to) {
-  constexpr int kOpen = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  const Fd shown(os::openat(jobs, from.c_str(), kOpen));
-  if (!is_of_job_tmpfs(shown.get())) {
-    // If this was cut short at its end, there is an empty directory still.
-    const Fd moved(os::openat(jobs, to.c_str(), kOpen));
-    return moved && is_of_job_tmpfs(moved.get()) && os::unlinkat(jobs, from.c_str(), AT_REMOVEDIR) == 0;
-  }
-  if (os::mkdirat(jobs, to.c_str(), 0700) != 0 && errno != EEXIST) return false;
-  const Fd point(os::openat(jobs, to.c_str(), kOpen));
-  if (!point) return false;
-  // Shared mounts cannot be moved. If this was cut short before, it is there already.
-  const auto path = [](const Fd& fd) { return "/proc/self/fd/" + std::to_string(fd.get()); };
-  if (os::mount_id(point.get()) == os::mount_id(jobs) &&
-      ::mount(path(shown).c_str(), path(point).c_str(), nullptr, MS_BIND, nullptr) != 0) {
-    const int error = errno;
-    os::unlinkat(jobs, to.c_str(), AT_REMOVEDIR);
-    errno = error;
-    return false;
-  }
-  detach_mounts(jobs, from, kUnknownOwner, Detach::kAll);
-  return os::unlinkat(jobs, from.c_str(), AT_REMOVEDIR) == 0;
-}
-
 int detach_mounts(int jobs, const std::string& name, uid_t owner, Detach what) {
   int all = 0;
   for (int round = 0; round < kMostRounds; ++round) {

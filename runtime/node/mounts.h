@@ -19,10 +19,6 @@ enum class Detach { kUsers, kAll };  // without, or with, the tmpfs of mount_tmp
 // is no matter. Returns how many were detached; as many as there are, but for what is mounted meanwhile.
 int detach_mounts(int jobs, const std::string& name, uid_t owner, Detach what);
 
-// Has the tmpfs of mount_tmpfs() that is mounted on the directory `from` in `jobs` at `to`, which it makes,
-// and `from` removed. False: there is no such tmpfs, or it fails (errno); then it is at `from` still.
-bool move_job_tmpfs(int jobs, const std::string& from, const std::string& to);
-
 // Whether the open file `fd` (O_PATH suffices) is of a tmpfs of mount_tmpfs(). What is mounted there is not
 // asked.
 bool is_of_job_tmpfs(int fd);

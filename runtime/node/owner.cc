@@ -159,7 +159,7 @@ bool begin(pid_t pid, int socket, Names names) {
 }
 
 Result<std::string> run_child(const User& owner, FileRights rights, Names names, int fd, int patience_ms,
-                              const std::function<std::string(int)>& work, bool* begun) {
+                              const std::function<std::string(int)>& work, bool* begun, pid_t* left_behind) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return errno_error("socketpair");
   const Fd mine(ends[0]);
@@ -173,8 +173,9 @@ Result<std::string> run_child(const User& owner, FileRights rights, Names names,
   const std::string report = *begun ? receive(mine.get(), patience_ms) : "";
   const bool late = *begun && report.empty() && now_ms() >= end;
   if (report.empty()) ::kill(pid, SIGKILL);
-  // One that hangs in the kernel is left to init.
-  for (int i = 0; i < 2000 && ::waitpid(pid, nullptr, WNOHANG) == 0; ++i) ::usleep(500);
+  pid_t ended = 0;
+  for (int i = 0; i < 2000 && (ended = ::waitpid(pid, nullptr, WNOHANG)) == 0; ++i) ::usleep(500);
+  if (ended == 0 && left_behind) *left_behind = pid;
   if (late) return Error{ETIMEDOUT, "not through after " + std::to_string(patience_ms) + " ms"};
   if (report.empty()) return Error{ECHILD, "a process with the owner's rights ended early"};
   return report.substr(1);
@@ -208,13 +209,14 @@ std::string id_map(uint32_t own, const std::string& file, const std::string& use
 }
 
 Result<std::string> run_for_owner(const User& owner, FileRights rights, int fd, int patience_ms,
-                                  const std::function<std::string(int)>& work) {
+                                  const std::function<std::string(int)>& work, pid_t* left_behind) {
   bool begun = false;
   if (rights == FileRights::kOwner) {
-    Result<std::string> done = run_child(owner, rights, Names::kUserNamespace, fd, patience_ms, work, &begun);
+    Result<std::string> done =
+        run_child(owner, rights, Names::kUserNamespace, fd, patience_ms, work, &begun, left_behind);
     if (begun) return done;
   }
-  return run_child(owner, rights, Names::kPlain, fd, patience_ms, work, &begun);
+  return run_child(owner, rights, Names::kPlain, fd, patience_ms, work, &begun, left_behind);
 }
 
 }  // namespace monarch

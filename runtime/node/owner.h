@@ -21,10 +21,11 @@ enum class FileRights {
 
 // Runs `work` in a child that has `rights`, of root's descriptors `fd` alone (handed to `work`), and at most
 // `patience_ms`, then it is killed. Returns what `work` returns, at most kMostReport bytes of it; ETIMEDOUT
-// if it was killed, ECHILD if it died. Only file access is the owner's: its processes can neither signal nor
-// trace the child, nor change its limits or priority.
+// if it was killed, ECHILD if it died; `left_behind`: the child that was killed and hangs in the kernel all
+// the same. Only file access is the owner's: its processes can neither signal nor trace the child, nor change
+// its limits or priority.
 Result<std::string> run_for_owner(const User& owner, FileRights rights, int fd, int patience_ms,
-                                  const std::function<std::string(int)>& work);
+                                  const std::function<std::string(int)>& work, pid_t* left_behind = nullptr);
 constexpr size_t kMostReport = 4096;
 
 // A line of /proc/PID/uid_map for each range: `own` and what `file`, in the format of subuid(5), gives to the

@@ -16,14 +16,10 @@
 namespace monarch {
 
 // What `work` reads of a running job's files and writes to its descriptor, exactly `bytes`, within
-// `patience_ms`; see run_as(). One that hangs in the kernel all the same is noted in the job's directory of
-// the state, and nothing is read while it does: so it is the only one.
+// `patience_ms`; see run_as(). One that hangs in the kernel all the same is noted (life.h), and nothing is
+// read while it does: so it is the only one.
 bool read_as_owner(const StateDir& state, const JobRecord& record, int patience_ms, void* out, size_t bytes,
                    const std::function<bool(int)>& work);
-
-// Whether one hangs that read files of the job with this key; and notes `process` as one that does.
-bool has_hanging_reader(const StateDir& state, const std::string& key);
-void note_hanging_reader(const StateDir& state, const std::string& key, pid_t process);
 
 // read_account(); the series is plausible() or empty. False: it did not come within `patience_ms`, or its
 // counters are none of an agent's.

@@ -19,6 +19,7 @@
 
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/node/job_dirs.h"
 #include "runtime/node/life.h"
 #include "runtime/node/memory_tier.h"
 #include "runtime/node/mounts.h"
@@ -39,7 +40,8 @@ constexpr int kShortMeasureMs = 2000;      // what is still being removed
 constexpr int kMeasureSlackMs = 2000;
 constexpr int64_t kShortestDelay = 60, kLongestDelay = 3600;  // seconds, until it is tried again
 constexpr int64_t kLiveDelay = 10;                            // until a job that lived is looked at again
-constexpr int kMostDetached = 10;  // times that an owner may mount something anew meanwhile
+constexpr int kMostDetached = 10;       // times that an owner may mount something anew meanwhile
+constexpr int kRmdirPatienceMs = 2000;  // which waits for who has the directory locked in the kernel
 constexpr int kStartPatienceMs = 500;
 constexpr int kAsidePatienceMs = 500;
 constexpr int kTierPatienceMs = 2000;  // for all tiers, before each attempt
@@ -200,21 +202,21 @@ std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const 
   return done;
 }
 
-// A job's directory that was set aside.
-struct Aside {
+// An owner's directory.
+struct Owners {
   Fd dir;               // itself, or the tmpfs that is mounted there
   bool memory = false;  // the latter
 };
 
-Result<Aside> open_aside(int jobs, const JobRecord& record, const std::string& name) {
+Result<Owners> open_owners(const OwnersPlace& place, const JobRecord& record) {
   for (int round = 0; round < kMostDetached; ++round) {
-    Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!dir) return errno_error("open " + name);
-    if (os::mount_id(dir.get()) == os::mount_id(jobs)) return Aside{std::move(dir), false};
-    if (is_of_job_tmpfs(dir.get())) return Aside{std::move(dir), true};
-    if (detach_mounts(jobs, name, record.user.uid, Detach::kUsers) == 0) break;
+    Fd dir(os::openat(place.in(), place.name().c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!dir) return errno_error("open " + place.path());
+    if (os::mount_id(dir.get()) == os::mount_id(place.in())) return Owners{std::move(dir), false};
+    if (is_of_job_tmpfs(dir.get())) return Owners{std::move(dir), true};
+    if (detach_mounts(place.in(), place.name(), record.user.uid, Detach::kUsers) == 0) break;
   }
-  return Error{EBUSY, name + ": something is mounted there that no user mounted"};
+  return Error{EBUSY, place.path() + ": something is mounted there that no user mounted"};
 }
 
 // Of a start that was killed before it gave the directory to the job's owner: all in it is root's own.
@@ -223,8 +225,26 @@ bool is_roots(int directory) {
   return os::fstat(directory, &st) == 0 && st.st_uid == 0;
 }
 
-bool remove_empty(int jobs, const std::string& name) {
-  return os::unlinkat(jobs, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
+bool remove_empty(int in, const std::string& name) {
+  return os::unlinkat(in, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
+}
+
+std::string removal_of(const JobRecord& record) { return "removing/" + record.removal(); }
+
+// The same of a directory that its owner can keep locked in the kernel: then nobody can kill who removes it.
+bool remove_empty_in_time(const StateDir& state, const JobRecord& record, const OwnersPlace& place) {
+  const InTime child =
+      start_in_time(kRmdirPatienceMs, {place.in()}, [&] { return remove_empty(place.in(), place.name()); });
+  return ends_in_time(state, child, removal_of(record));
+}
+
+// run_for_owner(); one that hangs is noted.
+Result<std::string> do_for_owner(const StateDir& state, const JobRecord& record, FileRights rights, int fd,
+                                 int patience_ms, const std::function<std::string(int)>& work) {
+  pid_t left_behind = -1;
+  Result<std::string> done = run_for_owner(record.user, rights, fd, patience_ms, work, &left_behind);
+  if (left_behind > 0) note_hanging(state, removal_of(record), left_behind);
+  return done;
 }
 
 // What one attempt came to.
@@ -239,7 +259,7 @@ struct Attempt {
 constexpr char kNone[] = ".removed";
 
 // Also waits until nobody has the directory locked in the kernel: its owner can, for as long as a list of it
-// is copied to memory that a file system of the owner's has to bring.
+// is copied to memory that a file system of the owner's has to bring. Unlike rmdir(2) this can be killed.
 std::string empty(int directory, Pages pages) {
   const Status s = empty_directory(directory, pages);
   os::unlinkat(directory, kNone, AT_REMOVEDIR);
@@ -257,25 +277,26 @@ constexpr uint64_t kFewFiles = 1024;     // a MiB or so of the kernel's memory
 
 // A tmpfs keeps its memory while anything in it is open: it is detached when it is empty in truth. `left` is
 // what its owner could not remove. What stays cannot grow beyond what is charged.
-Attempt remove_memory(int jobs, const JobRecord& record, const std::string& name, const Aside& aside,
+Attempt remove_memory(const OwnersPlace& place, const JobRecord& record, const Owners& owners,
                       const Result<std::string>& left, bool is_run) {
   Attempt attempt;
   attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
-  const Result<InTmpfs> rest = close_tmpfs(aside.dir.get(), is_run ? Closed::kFiles : Closed::kAll);
+  const Result<InTmpfs> rest = close_tmpfs(owners.dir.get(), is_run ? Closed::kFiles : Closed::kAll);
   if (!rest.ok()) {
-    attempt.error = Error{EBUSY, name + ": " + rest.error().text};
+    attempt.error = Error{EBUSY, place.path() + ": " + rest.error().text};
     return attempt;
   }
   if (rest->bytes <= (is_run ? kLittle : 0) && rest->files <= kFewFiles) {
-    detach_mounts(jobs, name, record.user.uid, Detach::kAll);
+    detach_mounts(place.in(), place.name(), record.user.uid, Detach::kAll);
     attempt.charged = 0;
-    if (!remove_empty(jobs, name)) attempt.error = errno_error("remove " + name);
+    if (!remove_empty(place.in(), place.name())) attempt.error = errno_error("remove " + place.path());
     return attempt;
   }
   attempt.charged = rest->bytes;
   const std::string why = left.ok() ? *left : left.error().text;
-  attempt.error = Error{EBUSY, fmt::format("{}: {} bytes of memory are used still: {}", name, rest->bytes,
-                                           why.empty() ? "files that were removed are open" : why)};
+  attempt.error =
+      Error{EBUSY, fmt::format("{}: {} bytes of memory are used still: {}", place.path(), rest->bytes,
+                               why.empty() ? "files that were removed are open" : why)};
   return attempt;
 }
 
@@ -285,11 +306,12 @@ std::string measure(int directory, int patience_ms) {
 }
 
 // What is too large or too deep to be measured is charged as before.
-void measure_rest(int directory, const JobRecord& record, Attempt* attempt) {
+void measure_rest(const StateDir& state, int directory, const JobRecord& record, Attempt* attempt) {
+  if (hangs(state, removal_of(record))) return;  // who looks would, too
   const int patience_ms = attempt->late ? kShortMeasureMs : kMeasureMs;
   const Result<std::string> text =
-      run_for_owner(record.user, FileRights::kLook, directory, patience_ms + kMeasureSlackMs,
-                    [=](int fd) { return measure(fd, patience_ms); });
+      do_for_owner(state, record, FileRights::kLook, directory, patience_ms + kMeasureSlackMs,
+                   [=](int fd) { return measure(fd, patience_ms); });
   if (!text.ok()) return;
   uint64_t bytes = 0;
   std::istringstream words(*text);
@@ -297,41 +319,50 @@ void measure_rest(int directory, const JobRecord& record, Attempt* attempt) {
   if (attempt->counted) attempt->charged = bytes;
 }
 
-// The directory aside in `jobs`, as far as it can be removed in the time of an attempt. Of a run directory's
-// files tasks that outlive the job have mappings. Root removes it only after its owner's child was through
-// with it: rmdir(2) waits for the lock of what it removes while it has that of `jobs`, which all jobs need.
-Attempt remove_aside(int jobs, const JobRecord& record, const std::string& name, bool is_run,
-                     int patience_ms) {
+// The owner's directory, as far as it can be removed in the time of an attempt. Of a run directory's files
+// tasks that outlive the job have mappings.
+Attempt remove_owners(const StateDir& state, const OwnersPlace& place, const JobRecord& record, bool is_run,
+                      int patience_ms) {
   Attempt attempt;
   for (int round = 0;; ++round) {
     attempt = {};
-    const Result<Aside> aside = open_aside(jobs, record, name);
-    if (!aside.ok() && aside.error().code == ENOENT) break;
-    if (!aside.ok()) {
-      attempt.error = aside.error();
+    const Result<Owners> owners = open_owners(place, record);
+    if (!owners.ok() && owners.error().code == ENOENT) break;
+    if (!owners.ok()) {
+      attempt.error = owners.error();
       return attempt;
     }
-    const int dir = aside->dir.get();
-    if (!aside->memory && is_roots(dir)) {
-      attempt.error = remove_tree(jobs, name);
+    const int dir = owners->dir.get();
+    if (!owners->memory && is_roots(dir)) {
+      attempt.error = remove_tree(place.in(), place.name());
       if (attempt.error.ok()) break;
       return attempt;
     }
-    const Pages pages = !aside->memory ? Pages::kKeep : is_run ? Pages::kZero : Pages::kCut;
-    const Result<std::string> left = run_for_owner(record.user, FileRights::kOwner, dir, patience_ms,
-                                                   [=](int fd) { return empty(fd, pages); });
-    if (aside->memory) return remove_memory(jobs, record, name, *aside, left, is_run);
-    if (left.ok() && remove_empty(jobs, name)) break;
+    const Pages pages = !owners->memory ? Pages::kKeep : is_run ? Pages::kZero : Pages::kCut;
+    const Result<std::string> left = do_for_owner(state, record, FileRights::kOwner, dir, patience_ms,
+                                                  [=](int fd) { return empty(fd, pages); });
+    if (owners->memory) return remove_memory(place, record, *owners, left, is_run);
+    if (left.ok() && remove_empty_in_time(state, record, place)) break;
     attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
     if (!attempt.late && round < kMostDetached &&
-        detach_mounts(jobs, name, record.user.uid, Detach::kUsers) > 0)
+        detach_mounts(place.in(), place.name(), record.user.uid, Detach::kUsers) > 0)
       continue;
     const std::string why = left.ok() ? *left : left.error().text;
-    attempt.error = Error{ENOTEMPTY, name + ": " + (why.empty() ? "not empty" : why)};
-    measure_rest(dir, record, &attempt);
+    attempt.error = Error{ENOTEMPTY, place.path() + ": " + (why.empty() ? "not empty" : why)};
+    measure_rest(state, dir, record, &attempt);
     return attempt;
   }
   attempt.charged = 0;
+  return attempt;
+}
+
+// The job's directory `name` in `jobs`, likewise.
+Attempt remove_job_dir(const StateDir& state, int jobs, const JobRecord& record, const std::string& name,
+                       bool is_run, int patience_ms) {
+  const OwnersPlace place(jobs, name);
+  Attempt attempt = remove_owners(state, place, record, is_run, patience_ms);
+  if (attempt.error.ok() && place.has_roots_above() && !remove_empty(jobs, name))
+    attempt.error = errno_error("remove " + name);
   return attempt;
 }
 
@@ -372,13 +403,14 @@ bool has_live_job(const StateDir& state, const JobRecord& record) {
 }
 
 // Of a job that lives: what it occupies.
-Attempt measure_only(int jobs, const JobRecord& record) {
+Attempt measure_only(const StateDir& state, int jobs, const JobRecord& record) {
   Attempt attempt;
-  const Result<Aside> there = open_aside(jobs, record, record.name);
+  const OwnersPlace place(jobs, record.name);
+  const Result<Owners> there = open_owners(place, record);
   attempt.error = Error{EBUSY, record.name + ": its job lives"};
   attempt.late = true;
   if (there.ok() && there->memory) attempt.charged = used_in(there->dir.get());
-  if (there.ok() && !there->memory) measure_rest(there->dir.get(), record, &attempt);
+  if (there.ok() && !there->memory) measure_rest(state, there->dir.get(), record, &attempt);
   return attempt;
 }
 
@@ -398,15 +430,16 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   const auto attempt = [&](int jobs, size_t place) -> Status {
     std::string& name = work->names[place];
     if (unmoved && !work->lives && !name_is_taken(state, record)) {
-      // An XFS project id of the owner's own, for one, keeps the directory where it is: it is emptied there.
+      // What keeps it where it is, as a mount on a directory that a release before 0.2.0 made, or an XFS
+      // project id of one: it is emptied there.
       Status moved = rename_aside(jobs, record);
-      if (!moved.ok() && moved.error().code != EXDEV) return moved;
+      if (!moved.ok() && moved.error().code != EXDEV && moved.error().code != EBUSY) return moved;
       if (moved.ok()) name = record.aside();
     }
     const bool is_run = place == record.tiers.size();
     int& patience_ms = work->patience_ms[place];
-    const Attempt now =
-        work->lives ? measure_only(jobs, record) : remove_aside(jobs, record, name, is_run, patience_ms);
+    const Attempt now = work->lives ? measure_only(state, jobs, record)
+                                    : remove_job_dir(state, jobs, record, name, is_run, patience_ms);
     work->progress |= gets_smaller(now, &work->least[place]);
     // The way down a chain of directories may take longer than that.
     if (now.late && !now.counted) patience_ms = std::min(2 * patience_ms, kLongestAttemptMs);
@@ -418,13 +451,14 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
     }
     return now.error;
   };
+  if (hangs(state, removal_of(record))) return false;  // which is the only one, and was told of
   const Outcome outcome = in_each_place(state, record, answers, attempt);
   const Status& s = outcome.first;
   work->left = outcome.left;
   if (s.ok()) {
     if (record.unrecorded && !name_is_taken(state, record))
       ::unlink((state.path() + "/" + record.grants()).c_str());
-    (void)remove_tree(AT_FDCWD, state.path() + "/removing/" + record.removal()).ok();
+    (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
     return true;
   }
   work->away = s.error().code == ENODEV || s.error().code == ETIMEDOUT;
@@ -515,28 +549,21 @@ bool is_due(const JobRecord& record) {
 }  // namespace
 
 Status note_unmoved(const StateDir& state, const JobRecord& record) {
-  return state.write("removing/" + record.removal() + kUnmoved, "");
+  return state.write(removal_of(record) + kUnmoved, "");
 }
 
 void note_moved(const StateDir& state, const JobRecord& record) {
-  ::unlink((state.path() + "/removing/" + record.removal() + kUnmoved).c_str());
+  ::unlink((state.path() + "/" + removal_of(record) + kUnmoved).c_str());
 }
 
 bool is_unmoved(const StateDir& state, const JobRecord& record) {
-  return state.read("removing/" + record.removal() + kUnmoved).ok();
+  return state.read(removal_of(record) + kUnmoved).ok();
 }
 
 Status rename_aside(int jobs, const JobRecord& record) {
-  Status failed;
-  for (int round = 0; round < kMostDetached; ++round) {
-    if (os::renameat(jobs, record.name.c_str(), jobs, record.aside().c_str()) == 0 || errno == ENOENT)
-      return {};
-    failed = errno_error("set aside " + record.name);
-    if (failed.error().code != EBUSY && failed.error().code != ENOTEMPTY) break;
-    if (move_job_tmpfs(jobs, record.name, record.aside())) return {};
-    if (detach_mounts(jobs, record.name, record.user.uid, Detach::kUsers) == 0) break;
-  }
-  return failed;
+  if (os::renameat(jobs, record.name.c_str(), jobs, record.aside().c_str()) == 0 || errno == ENOENT)
+    return {};
+  return errno_error("set aside " + record.name);
 }
 
 ChildAs::ChildAs(const User& user, const std::function<bool(int)>& work) {
@@ -577,21 +604,23 @@ bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
   return child.finish(now_ms() + patience_ms, out, bytes);
 }
 
-InTime start_in_time(int patience_ms, const std::function<void()>& work) {
+InTime start_in_time(int patience_ms, const std::vector<int>& kept, const std::function<bool()>& work) {
   const pid_t pid = ::fork();
   if (pid == 0) {
-    leave_open({});
-    if (leave_standard_streams()) work();
-    ::_exit(0);
+    leave_open(kept);
+    ::_exit(leave_standard_streams() && work() ? 0 : 1);
   }
   return {pid, now_ms() + patience_ms};
 }
 
-bool ends_in_time(const StateDir& state, const InTime& child) {
+bool ends_in_time(const StateDir& state, const InTime& child, const std::string& of) {
   if (child.pid < 0) return false;
-  const bool ended = reap(child.pid, child.until_ms);
-  if (!ended && ::waitpid(child.pid, nullptr, WNOHANG) == 0) leave_behind(state, child.pid);
-  return ended;
+  const bool done = reap(child.pid, child.until_ms);
+  if (!done && ::waitpid(child.pid, nullptr, WNOHANG) == 0) {
+    leave_behind(state, child.pid);
+    if (!of.empty()) note_hanging(state, of, child.pid);
+  }
+  return done;
 }
 
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs) {
@@ -602,7 +631,7 @@ std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs)
   for (size_t i = 0; i < jobs.size(); ++i) {
     const JobRecord& record = jobs[i].record;
     const std::string from = state.path() + "/jobs/" + record.job.key();
-    const std::string to = state.path() + "/removing/" + record.removal();
+    const std::string to = state.path() + "/" + removal_of(record);
     Status s = moved[i] ? Status() : state.write("jobs/" + record.job.key() + kUnmoved, "");
     if (s.ok()) ::unlink((state.path() + "/" + record.grants()).c_str());
     if (s.ok() && ::rename(from.c_str(), to.c_str()) != 0) s = errno_error("rename " + from + " to " + to);

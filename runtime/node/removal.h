@@ -38,15 +38,16 @@ class ChildAs {
   Fd in_;
 };
 
-// Does `work` in a child of root's that has nothing open but the log, beside what else is to be done: for
-// what a user can keep locked in the kernel.
+// Does `work` in a child of root's that has nothing open but the log, and `kept`, beside what else is to be
+// done: for what a user can keep locked in the kernel.
 struct InTime {
   pid_t pid = -1;
   int64_t until_ms = 0;  // monotonic
 };
-InTime start_in_time(int patience_ms, const std::function<void()>& work);
-// Waits for it. False: it was late, or could not be started; one that hangs stays behind.
-bool ends_in_time(const StateDir& state, const InTime& child);
+InTime start_in_time(int patience_ms, const std::vector<int>& kept, const std::function<bool()>& work);
+// Waits for it: true, and what it returned is true. False also if it was late, or could not be started; one
+// that hangs stays behind, and is noted as of that directory in the state, if it is named (life.h).
+bool ends_in_time(const StateDir& state, const InTime& child, const std::string& of = {});
 
 // A record in removing/, and the lock on its directory: who holds it removes.
 struct Removal {
@@ -61,8 +62,8 @@ struct Removal {
 // out, with a line in the log.
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs);
 
-// Renames the job's directory in the directory `jobs` to record.aside(); its tmpfs goes with it, and what
-// users have mounted there is detached. A missing one is success.
+// Renames the job's directory in the directory `jobs` to record.aside(), with all that is mounted in it. A
+// missing one is success.
 Status rename_aside(int jobs, const JobRecord& record);
 
 // Renames the directories of a job that did not start aside, in the same way, and has them removed in the

@@ -11,7 +11,8 @@
 //   STATE/grants/          0711, root's
 //   STATE/grants/NAME      0644, root's: the job's quotas, for its agent (runtime/hierarchy/grant.h)
 //   STATE/run/             0711, root's
-//   STATE/run/NAME/        0700, the job owner's: catalog, board, log; agent.conf, datasets and peers are
+//   STATE/run/NAME/        0711, root's
+//   STATE/run/NAME/files/  0700, the job owner's: catalog, board, log; agent.conf, datasets and peers are
 //                          root's
 //   STATE/spool/           0700, root's: lines for sacct that are not yet written
 //   STATE/reports/         0711, root's: reports of ended jobs (runtime/node/reports.h)
@@ -26,6 +27,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
+#include "runtime/metadata/run_file.h"
 #include "runtime/node/identity.h"
 #include "runtime/node/job_memory.h"
 
@@ -70,7 +72,8 @@ struct OfCluster {
 struct JobRecord {
   JobOnNode job;
   uint32_t restart = 0;
-  std::string name;  // <cluster>.<job>.<restart>.<node>: the job's directory on each tier and below run/
+  std::string name;  // <cluster>.<job>.<restart>.<node>: the job's directory on each tier and below run/; in
+                     // that is the owner's (kOwnersDir)
   User user;
   ProcessId agent;
   std::string boot;
@@ -97,7 +100,7 @@ class StateDir {
   // or if it is on a network's file system or FUSE.
   static Result<StateDir> open(const std::string& path);
   const std::string& path() const { return path_; }
-  std::string run_dir(const std::string& name) const { return path_ + "/run/" + name; }
+  std::string run_dir(const std::string& name) const { return path_ + "/run/" + name + "/" + kOwnersDir; }
 
   // Control groups (cgroup.h): all of this state directory's begin with the first, which is of its device and
   // inode: others that have its path, in mount namespaces of their own, share the machine's groups.

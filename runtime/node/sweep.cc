@@ -20,6 +20,7 @@
 
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/node/job_dirs.h"
 #include "runtime/node/life.h"
 #include "runtime/node/mounts.h"
 #include "runtime/node/removal.h"
@@ -161,8 +162,11 @@ uint64_t used_at_most(int directory) {
 
 void add_unrecorded(const StateDir& state, const Wanted& wanted, int jobs, const std::string& tier,
                     const std::string& name, Unrecorded* found) {
-  detach_mounts(jobs, name, kUnknownOwner, Detach::kUsers);
-  const Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  constexpr int kLook = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  const OwnersPlace place(jobs, name);
+  detach_mounts(place.in(), place.name(), kUnknownOwner, Detach::kUsers);
+  Fd dir(os::openat(place.in(), place.name().c_str(), kLook));
+  if (!dir && errno == ENOENT) dir = Fd(os::openat(jobs, name.c_str(), kLook));  // a start was killed
   // What something else is mounted on is not asked whose it is.
   const bool memory = dir && os::mount_id(dir.get()) != os::mount_id(jobs);
   struct stat st;
