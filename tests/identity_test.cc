@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <thread>
 
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
@@ -42,6 +44,30 @@ TEST(Identity, IsToldFromALaterOneByItsStart) {
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
   EXPECT_EQ(identify(pid).error().code, ESRCH);
+}
+
+TEST(Identity, IsEndingOnceNoThreadExecutesAnything) {
+  const pid_t pid = sleeper();
+  const Result<ProcessId> id = identify(pid);
+  ASSERT_TRUE(id.ok()) << id.error().text;
+  EXPECT_FALSE(is_ending(*id));
+  EXPECT_TRUE(is_ending({pid, id->start_time + 1})) << "another that had this pid";
+  EXPECT_TRUE(kill_and_wait(*id, 30000));
+  EXPECT_TRUE(is_ending(*id)) << "though nobody has waited for it";
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_TRUE(is_ending(*id));
+  const pid_t without_first = ::fork();
+  if (without_first == 0) {
+    std::thread([] { ::pause(); }).detach();
+    ::syscall(SYS_exit, 0);  // of this thread alone
+  }
+  const Result<ProcessId> of_two = identify(without_first);
+  ASSERT_TRUE(of_two.ok());
+  EXPECT_TRUE(eventually([&] { return !is_running(*of_two); })) << "its first thread has ended";
+  EXPECT_FALSE(is_ending(*of_two)) << "the other one may still do something";
+  ::kill(without_first, SIGKILL);
+  EXPECT_TRUE(eventually([&] { return is_ending(*of_two); }));
+  ::waitpid(without_first, nullptr, 0);
 }
 
 TEST(Identity, MayBeAskedToEnd) {

@@ -33,10 +33,11 @@ constexpr int kReportPatienceMs = 600;
 // What takes longer goes on in the background, while the node is free: the next job has what it frees later.
 constexpr int kRemovePatienceMs = 100;
 
-bool end_agent_of(const StateDir& state, const JobRecord& record) {
+// False: it hangs. Its death goes on while the job's end does.
+bool stop_agent_of(const StateDir& state, const JobRecord& record) {
   int patience_ms = kKillPatienceMs;
   if (record.peers && !ask_to_end(record.agent, kAskPatienceMs)) patience_ms = kLeastKillPatienceMs;
-  return end_agent(state, record, patience_ms);
+  return stop_agent(state, record, patience_ms);
 }
 
 // For the log alone: sacct's line has no room for what is rare.
@@ -72,9 +73,7 @@ Status end_job(const EpilogRequest& request) {
   if (!record.ok() && record.error().code == EINVAL) return end_spoilt(*state, request, record.error());
   if (!record.ok()) return state->remove_job(request.job);  // wanted, but never started
 
-  if (!end_agent_of(*state, *record))
-    spdlog::warn("JobId={} the agent (pid {}) does not end: it waits for the PFS", record->job.job,
-                 record->agent.pid);
+  const bool stopped = stop_agent_of(*state, *record);
   const auto account = std::make_unique<JobAccount>();
   const JobCounters& counters = account->counters;
   const bool counted = !hangs(*state, "jobs/" + request.job.key()) &&
@@ -109,6 +108,10 @@ Status end_job(const EpilogRequest& request) {
   std::vector<Removal> removals;
   removals.push_back({*record, lock.take()});
   removals = set_aside(*state, std::move(removals));
+  // Memory is given back once nobody has it open.
+  if (!end_agent(*state, *record, stopped ? kKillPatienceMs : 0))
+    spdlog::warn("JobId={} the agent (pid {}) does not end: it waits for the PFS", record->job.job,
+                 record->agent.pid);
   if (!remove_in_background(*state, std::move(removals), kRemovePatienceMs))
     spdlog::info("JobId={} clean up goes on in the background", record->job.job);
   if (keeps && !ends_in_time(*state, *keeps))

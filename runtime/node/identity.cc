@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/identity.h"
 
+#include <dirent.h>
 #include <grp.h>
 #include <poll.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <sstream>
 
 namespace monarch {
@@ -31,23 +33,48 @@ Status become(const User& user) {
   return {};
 }
 
-Result<ProcessId> identify(pid_t pid) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
+namespace {
+
+// The fields 3 to `last` of a stat file of /proc; none: there is no such process or thread.
+std::vector<std::string> fields_of(const std::string& file, size_t last) {
+  std::ifstream in(file);
+  std::string line, field;
   std::getline(in, line);
   const size_t name_end = line.rfind(')');  // the name may hold anything
-  if (name_end == std::string::npos) return Error{ESRCH, "no process " + std::to_string(pid)};
-  std::istringstream fields(line.substr(name_end + 2));
-  std::string field;
-  for (int i = 3; i <= 22 && fields >> field; ++i)
-    if (i == 3 && (field == "Z" || field == "X"))
-      return Error{ESRCH, "process " + std::to_string(pid) + " has ended"};
-  return ProcessId{pid, std::strtoull(field.c_str(), nullptr, 10)};
+  std::istringstream text(name_end == std::string::npos ? "" : line.substr(name_end + 2));
+  std::vector<std::string> fields;
+  while (fields.size() + 3 <= last && text >> field) fields.push_back(field);
+  return fields;
+}
+
+}  // namespace
+
+Result<ProcessId> identify(pid_t pid) {
+  const std::vector<std::string> fields = fields_of("/proc/" + std::to_string(pid) + "/stat", 22);
+  if (fields.empty()) return Error{ESRCH, "no process " + std::to_string(pid)};
+  if (fields.front() == "Z" || fields.front() == "X")
+    return Error{ESRCH, "process " + std::to_string(pid) + " has ended"};
+  return ProcessId{pid, std::strtoull(fields.back().c_str(), nullptr, 10)};
 }
 
 bool is_running(const ProcessId& process) {
   const Result<ProcessId> now = identify(process.pid);
   return now.ok() && now->start_time == process.start_time;
+}
+
+bool is_ending(const ProcessId& process) {
+  constexpr unsigned long kExiting = 4;
+  const std::string whole = "/proc/" + std::to_string(process.pid), tasks = whole + "/task/";
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(tasks.c_str()), &::closedir);
+  while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr) {
+    if (e->d_name[0] == '.') continue;
+    const std::vector<std::string> fields = fields_of(tasks + e->d_name + "/stat", 9);
+    if (fields.empty() || (std::strtoul(fields.back().c_str(), nullptr, 10) & kExiting) != 0) continue;
+    const std::vector<std::string> now = fields_of(whole + "/stat", 22);
+    return now.empty() ||
+           std::strtoull(now.back().c_str(), nullptr, 10) != process.start_time;  // another one
+  }
+  return true;
 }
 
 namespace {

@@ -30,6 +30,9 @@ struct ProcessId {
 };
 Result<ProcessId> identify(pid_t pid);
 bool is_running(const ProcessId& process);
+// Whether it has executed its last instruction, in all its threads: it has ended, or is ending, which may
+// take the kernel a while (PF_EXITING of /proc/PID/task/TID/stat, field 9).
+bool is_ending(const ProcessId& process);
 
 // SIGKILLs the process, if it is still the same one, and waits until it is gone, at most `patience_ms`.
 // False: it is still there (it hangs in the kernel).

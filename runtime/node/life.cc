@@ -23,6 +23,7 @@ namespace {
 constexpr uint64_t kAgentBytes = uint64_t{2} << 30;
 constexpr uint64_t kReserveShare = 16;  // the agent stops short of its group's limit, by a twentieth
 constexpr int kEnterAttempts = 3;
+constexpr int kPollUs = 500;
 constexpr char kHanging[] = "/hanging";
 constexpr int kSweepPatienceMs = 100;  // what does not hang in the kernel dies at once
 
@@ -51,6 +52,15 @@ uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& t
     sum += bytes + bytes / kReserveShare;
   }
   return sum;
+}
+
+bool stop_agent(const StateDir& state, const JobRecord& record, int patience_ms) {
+  Cgroups().end(state.cgroup_of(record), 0);
+  kill_and_wait(record.agent, 0);  // where there are no groups
+  const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
+  bool stopped = false;
+  while (!(stopped = is_ending(record.agent)) && os::clock_ns(CLOCK_MONOTONIC) < until) ::usleep(kPollUs);
+  return stopped;
 }
 
 bool end_agent(const StateDir& state, const JobRecord& record, int patience_ms) {

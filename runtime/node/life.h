@@ -16,7 +16,11 @@ namespace monarch {
 // `job_memory` is what Slurm allocated to the job, which one that is charged to it cannot exceed.
 uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& tiers, uint64_t job_memory);
 
-// Kills the job's agent and all that it was made to start, and removes their group. Waits at most
+// Kills the job's agent and all that it was made to start. Waits at most `patience_ms` until the agent
+// executes nothing any more: what it has counted is final. False: it hangs in the kernel.
+bool stop_agent(const StateDir& state, const JobRecord& record, int patience_ms);
+
+// The same, and waits until it is gone, which takes the kernel longer; removes their group. Waits at most
 // `patience_ms`. False: the agent is still there, and hangs in the kernel.
 bool end_agent(const StateDir& state, const JobRecord& record, int patience_ms);
 
