@@ -59,7 +59,7 @@ def survivor(work):
     null = os.open("/dev/null", os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd)
-    with open(f"{out}/pid.{os.path.basename(run)}", "w") as file:
+    with open(f"{out}/pid.{os.path.basename(os.path.dirname(run))}", "w") as file:
         file.write(str(os.getpid()))
     while True:
         try:
