@@ -605,6 +605,85 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
   });
 }
 
+// What its owner has mounted is in the way of one that hangs in rmdir(2), too.
+TEST_F(RemoverTest, OneHangsInAPlaceWhateverItsOwnerMounts) {
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    LockedDirectory locked(scratch_.file("file", ""));
+    if (!locked.is_ready()) return;
+    std::vector<Removal> removals = aside_one(record(1));
+    const std::string path = scratch_ / ("tier/monarch/" + kAside + "/files");
+    struct stat above {};
+    m->check(::stat((scratch_ / ("tier/monarch/" + kAside)).c_str(), &above) == 0, "its directory");
+    const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
+      struct stat st;
+      if (a.flags != AT_REMOVEDIR || std::string(a.path) != kOwnersDir || ::fstat(a.fd, &st) != 0 ||
+          st.st_ino != above.st_ino || !fs::create_directory(scratch_ / "once"))
+        return 0;
+      const int directory = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      m->fuse("tier/monarch/" + kAside + "/files", kUid);
+      locked.lock(directory);
+      return 0;
+    });
+    m->check(!remove(std::move(removals), 0), "it cannot be removed");
+    const std::string removing = "removing/" + kRemoval;
+    m->check(eventually([&] { return hangs(state_, removing); }), "a process hangs");
+    ::sleep(5);
+    const std::vector<int> left = Cgroups().processes(state_.helpers_cgroup());
+    m->check(std::count_if(left.begin(), left.end(), [](int pid) { return state_of(pid) == 'D'; }) <= 1,
+             "and no other one");
+    locked.end();
+    m->check(eventually([&] { return in_removing().empty() && on_tier().empty(); }), "then all goes");
+    end_children();
+  });
+}
+
+TEST_F(RemoverTest, AllThatHangAreNoted) {
+  const Removal job = begin(record(1));
+  const std::string of = "jobs/c.1.n1";
+  const pid_t first = start_idle(), second = start_idle();
+  EXPECT_FALSE(hangs(state_, of));
+  for (const pid_t process : {first, second}) note_hanging(state_, of, process);
+  ::kill(second, SIGKILL);
+  ::waitpid(second, nullptr, 0);
+  EXPECT_TRUE(hangs(state_, of)) << "the first one does still";
+  note_hanging(state_, of, second);
+  EXPECT_TRUE(hangs(state_, of)) << "one that has ended is not noted";
+  ASSERT_TRUE(state_.write(of + "/hanging", "1 x\n").ok());
+  EXPECT_FALSE(hangs(state_, of)) << "no process is";
+  ::kill(first, SIGKILL);
+  ::waitpid(first, nullptr, 0);
+}
+
+// As one that read what a running job counts.
+TEST_F(RemoverTest, WhatAProcessHungInBeforeIsNamed) {
+  const std::string log = logged([&] {
+    const int status = in_child([&] {
+      std::vector<Removal> removals = begin_one(record(1));
+      const pid_t reader = start_idle(), self = ::getpid();
+      note_hanging(state_, "jobs/c.1.n1", reader);
+      static std::optional<LaterBy> later;  // given up after the first pause
+      const auto pauses = [&](CallArguments) {
+        if (::getpid() != self && !later) later.emplace(3600);
+        return 0;
+      };
+      removals = set_aside(state_, std::move(removals));
+      if (!before_call(SYS_clock_nanosleep, pauses)) return 99;
+      if (remove(std::move(removals), kLong)) return 1;
+      ::kill(reader, SIGKILL);
+      ::waitpid(reader, nullptr, 0);
+      return 0;
+    });
+    if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+    EXPECT_EQ(status, 0);
+  });
+  EXPECT_NE(log.find("clean up: waits for a process that hangs"), std::string::npos) << log;
+  EXPECT_NE(log.find("left as " + scratch_ / ("tier/monarch/" + kAside + ", ")), std::string::npos) << log;
+  EXPECT_EQ(on_tier(), Names{kAside});
+  EXPECT_TRUE(remove(unattended_removals(state_), kLong)) << "it has ended";
+  nothing_is_left();
+}
+
 // As releases before 0.2.0 made them: the directory of that name is the owner's.
 TEST_F(RemoverTest, WhatEarlierReleasesMadeIsRemoved) {
   for (const bool memory : {false, true}) {

@@ -40,6 +40,22 @@ std::vector<pid_t> children_of(pid_t process) {
   return {std::istream_iterator<pid_t>(in), {}};
 }
 
+// Those that are noted there, a line "PID START_TIME" each, and hang still.
+std::vector<ProcessId> hanging_in(const StateDir& state, const std::string& of) {
+  std::vector<ProcessId> hanging;
+  const Result<std::string> noted = state.read(of + kHanging);
+  std::istringstream words(noted.ok() ? *noted : "");
+  for (ProcessId process; words >> process.pid >> process.start_time;)
+    if (is_running(process)) hanging.push_back(process);
+  return hanging;
+}
+
+Status write_hanging(const StateDir& state, const std::string& of, const std::vector<ProcessId>& processes) {
+  std::string text;
+  for (const ProcessId& p : processes) text += fmt::format("{} {}\n", p.pid, p.start_time);
+  return state.write(of + kHanging, text);
+}
+
 }  // namespace
 
 uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& tiers, uint64_t job_memory) {
@@ -108,18 +124,13 @@ void leave_behind(const StateDir& state, pid_t process) {
 void note_hanging(const StateDir& state, const std::string& of, pid_t process) {
   const Result<ProcessId> found = identify(process);
   if (!found.ok()) return;  // it has ended by now
-  const Status noted = state.write(of + kHanging, fmt::format("{} {}\n", found->pid, found->start_time));
+  std::vector<ProcessId> all = hanging_in(state, of);
+  all.push_back(*found);
+  const Status noted = write_hanging(state, of, all);
   if (!noted.ok()) spdlog::warn("a process that hangs is not noted: {}", noted.error().text);
 }
 
-bool hangs(const StateDir& state, const std::string& of) {
-  const Result<std::string> noted = state.read(of + kHanging);
-  if (!noted.ok()) return false;
-  std::istringstream words(*noted);
-  ProcessId process;
-  words >> process.pid >> process.start_time;
-  return words && is_running(process);
-}
+bool hangs(const StateDir& state, const std::string& of) { return !hanging_in(state, of).empty(); }
 
 bool leave_standard_streams() {
   Fd null(::open("/dev/null", O_RDWR));

@@ -36,7 +36,7 @@ void sweep_cgroups(const StateDir& state);
 void leave_behind(const StateDir& state, pid_t process);
 
 // Notes a process of root's that hangs in the kernel in the directory `of`, of a job or a removal, of the
-// state directory; and whether the one that was noted there does still. Who looks before is not the next one.
+// state directory; and whether any that was noted there does still. Who looks before is not the next one.
 void note_hanging(const StateDir& state, const std::string& of, pid_t process);
 bool hangs(const StateDir& state, const std::string& of);
 

@@ -259,7 +259,8 @@ struct Attempt {
 constexpr char kNone[] = ".removed";
 
 // Also waits until nobody has the directory locked in the kernel: its owner can, for as long as a list of it
-// is copied to memory that a file system of the owner's has to bring. Unlike rmdir(2) this can be killed.
+// is copied to memory that a file system of the owner's has to bring. Unlike rmdir(2) of it, it has nothing
+// else locked meanwhile.
 std::string empty(int directory, Pages pages) {
   const Status s = empty_directory(directory, pages);
   os::unlinkat(directory, kNone, AT_REMOVEDIR);
@@ -344,7 +345,7 @@ Attempt remove_owners(const StateDir& state, const OwnersPlace& place, const Job
     if (owners->memory) return remove_memory(place, record, *owners, left, is_run);
     if (left.ok() && remove_empty_in_time(state, record, place)) break;
     attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
-    if (!attempt.late && round < kMostDetached &&
+    if (!attempt.late && round < kMostDetached && !hangs(state, removal_of(record)) &&
         detach_mounts(place.in(), place.name(), record.user.uid, Detach::kUsers) > 0)
       continue;
     const std::string why = left.ok() ? *left : left.error().text;
@@ -414,6 +415,17 @@ Attempt measure_only(const StateDir& state, int jobs, const JobRecord& record) {
   return attempt;
 }
 
+// A process that hangs there may be of an attempt before, or have read what the job counts while it ran.
+void note_that_it_hangs(UnderWay* work) {
+  const JobRecord& record = work->removal.record;
+  if (work->left.empty())
+    for (size_t place = 0; place < work->names.size(); ++place) work->left.push_back(place);
+  if (work->told || record.given_up > 0 || work->lives) return;
+  spdlog::warn("JobId={} clean up: waits for a process that hangs in the kernel in what the job left",
+               record.job.job);
+  work->told = true;
+}
+
 // True: nothing is left, and the record is gone, too.
 bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* work) {
   JobRecord& record = work->removal.record;
@@ -451,7 +463,10 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
     }
     return now.error;
   };
-  if (hangs(state, removal_of(record))) return false;  // which is the only one, and was told of
+  if (hangs(state, removal_of(record))) {  // nothing that may hang, too, is tried
+    note_that_it_hangs(work);
+    return false;
+  }
   const Outcome outcome = in_each_place(state, record, answers, attempt);
   const Status& s = outcome.first;
   work->left = outcome.left;
