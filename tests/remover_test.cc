@@ -81,6 +81,17 @@ TEST_F(RemoverTest, WhatIsRootsGoesAtOnce) {
   nothing_is_left();
 }
 
+// As a start of a release before 0.2.0 left it, in the place of the directory that is root's now.
+TEST_F(RemoverTest, WhatAnEarlierReleaseDidNotGiveToItsOwnerGoes) {
+  std::vector<Removal> removals = aside_one(record(1));
+  for (const std::string& dir : {scratch_ / ("tier/monarch/" + kAside), state_.path() + "/run/" + kAside}) {
+    fs::remove_all(dir + "/files");
+    std::ofstream(dir + "/agent.conf") << "x";
+  }
+  EXPECT_TRUE(remove(std::move(removals), kLong));
+  nothing_is_left();
+}
+
 TEST_F(RemoverTest, WhatIsNotTheOwnersStaysAndIsCharged) {
   JobRecord r = record(1);
   make_tier("small");

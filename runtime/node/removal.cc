@@ -357,13 +357,13 @@ Attempt remove_owners(const StateDir& state, const OwnersPlace& place, const Job
   return attempt;
 }
 
-// The job's directory `name` in `jobs`, likewise.
+// The job's directory `name` in `jobs`, likewise. What is left in root's is root's own: releases before 0.2.0
+// made the directory that they gave to the owner in its place, and one of their starts may have been killed.
 Attempt remove_job_dir(const StateDir& state, int jobs, const JobRecord& record, const std::string& name,
                        bool is_run, int patience_ms) {
   const OwnersPlace place(jobs, name);
   Attempt attempt = remove_owners(state, place, record, is_run, patience_ms);
-  if (attempt.error.ok() && place.has_roots_above() && !remove_empty(jobs, name))
-    attempt.error = errno_error("remove " + name);
+  if (attempt.error.ok() && place.has_roots_above()) attempt.error = remove_tree(jobs, name);
   return attempt;
 }
 
