@@ -56,10 +56,63 @@ TEST_F(RemoverTest, WhatCannotBeSetAsideIsLeftToOthers) {
 TEST_F(RemoverTest, WhatCannotBeNotedIsLeftToOthers) {
   const Intercept refuse(Call::kRenameat, EIO);
   std::vector<Removal> removals = begin_one(record(1));
-  scratch_.dir("state/jobs/c.1.n1/unmoved.new");
+  scratch_.dir("state/removing/" + kRemoval + "/unmoved.new");
   EXPECT_TRUE(set_aside(state_, std::move(removals)).empty());
   EXPECT_EQ(jobs(), Names{"c.1.n1"});
   EXPECT_TRUE(exists(state_.path() + "/" + record(1).grants())) << "its agent may live";
+}
+
+// Its record is in both places then.
+TEST_F(RemoverTest, WhatAKilledHelperBeganToSetAsideIsSetAside) {
+  for (const bool moved : {true, false}) {
+    for (const bool held : {true, false}) {
+      SCOPED_TRACE(std::to_string(moved) + std::to_string(held));
+      std::vector<Removal> removals = begin_one(record(1));
+      scratch_.dir("state/removing/.new." + kRemoval);
+      std::optional<Fd> lock = state_.make_removal(record(1)).take();
+      if (!held) lock.reset();
+      const Intercept renames(Call::kRenameat, on_tier_alone(moved ? 0 : EXDEV));
+      removals = set_aside(state_, std::move(removals));
+      EXPECT_EQ(removals.size(), held ? 0u : 1u) << "who has its lock removes it";
+      EXPECT_EQ(is_unmoved(state_, record(1)), !moved);
+      EXPECT_TRUE(jobs().empty());
+      lock.reset();
+      EXPECT_TRUE(remove(held ? unattended_removals(state_) : std::move(removals), kLong));
+      nothing_is_left();
+    }
+  }
+}
+
+// A rename from one directory to another waits for all others of the file system. Jobs can write where their
+// records are if a run directory is not bounded.
+TEST_F(RemoverTest, WhoStopsRenamesWhereTheStateIsHoldsUpNoJob) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    LockedDirectory locked(scratch_.file("file", ""));
+    if (!locked.is_ready()) return;
+    scratch_.dir("own");
+    m->tmpfs("own", "state");
+    const Result<StateDir> state = StateDir::open(scratch_ / "own/state");
+    if (!state.ok()) return m->check(false, state.error().text);
+    state_ = *state;
+    std::vector<Removal> removals = begin_one(record(1));
+    const std::string from = scratch_.dir("own/a"), to = scratch_.dir("own/b");
+    fs::create_directory(from + "/x");
+    locked.lock(::open(to.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const pid_t renames = ::fork();
+    if (renames == 0) ::_exit(::rename((from + "/x").c_str(), (to + "/x").c_str()));
+    ::usleep(200000);  // until it is in the kernel, which does not tell
+    const pid_t helper = ::fork();
+    if (helper == 0) ::_exit(set_aside(state_, std::move(removals)).size() == 1 ? 0 : 1);
+    int status = -1;
+    const bool through = eventually([&] { return ::waitpid(helper, &status, WNOHANG) == helper; });
+    m->check(through && status == 0, "its end is not held up");
+    m->check(::waitpid(renames, nullptr, WNOHANG) == 0, "though somebody's rename hangs");
+    locked.end();
+    if (!through) ::waitpid(helper, &status, 0);
+    m->check(in_removing() == Names{kRemoval} && jobs().empty(), "its record is that of a removal");
+    m->check(remove(unattended_removals(state_), kLong), "and all is removed");
+    end_children();
+  });
 }
 
 TEST_F(RemoverTest, NothingIsLeft) {

@@ -58,7 +58,8 @@ TEST_F(NodeSweepTest, WhatIsDeadGoesAndNothingElse) {
   (void)begin(alive);
   const Removal held = begin(dead(4));
   (void)begin(dead(9));
-  ASSERT_TRUE(state_.lock_job({job(5), "n1", "c"}, true, 0).ok());
+  for (const uint32_t n : {5, 6}) ASSERT_TRUE(state_.lock_job({job(n), "n1", "c"}, true, 0).ok());
+  ASSERT_TRUE(state_.write("jobs/" + key(5) + "/wanted", "/data").ok());
   sweep_now({});
   EXPECT_TRUE(in_removing().empty());
   EXPECT_EQ(jobs(), (Names{key(3), key(4), key(5), key(9)}))

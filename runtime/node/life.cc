@@ -132,6 +132,11 @@ void note_hanging(const StateDir& state, const std::string& of, pid_t process) {
 
 bool hangs(const StateDir& state, const std::string& of) { return !hanging_in(state, of).empty(); }
 
+Status copy_hanging(const StateDir& state, const std::string& from, const std::string& to) {
+  const std::vector<ProcessId> all = hanging_in(state, from);
+  return all.empty() ? Status() : write_hanging(state, to, all);
+}
+
 bool leave_standard_streams() {
   Fd null(::open("/dev/null", O_RDWR));
   bool left = static_cast<bool>(null);

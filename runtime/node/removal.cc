@@ -164,7 +164,7 @@ bool name_is_taken(const StateDir& state, const JobRecord& record) {
   return now.ok() && now->name == record.name && now->serial != record.serial;
 }
 
-// In the job's directory of the state: set_aside() could not move all.
+// In the removal's directory of the state: set_aside() could not rename all.
 constexpr char kUnmoved[] = "/unmoved";
 
 // Renames the directories of these jobs aside, by a child; which of them it is through with in time. A child
@@ -638,22 +638,41 @@ bool ends_in_time(const StateDir& state, const InTime& child, const std::string&
   return done;
 }
 
+namespace {
+
+// The record of a job from jobs/ to removing/, where the lock that is returned is; none: somebody else
+// removes it already. Not by rename(2), which from one directory to another waits for all such of its file
+// system: whoever can write in two directories of that, such as one in run/, can keep one of them from its
+// end, by a lock of the other directory. It may be in both.
+Result<Fd> move_record(const StateDir& state, const JobRecord& record, bool moved) {
+  const std::string to = removal_of(record);
+  Result<Fd> lock = state.make_removal(record);
+  const bool is_new = lock.ok();
+  if (!is_new && lock.error().code != ENOTEMPTY && lock.error().code != EEXIST) return lock;
+  if (!is_new) lock = lock_if_free(state.path() + "/" + to);  // one was killed in the middle
+  Status noted = moved ? Status() : note_unmoved(state, record);
+  if (noted.ok()) noted = copy_hanging(state, "jobs/" + record.job.key(), to);
+  if (noted.ok()) ::unlink((state.path() + "/" + record.grants()).c_str());
+  if (noted.ok()) noted = state.remove_job(record.job);
+  if (noted.ok()) return lock;
+  if (is_new) (void)remove_tree(AT_FDCWD, state.path() + "/" + to).ok();
+  return noted.error();
+}
+
+}  // namespace
+
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs) {
   std::vector<const JobRecord*> records;
   for (const Removal& r : jobs) records.push_back(&r.record);
   const std::vector<bool> moved = rename_in_time(state, records);
   std::vector<Removal> aside;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    const JobRecord& record = jobs[i].record;
-    const std::string from = state.path() + "/jobs/" + record.job.key();
-    const std::string to = state.path() + "/" + removal_of(record);
-    Status s = moved[i] ? Status() : state.write("jobs/" + record.job.key() + kUnmoved, "");
-    if (s.ok()) ::unlink((state.path() + "/" + record.grants()).c_str());
-    if (s.ok() && ::rename(from.c_str(), to.c_str()) != 0) s = errno_error("rename " + from + " to " + to);
-    if (s.ok())
-      aside.push_back(std::move(jobs[i]));
-    else
-      spdlog::warn("JobId={} clean up is left to the next job: {}", record.job.job, s.error().text);
+    JobRecord& record = jobs[i].record;
+    Result<Fd> lock = move_record(state, record, moved[i]);
+    if (!lock.ok())
+      spdlog::warn("JobId={} clean up is left to the next job: {}", record.job.job, lock.error().text);
+    else if (*lock)
+      aside.push_back({std::move(record), lock.take()});
   }
   return aside;
 }

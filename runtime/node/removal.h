@@ -55,11 +55,11 @@ struct Removal {
   Fd lock;
 };
 
-// Renames the jobs' directories on the tiers and their run directories to record.aside(), and their records
-// from jobs/ to removing/: names and keys are free again, reservations count until all is gone. The locks are
-// those of the jobs, and stay with the records. A child touches the tiers, for at most 0.5 s: one may
+// Renames the jobs' directories on the tiers and their run directories to record.aside(), and moves their
+// records from jobs/ to removing/: names and keys are free again, reservations count until all is gone. Takes
+// the jobs' locks, and returns those of the removals. A child touches the tiers, for at most 0.5 s: one may
 // hang. What it has not renamed is the remover's to try again. Those whose record could not be moved are left
-// out, with a line in the log.
+// out, with a line in the log; so are those that another helper removes already.
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs);
 
 // Renames the job's directory in the directory `jobs` to record.aside(), with all that is mounted in it. A

@@ -40,6 +40,8 @@ Status check_names(const JobOnNode& job) {
 
 namespace {
 
+constexpr char kRecord[] = "record.json";  // in a directory of jobs/ or removing/
+
 // Whether the directory that was locked is the one of that name still: it may have been removed, and made
 // anew, by who held the lock before.
 bool is_there(const Fd& locked, const std::string& dir) {
@@ -165,7 +167,12 @@ Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) 
 }
 
 Status StateDir::remove_job(const JobOnNode& job) const {
-  return remove_tree(AT_FDCWD, path_ + "/jobs/" + job.key());
+  const std::string below = "jobs/" + job.key();
+  const Result<std::vector<std::string>> files = list(below);
+  if (files.ok())
+    for (const std::string& name : *files)
+      if (name != kRecord) ::unlink((path_ + "/" + below + "/" + name).c_str());
+  return remove_tree(AT_FDCWD, path_ + "/" + below);
 }
 
 Result<Fd> StateDir::lock_ledger(int patience_ms) const { return lock_file("ledger", patience_ms); }
@@ -270,6 +277,7 @@ Status StateDir::write_removal(const JobRecord& record) const {
 Result<Fd> StateDir::make_removal(const JobRecord& record) const {
   // Under a name that removals() leaves out: until it is locked, whoever found it would take it for a rest.
   const std::string fresh = "removing/.new." + record.removal(), dir = path_ + "/" + fresh;
+  MONARCH_TRY(remove_tree(AT_FDCWD, dir));  // of one that was killed
   if (::mkdir(dir.c_str(), 0700) != 0) return errno_error("make " + dir);
   Fd lock(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   Status made = lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 ? write_record_at(fresh, record)
@@ -333,15 +341,15 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
   } catch (const json::exception& e) {  // a path that is not UTF-8
     return Error{EINVAL, std::string("record of the job: ") + e.what()};
   }
-  return write(dir + "/record.json", text + "\n");
+  return write(dir + "/" + kRecord, text + "\n");
 }
 
 Result<JobRecord> StateDir::read_record(const std::string& key) const {
-  return record_at("jobs/" + key + "/record.json");
+  return record_at("jobs/" + key + "/" + kRecord);
 }
 
 Result<JobRecord> StateDir::read_removal(const std::string& removal) const {
-  return record_at("removing/" + removal + "/record.json");
+  return record_at("removing/" + removal + "/" + kRecord);
 }
 
 namespace {

@@ -7,7 +7,8 @@
 //                          and nodes, likewise); record.json and serves (the datasets) of its agent, or
 //                          failed (why there is none); memory (the job's control group, if a tier is charged
 //                          to it)
-//   STATE/removing/        0700, root's: what is being removed, a directory of jobs/ each, as NAME.SERIAL
+//   STATE/removing/        0700, root's
+//   STATE/removing/NAME.SERIAL/    what is being removed: record.json; unmoved (removal.h); hanging (life.h)
 //   STATE/grants/          0711, root's
 //   STATE/grants/NAME      0644, root's: the job's quotas, for its agent (runtime/hierarchy/grant.h)
 //   STATE/run/             0711, root's
@@ -67,8 +68,8 @@ struct OfCluster {
   std::string account_program;  // empty: no line for sacct
 };
 
-// record.json: written by root, read by root. It goes to removing/ with its directory when the job has ended
-// on this node; then the job's directories are called aside(), beside where they were.
+// record.json: written by root, read by root. It goes to removing/ when the job has ended on this node;
+// then the job's directories are called aside(), beside where they were.
 struct JobRecord {
   JobOnNode job;
   uint32_t restart = 0;
@@ -116,7 +117,7 @@ class StateDir {
   Result<Fd> lock_ledger(int patience_ms) const;
   // Likewise that of a file of root's in STATE, made if need be.
   Result<Fd> lock_file(const std::string& name, int patience_ms) const;
-  Status remove_job(const JobOnNode& job) const;
+  Status remove_job(const JobOnNode& job) const;  // its record goes last: until then it is swept
   // The plain names in STATE/`below`; and, without an error, none where that cannot be read:
   Result<std::vector<std::string>> list(const std::string& below) const;
   std::vector<std::string> jobs() const;      // the keys
