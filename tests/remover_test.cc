@@ -69,7 +69,7 @@ TEST_F(RemoverTest, WhatAKilledHelperBeganToSetAsideIsSetAside) {
       SCOPED_TRACE(std::to_string(moved) + std::to_string(held));
       std::vector<Removal> removals = begin_one(record(1));
       scratch_.dir("state/removing/.new." + kRemoval);
-      std::optional<Fd> lock = state_.make_removal(record(1)).take();
+      Fd lock = state_.make_removal(record(1)).take();
       if (!held) lock.reset();
       const Intercept renames(Call::kRenameat, on_tier_alone(moved ? 0 : EXDEV));
       removals = set_aside(state_, std::move(removals));
