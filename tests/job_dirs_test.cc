@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "tests/faulty_os.h"
+#include "tests/hanging_fs.h"
 #include "tests/logged.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
@@ -56,6 +57,18 @@ class JobDirTest : public ::testing::Test {
   StateDir state_;
   TierConfig tier_;
 };
+
+// All users can list the tier's directory.
+TEST_F(JobDirTest, WhoKeepsTheTiersDirectoryLockedHoldsUpNoStart) {
+  ASSERT_TRUE(make().ok());
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    LockedDirectory locked(scratch_.file("file", ""));
+    if (!locked.is_ready()) return;
+    locked.lock(::open(tier_.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    m->check(is_soon_done([&] { return make("c.2.0.n1").ok(); }), "the next job begins");
+    locked.end();
+  });
+}
 
 TEST_F(JobDirTest, IsTheOwnersInADirectoryOfRoots) {
   const mode_t before = ::umask(0077);

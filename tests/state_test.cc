@@ -19,6 +19,8 @@
 #include <thread>
 
 #include "tests/faulty_os.h"
+#include "tests/hanging_fs.h"
+#include "tests/private_mounts.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 
@@ -162,6 +164,25 @@ TEST_F(StateTest, IsRootsAlone) {
   EXPECT_EQ(ensure_root_directory(scratch_ / "new", 0755).error().code, EPERM);
 }
 
+// As all can of /run, and could of what earlier releases made.
+TEST_F(StateTest, WhoKeepsTheDirectoryAboveLockedHoldsUpNoHelper) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    LockedDirectory locked(scratch_.file("file", ""));
+    if (!locked.is_ready()) return;
+    locked.lock(::open(scratch_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    m->check(is_soon_done([&] { return StateDir::open(path_).ok(); }), "it is opened");
+    locked.end();
+  });
+}
+
+TEST_F(StateTest, UsersCannotListIt) {
+  ASSERT_EQ(::chmod(path_.c_str(), 0755), 0);
+  ASSERT_TRUE(StateDir::open(path_).ok());
+  struct stat st;
+  ASSERT_EQ(::stat(path_.c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0711u) << "nor keep it locked in the kernel";
+}
+
 TEST_F(StateTest, IsMadeWithItsParentsAndRefusedIfAnyOfItIsAnothers) {
   const mode_t before = ::umask(0077);
   const Result<StateDir> deep = StateDir::open(scratch_ / "a/b/c");
@@ -170,7 +191,7 @@ TEST_F(StateTest, IsMadeWithItsParentsAndRefusedIfAnyOfItIsAnothers) {
   for (const char* name : {"a", "a/b", "a/b/c"}) {
     struct stat st;
     ASSERT_EQ(::stat((scratch_ / name).c_str(), &st), 0);
-    EXPECT_EQ(st.st_mode & 07777, 0755u) << name;
+    EXPECT_EQ(st.st_mode & 07777, std::string(name) == "a/b/c" ? 0711u : 0755u) << name;
   }
   for (const char* name : {"", "/jobs", "/removing", "/grants", "/run", "/spool"}) {
     const std::string part = path_ + name;

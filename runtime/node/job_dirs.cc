@@ -81,9 +81,13 @@ Status make_roots_own(const Fd& base, const std::string& name, const std::string
 // can write. The ledger's lock keeps two helpers from taking each other's away.
 Result<Fd> make_tier_jobs(const StateDir& state, const Fd& base, const std::string& tier_path) {
   const std::string path = tier_path + "/" + kJobs;
+  // What is there is not made: mkdir(2) waits for whoever has the tier's directory locked in the kernel, as
+  // anybody can who can list it.
+  Result<Fd> all = open_tier_jobs(tier_path);
+  if (all.ok()) return all;
   if (const Status made = make_roots_own(base, kJobs, path); !made.ok() && made.error().code != EEXIST)
     return made.error();
-  Result<Fd> all = open_tier_jobs(tier_path);
+  all = open_tier_jobs(tier_path);
   if (all.ok()) return all;
   const Result<Fd> lock = state.lock_ledger(kLockPatienceMs);
   if (!lock.ok()) return lock.error();

@@ -59,14 +59,18 @@ Fd lock_if_free(const std::string& dir) {
   return fd;
 }
 
+// What is there is not made: mkdir(2) waits for whoever has the directory above locked in the kernel, as
+// anybody can who can list it.
 Status ensure_root_directory(const std::string& path, mode_t mode) {
-  if (::mkdir(path.c_str(), mode) == 0) {
-    if (::chmod(path.c_str(), mode) != 0) return errno_error("chmod " + path);  // whatever the umask
-  } else if (errno != EEXIST) {
-    return errno_error("make " + path);
-  }
   struct stat st;
-  if (::lstat(path.c_str(), &st) != 0) return errno_error(path);
+  if (::lstat(path.c_str(), &st) != 0) {
+    if (::mkdir(path.c_str(), mode) == 0) {
+      if (::chmod(path.c_str(), mode) != 0) return errno_error("chmod " + path);  // whatever the umask
+    } else if (errno != EEXIST) {
+      return errno_error("make " + path);
+    }
+    if (::lstat(path.c_str(), &st) != 0) return errno_error(path);
+  }
   if (!S_ISDIR(st.st_mode) || st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
     return Error{EPERM, path + ": not a directory that root alone can write; remove it"};
   return {};
@@ -135,16 +139,19 @@ Result<StateDir> StateDir::open(const std::string& path) {
   for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1))
     if (const std::string above = path.substr(0, at); ::access(above.c_str(), F_OK) != 0)
       MONARCH_TRY(ensure_root_directory(above, 0755));
-  MONARCH_TRY(ensure_root_directory(path, 0755));
+  MONARCH_TRY(ensure_root_directory(path, 0711));
   MONARCH_TRY(check_is_of_node(path));
+  struct stat st;
+  if (::stat(path.c_str(), &st) != 0) return errno_error(path);
+  // As releases before 0.2.0 made it. Who can list it can keep it locked, and nothing is made in it
+  // meanwhile.
+  if ((st.st_mode & 0044) != 0) ::chmod(path.c_str(), 0711);
   MONARCH_TRY(ensure_root_directory(path + "/jobs", 0700));
   MONARCH_TRY(ensure_root_directory(path + "/removing", 0700));
   MONARCH_TRY(ensure_root_directory(path + "/grants", 0711));
   MONARCH_TRY(ensure_root_directory(path + "/run", 0711));
   MONARCH_TRY(ensure_root_directory(path + "/spool", 0700));
   MONARCH_TRY(ensure_root_directory(path + "/reports", 0711));
-  struct stat st;
-  if (::stat(path.c_str(), &st) != 0) return errno_error(path);
   state.cgroup_prefix_ = fmt::format("{:x}.{:x}.", st.st_dev, st.st_ino);
   return state;
 }

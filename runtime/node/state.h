@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What root remembers of a job on this node: the state directory, which no user can write.
+// What root remembers of a job on this node: the state directory, which no user can write, or list.
 //
 //   STATE/ledger           0600, root's: the lock on what jobs have reserved
 //   STATE/jobs/            0700, root's
