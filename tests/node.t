@@ -514,7 +514,7 @@ def remover_killed():
         n.start(1)
         n.hold(1, QUOTA)
         epilog = e2e.start([*n._words("--epilog", 1), "--account-program", ""], stdin=subprocess.DEVNULL)
-        ok(wait_until(lambda: glob.glob(f"{n.state}/removing/*")), "the job is set aside")
+        ok(wait_until(lambda: glob.glob(f"{n.state}/removing/*") and len(n.helpers()) >= 2), "the job is set aside, and a remover begins")
         stopped = n.signal_helpers(signal.SIGSTOP)
         left = n.left(1)
         ok(len(stopped) >= 2 and len(left) >= 2 and not os.path.exists(n.job_dir(1)), "its remover was stopped in the middle", stopped, left)
