@@ -214,9 +214,10 @@ TEST_F(SweepSpoiltTest, SpoiltRecordsOfOthersAreTheirs) {
   EXPECT_EQ(jobs(), keys);
 }
 
-// Its process may be about to write it.
+// Its process may be about to write it. Of a directory without anything it has the lock then.
 TEST_F(SweepSpoiltTest, ARecordThatIsNotThereYetIsNotSpoilt) {
   make_key(key(1));
+  scratch_.file("state/jobs/" + key(1) + "/wanted", "/data");
   make_key(key(2));
   scratch_.dir("state/jobs/" + key(2) + "/record.json");
   sweep_now({});
