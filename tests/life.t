@@ -202,8 +202,8 @@ def state_directory():
     """It is made with its parents."""
     with node("parents", "not/yet/there/state") as n:
         contains(n.start(JOB + 6), ["ready "], "a job starts where the state directory's parents are missing")
-        equal([oct(os.stat(f"{n.dir}/{path}").st_mode & 0o7777) for path in ("not", "not/yet/there", "not/yet/there/state")], ["0o755"] * 3,
-              "which only root can write")
+        equal([oct(os.stat(f"{n.dir}/{path}").st_mode & 0o7777) for path in ("not", "not/yet/there", "not/yet/there/state")], ["0o755", "0o755", "0o711"],
+              "which only root can write, and users cannot list")
 
 
 if os.geteuid() != 0:
