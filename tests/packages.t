@@ -218,7 +218,7 @@ def life():
     contains(inside("dpkg-query", "-W", "monarch")[1].decode(), ["0.1.99"], "the older version is installed")
     inside("systemctl", "enable", "monarch-sweep.service", "monarch-metrics.socket", "monarch-metrics-textfile.timer")
     ok(os.path.islink(f"{root}/etc/systemd/system/multi-user.target.wants/monarch-sweep.service"), "the administrator enables the units")
-    equal(stat.filemode(os.stat(f"{root}/run/monarch").st_mode), "drwxr-xr-x", "the directory in /run is there")
+    equal(stat.filemode(os.stat(f"{root}/run/monarch").st_mode), "drwx--x--x", "the directory in /run is there")
 
     os.makedirs(f"{root}/srv/data")
     for number in range(20):
