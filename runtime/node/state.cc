@@ -144,8 +144,9 @@ Result<StateDir> StateDir::open(const std::string& path) {
   struct stat st;
   if (::stat(path.c_str(), &st) != 0) return errno_error(path);
   // As releases before 0.2.0 made it. Who can list it can keep it locked, and nothing is made in it
-  // meanwhile.
-  if ((st.st_mode & 0044) != 0) ::chmod(path.c_str(), 0711);
+  // meanwhile. What has nothing of ours in it yet may be somebody's mistake.
+  if ((st.st_mode & 0044) != 0 && ::access((path + "/removing").c_str(), F_OK) == 0)
+    ::chmod(path.c_str(), 0711);
   MONARCH_TRY(ensure_root_directory(path + "/jobs", 0700));
   MONARCH_TRY(ensure_root_directory(path + "/removing", 0700));
   MONARCH_TRY(ensure_root_directory(path + "/grants", 0711));
