@@ -34,6 +34,7 @@ nobase_dist_doc_DATA = \
 	%D%/performance/partial.svg \
 	%D%/performance/peers.svg \
 	%D%/performance/reads-1g.svg \
+	%D%/performance/reads-1g-cached.svg \
 	%D%/performance/reads.svg \
 	%D%/performance/scale.svg \
 	%D%/performance/start.svg \
@@ -69,6 +70,7 @@ EXTRA_DIST += \
 	%D%/performance/partial.json \
 	%D%/performance/peers.json \
 	%D%/performance/reads-1g.json \
+	%D%/performance/reads-1g-cached.json \
 	%D%/performance/reads.json \
 	%D%/performance/scale.json \
 	%D%/performance/start.json \
