@@ -13,12 +13,46 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <new>
+#include <optional>
 #include <string>
 
 namespace monarch {
+
+// What a server of FUSE answers to a request: so many bytes that it has put there, or -errno, or nothing.
+using FuseAnswer = std::function<std::optional<int>(const fuse_in_header& request, char* bytes)>;
+
+[[noreturn]] inline void serve_fuse(int fd, const FuseAnswer& answer) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  alignas(fuse_in_header) char request[1 << 17];
+  while (::read(fd, request, sizeof request) > 0) {
+    const auto* in = reinterpret_cast<const fuse_in_header*>(request);
+    alignas(8) char room[sizeof(fuse_out_header) + 256] = {};
+    auto* header = reinterpret_cast<fuse_out_header*>(room);
+    std::optional<int> bytes;
+    if (in->opcode == FUSE_INIT) {
+      fuse_init_out init = {};
+      init.major = FUSE_KERNEL_VERSION;
+      init.minor = FUSE_KERNEL_MINOR_VERSION;
+      init.max_write = 4096;
+      std::memcpy(room + sizeof *header, &init, sizeof init);
+      bytes = sizeof init;
+    } else {
+      bytes = answer(*in, room + sizeof *header);
+    }
+    if (!bytes) continue;
+    header->error = std::min(*bytes, 0);
+    header->len = static_cast<uint32_t>(sizeof *header) + static_cast<uint32_t>(std::max(*bytes, 0));
+    header->unique = in->unique;
+    (void)!::write(fd, room, header->len);
+  }
+  ::_exit(0);
+}
 
 // While it lives, whoever opens a file below `directory` hangs, also once it is killed: the server has taken
 // the request, and does not answer. To be made in a mount namespace of the test's own.
@@ -28,7 +62,8 @@ class HangingFs {
     const int fd = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
     const std::string options = "fd=" + std::to_string(fd) + ",rootmode=40000,user_id=0,group_id=0" + more;
     is_mounted_ = ::mount("test", directory.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0;
-    if (is_mounted_ && (server_ = ::fork()) == 0) serve(fd);
+    if (is_mounted_ && (server_ = ::fork()) == 0)
+      serve_fuse(fd, [](const fuse_in_header&, char*) { return std::nullopt; });
     ::close(fd);
   }
   HangingFs(const HangingFs&) = delete;
@@ -41,26 +76,6 @@ class HangingFs {
   bool is_mounted() const { return is_mounted_; }
 
  private:
-  [[noreturn]] static void serve(int fd) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alignas(fuse_in_header) char request[1 << 17];
-    while (::read(fd, request, sizeof request) > 0) {
-      const auto* in = reinterpret_cast<const fuse_in_header*>(request);
-      if (in->opcode != FUSE_INIT) continue;
-      struct {
-        fuse_out_header header;
-        fuse_init_out init;
-      } out = {};
-      out.header.len = sizeof out;
-      out.header.unique = in->unique;
-      out.init.major = FUSE_KERNEL_VERSION;
-      out.init.minor = FUSE_KERNEL_MINOR_VERSION;
-      out.init.max_write = 4096;
-      (void)!::write(fd, &out, sizeof out);
-    }
-    ::_exit(0);
-  }
-
   bool is_mounted_ = false;
   pid_t server_ = -1;
 };
@@ -74,7 +89,12 @@ class LockedDirectory {
     const int fd = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
     const std::string options = "fd=" + std::to_string(fd) + ",rootmode=100000,user_id=0,group_id=0";
     if (::mount("test", file.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) return;
-    if ((server_ = ::fork()) == 0) serve(fd);
+    void* const shared =
+        ::mmap(nullptr, sizeof *is_read_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return;
+    is_read_ = new (shared) std::atomic<bool>(false);
+    if ((server_ = ::fork()) == 0)
+      serve_fuse(fd, [this](const fuse_in_header& in, char* bytes) { return answer(in, bytes); });
     ::close(fd);
     const int map = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
     struct stat st;
@@ -88,8 +108,10 @@ class LockedDirectory {
   bool is_ready() const { return memory_ != MAP_FAILED; }
   // From now on. Of the calling process, which may be another one by now.
   void lock(int directory) const {
+    const bool is_first = !*is_read_;
     if (::fork() != 0) {
-      ::usleep(200000);  // until it is in the kernel, which does not tell
+      for (int i = 0; is_first && !*is_read_ && i < 6000; ++i) ::usleep(5000);
+      if (!is_first) ::usleep(200000);  // it waits for the same page, which nobody is asked for again
       return;
     }
     ::prctl(PR_SET_PDEATHSIG, 0);
@@ -107,44 +129,25 @@ class LockedDirectory {
  private:
   static constexpr size_t kBytes = 4096;
 
-  [[noreturn]] static void serve(int fd) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alignas(fuse_in_header) char request[1 << 17];
-    while (::read(fd, request, sizeof request) > 0) {
-      const auto* in = reinterpret_cast<const fuse_in_header*>(request);
-      alignas(8) char room[sizeof(fuse_out_header) + 256] = {};
-      auto* header = reinterpret_cast<fuse_out_header*>(room);
-      char* body = room + sizeof *header;
-      size_t bytes = 0;
-      if (in->opcode == FUSE_INIT) {
-        fuse_init_out init = {};
-        init.major = FUSE_KERNEL_VERSION;
-        init.minor = FUSE_KERNEL_MINOR_VERSION;
-        init.max_write = 4096;
-        std::memcpy(body, &init, bytes = sizeof init);
-      } else if (in->opcode == FUSE_GETATTR) {
-        fuse_attr_out attributes = {};
-        attributes.attr_valid = 3600;
-        attributes.attr.ino = 1;
-        attributes.attr.mode = S_IFREG | 0600;
-        attributes.attr.nlink = 1;
-        attributes.attr.size = kBytes;
-        std::memcpy(body, &attributes, bytes = sizeof attributes);
-      } else if (in->opcode == FUSE_OPEN) {
-        bytes = sizeof(fuse_open_out);
-      } else if (in->opcode == FUSE_READ) {
-        continue;
-      } else {
-        header->error = -ENOSYS;
-      }
-      header->len = static_cast<uint32_t>(sizeof *header + bytes);
-      header->unique = in->unique;
-      (void)!::write(fd, room, header->len);
+  std::optional<int> answer(const fuse_in_header& request, char* bytes) const {
+    if (request.opcode == FUSE_READ) {
+      *is_read_ = true;
+      return {};
     }
-    ::_exit(0);
+    if (request.opcode == FUSE_OPEN) return sizeof(fuse_open_out);
+    if (request.opcode != FUSE_GETATTR) return -ENOSYS;
+    fuse_attr_out attributes = {};
+    attributes.attr_valid = 3600;
+    attributes.attr.ino = 1;
+    attributes.attr.mode = S_IFREG | 0600;
+    attributes.attr.nlink = 1;
+    attributes.attr.size = kBytes;
+    std::memcpy(bytes, &attributes, sizeof attributes);
+    return sizeof attributes;
   }
 
   pid_t server_ = -1;
+  std::atomic<bool>* is_read_ = nullptr;  // shared with the server
   void* memory_ = MAP_FAILED;
 };
 
@@ -153,7 +156,7 @@ inline bool is_soon_done(const std::function<bool()>& work) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(work() ? 0 : 1);
   int status = -1;
-  for (int i = 0; i < 1000 && ::waitpid(pid, &status, WNOHANG) == 0; ++i) ::usleep(5000);
+  for (int i = 0; i < 6000 && ::waitpid(pid, &status, WNOHANG) == 0; ++i) ::usleep(5000);
   return status == 0;
 }
 

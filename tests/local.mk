@@ -111,6 +111,7 @@ tests_unit_SOURCES = \
 	%D%/removal_test.cc \
 	%D%/remover_attempts_test.cc \
 	%D%/remover_fixture.h \
+	%D%/remover_locks_test.cc \
 	%D%/remover_test.cc \
 	%D%/scratch.h \
 	%D%/series_test.cc \
