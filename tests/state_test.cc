@@ -13,6 +13,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -298,6 +299,58 @@ TEST_F(StateTest, ALockOnAJobThatWasRemovedIsNone) {
     EXPECT_EQ(held.st_ino, there.st_ino);
     EXPECT_FALSE(lock_if_free(path_ + "/jobs/c.7.n1"));
   }
+}
+
+// The keeper's notes are written without the job's lock.
+TEST_F(StateTest, ANoteThatIsWrittenMeanwhileDoesNotOutliveItsJob) {
+  const JobOnNode job{7, "n1", "c"};
+  std::atomic<bool> over{false};
+  std::thread keeper([&] {
+    while (!over) (void)state_.write("jobs/c.7.n1/alone", "1").ok();
+  });
+  for (int i = 0; i < 200; ++i) {
+    const Result<Fd> lock = state_.lock_job(job, true, 0);
+    ASSERT_TRUE(lock.ok()) << lock.error().text;
+    EXPECT_TRUE(state_.remove_job(job).ok());
+  }
+  over = true;
+  keeper.join();
+  EXPECT_TRUE(fs::is_empty(path_ + "/jobs"));
+}
+
+TEST_F(StateTest, WhatWasBeingRemovedAsItsHelperWasKilledIsForgotten) {
+  const JobOnNode job{7, "n1", "c"};
+  scratch_.file("state/jobs/.gone.c.7.n1/alone", "1");
+  scratch_.file("state/jobs/.gone.c.8.n1/alone", "1");
+  scratch_.file("state/jobs/c.9.n1/wanted", "/data");
+  EXPECT_TRUE(state_.jobs() == std::vector<std::string>{"c.9.n1"});
+  ASSERT_TRUE(state_.lock_job(job, true, 0).ok());
+  EXPECT_TRUE(state_.remove_job(job).ok()) << "nor is it in the way";
+  EXPECT_FALSE(fs::exists(path_ + "/jobs/.gone.c.7.n1"));
+  state_.forget_removed_jobs();
+  EXPECT_FALSE(fs::exists(path_ + "/jobs/.gone.c.8.n1"));
+  EXPECT_TRUE(fs::exists(path_ + "/jobs/c.9.n1/wanted"));
+}
+
+TEST_F(StateTest, AJobsDirectoryThatAnotherRemovesBeforeItIsOpenedIsMadeAnew) {
+  const JobOnNode job{7, "n1", "c"};
+  const auto locks = [&](int patience_ms) {
+    return in_child([&] {
+      bool done = false;
+      const auto removed = [&](CallArguments a) {
+        const auto* path = reinterpret_cast<const char*>(a[1]);
+        if (!done && std::string(path).ends_with("/jobs/c.7.n1")) done = fs::remove(path);
+        return 0;
+      };
+      if (!before_call(SYS_openat, removed)) return 255;
+      const Result<Fd> lock = state_.lock_job(job, true, patience_ms);
+      return !done ? 254 : lock.ok() ? 0 : lock.error().code;
+    });
+  };
+  const int status = locks(30000);
+  if (status == 255) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(locks(0), ETIMEDOUT) << "there is no time for another try";
 }
 
 // Removed, or made anew, between the moments that it is opened and locked.

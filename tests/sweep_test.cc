@@ -62,8 +62,8 @@ TEST_F(NodeSweepTest, WhatIsDeadGoesAndNothingElse) {
   ASSERT_TRUE(state_.write("jobs/" + key(5) + "/wanted", "/data").ok());
   sweep_now({});
   EXPECT_TRUE(in_removing().empty());
-  EXPECT_EQ(jobs(), (Names{key(3), key(4), key(5), key(9)}))
-      << "it lives, a helper is at work on it, it is noted only, it is the caller's";
+  EXPECT_EQ(jobs(), (Names{key(3), key(4), key(5), key(6), key(9)}))
+      << "it lives, a helper is at work on it, it is noted only, it is about to be, it is the caller's";
   EXPECT_EQ(on_tier(), (Names{name(3), name(4), name(9)}));
   EXPECT_EQ(runs(), on_tier());
 }
@@ -214,14 +214,22 @@ TEST_F(SweepSpoiltTest, SpoiltRecordsOfOthersAreTheirs) {
   EXPECT_EQ(jobs(), keys);
 }
 
-// Its process may be about to write it. Of a directory without anything it has the lock then.
+// Its process may be about to write it.
 TEST_F(SweepSpoiltTest, ARecordThatIsNotThereYetIsNotSpoilt) {
   make_key(key(1));
   scratch_.file("state/jobs/" + key(1) + "/wanted", "/data");
   make_key(key(2));
   scratch_.dir("state/jobs/" + key(2) + "/record.json");
+  make_key(key(3));
   sweep_now({});
-  EXPECT_EQ(jobs(), (Names{key(1), key(2)}));
+  EXPECT_EQ(jobs(), (Names{key(1), key(2), key(3)}));
+}
+
+TEST_F(NodeSweepTest, WhatWasBeingRemovedIsForgotten) {
+  scratch_.file("state/jobs/.gone." + key(1) + "/alone", "1");
+  sweep_now({});
+  EXPECT_TRUE(jobs().empty());
+  EXPECT_NE(::access((scratch_ / ("state/jobs/.gone." + key(1))).c_str(), F_OK), 0);
 }
 
 TEST_F(SweepSpoiltTest, WhatIsOlderThanTheBootIsNobodysAnyMore) {

@@ -41,6 +41,7 @@ Status check_names(const JobOnNode& job) {
 namespace {
 
 constexpr char kRecord[] = "record.json";  // in a directory of jobs/ or removing/
+constexpr char kGone[] = ".gone.";         // and the key: a job's that is being removed; list() leaves it out
 
 // Whether the directory that was locked is the one of that name still: it may have been removed, and made
 // anew, by who held the lock before.
@@ -162,8 +163,9 @@ Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) 
   for (int waited = 0;; waited += 10) {
     if (make && ::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) return errno_error("make " + dir);
     Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!fd) return errno_error("open " + dir);
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+    if (!fd) {
+      if (!make || errno != ENOENT) return errno_error("open " + dir);
+    } else if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
       if (is_there(fd, dir)) return fd;
       if (!make) return Error{ENOENT, dir + ": removed"};
     } else if (errno != EWOULDBLOCK && errno != EINTR) {
@@ -175,12 +177,20 @@ Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) 
 }
 
 Status StateDir::remove_job(const JobOnNode& job) const {
-  const std::string below = "jobs/" + job.key();
-  const Result<std::vector<std::string>> files = list(below);
-  if (files.ok())
-    for (const std::string& name : *files)
-      if (name != kRecord) ::unlink((path_ + "/" + below + "/" + name).c_str());
-  return remove_tree(AT_FDCWD, path_ + "/" + below);
+  const std::string jobs = path_ + "/jobs/", gone = jobs + kGone + job.key();
+  (void)remove_tree(AT_FDCWD, gone).ok();  // of one that was killed
+  if (::rename((jobs + job.key()).c_str(), gone.c_str()) != 0)
+    return errno == ENOENT ? Status() : Status(errno_error("rename " + jobs + job.key()));
+  (void)remove_tree(AT_FDCWD, gone).ok();
+  return {};
+}
+
+void StateDir::forget_removed_jobs() const {
+  const std::string jobs = path_ + "/jobs";
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(jobs.c_str()), &::closedir);
+  while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
+    if (std::strncmp(e->d_name, kGone, sizeof kGone - 1) == 0)
+      (void)remove_tree(::dirfd(dir.get()), e->d_name).ok();
 }
 
 Result<Fd> StateDir::lock_ledger(int patience_ms) const { return lock_file("ledger", patience_ms); }

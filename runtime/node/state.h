@@ -7,6 +7,7 @@
 //                          and nodes, likewise); record.json and serves (the datasets) of its agent, or
 //                          failed (why there is none); memory (the job's control group, if a tier is charged
 //                          to it)
+//   STATE/jobs/.gone.KEY/  what is left of that while it is removed
 //   STATE/removing/        0700, root's
 //   STATE/removing/NAME.SERIAL/    what is being removed: record.json; unmoved (removal.h); hanging (life.h)
 //   STATE/grants/          0711, root's
@@ -117,7 +118,9 @@ class StateDir {
   Result<Fd> lock_ledger(int patience_ms) const;
   // Likewise that of a file of root's in STATE, made if need be.
   Result<Fd> lock_file(const std::string& name, int patience_ms) const;
-  Status remove_job(const JobOnNode& job) const;  // its record goes last: until then it is swept
+  // At once: who writes there without the lock has done so before, or gets ENOENT. A missing one is success.
+  Status remove_job(const JobOnNode& job) const;
+  void forget_removed_jobs() const;  // what it left where it was killed
   // The plain names in STATE/`below`; and, without an error, none where that cannot be read:
   Result<std::vector<std::string>> list(const std::string& below) const;
   std::vector<std::string> jobs() const;      // the keys

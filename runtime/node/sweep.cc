@@ -66,7 +66,6 @@ uint32_t job_of_key(const std::string& key, const JobOnNode& own) {
 // A record that cannot be read: what the job has goes with what no record names, once it has ended.
 void forget_spoilt(const StateDir& state, const JobOnNode& own, const std::string& key, const Fd& lock,
                    const Error& error) {
-  if (::rmdir((state.path() + "/jobs/" + key).c_str()) == 0) return;  // who removed it was killed
   const uint32_t job = job_of_key(key, own);
   struct stat st;
   const bool old = ::fstat(lock.get(), &st) == 0 && before_this_boot(st);
@@ -280,6 +279,7 @@ std::vector<std::string> dead_jobs(const StateDir& state) {
 }
 
 void sweep(const StateDir& state, const JobOnNode& own) {
+  state.forget_removed_jobs();
   std::vector<Removal> removals = unattended_removals(state), dead;
   for (const std::string& key : state.jobs())
     if (key != own.key()) sweep_job(state, own, key, &dead);

@@ -223,7 +223,9 @@ bool WorkQueue::next_background(Work* work) {
     again_.pop_front();
     return true;
   }
-  if ((!prefetching_ && in_line_.empty()) || memory_is_short()) return false;
+  if (!prefetching_ && in_line_.empty()) return false;
+  is_short_ = memory_is_short();
+  if (is_short_) return false;
   if (!in_line_.empty() && turns_ < kTurns) {
     ++turns_;
     *work = std::move(in_line_.front());
@@ -285,7 +287,7 @@ bool WorkQueue::wait_for_work(MutexLock* hold) {
   int64_t due = ask_.due();
   if (due <= now && !looking_) return true;
   if (!again_.empty() && has_background_place()) due = std::min(due, again_.front().due);
-  if ((prefetching_ || !in_line_.empty()) && memory_is_short()) due = std::min(due, now + kShortMemoryNs);
+  if ((prefetching_ || !in_line_.empty()) && is_short_) due = std::min(due, now + kShortMemoryNs);
   if (is_poor_ && !is_timed_ && prefetching_ && has_background_place()) {
     is_timed_ = true;
     work_.wait_for(hold,

@@ -153,6 +153,7 @@ class WorkQueue {
   // The least that was passed over; 0: nothing.
   uint64_t passed_over_ GUARDED_BY(lock_) = 0;
   bool is_poor_ GUARDED_BY(lock_) = false;   // prefetch could not pay when it was asked last
+  bool is_short_ GUARDED_BY(lock_) = false;  // memory was short when it was asked last
   bool is_timed_ GUARDED_BY(lock_) = false;  // a thread waits for that to change
 };
 
