@@ -25,15 +25,14 @@ namespace monarch {
 namespace {
 
 constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-constexpr int kMostLevels = 8;  // what lies deeper is moved up to the tree's root first
+constexpr int kMostLevels = 8;  // what lies deeper is left to one thread, which goes down and back up (Way)
 constexpr size_t kBatch = 16;   // names that a thread takes at a time
 constexpr size_t kMostBatches = 1024;
 constexpr size_t kMostThreads = 8;
 constexpr size_t kDescriptorsPerThread = 64;  // so many must be allowed to the process for each thread
 constexpr size_t kMostOpen = 16;              // directories per thread, beside those on its way down
 constexpr size_t kMostOnWay = 16;             // directories that are open on a way down (Way)
-constexpr size_t kMostEmptied = 1 << 16;      // levels of a way that a pass goes back up, with their names
-constexpr size_t kMostMeasured = 1 << 18;     // levels that measure_tree() goes down
+constexpr size_t kMostRemembered = 1 << 18;   // levels of a way that a pass goes back up, with their names
 constexpr size_t kMostNamed = 16;             // levels of a way that an error names
 constexpr ino_t kSubvolumeRoot = BTRFS_FIRST_FREE_OBJECTID;
 
@@ -197,14 +196,10 @@ int give_back_pages(int at, const char* name, int64_t mount, Pages pages) {
   return 0;
 }
 
-// Of one call of remove_tree(), through all of its passes.
+// What is the same in all of a tree.
 struct Whole {
-  Pages pages;
-  int top;                         // the directory that is emptied
-  int64_t mount;                   // which is not left
-  std::vector<std::string> apart;  // in `top`: file systems' own trees (subvolumes) that wait for their pass
-  std::atomic<uint64_t> moved{0};
-  Status first;  // error
+  const Pages pages;
+  const int64_t mount;  // which is not left
 };
 
 // Removes `name`, or opens it if it is a directory that has to be emptied first. Without a descriptor: errno
@@ -234,36 +229,31 @@ size_t threads_allowed() {
   return std::clamp<size_t>(files.rlim_cur / kDescriptorsPerThread, 1, kMostThreads);
 }
 
-// One pass over a tree of one device. Work waits in a stack, so that what was begun is finished first.
+// Work waits in a stack, so that what was begun is finished first. Nothing is renamed: from one directory to
+// another that waits for all such of the file system, which another user can keep from their end.
 class Removal {
  public:
-  Removal(Whole* whole, std::string name, dev_t device)
-      : whole_(whole), name_(std::move(name)), device_(device), most_threads_(threads_allowed()) {}
+  explicit Removal(const Whole& whole) : whole_(whole), most_threads_(threads_allowed()) {}
 
-  // True: what was moved up needs another pass.
-  bool run(Fd top) {
-    top_ = std::make_shared<Directory>();
-    top_->stream.reset(os::fdopendir(top.get()));
-    if (!top_->stream) {
-      note(nullptr, name_);
-      return false;
-    }
+  // The first error.
+  Status run(Fd top) {
+    auto directory = std::make_shared<Directory>();
+    directory->stream.reset(os::fdopendir(top.get()));
+    if (!directory->stream) return errno_error("remove .");
     top.release();
-    list(top_);
+    list(directory);
     work();
     for (std::thread& t : threads_) t.join();
-    return again_;
+    return first_;
   }
 
  private:
   void note(const Directory* directory, std::string name) {
     const int error = errno;
     const std::lock_guard<std::mutex> hold(lock_);
-    if (!whole_->first.ok() || error == ENOENT) return;
-    for (; directory && directory->parent; directory = directory->parent.get())
-      name = directory->name + "/" + name;
-    if (directory && name_ != ".") name = name_ + "/" + name;
-    whole_->first = errno_error("remove " + name, error);
+    if (!first_.ok() || error == ENOENT) return;
+    for (; directory->parent; directory = directory->parent.get()) name = directory->name + "/" + name;
+    first_ = errno_error("remove " + name, error);
   }
 
   // Hands names to any thread, or removes them here and now if there is enough to do.
@@ -333,18 +323,13 @@ class Removal {
 
   void remove_entry(const DirectoryPtr& directory, const std::string& name) {
     struct stat st;
-    Fd fd = remove_or_open(*whole_, directory->fd(), name.c_str(), &st);
+    Fd fd = remove_or_open(whole_, directory->fd(), name.c_str(), &st);
     if (!fd) {
       if (errno != 0) note(directory.get(), name);
       return;
     }
-    if (st.st_dev != device_) {
-      if (set_apart(directory, name)) return;
-    } else {
-      if (directory->level < kMostLevels) return descend(directory, name, std::move(fd));
-      if (move_up(directory->fd(), name)) return;
-      while (empty_in_place(directory, name, fd.get(), st)) continue;
-    }
+    if (directory->level < kMostLevels) return descend(directory, name, std::move(fd));
+    while (empty_in_depth(directory, name, fd.get(), st)) continue;
     if (os::unlinkat(directory->fd(), name.c_str(), AT_REMOVEDIR) != 0) note(directory.get(), name);
   }
 
@@ -361,46 +346,9 @@ class Removal {
     list(directory);
   }
 
-  // A new name for it in the directory `to`, or "".
-  std::string renamed(int at, const std::string& name, int to) {
-    std::string moved;
-    int rc;
-    do {
-      moved = ".removed." + std::to_string(whole_->moved.fetch_add(1));
-      rc = os::renameat(at, name.c_str(), to, moved.c_str());
-    } while (rc != 0 && (errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR));
-    return rc == 0 ? moved : "";
-  }
-
-  // A subvolume gets a pass of its own, with a queue of its own: they may be nested as deep as directories.
-  bool set_apart(const DirectoryPtr& directory, const std::string& name) {
-    const bool is_there = directory == top_ && name_ == ".";
-    const std::string moved = is_there ? name : renamed(directory->fd(), name, whole_->top);
-    if (moved.empty()) return false;
-    const std::lock_guard<std::mutex> hold(lock_);
-    whole_->apart.push_back(moved);
-    return true;
-  }
-
-  // Where the queue is full the next pass finds it: no recursion goes deeper than kMostLevels.
-  bool move_up(int at, const std::string& name) {
-    const std::string moved = renamed(at, name, top_->fd());
-    if (moved.empty()) return false;
-    if (std::unique_lock<std::mutex> hold(lock_); room()) {
-      top_->under_way.fetch_add(1);
-      batches_.push_back({top_, {moved}});
-      add_thread();
-      changed_.notify_one();
-    } else {
-      again_ = true;
-    }
-    return true;
-  }
-
-  // What the file system does not let go elsewhere, such as out of an XFS project. True: it was too deep for
-  // one pass, and another one is worth while.
-  bool empty_in_place(const DirectoryPtr& directory, const std::string& name, int fd, const struct stat& st) {
-    Way way(whole_->mount);
+  // True: it was too deep for one pass, and another one is worth while.
+  bool empty_in_depth(const DirectoryPtr& directory, const std::string& name, int fd, const struct stat& st) {
+    Way way(whole_.mount);
     bool is_whole = true, removed = false;
     const auto stays = [&](const std::string& entry) {
       note(directory.get(), way.path() + (entry.empty() ? "" : "/" + entry));
@@ -415,10 +363,10 @@ class Removal {
         const std::string entry = e->d_name;
         struct stat below;
         if (entry == "." || entry == "..") continue;
-        Fd inner = remove_or_open(*whole_, way.fd(), entry.c_str(), &below);
+        Fd inner = remove_or_open(whole_, way.fd(), entry.c_str(), &below);
         if (!inner && errno == 0) continue;
         if (!inner || !way.down(std::move(inner), below, entry)) stays(entry);
-        if (way.levels() < kMostEmptied) continue;
+        if (way.levels() < kMostRemembered) continue;
         way.forget_half();
         is_whole = false;
         continue;
@@ -455,54 +403,27 @@ class Removal {
     }
   }
 
-  Whole* const whole_;
-  const std::string name_;  // in whole_->top
-  const dev_t device_;
-  DirectoryPtr top_;
+  const Whole whole_;
   std::atomic<size_t> open_{0};
 
-  std::mutex lock_;  // of all below, and of what the pass changes of the whole
+  std::mutex lock_;  // of all below
   std::condition_variable changed_;
   std::vector<Batch> batches_;
   std::vector<std::thread> threads_;
   size_t most_threads_;
   size_t idle_ = 0;
   bool done_ = false;
-  bool again_ = false;
+  Status first_;  // error
 };
-
-void empty_one(Whole* whole, const std::string& name) {
-  for (bool again = true; again;) {
-    struct stat st;
-    Fd fd = open_to_empty(whole->top, name.c_str(), whole->mount, &st);
-    if (!fd) {
-      if (whole->first.ok() && errno != ENOENT) whole->first = errno_error("remove " + name);
-      return;
-    }
-    again = Removal(whole, name, st.st_dev).run(std::move(fd));
-  }
-}
-
-void empty_all(Whole* whole) {
-  empty_one(whole, ".");
-  while (!whole->apart.empty()) {
-    const std::string name = std::move(whole->apart.back());
-    whole->apart.pop_back();
-    empty_one(whole, name);
-    if (os::unlinkat(whole->top, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT && whole->first.ok())
-      whole->first = errno_error("remove " + name);
-  }
-}
 
 }  // namespace
 
 Status empty_directory(int dirfd, Pages pages) {
   struct stat st;
-  const Fd top = open_to_empty(dirfd, ".", os::mount_id(dirfd), &st);
+  const int64_t mount = os::mount_id(dirfd);
+  Fd top = open_to_empty(dirfd, ".", mount, &st);
   if (!top) return errno_error("open the directory that is to be emptied");
-  Whole whole{pages, top.get(), os::mount_id(dirfd), {}, 0, {}};
-  empty_all(&whole);
-  return whole.first;
+  return Removal({pages, mount}).run(std::move(top));
 }
 
 Status remove_tree(int dirfd, const std::string& name) {
@@ -551,7 +472,7 @@ Usage measure_tree(int dirfd, int patience_ms) {
     usage.bytes += uint64_t{512} * static_cast<uint64_t>(st.st_blocks) /
                    (is_directory ? 1 : std::max<uint64_t>(st.st_nlink, 1));
     if (!is_directory) continue;
-    if (way.levels() >= kMostMeasured)
+    if (way.levels() >= kMostRemembered)
       partial = true;
     else
       partial |= !enter(file.get(), st) && errno != ENOENT;
