@@ -2,6 +2,7 @@
 # The developer's commands.
 
 EXTRA_DIST += \
+	%D%/apptainer \
 	%D%/bench \
 	%D%/build \
 	%D%/check \

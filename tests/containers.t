@@ -28,8 +28,12 @@ ONE_VERSION = ["unshare", "--mount", "--cgroup", "sh", "-c",
                'umount -l /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"', "sh"]
 LIMITS = [f"--ulimit={name}={limit}:{limit}" for name, kind, most in (("nofile", resource.RLIMIT_NOFILE, 20000), ("nproc", resource.RLIMIT_NPROC, 1000))
           for limit in [min([own for own in resource.getrlimit(kind)[1:] if own != resource.RLIM_INFINITY] + [most])]]
+# dev/apptainer installs one where Debian has none.
+APPTAINER = os.environ.get("MONARCH_TEST_APPTAINER") or "apptainer"
 # Each makes a command of the image's directory, arguments and a command in it.
 TOOLS = {
+    # Not with all capabilities: a machine may lack some.
+    "apptainer": lambda image, more, command: [APPTAINER, "--quiet", "exec", "--no-privs", *more, image, *command],
     "bwrap": lambda image, more, command: ["bwrap", "--bind", image, "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/run", *more, *command],
     "charliecloud": lambda image, more, command: ["ch-run", "--write", *more, image, "--", *command],
     "podman": lambda image, more, command: [*(ONE_VERSION if os.path.isdir("/sys/fs/cgroup/unified") else []), "podman", "run", "--rm",
@@ -42,7 +46,7 @@ def mounted(tool, source, point, writable=False):
     """Arguments that mount a directory in the container."""
     if tool == "bwrap":
         return ["--bind" if writable else "--ro-bind", source, point]
-    return [("--bind=" if tool == "charliecloud" else "--volume=") + f"{source}:{point}"]
+    return [("--volume=" if tool == "podman" else "--bind=") + f"{source}:{point}"]
 
 
 def data():
@@ -64,7 +68,7 @@ def environment():
 def why_not(tool):
     """Why this machine runs no container of the tool's, if so."""
     command = TOOLS[tool](images.glibc_image(f"probe-{tool}"), [], ["true"])
-    program = {"charliecloud": "ch-run"}.get(tool, tool)
+    program = {"charliecloud": "ch-run", "apptainer": APPTAINER}.get(tool, tool)
     if not shutil.which(program):
         return f"no {program}"
     code, _, err = e2e.execute(command, env={**environment(), "LD_PRELOAD": ""})
@@ -132,6 +136,10 @@ def podman():
     _tool("podman")
 
 
+def apptainer():
+    _tool("apptainer")
+
+
 def other_users():
     """In a user namespace of its own, as whoever."""
     if reason := why_not("bwrap"):
@@ -168,6 +176,21 @@ def another_libc():
     result, _, native, _ = in_container("bwrap", image, [(root, root)], root, program=["/bin/cat", *files])
     ok(native[0] == 0 and len(native[1]) > FILES, "an image with musl: natively", native[2])
     return equal(result[:2], native[:2], "an image with musl: the same bytes", result[2])
+
+
+def other_glibcs():
+    """Root file systems with a glibc older, or newer, than this machine's."""
+    found = sorted(filter(os.path.isdir, glob.glob(f"{os.environ.get('MONARCH_TEST_IMAGES', '')}/*")))
+    reason = "" if found else "no MONARCH_TEST_IMAGES names a directory with root file systems"
+    if reason := reason or why_not("bwrap"):
+        return skip("images with other glibcs", reason)
+    root = data()
+    for image in found:
+        libc, = glob.glob(f"{image}/lib/*-linux-gnu/libc.so.6") or glob.glob(f"{image}/lib*/libc.so.6")
+        with open(libc, "rb") as file:
+            release = re.search(rb"stable release version ([0-9.]+)[.]", file.read())[1].decode()
+        check_served(f"an image with glibc {release}", in_container("bwrap", image, [(root, "/mnt")], "/mnt"))
+    return None
 
 
 def tells_what_is_wrong():
@@ -224,6 +247,25 @@ def in_slurm():
     hit = re.search(r" monarch=1 hit=([\d.]+)%.* err=(\d+)", log)
     ok(hit and float(hit[1]) == 100 and hit[2] == "0", "in Slurm: all is served, as sacct shows it", log)
     return cluster.nothing_left("in Slurm")
+
+
+def apptainer_in_slurm():
+    """An ordinary user's job, a directory as its image."""
+    reason = slurm_lab.why_no_slurm() or why_not("apptainer")
+    if reason:
+        return skip("Apptainer in a job of Slurm's", reason)
+    cluster, root = slurm_lab.Cluster(name="apptainer"), data()
+    cluster.up("--nodes", "1", "--prolog-flags", "Contain")
+    image = images.glibc_image("apptainer-image")
+    subprocess.run(["chmod", "-R", "a+rX", image], check=True)
+    command = f"{APPTAINER} --quiet exec --userns --bind={root}:/data $({cluster.prefix}/bin/monarchctl container-args apptainer) {image}"
+    job = cluster.submit([f"--monarch-dataset={root}"], f"set -e; for i in 1 2; do {command} sh -c '{READ.format('/data')}'; done")
+    equal(cluster.wait(job), "COMPLETED", "Apptainer in Slurm: how the job ends", cluster.output(job))
+    native = e2e.execute(TOOLS["apptainer"](image, [f"--bind={root}:/data"], ["sh", "-c", READ.format("/data")]), env=environment())
+    equal(cluster.output(job), 2 * native[1], "Apptainer in Slurm: as natively")
+    hit = re.search(r" monarch=1 hit=([\d.]+)%.* err=(\d+)", cluster.log_of(job))
+    ok(hit and float(hit[1]) == 100 and hit[2] == "0", "Apptainer in Slurm: all is served, as sacct shows it", cluster.log_of(job))
+    return cluster.nothing_left("Apptainer in Slurm")
 
 
 def own_mounts():
@@ -285,5 +327,5 @@ def mounts_that_stay():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(bubblewrap, charliecloud, podman, other_users, something_mounted_below, another_libc, tells_what_is_wrong,
-         for_tools_that_are_not_here, in_slurm, own_mounts, mounts_that_stay)
+e2e.main(bubblewrap, charliecloud, podman, apptainer, other_users, something_mounted_below, another_libc, other_glibcs, tells_what_is_wrong,
+         for_tools_that_are_not_here, in_slurm, apptainer_in_slurm, own_mounts, mounts_that_stay)
