@@ -517,18 +517,34 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
   return 0;
 }
 
-int report_of_sacct(const ReportOptions& options) {
-  const size_t at = options.what.find('@');
-  std::vector<std::string> words = {
-      "sacct", "-nPX", "-j", options.what.substr(0, at), "-o", "State,SystemComment"};
-  if (at != std::string::npos) words.insert(words.end(), {"-M", options.what.substr(at + 1)});
+// What sacct prints of a job, with '=' before it, or with '!' where it fails.
+Result<std::string> ask_sacct(const std::string& name, const char* fields) {
+  const size_t at = name.find('@');
+  std::vector<std::string> words = {"sacct", "-nPX", "-j", name.substr(0, at), "-o", fields};
+  if (at != std::string::npos) words.insert(words.end(), {"-M", name.substr(at + 1)});
   Question asked([&] {
     int status;
     const std::string said = run_program(words, &status);
     if (status == 127 << 8) return std::string("!there is no sacct here");
     return (status == 0 ? "=" : "!") + said;
   });
-  const Result<std::string> answer = asked.answer(kSacctPatienceMs);
+  return asked.answer(kSacctPatienceMs);
+}
+
+// The name by the number of its own that Slurm has given to an element of an array (4711_3) or a component of
+// a heterogeneous job (4711+1), by which all else knows it; as it is where it is none, or sacct does not
+// tell.
+std::string by_own_number(const std::string& name) {
+  const size_t at = std::min(name.find('@'), name.size());
+  if (name.substr(0, at).find_first_of("_+") == std::string::npos) return name;
+  const Result<std::string> answer = ask_sacct(name, "JobIDRaw");
+  const bool said = answer.ok() && !answer->empty() && (*answer)[0] == '=';
+  const std::string number = said ? answer->substr(1, answer->find_first_not_of("0123456789", 1) - 1) : "";
+  return number.empty() || answer->substr(1) != number + "\n" ? name : number + name.substr(at);
+}
+
+int report_of_sacct(const ReportOptions& options) {
+  const Result<std::string> answer = ask_sacct(options.what, "State,SystemComment");
   const std::string hint =
       "; name a job with Monarch on this node ('monarchctl status'), one that sacct has, or a file of "
       "'monarchctl run --report'";
@@ -552,15 +568,16 @@ int report_verb(const ReportOptions& options) {
   }
   const Result<std::vector<Job>> jobs = find_jobs(options.state_dir);
   if (!jobs.ok()) return fail("report", jobs.error());
-  const std::vector<Kept> kept = kept_reports(options.state_dir, options.what);
+  const std::string name = by_own_number(options.what);
+  const std::vector<Kept> kept = kept_reports(options.state_dir, name);
   std::set<std::string> clusters;
   for (const Job& job : *jobs)
-    if (is_named(job, options.what)) clusters.insert(job.cluster);
+    if (is_named(job, name)) clusters.insert(job.cluster);
   for (const Kept& one : kept) clusters.insert(one.cluster);
-  if (const Status one = check_one(options.what, clusters); !one.ok()) return fail("report", one.error());
+  if (const Status one = check_one(name, clusters); !one.ok()) return fail("report", one.error());
   const Job* untold = nullptr;
   for (const Job& job : *jobs) {
-    if (!is_named(job, options.what)) continue;
+    if (!is_named(job, name)) continue;
     untold = &job;
     if (job.status)
       return tell(options, {{"job", job.id, state_name(job.state), job.cluster},

@@ -9,6 +9,7 @@ Each says what its job should cost the PFS; the servers must have counted the su
 import contextlib
 import glob
 import hashlib
+import json
 import math
 import os
 import re
@@ -205,6 +206,13 @@ def array():
     for member in members:
         equal(cluster.output(member), data.sums * 2, "job array: the bytes are right")
         check_line("job array", member, data, 2)
+    report = [f"{cluster.prefix}/bin/monarchctl", "report", "--json", "--state-dir", cluster.state]
+    told, by_number = ([json.loads(cluster.execute([*report, str(name)])[1] or "{}") for name in names]
+                       for names in ([f"{job}_{task}" for task in (1, 2, 3)], members))
+    equal([(t.pop("source", ""), t.pop("name", "")) for t in told], [("kept", f"{job}_{task}") for task in (1, 2, 3)],
+          "job array: the report of an element is found by its name")
+    equal(sorted(map(str, told)), sorted(str({key: t[key] for key in t if key not in ("source", "name")}) for t in by_number),
+          "job array: it is that of the element's number")
 
 
 def scancel():
