@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// monarchctl clean: removes what runs and jobs left behind that were killed. monarchctl flush: has root's
-// helper write the lines that wait for sacct.
+// monarchctl clean: removes what runs and jobs left behind that were killed.
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -24,10 +20,8 @@
 #include "admin/tiers.h"
 #include "build_config.h"
 #include "runtime/agent/sweep.h"
-#include "runtime/base/argv.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
-#include "runtime/base/paths.h"
 #include "runtime/config/config.h"
 #include "runtime/node/life.h"
 #include "runtime/node/state.h"
@@ -76,7 +70,7 @@ Status clean_runs(const CleanOptions& options, std::vector<Found>* found) {
     });
     const bool named =
         std::find(options.directories.begin(), options.directories.end(), place) != options.directories.end();
-    if (!swept.ok() && named) return swept.error();
+    if (!swept.ok() && named) return with_remedy(swept.error(), "name directories that tiers or runs are in");
   }
   return {};
 }
@@ -94,7 +88,7 @@ std::vector<Found> left_by_jobs(const StateDir& state) {
 Status clean_jobs(const CleanOptions& options, std::vector<Found>* found) {
   if (::access((options.state_dir + "/jobs").c_str(), F_OK) != 0) return {};
   const Result<StateDir> state = StateDir::open(options.state_dir);
-  if (!state.ok()) return state.error();
+  if (!state.ok()) return with_remedy(state.error(), "see monarchd(8)");
   std::vector<Found> left = left_by_jobs(*state);
   if (!options.dry_run && !left.empty()) {
     sweep(*state, {});
@@ -141,49 +135,6 @@ int clean(const CleanOptions& options) {
   return kept ? kFailure : 0;
 }
 
-struct FlushOptions {
-  std::string config, state_dir;
-  bool json = false;
-};
-
-size_t waiting(const std::string& state_dir) {
-  if (::access((state_dir + "/spool").c_str(), F_OK) != 0) return 0;
-  const Result<StateDir> state = StateDir::open(state_dir);
-  return state.ok() ? state->spooled().size() : 0;
-}
-
-int flush_verb(const FlushOptions& options) {
-  if (::geteuid() != 0) return fail("flush", "the lines that wait for sacct are root's: run it as root");
-  const size_t before = waiting(options.state_dir);
-  int status = 0;
-  if (before > 0) {
-    std::vector<std::string> words = {part_of_monarch("monarchd", "sbin", SBINDIR),
-                                      "--flush",
-                                      "--state-dir",
-                                      options.state_dir,
-                                      "--config",
-                                      options.config};
-    const std::vector<char*> argv = argv_of(words);
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::dup2(STDERR_FILENO, STDOUT_FILENO);
-      ::execv(argv[0], argv.data());
-      std::fprintf(stderr, "monarchctl flush: run %s: %s\n", argv[0], std::strerror(errno));
-      ::_exit(127);
-    }
-    while (pid > 0 && ::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-    if (pid < 0) return fail("flush", errno_error("fork"));
-  }
-  const size_t after = waiting(options.state_dir);
-  if (options.json)
-    print_json({{"version", PACKAGE_VERSION}, {"waited", before}, {"waiting", after}});
-  else
-    std::printf("%zu lines for sacct waited, %zu wait\n", before, after);
-  if (status == 0 && after == 0) return 0;
-  return fail("flush", std::to_string(after) +
-                           " lines wait for sacct still: is slurmdbd there ('monarchctl doctor')?");
-}
-
 }  // namespace
 
 void add_clean(CLI::App* app, int* status) {
@@ -197,14 +148,6 @@ void add_clean(CLI::App* app, int* status) {
       "Exit status: 0 if nothing is left behind, or --dry-run; 1 if something cannot be removed; 2 for wrong "
       "usage.");
   app->callback([options, status] { *status = clean(*options); });
-}
-
-void add_flush(CLI::App* app, int* status) {
-  auto options = std::make_shared<FlushOptions>();
-  app->add_flag("--json", options->json, "print as JSON");
-  add_config_and_state_dir(app, "configuration", &options->config, &options->state_dir);
-  app->footer("Exit status: 0 if no line waits any more, 1 if some do, 2 for wrong usage.");
-  app->callback([options, status] { *status = flush_verb(*options); });
 }
 
 }  // namespace monarch::admin

@@ -168,7 +168,10 @@ std::optional<Finding> not_roots(const std::string& path, bool* there) {
   struct stat st;
   *there = ::lstat(path.c_str(), &st) == 0;
   if (!*there && errno == ENOENT) return {};
-  if (!*there) return Finding{is_root() ? Level::kFail : Level::kSkip, path + ": " + std::strerror(errno)};
+  if (!*there)
+    return Finding{
+        is_root() ? Level::kFail : Level::kSkip, path + ": " + std::strerror(errno),
+        is_root() ? "look why root cannot see it; or name another one by state_dir= in plugstack.conf" : ""};
   if (!S_ISDIR(st.st_mode)) return Finding{Level::kFail, path + ": not a directory", "remove it"};
   if (st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
     return Finding{Level::kFail, path + ": not only root can write it",
@@ -200,14 +203,14 @@ Findings check_state(const Place& place) {
   if (const size_t lines = state->spooled().size(); lines > 0)
     found.push_back({Level::kWarn,
                      std::to_string(lines) + " lines wait for sacct in " + place.state_dir + "/spool",
-                     "is slurmdbd there? then: monarchd --flush"});
+                     "is slurmdbd there? then: monarchctl flush"});
   return found;
 }
 
 Findings check_tiers(const Place& place) {
   const Config config = config_of(place);
   const Result<std::vector<Candidate>> found = look_at_tiers(config.tiers);
-  if (!found.ok()) return {{Level::kFail, found.error().text}};
+  if (!found.ok()) return {{Level::kFail, found.error().text, "monarchctl tiers; monarchctl config check"}};
   const size_t configured = config.tiers.size();
   Findings all;
   for (size_t i = 0; i < found->size(); ++i) {
@@ -392,7 +395,7 @@ Findings check_slurmdbd(const Place& place) {
   const std::string said = run_program({"sacctmgr", "-nP", "list", "cluster", "format=cluster"}, &status);
   if (status == 0) return {{Level::kOk, "slurmdbd answers"}};
   return {{Level::kWarn, "slurmdbd does not answer: " + said.substr(0, said.find('\n')),
-           "start it; lines for sacct wait meanwhile, and 'monarchd --flush' writes them"}};
+           "start it; lines for sacct wait meanwhile, and 'monarchctl flush' writes them"}};
 }
 
 struct Check {

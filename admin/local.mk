@@ -16,6 +16,7 @@ monarchctl_SOURCES = \
 	%D%/defaults.cc \
 	%D%/defaults.h \
 	%D%/doctor.cc \
+	%D%/flush.cc \
 	%D%/job_text.cc \
 	%D%/job_text.h \
 	%D%/jobs.cc \
@@ -30,20 +31,20 @@ monarchctl_SOURCES = \
 	%D%/open_times_text.h \
 	%D%/output.cc \
 	%D%/output.h \
-	%D%/plan.cc \
 	%D%/page.cc \
 	%D%/page.h \
-	%D%/timeline.cc \
-	%D%/timeline.h \
+	%D%/plan.cc \
+	%D%/report.cc \
 	%D%/run.cc \
 	%D%/screen.cc \
 	%D%/screen.h \
 	%D%/slurm_facts.cc \
 	%D%/slurm_facts.h \
 	%D%/status.cc \
-	%D%/summary.cc \
 	%D%/tiers.cc \
 	%D%/tiers.h \
+	%D%/timeline.cc \
+	%D%/timeline.h \
 	%D%/top.cc \
 	%D%/version.cc \
 	%D%/wait.cc \

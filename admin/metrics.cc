@@ -112,6 +112,8 @@ ordered_json to_json(const std::vector<Metric>& metrics) {
 
 // ---- for node_exporter
 
+constexpr char kOtherDirectory[] = "name a directory that root can write";
+
 // Whole or not at all; no link in that directory is followed.
 Status replace(const std::string& dir, const std::string& text) {
   const std::string path = dir + "/" + kTextfile;
@@ -119,9 +121,9 @@ Status replace(const std::string& dir, const std::string& text) {
   if (!at)
     return Error{errno, errno_error("open " + dir).text + "; name the directory that node_exporter reads"};
   if (::unlinkat(at.get(), kFresh, 0) != 0 && errno != ENOENT)  // of one that was killed
-    return errno_error("remove " + dir + "/" + kFresh);
+    return with_remedy(errno_error("remove " + dir + "/" + kFresh), kOtherDirectory);
   const Fd file(::openat(at.get(), kFresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file) return errno_error("make " + path);
+  if (!file) return with_remedy(errno_error("make " + path), kOtherDirectory);
   errno = ENOSPC;  // of a write that is short
   if (::fchmod(file.get(), 0644) == 0 &&
       ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
@@ -129,7 +131,7 @@ Status replace(const std::string& dir, const std::string& text) {
     return {};
   const Error error = errno_error("write " + path);
   ::unlinkat(at.get(), kFresh, 0);
-  return error;
+  return with_remedy(error, error.code == ENOSPC ? "make room there" : kOtherDirectory);
 }
 
 // One at a time: what was looked at first is written first, so that no counter goes back in the file.

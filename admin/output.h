@@ -18,6 +18,10 @@ inline constexpr char kDefaultState[] = RUNSTATEDIR "/monarch";
 // "monarchctl COMMAND: text" to standard error, on one line; returns kFailure.
 int fail(const char* command, const std::string& text);
 inline int fail(const char* command, const Error& error) { return fail(command, error.text); }
+inline Error with_remedy(Error error, const std::string& remedy) {
+  error.text += "; " + remedy;
+  return error;
+}
 
 // In ASCII: what others chose may be for a terminal to obey. Bytes that are not UTF-8, as paths may have, are
 // replaced.

@@ -316,8 +316,12 @@ std::string page_of(const PageOf& page, const Timeline& timeline) {
     html += "<div><dt>" + text(name) + "</dt><dd>" + text(value) + "</dd></div>\n";
   html += "</dl>\n";
   if (timeline.series.count > 0) {
-    html += chart_of(throughput(timeline), timeline) + chart_of(staging(timeline), timeline);
-    if (!timeline.tiers.empty()) html += chart_of(fill(timeline), timeline);
+    std::vector<Chart> charts = {throughput(timeline), staging(timeline)};
+    if (!timeline.tiers.empty()) charts.push_back(fill(timeline));
+    for (Chart& chart : charts) {
+      if (page.several_nodes) chart.heading += " on this node";
+      html += chart_of(chart, timeline);
+    }
   } else {
     html += "<p id=\"unknown\">How it went over time is not known.</p>\n";
   }

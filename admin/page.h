@@ -15,6 +15,7 @@ namespace monarch::admin {
 struct PageOf {
   std::string title, advice;
   bool good = false;                                       // the advice is that nothing is to be done
+  bool several_nodes = false;                              // the job has; the timeline is of this one
   std::vector<std::pair<std::string, std::string>> facts;  // name and value
   // Of each node, or of this one and the others together, and of all: rows as wide as the first, which has
   // the headings.

@@ -175,7 +175,7 @@ Result<std::vector<Room>> rooms_of(const PlanOptions& options, const Config& con
     return rooms;
   }
   const Result<std::vector<Candidate>> tiers = look_at_tiers(config.tiers);
-  if (!tiers.ok()) return tiers.error();
+  if (!tiers.ok()) return with_remedy(tiers.error(), "see 'monarchctl tiers', or give --capacity SIZE");
   for (const Candidate& c : *tiers)
     if (c.chosen) rooms.push_back({c.tier.name, c.path, c.tier.quota.of(c.size), 0});
   if (rooms.empty())
@@ -219,7 +219,7 @@ Result<double> measured_rate(const PlanOptions& options) {
   const Result<nlohmann::json> report = parse_report(*text, file);
   if (!report.ok()) return report.error();
   const Result<Timeline> timeline = timeline_of(*report);
-  if (!timeline.ok()) return Error{timeline.error().code, file + ": " + timeline.error().text};
+  if (!timeline.ok()) return Error{timeline.error().code, file + ": " + timeline.error().text + kNameAReport};
   const double rate = peaks_of(*timeline).pfs;
   if (rate < 1)
     return bad_input(file +
@@ -374,7 +374,9 @@ int plan(PlanOptions options) {
     dataset = path.take();
   }
   const Result<Config> config = config_of(options);
-  if (!config.ok()) return fail("plan", config.error());
+  if (!config.ok())
+    return fail("plan", with_remedy(config.error(),
+                                    "mend it, name another one by --config FILE, or give --capacity SIZE"));
   Result<std::vector<Room>> rooms = rooms_of(options, *config);
   if (!rooms.ok()) return fail("plan", rooms.error());
   Walk walk(*rate);
@@ -384,7 +386,7 @@ int plan(PlanOptions options) {
     return fail("plan",
                 found.first_error + (found.first_error.ends_with(std::strerror(EACCES))
                                          ? "; give yourself the right to list it (chmod), or ask its owner"
-                                         : ": nothing of the dataset can be looked at"));
+                                         : ": nothing of the dataset can be looked at; ask its owner"));
   uint64_t left = found.space;
   for (Room& room : *rooms) {
     room.filled = std::min(room.capacity / kBlock * kBlock, left);
@@ -399,7 +401,7 @@ int plan(PlanOptions options) {
   if (found.errors == 0) return 0;
   fail("plan", std::to_string(found.errors) +
                    " files or directories cannot be looked at, and are not in these numbers; the first: " +
-                   found.first_error);
+                   found.first_error + "; run it as the user of the job, if that one can look at them");
   return kPartial;
 }
 

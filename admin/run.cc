@@ -383,12 +383,16 @@ Result<std::optional<JobKey>> check_peers(const RunOptions& options, const PeerC
   if (options.peers.empty()) return std::optional<JobKey>();
   const Result<std::vector<NodeAddress>> nodes =
       read_nodes(options.peers, ports_of(kIdentity, config.first_port, config.last_port));
-  if (!nodes.ok()) return Error{nodes.error().code, "--peers " + nodes.error().text};
+  if (!nodes.ok())
+    return Error{nodes.error().code,
+                 "--peers " + nodes.error().text + "; name a file with a line ADDRESS:PORT for each node"};
   if (options.peer_index >= nodes->size())
     return bad_input("--peer-index " + std::to_string(options.peer_index) + ": " + options.peers + " has " +
-                     std::to_string(nodes->size()) + " nodes, from 0 on");
+                     std::to_string(nodes->size()) + " nodes; give a number below that");
   Result<JobKey> key = read_key_file(options.peer_key);
-  if (!key.ok()) return Error{key.error().code, "--peer-key " + key.error().text};
+  if (!key.ok())
+    return Error{key.error().code, "--peer-key " + key.error().text +
+                                       "; name a file of 32 random bytes that you alone can read"};
   return std::optional<JobKey>(*key);
 }
 
@@ -401,7 +405,7 @@ Result<std::vector<TierConfig>> choose_tiers(const std::vector<std::string>& dat
     configured = std::move(config->tiers);
   }
   const Result<std::vector<Candidate>> found = look_at_tiers(configured);
-  if (!found.ok()) return found.error();
+  if (!found.ok()) return Error{found.error().code, found.error().text + "; give --tier NAME:PATH:SIZE"};
   std::vector<TierConfig> tiers;
   for (const Candidate& c : *found) {
     if (!c.chosen) continue;

@@ -40,6 +40,7 @@ def fails(name, words, parts, want=1, **options):
     ok(code == want and out == "" and err.startswith("monarchctl") and err.count("\n") == 1,
        f"refused in one line: {name}", f"exit code {code}", out, err)
     contains(err, parts, f"the message tells: {name}")
+    ok(re.search(r"; |'monarchctl|--\w|\b(name|see|give|as root)\b|[?]", err), f"the message says what to do: {name}", err)
 
 
 def written(name, text, mode=0o644):
@@ -844,7 +845,7 @@ def report_of_sacct():
     env = e2e.native_environment(PATH=f"{bins}:{os.environ['PATH']}")
 
     def sacct(line, end="exit 0"):
-        written("sacct/sacct", f"#!/bin/sh\ncat <<'E'\n{line}E\n{end}\n", 0o755)
+        written("sacct/sacct", f"#!/bin/sh\ncat <<'E'\n{line and '4711|' + line}E\n{end}\n", 0o755)
 
     good = "COMPLETED|other words monarch=1 hit=91.0% pfs=3.81M/7.63M ops=-50% meta=-50% nvme=3.81M staged=100% nodes=1/1 err=0\n"
     sacct(good)
@@ -861,13 +862,16 @@ def report_of_sacct():
     sacct(good, 'echo "$@" >"${0%/*}/asked"')
     ctl("report", "4711@one", env=env)
     with open(f"{bins}/asked", encoding="utf-8") as file:
-        equal(file.read(), "-nPX -j 4711 -o State,SystemComment -M one\n", "report JOBID@CLUSTER: sacct is asked for that cluster's job")
+        equal(file.read(), "-nPX -j 4711 -o JobID,State,SystemComment -M one\n", "report JOBID@CLUSTER: sacct is asked for that cluster's job")
+    for rows in "_1|COMPLETED|monarch=1\n4711_2|FAILED|monarch=1\n", "+0|COMPLETED|monarch=1\n4711+1|FAILED|\n":
+        written("sacct/sacct", f"#!/bin/sh\ncat <<'E'\n4711{rows}E\n", 0o755)
+        fails("report: an array, or a job of components", ["report", "4711"], ["job 4711 has 2 parts", "name one: 4711" + rows[:2]], env=env)
     sacct("RUNNING|\n")
     fails("report: no line", ["report", "4711"], ["no line of Monarch's", "RUNNING"], env=env)
     sacct("")
     fails("report: an unknown job", ["report", "4711"], ["sacct does not know it", "monarchctl status"], env=env)
     fails("report: no sacct", ["report", "4711"], ["there is no sacct here"], before=["/usr/bin/env", "PATH=/nowhere"])
-    sacct("no connection\n", "exit 1")
+    written("sacct/sacct", "#!/bin/sh\necho no connection\nexit 1\n", 0o755)
     fails("report: sacct fails", ["report", "4711"], ["no connection"], env=env)
     sacct("", "sleep 100")
     fails("report: sacct hangs", ["report", "4711"], ["no answer in 10 s"], env=env)

@@ -309,7 +309,7 @@ def troubleshooting():
              if re.match("fallback_|invalidations|chunk_fallbacks|peer_(?!files|bytes)|dup_|evicted_|no_fit|dropped|put_off|.*_errors$", name)]
     result(missing(names, " ".join(quoted), "troubleshooting.md"), "and all counters that name a reason")
     rules = re.findall(r'^ +\{"([a-z-]+)", \[', text_of("admin/advice.cc"), flags=re.M)
-    rules += re.findall(r'return \{?\s*"([a-z-]+)",\s', text_of("admin/summary.cc"))
+    rules += re.findall(r'return \{?\s*"([a-z-]+)",\s', text_of("admin/report.cc"))
     result(missing(rules, re.findall(r"`([a-z-]+)`", text), "troubleshooting.md"), "and all advice of monarchctl report")
 
 
@@ -336,6 +336,8 @@ def guides():
             used.update([run[1]] if run else [])
         result(faults, f"{path}: the code in it is run by a test, or marked")
     result(missing(["guides"], used, "the guides"), "tests/guides.t runs code of the guides")
+    loops = [re.findall(r"^for _ in .*?\ndone$", text, flags=re.M | re.S) for text in (page("monarch.7"), text_of("etc/sbatch/wait.sh"))]
+    result([] if loops[0] and loops[0] == loops[1] else loops, "monarch.7: the script that waits is etc/sbatch/wait.sh's, which tests/guides.t runs")
 
 
 def anchors():

@@ -489,7 +489,8 @@ def units():
         with open(f"{directory}/{os.path.basename(path)}", "w", encoding="utf-8") as file:
             file.write(text)
     shutil.copy(f"{directory}/monarch-metrics@.service", f"{directory}/monarch-metrics@1.service")
-    names = ["monarch-metrics.socket", "monarch-metrics@1.service", "monarch-metrics-textfile.service", "monarch-metrics-textfile.timer"]
+    names = ["monarch-metrics.socket", "monarch-metrics@1.service", "monarch-metrics-textfile.service", "monarch-metrics-textfile.timer",
+             "monarch-sweep.service"]
     _, out, err = e2e.execute(["systemd-analyze", "verify", "--man=no", *(f"{directory}/{name}" for name in names)])
     faults = [line for line in (out.decode() + err).splitlines() if "monarch" in line]
     return equal(faults, [], "systemd has nothing to say against the units")

@@ -88,7 +88,8 @@ Status keep_report(const StateDir& state, const JobRecord& record, const std::st
     const std::string dir = "reports/" + std::to_string(record.user.uid), path = state.path() + "/" + dir;
     MONARCH_TRY(ensure_root_directory(path, 0700));
     if (!let_in(path, record.user.uid))
-      spdlog::debug("{}: {}: its user reads no report there", path, std::strerror(errno));
+      spdlog::warn("{}: {}: its user reads no report there; mount its file system with ACLs (acl(5))", path,
+                   std::strerror(errno));
     kept = state.write(dir + "/" + record.name + ".json", text, 0644);
     if (!kept.ok()) ::unlink((path + "/" + record.name + ".json.new").c_str());
   }

@@ -365,12 +365,13 @@ std::string page_text(const Told& told, const Advice& advice) {
   page.title = "Job " + title_of(told.source);
   page.advice = advice.text;
   page.good = std::string(advice.rule) == "good";
+  page.several_nodes = c.nodes > 1;
   const double less = spared(c.bytes_pfs(), c.bytes_read());
   page.facts = {
       {"Read from the PFS", format_size(c.bytes_pfs()) + " instead of " + format_size(c.bytes_read())},
       {less < 0 ? "More than without Monarch" : "Spared", rounded(less < 0 ? -less : less) + "%"},
       {"Opens of a tier's copy", rounded(share(c.opens_tier, c.opens)) + "% of " + std::to_string(c.opens)},
-      {"Staging time", staging_text(told.timeline)}};
+      {page.several_nodes ? "Staging time on this node" : "Staging time", staging_text(told.timeline)}};
   page.open_times = told.open_times;
   if (!told.nodes.empty()) {
     page.nodes = node_rows(told.nodes, c.nodes);
@@ -421,11 +422,11 @@ int tell_report(const ReportOptions& options, const Source& source, const std::s
   if (!all.ok()) return fail("report", all.error());
   if (!node.ok()) return fail("report", node.error());
   const Result<Timeline> timeline = timeline_of(*report);
-  if (!timeline.ok()) return fail("report", name + ": " + timeline.error().text);
+  if (!timeline.ok()) return fail("report", name + ": " + timeline.error().text + kNameAReport);
   Result<std::vector<NodeLine>> nodes = nodes_in(*report);
-  if (!nodes.ok()) return fail("report", name + ": " + nodes.error().text);
+  if (!nodes.ok()) return fail("report", name + ": " + nodes.error().text + kNameAReport);
   const Result<std::optional<OpenTimes>> open_times = open_times_in(*report);
-  if (!open_times.ok()) return fail("report", name + ": " + open_times.error().text);
+  if (!open_times.ok()) return fail("report", name + ": " + open_times.error().text + kNameAReport);
   return tell(options, {source, *all, *node, *timeline, nodes.take(), *open_times});
 }
 
@@ -543,21 +544,41 @@ std::string by_own_number(const std::string& name) {
   return number.empty() || answer->substr(1) != number + "\n" ? name : number + name.substr(at);
 }
 
+// Slurm numbers the elements of an array, and the components of a heterogeneous job, together too: then there
+// is a line of each.
+std::vector<std::string> rows_of(const std::string& said, const std::string& number) {
+  std::vector<std::string> rows;
+  std::istringstream in(said);
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(number)) rows.push_back(line);
+  return rows;
+}
+
 int report_of_sacct(const ReportOptions& options) {
-  const Result<std::string> answer = ask_sacct(options.what, "State,SystemComment");
+  const Result<std::string> answer = ask_sacct(options.what, "JobID,State,SystemComment");
   const std::string hint =
       "; name a job with Monarch on this node ('monarchctl status'), one that sacct has, or a file of "
       "'monarchctl run --report'";
   if (!answer.ok())
     return fail("report",
                 "job " + options.what + " is not on this node, and sacct: " + answer.error().text + hint);
-  const std::string first = answer->substr(1, answer->find('\n') - 1);
-  if (answer->empty() || (*answer)[0] != '=' || first.empty())
+  const bool known = !answer->empty() && (*answer)[0] == '=';
+  const std::string said = answer->empty() ? "" : answer->substr(1, answer->find('\n') - 1);
+  const std::vector<std::string> rows =
+      known ? rows_of(answer->substr(1), options.what.substr(0, options.what.find('@')))
+            : std::vector<std::string>();
+  if (rows.empty())
     return fail("report", "job " + options.what + " is not on this node, and sacct does not know it" +
-                              ((*answer)[0] == '=' || first.empty() ? "" : " (" + first + ")") + hint);
-  const size_t between = first.find('|');
-  return tell_line(options, first.substr(0, between),
-                   between == std::string::npos ? "" : first.substr(between + 1));
+                              (known || said.empty() ? "" : " (" + said + ")") + hint);
+  const size_t name_end = rows[0].find('|'), state_end = rows[0].find('|', name_end + 1);
+  if (rows.size() > 1)
+    return fail("report",
+                "job " + options.what + " has " + std::to_string(rows.size()) +
+                    " parts, such as an array's elements; name one: " + rows[0].substr(0, name_end));
+  if (state_end == std::string::npos)
+    return fail("report", "job " + options.what + " is not on this node, and sacct: " + rows[0] + hint);
+  return tell_line(options, rows[0].substr(name_end + 1, state_end - name_end - 1),
+                   rows[0].substr(state_end + 1));
 }
 
 int report_verb(const ReportOptions& options) {
@@ -589,7 +610,7 @@ int report_verb(const ReportOptions& options) {
   }
   if (!kept.empty()) {
     const Result<std::string> text = read_report(kept[0].path);
-    if (!text.ok()) return fail("report", text.error());
+    if (!text.ok()) return fail("report", with_remedy(text.error(), "run it once more, or as root"));
     const std::string id = options.what.substr(0, options.what.find('@'));
     return tell_report(options, {"kept", id, "ended", kept[0].cluster}, *text, kept[0].path);
   }

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl flush: has root's helper write the lines that wait for sacct.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "admin/commands.h"
+#include "admin/defaults.h"
+#include "admin/output.h"
+#include "build_config.h"
+#include "runtime/base/argv.h"
+#include "runtime/base/paths.h"
+#include "runtime/node/state.h"
+
+namespace monarch::admin {
+namespace {
+
+struct FlushOptions {
+  std::string config, state_dir;
+  bool json = false;
+};
+
+size_t waiting(const std::string& state_dir) {
+  if (::access((state_dir + "/spool").c_str(), F_OK) != 0) return 0;
+  const Result<StateDir> state = StateDir::open(state_dir);
+  return state.ok() ? state->spooled().size() : 0;
+}
+
+int flush_verb(const FlushOptions& options) {
+  if (::geteuid() != 0) return fail("flush", "the lines that wait for sacct are root's: run it as root");
+  const size_t before = waiting(options.state_dir);
+  int status = 0;
+  if (before > 0) {
+    std::vector<std::string> words = {part_of_monarch("monarchd", "sbin", SBINDIR),
+                                      "--flush",
+                                      "--state-dir",
+                                      options.state_dir,
+                                      "--config",
+                                      options.config};
+    const std::vector<char*> argv = argv_of(words);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::dup2(STDERR_FILENO, STDOUT_FILENO);
+      ::execv(argv[0], argv.data());
+      std::fprintf(stderr, "monarchctl flush: run %s: %s\n", argv[0], std::strerror(errno));
+      ::_exit(127);
+    }
+    while (pid > 0 && ::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    if (pid < 0) return fail("flush", with_remedy(errno_error("fork"), "try again when fewer processes run"));
+  }
+  const size_t after = waiting(options.state_dir);
+  if (options.json)
+    print_json({{"version", PACKAGE_VERSION}, {"waited", before}, {"waiting", after}});
+  else
+    std::printf("%zu lines for sacct waited, %zu wait\n", before, after);
+  if (status == 0 && after == 0) return 0;
+  return fail("flush", std::to_string(after) +
+                           " lines wait for sacct still: is slurmdbd there ('monarchctl doctor')?");
+}
+
+}  // namespace
+
+void add_flush(CLI::App* app, int* status) {
+  auto options = std::make_shared<FlushOptions>();
+  app->add_flag("--json", options->json, "print as JSON");
+  add_config_and_state_dir(app, "configuration", &options->config, &options->state_dir);
+  app->footer("Exit status: 0 if no line waits any more, 1 if some do, 2 for wrong usage.");
+  app->callback([options, status] { *status = flush_verb(*options); });
+}
+
+}  // namespace monarch::admin
