@@ -363,6 +363,33 @@ def picture():
            "doc/performance/gain.svg is of the figures beside it")
 
 
+# ---- words
+
+# A clause that stands in the place of a noun hides the subject from a reader who does not know Monarch.
+NO_SUBJECT = re.compile(r"(?:^|[.:;!?][\"')*]* )[\"'(*]*((?:What|Who|Whoever|Whatever|Whose)\b[^.!?]*)")
+
+
+def paragraphs(path):
+    """The prose of a document, without headings, code and links; a cell of a table, an item of a list and a tag are paragraphs."""
+    if path.endswith(".md"):
+        text = re.sub(r"<!--.*?-->|^#.*$|(?<=\n\n)(?: {4}.*\n+)+", "\n\n", text_of(path), flags=re.M)
+        text = re.sub(r"!?\[[^]]*\]\([^)]*\)|`[^`]*`", "CODE", text)
+        parts = re.split(r"\n\s*\n|^ *(?:-|\d+\.) +|\|", text, flags=re.M)
+    else:
+        text = re.sub(r"^\.(EX|nf)\n(?:.*\n)*?\.(EE|fi)$", ".PP", page(os.path.basename(path)), flags=re.M)
+        text = re.sub(r"^(\.T[PQ].*\n.*)$", r"\1\n.PP", text, flags=re.M)
+        parts = re.split(r"^\..*$", re.sub(r"^\.[BI] +", "", text, flags=re.M), flags=re.M)
+    return [" ".join(part.split()) for part in parts if part.strip()]
+
+
+def sentences():
+    pages = sorted(os.path.relpath(path, SOURCE) for path in glob.glob(f"{SOURCE}/doc/*.[1-8]"))
+    for path in GUIDES + pages:
+        prose = paragraphs(path)
+        faults = [m[1][:60] for text in prose for m in NO_SUBJECT.finditer(text) if text[m.end():m.end() + 1] != "?"]
+        result(faults + ["no prose found"] * (len(prose) < 10), f"{path}: no sentence begins with What or Who")
+
+
 # The folders, from the ground up. An include leads to its own folder, or to one further down.
 FLOORS = [["runtime/base", "runtime/layout"], ["runtime/config"], ["runtime/hierarchy", "runtime/metadata"], ["runtime/placement"],
           ["runtime/peer"], ["runtime/agent", "runtime/node"], ["runtime/monarchd", "admin"]]
@@ -415,7 +442,7 @@ def changelog():
 
 
 for test in (options, plugin, environment, config, statistics, rendering, places, anchors, installed, packaged, security, coverage,
-             troubleshooting, guides, picture, layers, changelog):
+             troubleshooting, guides, picture, sentences, layers, changelog):
     try:
         test()
     except Exception as error:  # pylint: disable=broad-except
