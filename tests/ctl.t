@@ -40,7 +40,7 @@ def fails(name, words, parts, want=1, **options):
     ok(code == want and out == "" and err.startswith("monarchctl") and err.count("\n") == 1,
        f"refused in one line: {name}", f"exit code {code}", out, err)
     contains(err, parts, f"the message tells: {name}")
-    ok(re.search(r"; |'monarchctl|--\w|\b(name|see|give|as root)\b|[?]", err), f"the message says what to do: {name}", err)
+    ok(re.search(r"; |['(]monarchctl |--\w|\b(name|see|give|as root)\b|[?]", err), f"the message says what to do: {name}", err)
 
 
 def written(name, text, mode=0o644):

@@ -285,7 +285,7 @@ TEST_F(LedgerTest, WhatIsNotNeededAnyMoreIsNotAskedForAnyMore) {
   EXPECT_EQ(begin(1, 1), 100 * kMiB);
   EXPECT_EQ(begin(2, 1), 0u);
   EXPECT_EQ(told(1), line(75 * kMiB));
-  ASSERT_TRUE(state_.remove_job(record(2).job).ok());
+  ASSERT_TRUE(state_.remove_job(record(2).job.key()).ok());
   EXPECT_TRUE(can_grant(state_));
   grant(state_);
   EXPECT_EQ(told(1), line(100 * kMiB));
@@ -298,7 +298,7 @@ TEST_F(LedgerTest, WhatIsRemovedCountsByWhatItOccupies) {
   gone.tiers.push_back({"ssd", "ssd", "/other", TierConfig::Kind::kDirectory, 90 * kMiB, 90 * kMiB, {}, ""});
   ASSERT_TRUE(state_.make_removal(gone).ok());
   EXPECT_EQ(begin(2), 40 * kMiB) << "unknown: its quota, of this tier";
-  ASSERT_TRUE(state_.remove_job(record(2).job).ok());
+  ASSERT_TRUE(state_.remove_job(record(2).job.key()).ok());
   gone.tiers[0].occupied = 10 * kMiB;
   ASSERT_TRUE(state_.write_removal(gone).ok());
   EXPECT_EQ(begin(2), 90 * kMiB);

@@ -55,11 +55,11 @@ TEST_F(MetricsTest, AnEndThatIsNotedTwiceCountsOnce) {
     EXPECT_EQ(staged(), 7u);
     EXPECT_EQ(ended("read"), 0u) << "its record is there still";
   }
-  ASSERT_TRUE(state_.remove_job(job.job).ok());
+  ASSERT_TRUE(state_.remove_job(job.job.key()).ok());
   EXPECT_TRUE(note_end(state_, other, &nine).ok());
   EXPECT_EQ(staged(), 16u);
   EXPECT_EQ(ended("read"), 1u);
-  ASSERT_TRUE(state_.remove_job(other.job).ok());
+  ASSERT_TRUE(state_.remove_job(other.job.key()).ok());
   EXPECT_EQ(staged(), 16u);
   EXPECT_EQ(ended("read"), 2u);
   EXPECT_EQ(ended("lost"), 0u);
@@ -85,7 +85,7 @@ TEST_F(MetricsTest, WhatIsLostOrLowerLeavesWhatWasBelieved) {
   EXPECT_EQ(staged(), 7u);
   const JobRecord lost = begin(2);
   EXPECT_TRUE(note_end(state_, lost, nullptr).ok());
-  ASSERT_TRUE(state_.remove_job(lost.job).ok());
+  ASSERT_TRUE(state_.remove_job(lost.job.key()).ok());
   EXPECT_EQ(staged(), 7u);
   EXPECT_EQ(ended("lost"), 1u);
 }
@@ -110,7 +110,7 @@ TEST_F(MetricsTest, SumsDoNotOverflow) {
     job.agent.start_time = 0;
     const JobCounters c = counters((uint64_t{1} << 41) * 10);
     EXPECT_TRUE(note_end(state_, job, &c).ok());
-    ASSERT_TRUE(state_.remove_job(job.job).ok());
+    ASSERT_TRUE(state_.remove_job(job.job.key()).ok());
   }
   EXPECT_EQ(ended("read"), 20u) << "the node has been up for a while";
   Result<std::string> kept = state_.read("metrics");

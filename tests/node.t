@@ -961,6 +961,30 @@ def started_at_once():
         ok(0 < sums.most <= QUOTA, "at no time more was reserved than the quota", sums.most)
 
 
+def cleared_at_once():
+    """Steps that begin at the same moment, after a start of their job was killed in the middle: one of them starts the agent, for all."""
+    with node("cleared") as n:
+        for job in range(200, 208):
+            n.start(job)
+            place = f"{n.state}/jobs/cluster.{job}.n1"
+            os.kill(n.record(job)["pid"], signal.SIGKILL)
+            os.unlink(f"{place}/serves")
+            lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            begun = [n.begin(job) for _ in range(6)]
+            time.sleep(0.3)  # all of them wait for it
+            os.close(lock)
+            answers = []
+            for process, answer in begun:
+                with answer:
+                    answers.append(answer.readline().split(" ")[0])
+                process.wait(e2e.PATIENCE)
+            ok(set(answers) <= {"ready", "joined"}, "steps that begin at the same moment after a start that was killed: each has the agent", answers, n.logged())
+            ok(wait_until(lambda job=job: n.record(job)["tiers"][0]["quota"] == QUOTA and os.path.isdir(n.job_dir(job))), "and that has its tier", n.record(job))
+            n.epilog(job)
+            wait_until(lambda: not os.listdir(f"{n.state}/removing"))
+
+
 def ledger_is_held():
     """A helper that hangs with the ledger's lock costs others their space, not their start."""
     with node("held") as n, open(f"{n.dir}/begun", "w", encoding="utf-8"):
@@ -1703,5 +1727,5 @@ if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 e2e.main(large_tree, memory_tier, held_memory, leased_memory, directories_held, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, swept_at_boot, name_is_taken, squashed_root, odd_tier,
-         others_rename, name_is_mounted, started_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, shares, does_not_give_back, hidden_memory, memory_not_tracked, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
+         others_rename, name_is_mounted, started_at_once, cleared_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, shares, does_not_give_back, hidden_memory, memory_not_tracked, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
          late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths, peers)

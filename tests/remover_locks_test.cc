@@ -52,6 +52,40 @@ TEST_F(RemoverTest, WhoStopsRenamesWhereTheStateIsHoldsUpNoJob) {
   });
 }
 
+// What is to be removed is what fills it.
+TEST_F(RemoverTest, WhereTheStatesFileSystemIsFullAJobIsRemovedAllTheSame) {
+  for (const bool inodes : {false, true})
+    in_private_mounts(scratch_, [&](PrivateMounts* m) {
+      scratch_.dir("own");
+      m->tmpfs("own", "state");
+      if (inodes)
+        m->check(::mount(nullptr, (scratch_ / "own").c_str(), nullptr, MS_REMOUNT, "nr_inodes=100") == 0,
+                 "few");
+      const Result<StateDir> state = StateDir::open(scratch_ / "own/state");
+      if (!state.ok()) return m->check(false, state.error().text);
+      state_ = *state;
+      std::vector<Removal> removals = begin_one(record(1));
+      m->check(state_.write("grants/" + kName, "").ok(), "it has its quotas");
+      const std::string filled = scratch_.dir("own/state/run/" + kName + "/files/filled");
+      m->check(::chown(filled.c_str(), kUid, kUid) == 0, "its owner's");
+      for (int i = 0; i < 100000; ++i) {
+        const Fd file(
+            ::open((filled + "/" + std::to_string(i)).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+        const char block[4096] = {};
+        if (!file || (!inodes && ::write(file.get(), block, sizeof block) != sizeof block)) break;
+      }
+      m->check(!state_.write("jobs/c.1.n1/alone", std::string(5000, 'x')).ok(), "it is full");
+      removals = set_aside(state_, std::move(removals));
+      m->check(removals.size() == 1 && jobs().empty() && in_removing() == Names{kRemoval}, "it is set aside");
+      m->check(is_locked("removing/" + kRemoval), "and who removes it has its lock");
+      m->check(remove(std::move(removals), kLong) && in_removing().empty() && runs().empty(),
+               "and all is removed");
+      m->check(names_in(state_.path() + "/grants").empty(), "its quotas, too");
+      m->check(state_.write("jobs/file", std::string(5000, 'x')).ok(), "there is room again");
+      end_children();
+    });
+}
+
 // rmdir(2) would wait for it with the directory above locked.
 TEST_F(RemoverTest, WhatItsOwnerKeepsLockedRootDoesNotWaitFor) {
   struct Shared {

@@ -158,6 +158,14 @@ TEST_F(SpoolTest, ALineIsWrittenOnceForItsRun) {
   EXPECT_EQ(called().size(), 1u);
 }
 
+// The epilog was killed behind it, and is done once more: by then the counters may be gone.
+TEST_F(SpoolTest, TheFirstLineOfARunIsTheOne) {
+  for (const char* text : {"hits=1", "counters=lost"})
+    ASSERT_TRUE(spool(state_, record(1), text, Accounting::kSacct).ok());
+  ASSERT_EQ(state_.spooled().size(), 1u);
+  EXPECT_NE(contents(path(state_.spooled()[0])).find("hits=1"), std::string::npos);
+}
+
 TEST_F(SpoolTest, TimesOfAnotherRunAreNotItsOwn) {
   ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
   for (const char* times : {"1 111 222\n", "2 111\n", "-\n", ""}) {

@@ -155,6 +155,42 @@ TEST_F(StartTest, AStepThatWantsNothingHasNothingOfAnothers) {
   EXPECT_TRUE(is_running(r.agent));
 }
 
+// A start was killed in the middle: the steps to come have what the prolog has noted.
+TEST_F(StartTest, WhatThePrologNotedOutlivesARunThatIsCleared) {
+  configure();
+  StartRequest submitted = request("/data");
+  submitted.options = "tiers=nvme";
+  ASSERT_TRUE(note_wanted(submitted).ok());
+  JobRecord r = record(1);
+  r.agent = *identify(start_idle());
+  (void)begin(r);
+  EXPECT_EQ(error_of(request("")), ENOSPC) << "it is tried";
+  EXPECT_FALSE(is_running(r.agent));
+  EXPECT_EQ(*state_.read("jobs/c.1.n1/wanted"), "/data");
+  EXPECT_EQ(*state_.read("jobs/c.1.n1/options"), "tiers=nvme");
+  EXPECT_TRUE(on_tier().empty());
+}
+
+TEST_F(StartTest, WhoJudgedARunEndsNoOther) {
+  configure();
+  const JobRecord r = begin_serving("/data");
+  const auto ended = [&](uint64_t serial) { return end_job({state_.path(), r.job, "", "", serial}).ok(); };
+  EXPECT_TRUE(ended(r.serial + 1));
+  EXPECT_TRUE(is_running(r.agent));
+  EXPECT_EQ(on_tier(), Names{r.name});
+  EXPECT_TRUE(ended(r.serial));
+  EXPECT_FALSE(is_running(r.agent));
+}
+
+// It may be that a disk fails, or that memory lacks.
+TEST_F(StartTest, AJobWhoseRecordCannotBeReadNowKeepsIt) {
+  const JobRecord r = begin_serving("/data");
+  ASSERT_TRUE(std::filesystem::remove(state_.path() + "/jobs/c.1.n1/record.json"));
+  ASSERT_TRUE(std::filesystem::create_directory(state_.path() + "/jobs/c.1.n1/record.json"));
+  EXPECT_EQ(end_job({state_.path(), r.job, "", ""}).error().code, EISDIR);
+  EXPECT_EQ(jobs(), Names{"c.1.n1"});
+}
+
 TEST_F(StartTest, AJobThatMayNotHaveItIsNotTried) {
   scratch_.file("monarch.conf", "[tier.nvme]\npath = " + scratch_ / "tier" +
                                     "\nquota = 1M\n[policy]\ndeny_users = " + std::to_string(kUid) + "\n");

@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "tests/faulty_os.h"
@@ -140,6 +141,54 @@ TEST_F(StateTest, AWriteThatIsShortIsNoFile) {
   });
   EXPECT_EQ(status, 0);
   EXPECT_EQ(contents(state_.path() + "/file"), "as it was");
+  EXPECT_FALSE(fs::exists(state_.path() + "/file.new"));
+}
+
+TEST_F(StateTest, WhatKilledHelpersHadHalfMadeIsForgotten) {
+  const auto make_old = [&](const std::string& below) {
+    const timespec then[2] = {{::time(nullptr) - 100, 0}, {::time(nullptr) - 100, 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, (path_ + "/" + below).c_str(), then, 0), 0);
+  };
+  JobRecord job = record(9);
+  job.job.node = "n.new";  // its quotas have a name as a half file has
+  job.name = "c.9.0.n.new";
+  const Result<Fd> lock = state_.lock_job(job.job, true, 0);
+  ASSERT_TRUE(state_.write_record(job).ok());
+  for (const std::string& below :
+       {job.grants(), std::string("grants/c.1.0.n1.new"), std::string("grants/c.2.0.n1")})
+    make_old(fs::relative(scratch_.file("state/" + below, ""), path_));
+  scratch_.file("state/grants/c.3.0.n1.new", "");
+  for (const std::string name : {"old", "held", "fresh"})
+    scratch_.file("state/removing/.new." + name + "/record.json.new", "");
+  const Fd held = lock_if_free(path_ + "/removing/.new.held");
+  make_old("removing/.new.old");
+  make_old("removing/.new.held");
+  state_.forget_rests();
+  const auto names_in = [&](const std::string& below) {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path_ + "/" + below))
+      names.insert(entry.path().filename());
+    return names;
+  };
+  EXPECT_EQ(names_in("grants"), (std::set<std::string>{"c.2.0.n1", "c.3.0.n1.new", "c.9.0.n.new"}));
+  EXPECT_EQ(names_in("removing"), (std::set<std::string>{".new.fresh", ".new.held"}));
+}
+
+TEST_F(StateTest, OfARunGoesAllButWhatIsNotedOfItsJob) {
+  const JobRecord job = record(9);
+  const std::string dir = "jobs/" + job.job.key() + "/";
+  const Result<Fd> lock = state_.lock_job(job.job, true, 0);
+  ASSERT_TRUE(state_.write_record(job).ok());
+  for (const char* name : {"wanted", "options", "peers", "by_default", "no_default", "failed", "told",
+                           "serves", "alone", "anchored", "slurmstepd", "times", "memory", "hanging", "wait"})
+    ASSERT_TRUE(state_.write(dir + name, "").ok());
+  EXPECT_TRUE(state_.forget_run(job.job.key()).ok());
+  const Result<std::vector<std::string>> left = state_.list(dir);
+  ASSERT_TRUE(left.ok());
+  EXPECT_EQ(
+      std::set<std::string>(left->begin(), left->end()),
+      (std::set<std::string>{"wanted", "options", "peers", "by_default", "no_default", "failed", "told"}));
+  EXPECT_FALSE(lock_if_free(path_ + "/" + dir)) << "its lock is held still";
 }
 
 TEST_F(StateTest, IsRootsAlone) {
@@ -282,7 +331,7 @@ TEST_F(StateTest, ALockOnAJobThatWasRemovedIsNone) {
     std::thread remover([&, held = lock.take()]() mutable {
       // Whoever waits has opened the directory by now; if not, it sees a missing one: the same answer.
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      EXPECT_TRUE(state_.remove_job(job).ok());
+      EXPECT_TRUE(state_.remove_job(job.key()).ok());
       held.reset();
     });
     const Result<Fd> next = state_.lock_job(job, make, 30000);
@@ -311,7 +360,7 @@ TEST_F(StateTest, ANoteThatIsWrittenMeanwhileDoesNotOutliveItsJob) {
   for (int i = 0; i < 200; ++i) {
     const Result<Fd> lock = state_.lock_job(job, true, 0);
     ASSERT_TRUE(lock.ok()) << lock.error().text;
-    EXPECT_TRUE(state_.remove_job(job).ok());
+    EXPECT_TRUE(state_.remove_job(job.key()).ok());
   }
   over = true;
   keeper.join();
@@ -325,9 +374,9 @@ TEST_F(StateTest, WhatWasBeingRemovedAsItsHelperWasKilledIsForgotten) {
   scratch_.file("state/jobs/c.9.n1/wanted", "/data");
   EXPECT_TRUE(state_.jobs() == std::vector<std::string>{"c.9.n1"});
   ASSERT_TRUE(state_.lock_job(job, true, 0).ok());
-  EXPECT_TRUE(state_.remove_job(job).ok()) << "nor is it in the way";
+  EXPECT_TRUE(state_.remove_job(job.key()).ok()) << "nor is it in the way";
   EXPECT_FALSE(fs::exists(path_ + "/jobs/.gone.c.7.n1"));
-  state_.forget_removed_jobs();
+  state_.forget_rests();
   EXPECT_FALSE(fs::exists(path_ + "/jobs/.gone.c.8.n1"));
   EXPECT_TRUE(fs::exists(path_ + "/jobs/c.9.n1/wanted"));
 }

@@ -171,12 +171,23 @@ TEST_F(WatchTest, AJobsMemoryCountsInTheGroupOfItsTasks) {
   }
 }
 
-TEST_F(WatchTest, WhatHasNoAgentIsNotLookedAt) {
+TEST_F(WatchTest, WhatHasNoAgentIsNotLookedAtUnlessItsHelperWasKilled) {
   JobRecord job = record(id(1));
+  job.serial = static_cast<uint64_t>(::time(nullptr)) * 1000000000;
   (void)begin(job);
   EXPECT_FALSE(need_look());
   watch();
   EXPECT_FALSE(noted(1, "alone"));
+  job.serial -= uint64_t{100} * 1000000000;
+  ASSERT_TRUE(state_.write_record(job).ok());
+  EXPECT_TRUE(need_look());
+  watch();
+  EXPECT_TRUE(noted(1, "alone"));
+  ASSERT_TRUE(state_.write(note(1, "anchored"), "").ok());
+  ASSERT_TRUE(state_.write(note(1, "alone"), std::to_string(boot_seconds() - kAnchoredGraceSeconds)).ok());
+  watch();
+  EXPECT_TRUE(jobs().empty()) << "it is ended";
+  EXPECT_TRUE(eventually([&] { return on_tier().empty() && in_removing().empty(); }));
 }
 
 TEST_F(WatchTest, TheAgentRestsWhileAllTasksAreStopped) {

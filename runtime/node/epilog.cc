@@ -17,6 +17,7 @@
 #include "runtime/node/owners_files.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/reports.h"
+#include "runtime/node/slurmstepds.h"
 #include "runtime/node/spool.h"
 #include "runtime/node/sweep.h"
 
@@ -51,7 +52,7 @@ std::string rarities(const JobCounters& counters) {
 Status end_spoilt(const StateDir& state, const EpilogRequest& request, const Error& error) {
   spdlog::warn("JobId={} node={}: {}: what it had is removed by its name", request.job.job, request.job.node,
                error.text);
-  Status removed = state.remove_job(request.job);
+  Status removed = state.remove_job(request.job.key());
   sweep_cgroups(state);
   const Config config = load_config_or_defaults(request.config);
   find_and_remove(state, [&] {
@@ -71,7 +72,9 @@ Status end_job(const EpilogRequest& request) {
   if (!lock.ok()) return lock.error().code == ENOENT ? Status() : Status(lock.error());
   Result<JobRecord> record = state->read_record(request.job.key());
   if (!record.ok() && record.error().code == EINVAL) return end_spoilt(*state, request, record.error());
-  if (!record.ok()) return state->remove_job(request.job);  // wanted, but never started
+  if (!record.ok() && record.error().code != ENOENT) return record.error();
+  if (!record.ok()) return state->remove_job(request.job.key());  // wanted, but never started
+  if (request.serial != 0 && (record->serial != request.serial || has_slurmstepd(request.job.job))) return {};
 
   const bool stopped = stop_agent_of(*state, *record);
   const auto account = std::make_unique<JobAccount>();

@@ -2,6 +2,7 @@
 // The root side of a job's end on a node, run by the SPANK plugin as `monarchd --epilog`.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "runtime/base/result.h"
@@ -14,6 +15,8 @@ struct EpilogRequest {
   JobOnNode job;
   std::string account_program;  // for the line; empty: none is kept
   std::string config;           // monarch.conf(5), for where the line goes
+  // Of the run that is over, and only if none of its slurmstepds runs; 0: whichever run there is.
+  uint64_t serial = 0;
 };
 
 // Acts on what it finds on the node, not on the job's options: ends the agent, reads the counters through a

@@ -175,8 +175,8 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
     s = Error{ECHILD, said};
   if (!s.ok()) {
     ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
     groups.end(group, kKillPatienceMs);
+    for (int i = 0; i < kKillPatienceMs && ::waitpid(pid, nullptr, WNOHANG) == 0; ++i) ::usleep(1000);
     return s.error();
   }
   return said.substr(std::min(word + 1, said.size()));

@@ -43,8 +43,13 @@ Ledger read_ledger(const StateDir& state) {
     if (record.ok()) to->push_back(record.take());
   };
   // jobs/ first: a record that goes to removing/ meanwhile is then seen there, or in both.
-  for (const std::string& key : state.jobs()) add(state.read_record(key), &all.jobs);
-  for (const std::string& removal : state.removals()) add(state.read_removal(removal), &all.removals);
+  const auto names = [&](const char* below) {
+    Result<std::vector<std::string>> found = state.list(below);
+    all.whole &= found.ok();
+    return found.ok() ? found.take() : std::vector<std::string>();
+  };
+  for (const std::string& key : names("jobs")) add(state.read_record(key), &all.jobs);
+  for (const std::string& removal : names("removing")) add(state.read_removal(removal), &all.removals);
   return all;
 }
 

@@ -643,8 +643,9 @@ namespace {
 // The record of a job from jobs/ to removing/, where the lock that is returned is; none: somebody else
 // removes it already. Not by rename(2), which from one directory to another waits for all such of its file
 // system: whoever can write in two directories of that, such as one in run/, can keep one of them from its
-// end, by a lock of the other directory. It may be in both.
-Result<Fd> move_record(const StateDir& state, const JobRecord& record, bool moved) {
+// end, by a lock of the other directory. It may be in both. `forget`: takes it out of jobs/.
+Result<Fd> move_record(const StateDir& state, const JobRecord& record, bool moved,
+                       const std::function<Status()>& forget) {
   const std::string to = removal_of(record);
   Result<Fd> lock = state.make_removal(record);
   const bool is_new = lock.ok();
@@ -653,11 +654,26 @@ Result<Fd> move_record(const StateDir& state, const JobRecord& record, bool move
   Status noted = moved ? Status() : note_unmoved(state, record);
   if (noted.ok()) noted = copy_hanging(state, "jobs/" + record.job.key(), to);
   if (noted.ok()) ::unlink((state.path() + "/" + record.grants()).c_str());
-  if (noted.ok()) noted = state.remove_job(record.job);
+  if (noted.ok()) noted = forget();
   if (noted.ok()) return lock;
   if (is_new) (void)remove_tree(AT_FDCWD, state.path() + "/" + to).ok();
   return noted.error();
 }
+
+// Where the state's file system is full, which only the removal may change: the job's directory itself
+// becomes the removal's, with its lock. A child renames it, since that may wait (above).
+bool becomes_removal(const StateDir& state, const JobRecord& record) {
+  const std::string from = state.path() + "/jobs/" + record.job.key(),
+                    to = state.path() + "/" + removal_of(record);
+  const InTime child = start_in_time(kAsidePatienceMs, {}, [&] {
+    return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0;
+  });
+  if (!ends_in_time(state, child)) return false;
+  ::unlink((state.path() + "/" + record.grants()).c_str());
+  return true;
+}
+
+bool is_full(const Error& error) { return error.code == ENOSPC || error.code == EDQUOT; }
 
 }  // namespace
 
@@ -668,12 +684,24 @@ std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs)
   std::vector<Removal> aside;
   for (size_t i = 0; i < jobs.size(); ++i) {
     JobRecord& record = jobs[i].record;
-    Result<Fd> lock = move_record(state, record, moved[i]);
+    Result<Fd> lock =
+        move_record(state, record, moved[i], [&] { return state.remove_job(record.job.key()); });
+    if (!lock.ok() && is_full(lock.error()) && moved[i] && becomes_removal(state, record))
+      lock = std::move(jobs[i].lock);
     if (!lock.ok())
       spdlog::warn("JobId={} clean up is left to the next job: {}", record.job.job, lock.error().text);
     else if (*lock)
       aside.push_back({std::move(record), lock.take()});
   }
+  return aside;
+}
+
+Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecord& last) {
+  const bool moved = rename_in_time(state, {&last}).front();
+  Result<Fd> lock = move_record(state, last, moved, [&] { return state.forget_run(last.job.key()); });
+  if (!lock.ok()) return lock.error();
+  std::vector<Removal> aside;
+  if (*lock) aside.push_back({last, lock.take()});
   return aside;
 }
 

@@ -62,6 +62,11 @@ struct Removal {
 // out, with a line in the log; so are those that another helper removes already.
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs);
 
+// The same of the last run of a job that begins anew, whose lock the caller has and keeps: in jobs/ what is
+// noted of the run goes, and what the job's prolog has noted stays. Nothing is returned where another helper
+// removes it already.
+Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecord& last);
+
 // Renames the job's directory in the directory `jobs` to record.aside(), with all that is mounted in it. A
 // missing one is success.
 Status rename_aside(int jobs, const JobRecord& record);

@@ -298,6 +298,11 @@ Status spool(const StateDir& state, const JobRecord& record, const std::string& 
   } catch (const json::exception& e) {  // a path that is not UTF-8
     return Error{EINVAL, std::string("line for sacct: ") + e.what()};
   }
+  // Of one that was killed before the record was gone: what could be read then may be gone by now.
+  const std::vector<std::string> lines = state.spooled();
+  if (std::any_of(lines.begin(), lines.end(),
+                  [&](const std::string& other) { return other.starts_with(record.removal() + "."); }))
+    return {};
   const std::string name = record.removal() + "." + std::to_string(now_s()) +
                            (accounting == Accounting::kSpool ? ".kept" : ".json");
   if (!is_plain_name(name))

@@ -266,15 +266,14 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
 }
 
 // The job was requeued before its epilog was through with the last run, or the node was rebooted, or a start
-// was killed in the middle.
-Status clear_last_run(const StateDir& state, JobRecord last, Result<Fd>* lock) {
-  const JobOnNode job = last.job;
+// was killed in the middle. The job's lock is held meanwhile: another step of the new run would start it,
+// too.
+Status clear_last_run(const StateDir& state, const JobRecord& last) {
   if (last.boot == boot_id()) end_agent(state, last, kKillPatienceMs);
-  std::vector<Removal> removals;
-  removals.push_back({std::move(last), lock->take()});
-  remove_in_background(state, set_aside(state, std::move(removals)), 0);
-  *lock = state.lock_job(job, true, kLockPatienceMs);
-  return lock->ok() ? Status() : Status(lock->error());
+  Result<std::vector<Removal>> aside = set_run_aside(state, last);
+  if (!aside.ok()) return aside.error();
+  remove_in_background(state, aside.take(), 0);
+  return {};
 }
 
 // What this request wants and the job's agent does not serve, as a text for the user; or "".
@@ -320,9 +319,12 @@ Status failed_before(const StateDir& state, const StartRequest& request, const s
 // Leaves nothing but that note, which goes with the job's epilog.
 void note_failure(const StateDir& state, const JobRecord& record, const StartRequest& request,
                   const std::string& tried, const std::string& reason) {
-  (void)remove_job_files(state, record).ok();
-  ::unlink((state.path() + "/jobs/" + record.job.key() + "/record.json").c_str());
-  ::unlink((state.path() + "/" + record.grants()).c_str());
+  if (const Status removed = remove_job_files(state, record); removed.ok()) {
+    ::unlink((state.path() + "/jobs/" + record.job.key() + "/record.json").c_str());
+    ::unlink((state.path() + "/" + record.grants()).c_str());
+  } else {  // whoever finds the record removes what it names
+    spdlog::warn("JobId={} clean up is left to the next job: {}", record.job.job, removed.error().text);
+  }
   const Status noted = state.write(failed_file(record.job), run_of(request) + escaped(reason) + "\n" + tried);
   if (!noted.ok()) spdlog::warn("JobId={} {}", record.job.job, noted.error().text);
 }
@@ -483,23 +485,22 @@ Result<Started> start_agent(const StartRequest& asked) {
     config = questions.decide(std::move(config), *wanted, &ready_ms, &remark);
   }
   const int64_t begin = now_ms();
-  Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);
+  const Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);
   if (!lock.ok()) return lock.error();
   Result<std::string> datasets = datasets_of(*state, request);
   if (!datasets.ok()) return datasets.error();
-  if (Result<JobRecord> last = state->read_record(request.job.key()); last.ok()) {
-    if (is_started(*state, request)) {
-      Started joined{last->run_dir,
-                     false,
-                     "",
-                     not_served(*state, request),
-                     read_or_empty(*state, no_peers_file(request.job)),
-                     read_or_empty(*state, remark_file(request.job))};
-      take_wait(*state, request, &joined);
-      return joined;
-    }
-    MONARCH_TRY(clear_last_run(*state, last.take(), &lock));
+  const Result<JobRecord> last = state->read_record(request.job.key());
+  if (last.ok() && is_started(*state, request)) {
+    Started joined{last->run_dir,
+                   false,
+                   "",
+                   not_served(*state, request),
+                   read_or_empty(*state, no_peers_file(request.job)),
+                   read_or_empty(*state, remark_file(request.job))};
+    take_wait(*state, request, &joined);
+    return joined;
   }
+  if (last.ok()) MONARCH_TRY(clear_last_run(*state, *last));
   if (Status before = failed_before(*state, request, tried_with(*state, request, *datasets)); !before.ok())
     return before.error();
   if (known) {  // and is not any more

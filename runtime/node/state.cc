@@ -7,6 +7,7 @@
 #include <spdlog/fmt/fmt.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
@@ -41,7 +43,12 @@ Status check_names(const JobOnNode& job) {
 namespace {
 
 constexpr char kRecord[] = "record.json";  // in a directory of jobs/ or removing/
-constexpr char kGone[] = ".gone.";         // and the key: a job's that is being removed; list() leaves it out
+// In jobs/, before the key of a job that is being removed, and in removing/ before the name of one that is
+// being made: list() leaves both out. And behind the name of a file that is being written.
+constexpr char kGone[] = ".gone.", kFresh[] = ".new.", kHalf[] = ".new";
+constexpr time_t kRestSeconds = 60;
+// In a job's directory, what is noted of the job, not of its run, or names the run that it is of.
+constexpr const char* kOfJob[] = {"wanted", "options", "peers", "by_default", "no_default", "failed", "told"};
 
 // Whether the directory that was locked is the one of that name still: it may have been removed, and made
 // anew, by who held the lock before.
@@ -176,21 +183,65 @@ Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) 
   }
 }
 
-Status StateDir::remove_job(const JobOnNode& job) const {
-  const std::string jobs = path_ + "/jobs/", gone = jobs + kGone + job.key();
+Status StateDir::remove_job(const std::string& key) const {
+  const std::string jobs = path_ + "/jobs/", gone = jobs + kGone + key;
   (void)remove_tree(AT_FDCWD, gone).ok();  // of one that was killed
-  if (::rename((jobs + job.key()).c_str(), gone.c_str()) != 0)
-    return errno == ENOENT ? Status() : Status(errno_error("rename " + jobs + job.key()));
+  if (::rename((jobs + key).c_str(), gone.c_str()) != 0)
+    return errno == ENOENT ? Status() : Status(errno_error("rename " + jobs + key));
   (void)remove_tree(AT_FDCWD, gone).ok();
   return {};
 }
 
-void StateDir::forget_removed_jobs() const {
-  const std::string jobs = path_ + "/jobs";
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(jobs.c_str()), &::closedir);
-  while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
-    if (std::strncmp(e->d_name, kGone, sizeof kGone - 1) == 0)
-      (void)remove_tree(::dirfd(dir.get()), e->d_name).ok();
+Status StateDir::forget_run(const std::string& key) const {
+  const std::string below = "jobs/" + key;
+  Result<std::vector<std::string>> names = list(below);
+  if (!names.ok()) return names.error();
+  std::erase_if(*names, [](const std::string& name) {
+    return std::find(std::begin(kOfJob), std::end(kOfJob), name) != std::end(kOfJob);
+  });
+  std::sort(names->begin(), names->end(),
+            [](const std::string& a, const std::string& b) { return (a == kRecord) < (b == kRecord); });
+  for (const std::string& name : *names)
+    if (const std::string path = path_ + "/" + below + "/" + name;
+        ::unlink(path.c_str()) != 0 && errno != ENOENT)
+      return errno_error("remove " + path);
+  return {};
+}
+
+namespace {
+
+// All names in the directory `dir` that begin, and end, so.
+std::vector<std::string> names_like(const std::string& dir, const std::string& begin,
+                                    const std::string& end) {
+  std::vector<std::string> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir(dir.c_str()), &::closedir);
+  while (const dirent* e = open ? ::readdir(open.get()) : nullptr)
+    if (const std::string name = e->d_name; name.starts_with(begin) && name.ends_with(end))
+      found.push_back(name);
+  return found;
+}
+
+// Older than any helper that makes it.
+bool is_rest(const std::string& path) {
+  struct stat st;
+  return ::lstat(path.c_str(), &st) == 0 && st.st_mtim.tv_sec + kRestSeconds < ::time(nullptr);
+}
+
+}  // namespace
+
+void StateDir::forget_rests() const {
+  const std::string jobs = path_ + "/jobs/", removing = path_ + "/removing/", grants = path_ + "/grants/";
+  for (const std::string& name : names_like(jobs, kGone, "")) (void)remove_tree(AT_FDCWD, jobs + name).ok();
+  for (const std::string& name : names_like(removing, kFresh, ""))
+    if (is_rest(removing + name) && lock_if_free(removing + name))
+      (void)remove_tree(AT_FDCWD, removing + name).ok();
+  const std::vector<std::string> half = names_like(grants, "", kHalf);
+  if (half.empty()) return;
+  std::set<std::string> known;  // names of jobs may end so, too
+  for (const std::string& key : this->jobs())
+    if (const Result<JobRecord> record = read_record(key); record.ok()) known.insert(record->name);
+  for (const std::string& name : half)
+    if (known.count(name) == 0 && is_rest(grants + name)) ::unlink((grants + name).c_str());
 }
 
 Result<Fd> StateDir::lock_ledger(int patience_ms) const { return lock_file("ledger", patience_ms); }
@@ -260,16 +311,18 @@ std::vector<std::string> StateDir::removals() const { return names(list("removin
 std::vector<std::string> StateDir::spooled() const { return names(list("spool")); }
 
 Status StateDir::write(const std::string& below, const std::string& text, mode_t mode) const {
-  const std::string path = path_ + "/" + below, fresh = path + ".new";
-  {
-    const Fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!fd || os::fchmod(fd.get(), mode) != 0) return errno_error("make " + fresh);
-    errno = ENOSPC;  // of a write that is short
-    if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-      return errno_error("write " + fresh);
-  }
-  if (::rename(fresh.c_str(), path.c_str()) != 0) return errno_error("rename " + fresh);
-  return {};
+  const std::string path = path_ + "/" + below, fresh = path + kHalf;
+  Fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd) return errno_error("make " + fresh);
+  Status done;
+  if (os::fchmod(fd.get(), mode) != 0) done = errno_error("make " + fresh);
+  errno = ENOSPC;  // of a write that is short
+  if (done.ok() && ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    done = errno_error("write " + fresh);
+  fd.reset();
+  if (done.ok() && ::rename(fresh.c_str(), path.c_str()) != 0) done = errno_error("rename " + fresh);
+  if (!done.ok()) ::unlink(fresh.c_str());
+  return done;
 }
 
 Result<std::string> StateDir::read(const std::string& below) const {
@@ -294,7 +347,7 @@ Status StateDir::write_removal(const JobRecord& record) const {
 
 Result<Fd> StateDir::make_removal(const JobRecord& record) const {
   // Under a name that removals() leaves out: until it is locked, whoever found it would take it for a rest.
-  const std::string fresh = "removing/.new." + record.removal(), dir = path_ + "/" + fresh;
+  const std::string fresh = std::string("removing/") + kFresh + record.removal(), dir = path_ + "/" + fresh;
   MONARCH_TRY(remove_tree(AT_FDCWD, dir));  // of one that was killed
   if (::mkdir(dir.c_str(), 0700) != 0) return errno_error("make " + dir);
   Fd lock(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));

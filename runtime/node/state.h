@@ -119,8 +119,11 @@ class StateDir {
   // Likewise that of a file of root's in STATE, made if need be.
   Result<Fd> lock_file(const std::string& name, int patience_ms) const;
   // At once: who writes there without the lock has done so before, or gets ENOENT. A missing one is success.
-  Status remove_job(const JobOnNode& job) const;
-  void forget_removed_jobs() const;  // what it left where it was killed
+  Status remove_job(const std::string& key) const;
+  // Of the job's run, its record last. What its prolog has noted stays: it may be of the next run.
+  Status forget_run(const std::string& key) const;
+  // What was left half made, or half removed, by helpers that were killed.
+  void forget_rests() const;
   // The plain names in STATE/`below`; and, without an error, none where that cannot be read:
   Result<std::vector<std::string>> list(const std::string& below) const;
   std::vector<std::string> jobs() const;      // the keys

@@ -71,7 +71,7 @@ void forget_spoilt(const StateDir& state, const JobOnNode& own, const std::strin
   const bool old = ::fstat(lock.get(), &st) == 0 && before_this_boot(st);
   if (!old && (error.code != EINVAL || job == 0 || has_slurmstepd(job))) return;
   if (error.code == EINVAL) spdlog::warn("{}: the job's directories are removed by their names", error.text);
-  (void)remove_tree(AT_FDCWD, state.path() + "/jobs/" + key).ok();
+  (void)state.remove_job(key).ok();
 }
 
 void sweep_job(const StateDir& state, const JobOnNode& own, const std::string& key,
@@ -86,11 +86,15 @@ void sweep_job(const StateDir& state, const JobOnNode& own, const std::string& k
 }
 
 // What a record accounts for, by its name on a tier and in run/.
-std::set<std::string> known_names(const StateDir& state) {
+Result<std::set<std::string>> known_names(const StateDir& state) {
   std::set<std::string> known;
-  for (const std::string& key : state.jobs())
+  const Result<std::vector<std::string>> jobs = state.list("jobs");
+  if (!jobs.ok()) return jobs.error();
+  for (const std::string& key : *jobs)
     if (const Result<JobRecord> r = state.read_record(key); r.ok()) known.insert({r->name, r->aside()});
-  for (const std::string& name : state.removals()) {
+  const Result<std::vector<std::string>> removals = state.list("removing");
+  if (!removals.ok()) return removals.error();
+  for (const std::string& name : *removals) {
     const Result<JobRecord> r = state.read_removal(name);
     if (r.ok() || r.error().code != EINVAL) known.insert(kAside + name);
     if (r.ok() && is_unmoved(state, *r)) known.insert(r->name);
@@ -220,11 +224,12 @@ std::vector<Removal> take(const StateDir& state, const Wanted& wanted,
   // find them.
   const Result<Fd> lock = state.lock_ledger(kLockPatienceMs);
   if (!lock.ok()) return taken;
-  const std::set<std::string> known = known_names(state);
+  const Result<std::set<std::string>> known = known_names(state);
+  if (!known.ok()) return taken;
   Unrecorded found;
   for (size_t i = 0; i < places.size(); ++i)
     for (const std::string& name : names[i])
-      if (known.count(name) == 0)
+      if (known->count(name) == 0)
         add_unrecorded(state, wanted, places[i].second.get(), places[i].first, name, &found);
   std::string all;
   for (auto& [name, record] : found) {
@@ -279,7 +284,7 @@ std::vector<std::string> dead_jobs(const StateDir& state) {
 }
 
 void sweep(const StateDir& state, const JobOnNode& own) {
-  state.forget_removed_jobs();
+  state.forget_rests();
   std::vector<Removal> removals = unattended_removals(state), dead;
   for (const std::string& key : state.jobs())
     if (key != own.key()) sweep_job(state, own, key, &dead);

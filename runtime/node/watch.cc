@@ -24,6 +24,8 @@
 namespace monarch {
 namespace {
 
+constexpr int64_t kStartSeconds = 60;  // in which a start has its agent, or was killed
+
 std::string anchor_file(const std::string& key) { return "jobs/" + key + "/anchored"; }
 std::string alone_file(const std::string& key) { return "jobs/" + key + "/alone"; }       // since when
 std::string known_file(const std::string& key) { return "jobs/" + key + "/slurmstepd"; }  // one that was seen
@@ -84,7 +86,12 @@ Tasks tasks_of(const StateDir& state, const std::vector<int>& stepds, const JobR
   return found;
 }
 
-bool has_begun(const Result<JobRecord>& record) { return record.ok() && record->agent.pid != 0; }
+// It has an agent, or should have had one long ago: the helper that was to start it was killed.
+bool has_begun(const Result<JobRecord>& record) {
+  if (!record.ok() || record->agent.pid != 0) return record.ok();
+  const int64_t age_s = ::time(nullptr) - static_cast<int64_t>(record->serial / 1000000000);
+  return age_s < 0 || age_s > kStartSeconds;
+}
 
 // A look at all processes of a node costs milliseconds: it is taken when the slurmstepd that was seen last is
 // gone, or what it runs does not tell.
@@ -160,7 +167,7 @@ void forget_note(const StateDir& state, const std::string& key, const std::vecto
   if (may_be_of(key, all))
     ::futimens(lock.get(), nullptr);  // looked at again after as long
   else if (is_old_note(state, key, state.read_record(key)))
-    (void)remove_tree(AT_FDCWD, dir).ok();
+    (void)state.remove_job(key).ok();
 }
 
 }  // namespace
@@ -205,8 +212,8 @@ void watch_jobs(const KeeperRequest& request, const StateDir& state) {
         "JobId={} node={} is over: no slurmstepd, and no epilog came; if the plugin's line is newer than "
         "slurmd, restart slurmd",
         record->job.job, record->job.node);
-    const Status ended = end_job(
-        {request.state_dir, record->job, record->of_cluster.account_program, record->of_cluster.config});
+    const Status ended = end_job({request.state_dir, record->job, record->of_cluster.account_program,
+                                  record->of_cluster.config, record->serial});
     if (!ended.ok()) spdlog::warn("JobId={} {}", record->job.job, ended.error().text);
   }
 }
