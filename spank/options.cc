@@ -173,14 +173,14 @@ double size_at(const char* text, const char** end) {
   return size < 9e18 ? size : -1;
 }
 
-// MIN[:MAX][,require]
+// MIN[:MAX][,require], or the last with a colon
 int take_capacity(int, const char* value, int remote) {
   const char *text = value ? value : "", *end = "";
   const double least = size_at(text, &end);
   double most = least;
-  if (least >= 0 && *end == ':') most = size_at(end + 1, &end);
-  if (strlen(text) >= sizeof the_request.capacity || least < 0 || most < 0 ||
-      (*end && strcmp(end, ",require") != 0))
+  const auto is_require = [&end] { return (*end == ',' || *end == ':') && strcmp(end + 1, "require") == 0; };
+  if (least >= 0 && *end == ':' && !is_require()) most = size_at(end + 1, &end);
+  if (strlen(text) >= sizeof the_request.capacity || least < 0 || most < 0 || (*end && !is_require()))
     return refuse(remote,
                   "--monarch-capacity: not MIN[:MAX][,require] of sizes; write for example 200G, 100G:1T or "
                   "200G,require",

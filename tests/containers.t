@@ -138,6 +138,26 @@ def podman():
 
 def apptainer():
     _tool("apptainer")
+    if not why_not("apptainer"):
+        apptainer_by_environment()
+
+
+def apptainer_by_environment():
+    """The same by variables, as doc/slurm.md has it, with and without --cleanenv."""
+    image, root = images.glibc_image("apptainer-env"), data()
+    command = ["sh", "-c", READ.format("/data")]
+    plain = TOOLS["apptainer"](image, [], command)
+    native = e2e.execute(plain, env={**environment(), "LD_PRELOAD": "", "APPTAINER_BIND": f"{root}:/data"})
+    job = e2e.Job(options([root], {"t": (scratch("tier"), "1G")}), USER="root", HOME="/root")
+    bind = arguments(job, "apptainer")[0].removeprefix("--bind=")
+    shown = {"APPTAINER_BIND": f"{bind},{root}:/data", "APPTAINERENV_LD_PRELOAD": job.env[b"LD_PRELOAD"].decode()}
+    for more in [], ["--cleanenv"]:
+        if more:
+            shown["APPTAINERENV_MONARCH_IO_RUN_DIR"] = job.env[b"MONARCH_IO_RUN_DIR"].decode()
+        variables = {key.encode(): value.encode() for key, value in shown.items()}
+        equal(e2e.execute(TOOLS["apptainer"](image, more, command), env={**job.env, **variables}), native, f"apptainer by its environment {more}: as natively")
+    report = job.end()
+    equal((report["opens_tier"], report["tasks"]["opens_pfs"]), (2 * FILES, 0), "apptainer by its environment: all is served")
 
 
 def other_users():

@@ -133,6 +133,7 @@ TEST(JobOptions, CapacityHasBounds) {
   EXPECT_EQ(bounds("capacity=1K"), Bounds(1024, UINT64_MAX, false));
   EXPECT_EQ(bounds("capacity=1K:2K"), Bounds(1024, 2048, false));
   EXPECT_EQ(bounds("capacity=0:2K,require"), Bounds(0, 2048, true));
+  EXPECT_EQ(bounds("capacity=1K:2K:require"), Bounds(1024, 2048, true));
 }
 
 TEST(JobOptions, NoMoreThanTheMostIsTakenOfTheFirstTiersFirst) {

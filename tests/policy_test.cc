@@ -409,6 +409,8 @@ TEST_F(PolicyTest, TheUsersOptionsGoBeforeTheDefaultsAsFarAsTheyMay) {
       {"max_prefetch = off\n", "prefetch=auto", "off", "", 0, 1800,
        "--monarch-prefetch is at most off here (monarch.conf: [policy.qos.high] max_prefetch)"},
       {"max_prefetch = all\n", "wait=full", "", "", 100, 1800, ""},
+      {"max_prefetch = auto\n[agent]\nprefetch = on\n", "", "auto", "", 0, 1800, ""},
+      {"max_prefetch = auto\n[agent]\nprefetch = off\n", "", "", "", 0, 1800, ""},
       {"max_wait = 600\n", "wait=full", "", "", 100, 600,
        "--monarch-wait ends after 600 s (monarch.conf: [policy.qos.high] max_wait)"},
       {"max_wait = 600\n", "wait=full wait_timeout=60", "", "", 100, 60, ""},

@@ -37,19 +37,22 @@ class QueueTest : public PlacementTest {
       context_.reset(new PlacementContext{&*catalog_, &*hierarchy_, &*dataset_, board_->get(), config_,
                                           source_.get(), nullptr});
       context_->threads = config_.threads;
-      queue_.emplace(&*context_, WorkQueue::Questions{[this](Ref ref) { return next_chunk(ref); },
-                                                      [this] {
-                                                        ++asked_;
-                                                        return due_.load();
-                                                      },
-                                                      [this] { return rests_.load(); },
-                                                      [this](uint64_t bytes) {
-                                                        if (meanwhile_) meanwhile_();
-                                                        return bytes < money_;
-                                                      },
-                                                      [this] { return next_look_ns_.load(); }});
+      queue_.emplace(&*context_,
+                     WorkQueue::Questions{[this](Ref ref) { return next_chunk(ref); },
+                                          [this] {
+                                            ++asked_;
+                                            return due_.load();
+                                          },
+                                          [this] { return rests_.load(); },
+                                          [this](uint64_t bytes) { return can_pay(bytes); },
+                                          [this](uint64_t bytes) { return uint64_t{can_pay(bytes)}; },
+                                          [](uint64_t) {}, [this] { return next_look_ns_.load(); }});
     }
     return *queue_;
+  }
+  bool can_pay(uint64_t bytes) {
+    if (meanwhile_) meanwhile_();
+    return bytes < money_;
   }
   std::optional<uint32_t> next_chunk(Ref ref) {
     const auto at = chunks_.find(ref);

@@ -105,7 +105,7 @@ TEST_F(SpankPlugin, TakesOnlyKnownValuesOfTheOtherOptions) {
       {"monarch-tiers", {"nvme", "nvme,ram", "a-b_C0"}},
       {"monarch-wait", {"none", "full", "1%", "80%", "100%"}},
       {"monarch-wait-timeout", {"1", "600", "604800"}},
-      {"monarch-capacity", {"1", "10G", "1.5t", "10G:20G", "10GiB:10GB,require", "0:1K", "512K,require"}},
+      {"monarch-capacity", {"1", "10G", "1.5t", "10G:20G", "10GiB:10GB,require", "0:1K", "512K,require", "10G:require", "1G:2G:require"}},
       {"monarch-exclude", {"*.log", "*.log:raw/*", ":a:", "[a-z]?", "/data/x"}},
   };
   const std::map<const char*, std::vector<const char*>> bad = {
@@ -113,7 +113,7 @@ TEST_F(SpankPlugin, TakesOnlyKnownValuesOfTheOtherOptions) {
       {"monarch-consistency", {"", "jo", "none", "job|open", "opens"}},
       {"monarch-capacity",
        {"", "0", "10G:", ":10G", "10G:5G", "10X", "10G,", "10G,require,", "-1", "10%", "0.5", "10 ", "1e5",
-        "99999999999999999999", "1G:2G:3G", "require", "10G require", "9P9"}},
+        "99999999999999999999", "1G:2G:3G", "require", "10G require", "10G:", "10G:require:", "10G:1:2:require", "9P9"}},
       {"monarch-exclude", {"", ":", "::", "a b", "a\tb", "a\n"}},
       {"monarch-wait",
        {"", "0%", "101%", "80", "%", "08%", "-1%", "80%%", "80 %", "all", "none|full",

@@ -33,12 +33,12 @@ int number_in(const std::string& text, int most) {
   return ec == std::errc() && rest == end && n >= 1 && n <= most ? n : 0;
 }
 
-// MIN[:MAX][,require]
+// MIN[:MAX][,require], or the last with a colon
 bool take_capacity(const std::string& value, JobOptions* options) {
-  constexpr std::string_view kRequire = ",require";
+  constexpr std::string_view kRequire = "require";
   std::string_view sizes = value;
-  options->require = sizes.ends_with(kRequire);
-  if (options->require) sizes.remove_suffix(kRequire.size());
+  options->require = sizes.ends_with(",require") || sizes.ends_with(":require");
+  if (options->require) sizes.remove_suffix(1 + kRequire.size());
   const size_t colon = std::min(sizes.find(':'), sizes.size());
   const Result<uint64_t> least = parse_size(sizes.substr(0, colon));
   const Result<uint64_t> most = colon < sizes.size() ? parse_size(sizes.substr(colon + 1)) : UINT64_MAX;

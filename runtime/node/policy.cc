@@ -231,8 +231,9 @@ Result<JobOptions> bound_options(const Config& config, const JobFacts& facts, co
   const bool waits = options->wait_percent > 0;
   if (const PolicySection* section = policy.of(&K::max_prefetch)) {
     const std::string& most = *section->keys.max_prefetch;
-    if (most != "all" &&
-        (waits || options->prefetch == "all" || (most == "off" && options->prefetch != "off"))) {
+    const bool by_default = options->prefetch.empty() && config.agent.prefetch == AgentConfig::Prefetch::kOn;
+    if (most != "all" && (waits || options->prefetch == "all" || by_default ||
+                          (most == "off" && options->prefetch != "off"))) {
       if (waits || !options->prefetch.empty())
         tell((waits ? "--monarch-wait has no effect here "
                     : "--monarch-prefetch is at most " + most + " here ") +

@@ -2,6 +2,7 @@
 #include "runtime/placement/credit.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/os.h"
 
@@ -42,7 +43,7 @@ uint64_t PrefetchCredit::earned() const {
 
 bool PrefetchCredit::affords_now(uint64_t bytes) {
   if (context_->config.prefetch != AgentConfig::Prefetch::kAuto) return true;
-  const uint64_t wanted = taken_ + bytes + kOpenBytes;
+  const uint64_t wanted = taken_ + held_ + bytes + kOpenBytes;
   if (wanted <= credit_) return true;
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
   if (counted_ns_ != 0 && now - counted_ns_ < kCountEveryNs) return false;
@@ -53,11 +54,26 @@ bool PrefetchCredit::affords_now(uint64_t bytes) {
 
 bool PrefetchCredit::affords(uint64_t bytes) {
   const MutexLock hold(lock_);
-  return affords_now(bytes);
+  return affords_now(bytes != 0 ? bytes : usual_());
 }
 
-bool PrefetchCredit::take(uint64_t bytes) {
+uint64_t PrefetchCredit::reserve(uint64_t bytes) {
   const MutexLock hold(lock_);
+  const uint64_t price = bytes != 0 ? bytes : usual_();
+  if (!affords_now(price)) return 0;
+  held_ += price + kOpenBytes;
+  return price + kOpenBytes;
+}
+
+void PrefetchCredit::give_back(uint64_t reserved) {
+  if (reserved == 0) return;
+  const MutexLock hold(lock_);
+  held_ -= reserved;
+}
+
+bool PrefetchCredit::take(uint64_t bytes, Held* held) {
+  const MutexLock hold(lock_);
+  held_ -= std::exchange(held->bytes_, 0);
   // It is open, as its mean could be paid: what costs less than to open it again is not put back.
   const bool affordable = affords_now(bytes) || bytes <= kOpenBytes;
   taken_ += (affordable ? bytes : 0) + kOpenBytes;

@@ -12,9 +12,24 @@
 
 namespace monarch {
 
-// All members may be called from any thread; with the queue's lock held, affords() and next_look_ns() only.
+// All members may be called from any thread; with the queue's lock held, affords(), reserve(), give_back()
+// and next_look_ns() only.
 class PrefetchCredit {
  public:
+  // What was reserved for a file, until it is taken or nobody wants it any more.
+  class Held {
+   public:
+    Held(PrefetchCredit* credit, uint64_t bytes) : credit_(credit), bytes_(bytes) {}
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    ~Held() { credit_->give_back(bytes_); }
+
+   private:
+    friend class PrefetchCredit;
+    PrefetchCredit* const credit_;
+    uint64_t bytes_;
+  };
+
   // Of the burst, where the configuration leaves it to Monarch: this part of the dataset, and these bounds.
   static constexpr uint64_t kPart = 20, kLeastBurst = 64 << 20, kMostBurst = uint64_t{10} << 30;
   // An open costs the PFS as much as so many bytes.
@@ -24,10 +39,16 @@ class PrefetchCredit {
   PrefetchCredit(const PlacementContext* context, std::function<uint64_t()> usual)
       : context_(context), usual_(std::move(usual)) {}
 
-  // Whether a file of `bytes` can be prefetched now; 0: the size is not known. Changes nothing.
+  // Whether a file of `bytes` can be prefetched now; 0: the size is not known, the usual one is meant.
+  // Changes nothing.
   bool affords(uint64_t bytes) EXCLUDES(lock_);
-  // The same of a file that was opened, which is paid for; or its open alone.
-  bool take(uint64_t bytes) EXCLUDES(lock_);
+  // The same, and reserves that much, so that other threads do not open files with the same credit. 0: it
+  // cannot be prefetched now.
+  uint64_t reserve(uint64_t bytes) EXCLUDES(lock_);
+  void give_back(uint64_t reserved) EXCLUDES(lock_);
+  // Whether a file that was opened can be prefetched, in the place of what was reserved for it; then it is
+  // paid for, and else its open alone.
+  bool take(uint64_t bytes, Held* held) EXCLUDES(lock_);
   // How long to wait before what was not afforded is asked for again: longer each time that nothing has
   // changed.
   int64_t next_look_ns() EXCLUDES(lock_);
@@ -41,6 +62,7 @@ class PrefetchCredit {
   const std::function<uint64_t()> usual_;
   Mutex lock_;
   uint64_t taken_ GUARDED_BY(lock_) = 0;   // what was paid for, and opens
+  uint64_t held_ GUARDED_BY(lock_) = 0;    // what is reserved
   uint64_t credit_ GUARDED_BY(lock_) = 0;  // as counted last
   int64_t counted_ns_ GUARDED_BY(lock_) = 0;
   uint64_t credit_then_ GUARDED_BY(lock_) = 0;  // at the last next_look_ns()

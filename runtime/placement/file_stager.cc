@@ -62,6 +62,7 @@ void FileStager::demand(Ref ref) {
 void FileStager::stage(const Work& work, Copier* copier) {
   Catalog* catalog = context_->catalog;
   const Turn turn{work.opened && work.why == Why::kPrefetch ? queue_ : nullptr};
+  PrefetchCredit::Held held(credit_, work.reserved);
   if (!work.opened && work.why == Why::kDemand &&
       !catalog->move(work.ref, state_word(State::kQueued), state_word(State::kStaging)))
     return;
@@ -75,7 +76,7 @@ void FileStager::stage(const Work& work, Copier* copier) {
   } else if (work.opened) {
     place(work, work.opened->source.get(), work.opened->st, copier);
   } else {
-    open_and_place(work, copier);
+    open_and_place(work, &held, copier);
   }
 }
 
@@ -190,8 +191,9 @@ void FileStager::watch_directory(Ref ref, const std::string& path) {
                          std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
 }
 
-bool FileStager::put_back(const Work& work, uint64_t bytes, const Copier& copier, bool* paid) {
-  if (copier.hurried() || (*paid = credit_->take(bytes))) return false;
+bool FileStager::put_back(const Work& work, uint64_t bytes, PrefetchCredit::Held* held, const Copier& copier,
+                          bool* paid) {
+  if (copier.hurried() || (*paid = credit_->take(bytes, held))) return false;
   queue_->pass_over(bytes);
   context_->settle(work.ref, state_word(State::kKnown));
   // Who has come since then found it in work.
@@ -201,7 +203,7 @@ bool FileStager::put_back(const Work& work, uint64_t bytes, const Copier& copier
   return true;
 }
 
-void FileStager::open_and_place(Work work, Copier* copier) {
+void FileStager::open_and_place(Work work, PrefetchCredit::Held* held, Copier* copier) {
   Entry& e = context_->catalog->entry(work.ref);
   const std::string path = context_->catalog->path_of(work.ref);
   watch_directory(work.ref, path);
@@ -225,7 +227,7 @@ void FileStager::open_and_place(Work work, Copier* copier) {
     health_->note_size(bytes);
     note_found();
   }
-  if (work.why == Why::kPrefetch && put_back(work, bytes, *copier, &work.paid)) return;
+  if (work.why == Why::kPrefetch && put_back(work, bytes, held, *copier, &work.paid)) return;
   if (bytes > context_->config.stage_wait_max) return chunks_->begin(work, std::move(source), st);
   const bool in_turn = work.why == Why::kPrefetch && bytes >= Copier::kSeveralPieces;
   if (in_turn && !queue_->take_turn(work, *copier, &source, st)) return;

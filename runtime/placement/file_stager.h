@@ -48,9 +48,10 @@ class FileStager {
   void stop();
 
  private:
-  void open_and_place(Work work, Copier* copier);
+  void open_and_place(Work work, PrefetchCredit::Held* held, Copier* copier);
   // Nobody waits for the file, and it costs more than prefetch can pay: it is left for later.
-  bool put_back(const Work& work, uint64_t bytes, const Copier& copier, bool* paid);
+  bool put_back(const Work& work, uint64_t bytes, PrefetchCredit::Held* held, const Copier& copier,
+                bool* paid);
   // Whether an entry of unknown type is a regular file; else it has been settled. No open of a device or
   // FIFO, not even to look at it.
   bool is_regular(Ref ref, const std::string& path);

@@ -20,6 +20,8 @@ PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const
       queue_(&context_, {[this](Ref ref) { return chunks_.next_chunk(ref); },
                          [this] { return health_.due(); }, [this] { return health_.is_short(); },
                          [this](uint64_t bytes) { return credit_.affords(bytes); },
+                         [this](uint64_t bytes) { return credit_.reserve(bytes); },
+                         [this](uint64_t reserved) { credit_.give_back(reserved); },
                          [this] { return credit_.next_look_ns(); }}),
       health_(&context_, &queue_),
       credit_(&context_, [this] { return health_.usual_size(); }),

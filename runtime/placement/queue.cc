@@ -263,14 +263,17 @@ bool WorkQueue::next_in_catalog(Work* work) {
     if (found || poor) return false;
     if (!is_known(ref) || !context_->source->is_ours(ref)) return true;
     const uint64_t bytes = context_->catalog->entry(ref).size.load(std::memory_order_relaxed);
-    if (!ask_.affords(bytes)) {
+    const uint64_t reserved = ask_.reserve(bytes);
+    if (reserved == 0) {
       poor = bytes == 0;
       if (!poor) passed_over = lesser_size(passed_over, bytes);
       return !poor;
     }
     if (context_->catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
-      *work = {ref, Why::kPrefetch};
+      *work = {.ref = ref, .why = Why::kPrefetch, .reserved = reserved};
       found = true;
+    } else {
+      ask_.give_back(reserved);
     }
     return true;
   };

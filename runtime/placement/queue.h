@@ -43,6 +43,7 @@ struct Work {
   uint32_t change = 0;                       // kAgain: the number of the last change of the file
   Ref before = 0;                            // kAgain: the entry that `ref` is to replace
   bool paid = false;                         // see PrefetchCredit::take()
+  uint64_t reserved = 0;                     // see PrefetchCredit::reserve()
   bool background() const { return why == Why::kPrefetch || why == Why::kFill || why == Why::kAgain; }
   Need need() const { return why == Why::kAgain ? Need::kAnew : background() ? Need::kLater : Need::kNow; }
 };
@@ -61,6 +62,9 @@ class WorkQueue {
     std::function<bool()> rests;
     // Whether prefetch can pay for a file of so many bytes; and how long to wait before that is asked again.
     std::function<bool(uint64_t bytes)> affords = [](uint64_t) { return true; };
+    // See PrefetchCredit.
+    std::function<uint64_t(uint64_t bytes)> reserve = [](uint64_t) { return uint64_t{1}; };
+    std::function<void(uint64_t reserved)> give_back = [](uint64_t) {};
     std::function<int64_t()> next_look_ns = [] { return INT64_MAX; };
   };
   WorkQueue(PlacementContext* context, Questions ask);
