@@ -102,14 +102,24 @@ def _failure_of(test):
     print(f"# {test.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
 
 
-def remove_groups(state):
-    """The empty control groups that root's side has made for a state directory, which a test is about to remove."""
+def group_names(state):
+    """How the names begin of the control groups that root's side makes for a state directory."""
+    st = os.stat(state)
+    return f"{st.st_dev:x}.{st.st_ino:x}."
+
+
+def remove_groups(state, names=""):
+    """The control groups that root's side has made for a state directory, which a test is about to remove, or has removed: then by their
+    `names`. They are empty, or about to be: what was killed leaves its group a moment later."""
+    def gone(group):
+        with contextlib.suppress(OSError):
+            os.rmdir(group)
+        return not os.path.exists(group)
+
     with contextlib.suppress(OSError):
-        st = os.stat(state)
-        name = f"{st.st_dev:x}.{st.st_ino:x}.*"
-        for group in glob.glob(f"/sys/fs/cgroup/monarch/{name}") + glob.glob(f"/sys/fs/cgroup/*/monarch/{name}"):
-            with contextlib.suppress(OSError):
-                os.rmdir(group)
+        names = names or group_names(state)
+        for group in glob.glob(f"/sys/fs/cgroup/monarch/{names}*") + glob.glob(f"/sys/fs/cgroup/*/monarch/{names}*"):
+            wait_until(lambda group=group: gone(group), 3)
 
 
 def wait_until(condition, seconds=PATIENCE):

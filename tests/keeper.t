@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The keeper, root's one process per node: that there is one, as long as there is something to do, and no longer."""
 
+import atexit
 import contextlib
 import glob
 import json
@@ -35,6 +36,8 @@ class State:
         self.answer("exit 1")
         os.mkdir(self.path, 0o755)
         os.mkdir(f"{self.path}/spool", 0o700)
+        self.groups = e2e.group_names(self.path)
+        atexit.register(self.close)
 
     def answer(self, script):
         """What the helper does from now on."""
@@ -96,6 +99,13 @@ class State:
 
     def gone(self):
         return wait_until(lambda: not self.keepers(), PATIENCE)
+
+    def close(self):
+        """At the end of all tests: some leave a keeper, and so its control group."""
+        for pid in self.keepers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)  # which ends what it has started, too
+        e2e.remove_groups(self.path, self.groups)
 
 
 def parent(pid):

@@ -84,6 +84,7 @@ class Node:
         for pid in found.split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
+        e2e.remove_groups(self.state)
         shutil.rmtree(self.dir, ignore_errors=True)
 
 

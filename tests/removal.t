@@ -181,6 +181,7 @@ class Node:
         wait_until(lambda: not self.helpers())
         for point in reversed(mounts_below(self.dir)):
             LIBC.umount2(os.fsencode(point), 2)
+        e2e.remove_groups(self.state)
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
