@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
 
-UID = 65534
+UID, OTHER = 65534, 65533
 OWNER = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
 CGROUPS = "/sys/fs/cgroup"
 QUOTA = 8 << 20
@@ -157,10 +157,10 @@ class Node:
                    "--node", "n1", "--log", self.log, *more]
         return e2e.start(command, stdin=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"}, **options)
 
-    def start(self, job, before=()):
+    def start(self, job, before=(), uid=UID):
         """What `monarchd --start` answers."""
         ends = os.pipe()
-        process = self._run("--start", job, "--config", self.config, "--uid", str(UID), "--gid", str(UID), "--groups", f"{UID},7",
+        process = self._run("--start", job, "--config", self.config, "--uid", str(uid), "--gid", str(uid), "--groups", f"{uid},7",
                             "--datasets", self.data, "--reply-fd", str(ends[1]), before=before, pass_fds=[ends[1]])
         os.close(ends[1])
         with os.fdopen(ends[0], encoding="utf-8") as answer:
@@ -173,8 +173,11 @@ class Node:
         process = self._run("--epilog", job, "--account-program", "")
         return process.wait(e2e.PATIENCE), time.monotonic() - begin
 
+    def record(self, job):
+        return json.loads(read(f"{self.state}/jobs/cluster.{job}.n1/record.json"))
+
     def agent(self, job):
-        return json.loads(read(f"{self.state}/jobs/cluster.{job}.n1/record.json"))["pid"]
+        return self.record(job)["pid"]
 
     def groups(self, whose=""):
         """All of this state directory's, or an agent's, by hierarchy."""
@@ -332,6 +335,10 @@ def escape(name):
             ok(wait_until(lambda process=runaway: process.poll() is not None), name(f"the process is killed, {what}"))
             ok(not running(pid), name(f"and the agent, {what}"))
             ok(wait_until(lambda: not n.groups()), name(f"and nothing is left, {what}"), n.groups())
+            wait_until(lambda: not glob.glob(f"{n.state}/removing/*"))
+            contains(n.start(job + 10, uid=OTHER), ["ready "], name(f"a job of another user's starts after one with another process {what}"))
+            equal(n.record(job + 10)["tiers"][0]["quota"], QUOTA, name("it has the whole quota"), n.logged())
+            equal(n.epilog(job + 10)[0], 0, name("it ends"))
 
 
 @both

@@ -21,7 +21,7 @@ sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
 
-UID = 65534
+UID, OTHER = 65534, 65533
 FIRST = os.getpid() * 10  # of jobs that no other process on this machine takes for its own
 GONE_SECONDS = 30  # in which all that an epilog left to the background must be gone
 MANY = 5000
@@ -78,10 +78,10 @@ class Node:
         return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--cluster", cluster, "--node", node,
                 "--log", self.log]
 
-    def begin(self, job, datasets=None, restart=0, before=(), cores=0, **of):
+    def begin(self, job, datasets=None, restart=0, before=(), cores=0, uid=None, **of):
         """Starts `monarchd --start` for a job, by that many of the node's cores if that is known; the process, and a file of its answer."""
-        words = [*self._words("--start", job, **of), "--config", self.config, "--restart", str(restart), "--uid", str(self.uid),
-                 "--gid", str(self.uid), "--datasets", self.data if datasets is None else datasets]
+        words = [*self._words("--start", job, **of), "--config", self.config, "--restart", str(restart), "--uid", str(uid or self.uid),
+                 "--gid", str(uid or self.uid), "--datasets", self.data if datasets is None else datasets]
         if cores:
             with open(f"{self.dir}/account", "w", encoding="utf-8") as file:
                 file.write(f"#!/bin/sh\n[ $1 = --cores ] || exit 3\necho {self.cores}\n")
@@ -100,6 +100,13 @@ class Node:
             line = answer.readline()
         process.wait(e2e.PATIENCE)
         return line
+
+    def gives_all(self, job, name):
+        """Once what was there before is gone, a job of another user's has all of the tier. It ends."""
+        ok(wait_until(lambda: not self.reserved(), GONE_SECONDS), f"{name}: nothing stays reserved", self.reserved(), self.logged())
+        contains(self.start(job, uid=OTHER), ["ready "], f"{name}: a job of another user's starts")
+        equal(self.record(job)["tiers"][0]["quota"], QUOTA, f"{name}: it has the whole quota", self.logged())
+        equal(self.epilog(job)[0], 0, f"{name}: it ends")
 
     def prolog(self, job, datasets):
         return e2e.execute([*self._words("--prolog", job), "--datasets", datasets])
@@ -430,6 +437,7 @@ def full_run_directory():
         run_dir[4] = n.record(4)["run_dir"]
         equal(mounted(4), [], "has a plain directory")
         n.epilog(4)
+        n.gives_all(5, "after full run directories")
 
 
 def agent_begun(helper):
@@ -493,6 +501,7 @@ def endless_answer():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
             n.epilog(job)
+            n.gives_all(99, how)
 
 
 def slow_removal():
@@ -958,6 +967,9 @@ def started_at_once():
                 n.epilog(job)
             wait_until(lambda: not os.listdir(f"{n.state}/removing"))
         equal(sum(start_at_once(n, *range(50, 58))), QUOTA, "eight jobs that start at the same moment: the sum of their quotas")
+        for job in range(50, 58):
+            n.epilog(job)
+        n.gives_all(99, "after jobs that started at the same moment")
         ok(0 < sums.most <= QUOTA, "at no time more was reserved than the quota", sums.most)
 
 

@@ -8,6 +8,7 @@ there is a line in sacct, if only to say that the counters were lost.
 
 import glob
 import os
+import pwd
 import re
 import signal
 import sys
@@ -20,6 +21,7 @@ from slurm_lab import Cluster, Dataset, fields, size_text, tree_state
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 EPILOG_MS = 5000
+QUOTA = 256 << 20  # of the tier, in the configuration of slurm_lab
 cluster = data = before = None
 
 # The job's program: `hostile.py CASE`, with RUN_DIR and JOB_DIR its directories, OUT its own, CANARY root's.
@@ -349,8 +351,24 @@ def helpers_stopped():
     cluster.nothing_left(name)
 
 
+def next_job():
+    """A job of another user's on all nodes, after all that: it has all of each one's tier."""
+    job = cluster.submit(["--nodes=4", "--uid=nobody", "--output=/dev/null", f"--monarch-dataset={data.path}"],
+                         f"while [ ! -e {cluster.out}/go.$SLURM_JOB_ID ]; do sleep 0.05; done", root=True)
+    wait_until(lambda: all(cluster.record(job, node) for node in cluster.node_names), slurm_lab.PATIENCE)
+    records = {node: cluster.record(job, node) for node in cluster.node_names}
+    with open(f"{cluster.out}/go.{job}", "wb"):
+        pass
+    equal({node: record and record["uid"] for node, record in records.items()}, dict.fromkeys(cluster.node_names, pwd.getpwnam("nobody").pw_uid),
+          "a job of another user's starts on each node")
+    equal({node: record and record["tiers"][0]["quota"] for node, record in records.items()}, dict.fromkeys(cluster.node_names, QUOTA),
+          "it has the whole quota of each", cluster.log_of(job))
+    equal(cluster.wait(job), "COMPLETED", "it ends")
+    cluster.nothing_left("the next job")
+
+
 if reason := slurm_lab.why_no_slurm():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(hostile_owner, helpers_stopped)
+e2e.main(hostile_owner, helpers_stopped, next_job)
