@@ -37,6 +37,8 @@ enum class Call {
   kFstatvfs,
   kFstatfsResult,
   kFstatat,
+  kAccess,
+  kRealpath,
   kWatch,  // inotify_add_watch
   kChmod,  // by path or descriptor
   kChown,

@@ -432,8 +432,8 @@ TEST_F(SweepTest, RemovesWhatItHasLookedAt) {
   user_dir("live");
   LaterBy some(11);
   bool renamed = false;
-  const Intercept opens(Call::kOpenat, [&](Arguments&) {
-    if (std::exchange(renamed, true)) return 0;
+  const Intercept opens(Call::kOpenat, [&](Arguments& a) {
+    if (a.path == base_ || std::exchange(renamed, true)) return 0;  // the list of names comes before
     fs::rename(base_ + "/" + kPrefix + "old", base_ + "/aside");
     fs::rename(base_ + "/live", base_ + "/" + kPrefix + "old");
     return 0;
@@ -491,6 +491,11 @@ TEST_F(SweepTest, LeavesWhatIsNotItsOwn) {
 
 TEST_F(SweepTest, OfAMissingDirectoryIsAnError) {
   EXPECT_EQ(sweep_user_dirs(scratch_ / "missing").error().code, ENOENT);
+}
+
+TEST_F(SweepTest, OfADirectoryThatCannotBeListedIsAnError) {
+  const Intercept fails(Call::kFdopendir, EMFILE);
+  EXPECT_EQ(sweep_user_dirs(base_).error().code, EMFILE);
 }
 
 TEST_F(HierarchyTest, AQuotaGrowsAndShrinks) {

@@ -6,26 +6,39 @@
 # a tier begins at a descriptor or changes something.
 set -euo pipefail
 
-readonly objects='placement/* metadata/walker metadata/dataset hierarchy/tier hierarchy/driver hierarchy/hierarchy peer/serve peer/wire base/uring base/remove_tree'
-readonly calls='open|openat|creat|fopen|opendir|fdopendir|readdir|scandir|stat|lstat|fstat|fstatat|statx|statfs|fstatfs|statvfs|fstatvfs|access|faccessat|read|pread|preadv|write|pwrite|pwritev|sendfile|fallocate|posix_fallocate|truncate|ftruncate|fsync|fdatasync|sync_file_range|posix_fadvise|fcntl|flock|futimens|utimensat|chmod|fchmod|fchmodat|chown|fchown|fchownat|ioctl|link|linkat|symlink|rename|renameat|renameat2|unlink|unlinkat|rmdir|mkdir|mkdirat|io_uring_submit|io_uring_submit_and_wait|openat2'
+readonly objects='placement/* metadata/walker metadata/dataset hierarchy/* peer/* agent/sweep base/uring base/remove_tree'
+readonly calls='open|openat|creat|fopen|opendir|fdopendir|readdir|scandir|stat|lstat|fstat|fstatat|statx|statfs|fstatfs|statvfs|fstatvfs|access|faccessat|realpath|read|pread|preadv|write|pwrite|pwritev|sendfile|fallocate|posix_fallocate|truncate|ftruncate|fsync|fdatasync|sync_file_range|posix_fadvise|fcntl|flock|futimens|utimensat|chmod|fchmod|fchmodat|chown|fchown|fchownat|ioctl|link|linkat|symlink|rename|renameat|renameat2|unlink|unlinkat|rmdir|mkdir|mkdirat|io_uring_submit|io_uring_submit_and_wait|openat2'
+# What looks at tiers or datasets before a job runs does not pass os.h, as os.h says: hierarchy/discovery here, and config/
+# and admin/, which are not looked at. On paths of Monarch's own: base/paths (its parts) and node/state (its directory).
+# peer/handshake: O_NONBLOCK of a socket.
+readonly exceptions='hierarchy/discovery:lstat|stat|statvfs peer/handshake:fcntl base/paths:access node/state:access|lstat'
 
-readonly helpers='node/job_dirs node/ledger node/memory_tier node/mounts node/removal node/state node/sweep'
-readonly helpers_calls='openat|openat2|fdopendir|fstatat|fstatfs|statvfs|fstatvfs|faccessat|fchmod|fchmodat|fchown|fchownat|linkat|symlinkat|renameat|renameat2|unlinkat|mkdirat|fallocate|ftruncate'
+readonly helpers='node/job_dirs node/ledger node/memory_tier node/mounts node/probe node/removal node/state node/sweep base/paths'
+readonly helpers_calls='openat|openat2|fdopendir|fstatat|fstatfs|statvfs|fstatvfs|access|faccessat|realpath|lstat|fchmod|fchmodat|fchown|fchownat|linkat|symlinkat|renameat|renameat2|unlinkat|mkdirat|fallocate|ftruncate'
 
 status=0 checked=0
 
-# check PATTERNS CALLS: none of these objects has one of these calls.
+# excepted OBJECT: its own exceptions, as a pattern.
+excepted() {
+    local exception
+    for exception in $exceptions; do
+        [ "${exception%:*}" != "$1" ] || echo "${exception#*:}"
+    done
+}
+
+# check PATTERNS CALLS: none of these objects has one of these calls, but for the exceptions.
 check() {
-    local pattern object found
+    local pattern object name found
     for pattern in $1; do
         # shellcheck disable=SC2231 # they are patterns
         for object in "$MONARCH_BUILDDIR"/runtime/${pattern%/*}/lib*_a-${pattern#*/}.o; do
             checked=$((checked + 1))
+            name=${object##*/lib*_a-} name=${pattern%/*}/${name%.o}
             # `|| true`: grep finds nothing.
             found=$(nm -u "$object" | sed -E 's/^ *U //; s/@.*//; s/^__//; s/^(.*)64(_2)?$/\1/; s/_chk$//; s/_2$//' |
-                grep -xE "$2" || true)
+                grep -xE "$2" | grep -vxE "$(excepted "$name")" || true)
             [ -z "$found" ] || {
-                echo "# ${object#"$MONARCH_BUILDDIR"/} calls $(echo "$found" | tr '\n' ' ')"
+                echo "# $name calls $(tr '\n' ' ' <<<"$found")"
                 status=1
             }
         done
@@ -35,7 +48,7 @@ check() {
 echo 1..1
 check "$objects" "$calls"
 check "$helpers" "$helpers_calls"
-if [ "$status" = 0 ] && [ "$checked" -ge 24 ]; then
+if [ "$status" = 0 ] && [ "$checked" -ge 45 ]; then
     echo "ok 1 - calls on datasets and tiers pass os.h ($checked objects)"
 else
     echo "not ok 1 - calls on datasets and tiers pass os.h ($checked objects)"

@@ -94,6 +94,8 @@ TEST_F(ProbeTest, AUserEntersWhatItMayEnter) {
   const User user = {kUid, kUid, {}};
   EXPECT_EQ(can_enter(user, {open, closed, open}, kLong), (std::vector<bool>{true, false, true}));
   EXPECT_EQ(can_enter(user, {open, closed}, 0), (std::vector<bool>{true, true})) << "who has no time tries";
+  const Intercept fails(Call::kAccess, EIO);
+  EXPECT_EQ(can_enter(user, {open}, kLong), std::vector<bool>{false}) << "a tier that cannot be asked";
 }
 
 TEST_F(ProbeTest, AUsersMountBesideTheJobsIsNotAsked) {

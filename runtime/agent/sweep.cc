@@ -25,19 +25,21 @@ constexpr int64_t kYoungSeconds = 10;  // it may not be locked yet by who made i
 Fd lock_left_over(int base, const char* name) {
   Fd dir(os::open_beneath(base, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat st {};
-  if (::fstat(dir.get(), &st) != 0 || !is_user_dir(st)) return Fd();
+  if (os::fstat(dir.get(), &st) != 0 || !is_user_dir(st)) return Fd();
   const int64_t age = os::clock_ns(CLOCK_REALTIME) / 1000000000 - st.st_ctim.tv_sec;
-  return age >= kYoungSeconds && ::flock(dir.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(dir) : Fd();
+  return age >= kYoungSeconds && os::flock(dir.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(dir) : Fd();
 }
 
 }  // namespace
 
 Result<int> for_left_overs(const std::string& base, const std::function<bool(const LeftOver&)>& handle) {
   const std::string prefix = kUserDirPrefix + std::to_string(::geteuid()) + ".";
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(base.c_str()), &::closedir);
+  Fd fd(os::openat(AT_FDCWD, base.c_str(), O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC));
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(fd ? os::fdopendir(fd.get()) : nullptr, &::closedir);
   if (!dir) return errno_error("list " + base);
+  fd.release();
   int handled = 0;
-  while (const dirent* e = ::readdir(dir.get())) {
+  while (const dirent* e = os::readdir(dir.get())) {
     const std::string name = e->d_name;
     if (name.compare(0, prefix.size(), prefix) != 0) continue;
     const Fd lock = lock_left_over(::dirfd(dir.get()), name.c_str());

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The boundary to the operating system for what tests must be able to fail: every call on a dataset
-// file or a tier goes through here, but for mount(2) and umount2(2) (tests/os_calls.t). os.cc is the real
-// one; fault tests link tests/faulty_os.cc instead. Semantics, return values and errno are those of the
-// system calls, EINTR retried. The clock is here for what comes to pass seconds later.
+// file or a tier goes through here, but for mount(2) and umount2(2) (tests/os_calls.t), and for what looks at
+// them before a job runs: the check of a configuration (config/config.cc), the search for tiers
+// (hierarchy/discovery.cc) and monarchctl (admin/). os.cc is the real one; fault tests link
+// tests/faulty_os.cc instead. Semantics, return values and errno are those of the system calls, EINTR
+// retried. The clock is here for what comes to pass seconds later.
 #pragma once
 
 #include <dirent.h>
@@ -71,6 +73,8 @@ int mkdirat(int dirfd, const char* path, mode_t mode);
 int fstatvfs(int fd, struct statvfs* st);
 int fstatfs(int fd, struct statfs* st);
 int fstatat(int dirfd, const char* path, struct stat* st, int flags);
+int access(const char* path, int mode);
+char* realpath(const char* path, char* resolved);  // of PATH_MAX bytes
 int inotify_add_watch(int inotify, const char* path, uint32_t mask);
 int flock(int fd, int operation);
 int fchmod(int fd, mode_t mode);

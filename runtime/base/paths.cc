@@ -4,7 +4,8 @@
 #include <unistd.h>
 
 #include <climits>
-#include <cstdlib>
+
+#include "runtime/base/os.h"
 
 namespace monarch {
 
@@ -30,7 +31,7 @@ Result<std::string> absolute_path(std::string_view path) {
 
 Result<std::string> real_path(const std::string& path) {
   char out[PATH_MAX];
-  if (!::realpath(path.c_str(), out)) return errno_error(path);
+  if (!os::realpath(path.c_str(), out)) return errno_error(path);
   return std::string(out);
 }
 

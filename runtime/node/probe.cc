@@ -81,7 +81,7 @@ std::vector<bool> can_enter(const User& user, const std::vector<std::string>& ti
   std::string said(tiers.size(), '1');
   const bool told = run_as(user, patience_ms, said.data(), said.size(), [&](int fd) {
     std::string can;
-    for (const std::string& path : tiers) can += ::access(path.c_str(), X_OK) == 0 ? '1' : '0';
+    for (const std::string& path : tiers) can += os::access(path.c_str(), X_OK) == 0 ? '1' : '0';
     return ::write(fd, can.data(), can.size()) == static_cast<ssize_t>(can.size());
   });
   std::vector<bool> enters;

@@ -42,8 +42,8 @@ uint64_t dataset_digest(const Dataset& dataset) {
   for (const DatasetRoot& root : dataset.roots) {
     struct stat st {};
     struct statfs fs {};
-    (void)::fstat(root.fd.get(), &st);
-    (void)::fstatfs(root.fd.get(), &fs);
+    (void)os::fstat(root.fd.get(), &st);
+    (void)os::fstatfs(root.fd.get(), &fs);
     all.push_back(XXH3_64bits(root.path.data(), root.path.size()));
     all.push_back(st.st_ino);
     all.push_back(static_cast<uint64_t>(fs.f_type));
