@@ -11,14 +11,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/os.h"
 
 namespace monarch {
@@ -243,14 +242,20 @@ class Removal {
     top.release();
     list(directory);
     work();
-    for (std::thread& t : threads_) t.join();
+    std::vector<std::thread> threads;
+    {
+      const MutexLock hold(lock_);  // there will be no more: all is done
+      threads.swap(threads_);
+    }
+    for (std::thread& t : threads) t.join();
+    const MutexLock hold(lock_);
     return first_;
   }
 
  private:
   void note(const Directory* directory, std::string name) {
     const int error = errno;
-    const std::lock_guard<std::mutex> hold(lock_);
+    const MutexLock hold(lock_);
     if (!first_.ok() || error == ENOENT) return;
     for (; directory->parent; directory = directory->parent.get()) name = directory->name + "/" + name;
     first_ = errno_error("remove " + name, error);
@@ -259,7 +264,7 @@ class Removal {
   // Hands names to any thread, or removes them here and now if there is enough to do.
   void offer(const DirectoryPtr& directory, std::vector<std::string> names) {
     directory->under_way.fetch_add(1);
-    if (std::unique_lock<std::mutex> hold(lock_); room()) {
+    if (MutexLock hold(lock_); room()) {
       batches_.push_back({directory, std::move(names)});
       add_thread();
       hold.unlock();
@@ -269,10 +274,12 @@ class Removal {
       remove({directory, std::move(names)});
     }
   }
-  bool room() const { return batches_.size() < kMostBatches && open_ < most_threads_ * kMostOpen; }
+  bool room() const REQUIRES(lock_) {
+    return batches_.size() < kMostBatches && open_ < most_threads_ * kMostOpen;
+  }
 
-  // With the lock held. Without a thread the caller does all.
-  void add_thread() {
+  // Without a thread the caller does all.
+  void add_thread() REQUIRES(lock_) {
     if (idle_ > 0 || threads_.size() + 1 >= most_threads_ || batches_.size() < 2) return;
     std::thread thread;
     if (os::start_thread(&thread, [this] { work(); }) == 0)
@@ -282,11 +289,11 @@ class Removal {
   }
 
   void work() {
-    std::unique_lock<std::mutex> hold(lock_);
+    MutexLock hold(lock_);
     while (!done_) {
       if (batches_.empty()) {
         ++idle_;
-        changed_.wait(hold);
+        changed_.wait(&hold);
         --idle_;
         continue;
       }
@@ -390,7 +397,7 @@ class Removal {
     while (directory->under_way.fetch_sub(1) == 1) {
       const DirectoryPtr parent = directory->parent;
       if (!parent) {
-        const std::lock_guard<std::mutex> hold(lock_);
+        const MutexLock hold(lock_);
         done_ = true;
         changed_.notify_all();
         return;
@@ -406,14 +413,14 @@ class Removal {
   const Whole whole_;
   std::atomic<size_t> open_{0};
 
-  std::mutex lock_;  // of all below
-  std::condition_variable changed_;
-  std::vector<Batch> batches_;
-  std::vector<std::thread> threads_;
-  size_t most_threads_;
-  size_t idle_ = 0;
-  bool done_ = false;
-  Status first_;  // error
+  Mutex lock_;
+  Condition changed_;  // done_, or there are batches
+  std::vector<Batch> batches_ GUARDED_BY(lock_);
+  std::vector<std::thread> threads_ GUARDED_BY(lock_);
+  size_t most_threads_ GUARDED_BY(lock_);
+  size_t idle_ GUARDED_BY(lock_) = 0;
+  bool done_ GUARDED_BY(lock_) = false;
+  Status first_ GUARDED_BY(lock_);  // error
 };
 
 }  // namespace
