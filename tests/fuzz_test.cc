@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The targets of dev/fuzz with the inputs that are kept: seeds, and what once broke something.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -45,6 +46,9 @@ std::string content_of(const std::filesystem::directory_entry& entry) {
 }
 
 TEST_P(FuzzTest, KeptInputs) {
+  const bool needs_root =
+      std::count(std::begin(fuzz::kNeedRoot), std::end(fuzz::kNeedRoot), std::string(GetParam().name)) != 0;
+  if (needs_root && ::geteuid() != 0) GTEST_SKIP() << "needs root, whose the state directory is";
   const std::string dir = inputs_of(GetParam().name);
   int seen = 0;
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {

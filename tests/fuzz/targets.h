@@ -14,7 +14,8 @@
 
 namespace monarch::fuzz {
 
-void board(const uint8_t* data, size_t size);     // rings that tasks write, against the agent's end of them
+void board(const uint8_t* data, size_t size);     // rings that tasks write, against the agent's end of them;
+                                                  // while they write: tests/hostile.t everything
 void config(const uint8_t* data, size_t size);    // monarch.conf
 void counters(const uint8_t* data, size_t size);  // the board's counters, as root's child reads them
 void messages(const uint8_t* data, size_t size);  // what peers say
@@ -23,6 +24,10 @@ void options(const uint8_t* data, size_t size);   // the plugin's options, their
 void record(const uint8_t* data, size_t size);    // record.json
 void sizes(const uint8_t* data, size_t size);     // sizes, quotas and --tier
 void spool(const uint8_t* data, size_t size);     // entries of the spool
+
+// Those that need root, since the state directory is root's; without it they are skipped, by name. dev/fuzz
+// reads this line.
+inline constexpr const char* kNeedRoot[] = {"record", "spool"};
 
 // The same as messages(); of which types there are some that are whole.
 std::set<uint16_t> types_of_messages(const uint8_t* data, size_t size);
