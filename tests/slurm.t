@@ -27,6 +27,7 @@ from slurm_lab import Cluster, Dataset, bytes_of, fields, size_text, tree_state
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 cluster = pfs = ledger = None
+late_by_design = 0  # agents
 variant = ""  # of Slurm's configuration, in the names of tests
 UNSET, ALLOC = "PrologFlags unset, proctrack/cgroup: ", "PrologFlags=Alloc: "
 CGROUP, CONTAINER = "Contain, proctrack/cgroup: ", "Contain, job_container/tmpfs: "
@@ -816,6 +817,7 @@ def bad_tiers():
 
 def hanging_in_job():
     """The PFS hangs from before the job on: it begins and ends as without Monarch."""
+    global late_by_design
     if why := e2e.why_no_slowfs():
         e2e.skip("a PFS that hangs in a job", why)
         return
@@ -826,6 +828,7 @@ def hanging_in_job():
     record = cluster.jobs(job)[0]
     times = [time.mktime(time.strptime(record[key], "%Y-%m-%dT%H:%M:%S")) for key in ("StartTime", "EndTime")]
     ok(times[1] - times[0] < 30, "the PFS hangs: within seconds", f"{times[1] - times[0]} s")
+    late_by_design += cluster.late_agents(job)
     wait_until(lambda: set(cluster.nodes().values()) <= {"idle", "allocated"})
     ok(set(cluster.nodes().values()) <= {"idle", "allocated"}, "the PFS hangs: no node is drained", cluster.nodes())
     hanging.command("release")
@@ -874,6 +877,11 @@ def no_accounting():
     for words in (["--times"], ["--begin", "1", "--end", "2", "line"]):
         code, _, err = cluster.execute([account, "--job", "1", "--uid", "1000", *words], root=True, env={"SLURM_CONF": conf})
         equal(code, 3, "no accounting: monarch_account says so", err)
+
+
+def in_time():
+    yield  # after all others
+    cluster.mostly_in_time("all jobs", late_by_design)
 
 
 # ---- the phases
@@ -948,4 +956,4 @@ if reason := slurm_lab.why_no_slurm() or e2e.why_no_glusterfs():
 begin()
 e2e.main(*([timeout] if ALL else []), jobs, rare_jobs, submission, agent_process, agent_killed, all_killed, monarchd_missing, config_errors, told_once, bad_tiers,
          hanging_in_job, slurmdbd_away, array_rows, no_accounting, cluster_name, prolog_flags_unset, prolog_flags_alloc,
-         *([contain_cgroup, contain_tmpfs] if ALL else []), rows_of_runs)
+         *([contain_cgroup, contain_tmpfs] if ALL else []), rows_of_runs, in_time)

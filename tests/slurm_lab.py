@@ -21,6 +21,7 @@ from e2e import BUILD, SANITIZER, SOURCE, equal, ok, scratch, wait_until
 
 PATIENCE = 120 * e2e.SLOW  # seconds for a job to begin and end
 USER = "monarchlab"
+MOST_LATE, MOST_IN_VAIN = 4, 5  # agents, and percent of all opens, in a run of a test program
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 
 
@@ -223,6 +224,25 @@ exit $code
             found = [re.search(r" JobId=(\d+) the agent is not ready after ", line) for line in file]
             return sum(job in (None, int(m.group(1))) for m in found if m)
         return 0
+
+    def opens(self):
+        """How many opens of all jobs were counted, by the reports that root keeps of them."""
+        total = 0
+        for path in glob.glob(f"{self.state}/reports/*/*.json"):
+            with open(path, encoding="utf-8") as file:
+                total += json.load(file)["opens"]
+        return total
+
+    def mostly_in_time(self, name, by_design=0):
+        """Two TAP lines about all of a run: each test by itself lets agents be late and opens wait in vain, as they may where a machine
+        is busy for a moment. `by_design`: how many agents a test has made late."""
+        late, vain, opens = self.late_agents() - by_design, self.timeouts(), self.opens()
+        print(f"# {name}: {late} agents were late, {vain} of {opens} opens waited in vain")
+        if e2e.SLOW > 1:
+            e2e.skip(f"{name}: agents and opens are in time", "a slow machine")
+            return
+        ok(late <= MOST_LATE, f"{name}: at most {MOST_LATE} agents are late", late)
+        ok(100 * vain <= MOST_IN_VAIN * opens, f"{name}: at most {MOST_IN_VAIN} % of all opens wait in vain", f"{vain} of {opens}")
 
     def record(self, job, node=""):
         """What root noted of the job on a node, the first if none is named; None before the agent is there."""

@@ -397,6 +397,7 @@ def system():
     under("Contain", constrained(), few_in_a_row, suspended, escape, limits, memory, memory_max)
     preload = ["--preload", f"{BUILD}/tests/only_v2.so"] if os.path.isdir("/sys/fs/cgroup/freezer") else []
     under("none", ["--cgroup", "v2", *preload], few_in_a_row, two_steps, suspended)
+    cluster.mostly_in_time("Slurm of the system, all jobs")
     cluster.down()
 
 
@@ -410,6 +411,7 @@ def systemd():
         return
     cluster = Lab(name="systemd")
     under("Contain", [*constrained(), "--systemd", "yes"], *tests, where=", slurmd of systemd")
+    cluster.mostly_in_time("slurmd of systemd, all jobs")
     cluster.down()
 
 
@@ -430,6 +432,7 @@ def newer():
     ok(re.search(f"libslurm.so.* => {NEWER}/lib", needed), "monarch_account finds the libslurm of a Slurm in a directory of its own", needed)
     for flags, tests in variants.items():
         under(flags, ["--cgroup", "v2"], *tests)
+    cluster.mostly_in_time("a newer Slurm, all jobs")
     cluster.down()
 
 
