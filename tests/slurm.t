@@ -827,7 +827,8 @@ def hanging_in_job():
     equal(cluster.output(job), b"ran\n", "the PFS hangs: it runs")
     record = cluster.jobs(job)[0]
     times = [time.mktime(time.strptime(record[key], "%Y-%m-%dT%H:%M:%S")) for key in ("StartTime", "EndTime")]
-    ok(times[1] - times[0] < 30, "the PFS hangs: within seconds", f"{times[1] - times[0]} s")
+    ok(times[1] - times[0] < 5 * e2e.SLOW, "the PFS hangs: within seconds", f"{times[1] - times[0]} s")
+    print(f"# it took {times[1] - times[0]} s")
     late_by_design += cluster.late_agents(job)
     wait_until(lambda: set(cluster.nodes().values()) <= {"idle", "allocated"})
     ok(set(cluster.nodes().values()) <= {"idle", "allocated"}, "the PFS hangs: no node is drained", cluster.nodes())
