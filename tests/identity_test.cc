@@ -56,12 +56,18 @@ TEST(Identity, IsEndingOnceNoThreadExecutesAnything) {
   EXPECT_TRUE(is_ending(*id)) << "though nobody has waited for it";
   ::waitpid(pid, nullptr, 0);
   EXPECT_TRUE(is_ending(*id));
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
   const pid_t without_first = ::fork();
   if (without_first == 0) {
+    char go;
     std::thread([] { ::pause(); }).detach();
+    (void)!::read(ends[0], &go, 1);
     ::syscall(SYS_exit, 0);  // of this thread alone
   }
   const Result<ProcessId> of_two = identify(without_first);
+  EXPECT_EQ(::write(ends[1], "", 1), 1);
+  for (const int end : ends) ::close(end);
   ASSERT_TRUE(of_two.ok());
   EXPECT_TRUE(eventually([&] { return !is_running(*of_two); })) << "its first thread has ended";
   EXPECT_FALSE(is_ending(*of_two)) << "the other one may still do something";

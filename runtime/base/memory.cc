@@ -92,7 +92,7 @@ MemoryState fresh_state() {
   static int64_t read_at GUARDED_BY(lock) = 0;
   const MutexLock hold(lock);
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
-  if (read_at == 0 || now - read_at > kFreshNs) {
+  if (read_at == 0 || std::abs(now - read_at) > kFreshNs) {
     try {
       state = read_memory();
     } catch (const std::bad_alloc&) {

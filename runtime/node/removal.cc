@@ -666,7 +666,7 @@ bool becomes_removal(const StateDir& state, const JobRecord& record) {
   const std::string from = state.path() + "/jobs/" + record.job.key(),
                     to = state.path() + "/" + removal_of(record);
   const InTime child = start_in_time(kAsidePatienceMs, {}, [&] {
-    return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0;
+    return os::renameat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0;
   });
   if (!ends_in_time(state, child)) return false;
   ::unlink((state.path() + "/" + record.grants()).c_str());
