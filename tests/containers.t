@@ -200,7 +200,8 @@ def another_libc():
 
 def other_glibcs():
     """Root file systems with a glibc older, or newer, than this machine's."""
-    found = sorted(filter(os.path.isdir, glob.glob(f"{os.environ.get('MONARCH_TEST_IMAGES', '')}/*")))
+    where = os.environ.get("MONARCH_TEST_IMAGES")
+    found = sorted(filter(os.path.isdir, glob.glob(f"{where}/*"))) if where else []
     reason = "" if found else "no MONARCH_TEST_IMAGES names a directory with root file systems"
     if reason := reason or why_not("bwrap"):
         return skip("images with other glibcs", reason)
