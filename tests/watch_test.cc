@@ -83,6 +83,7 @@ class WatchTest : public NodeTest {
     JobRecord r = record(id(number));
     r.agent = *identify(agent ? agent : start_idle());
     (void)begin(r);
+    EXPECT_TRUE(state_.write("jobs/" + r.job.key() + "/serves", "/data").ok());
     return r;
   }
   std::string note(uint32_t number, const std::string& name) const {
@@ -318,6 +319,17 @@ TEST_F(WatchTest, AJobWithoutASlurmstepdEndsAfterItsGrace) {
   EXPECT_TRUE(eventually([&] { return in_removing().empty(); }));
   EXPECT_EQ(on_tier(), Names{other.name});
   EXPECT_TRUE(is_running(other.agent));
+}
+
+TEST_F(WatchTest, AJobWhoseStartWasKilledInTheMiddleEndsSoon) {
+  const JobRecord job = begin_job(1);
+  ASSERT_TRUE(state_.write(note(1, "alone"), std::to_string(boot_seconds() - kAnchoredGraceSeconds)).ok());
+  watch();
+  EXPECT_TRUE(is_running(job.agent));
+  ASSERT_TRUE(fs::remove(state_.path() + "/" + note(1, "serves")));
+  watch();
+  EXPECT_FALSE(is_running(job.agent));
+  EXPECT_TRUE(jobs().empty());
 }
 
 TEST_F(WatchTest, AJobWhoseEndFailsIsToldAndTriedAgain) {

@@ -141,7 +141,9 @@ bool is_over(const StateDir& state, const std::string& key, bool has_stepd) {
     (void)state.write(alone_file(key), std::to_string(boot_seconds())).ok();
     return false;
   }
-  const int grace = state.read(anchor_file(key)).ok() ? kAnchoredGraceSeconds : kOtherGraceSeconds;
+  // Without `serves` a start was killed in the middle: no step has the agent.
+  const bool is_soon = state.read(anchor_file(key)).ok() || !state.read("jobs/" + key + "/serves").ok();
+  const int grace = is_soon ? kAnchoredGraceSeconds : kOtherGraceSeconds;
   return boot_seconds() - std::strtoll(since->c_str(), nullptr, 10) >= grace;
 }
 

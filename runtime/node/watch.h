@@ -14,7 +14,8 @@ void note_anchor(const StateDir& state, const JobOnNode& job);
 
 // The keeper's duty: is there a job of which it is not plain that it goes on? And one look at each such.
 //  - A job without a slurmstepd is ended as by its epilog: after kAnchoredGraceSeconds if it had one that
-//    lives as long as the job, else, since there may be none between two steps, after kOtherGraceSeconds.
+//    lives as long as the job, or if its start was killed in the middle, else, since there may be none
+//    between two steps, after kOtherGraceSeconds.
 //  - While all tasks of a job are stopped or frozen, so is its agent.
 //  - What is noted of a job that has no agent goes after kOtherGraceSeconds without a slurmstepd.
 bool jobs_need_look(const KeeperRequest& request, const StateDir& state);
