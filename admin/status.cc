@@ -53,10 +53,12 @@ void print_job(const Job& job) {
   if (const std::string user = user_text(job); user != "-") line("User", escaped(user));
   line("State", paint(colour_of(job.state), state_name(job.state)) +
                     (job.reason.empty() ? "" : ": " + escaped(job.reason)));
+  // Without it nobody hears what other nodes change.
+  const bool has_peers = job.status && job.status->counters.nodes > 1;
   if (job.state == JobState::kAgentDied)
-    line("",
-         "its agent has ended by itself or was killed: what is placed is read from the tier still, the rest "
-         "from the PFS");
+    line("", std::string("its agent has ended by itself or was killed: ") +
+                 (has_peers ? "all is read from the PFS"
+                            : "what is placed is read from the tier still, the rest from the PFS"));
   if (!job.status) return;
   const JobCounters& c = job.status->counters;
   const Progress p = progress_of(job);
