@@ -118,8 +118,7 @@ constexpr char kOtherDirectory[] = "name a directory that root can write";
 Status replace(const std::string& dir, const std::string& text) {
   const std::string path = dir + "/" + kTextfile;
   const Fd at(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!at)
-    return Error{errno, errno_error("open " + dir).text + "; name the directory that node_exporter reads"};
+  if (!at) return with_remedy(errno_error("open " + dir), "name the directory that node_exporter reads");
   if (::unlinkat(at.get(), kFresh, 0) != 0 && errno != ENOENT)  // of one that was killed
     return with_remedy(errno_error("remove " + dir + "/" + kFresh), kOtherDirectory);
   const Fd file(::openat(at.get(), kFresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));

@@ -401,11 +401,11 @@ Result<std::vector<TierConfig>> choose_tiers(const std::vector<std::string>& dat
   std::vector<TierConfig> configured;
   if (const std::string file = default_config(); ::access(file.c_str(), F_OK) == 0) {
     Result<Config> config = load_config(file);
-    if (!config.ok()) return Error{config.error().code, config.error().text + "; or give --tier"};
+    if (!config.ok()) return with_remedy(config.error(), "or give --tier");
     configured = std::move(config->tiers);
   }
   const Result<std::vector<Candidate>> found = look_at_tiers(configured);
-  if (!found.ok()) return Error{found.error().code, found.error().text + "; give --tier NAME:PATH:SIZE"};
+  if (!found.ok()) return with_remedy(found.error(), "give --tier NAME:PATH:SIZE");
   std::vector<TierConfig> tiers;
   for (const Candidate& c : *found) {
     if (!c.chosen) continue;
@@ -453,22 +453,20 @@ struct Prepared {
   bool chosen = false;  // the tiers, by us
 };
 
-Error with_remedy(Error error, const RunOptions& options) {
+Error with_path_remedy(Error error, const RunOptions& options) {
   if (error.code != ENOENT) return error;
   const bool is_dataset = error.text.starts_with("dataset");
   const bool is_list = std::any_of(options.datasets.begin(), options.datasets.end(),
                                    [](const std::string& d) { return d.find(':') != std::string::npos; });
-  error.text += !is_dataset ? "; make it, or name another one"
-                : is_list   ? "; give --dataset for each directory"
-                            : "; name its directory";
-  return error;
+  return with_remedy(std::move(error), !is_dataset ? "make it, or name another one"
+                                       : is_list   ? "give --dataset for each directory"
+                                                   : "name its directory");
 }
 
 Status prepare(const RunOptions& options, Prepared* out) {
   if (!options.config.empty()) {
     Result<Config> loaded = load_config(options.config);
-    if (!loaded.ok())
-      return Error{loaded.error().code, loaded.error().text + "; mend it, or leave out --config"};
+    if (!loaded.ok()) return with_remedy(loaded.error(), "mend it, or leave out --config");
     out->config = loaded.take();
   }
   for (const std::string& text : options.tiers) {
@@ -477,7 +475,7 @@ Status prepare(const RunOptions& options, Prepared* out) {
     MONARCH_TRY(add_tier(&out->config, tier.take()));
   }
   Result<std::vector<std::string>> roots = check_paths(out->config, options.datasets);
-  if (!roots.ok()) return with_remedy(roots.error(), options);
+  if (!roots.ok()) return with_path_remedy(roots.error(), options);
   MONARCH_TRY(check_writable(out->config));
   out->datasets = roots.take();
   out->chosen = out->config.tiers.empty();

@@ -91,7 +91,6 @@ Status keep_report(const StateDir& state, const JobRecord& record, const std::st
       spdlog::warn("{}: {}: its user reads no report there; mount its file system with ACLs (acl(5))", path,
                    std::strerror(errno));
     kept = state.write(dir + "/" + record.name + ".json", text, 0644);
-    if (!kept.ok()) ::unlink((path + "/" + record.name + ".json.new").c_str());
   }
   if (locked) give_up(state, config);
   return kept;
