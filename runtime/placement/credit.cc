@@ -54,7 +54,7 @@ bool PrefetchCredit::affords_now(uint64_t bytes) {
 
 bool PrefetchCredit::affords(uint64_t bytes) {
   const MutexLock hold(lock_);
-  return affords_now(bytes != 0 ? bytes : usual_());
+  return affords_now(bytes);
 }
 
 uint64_t PrefetchCredit::reserve(uint64_t bytes) {

@@ -39,11 +39,10 @@ class PrefetchCredit {
   PrefetchCredit(const PlacementContext* context, std::function<uint64_t()> usual)
       : context_(context), usual_(std::move(usual)) {}
 
-  // Whether a file of `bytes` can be prefetched now; 0: the size is not known, the usual one is meant.
-  // Changes nothing.
+  // Whether a file of `bytes` can be prefetched now. Changes nothing.
   bool affords(uint64_t bytes) EXCLUDES(lock_);
-  // The same, and reserves that much, so that other threads do not open files with the same credit. 0: it
-  // cannot be prefetched now.
+  // The same, and reserves that much, so that other threads do not open files with the same credit; of 0
+  // bytes the size is not known, and the usual one is meant. 0: it cannot be prefetched now.
   uint64_t reserve(uint64_t bytes) EXCLUDES(lock_);
   void give_back(uint64_t reserved) EXCLUDES(lock_);
   // Whether a file that was opened can be prefetched, in the place of what was reserved for it; then it is
